@@ -13,7 +13,7 @@ use disco::{
     Abort, Backend, Builder, Capabilities, Communicator, DType, DataPlane as _, DeviceKind, Op, Placement, Probe, Rank,
     Reduction, Result, Scope, Session as _, SessionExt as _, Tensor, Unavailable, WorkerId, World,
 };
-use disco_core::{Rendezvous, Seat};
+use disco_core::{ConnectParams, Rendezvous};
 
 struct Counting;
 static COUNTING: Counting = Counting;
@@ -38,8 +38,8 @@ impl Backend for Counting {
     fn rendezvous(&self, world: &World) -> Result<Rendezvous> {
         disco_local::BACKEND.rendezvous(world)
     }
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        Ok(Box::new(Counted(disco_local::BACKEND.connect(seat, at)?)))
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        Ok(Box::new(Counted(disco_local::BACKEND.connect(params, at)?)))
     }
 }
 

@@ -11,7 +11,7 @@ use disco_channel::nodes::{JoinOptions, Token};
 use disco_channel::processes::Invitation;
 use disco_core::env::Variable;
 use disco_core::{Error, Result};
-use disco_mpi::{Host, Joining, Letter};
+use disco_mpi::{Host, NodeInvitation, SessionInvitation};
 
 use crate::{Settings, ranks};
 
@@ -66,12 +66,14 @@ fn restart_under_launcher() -> Result<()> {
 fn serve(host: &Host) -> Result<()> {
     let mut sessions = Vec::new();
     let (rank, name) = (host.rank(), host.name(host.rank()));
-    while let Some(letter) = host.next_letter()? {
+    while let Some(invitation) = host.next_invitation()? {
         let name = name.clone();
         sessions.push(thread::spawn(move || {
-            let served = match letter {
-                Letter::Invitation(text) => Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation)),
-                Letter::Joining(joining) => join(rank, joining),
+            let served = match invitation {
+                SessionInvitation::Worker(text) => {
+                    Invitation::parse(&text).and_then(|invitation| crate::serve(&invitation))
+                }
+                SessionInvitation::Node(invitation) => join(rank, invitation),
             };
             if let Err(error) = served {
                 // Not fatal: the controller has this error, too, and may start another session.
@@ -89,9 +91,9 @@ fn serve(host: &Host) -> Result<()> {
 }
 
 /// Joins a session as the node of this rank.
-fn join(rank: usize, joining: Joining) -> Result<()> {
-    let mut options = JoinOptions::new(joining.addresses.join(","), Token::new(&joining.token)?);
+fn join(rank: usize, invitation: NodeInvitation) -> Result<()> {
+    let mut options = JoinOptions::new(invitation.addresses.join(","), Token::new(&invitation.token)?);
     (options.node, options.per_node) = (Some(rank as u32), Some(1));
-    options.start = joining.start;
+    options.start = invitation.start;
     crate::join(&options)
 }

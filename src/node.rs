@@ -61,7 +61,7 @@ fn read(address: &str) -> Result<JoinOptions> {
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
     options.start = number(JOIN_SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
     options.log_dir = Variable::read(log_files::VARIABLE).path();
-    options.say = |text| _ = writeln!(io::stderr(), "disco: {text}");
+    options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
     Ok(options)
 }
 

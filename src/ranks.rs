@@ -6,7 +6,7 @@ use std::time::Duration;
 use disco_channel::nodes::{Announce, Token};
 use disco_channel::processes::Launch;
 use disco_core::{Error, Result};
-use disco_mpi::{Host, Joining, Letter};
+use disco_mpi::{Host, NodeInvitation, SessionInvitation};
 
 use crate::SessionKind;
 
@@ -51,7 +51,7 @@ impl Ranks {
     /// `limit`.
     pub(crate) fn launch(self, limit: Duration) -> Launch {
         Launch::elsewhere(move |invitation| {
-            self.world.send(invitation.worker.index(), Letter::Invitation(invitation.text()), limit)
+            self.world.send(invitation.worker.index(), SessionInvitation::Worker(invitation.text()), limit)
         })
     }
 
@@ -65,8 +65,8 @@ impl Ranks {
     pub(crate) fn announce(self, token: &Token, limit: Duration) -> Announce {
         let token = token.text();
         Announce::new(move |announcement| {
-            let joining = Joining::new(token.clone(), limit, announcement.addresses());
-            let send = |rank| self.world.send(rank, Letter::Joining(joining.clone()), limit);
+            let invitation = NodeInvitation::new(token.clone(), limit, announcement.addresses());
+            let send = |rank| self.world.send(rank, SessionInvitation::Node(invitation.clone()), limit);
             (1..self.workers).try_for_each(send)
         })
     }

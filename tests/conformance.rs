@@ -1,5 +1,5 @@
 //! The conformance suite over every lane and every backend of this program. Tests have names like
-//! `local::all_reduce::bf16::avg` and `threads::frames_arrive_in_order_and_whole_on_all_workers`. Between processes,
+//! `local::all_reduce::bf16::avg` and `threads::frames_arrive_complete_and_in_order_on_all_workers`. Between processes,
 //! `local` is tested as `local-processes` with tensors in shared memory and as `local-private` with tensors that peers
 //! can't reach.
 
@@ -14,7 +14,7 @@ use disco::{Builder, Error, Result, Session, WorkerRange, World};
 use disco_channel::nodes::{self, NodeLane};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
-use disco_conformance::{Harness, Runner, ThreadSessions, Wish, lane};
+use disco_conformance::{Harness, Runner, SessionSpec, ThreadSessions, lane};
 use disco_core::{Channel, worker::WorkerConfig};
 
 /// Number of sub-cases that `local` runs, summed over all workers, so that no case is lost by accident. After an
@@ -128,9 +128,9 @@ impl Harness for LocalProcesses {
         [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
     }
 
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let builder = Builder::processes(wish.world.size()).groups(wish.world.groups()).check(wish.check);
-        Ok(Box::new(builder.collective_deadline(wish.collective_deadline).start()?))
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let builder = Builder::processes(spec.world.size()).groups(spec.world.groups()).check(spec.check);
+        Ok(Box::new(builder.collective_deadline(spec.collective_deadline).start()?))
     }
 
     fn is_exact(&self) -> bool {

@@ -21,7 +21,7 @@ use disco::{
     Abort, Backend, Builder, Capabilities, Communicator, DataPlane, Op, OpKind, Probe, Rank, Result, Session,
     Unavailable, World, block_on,
 };
-use disco_core::{Rendezvous, Seat};
+use disco_core::{ConnectParams, Rendezvous};
 
 const EPOCHS: usize = 3;
 
@@ -44,8 +44,8 @@ impl Backend for NoAllReduce {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        Ok(Box::new(NoAllReduceCommunicator(disco_local::BACKEND.connect(seat, at)?)))
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        Ok(Box::new(NoAllReduceCommunicator(disco_local::BACKEND.connect(params, at)?)))
     }
 }
 

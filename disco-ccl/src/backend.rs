@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use disco_core::{
-    Communicator, DType, DeviceKind, Probe, Queue, Rendezvous, Result, Seat, Shape, Tensor, Unavailable, World,
+    Communicator, ConnectParams, DType, DeviceKind, Probe, Queue, Rendezvous, Result, Shape, Tensor, Unavailable, World,
 };
 
 use crate::library::{Library, Vendor};
@@ -65,8 +65,8 @@ impl disco_core::Backend for Backend {
         self.library()?.rendezvous()
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        Ok(Box::new(self.library()?.connect(self.kind, seat, at)?))
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        Ok(Box::new(self.library()?.connect(self.kind, params, at)?))
     }
 }
 

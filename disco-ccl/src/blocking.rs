@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::attendance::{self, Voice};
+use disco_core::attendance::{self, Announcer};
 use disco_core::sync;
 use disco_core::{Error, Result};
 
@@ -45,7 +45,7 @@ pub(crate) struct Blocking {
     steps: AtomicU64,
     /// The number of the current operation, reported to peers.
     operation: AtomicU64,
-    voice: OnceLock<Voice>,
+    voice: OnceLock<Announcer>,
     /// Time limit of one call.
     deadline: Mutex<Duration>,
     /// Whether a call has exceeded the deadline.
@@ -110,7 +110,7 @@ impl Blocking {
     }
 
     /// Sets the channel through which the watchdog tells peers that this rank waits in an operation.
-    pub(crate) fn tell_by(&self, voice: Voice) {
+    pub(crate) fn tell_by(&self, voice: Announcer) {
         _ = self.voice.set(voice);
     }
 
@@ -189,7 +189,7 @@ impl Blocking {
         drop(seen);
         if tells {
             let operation = self.operation.load(Ordering::Relaxed);
-            let told = self.voice.get().map_or(Ok(()), |voice| voice.tell(operation));
+            let told = self.voice.get().map_or(Ok(()), |voice| voice.announce(operation));
             told.unwrap_or_else(|error| tracing::debug!(%error, "peers can't be told that this rank waits"));
         }
         let is_late = is_inside(step) && waited > deadline;

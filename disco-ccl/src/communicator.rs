@@ -74,7 +74,7 @@ impl Communicator {
         let scratch = runtime.alloc(1)?;
         handle.join(meeting.name())?;
         if let Some(blocking) = handle.blocking() {
-            blocking.tell_by(roll.voice());
+            blocking.tell_by(roll.announcer());
         }
         let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
         let (launches, last, broken, registrations, shortcut) = (0, None, None, Vec::new(), None);
@@ -310,7 +310,7 @@ impl Communicator {
     fn call_roll(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
         match error {
             Error::Deadline { after, .. } => {
-                Error::Deadline { operation: operation(), after, state: self.roll.call(self.number()) }
+                Error::Deadline { operation: operation(), after, state: self.roll.describe_missing(self.number()) }
             }
             error => error,
         }
@@ -318,7 +318,7 @@ impl Communicator {
 
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let waited = |waited| self.roll.go_on(self.number(), waited, self.deadline, &operation);
+        let waited = |waited| self.roll.check_wait(self.number(), waited, self.deadline, &operation);
         patience::wait(|| self.handle.check(), holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
             (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
             (error, _) => error,

@@ -3,7 +3,7 @@
 use std::env;
 use std::sync::Arc;
 
-use disco_core::{Abort, Attendance, DeviceKind, Error, Rendezvous, Result, Seat};
+use disco_core::{Abort, Attendance, ConnectParams, DeviceKind, Error, Rendezvous, Result};
 
 use crate::abi::UniqueId;
 use crate::communicator::Communicator;
@@ -30,23 +30,28 @@ impl Library {
     /// # Errors
     /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`]; [`Error::Invalid`] where two ranks have one
     /// device; the library's own.
-    pub fn connect(&'static self, kind: DeviceKind, seat: Seat<'_>, at: &Rendezvous) -> Result<Communicator> {
-        let runtime = Queue::of(seat.queue, kind)?.runtime().clone();
+    pub fn connect(
+        &'static self,
+        kind: DeviceKind,
+        params: ConnectParams<'_>,
+        at: &Rendezvous,
+    ) -> Result<Communicator> {
+        let runtime = Queue::of(params.queue, kind)?.runtime().clone();
         let id = at.as_bytes().try_into().map(UniqueId);
         let id = id.map_err(|_| Error::protocol(format!("{}: that is no place to meet", self.backend())))?;
-        let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
+        let (rank, size, deadline) = (params.rank.index(), params.world.size(), params.connect_deadline);
         let handle = Handle::new(self, runtime.clone());
-        seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
+        params.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
         if !self.blocks()? && env::var_os(BLOCKING).is_some_and(|value| value == "1") {
             let why = "makes calls wait that Disco can't interrupt: unset it";
             return Err(Error::invalid(format!("{}: {BLOCKING}=1 {why}", self.backend())));
         }
         runtime.enter()?;
-        let meeting = Meeting::new(seat.link.store(), &id);
+        let meeting = Meeting::new(params.link.store(), &id);
         meeting.check_devices(self, &runtime, (rank, size), deadline)?;
-        let patience = seat.deadline;
+        let patience = params.deadline;
         Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline, patience }.run()?;
-        let roll = Attendance::new(seat.link.store(), meeting.name().to_owned(), rank, size);
-        Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, roll)
+        let roll = Attendance::new(params.link.store(), meeting.name().to_owned(), rank, size);
+        Communicator::new((self, runtime, handle), (rank, size), params.deadline, meeting, roll)
     }
 }

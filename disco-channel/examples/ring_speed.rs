@@ -40,18 +40,18 @@ fn main() {
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
-    heard: Condvar,
+    received: Condvar,
 }
 
 impl Bell {
     fn ring(&self) {
         *self.rung.lock().unwrap_or_else(|poison| poison.into_inner()) = true;
-        self.heard.notify_one();
+        self.received.notify_one();
     }
 
     fn wait(&self) {
         let rung = self.rung.lock().unwrap_or_else(|poison| poison.into_inner());
-        let rung = self.heard.wait_while(rung, |rung| !*rung);
+        let rung = self.received.wait_while(rung, |rung| !*rung);
         *rung.unwrap_or_else(|poison| poison.into_inner()) = false;
     }
 }
@@ -101,8 +101,8 @@ fn items<T: Clone + Send + Sync + 'static>(readers: usize, make: fn(u64) -> T, n
 }
 
 fn round_trip(readers: usize, count: usize, pause: Duration) -> (f64, f64) {
-    let heard = Arc::new(AtomicUsize::new(0));
-    let (controller, each) = (thread::current(), heard.clone());
+    let received = Arc::new(AtomicUsize::new(0));
+    let (controller, each) = (thread::current(), received.clone());
     let (mut writer, _, threads) = start(readers, move |_: Arc<()>| {
         if each.fetch_add(1, Ordering::AcqRel) + 1 == readers {
             controller.unpark();
@@ -119,11 +119,11 @@ fn round_trip(readers: usize, count: usize, pause: Duration) -> (f64, f64) {
             break;
         }
         writes.push(start.elapsed().as_secs_f64() * 1e6);
-        while heard.load(Ordering::Acquire) < readers {
+        while received.load(Ordering::Acquire) < readers {
             thread::park();
         }
         trips.push(start.elapsed().as_secs_f64() * 1e6);
-        heard.store(0, Ordering::Release);
+        received.store(0, Ordering::Release);
     }
     drop(writer);
     threads.into_iter().for_each(|thread| drop(thread.join()));

@@ -164,20 +164,20 @@ impl NodeHandshake {
     /// Checks the verdict and returns the controller's world.
     ///
     /// # Errors
-    /// The controller refuses the node, or has not proved that it has the token. A refusal has no proof: anyone who listens at the
-    /// address can send one.
+    /// The controller refuses the node, or has not proved that it has the token. A refusal has no proof: anyone who
+    /// listens at the address can send one.
     pub fn judge(&self, token: &Token, verdict: &[u8; VERDICT_BYTES]) -> Result<World> {
-        let (said, proof) = verdict.split_at(UNPROVED_VERDICT_BYTES);
-        match word(said, 0) {
+        let (body, proof) = verdict.split_at(UNPROVED_VERDICT_BYTES);
+        match word(body, 0) {
             WELCOME => {}
             WRONG_TOKEN => return Err(Error::refused("the controller has another token")),
-            WRONG_VERSION => return Err(Error::refused(differ(word(said, 4)))),
+            WRONG_VERSION => return Err(Error::refused(differ(word(body, 4)))),
             status => return Err(Error::protocol(format!("the controller answers with unknown status {status}"))),
         }
-        if !is_proof(proof, token, b"disco controller", &[&self.greeting, &self.answer, said]) {
+        if !is_proof(proof, token, b"disco controller", &[&self.greeting, &self.answer, body]) {
             return Err(Error::refused("the controller did not prove that it has the token"));
         }
-        let [workers, groups, nodes] = [8, 12, 16].map(|at| word(said, at) as usize);
+        let [workers, groups, nodes] = [8, 12, 16].map(|at| word(body, at) as usize);
         World::new(workers, groups)?.on_nodes(nodes)
     }
 }
@@ -225,21 +225,21 @@ fn word(record: &[u8], at: usize) -> u32 {
     record.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(UNSPECIFIED, u32::from_le_bytes)
 }
 
-/// Never `None`: HMAC takes keys of any length.
-fn mac(token: &Token, who: &[u8], said: &[&[u8]]) -> Option<Hmac<Sha256>> {
+/// The HMAC of the token over a role and records. `None` does not happen, because HMAC accepts keys of any length.
+fn mac(token: &Token, role: &[u8], records: &[&[u8]]) -> Option<Hmac<Sha256>> {
     let mut mac = Hmac::<Sha256>::new_from_slice(token.bytes()).ok()?;
-    mac.update(who);
-    said.iter().for_each(|said| mac.update(said));
+    mac.update(role);
+    records.iter().for_each(|record| mac.update(record));
     Some(mac)
 }
 
 /// Constant-time comparison.
-fn is_proof(proof: &[u8], token: &Token, who: &[u8], said: &[&[u8]]) -> bool {
-    mac(token, who, said).is_some_and(|mac| mac.verify_slice(proof).is_ok())
+fn is_proof(proof: &[u8], token: &Token, role: &[u8], records: &[&[u8]]) -> bool {
+    mac(token, role, records).is_some_and(|mac| mac.verify_slice(proof).is_ok())
 }
 
-fn prove(token: &Token, who: &[u8], said: &[&[u8]]) -> [u8; PROOF_BYTES] {
-    mac(token, who, said).map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
+fn prove(token: &Token, role: &[u8], records: &[&[u8]]) -> [u8; PROOF_BYTES] {
+    mac(token, role, records).map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
 }
 
 #[cfg(test)]
@@ -273,13 +273,13 @@ mod tests {
         let (node_handshake, answer) = NodeHandshake::answer(&theirs, host.greeting(), [2; 32], REQUEST).unwrap();
         let Judgement { request, verdict } = host.judge(&ours, &world(), &answer);
         assert_eq!(request.unwrap_err().to_string(), "its token does not match");
-        let told = node_handshake.judge(&theirs, &verdict.unwrap()).unwrap_err().to_string();
-        assert_eq!(told, "the controller has another token");
+        let error = node_handshake.judge(&theirs, &verdict.unwrap()).unwrap_err().to_string();
+        assert_eq!(error, "the controller has another token");
         // A controller that accepts without a proof of the token.
         let verdict = ControllerHandshake::new([1; 32]).judge(&theirs, &world(), &answer).verdict.unwrap();
         let (node_handshake, _) = NodeHandshake::answer(&ours, host.greeting(), [2; 32], REQUEST).unwrap();
-        let told = node_handshake.judge(&ours, &verdict).unwrap_err().to_string();
-        assert_eq!(told, "the controller did not prove that it has the token");
+        let error = node_handshake.judge(&ours, &verdict).unwrap_err().to_string();
+        assert_eq!(error, "the controller did not prove that it has the token");
     }
 
     #[test]

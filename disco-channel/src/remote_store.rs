@@ -19,11 +19,11 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Sends requests to the controller over a connection, and passes the answers to the callers.
 pub(crate) struct RemoteStore {
     connection: Arc<Connection>,
-    requests: Mutex<PendingRequests<Tell>>,
+    requests: Mutex<PendingRequests<Callback>>,
 }
 
 /// Gets the answer to a request.
-type Tell = Box<dyn FnOnce(Answer) + Send>;
+type Callback = Box<dyn FnOnce(Answer) + Send>;
 
 /// An answer, with the descriptor that came with it.
 pub(crate) type Answer = Result<(Value, Option<OwnedFd>)>;
@@ -35,9 +35,9 @@ impl RemoteStore {
 
     /// Passes an answer to the caller of request `id`.
     pub(crate) fn answer(&self, id: u64, answer: Answer) {
-        let asked = self.lock().end(id);
-        if let Some(tell) = asked {
-            tell(answer);
+        let request = self.lock().end(id);
+        if let Some(callback) = request {
+            callback(answer);
         }
     }
 
@@ -52,11 +52,11 @@ impl RemoteStore {
         deadline: Duration,
         question: impl FnOnce(u64) -> Message,
     ) -> Answer {
-        let (tell, told) = mpsc::channel();
-        let tell: Tell = Box::new(move |answer| _ = tell.send(answer));
-        let asked = self.lock().ask(tell, deadline, Instant::now());
-        let id = self.send(asked, fd, question);
-        let answer = told.recv_timeout(deadline).unwrap_or_else(|_| {
+        let (sender, receiver) = mpsc::channel();
+        let callback: Callback = Box::new(move |answer| _ = sender.send(answer));
+        let request = self.lock().ask(callback, deadline, Instant::now());
+        let id = self.send(request, fd, question);
+        let answer = receiver.recv_timeout(deadline).unwrap_or_else(|_| {
             Err(Error::Deadline {
                 operation: operation.to_owned(),
                 after: deadline,
@@ -70,14 +70,14 @@ impl RemoteStore {
     /// Sends a request that was given an id. An error, also of sending, goes to the caller as the answer.
     fn send(
         &self,
-        asked: Result<u64, (Tell, Error)>,
+        request: Result<u64, (Callback, Error)>,
         fd: Option<OwnedFd>,
         question: impl FnOnce(u64) -> Message,
     ) -> Option<u64> {
-        let id = match asked {
+        let id = match request {
             Ok(id) => id,
-            Err((tell, error)) => {
-                tell(Err(error));
+            Err((callback, error)) => {
+                callback(Err(error));
                 return None;
             }
         };
@@ -90,7 +90,7 @@ impl RemoteStore {
         Some(id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, PendingRequests<Tell>> {
+    fn lock(&self) -> MutexGuard<'_, PendingRequests<Callback>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,21 +98,21 @@ impl RemoteStore {
 impl SharedStore for RemoteStore {
     fn begin(&self, epoch: u64) {
         let ended = self.lock().begin(epoch);
-        ended.into_iter().for_each(|tell| tell(Err(store::over())));
+        ended.into_iter().for_each(|callback| callback(Err(store::over())));
     }
 
     fn abort(&self, epoch: u64, cause: &Arc<str>) {
         let ended = self.lock().abort(epoch, cause);
-        ended.into_iter().for_each(|tell| tell(Err(Error::Aborted { cause: cause.clone() })));
+        ended.into_iter().for_each(|callback| callback(Err(Error::Aborted { cause: cause.clone() })));
     }
 
-    fn call(&self, epoch: u64, call: StoreCall, tell: Box<dyn FnOnce(Result<Value>) + Send>) {
+    fn call(&self, epoch: u64, call: StoreCall, callback: Box<dyn FnOnce(Result<Value>) + Send>) {
         let deadline = if let StoreCall::Wait(_, deadline) = &call { *deadline } else { ANSWER_LIMIT };
         // The caller may be the first worker of this process in `epoch`.
         self.begin(epoch);
-        let tell: Tell = Box::new(|answer| tell(answer.map(|(value, _)| value)));
-        let asked = self.lock().ask_in(epoch, tell, deadline, Instant::now());
-        self.send(asked, None, |id| Message::Ask { id, epoch, call });
+        let callback: Callback = Box::new(|answer| callback(answer.map(|(value, _)| value)));
+        let request = self.lock().ask_in(epoch, callback, deadline, Instant::now());
+        self.send(request, None, |id| Message::StoreRequest { id, epoch, call });
     }
 }
 

@@ -61,8 +61,8 @@ pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<La
 /// nodes have joined and started their workers, for at most [`nodes::Options::start`].
 ///
 /// # Errors
-/// A process can't be started, or a node does not join in time or is refused (the error names it and the reason); the address is in
-/// use; `here` is 0 or exceeds the number of workers.
+/// A process can't be started, or a node does not join in time or is refused (the error names it and the reason); the
+/// address is in use; `here` is 0 or exceeds the number of workers.
 #[cfg(target_os = "linux")]
 pub fn nodes(
     options: nodes::Options,

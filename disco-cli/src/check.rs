@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use disco::{Builder, Session, SessionKind, World, backend};
 use disco_conformance::communicator::Suite;
-use disco_conformance::{Check as Case, Harness, Outcome, Wish};
+use disco_conformance::{Check as Case, Harness, Outcome, SessionSpec};
 use serde::Serialize;
 
 use crate::output::json;
@@ -83,9 +83,9 @@ impl Harness for CliHarness {
         vec![self.world]
     }
 
-    fn start(&self, wish: &Wish) -> disco::Result<Box<dyn Session>> {
-        let builder = Builder::new(self.session, wish.world.size()).groups(wish.world.groups());
-        Ok(Box::new(builder.check(wish.check).collective_deadline(wish.collective_deadline).start()?))
+    fn start(&self, spec: &SessionSpec) -> disco::Result<Box<dyn Session>> {
+        let builder = Builder::new(self.session, spec.world.size()).groups(spec.world.groups());
+        Ok(Box::new(builder.check(spec.check).collective_deadline(spec.collective_deadline).start()?))
     }
 
     fn devices(&self) -> Vec<i32> {

@@ -50,7 +50,7 @@ impl Worker {
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
         (options.start, options.log_dir) = (Duration::from_secs(self.wait), self.log_dir);
-        options.say = |text| _ = writeln!(io::stderr(), "disco: {text}");
+        options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
         disco::join(&options)?;
         Ok(ExitCode::SUCCESS)
     }

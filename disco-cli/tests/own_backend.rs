@@ -93,6 +93,6 @@ fn the_suite_reports_filters_and_requirements_without_match() {
     assert!(output.status.success() && text(&output).ends_with(expected), "{}", text(&output));
     let mut required = Command::new(std::env::current_exe().unwrap());
     let output = required.env(PROGRAM, "my-suite").env("DISCO_REQUIRE", "ucc").output().unwrap();
-    assert_eq!(text(&output), "DISCO_REQUIRE asks for `ucc`; this program has counting\n");
+    assert_eq!(text(&output), "DISCO_REQUIRE has the unknown name `ucc`; this program has counting\n");
     assert!(!output.status.success());
 }

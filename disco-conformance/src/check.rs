@@ -1,4 +1,4 @@
-//! Checks by name, and what comes of them.
+//! Checks by name, and their outcomes.
 
 use std::fmt;
 
@@ -13,29 +13,29 @@ impl Check {
         Self { name: name.into() }
     }
 
-    /// Like `all_reduce::bf16::avg`.
+    /// The name, such as `all_reduce::bf16::avg`.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// What came of a check.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "whoever runs checks must know all ends")]
+#[allow(clippy::exhaustive_enums, reason = "a program that runs checks must handle all outcomes")]
 pub enum Outcome {
-    /// Everything is as it must be.
+    /// All results were right.
     Passed {
-        /// Sub-cases that ran, each counted on each worker that it ran on.
+        /// Number of executed sub-cases, each counted on each of its workers.
         executed: usize,
     },
-    /// The backend does not have it, and refused it properly; or the worlds are too small for it.
+    /// The backend lacks the operation and has refused it; or the worlds are too small.
     Skipped {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Something is wrong.
+    /// A result was wrong, or the check did not end.
     Failed {
-        /// The first thing that is, in words.
+        /// The first failure.
         why: String,
     },
 }

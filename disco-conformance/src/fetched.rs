@@ -1,4 +1,4 @@
-//! Libraries that `cargo xtask test` has fetched, or that variables name.
+//! Libraries that `cargo xtask test` has downloaded, or that are set by variables.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use disco_core::env::Variable;
 
 use crate::require::Required;
 
-/// NVRTC's file: the one that `DISCO_NVRTC_LIBRARY` names, else the fetched one. None, with a line on standard error, where neither
-/// is there.
+/// The path of NVRTC: `DISCO_NVRTC_LIBRARY`, or else the downloaded file. None, with a line on standard error, if
+/// neither exists.
 ///
 /// # Panics
-/// `DISCO_REQUIRE` has `nccl`, and it is not there.
+/// `DISCO_REQUIRE` has `nccl`, and neither file exists.
 pub fn nvrtc() -> Option<PathBuf> {
     let named = Variable::read("DISCO_NVRTC_LIBRARY").path();
     let fetched = || fetched("nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12");
@@ -22,7 +22,8 @@ pub fn nvrtc() -> Option<PathBuf> {
     file
 }
 
-/// The file of NVRTC 13, as `cargo xtask test --long` fetches it. None, with a line on standard error, where it is not there.
+/// The path of NVRTC 13, which `cargo xtask test --long` downloads. None, with a line on standard error, if it does not
+/// exist.
 pub fn nvrtc_13() -> Option<PathBuf> {
     let file = fetched("nvidia-cuda-nvrtc-13.0.88/lib/libnvrtc.so.13").filter(|file| file.is_file());
     if file.is_none() {

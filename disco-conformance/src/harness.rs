@@ -1,4 +1,4 @@
-//! What a new backend or a new kind of session adds to be judged. No cases.
+//! The interface between the suite and a backend or a kind of session.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use disco_core::{Result, Session, Unavailable, World, backend};
 
 /// One backend in one kind of session.
 pub trait Harness: Debug + Send + Sync {
-    /// What the names of its checks start with: `local`.
+    /// The prefix of the names of the checks: `local`.
     fn name(&self) -> &str;
 
     /// The backend for `init_ccl`.
     fn backend(&self) -> &str;
 
-    /// The worlds that the suite runs in, smallest first.
+    /// The worlds in which the suite runs, smallest first.
     fn worlds(&self) -> Vec<World>;
 
-    /// Each worker's device, for `init_ccl`; none: worker i takes device i.
+    /// The device of each worker, for `init_ccl`. If empty, worker i gets device i.
     fn devices(&self) -> Vec<i32> {
         Vec::new()
     }
@@ -24,30 +24,30 @@ pub trait Harness: Debug + Send + Sync {
     /// Starts a session. The suite calls `init_ccl`.
     ///
     /// # Errors
-    /// The session's own.
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>>;
+    /// Errors of the start.
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>>;
 
-    /// Results of arbitrary numbers are bit-identical across ranks and runs, and NaN wins in min and max. Otherwise they are
-    /// compared within a tolerance by dtype and number of ranks.
+    /// Whether results of arbitrary numbers are bit-identical across ranks and runs, and min and max of NaN are NaN.
+    /// Otherwise results are compared with a tolerance that depends on the dtype and the number of ranks.
     fn is_exact(&self) -> bool {
         false
     }
 
-    /// Ranks that call different things are told so by the backend itself, not only where the session checks.
+    /// Whether the backend itself detects ranks that call different operations, also without the check of the session.
     fn detects_mismatches(&self) -> bool {
         false
     }
 
-    /// How long one check may take in one world: reached by broken backends only, which need not honour the deadline of
-    /// their collectives. 2 minutes.
-    fn patience(&self) -> Duration {
+    /// Timeout of one check in one world; 2 minutes by default. Only a broken backend reaches it, which may ignore the
+    /// deadline of collectives.
+    fn check_timeout(&self) -> Duration {
         Duration::from_secs(120)
     }
 
-    /// Whether it can be used on this machine.
+    /// Checks that the backend can be used on this machine.
     ///
     /// # Errors
-    /// Why not.
+    /// It can't be used.
     fn probe(&self) -> Result<(), Unavailable> {
         match backend::find(self.backend()) {
             Ok(backend) => backend.probe().map(drop),
@@ -57,20 +57,20 @@ pub trait Harness: Debug + Send + Sync {
     }
 }
 
-/// What a session must be like.
+/// The requirements of a check on its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Wish {
+pub struct SessionSpec {
     /// Workers and groups.
     pub world: World,
-    /// Ranks compare what they call before each collective.
+    /// Whether ranks compare their calls before each collective.
     pub check: bool,
-    /// How long one collective may take.
+    /// Limit for one collective.
     pub collective_deadline: Duration,
 }
 
-impl Wish {
-    /// A plain session of this world.
+impl SessionSpec {
+    /// A session of this world without checks, with a collective deadline of 60 s.
     pub fn new(world: World) -> Self {
         Self { world, check: false, collective_deadline: Duration::from_secs(60) }
     }

@@ -1,14 +1,29 @@
-//! The one suite that judges every lane and every communicator of Disco.
+//! The conformance suite of all lanes and all communicators of Disco.
 //!
-//! - [`communicator::Suite`] runs the data plane of a [`Harness`]: a backend in a kind of session. A new backend brings a
-//!   harness, no cases; what it lacks by its [`Capabilities`](disco_core::Capabilities) must be refused, and is skipped
-//!   with that reason.
-//! - [`Runner`] makes a test program of it, in this repository or another.
-//! - [`lane`] holds a [`Channel`](disco_core::Channel) to its contract. A new lane brings a [`lane::Harness`].
+//! ```text
+//! Runner ── checks of a Harness ─────▶ communicator::Suite   a backend in a kind of session: operations, aborts, …
+//!   └────── checks of a lane::Harness ▶ lane::Suite          the contract of a Channel
+//!                                         oracle             expected results, from plain loops without backend code
+//! ```
 //!
-//! [`Pattern`] is for tools that measure, and look at what they measured.
+//! - A new backend brings a [`Harness`], and no cases. Operations that its [`Capabilities`](disco_core::Capabilities)
+//!   lack must be refused; their checks are skipped with that reason.
+//! - A new lane brings a [`lane::Harness`].
+//! - [`Runner`] makes a test program of the suite, in this repository or another.
+//! - [`Pattern`] makes inputs for benchmarks, and checks their results.
 //!
-//! Expected results come from plain loops that share no code with any backend.
+//! The checks of a suite are listed by name. Each runs separately:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use disco_conformance::ThreadSessions;
+//! use disco_conformance::communicator::Suite;
+//!
+//! let suite = Suite::new(Arc::new(ThreadSessions::of("mine")));
+//! let check = Suite::checks().into_iter().find(|check| check.name() == "all_reduce::f32::sum").expect("a known name");
+//! println!("{}: {}", check.name(), suite.run(&check));
+//! ```
 
 mod check;
 pub mod communicator;
@@ -16,15 +31,15 @@ mod fetched;
 mod harness;
 pub mod lane;
 mod oracle;
-mod patience;
 mod pattern;
 mod require;
 mod runner;
 mod threads;
+mod timeout;
 
 pub use check::{Check, Outcome};
 pub use fetched::{nvrtc, nvrtc_13};
-pub use harness::{Harness, Wish};
+pub use harness::{Harness, SessionSpec};
 pub use pattern::Pattern;
 pub use require::Required;
 pub use runner::Runner;

@@ -1,13 +1,14 @@
-//! Elements for measurements: cheap to make and to check, at any size.
+//! Inputs and expected results of benchmarks, which are cheap to make and to check at any size.
 
 use disco_core::{DType, Reduction};
 
 use crate::oracle::{Elements, Expected, Values};
 
-/// After so many elements inputs repeat. A prime, so that no block of a usual size begins where another one does.
+/// Inputs repeat after this number of elements. It is a prime, so that blocks of usual sizes begin at different
+/// elements.
 const PERIOD: usize = 251;
 
-/// What the ranks of a collective put in, and what must come out: small whole numbers that repeat.
+/// The inputs and the expected result of a collective: small whole numbers that repeat.
 #[derive(Debug)]
 pub struct Pattern {
     dtype: DType,
@@ -17,31 +18,31 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The inputs of `size` ranks. What is not reduced may have any reduction.
+    /// The inputs of `size` ranks. `reduction` is ignored by operations that don't reduce.
     pub fn new(dtype: DType, reduction: Reduction, size: usize) -> Self {
         let input = |rank| Values::Whole.bytes(dtype, reduction, (rank, size), PERIOD, 0);
         let inputs: Vec<Vec<u8>> = (0..size).map(input).collect();
         let elements: Vec<Elements> = inputs.iter().map(|input| Elements::decode(dtype, input)).collect();
-        // Vendors may multiply with the reciprocal of a number of ranks that has none.
+        // For averages, vendors may multiply by the reciprocal of the number of ranks, which may not be exact.
         let exact = !dtype.is_float() || reduction != Reduction::Avg || size.is_power_of_two();
         Self { dtype, reduced: Expected::of(dtype, reduction, &elements, exact), inputs }
     }
 
-    /// `count` elements of what `rank` puts in, from element `first` on.
+    /// `count` elements of the input of `rank`, from element `first` on.
     pub fn input(&self, rank: usize, first: usize, count: usize) -> Vec<u8> {
         let width = self.dtype.size();
         let start = first % PERIOD * width;
         self.inputs[rank].iter().copied().cycle().skip(start).take(count * width).collect()
     }
 
-    /// How many elements of `bytes` are not those that `rank` puts in from element `first` on.
+    /// The number of elements in `bytes` that differ from the input of `rank` from element `first` on.
     pub fn wrong_inputs(&self, rank: usize, first: usize, bytes: &[u8]) -> usize {
         let width = self.dtype.size();
         let expected = |index: usize| &self.inputs[rank][(first + index) % PERIOD * width..][..width];
         bytes.chunks(width).enumerate().filter(|(index, element)| *element != expected(*index)).count()
     }
 
-    /// How many elements of `bytes` are not the reduction of all inputs from element `first` on.
+    /// The number of elements in `bytes` that differ from the reduction of all inputs from element `first` on.
     pub fn wrong_results(&self, first: usize, bytes: &[u8]) -> usize {
         let mut right: Vec<Option<&[u8]>> = vec![None; PERIOD];
         let mut is_wrong = |(index, element)| {
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_elements_are_counted_from_any_place_on() {
+    fn wrong_elements_are_counted_from_any_offset() {
         let pattern = Pattern::new(DType::I32, Reduction::Sum, 2);
         let inputs: Vec<Vec<i32>> = (0..2)
             .map(|rank| {

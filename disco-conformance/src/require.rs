@@ -1,6 +1,7 @@
-//! `DISCO_REQUIRE`: what must not be missing.
+//! `DISCO_REQUIRE`: harnesses that must be available.
 
-/// The names in `DISCO_REQUIRE`, parted by commas: harnesses whose absence is a failure rather than a skip.
+/// The names in `DISCO_REQUIRE`, separated by commas. If a required harness is unavailable, its checks fail instead of
+/// being skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Required(Vec<String>);
 
@@ -15,12 +16,12 @@ impl Required {
         Self(names.map(str::to_owned).collect())
     }
 
-    /// Whether `name` must not be missing.
+    /// Whether `name` is required.
     pub fn contains(&self, name: &str) -> bool {
         self.0.iter().any(|known| known == name)
     }
 
-    /// Names that are none of `known`, which can be required but never be there.
+    /// The required names that are not in `known`.
     pub fn unknown<'a>(&'a self, known: &'a [&str]) -> impl Iterator<Item = &'a str> {
         self.0.iter().map(String::as_str).filter(|name| !known.contains(name))
     }
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_parted_by_commas() {
+    fn names_are_separated_by_commas() {
         let required = Required::parse("local, mpi,");
         assert!(required.contains("local") && required.contains("mpi") && !required.contains(""));
         assert_eq!(required.unknown(&["local"]).collect::<Vec<_>>(), ["mpi"]);

@@ -1,4 +1,4 @@
-//! The suite as a test program of its own.
+//! The suite as a test program.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use crate::harness::Harness;
 use crate::require::Required;
 use crate::{communicator, lane};
 
-/// A test program that runs the suite over backends and lanes, as tests named like `mine::all_reduce::bf16::avg`. It takes the
-/// arguments of any Rust test program, and its `main` is that of a test target with `harness = false`:
+/// A test program that runs the suite over backends and lanes, with tests like `mine::all_reduce::bf16::avg`. It
+/// accepts the arguments of Rust's test programs. It is the `main` of a test target with `harness = false`:
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -26,34 +26,34 @@ use crate::{communicator, lane};
 /// }
 /// ```
 ///
-/// Where a backend is absent its checks are skipped with the reason, or fail if `DISCO_REQUIRE` names its harness.
+/// If a backend is unavailable, its checks are skipped with the reason, or fail if `DISCO_REQUIRE` has its harness.
 #[derive(Debug, Default)]
 pub struct Runner {
     required: Required,
     elsewhere: Vec<&'static str>,
     names: Vec<String>,
     trials: Vec<Trial>,
-    judged: Vec<Judged>,
+    suites: Vec<SuiteRun>,
     expected: HashMap<&'static str, usize>,
 }
 
 /// One backend's suite in this run.
 #[derive(Debug)]
-struct Judged {
+struct SuiteRun {
     name: String,
     suite: Arc<communicator::Suite>,
-    counts: Arc<Counts>,
+    counts: Arc<OutcomeCounts>,
 }
 
-/// What became of its checks.
+/// Numbers of executed sub-cases and of skipped checks.
 #[derive(Debug, Default)]
-struct Counts {
+struct OutcomeCounts {
     executed: AtomicUsize,
     skipped: AtomicUsize,
 }
 
 impl Runner {
-    /// One without checks, that reads `DISCO_REQUIRE`.
+    /// A runner without checks. Reads `DISCO_REQUIRE`.
     pub fn new() -> Self {
         Self { required: Required::from_env(), ..Self::default() }
     }
@@ -64,7 +64,7 @@ impl Runner {
         let (name, absent) = (harness.name().to_owned(), harness.probe().err());
         let is_required = self.required.contains(&name);
         let suite = Arc::new(communicator::Suite::new(Arc::new(harness)));
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<OutcomeCounts>::default();
         let trial = |check: Check| {
             let (suite, counts, absent) = (suite.clone(), counts.clone(), absent.clone());
             Trial::ignorable_test(format!("{name}::{}", check.name()), move || match (absent, is_required) {
@@ -75,7 +75,7 @@ impl Runner {
         };
         self.trials.extend(communicator::Suite::checks().into_iter().map(trial));
         self.names.push(name.clone());
-        self.judged.push(Judged { name, suite, counts });
+        self.suites.push(SuiteRun { name, suite, counts });
         self
     }
 
@@ -86,39 +86,42 @@ impl Runner {
         let suite = Arc::new(lane::Suite::new(Arc::new(harness)));
         self.trials.extend(lane::Suite::checks().into_iter().map(|check| {
             let (suite, test) = (suite.clone(), format!("{name}::{}", check.name()));
-            Trial::ignorable_test(test, move || Counts::default().completion(suite.run(&check)))
+            Trial::ignorable_test(test, move || OutcomeCounts::default().completion(suite.run(&check)))
         }));
         self.names.push(name);
         self
     }
 
-    /// `DISCO_REQUIRE` may also have these names, which other test programs look for. Any other is a failure.
+    /// Permits these names in `DISCO_REQUIRE`, which other test programs use. Any other unknown name is a failure.
     #[must_use]
     pub fn required_elsewhere(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.elsewhere.extend(names);
         self
     }
 
-    /// A run of all checks fails unless this backend skips none and executes as many sub-cases, each counted on each worker: cases
-    /// that are lost by accident show here. The failure says the number.
+    /// Makes a run of all checks fail unless this backend skips none and executes exactly `cases` sub-cases, each
+    /// counted on each worker. So cases that are lost by accident are noticed. The error text has the actual number.
     #[must_use]
     pub fn executes(mut self, name: &'static str, cases: usize) -> Self {
         self.expected.insert(name, cases);
         self
     }
 
-    /// Runs the checks that the arguments of this process ask for, and returns the exit status.
+    /// Runs the checks that the arguments of this process select, and returns the exit status.
     pub fn main(self) -> ExitCode {
         let mut arguments = Arguments::from_args();
-        // A dot each, unless somebody looks for some of them: there are hundreds.
+        // Without a filter there are hundreds of checks, which are printed as dots.
         arguments.quiet |= arguments.filter.is_none() && arguments.format.is_none();
         let known: Vec<&str> = self.names.iter().map(String::as_str).chain(self.elsewhere).collect();
         if let Some(unknown) = self.required.unknown(&known).next() {
-            println!("DISCO_REQUIRE asks for `{unknown}`; this program has {}", self.names.join(", "));
+            println!("DISCO_REQUIRE has the unknown name `{unknown}`; this program has {}", self.names.join(", "));
             return ExitCode::FAILURE;
         }
         if let Some(name) = self.expected.keys().find(|name| !self.names.iter().any(|known| known == *name)) {
-            println!("sub-cases are counted of `{name}`; this program has {}", self.names.join(", "));
+            println!(
+                "the number of sub-cases of `{name}` is to be checked, but this program has only {}",
+                self.names.join(", ")
+            );
             return ExitCode::FAILURE;
         }
         let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
@@ -127,11 +130,11 @@ impl Runner {
             && !arguments.list
             && conclusion.num_passed + conclusion.num_failed + conclusion.num_ignored == 0
         {
-            // No failure: `cargo test NAME` gives the name to all test programs of a package.
+            // Not a failure: `cargo test NAME` passes the filter to all test programs of a package.
             println!("no check has `{filter}` in its name; the names start with {}", self.names.join("::, ") + "::");
         }
         let mut is_good = true;
-        for Judged { name, suite, counts } in &self.judged {
+        for SuiteRun { name, suite, counts } in &self.suites {
             if let Err(error) = suite.close() {
                 println!("{name}: {error}");
                 is_good = false;
@@ -144,17 +147,17 @@ impl Runner {
     }
 }
 
-impl Counts {
-    /// Whether nothing was skipped and this many sub-cases were executed; says it where not.
+impl OutcomeCounts {
+    /// Whether no check was skipped and `expected` sub-cases were executed. Prints a message otherwise.
     fn are(&self, name: &str, expected: usize) -> bool {
         let (executed, skipped) = (self.executed.load(Ordering::Relaxed), self.skipped.load(Ordering::Relaxed));
         if skipped > 0 {
-            println!("{name}: {skipped} checks were skipped, and none may be");
+            println!("{name}: {skipped} checks were skipped, and all checks must run");
         }
         if executed != expected {
             println!(
-                "{name}: {executed} sub-cases were executed, not {expected}. If that is meant, write {executed} in the \
-                 program that expects them"
+                "{name}: {executed} sub-cases were executed, expected {expected}. If this is intended, pass {executed} to \
+                 `Runner::executes`"
             );
         }
         skipped == 0 && executed == expected

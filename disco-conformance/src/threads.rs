@@ -1,4 +1,4 @@
-//! Sessions of threads, which need nothing but the backend.
+//! Sessions of threads.
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Result, Session, WorkerRange, World};
 
-use crate::harness::{Harness, Wish};
+use crate::harness::{Harness, SessionSpec};
 
-/// The harness of a backend whose ranks are threads of the test program: 1, 2, 3 and 7 of them, and 4 in 2 groups.
+/// The harness of a backend whose ranks are threads of the test program: worlds of 1, 2, 3 and 7 workers, and of 4 in 2
+/// groups.
 #[derive(Clone, Debug)]
 pub struct ThreadSessions {
     backend: String,
@@ -19,27 +20,27 @@ pub struct ThreadSessions {
 }
 
 impl ThreadSessions {
-    /// That of the backend of this name, which is the harness's name, too. Results are compared within a tolerance, and the backend need
-    /// not notice ranks that call different things.
+    /// The harness of the backend with this name, which is also the name of the harness. Results are compared with a
+    /// tolerance, and the backend need not detect mismatches.
     pub fn of(backend: impl Into<String>) -> Self {
         let worlds = [(1, 1), (2, 1), (3, 1), (4, 2), (7, 1)];
         let worlds = worlds.into_iter().filter_map(|(workers, groups)| World::new(workers, groups).ok()).collect();
         Self { backend: backend.into(), worlds, is_exact: false, detects_mismatches: false }
     }
 
-    /// The same in other worlds, smallest first: on a machine with two GPUs, those of one and two workers.
+    /// Sets the worlds, smallest first: on a machine with two GPUs, worlds of one and two workers.
     #[must_use]
     pub fn with_worlds(self, worlds: impl IntoIterator<Item = World>) -> Self {
         Self { worlds: worlds.into_iter().collect(), ..self }
     }
 
-    /// The same for [exact results](Harness::is_exact).
+    /// Expects [exact results](Harness::is_exact).
     #[must_use]
     pub fn exact(self) -> Self {
         Self { is_exact: true, ..self }
     }
 
-    /// The same for a backend that [detects mismatches](Harness::detects_mismatches) by itself.
+    /// Expects that the backend [detects mismatches](Harness::detects_mismatches) itself.
     #[must_use]
     pub fn detecting_mismatches(self) -> Self {
         Self { detects_mismatches: true, ..self }
@@ -59,12 +60,12 @@ impl Harness for ThreadSessions {
         self.worlds.clone()
     }
 
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let mut config = WorkerConfig::new(wish.world);
-        (config.check, config.collective_deadline) = (wish.check, wish.collective_deadline);
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let mut config = WorkerConfig::new(spec.world);
+        (config.check, config.collective_deadline) = (spec.check, spec.collective_deadline);
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-        let lane = ThreadLane::new(WorkerRange::new(0..wish.world.size() as u32), Arc::default(), run);
-        Ok(Box::new(LaneSession::start(wish.world, vec![Arc::new(lane)], Deadlines::default())?))
+        let lane = ThreadLane::new(WorkerRange::new(0..spec.world.size() as u32), Arc::default(), run);
+        Ok(Box::new(LaneSession::start(spec.world, vec![Arc::new(lane)], Deadlines::default())?))
     }
 
     fn is_exact(&self) -> bool {

@@ -17,11 +17,11 @@ const ANNOUNCE_GRACE: Duration = Duration::from_millis(300);
 const MAX_SILENCE: Duration = Duration::from_secs(1);
 
 /// The text of an error about ranks that have not arrived.
-pub fn absence(missing: &[Rank]) -> String {
+pub fn describe_missing(missing: &[Rank]) -> String {
     match missing {
-        [] => "all have come, too late".to_owned(),
-        [one] => format!("{one} has not come"),
-        several => format!("{} have not come", several.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")),
+        [] => "all ranks have arrived, but too late".to_owned(),
+        [one] => format!("{one} has not arrived"),
+        several => format!("{} have not arrived", several.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -48,7 +48,7 @@ pub fn all_gather(
             Err(Error::Deadline { .. }) => {
                 let is_missing = |rank: &usize| matches!(store.get(&key(*rank)), Ok(None));
                 let missing: Vec<Rank> = (rank..size).filter(is_missing).map(|rank| Rank::new(rank as u32)).collect();
-                let state = absence(&missing);
+                let state = describe_missing(&missing);
                 return Err(Error::Deadline { operation: operation.to_owned(), after: deadline, state });
             }
             Err(error) => return Err(error),
@@ -64,17 +64,17 @@ pub fn is_long(waited: Duration, deadline: Duration) -> bool {
 
 /// Announces from any thread that a rank waits in an operation.
 #[derive(Clone, Debug)]
-pub struct Voice {
+pub struct Announcer {
     store: Arc<dyn Store>,
     key: String,
 }
 
-impl Voice {
+impl Announcer {
     /// Announces that the rank waits in operation `number`.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn tell(&self, number: u64) -> Result<()> {
+    pub fn announce(&self, number: u64) -> Result<()> {
         self.store.set(&self.key, &number.to_le_bytes())
     }
 }
@@ -89,14 +89,14 @@ pub struct Attendance {
     size: usize,
     splits: u64,
     /// The operation that this rank announced last.
-    told: Cell<Option<u64>>,
+    announced: Cell<Option<u64>>,
 }
 
 impl Attendance {
     /// The attendance of a communicator of `size` ranks, seen by `rank`. `name` is the same on all ranks and unique in
     /// `store`.
     pub fn new(store: Arc<dyn Store>, name: String, rank: usize, size: usize) -> Self {
-        Self { store, name, rank, size, splits: 0, told: Cell::new(None) }
+        Self { store, name, rank, size, splits: 0, announced: Cell::new(None) }
     }
 
     /// The prefix of this communicator's keys in the store.
@@ -120,7 +120,7 @@ impl Attendance {
     ///
     /// # Errors
     /// [`Error::Deadline`] with the ranks that have not arrived, once `waited` exceeds `deadline`; errors of the store.
-    pub fn go_on(
+    pub fn check_wait(
         &self,
         number: u64,
         waited: Duration,
@@ -129,9 +129,9 @@ impl Attendance {
     ) -> Result<()> {
         match waited {
             _ if waited > deadline => {
-                Err(Error::Deadline { operation: operation(), after: deadline, state: self.call(number) })
+                Err(Error::Deadline { operation: operation(), after: deadline, state: self.describe_missing(number) })
             }
-            _ if is_long(waited, deadline) => self.tell(number),
+            _ if is_long(waited, deadline) => self.announce(number),
             _ => Ok(()),
         }
     }
@@ -140,34 +140,34 @@ impl Attendance {
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn tell(&self, number: u64) -> Result<()> {
-        if self.told.replace(Some(number)) == Some(number) {
+    pub fn announce(&self, number: u64) -> Result<()> {
+        if self.announced.replace(Some(number)) == Some(number) {
             return Ok(());
         }
-        self.voice().tell(number)
+        self.announcer().announce(number)
     }
 
     /// A handle with which another thread announces this rank.
-    pub fn voice(&self) -> Voice {
-        Voice { store: self.store.clone(), key: self.key(self.rank) }
+    pub fn announcer(&self) -> Announcer {
+        Announcer { store: self.store.clone(), key: self.key(self.rank) }
     }
 
     /// The text of a deadline error: the ranks that have not arrived at operation `number`.
-    pub fn call(&self, number: u64) -> String {
+    pub fn describe_missing(&self, number: u64) -> String {
         match self.missing(number).as_deref() {
-            Err(error) => format!("who has not come can't be found out: {error}"),
-            Ok([]) => "all ranks have come; DISCO_CHECK=1 tells whether they call the same".to_owned(),
-            Ok(missing) => absence(missing),
+            Err(error) => format!("the missing ranks are unknown, because the session's store failed: {error}"),
+            Ok([]) => "all ranks have arrived; set DISCO_CHECK=1 to check that they call the same operation".to_owned(),
+            Ok(missing) => describe_missing(missing),
         }
     }
 
     fn missing(&self, number: u64) -> Result<Vec<Rank>> {
-        self.tell(number)?;
+        self.announce(number)?;
         let (start, mut missing) = (Instant::now(), (0..self.size).collect::<Vec<_>>());
         loop {
             for index in (0..missing.len()).rev() {
-                let said = self.store.get(&self.key(missing[index]))?.and_then(|bytes| bytes.try_into().ok());
-                if said.is_some_and(|bytes| u64::from_le_bytes(bytes) >= number) {
+                let announced = self.store.get(&self.key(missing[index]))?.and_then(|bytes| bytes.try_into().ok());
+                if announced.is_some_and(|bytes| u64::from_le_bytes(bytes) >= number) {
                     missing.remove(index);
                 }
             }
@@ -194,13 +194,13 @@ mod tests {
         let attendance = |rank| Attendance::new(store.clone(), "a communicator".into(), rank, 3);
         let (first, second) = (attendance(0), attendance(1));
         // Number 0, before the first operation, counts as an operation.
-        second.tell(0).unwrap();
-        assert_eq!(first.call(0), "rank 2 has not come");
+        second.announce(0).unwrap();
+        assert_eq!(first.describe_missing(0), "rank 2 has not arrived");
         // A rank that announced an earlier operation counts as missing.
-        assert_eq!(first.call(1), "rank 1, rank 2 have not come");
-        second.tell(1).unwrap();
-        attendance(2).tell(2).unwrap();
-        assert!(first.call(1).starts_with("all ranks have come"));
+        assert_eq!(first.describe_missing(1), "rank 1, rank 2 have not arrived");
+        second.announce(1).unwrap();
+        attendance(2).announce(2).unwrap();
+        assert!(first.describe_missing(1).starts_with("all ranks have arrived"));
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let all = [0, 1, 2].map(|rank| show(rank, "first", Duration::from_secs(60)));
         all.into_iter().for_each(|all| assert_eq!(all.join().unwrap().unwrap(), [[0], [1], [2]]));
         let alone = show(1, "second", Duration::from_millis(5)).join().unwrap().unwrap_err().to_string();
-        assert_eq!(alone, "meet: no end after 5ms: rank 0, rank 2 have not come");
+        assert_eq!(alone, "meet: no end after 5ms: rank 0, rank 2 have not arrived");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::world::World;
 /// A factory of communicators over a library that may be missing on this machine.
 ///
 /// ```
-/// use disco_core::backend::{self, Backend, Probe, Rendezvous, Seat};
+/// use disco_core::backend::{self, Backend, Probe, Rendezvous, ConnectParams};
 /// use disco_core::{Communicator, Error, Result, Unavailable, World, register_backend};
 ///
 /// struct Mine;
@@ -34,9 +34,9 @@ use crate::world::World;
 ///         Rendezvous::new("the name of a key in the store of the session")
 ///     }
 ///
-///     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-///         // Connects to the other ranks through `seat.link.store()` and returns this rank's communicator.
-///         Err(Error::state(format!("{} has no peers at {at:?}", seat.rank)))
+///     fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+///         // Connects to the other ranks through `params.link.store()` and returns this rank's communicator.
+///         Err(Error::state(format!("{} has no peers at {at:?}", params.rank)))
 ///     }
 /// }
 ///
@@ -79,7 +79,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::Deadline`] with the ranks that have not arrived, [`Error::Aborted`], or errors of the library.
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>>;
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>>;
 }
 
 impl fmt::Debug for dyn Backend {
@@ -145,7 +145,7 @@ impl Rendezvous {
 /// The parameters of one rank for [`Backend::connect`].
 #[non_exhaustive]
 #[derive(Debug)]
-pub struct Seat<'a> {
+pub struct ConnectParams<'a> {
     /// The rank in the new communicator.
     pub rank: Rank,
     /// The workers of the session.
@@ -160,8 +160,8 @@ pub struct Seat<'a> {
     pub connect_deadline: Duration,
 }
 
-impl<'a> Seat<'a> {
-    /// A seat with the deadlines of [`WorkerConfig::new`].
+impl<'a> ConnectParams<'a> {
+    /// Parameters with the deadlines of [`WorkerConfig::new`].
     pub fn new(rank: Rank, world: World, queue: &'a mut (dyn Queue + 'static), link: Arc<Link>) -> Self {
         let WorkerConfig { collective_deadline: deadline, connect_deadline, .. } = WorkerConfig::new(world);
         Self { rank, world, queue, link, deadline, connect_deadline }

@@ -75,7 +75,7 @@ mod world;
 
 pub use abort::Abort;
 pub use attendance::Attendance;
-pub use backend::{Backend, Probe, Rendezvous, Seat};
+pub use backend::{Backend, ConnectParams, Probe, Rendezvous};
 pub use channel::{Channel, Endpoint, Inbox};
 pub use command::{Command, Local};
 pub use communicator::{Capabilities, Communicator, CommunicatorExt};

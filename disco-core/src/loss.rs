@@ -55,7 +55,7 @@ pub struct Node {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossCause {
-    /// The peer closed its connection.
+    /// The peer closed its connection without a reason.
     ConnectionClosed,
     /// The system reports that the connection failed.
     ConnectionFailed(String),
@@ -72,12 +72,12 @@ pub enum LossCause {
     Panicked(String),
     /// Nothing arrived from the peer for this time.
     Silent(Duration),
-    /// The peer broke the protocol; how.
-    Garbage(String),
+    /// The peer violated the protocol; how.
+    ProtocolViolation(String),
     /// The peer left this number of bytes unread.
     Unread(usize),
-    /// The peer left and sent this reason.
-    Said(String),
+    /// The peer closed its connection and sent this reason.
+    ClosedWithReason(String),
     /// The peer was refused when it joined, or it refuses this process; why.
     Refused(String),
     /// The rank dropped its communicator while other ranks waited for it.
@@ -121,7 +121,7 @@ impl Loss {
     pub fn why(&self) -> String {
         match (&self.peer, &self.cause) {
             (LostPeer::Controller, LossCause::ConnectionClosed) => "it closed the connection".to_owned(),
-            (LostPeer::Controller, LossCause::Said(why)) => format!("it says: {why}"),
+            (LostPeer::Controller, LossCause::ClosedWithReason(why)) => format!("it closed the connection: {why}"),
             (LostPeer::Controller, LossCause::Refused(why)) => format!("it refuses this node: {why}"),
             (LostPeer::Workers { node: Some(node), .. }, cause) => format!("on {}: {cause}", node.name),
             (_, cause) => cause.to_string(),
@@ -192,12 +192,12 @@ impl fmt::Display for LossCause {
             LossCause::ThreadEnded(None) => f.write_str("its thread ended before shutdown"),
             LossCause::ThreadEnded(Some(error)) => write!(f, "its thread ended: {error}"),
             LossCause::Panicked(text) => write!(f, "its thread panicked: {text}"),
-            LossCause::Silent(limit) => write!(f, "it has said nothing for {limit:?}"),
+            LossCause::Silent(limit) => write!(f, "it has sent nothing for {limit:?}"),
             LossCause::Unread(bytes) => write!(f, "it has left {bytes} bytes unread"),
             LossCause::CommunicatorDropped => f.write_str("its communicator was dropped while others waited for it"),
             LossCause::ConnectionFailed(text)
-            | LossCause::Garbage(text)
-            | LossCause::Said(text)
+            | LossCause::ProtocolViolation(text)
+            | LossCause::ClosedWithReason(text)
             | LossCause::Refused(text)
             | LossCause::Other(text) => f.write_str(text),
         }
@@ -233,7 +233,7 @@ mod tests {
         let silent = || LossCause::Silent(Duration::from_secs(5));
         assert_eq!(
             text(LostPeer::Node { node: node(), workers }, silent()),
-            "node 1 (host) with workers 2 to 3 lost: it has said nothing for 5s"
+            "node 1 (host) with workers 2 to 3 lost: it has sent nothing for 5s"
         );
         let killed =
             LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal: 9, core_dumped: false }, connected: true };
@@ -241,7 +241,10 @@ mod tests {
             text(LostPeer::Workers { workers: WorkerRange::new(2..3), node: Some(node()) }, killed),
             "worker 2 lost: on node 1 (host): its process ended: signal: 9 (SIGKILL)"
         );
-        assert_eq!(text(LostPeer::Controller, LossCause::Said("no".into())), "the controller lost: it says: no");
+        assert_eq!(
+            text(LostPeer::Controller, LossCause::ClosedWithReason("no".into())),
+            "the controller lost: it closed the connection: no"
+        );
     }
 
     #[test]

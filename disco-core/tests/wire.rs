@@ -188,9 +188,9 @@ fn loss_cause() -> impl Strategy<Value = LossCause> {
         proptest::option::of(text()).prop_map(LossCause::ThreadEnded),
         text().prop_map(LossCause::Panicked),
         (0..i64::MAX as u64).prop_map(|nanos| LossCause::Silent(Duration::from_nanos(nanos))),
-        text().prop_map(LossCause::Garbage),
+        text().prop_map(LossCause::ProtocolViolation),
         (0..usize::MAX >> 1).prop_map(LossCause::Unread),
-        text().prop_map(LossCause::Said),
+        text().prop_map(LossCause::ClosedWithReason),
         text().prop_map(LossCause::Refused),
         Just(LossCause::CommunicatorDropped),
         text().prop_map(LossCause::Other),
@@ -479,7 +479,7 @@ fn messages() -> Vec<Message> {
         Message::Withdraw(7),
         Message::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() },
         Message::Shutdown,
-        Message::Room { frames: 512, bytes: 1 << 40 },
+        Message::Credit { frames: 512, bytes: 1 << 40 },
         Message::Answer { id: 4, result: Ok(Value::Bool(true)) },
         Message::Answer { id: 5, result: Err(Error::Aborted { cause: "worker 1 failed".into() }) },
         Message::Answer {
@@ -492,7 +492,7 @@ fn messages() -> Vec<Message> {
         },
         Message::Answer { id: 5, result: Err(Error::state("not now")) },
         Message::Answer { id: 5, result: Err(Error::system("share", std::io::Error::from_raw_os_error(24))) },
-        Message::Handed { id: 6 },
+        Message::Descriptor { id: 6 },
         Message::Share { id: 7, name: 1 << 32 },
         Message::Unshare(1 << 32 | 1),
         Message::Receive { id: 7, name: 1 << 32 },
@@ -508,7 +508,7 @@ fn messages() -> Vec<Message> {
         from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
         from(Message::Shutdown),
     ];
-    let asks = asks.into_iter().map(|call| Message::Ask { id: 8, epoch: 1, call });
+    let asks = asks.into_iter().map(|call| Message::StoreRequest { id: 8, epoch: 1, call });
     all.into_iter().chain(asks).collect()
 }
 

@@ -1,11 +1,11 @@
-//! What ranks call, and whether it fits together.
+//! Checks that all ranks call the same collective.
 
 use disco_core::{Error, Op, OpKind, Result};
 
 use crate::board::{Board, Head};
 use crate::report;
 
-/// One rank's part in a collective.
+/// The collective that a rank calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call<'a> {
     Op(&'a Op),
@@ -13,7 +13,7 @@ pub(crate) enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// Which operation; none is a split.
+    /// The kind of the operation, or none for a split.
     pub(crate) fn kind(&self) -> Option<OpKind> {
         match self {
             Call::Op(op) => Some(op.kind()),
@@ -29,7 +29,7 @@ impl Call<'_> {
         }
     }
 
-    /// What all ranks must agree on, as text.
+    /// The parameters that must be equal on all ranks, as text.
     pub(crate) fn signature(&self, size: usize) -> String {
         match self {
             Call::Op(op) => op.signature(size),
@@ -37,7 +37,8 @@ impl Call<'_> {
         }
     }
 
-    /// What all ranks must agree on, as numbers; the counts of the V-forms are looked at by rank instead.
+    /// The parameters that must be equal on all ranks, as numbers. The counts of V-forms are compared by
+    /// [`Call::fits`].
     pub(crate) fn head(&self, size: usize) -> Head {
         let Call::Op(op) = self else { return Head { signature: u64::MAX, count: 0 } };
         let byte = |code: Option<u8>| u64::from(code.unwrap_or(u8::MAX));
@@ -52,7 +53,7 @@ impl Call<'_> {
         Head { signature, count }
     }
 
-    /// Shows the counts of a V-form.
+    /// Writes the counts of a V-form to the board.
     pub(crate) fn write_row(&self, board: &Board, rank: usize, number: u64) {
         match self {
             Call::Op(Op::AllGatherV { counts, .. }) => board.write_row(rank, number, counts.iter().copied()),
@@ -63,7 +64,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether what `rank` calls fits what all others have posted.
+    /// Whether the call of `rank` matches the posts of all other ranks.
     pub(crate) fn fits(&self, board: &Board, rank: usize, number: u64) -> bool {
         let mine = self.head(board.size());
         let counts = |peer: usize| match self {
@@ -76,10 +77,10 @@ impl Call<'_> {
     }
 }
 
-/// Whether what each rank sends to `me`, and `me` to it, is what the other expects in an all-to-all V.
+/// Checks an all-to-all V: the counts that `me` and each peer send must equal the counts that the other end expects.
 ///
 /// # Errors
-/// [`Error::Mismatch`], naming a pair.
+/// [`Error::Mismatch`] with one pair of ranks.
 pub(crate) fn check_exchange(board: &Board, me: usize, number: u64) -> Result<()> {
     let size = board.size();
     let pairs = (0..size).flat_map(|peer| [(me, peer), (peer, me)]);
@@ -93,9 +94,9 @@ pub(crate) fn check_exchange(board: &Board, me: usize, number: u64) -> Result<()
     Ok(())
 }
 
-/// The error of ranks that called different things, once all have said what.
+/// The error of ranks that called different operations. None until all ranks have written their call to the board.
 pub(crate) fn disagreement(board: &Board) -> Option<Error> {
-    let calls: Vec<String> = (0..board.size()).map(|rank| board.side(rank)).collect::<Option<_>>()?;
+    let calls: Vec<String> = (0..board.size()).map(|rank| board.call_text(rank)).collect::<Option<_>>()?;
     let mut sides: Vec<(&str, Vec<usize>)> = Vec::new();
     for (rank, call) in calls.iter().enumerate() {
         match sides.iter_mut().find(|side| side.0 == call) {

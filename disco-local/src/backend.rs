@@ -1,13 +1,13 @@
 //! The backend `local`.
 
-use disco_core::{Backend, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{Backend, ConnectParams, Probe, Rendezvous, Result, Unavailable, World};
 
 use crate::NAME;
 use crate::communicator::Communicator;
 use crate::meeting::Token;
 
-/// The backend named `local`: host memory, ranks that are threads of one process or processes of one
-/// machine. Always available.
+/// The backend named `local`: tensors in host memory, ranks in threads of one process or in processes of one machine.
+/// Always available.
 #[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Local;
@@ -34,7 +34,7 @@ impl Backend for Local {
         Rendezvous::new(Token::fresh().to_bytes())
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn disco_core::Communicator>> {
-        Communicator::connect(seat, at).map(|comm| Box::new(comm) as _)
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn disco_core::Communicator>> {
+        Communicator::connect(params, at).map(|comm| Box::new(comm) as _)
     }
 }

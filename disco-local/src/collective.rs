@@ -1,33 +1,35 @@
-//! Schedules of the collectives: between two points, a byte has either one writer or any number of readers.
+//! Schedules of the collectives. Between two synchronisations, each byte has either one writer or any number of
+//! readers.
 //!
-//! What is small is posted as a whole, and each rank takes what it needs: one handshake. Otherwise ranks post where their
-//! tensors are and share the work: each byte is read where it is and written where it belongs, once, and a second
-//! handshake ends it. Reductions are in rank order in both, so that all ranks get the same bits.
+//! Small tensors are **eager**: ranks post their data on the board and read the posts of their peers, with one
+//! synchronisation. Large tensors are **zero-copy**: ranks post the locations of their tensors and share the work. Each
+//! byte is read from its source and written to its destination once, and a second synchronisation ends the collective.
+//! Both reduce in rank order, so all ranks get the same bits.
 
 use disco_core::{Op, Result};
 
+use crate::active_call::{ActiveCall, Memory, Region};
 use crate::agree::Call;
-use crate::board::{self, INLINE};
-use crate::parts::{Few, STREAM, parts, reduce, uneven, unsupported, width};
+use crate::board::{self, MAX_POST_BYTES};
+use crate::parts::{InlineVec, STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
 use crate::staged;
-use crate::turn::{Memory, Region, Turn};
 
 /// Runs one collective.
-pub(crate) fn run<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
-    let size = turn.size();
-    match posted(op, size) {
-        Some(bytes) if bytes <= INLINE && bytes * size <= buffer.len() => at_once(turn, buffer, op),
-        _ => in_place(turn, op),
+pub(crate) fn run<'t>(call: &mut ActiveCall<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
+    let size = call.size();
+    match posted_bytes(op, size) {
+        Some(bytes) if bytes <= MAX_POST_BYTES && bytes * size <= buffer.len() => run_eager(call, buffer, op),
+        _ => run_zero_copy(call, op),
     }
 }
 
-/// Bytes of the ranks' buffers for what is posted by all.
-pub(crate) fn buffer(size: usize) -> usize {
-    INLINE * size.min(8)
+/// Size of a rank's buffer for the posts of all ranks, in bytes.
+pub(crate) fn buffer_bytes(size: usize) -> usize {
+    MAX_POST_BYTES * size.min(8)
 }
 
-/// The most that a rank posts, if all ranks know it: the V-forms are not worth the trouble.
-fn posted(op: &Op, size: usize) -> Option<usize> {
+/// The largest eager post of any rank in bytes, if all ranks compute the same. None for V-forms, which are never eager.
+fn posted_bytes(op: &Op, size: usize) -> Option<usize> {
     let block = op.count(size) * width(op);
     match op {
         Op::Barrier => Some(0),
@@ -39,97 +41,97 @@ fn posted(op: &Op, size: usize) -> Option<usize> {
     }
 }
 
-/// Posts what this rank puts in, and takes what it needs of what the others have.
-fn at_once<'t>(turn: &mut Turn<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
-    let (me, size) = (turn.rank(), turn.size());
+/// Posts the input of this rank, and makes its output from the posts of all ranks.
+fn run_eager<'t>(call: &mut ActiveCall<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
+    let (me, size) = (call.rank(), call.size());
     let (input, output) = parts(op, me, size)?;
     let mine = &mut buffer[..input.bytes()];
-    turn.own().read(input, mine)?;
-    turn.meet(Call::Op(op), board::words(mine))?;
+    call.own().read(input, mine)?;
+    call.meet(Call::Op(op), board::to_words(mine))?;
     if output.bytes() == 0 {
         return Ok(());
     }
     match op {
         Op::AllReduce { .. } | Op::Reduce { .. } => {
-            take(turn, buffer, 0, output.bytes());
-            reduce(&turn.own(), op, taken(buffer, output.bytes(), size), [Ok(output)])
+            read_all(call, buffer, 0, output.bytes());
+            reduce(&call.own(), op, read_blocks(buffer, output.bytes(), size), [Ok(output)])
         }
         Op::ReduceScatter { .. } => {
             let block = input.bytes() / size;
-            take(turn, buffer, me * block, block);
-            reduce(&turn.own(), op, taken(buffer, block, size), [output.part(0, block)])
+            read_all(call, buffer, me * block, block);
+            reduce(&call.own(), op, read_blocks(buffer, block, size), [output.part(0, block)])
         }
         Op::AllGather { .. } | Op::Gather { .. } | Op::AllToAll { .. } => {
             let block = output.bytes() / size;
             let start = if let Op::AllToAll { .. } = op { me * block } else { 0 };
-            take(turn, buffer, start, block);
-            turn.own().write(output, &buffer[..block * size])
+            read_all(call, buffer, start, block);
+            call.own().write(output, &buffer[..block * size])
         }
         Op::Broadcast { root, .. } | Op::Scatter { root, .. } => {
             let block = &mut buffer[..output.bytes()];
             let start = if let Op::Scatter { .. } = op { me * block.len() } else { 0 };
-            turn.read(root.index(), start, block);
-            turn.own().write(output, block)
+            call.read(root.index(), start, block);
+            call.own().write(output, block)
         }
         op => unsupported(op),
     }
 }
 
-/// Copies the same stretch of what each rank has posted into the buffer, one after the other.
-fn take(turn: &Turn<'_>, buffer: &mut [u8], start: usize, bytes: usize) {
-    for (peer, block) in buffer.chunks_exact_mut(bytes).take(turn.size()).enumerate() {
-        turn.read(peer, start, block);
+/// Copies the same range of each rank's post to the buffer, in rank order.
+fn read_all(call: &ActiveCall<'_>, buffer: &mut [u8], start: usize, bytes: usize) {
+    for (peer, block) in buffer.chunks_exact_mut(bytes).take(call.size()).enumerate() {
+        call.read(peer, start, block);
     }
 }
 
-/// What was taken, as inputs of a reduction.
-fn taken(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<Item = Result<Region>> {
+/// The blocks that [`read_all`] has copied, as inputs of a reduction.
+fn read_blocks(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<Item = Result<Region>> {
     buffer.chunks_exact_mut(bytes).take(size).map(|block| Ok(Region::from(block)))
 }
 
-/// Posts where this rank's tensors are, and does its share of the work in those of all ranks. Where some can't be reached,
-/// all go through [staging areas](staged).
-fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
-    let (me, size) = (turn.rank(), turn.size());
+/// Posts the locations of this rank's tensors, and does its share of the work on the tensors of all ranks. If a tensor
+/// is private to a process, all data goes through [staging areas](staged).
+fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
+    let (me, size) = (call.rank(), call.size());
     let (input, output) = parts(op, me, size)?;
-    let is_staged = staged::prepare(turn, op, input)?;
-    turn.meet_at(Call::Op(op), input, output)?;
+    let is_staged = staged::prepare(call, op, input)?;
+    call.meet_at(Call::Op(op), input, output)?;
     if let Op::AllToAllV { .. } = op {
-        turn.check_exchange()?;
+        call.check_exchange()?;
     }
-    if !turn.is_reachable() {
-        return staged::run(turn, op, is_staged);
+    if !call.is_reachable() {
+        return staged::run(call, op, is_staged);
     }
-    let (mut inputs, mut outputs) = (Few::<Region>::new(), Few::<Region>::new());
+    let (mut inputs, mut outputs) = (InlineVec::<Region>::new(), InlineVec::<Region>::new());
     for peer in 0..size {
-        let (input, output) = turn.regions(peer)?;
+        let (input, output) = call.regions(peer)?;
         inputs.push(input);
         outputs.push(output);
     }
     let pairs = match op {
-        Op::AllToAll { .. } => (0..size).map(|peer| Pair::even(turn, peer)).collect::<Result<Few<Pair>>>()?,
-        Op::AllToAllV { .. } => (0..size).map(|peer| Pair::uneven(turn, peer, width(op))).collect::<Result<_>>()?,
-        _ => Few::new(),
+        Op::AllToAll { .. } => (0..size).map(|peer| Pair::even(call, peer)).collect::<Result<InlineVec<Pair>>>()?,
+        Op::AllToAllV { .. } => (0..size).map(|peer| Pair::uneven(call, peer, width(op))).collect::<Result<_>>()?,
+        _ => InlineVec::new(),
     };
     let total: usize = inputs.iter().chain(&outputs).map(|region| region.bytes()).sum();
-    // What a reduction in place overwrites, it has just read: it is in the cache.
+    // An in-place reduction overwrites data that it has just read, which is in the cache.
     let cached = op.reduction().is_some() && inputs.iter().zip(&outputs).any(|(input, output)| input.is(*output));
-    let memory = turn.start()?.streaming(total >= STREAM && !cached);
-    // Nobody else reads or writes this share of any tensor.
+    let memory = call.start()?.streaming(total >= STREAMING_MIN_BYTES && !cached);
+    // No other rank reads or writes this share of any tensor.
     let share = |region: &Region| region.share(me, size);
-    let mut landing = output;
+    let mut result = output;
     match op {
         Op::AllReduce { .. } => reduce(&memory, op, inputs.iter().map(share), outputs.iter().map(share))?,
         Op::Reduce { root, .. } => reduce(&memory, op, inputs.iter().map(share), [share(&outputs[root.index()])])?,
         Op::ReduceScatter { src, .. } => {
             let block = |region: &Region| region.block(me, size);
             if src.is_none() {
-                // Only this rank reads its block `me`; the first one is free when all are done.
-                landing = block(&output)?;
+                // Block `me` is read by this rank only. The first block can be overwritten once all ranks are done.
+                result = block(&output)?;
             }
-            reduce(&memory, op, inputs.iter().map(block), [Ok(landing)])?;
+            reduce(&memory, op, inputs.iter().map(block), [Ok(result)])?;
         }
-        // In place, the own block is its own source, which `copy` leaves alone.
+        // In place, source and destination of the own block are the same region, which `copy` skips.
         Op::AllGather { .. } => {
             inputs.iter().enumerate().try_for_each(|(peer, input)| memory.copy(output.block(peer, size)?, *input))?;
         }
@@ -151,27 +153,29 @@ fn in_place<'t>(turn: &mut Turn<'t>, op: &'t Op) -> Result<()> {
         }
         op => return unsupported(op),
     }
-    turn.sync()?;
+    call.sync()?;
     if let Op::ReduceScatter { .. } = op {
-        turn.own().copy(output.part(0, landing.bytes())?, landing)?;
+        call.own().copy(output.part(0, result.bytes())?, result)?;
     }
     Ok(())
 }
 
-/// What two ranks of an all-to-all have for each other.
+/// The blocks that this rank and a peer exchange in an all-to-all.
 struct Pair {
-    /// For the peer, and from it.
+    /// This rank's block for the peer.
     send: Region,
+    /// This rank's block from the peer.
     recv: Region,
-    /// The peer's, for this rank and from it.
+    /// The peer's block for this rank.
     their_send: Region,
+    /// The peer's block from this rank.
     their_recv: Region,
 }
 
 impl Pair {
-    fn even(turn: &Turn<'_>, peer: usize) -> Result<Self> {
-        let (me, size) = (turn.rank(), turn.size());
-        let ((input, output), (their_input, their_output)) = (turn.regions(me)?, turn.regions(peer)?);
+    fn even(call: &ActiveCall<'_>, peer: usize) -> Result<Self> {
+        let (me, size) = (call.rank(), call.size());
+        let ((input, output), (their_input, their_output)) = (call.regions(me)?, call.regions(peer)?);
         Ok(Self {
             send: input.block(peer, size)?,
             recv: output.block(peer, size)?,
@@ -180,13 +184,13 @@ impl Pair {
         })
     }
 
-    fn uneven(turn: &Turn<'_>, peer: usize, width: usize) -> Result<Self> {
-        let (me, size) = (turn.rank(), turn.size());
+    fn uneven(call: &ActiveCall<'_>, peer: usize, width: usize) -> Result<Self> {
+        let (me, size) = (call.rank(), call.size());
         let block = |region: Region, of: usize, first: usize, index: usize| {
-            let start: usize = (0..index).map(|index| turn.count(of, first + index)).sum();
-            region.part(start * width, turn.count(of, first + index) * width)
+            let start: usize = (0..index).map(|index| call.count(of, first + index)).sum();
+            region.part(start * width, call.count(of, first + index) * width)
         };
-        let ((input, output), (their_input, their_output)) = (turn.regions(me)?, turn.regions(peer)?);
+        let ((input, output), (their_input, their_output)) = (call.regions(me)?, call.regions(peer)?);
         Ok(Self {
             send: block(input, me, 0, peer)?,
             recv: block(output, me, size, peer)?,
@@ -195,8 +199,8 @@ impl Pair {
         })
     }
 
-    /// Does this rank's part of the exchange. In place, what is received goes where what is sent was, so that one rank
-    /// has to do both, for each byte.
+    /// Does this rank's part of the exchange. In place, a received block overwrites a sent block, so one rank moves
+    /// each byte in both directions.
     fn exchange(&self, memory: &Memory<'_>, me: usize, peer: usize) -> Result<()> {
         let (in_place, they_in_place) = (self.send.is(self.recv), self.their_send.is(self.their_recv));
         match (in_place, they_in_place) {

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::op::{self, Claims};
-use disco_core::{Abort, Capabilities, Error, Op, Rank, Rendezvous, Result, Seat};
+use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result};
 
 use crate::NAME;
+use crate::active_call::{ActiveCall, Counters};
 use crate::agree::Call;
 use crate::board::Presence;
 use crate::group::Group;
 use crate::meeting::Token;
-use crate::turn::{Counts, Turn};
 use crate::{collective, meeting, point_to_point, processes, split};
 
-/// One rank of a group of threads, or of processes. Sent to the thread that uses it.
+/// One rank of a group of threads or processes. It may be sent to another thread.
 ///
-/// Dropping it while others wait for this rank ends their wait with [`Error::Lost`].
+/// If a communicator is dropped while peers wait for its rank, their operations fail with [`Error::Lost`].
 pub struct Communicator {
     group: Arc<Group>,
     rank: Rank,
     deadline: Duration,
-    counts: Counts,
-    /// For parts of small collectives.
+    counters: Counters,
+    /// The data that all ranks post in an eager collective.
     buffer: Box<[u8]>,
 }
 
@@ -32,11 +32,11 @@ const _: fn() = || {
     moves::<Communicator>();
 };
 
-/// Communicators of `ranks` ranks without a session, by rank. Each goes to a thread of its own; a collective may take
-/// `deadline`, counted from entry.
+/// Makes communicators of `ranks` ranks without a session, in rank order. Each is for a thread of its own. `deadline`
+/// limits each collective, from its call.
 ///
 /// # Errors
-/// No ranks, or more than a [`Rank`] can count.
+/// `ranks` is 0, or exceeds the range of [`Rank`].
 pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communicator>> {
     let last = ranks.checked_sub(1).and_then(|last| u32::try_from(last).ok());
     let last = last.ok_or_else(|| Error::invalid(format!("{ranks} ranks make no communicator")))?;
@@ -45,30 +45,31 @@ pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communica
 }
 
 impl Communicator {
-    /// What [`Backend::connect`](disco_core::Backend::connect) gives, as itself. Where the link has an arena, ranks may live in
-    /// several processes of this machine; otherwise they are threads of this one.
+    /// Like [`Backend::connect`](disco_core::Backend::connect), but returns the concrete type. If the link has an
+    /// arena, ranks may be in several processes of this machine; otherwise all ranks are threads of this process.
     ///
     /// # Errors
-    /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`], [`Error::Mismatch`] if ranks disagree on
-    /// how many they are; [`Error::Invalid`] for a rank that can't be, or memory that the system or the link refuses.
-    pub fn connect(seat: Seat<'_>, at: &Rendezvous) -> Result<Self> {
-        let device = seat.queue.device();
+    /// [`Error::Deadline`] with the ranks that have not arrived; [`Error::Aborted`]; [`Error::Mismatch`] if ranks
+    /// expect different numbers of ranks; [`Error::Invalid`] for a rank outside the world; errors of the system or the
+    /// link when memory is allocated or mapped.
+    pub fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
+        let device = params.queue.device();
         if !device.is_host() {
             let operation = format!("connect on {device}");
             return Err(Error::Unsupported { backend: NAME, operation, dtype: None });
         }
         let token = Token::from_bytes(at.as_bytes())?;
-        let (rank, size) = (seat.rank.index(), seat.world.size());
-        let group = match seat.link.arena() {
-            None => meeting::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
-            Some(_) => processes::meet(token, rank, size, seat.connect_deadline, &seat.link)?,
+        let (rank, size) = (params.rank.index(), params.world.size());
+        let group = match params.link.arena() {
+            None => meeting::meet(token, rank, size, params.connect_deadline, &params.link)?,
+            Some(_) => processes::meet(token, rank, size, params.connect_deadline, &params.link)?,
         };
-        Ok(Self::new(group, seat.rank, seat.deadline))
+        Ok(Self::new(group, params.rank, params.deadline))
     }
 
     pub(crate) fn new(group: Arc<Group>, rank: Rank, deadline: Duration) -> Self {
-        let buffer = vec![0; collective::buffer(group.size())].into();
-        Self { group, rank, deadline, counts: Counts::default(), buffer }
+        let buffer = vec![0; collective::buffer_bytes(group.size())].into();
+        Self { group, rank, deadline, counters: Counters::default(), buffer }
     }
 }
 
@@ -93,22 +94,22 @@ impl disco_core::Communicator for Communicator {
         let mut claims = Claims::default();
         claims.claim(group)?;
         let keep = || claims.keep();
-        let seat = (&self.group, self.rank.index(), &mut self.counts);
-        let mut turn = Turn::enter(seat, self.deadline, Call::Op(first), Some(&keep));
+        let child = (&self.group, self.rank.index(), &mut self.counters);
+        let mut call = ActiveCall::enter(child, self.deadline, Call::Op(first), Some(&keep));
         let result = match first.kind().is_point_to_point() {
-            true => point_to_point::run(&mut turn, group),
-            false => group.iter().try_for_each(|op| collective::run(&mut turn, &mut self.buffer, op)),
+            true => point_to_point::run(&mut call, group),
+            false => group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op)),
         };
-        turn.leave(group.len(), result)
+        call.leave(group.len(), result)
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.group.check_unbroken(|| Call::Split.name().to_owned())?;
-        let place = (&self.group, self.rank.index(), &mut self.counts);
-        let mut turn = Turn::enter(place, self.deadline, Call::Split, None);
-        let seat = split::run(&mut turn, color, key);
-        turn.leave(1, seat.as_ref().map(drop).map_err(Error::clone))?;
-        Ok(seat?.map(|seat| Box::new(Communicator::new(seat.group, seat.rank, self.deadline)) as _))
+        let member = (&self.group, self.rank.index(), &mut self.counters);
+        let mut call = ActiveCall::enter(member, self.deadline, Call::Split, None);
+        let child = split::run(&mut call, color, key);
+        call.leave(1, child.as_ref().map(drop).map_err(Error::clone))?;
+        Ok(child?.map(|child| Box::new(Communicator::new(child.group, child.rank, self.deadline)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -122,7 +123,7 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.group.board.set_presence(self.rank.index(), Presence::Gone);
+        self.group.board.set_presence(self.rank.index(), Presence::Left);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What broke a communicator, and what each rank is told of it.
+//! The failure of a communicator, and the error of each rank.
 
 use std::sync::Arc;
 
@@ -7,20 +7,21 @@ use disco_core::{Error, Rank};
 
 use crate::board::Record;
 
-/// What broke a communicator, as all ranks can read it.
+/// The failure of a communicator, in the form that all ranks read.
 pub(crate) struct Failure {
     error: Error,
-    /// Ranks that get the error itself, of which the others are told; none means all.
-    witnesses: Option<[usize; 2]>,
+    /// The ranks that return the error itself; other ranks return [`Error::Aborted`] with its text. None means all
+    /// ranks.
+    involved: Option<[usize; 2]>,
 }
 
 /// Kinds of errors on the board.
 const ABORTED: u64 = 1;
 const LOST: u64 = 2;
 const MISMATCH: u64 = 3;
-/// Of errors of other kinds, whose text the board has.
+/// Errors of other kinds, as text.
 const OTHER: u64 = 4;
-/// Of errors that are a text alone: this, plus the variant of [`Error::as_text`].
+/// Errors that consist of a text: this, plus the variant of [`Error::as_text`].
 const TEXT: u64 = 5;
 
 impl Failure {
@@ -29,36 +30,36 @@ impl Failure {
         Self::for_all(Error::Aborted { cause: cause.clone() })
     }
 
-    /// Ranks wait for one whose communicator is gone.
+    /// Ranks wait for `rank`, which has dropped its communicator.
     pub(crate) fn lost(rank: usize) -> Self {
         let peer = LostPeer::Rank(Rank::new(rank as u32));
         Self::for_all(Error::peer_lost(peer, LossCause::CommunicatorDropped))
     }
 
-    /// A failure that every rank reports as its own.
+    /// A failure whose error all ranks return.
     pub(crate) fn for_all(error: Error) -> Self {
-        Self { error, witnesses: None }
+        Self { error, involved: None }
     }
 
-    /// A failure of two ranks, of which the others are told.
+    /// A failure whose error ranks `a` and `b` return; the other ranks are aborted.
     pub(crate) fn between(a: usize, b: usize, error: Error) -> Self {
-        Self { error, witnesses: Some([a, b]) }
+        Self { error, involved: Some([a, b]) }
     }
 
-    /// A failure of one rank, of which the others are told. The rank itself has the error.
+    /// A failure of `rank`, which returns `error` itself; the other ranks are aborted.
     pub(crate) fn of(rank: usize, error: &Error) -> Self {
         Self::abort(&format!("rank {rank}: {error}").into())
     }
 
-    /// What `rank` is told that was inside an operation when this happened.
-    pub(crate) fn told_to(self, rank: usize) -> Error {
-        match self.witnesses.is_none_or(|witnesses| witnesses.contains(&rank)) {
+    /// The error of `rank`, which was inside an operation when the failure happened.
+    pub(crate) fn error_for(self, rank: usize) -> Error {
+        match self.involved.is_none_or(|involved| involved.contains(&rank)) {
             true => self.error,
             false => Error::Aborted { cause: self.cause() },
         }
     }
 
-    /// What anybody is told who asks for an `operation` afterwards.
+    /// The error of an `operation` that is called after the failure.
     pub(crate) fn broken(self, operation: String) -> Error {
         Error::Broken { operation, cause: self.cause() }
     }
@@ -70,7 +71,7 @@ impl Failure {
         }
     }
 
-    /// For the board.
+    /// The record of the failure, for the board.
     pub(crate) fn to_record(&self) -> Record {
         let (kind, texts) = match &self.error {
             Error::Aborted { cause } => (ABORTED, [cause.to_string(), String::new()]),
@@ -81,18 +82,22 @@ impl Failure {
             Error::Mismatch { operation, detail } => (MISMATCH, [operation.clone(), detail.clone()]),
             other => plain(other),
         };
-        Record { kind, witnesses: self.witnesses, texts }
+        Record { kind, involved: self.involved, texts }
     }
 
-    /// From the board; none if whoever failed did not come to say why.
+    /// The failure of a record of the board. `record` is none if the failed rank ended before it had written one.
     pub(crate) fn from_record(record: Option<Record>) -> Self {
-        let unknown = || Self::for_all(Error::state("the communicator failed, and nobody knows why"));
-        record.map_or_else(unknown, |Record { kind, witnesses, texts: [first, second] }| {
+        let unknown = || {
+            Self::for_all(Error::state(
+                "the communicator failed, and the rank that failed ended before it recorded the cause",
+            ))
+        };
+        record.map_or_else(unknown, |Record { kind, involved, texts: [first, second] }| {
             let error = match kind {
                 ABORTED => Error::Aborted { cause: first.into() },
                 LOST => match first.parse() {
                     Ok(rank) => Error::peer_lost(LostPeer::Rank(Rank::new(rank)), LossCause::CommunicatorDropped),
-                    Err(_) => Error::protocol(format!("the board names no lost rank: {first}")),
+                    Err(_) => Error::protocol(format!("the board's record of a lost rank has no rank number: {first}")),
                 },
                 MISMATCH => Error::Mismatch { operation: first, detail: second },
                 other => {
@@ -101,12 +106,12 @@ impl Failure {
                     error.unwrap_or(Error::State(first))
                 }
             };
-            Self { error, witnesses }
+            Self { error, involved }
         })
     }
 }
 
-/// An error of which the board has the text alone.
+/// The kind and texts of an error that the board keeps as text only.
 fn plain(error: &Error) -> (u64, [String; 2]) {
     let kind = error.as_text().map_or(OTHER, |(variant, _)| TEXT + u64::from(variant));
     (kind, [error.to_string(), String::new()])
@@ -117,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_the_same_from_the_board() {
+    fn a_failure_read_from_the_board_gives_the_same_errors() {
         let mismatch = || Error::Mismatch { operation: "barrier".into(), detail: "a, b".into() };
         let failures = || {
             let failures = [Failure::abort(&"why".into()), Failure::lost(3), Failure::between(0, 2, mismatch())];
@@ -126,11 +131,11 @@ mod tests {
         for (failure, same) in failures().zip(failures()) {
             let read = |failure: &Failure| Failure::from_record(Some(failure.to_record()));
             for rank in 0..3 {
-                assert_eq!(read(&failure).told_to(rank).to_string(), read(&same).told_to(rank).to_string());
+                assert_eq!(read(&failure).error_for(rank).to_string(), read(&same).error_for(rank).to_string());
             }
             assert_eq!(read(&failure).broken("op".into()).to_string(), same.broken("op".into()).to_string());
         }
-        let told = [0, 1, 2].map(|rank| Failure::between(0, 2, mismatch()).told_to(rank).to_string());
+        let told = [0, 1, 2].map(|rank| Failure::between(0, 2, mismatch()).error_for(rank).to_string());
         let text = "barrier: ranks disagree: a, b";
         assert_eq!(told, [text, "aborted, because barrier: ranks disagree: a, b", text]);
     }

@@ -1,4 +1,4 @@
-//! One communicator as its ranks have it in common: the board, where ranks live, and how they wait.
+//! The state that the ranks of one communicator share, and the waits of a rank.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,70 +12,78 @@ use disco_core::sync;
 use disco_core::tensor::Access;
 use disco_core::{Abort, Error, Result};
 
+use crate::address_space::AddressSpace;
 use crate::board::{Board, Presence};
 use crate::failure::Failure;
-use crate::home::Home;
-use crate::pace::Pace;
+use crate::spin_policy::SpinPolicy;
 
-/// One communicator: all ranks of a process that are threads have one group, and each rank among processes its own, on
-/// the same board.
+/// The shared state of one communicator. Ranks that are threads of one process share one group. Ranks in processes have
+/// a group each, on the same board.
 pub(crate) struct Group {
     pub(crate) board: Board,
-    pub(crate) home: Home,
-    pace: Pace,
-    /// Among threads, tensors whose owner left while a peer was frozen inside a copy. Nobody may use them before that peer is
-    /// gone, and it is gone when the group is.
+    pub(crate) address_space: AddressSpace,
+    spin_policy: SpinPolicy,
+    /// Claims on tensors of threads that left while a stopped peer was inside a copy. They are released with the group,
+    /// which the peer keeps alive.
     kept: Mutex<Vec<Access>>,
-    /// Groups split off from this one: they hear its abort.
+    /// The groups of child communicators. An abort of this group aborts them.
     children: AbortRegistry,
-    /// Links know the first group of a family only and hold it weakly: its descendants keep it.
+    /// Keeps the parent alive: a link holds only the group of the root communicator, weakly, and aborts the children
+    /// through it.
     _parent: Option<Arc<Group>>,
 }
 
-/// How long a wait may take.
+/// A time limit that starts when the clock is first read, so that a wait that succeeds while it spins reads no clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    deadline: Duration,
-    /// When the clock was first looked at, which is when the wait outlasted the first looks.
-    since: Option<Instant>,
+pub(crate) struct LazyTimeout {
+    limit: Duration,
+    /// The first reading of the clock, after the wait has stopped spinning.
+    started: Option<Instant>,
 }
 
-/// Interval at which kept tensors are looked at: a frozen process may have gone on or ended.
+/// Interval of checks whether a stopped process has continued or ended, which releases the kept claims.
 const KEPT_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long whoever breaks a group may take to write down why.
-const WRITING: Duration = Duration::from_secs(1);
+/// How long other ranks wait for the failed rank to finish its record.
+const RECORD_WRITE_GRACE: Duration = Duration::from_secs(1);
 
 impl Group {
     /// A group on a board.
-    pub(crate) fn new(board: Board, home: Home) -> Arc<Self> {
-        Arc::new(Self::of(board, home, None))
+    pub(crate) fn new(board: Board, address_space: AddressSpace) -> Arc<Self> {
+        Arc::new(Self::of(board, address_space, None))
     }
 
-    /// A group of threads that have yet to come.
+    /// A group of threads that have not arrived yet.
     pub(crate) fn awaited(size: usize) -> Arc<Self> {
-        Self::new(Board::new(size), Home::Threads)
+        Self::new(Board::new(size), AddressSpace::Threads)
     }
 
-    /// A group of threads that are there.
+    /// A group of threads that are all connected.
     pub(crate) fn present(size: usize) -> Arc<Self> {
-        Self::new(present(size), Home::Threads)
+        Self::new(present(size), AddressSpace::Threads)
     }
 
-    /// A group of some of this group's threads. Hears its abort and keeps it alive.
+    /// A child group of `size` threads of this group. The child is aborted with this group and keeps it alive.
     pub(crate) fn child(self: &Arc<Self>, size: usize) -> Arc<Self> {
-        self.child_on(present(size), Home::Threads)
+        self.child_on(present(size), AddressSpace::Threads)
     }
 
-    /// As [`Group::child`], on a board.
-    pub(crate) fn child_on(self: &Arc<Self>, board: Board, home: Home) -> Arc<Self> {
-        let child = Arc::new(Self::of(board, home, Some(self.clone())));
+    /// Like [`Group::child`], on an existing board.
+    pub(crate) fn child_on(self: &Arc<Self>, board: Board, address_space: AddressSpace) -> Arc<Self> {
+        let child = Arc::new(Self::of(board, address_space, Some(self.clone())));
         self.children.listen(&(child.clone() as Arc<dyn Abort>));
         child
     }
 
-    fn of(board: Board, home: Home, parent: Option<Arc<Self>>) -> Self {
-        let pace = Pace::new(board.size());
-        Self { board, home, pace, kept: Mutex::default(), children: AbortRegistry::default(), _parent: parent }
+    fn of(board: Board, address_space: AddressSpace, parent: Option<Arc<Self>>) -> Self {
+        let spin_policy = SpinPolicy::new(board.size());
+        Self {
+            board,
+            address_space,
+            spin_policy,
+            kept: Mutex::default(),
+            children: AbortRegistry::default(),
+            _parent: parent,
+        }
     }
 
     /// Number of ranks.
@@ -83,142 +91,148 @@ impl Group {
         self.board.size()
     }
 
-    /// Breaks the group, unless it is broken. Says whether this is what broke it.
+    /// Breaks the group, unless it is broken already. Returns whether this failure is the one that broke it.
     pub(crate) fn fail(&self, failure: &Failure) -> bool {
         self.board.fail(&failure.to_record())
     }
 
-    /// What broke the group, or that nobody knows: whoever did may be gone in the middle of writing it down.
+    /// The failure that broke the group. Waits a limited time for its record, because the process of the failed rank
+    /// may end while it writes the record.
     fn failure(&self) -> Failure {
-        let mut patience = Patience::new(WRITING);
+        let mut timeout = LazyTimeout::new(RECORD_WRITE_GRACE);
         loop {
             match self.board.record() {
-                None if patience.left().is_some() => std::thread::yield_now(),
+                None if timeout.remaining().is_some() => std::thread::yield_now(),
                 record => return Failure::from_record(record),
             }
         }
     }
 
-    /// What `rank` is told that is stopped by a failure.
+    /// The error of `rank`, whose operation ends because of the failure.
     pub(crate) fn failure_for(&self, rank: usize) -> Error {
-        self.failure().told_to(rank)
+        self.failure().error_for(rank)
     }
 
-    /// What `rank` is told, if anything has failed.
+    /// Returns the error of `rank` if the group is broken.
     pub(crate) fn check(&self, rank: usize) -> Result<()> {
         if self.board.has_failed() { Err(self.failure_for(rank)) } else { Ok(()) }
     }
 
-    /// What somebody is told who asks for an `operation` after something failed.
+    /// Returns the error of a new `operation` if the group is broken.
     pub(crate) fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
         if self.board.has_failed() { Err(self.failure().broken(operation())) } else { Ok(()) }
     }
 
-    /// Whether a rank may be touching published memory. After a failure, once this was false, no rank touches any again.
-    pub(crate) fn is_touched(&self) -> bool {
-        let may_run = |rank| match &self.home {
-            Home::Threads => true,
-            Home::Processes(site) => !site.has_ended(rank),
+    /// Whether a rank may be accessing published memory. Once this was false after a failure, no rank accesses
+    /// published memory again.
+    pub(crate) fn is_accessed(&self) -> bool {
+        let may_run = |rank| match &self.address_space {
+            AddressSpace::Threads => true,
+            AddressSpace::Processes(arenas) => !arenas.has_ended(rank),
         };
-        (0..self.size()).any(|rank| self.board.is_touching(rank) && may_run(rank))
+        (0..self.size()).any(|rank| self.board.is_accessing(rank) && may_run(rank))
     }
 
-    /// Keeps tensors that a frozen peer may still touch. Among threads: as long as the group, which the peer holds. Among
-    /// processes: until the peer goes on, or its process has ended.
+    /// Keeps the claims on tensors that a stopped peer may still access. Among threads they last as long as the group,
+    /// which the peer holds. Among processes they last until the peer continues or its process has ended.
     pub(crate) fn keep(self: &Arc<Self>, claims: Vec<Access>) {
         if claims.is_empty() {
             return;
         }
-        if let Home::Threads = self.home {
+        if let AddressSpace::Threads = self.address_space {
             return sync::lock(&self.kept).extend(claims);
         }
-        // Never dropped with the closure: the system may refuse the thread.
+        // If the thread can't be started, the closure is dropped but the claims must not be released.
         let (group, claims) = (self.clone(), ManuallyDrop::new(claims));
         let wait = move || {
-            while group.is_touched() {
+            while group.is_accessed() {
                 thread::sleep(KEPT_POLL_INTERVAL);
             }
             drop(ManuallyDrop::into_inner(claims));
         };
         if let Err(error) = thread::Builder::new().name("disco-local-keep".into()).spawn(wait) {
             let ranks = self.size();
-            tracing::warn!(%error, ranks, "tensors are never freed: no thread can wait for a frozen peer that may touch them");
+            tracing::warn!(
+                %error,
+                ranks,
+                "a stopped peer may still access tensors, and no thread could be started to wait for it; the tensors are leaked"
+            );
         }
     }
 
-    /// Waits until `has_come` holds for all ranks. Whoever it does not hold for must not be gone.
+    /// Waits until `has_arrived` is true for all ranks. Fails if a rank has left for which it is false.
     pub(crate) fn wait_for_all(
         &self,
         rank: usize,
-        patience: &Cell<Patience>,
-        has_come: impl Fn(usize) -> bool,
+        timeout: &Cell<LazyTimeout>,
+        has_arrived: impl Fn(usize) -> bool,
         late: impl Fn(Duration) -> Error,
     ) -> Result<()> {
         let mut next = 0;
         let ready = || {
-            while next < self.size() && has_come(next) {
+            while next < self.size() && has_arrived(next) {
                 next += 1;
             }
-            // That it is gone is seen before what it did last is looked for.
-            let is_lost = |peer: &usize| self.board.is_gone(*peer) && !has_come(*peer);
+            // The order matters: a rank that has left may have arrived before, so its arrival is read afterwards.
+            let is_lost = |peer: &usize| self.board.has_left(*peer) && !has_arrived(*peer);
             match next == self.size() {
                 true => Ok(Some(())),
                 false if !self.board.is_alarmed() => Ok(None),
                 false => (next..self.size()).find(is_lost).map_or(Ok(None), |peer| Err(Failure::lost(peer))),
             }
         };
-        self.wait(rank, patience, ready, late)
+        self.wait(rank, timeout, ready, late)
     }
 
-    /// Waits until `ready` gives something, or anything fails. A failure that `ready` finds, or the one that `late` makes of
-    /// a passed deadline, breaks the group.
+    /// Waits until `ready` returns a value, or the group fails. A failure that `ready` returns breaks the group, as
+    /// does the error of `late` once the deadline has passed.
     pub(crate) fn wait<T>(
         &self,
         rank: usize,
-        patience: &Cell<Patience>,
+        timeout: &Cell<LazyTimeout>,
         mut ready: impl FnMut() -> Result<Option<T>, Failure>,
         late: impl Fn(Duration) -> Error,
     ) -> Result<T> {
-        let awake = || match ready() {
+        let spin = || match ready() {
             Ok(None) => self.board.is_alarmed().then_some(None),
             Ok(found) => Some(found),
-            // What has failed is found again, and reported, below.
+            // The loop below finds the failure again and reports it.
             Err(_) => Some(None),
         };
-        if let Some(found) = self.pace.look(awake).flatten() {
+        if let Some(found) = self.spin_policy.poll(spin).flatten() {
             return Ok(found);
         }
         loop {
-            let mut now = patience.get();
-            let left = now.left();
-            patience.set(now);
-            let look = || match (ready(), left) {
+            let mut now = timeout.get();
+            let left = now.remaining();
+            timeout.set(now);
+            let poll = || match (ready(), left) {
                 (Ok(Some(found)), _) => Some(Ok(found)),
                 _ if self.board.has_failed() => Some(Err(self.failure_for(rank))),
-                (Err(failure), _) => Some(Err(self.give_up(rank, &failure))),
+                (Err(failure), _) => Some(Err(self.fail_with(rank, &failure))),
                 (Ok(None), Some(_)) => None,
-                (Ok(None), None) => Some(Err(self.give_up_late(rank, late(now.deadline)))),
+                (Ok(None), None) => Some(Err(self.fail_late(rank, late(now.limit)))),
             };
-            if let Some(result) = self.board.rest(left.unwrap_or_default(), look) {
+            if let Some(result) = self.board.sleep_unless(left.unwrap_or_default(), poll) {
                 return result;
             }
         }
     }
 
-    /// Breaks the group for a reason that others may know, too.
-    pub(crate) fn give_up(&self, rank: usize, failure: &Failure) -> Error {
+    /// Breaks the group with `failure`, unless another failure came first, and returns the error of `rank`.
+    pub(crate) fn fail_with(&self, rank: usize, failure: &Failure) -> Error {
         self.fail(failure);
         self.failure_for(rank)
     }
 
-    fn give_up_late(&self, rank: usize, error: Error) -> Error {
+    fn fail_late(&self, rank: usize, error: Error) -> Error {
         if self.fail(&Failure::of(rank, &error)) { error } else { self.failure_for(rank) }
     }
 }
 
 fn present(size: usize) -> Board {
     let board = Board::new(size);
-    (0..size).for_each(|rank| board.set_presence(rank, Presence::Here));
+    (0..size).for_each(|rank| board.set_presence(rank, Presence::Connected));
     board
 }
 
@@ -229,16 +243,16 @@ impl Abort for Group {
     }
 }
 
-impl Patience {
-    /// Starts when the clock is first looked at.
-    pub(crate) fn new(deadline: Duration) -> Self {
-        Self { deadline, since: None }
+impl LazyTimeout {
+    /// A limit that starts at the first call of [`LazyTimeout::remaining`].
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, started: None }
     }
 
-    /// What is left of it; none once it has passed.
-    pub(crate) fn left(&mut self) -> Option<Duration> {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.deadline.checked_sub(since.elapsed())
+    /// The remaining time, or none once the limit has passed.
+    pub(crate) fn remaining(&mut self) -> Option<Duration> {
+        let started = *self.started.get_or_insert_with(Instant::now);
+        self.limit.checked_sub(started.elapsed())
     }
 }
 

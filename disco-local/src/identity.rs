@@ -1,4 +1,4 @@
-//! Processes of peers, so that a killed peer is told apart from a stopped one.
+//! Identities of processes, which distinguish a peer that was killed from a peer that is stopped.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,8 +8,8 @@ use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A process of this machine: its id, and the time of its start in clock ticks since boot, which another process with the
-/// same id does not have. Both hold in the namespaces of the process alone.
+/// A process of this machine: its id and its start time, in clock ticks since boot. A later process with the same id
+/// has another start time. Both are valid only in the namespaces of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessIdentity {
     pub(crate) id: u32,
@@ -24,13 +24,13 @@ impl ProcessIdentity {
         Self::of(process::id())
     }
 
-    /// The process that has an id now, in the namespaces of this process.
+    /// The process that currently has this id in the namespaces of this process.
     pub(crate) fn of(id: u32) -> Self {
         Self { id, started: start_time(id).unwrap_or(0), namespaces: namespaces().unwrap_or(0) }
     }
 
-    /// Whether all threads of the process have ended, so that it touches no memory any more. False where the system does not
-    /// tell, and for a process of other namespaces.
+    /// Whether all threads of the process have ended, so that it no longer accesses memory. False if the system does
+    /// not report it, and for a process of other namespaces.
     pub(crate) fn has_ended(self) -> bool {
         if self.namespaces == 0 || namespaces() != Some(self.namespaces) {
             return false;
@@ -40,7 +40,7 @@ impl ProcessIdentity {
             Ok(process) => process,
             Err(errno) => return errno == Errno::SRCH,
         };
-        // Read after the descriptor was opened: if it is still this process's, so is the descriptor.
+        // Read after the descriptor was opened: if the id still belongs to this process, so does the descriptor.
         if start_time(self.id).is_some_and(|started| self.started != 0 && started != self.started) {
             return true;
         }
@@ -81,7 +81,7 @@ mod tests {
         let theirs = ProcessIdentity::of(id);
         assert!(!theirs.has_ended());
         child.kill().unwrap();
-        // A zombie first, which touches nothing either.
+        // The process is a zombie first, which accesses no memory either.
         while !theirs.has_ended() {
             std::thread::yield_now();
         }

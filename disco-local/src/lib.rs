@@ -1,19 +1,20 @@
-//! The built-in host data plane of Disco: ranks are threads of one process, or processes of one machine that share memory,
-//! and peers read each other's tensors in place.
+//! The built-in host data plane of Disco: ranks are threads of one process, or processes of one machine that share
+//! memory, and peers read each other's tensors in place.
 //!
-//! It needs nothing installed, has every [`Op`](disco_core::Op) on every dtype, and is the oracle that other backends are
-//! compared with: a result is the same bits on all ranks and in all runs.
+//! The backend has no dependencies on the system and supports every [`Op`](disco_core::Op) on every dtype. Results are
+//! deterministic: all ranks and all runs get the same bits. The conformance suite therefore compares other backends
+//! with this one.
 //!
 //! ```text
-//! Communicator ── Arc ─▶ Group      one for all ranks: who is there, what broke it; its Board is what ranks show each other
-//!   └ enqueue ─▶ Turn ─▶ Memory     one rank inside one call; the right to touch published memory (`turn` draws this)
-//!        ├ collective               which rank copies or reduces what, and when (`parts` is what a rank puts in and gets)
-//!        │    └ kernel              vector code, chosen at run time
-//!        │    └ staged              … where tensors are in a process's private memory
-//!        └ point_to_point           letters from rank to rank
+//! Communicator ── Arc ─▶ Group            shared by all ranks: presence, failure, and the Board in shared memory
+//!   └ enqueue ─▶ ActiveCall ─▶ Memory     one rank inside one call; the permission to access published memory
+//!        ├ collective                     the schedules: the copies and reductions of each rank (`parts`: its tensors)
+//!        │    ├ kernel                    vector code, chosen at run time
+//!        │    └ staged                    schedules for tensors in the private memory of a process
+//!        └ point_to_point                 messages between pairs of ranks
 //! ```
 //!
-//! Programs get communicators from a session, or bare:
+//! Programs get communicators from a session, or without one from [`connect_threads`]:
 //!
 //! ```
 //! use std::time::Duration;
@@ -31,7 +32,14 @@
 //! assert_eq!(sums, [[2.0, 4.0], [2.0, 4.0]]);
 //! # Ok::<(), disco_core::Error>(())
 //! ```
+//!
+//! Start reading at `board/mod.rs` (the layout of the shared memory and the synchronisation) and `active_call/mod.rs`
+//! (the rules that keep memory valid while peers access it).
 
+#[cfg(not(loom))]
+mod active_call;
+#[cfg(not(loom))]
+mod address_space;
 #[cfg(not(loom))]
 mod agree;
 #[cfg(not(loom))]
@@ -47,15 +55,11 @@ mod failure;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
-mod home;
-#[cfg(not(loom))]
 mod identity;
 #[cfg(not(loom))]
 mod kernel;
 #[cfg(not(loom))]
 mod meeting;
-#[cfg(not(loom))]
-mod pace;
 #[cfg(not(loom))]
 mod parts;
 #[cfg(not(loom))]
@@ -65,12 +69,12 @@ mod processes;
 #[cfg(not(loom))]
 mod report;
 #[cfg(not(loom))]
+mod spin_policy;
+#[cfg(not(loom))]
 mod split;
 #[cfg(not(loom))]
 mod staged;
 mod sync;
-#[cfg(not(loom))]
-mod turn;
 
 #[cfg(not(loom))]
 pub use backend::{BACKEND, Local};

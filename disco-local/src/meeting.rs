@@ -1,4 +1,4 @@
-//! How the threads of one process find each other: whoever comes first under a token makes the group.
+//! Rendezvous of ranks that are threads of one process: the first rank with a token makes the group.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use disco_core::{Abort, Error, Link, Rank, Result};
 
 use crate::board::Presence;
 use crate::failure::Failure;
-use crate::group::{Group, Patience};
+use crate::group::{Group, LazyTimeout};
 use crate::report;
 
-/// Groups whose ranks have not all come, and those that splits have made, until all have taken them.
+/// Groups that wait for ranks, and groups that a split has made and that not all members have opened yet.
 static MEETINGS: Mutex<BTreeMap<Token, Arc<Group>>> = Mutex::new(BTreeMap::new());
 
-/// The name of one meeting: 4 bytes of process id and 8 bytes of number, little endian.
+/// Identifies one rendezvous. As bytes: u32 process id, u64 number, little endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token {
     process: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// A token that no other meeting of this process has.
+    /// A token that is unique in this process.
     pub(crate) fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self::here(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -42,7 +42,7 @@ impl Token {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let refuse = || Error::protocol(format!("{} bytes are no rendezvous of backend local", bytes.len()));
+        let refuse = || Error::protocol(format!("{} bytes are not a rendezvous of the backend local", bytes.len()));
         let (process, number) = bytes.split_first_chunk().ok_or_else(refuse)?;
         let number = number.try_into().map_err(|_| refuse())?;
         Ok(Self { process: u32::from_le_bytes(*process), number: u64::from_le_bytes(number) })
@@ -55,11 +55,11 @@ impl fmt::Display for Token {
     }
 }
 
-/// Meets the other ranks under `token`.
+/// Waits for the other ranks with `token` and returns their group.
 ///
 /// # Errors
-/// [`Error::Deadline`] naming who did not come, [`Error::Aborted`]; the token comes from another process; the rank came
-/// twice; ranks disagree on how many they are.
+/// [`Error::Deadline`] with the ranks that have not arrived; [`Error::Aborted`]; the token is from another process; two
+/// ranks have the same number; ranks expect different numbers of ranks.
 pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, link: &Link) -> Result<Arc<Group>> {
     if token.process != process::id() {
         let (there, here) = (token.process, process::id());
@@ -72,61 +72,61 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
         return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
     }
     let group = meetings().entry(token).or_insert_with(|| Group::awaited(size)).clone();
-    // Heard before anything is waited for. The group outlives the meeting, so this serves the communicator too.
+    // Registered before the first wait. The group is also the communicator's aborter, so this registration lasts.
     link.on_abort(&(group.clone() as Arc<dyn Abort>));
-    let met = arrive(&group, rank, size, Patience::new(deadline), Presence::Here);
+    let met = arrive(&group, rank, size, LazyTimeout::new(deadline), Presence::Connected);
     let mut meetings = meetings();
-    // All have come, or nobody else needs to: the first to leave clears the place.
+    // All ranks have arrived, or the group has failed: the first rank that gets here removes the entry.
     if meetings.get(&token).is_some_and(|meeting| Arc::ptr_eq(meeting, &group)) {
         meetings.remove(&token);
     }
     met.map(|()| group)
 }
 
-/// Comes, and waits until all have come that far.
+/// Marks this rank as arrived with `presence`, and waits until all ranks have at least that presence.
 ///
 /// # Errors
 /// As [`meet`].
-pub(crate) fn arrive(group: &Group, rank: usize, size: usize, patience: Patience, presence: Presence) -> Result<()> {
+pub(crate) fn arrive(group: &Group, rank: usize, size: usize, timeout: LazyTimeout, presence: Presence) -> Result<()> {
     let (board, name) = (&group.board, Rank::new(rank as u32));
     if size != board.size() {
-        let detail = format!("{name} connects to {size} ranks, others to {}", board.size());
+        let detail = format!("{name} expects {size} ranks, other ranks expect {}", board.size());
         group.fail(&Failure::for_all(Error::Mismatch { operation: "connect".into(), detail }));
     } else if !board.arrive(rank, presence) {
-        group.fail(&Failure::for_all(Error::invalid(format!("connect: {name} came twice"))));
+        group.fail(&Failure::for_all(Error::invalid(format!("connect: {name} has connected twice"))));
     }
-    await_all(group, rank, patience, presence)
+    await_all(group, rank, timeout, presence)
 }
 
-/// Waits until all have come that far.
+/// Waits until all ranks have at least `presence`.
 ///
 /// # Errors
 /// As [`meet`].
-pub(crate) fn await_all(group: &Group, rank: usize, patience: Patience, presence: Presence) -> Result<()> {
+pub(crate) fn await_all(group: &Group, rank: usize, timeout: LazyTimeout, presence: Presence) -> Result<()> {
     let board = &group.board;
     let ready = || Ok((0..board.size()).all(|rank| board.presence(rank) >= presence).then_some(()));
     let late = |after| {
         let state = report::connecting(board, presence);
         Error::Deadline { operation: "connect".into(), after, state }
     };
-    group.wait(rank, &Cell::new(patience), ready, late)
+    group.wait(rank, &Cell::new(timeout), ready, late)
 }
 
-/// Leaves a group for other threads to [find](find).
+/// Registers a group under a name, so that other threads can [find](find) it.
 pub(crate) fn offer(group: &Arc<Group>) -> u64 {
     let token = Token::fresh();
     meetings().insert(token, group.clone());
     token.number
 }
 
-/// The group of that name.
+/// The group with this name.
 pub(crate) fn find(name: u64) -> Option<Arc<Group>> {
     meetings().get(&Token::here(name)).cloned()
 }
 
-/// Takes a group back that was offered.
+/// Withdraws a group that was registered by [`offer`].
 pub(crate) fn take_back(name: u64) {
-    // Dropped outside of the lock.
+    // The group is dropped after the lock is released.
     let group = meetings().remove(&Token::here(name));
     drop(group);
 }

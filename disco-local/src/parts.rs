@@ -1,19 +1,19 @@
-//! What a rank has to do with an operation, for all schedules.
+//! The tensors of a rank in an operation, and helpers for all schedules.
 
 use disco_core::{DType, Error, Op, Result};
 use smallvec::SmallVec;
 
 use crate::NAME;
-use crate::turn::{Memory, Region};
+use crate::active_call::{Memory, Region};
 
-/// From how many bytes on, in all tensors together, results go past the caches.
-pub(crate) const STREAM: usize = 12 << 20;
+/// Total size of all tensors from which results are written with streaming stores.
+pub(crate) const STREAMING_MIN_BYTES: usize = 12 << 20;
 
-/// As many as that need no allocation.
-pub(crate) type Few<T> = SmallVec<[T; 16]>;
+/// A vector of up to 16 entries without an allocation.
+pub(crate) type InlineVec<T> = SmallVec<[T; 16]>;
 
-/// What a rank puts in and where its result goes; in place the part of `dst` that `MPI_IN_PLACE` means. Empty where a
-/// tensor is not significant.
+/// The input and output of a rank. For an in-place operation the input is the part of `dst` that `MPI_IN_PLACE`
+/// denotes. A tensor that is not significant on this rank is empty.
 pub(crate) fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region)> {
     let [src, dst] = [op.src(), op.dst()].map(|tensor| tensor.map(Region::of));
     let at_root = op.root().is_none_or(|root| root.index() == rank);
@@ -31,7 +31,7 @@ pub(crate) fn parts(op: &Op, rank: usize, size: usize) -> Result<(Region, Region
     Ok((input.unwrap_or(Region::EMPTY), output.unwrap_or(Region::EMPTY)))
 }
 
-/// Block `index` where block `i` has `counts[i]` elements.
+/// Block `index` of a region in which block `i` has `counts[i]` elements of `width` bytes.
 pub(crate) fn uneven(region: Region, counts: &[usize], index: usize, width: usize) -> Result<Region> {
     region.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
 }
@@ -48,12 +48,12 @@ pub(crate) fn reduce(
     }
 }
 
-/// Bytes of an element.
+/// Size of an element in bytes.
 pub(crate) fn width(op: &Op) -> usize {
     op.dtype().map_or(0, DType::size)
 }
 
-/// For operations that a later `disco-core` may know.
+/// The error for an operation that this version does not know.
 pub(crate) fn unsupported<T>(op: &Op) -> Result<T> {
     Err(Error::Unsupported { backend: NAME, operation: op.kind().to_string(), dtype: op.dtype() })
 }

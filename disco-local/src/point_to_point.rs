@@ -1,200 +1,206 @@
-//! Sends and receives: letters in a few slots for each pair of ranks, copied by the receiver.
+//! Sends and receives: messages in a few slots for each pair of ranks. The receiver copies the tensors.
 //!
-//! A group sends letters as far as there are slots, takes what has come for its receives in whatever order it comes, and
-//! sends more when slots are free, until its receives are done and its letters are taken. So any order that can end does.
-//! Letters of one sender stay in order, and so do the receives from it.
+//! A group sends messages while slots are free, and receives messages in the order of their arrival, until all receives
+//! are done and all its messages are acknowledged. So a group completes whenever the order of its peers' operations
+//! allows it. Messages from one sender arrive in order, and match receives in order.
 //!
-//! A small tensor lies in its letter, so that its sender is done with it at once. Of others a letter says where they are. A
-//! tensor that the receiver can't reach, since it lies in another process's private
-//! memory, goes through the sender's staging area, a letter for each piece: two letters of a pair are under way at a time, in
-//! two pieces that collectives never use ([`Piece::Letter`]).
+//! A small tensor is inline in its message, so the sender does not wait for the receiver. Otherwise the message has the
+//! location of the tensor. A tensor in the private memory of another process goes through the sender's staging area,
+//! with one message for each piece. At most two such messages of a pair are in flight, in two pieces that collectives
+//! never use ([`Piece::Message`]).
 
 use std::collections::BTreeSet;
 
 use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
 
-use crate::board::{self, Board, Letter, Piece, SLOTS};
+use crate::active_call::{ActiveCall, Region};
+use crate::address_space::{INLINE, PRIVATE};
+use crate::board::{self, Board, MAX_IN_FLIGHT, MessageHeader, Piece};
 use crate::failure::Failure;
-use crate::home::{ENCLOSED, PRIVATE};
 use crate::report;
-use crate::turn::{Region, Turn};
 
-/// From how many bytes on a letter is copied past the caches.
-const STREAM: usize = 12 << 20;
+/// Size from which a tensor is copied with streaming stores.
+const STREAMING_MIN_BYTES: usize = 12 << 20;
 
-/// A tensor that is not received to its end.
-struct Parcel {
-    /// From whom, or to whom.
+/// A send or receive that is not complete.
+struct Transfer {
+    /// The receiver of a send, or the sender of a receive.
     peer: usize,
     region: Region,
     dtype: DType,
     elements: usize,
-    /// Where peers find it, or that they can't.
-    place: u64,
-    /// Bytes that have gone through the staging area.
+    /// The location of the tensor for the receiver, [`INLINE`] or [`PRIVATE`].
+    location: u64,
+    /// Bytes that went through the staging area so far.
     staged: usize,
 }
 
-/// Several, of which most groups have one or two: those need no allocation.
-type Parcels = SmallVec<[Parcel; 2]>;
+/// Transfers of a group. Most groups have one or two, which need no allocation.
+type Transfers = SmallVec<[Transfer; 2]>;
 
-/// What a group still has to do.
-struct Post {
+/// The incomplete transfers of a group.
+struct PendingTransfers {
     me: usize,
-    sends: Parcels,
-    recvs: Parcels,
-    /// Ranks that may have letters to take, of which nothing is left to send.
+    sends: Transfers,
+    recvs: Transfers,
+    /// Receivers of complete sends, which may not have acknowledged all messages yet.
     sent: SmallVec<[usize; 2]>,
 }
 
-/// What a group can do now.
+/// The next step of a group.
 enum Step {
-    /// There is a slot for a send.
+    /// A slot is free for this send.
     Send(usize),
-    /// There is a letter for a receive.
+    /// A message has arrived for this receive.
     Take(usize),
+    /// All transfers are complete.
     Done,
 }
 
 /// Runs a group of sends and receives.
-pub(crate) fn run(turn: &mut Turn<'_>, ops: &[Op]) -> Result<()> {
-    let board = turn.board();
-    let mut post = Post::new(turn, ops);
+pub(crate) fn run(call: &mut ActiveCall<'_>, ops: &[Op]) -> Result<()> {
+    let board = call.board();
+    let mut pending = PendingTransfers::new(call, ops);
     loop {
-        match turn.wait(|| post.next(board), || post.waiting(board))? {
-            Step::Send(index) => post.send(turn, index)?,
-            Step::Take(index) => post.take(turn, index)?,
+        match call.wait(|| pending.next(board), || pending.waiting(board))? {
+            Step::Send(index) => pending.send(call, index)?,
+            Step::Take(index) => pending.take(call, index)?,
             Step::Done => return Ok(()),
         }
     }
 }
 
-impl Post {
-    fn new(turn: &Turn<'_>, ops: &[Op]) -> Self {
-        let parcel = |peer: usize, tensor: &Tensor| {
+impl PendingTransfers {
+    fn new(call: &ActiveCall<'_>, ops: &[Op]) -> Self {
+        let transfer = |peer: usize, tensor: &Tensor| {
             let (region, dtype, elements) = (Region::of(tensor), tensor.dtype(), tensor.elements());
-            let place = if region.bytes() <= board::ENCLOSED { ENCLOSED } else { turn.place(region) };
-            Parcel { peer, region, dtype, elements, place, staged: 0 }
+            let location = if region.bytes() <= board::MAX_INLINE_BYTES { INLINE } else { call.location(region) };
+            Transfer { peer, region, dtype, elements, location, staged: 0 }
         };
-        let (mut sends, mut recvs) = (Parcels::new(), Parcels::new());
+        let (mut sends, mut recvs) = (Transfers::new(), Transfers::new());
         for op in ops {
             match op {
-                Op::Send { src, to } => sends.push(parcel(to.index(), src)),
-                Op::Recv { dst, from } => recvs.push(parcel(from.index(), dst)),
+                Op::Send { src, to } => sends.push(transfer(to.index(), src)),
+                Op::Recv { dst, from } => recvs.push(transfer(from.index(), dst)),
                 _ => {}
             }
         }
-        Self { me: turn.rank(), sends, recvs, sent: SmallVec::new() }
+        Self { me: call.rank(), sends, recvs, sent: SmallVec::new() }
     }
 
-    /// What can be done now, if anything.
+    /// The next possible step, if there is one.
     fn next(&self, board: &Board) -> Result<Option<Step>, Failure> {
-        for (index, parcel) in firsts(&self.sends) {
-            let room = if parcel.place == PRIVATE { 2 } else { SLOTS };
-            if board.has_room(self.me, parcel.peer, room) {
+        for (index, transfer) in first_of_each_peer(&self.sends) {
+            let room = if transfer.location == PRIVATE { 2 } else { MAX_IN_FLIGHT };
+            if board.has_room(self.me, transfer.peer, room) {
                 return Ok(Some(Step::Send(index)));
             }
         }
-        for (index, parcel) in firsts(&self.recvs) {
-            // That it is gone is seen before what it sent last is looked for.
-            let is_gone = board.is_alarmed() && board.is_gone(parcel.peer);
-            match board.next_letter(parcel.peer, self.me) {
-                Some((_, letter)) if !parcel.fits(letter) => return Err(self.mismatch(parcel, letter)),
+        for (index, transfer) in first_of_each_peer(&self.recvs) {
+            // The order matters: a peer may send its last message and then leave, so its presence is read first.
+            let has_left = board.is_alarmed() && board.has_left(transfer.peer);
+            match board.next_message(transfer.peer, self.me) {
+                Some((_, header)) if !transfer.fits(header) => return Err(self.mismatch(transfer, header)),
                 Some(_) => return Ok(Some(Step::Take(index))),
-                None if is_gone => return Err(Failure::lost(parcel.peer)),
+                None if has_left => return Err(Failure::lost(transfer.peer)),
                 None => {}
             }
         }
-        let is_lost = |to: &usize| board.is_gone(*to) && board.under_way(self.me, *to) > 0;
+        let is_lost = |to: &usize| board.has_left(*to) && board.in_flight(self.me, *to) > 0;
         if let Some(lost) = self.receivers().find(|to| board.is_alarmed() && is_lost(to)) {
             return Err(Failure::lost(lost));
         }
         let is_done = self.sends.is_empty() && self.recvs.is_empty();
-        let is_taken = || self.sent.iter().all(|to| board.under_way(self.me, *to) == 0);
+        let is_taken = || self.sent.iter().all(|to| board.in_flight(self.me, *to) == 0);
         Ok((is_done && is_taken()).then_some(Step::Done))
     }
 
-    /// Sends a letter, or the next piece of it.
-    fn send(&mut self, turn: &mut Turn<'_>, index: usize) -> Result<()> {
-        let (me, parcel) = (self.me, &mut self.sends[index]);
-        let (to, bytes, board) = (parcel.peer, parcel.region.bytes(), turn.board());
-        let letter = [parcel.dtype as u64, parcel.elements as u64, parcel.place];
-        if parcel.place == PRIVATE {
-            let slot = slot(turn, me, to, board.next_number(me, to))?;
-            let piece = slot.bytes().min(bytes - parcel.staged);
-            let from = parcel.region.part(parcel.staged, piece)?;
-            turn.own().copy(slot.part(0, piece)?, from)?;
-            parcel.staged += piece;
+    /// Sends the message of a transfer, or the next of its pieces.
+    fn send(&mut self, call: &mut ActiveCall<'_>, index: usize) -> Result<()> {
+        let (me, transfer) = (self.me, &mut self.sends[index]);
+        let (to, bytes, board) = (transfer.peer, transfer.region.bytes(), call.board());
+        let header = [transfer.dtype as u64, transfer.elements as u64, transfer.location];
+        if transfer.location == PRIVATE {
+            let block = staging_block(call, me, to, board.next_number(me, to))?;
+            let piece = block.bytes().min(bytes - transfer.staged);
+            let from = transfer.region.part(transfer.staged, piece)?;
+            call.own().copy(block.part(0, piece)?, from)?;
+            transfer.staged += piece;
         }
-        let mut enclosed = [0; board::ENCLOSED];
-        let enclosed = &mut enclosed[..if parcel.place == ENCLOSED { bytes } else { 0 }];
-        turn.own().read(parcel.region, enclosed)?;
-        board.send(me, to, letter, board::words(enclosed));
-        board.awake();
-        let is_whole = parcel.place != PRIVATE || parcel.staged == bytes;
-        if is_whole {
-            let parcel = self.sends.remove(index);
-            if parcel.place != ENCLOSED {
+        let mut payload = [0; board::MAX_INLINE_BYTES];
+        let payload = &mut payload[..if transfer.location == INLINE { bytes } else { 0 }];
+        call.own().read(transfer.region, payload)?;
+        board.send(me, to, header, board::to_words(payload));
+        board.wake_sleepers();
+        let is_complete = transfer.location != PRIVATE || transfer.staged == bytes;
+        if is_complete {
+            let transfer = self.sends.remove(index);
+            if transfer.location != INLINE {
                 self.sent.push(to);
             }
         }
         Ok(())
     }
 
-    /// Copies a letter to where it belongs, or the next piece of it.
-    fn take(&mut self, turn: &mut Turn<'_>, index: usize) -> Result<()> {
-        let (me, parcel, board) = (self.me, &mut self.recvs[index], turn.board());
-        let (from, bytes) = (parcel.peer, parcel.region.bytes());
-        let Some((number, letter)) = board.next_letter(from, me) else { return Ok(()) };
-        let is_whole = match letter[2] {
-            ENCLOSED => {
-                let mut enclosed = [0; board::ENCLOSED];
-                let room = enclosed.get_mut(..bytes);
-                let enclosed = room.ok_or_else(|| Error::protocol(format!("rank {from} encloses {bytes} bytes")))?;
-                board.read_enclosed(from, me, number, enclosed);
-                turn.own().write(parcel.region, enclosed)?;
+    /// Receives the message of a transfer, or the next of its pieces.
+    fn take(&mut self, call: &mut ActiveCall<'_>, index: usize) -> Result<()> {
+        let (me, transfer, board) = (self.me, &mut self.recvs[index], call.board());
+        let (from, bytes) = (transfer.peer, transfer.region.bytes());
+        let Some((number, header)) = board.next_message(from, me) else { return Ok(()) };
+        let is_complete = match header[2] {
+            INLINE => {
+                let mut payload = [0; board::MAX_INLINE_BYTES];
+                let room = payload.get_mut(..bytes);
+                let payload = room.ok_or_else(|| {
+                    Error::protocol(format!(
+                        "rank {from} sent {bytes} bytes inline, which exceeds the limit of {} bytes",
+                        board::MAX_INLINE_BYTES
+                    ))
+                })?;
+                board.read_inline(from, me, number, payload);
+                call.own().write(transfer.region, payload)?;
                 true
             }
             PRIVATE => {
-                let slot = slot(turn, from, me, number)?;
-                let piece = slot.bytes().min(bytes - parcel.staged);
-                let to = parcel.region.part(parcel.staged, piece)?;
-                turn.own().copy(to, slot.part(0, piece)?)?;
-                parcel.staged += piece;
-                parcel.staged == bytes
+                let block = staging_block(call, from, me, number)?;
+                let piece = block.bytes().min(bytes - transfer.staged);
+                let to = transfer.region.part(transfer.staged, piece)?;
+                call.own().copy(to, block.part(0, piece)?)?;
+                transfer.staged += piece;
+                transfer.staged == bytes
             }
-            place => {
-                let region = turn.region(from, place, bytes as u64)?;
-                turn.start()?.streaming(bytes >= STREAM).copy(parcel.region, region)?;
-                turn.stop();
+            location => {
+                let region = call.region(from, location, bytes as u64)?;
+                call.start()?.streaming(bytes >= STREAMING_MIN_BYTES).copy(transfer.region, region)?;
+                call.stop();
                 true
             }
         };
-        board.take(from, me, number);
-        board.awake();
-        if is_whole {
+        board.release_slot(from, me, number);
+        board.wake_sleepers();
+        if is_complete {
             self.recvs.remove(index);
         }
         Ok(())
     }
 
-    fn mismatch(&self, parcel: &Parcel, letter: Letter) -> Failure {
-        let sent = DType::all().find(|dtype| *dtype as u64 == letter[0]);
-        let sent = sent.map_or("something".into(), |dtype| format!("{dtype} x {}", letter[1]));
-        let expected = format!("{} x {}", parcel.dtype, parcel.elements);
-        let detail = format!("rank {} sends {sent}, rank {} receives {expected}", parcel.peer, self.me);
-        Failure::between(parcel.peer, self.me, Error::Mismatch { operation: "send and recv".into(), detail })
+    fn mismatch(&self, transfer: &Transfer, header: MessageHeader) -> Failure {
+        let sent = DType::all().find(|dtype| *dtype as u64 == header[0]);
+        let sent = sent.map_or("something".into(), |dtype| format!("{dtype} x {}", header[1]));
+        let expected = format!("{} x {}", transfer.dtype, transfer.elements);
+        let detail = format!("rank {} sends {sent}, rank {} receives {expected}", transfer.peer, self.me);
+        Failure::between(transfer.peer, self.me, Error::Mismatch { operation: "send and recv".into(), detail })
     }
 
     fn receivers(&self) -> impl Iterator<Item = usize> {
-        self.sends.iter().map(|parcel| parcel.peer).chain(self.sent.iter().copied())
+        self.sends.iter().map(|transfer| transfer.peer).chain(self.sent.iter().copied())
     }
 
-    /// What the peers do that this rank waits for.
+    /// The current operations of the peers for which this rank waits.
     fn waiting(&self, board: &Board) -> String {
-        let is_open = |to: &usize| board.under_way(self.me, *to) > 0;
-        let senders: BTreeSet<usize> = self.recvs.iter().map(|parcel| parcel.peer).collect();
+        let is_open = |to: &usize| board.in_flight(self.me, *to) > 0;
+        let senders: BTreeSet<usize> = self.recvs.iter().map(|transfer| transfer.peer).collect();
         let receivers: BTreeSet<usize> = self.receivers().filter(is_open).collect();
         let peers: Vec<String> = senders.union(&receivers).map(|peer| report::doing(board, *peer)).collect();
         let mut text = format!("{}; rank {} waits", peers.join(", "), self.me);
@@ -210,20 +216,20 @@ impl Post {
     }
 }
 
-impl Parcel {
-    fn fits(&self, letter: Letter) -> bool {
-        letter[..2] == [self.dtype as u64, self.elements as u64]
+impl Transfer {
+    fn fits(&self, header: MessageHeader) -> bool {
+        header[..2] == [self.dtype as u64, self.elements as u64]
     }
 }
 
-/// The first parcel of each peer, and where it is: the others wait for it.
-fn firsts(parcels: &[Parcel]) -> impl Iterator<Item = (usize, &Parcel)> {
-    let is_first = |index: usize, peer: usize| parcels[..index].iter().all(|earlier| earlier.peer != peer);
-    parcels.iter().enumerate().filter(move |(index, parcel)| is_first(*index, parcel.peer))
+/// The first transfer of each peer, with its index. Later transfers of that peer wait for it.
+fn first_of_each_peer(transfers: &[Transfer]) -> impl Iterator<Item = (usize, &Transfer)> {
+    let is_first = |index: usize, peer: usize| transfers[..index].iter().all(|earlier| earlier.peer != peer);
+    transfers.iter().enumerate().filter(move |(index, transfer)| is_first(*index, transfer.peer))
 }
 
-/// The place where a letter of that number from one rank to another is staged: the receiver's block of the piece.
-fn slot(turn: &Turn<'_>, from: usize, to: usize, number: u64) -> Result<Region> {
-    let block = turn.board().block_bytes();
-    turn.staged(from, Piece::Letter(number)).part(to * block, block)
+/// The staging memory of message `number` from one rank to another: the receiver's block of the sender's piece.
+fn staging_block(call: &ActiveCall<'_>, from: usize, to: usize, number: u64) -> Result<Region> {
+    let block = call.board().block_bytes();
+    call.staged(from, Piece::Message(number)).part(to * block, block)
 }

@@ -1,16 +1,16 @@
-//! How processes of one machine find each other: through the session's store, and descriptors that their links pass on.
+//! Rendezvous of ranks in processes of one machine, through the session's store and the descriptors of their links.
 //!
 //! ```text
-//! who                     what                                                  where
-//! the first to come       makes the board, shares it                            store: its name
-//! each rank               opens the board, shows its arena's name and its
-//!                         process, has come                                     board
-//!                         maps the others' arenas, is here                      board
-//! once all are here       names are taken back: no descriptor is left
+//! rank                    action                                                written to
+//! the first to arrive     makes the board and shares its segment                store: the name of the segment
+//! each rank               opens the board, posts the name of its arena and
+//!                         its process, sets presence `Arrived`                  board
+//!                         maps the arenas of all peers, sets `Connected`        board
+//! once all are connected  all names are withdrawn, which closes the descriptors
 //! ```
 //!
-//! What is mapped stays mapped, whoever ends. A rank that does not come, or can't, ends the wait of all others with an
-//! error that names it.
+//! Mappings stay valid after the process of a peer has ended. If a rank does not arrive or fails, the other ranks get
+//! an error that names it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use disco_core::link::{Descriptors, SharedFd};
 use disco_core::shared_memory::Segment;
 use disco_core::{Abort, Error, Link, Result, Store};
 
+use crate::address_space::{AddressSpace, Peer, SharedArenas};
 use crate::board::{Board, Presence};
 use crate::failure::Failure;
-use crate::group::{Group, Patience};
-use crate::home::{Home, Peer, Site};
+use crate::group::{Group, LazyTimeout};
 use crate::identity::ProcessIdentity;
 use crate::meeting::{self, Token};
 
-/// Meets the other ranks under `token`.
+/// Waits for the other ranks with `token` and returns this rank's group.
 ///
 /// # Errors
-/// As between threads; a link or the system that refuses memory.
+/// As [`meeting::meet`]; errors of the link or the system when memory is allocated, shared or mapped.
 pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, link: &Link) -> Result<Arc<Group>> {
     if rank >= size {
         return Err(Error::invalid(format!("connect: rank {rank} of {size} ranks does not exist")));
@@ -40,7 +40,7 @@ pub(crate) fn meet(token: Token, rank: usize, size: usize, deadline: Duration, l
     met.map_err(|error| during("connect", error))
 }
 
-/// The same error, from inside an operation.
+/// The error with the name of the operation in which it happened.
 pub(crate) fn during(operation: &str, error: Error) -> Error {
     match error {
         Error::Deadline { operation: what, after, state } if what != operation => {
@@ -53,7 +53,7 @@ pub(crate) fn during(operation: &str, error: Error) -> Error {
     }
 }
 
-/// What a rank has done to meet, which is undone when this is dropped.
+/// The rendezvous of one rank. Dropping it withdraws the names and removes the keys that it has made.
 struct Meeting<'l> {
     link: &'l Link,
     store: Arc<dyn Store>,
@@ -75,37 +75,40 @@ impl<'l> Meeting<'l> {
         let link = self.link;
         let arena = link.arena().ok_or_else(|| Error::missing("the link has no arena"))?;
         let board = self.board(size)?;
-        let group = Group::new(board, Home::Processes(Site::new(link.descriptors().clone(), arena.clone())));
-        // Heard before anything is waited for on the board.
+        let group =
+            Group::new(board, AddressSpace::Processes(SharedArenas::new(link.descriptors().clone(), arena.clone())));
+        // Registered before the first wait on the board.
         link.on_abort(&(group.clone() as Arc<dyn Abort>));
         let name = self.share(arena.segment())?;
         if size == group.size() {
             group.board.set_arena(rank, name);
             group.board.set_process(rank, ProcessIdentity::own());
         }
-        meeting::arrive(&group, rank, size, Patience::new(self.left()), Presence::Come)?;
-        // Whoever can't map is told by its own error, the others by this.
+        meeting::arrive(&group, rank, size, LazyTimeout::new(self.left()), Presence::Arrived)?;
+        // This rank returns its own error; the failure on the board tells the other ranks.
         self.map(&group, rank).inspect_err(|error| _ = group.fail(&Failure::of(rank, error)))?;
-        group.board.set_presence(rank, Presence::Here);
-        meeting::await_all(&group, rank, Patience::new(self.left()), Presence::Here)?;
+        group.board.set_presence(rank, Presence::Connected);
+        meeting::await_all(&group, rank, LazyTimeout::new(self.left()), Presence::Connected)?;
         Ok(group)
     }
 
-    /// Makes the board, or opens it.
+    /// Makes the board on the first rank, and opens it on the others.
     fn board(&mut self, size: usize) -> Result<Board> {
         if self.store.add(&self.count_key(), 1)? == 1 {
             let made = self.make_board(size);
-            // The others must not wait for what will not come.
+            // The other ranks get the error in place of the name, so they don't wait until their deadline.
             return made.inspect_err(|error| _ = self.store.set(&self.key, error.to_string().as_bytes()));
         }
         let name = self.store.wait(&self.key, self.left())?;
-        let why = |name: Vec<u8>| Error::protocol(format!("who came first: {}", String::from_utf8_lossy(&name)));
+        let why = |name: Vec<u8>| {
+            Error::protocol(format!("the first rank failed to make the board: {}", String::from_utf8_lossy(&name)))
+        };
         open_board(&**self.link.descriptors(), u64::from_le_bytes(name.try_into().map_err(why)?), self.left())
     }
 
     fn make_board(&mut self, size: usize) -> Result<Board> {
-        let board = Board::create(size, Presence::Awaited)?;
-        let name = self.share(board.segment().ok_or_else(|| Error::state("a board without a segment"))?)?;
+        let board = Board::create(size, Presence::Absent)?;
+        let name = self.share(board.segment().ok_or_else(|| Error::state("the board has no shared segment"))?)?;
         self.store.set(&self.key, &name.to_le_bytes())?;
         self.is_first = true;
         Ok(board)
@@ -113,14 +116,14 @@ impl<'l> Meeting<'l> {
 
     /// Maps the arenas of all ranks.
     fn map(&self, group: &Group, rank: usize) -> Result<()> {
-        let Home::Processes(site) = &group.home else { return Ok(()) };
+        let AddressSpace::Processes(arenas) = &group.address_space else { return Ok(()) };
         let arena = |peer: usize| match group.board.arena(peer) {
-            _ if peer == rank => Ok(site.arena.segment().clone()),
+            _ if peer == rank => Ok(arenas.arena.segment().clone()),
             Some(name) => receive(&**self.link.descriptors(), name, self.left()).map(Arc::new),
             None => Err(Error::protocol(format!("rank {peer} shares no memory"))),
         };
         let peer = |rank: usize| Ok(Peer { arena: arena(rank)?, process: group.board.process(rank) });
-        site.set_peers((0..group.size()).map(peer).collect::<Result<_>>()?);
+        arenas.set_peers((0..group.size()).map(peer).collect::<Result<_>>()?);
         Ok(())
     }
 
@@ -143,17 +146,17 @@ impl Drop for Meeting<'_> {
     fn drop(&mut self) {
         self.names.iter().for_each(|name| take_back(&**self.link.descriptors(), *name));
         if self.is_first {
-            // Another meeting may have the same name. An aborted store forgets its keys by itself.
+            // A later rendezvous may have the same token. Errors are ignored: an aborted store drops its keys itself.
             _ = self.store.delete(&self.key);
             _ = self.store.delete(&self.count_key());
         }
     }
 }
 
-/// Hands a segment to peers, who take it by the name returned.
+/// Shares a segment with peers and returns its name, with which they open it.
 ///
 /// # Errors
-/// The link refuses.
+/// There is no segment, or the system or the link fails.
 pub(crate) fn share(descriptors: &dyn Descriptors, segment: Option<&Arc<Segment>>) -> Result<u64> {
     let segment = segment.ok_or_else(|| Error::state("there is no segment to share"))?;
     let fd = segment.as_fd().try_clone_to_owned();
@@ -161,15 +164,15 @@ pub(crate) fn share(descriptors: &dyn Descriptors, segment: Option<&Arc<Segment>
     descriptors.share(fd).map(SharedFd::to_bits)
 }
 
-/// Takes a name back.
+/// Withdraws the name of a shared segment.
 pub(crate) fn take_back(descriptors: &dyn Descriptors, name: u64) {
     descriptors.unshare(SharedFd::from_bits(name));
 }
 
-/// The board of that name.
+/// Opens the board with this name.
 ///
 /// # Errors
-/// There is none, or it is something else.
+/// The link has no descriptor of this name within `deadline`, or its segment is not a board.
 pub(crate) fn open_board(descriptors: &dyn Descriptors, name: u64, deadline: Duration) -> Result<Board> {
     Board::open(receive(descriptors, name, deadline)?)
 }

@@ -1,60 +1,61 @@
-//! Communicators of some of a group's ranks.
+//! Split of a communicator into children.
 //!
 //! ```text
-//! meet   each rank shows its color and key; all work out who is together
-//! meet   the first of each color has made a group and shows its name
-//! sync   the others have taken it; its maker takes the name back
+//! meet   each rank posts its color and key; all ranks compute the members of each child
+//! meet   the first member of each child has made its group, and posts the name of the group
+//! sync   the other members have opened the group; the first member withdraws the name
 //! ```
 
 use std::sync::Arc;
 
 use disco_core::{Error, Rank, Result};
 
+use crate::active_call::ActiveCall;
+use crate::address_space::AddressSpace;
 use crate::agree::Call;
 use crate::board::{Board, Presence};
 use crate::group::Group;
-use crate::home::Home;
-use crate::turn::Turn;
 use crate::{meeting, processes};
 
-/// A rank's place in a communicator that a split made.
-pub(crate) struct Seat {
+/// A rank in a child communicator.
+pub(crate) struct Child {
     pub(crate) group: Arc<Group>,
     pub(crate) rank: Rank,
 }
 
-/// Takes this rank's seat among those who wish for the same color; none without a color.
-pub(crate) fn run(turn: &mut Turn<'_>, color: Option<u32>, key: i32) -> Result<Option<Seat>> {
-    let wish = color.map_or(0, |color| 1 << 32 | u64::from(color));
-    turn.meet(Call::Split, [wish, u64::from(key.cast_unsigned())].into_iter())?;
-    let members = members(turn, wish);
-    let (me, parent) = (turn.rank(), turn.group().clone());
+/// Runs the split on this rank. Returns the child of the ranks with the same color, or none if `color` is none.
+pub(crate) fn run(call: &mut ActiveCall<'_>, color: Option<u32>, key: i32) -> Result<Option<Child>> {
+    let wanted = color.map_or(0, |color| 1 << 32 | u64::from(color));
+    call.meet(Call::Split, [wanted, u64::from(key.cast_unsigned())].into_iter())?;
+    let members = members(call, wanted);
+    let (me, parent) = (call.rank(), call.group().clone());
     let made = match members.first() {
         Some(&first) if first == me => Some(Offer::make(&parent, &members)?),
         _ => None,
     };
-    turn.meet(Call::Split, made.iter().map(|offer| offer.name))?;
-    let seat = match (&made, members.iter().position(|member| *member == me)) {
+    call.meet(Call::Split, made.iter().map(|offer| offer.name))?;
+    let child = match (&made, members.iter().position(|member| *member == me)) {
         (_, None) => None,
         (Some(offer), Some(rank)) => Some((offer.group.clone(), rank)),
         (None, Some(rank)) => {
-            let name = members.first().map_or(0, |&first| turn.word(first, 0));
-            Some((take(turn, &members, name)?, rank))
+            let name = members.first().map_or(0, |&first| call.word(first, 0));
+            Some((take(call, &members, name)?, rank))
         }
     };
-    turn.sync()?;
-    Ok(seat.map(|(group, rank)| Seat { group, rank: Rank::new(rank as u32) }))
+    call.sync()?;
+    Ok(child.map(|(group, rank)| Child { group, rank: Rank::new(rank as u32) }))
 }
 
-/// The ranks that wish for the same, by key, then by rank.
-fn members(turn: &Turn<'_>, wish: u64) -> Vec<usize> {
-    let key = |rank: usize| (turn.word(rank, 1) as u32).cast_signed();
-    let mut members: Vec<usize> = (0..turn.size()).filter(|&rank| wish != 0 && turn.word(rank, 0) == wish).collect();
+/// The ranks with this color word, ordered by key, then by rank.
+fn members(call: &ActiveCall<'_>, wanted: u64) -> Vec<usize> {
+    let key = |rank: usize| (call.word(rank, 1) as u32).cast_signed();
+    let mut members: Vec<usize> =
+        (0..call.size()).filter(|&rank| wanted != 0 && call.word(rank, 0) == wanted).collect();
     members.sort_by_key(|&rank| key(rank));
     members
 }
 
-/// A group that others can take by its name, until this is dropped.
+/// A group that other ranks can open by its name. The name is withdrawn when the offer is dropped.
 struct Offer {
     name: u64,
     group: Arc<Group>,
@@ -63,15 +64,15 @@ struct Offer {
 
 impl Offer {
     fn make(parent: &Arc<Group>, members: &[usize]) -> Result<Self> {
-        let (name, group) = match &parent.home {
-            Home::Threads => {
+        let (name, group) = match &parent.address_space {
+            AddressSpace::Threads => {
                 let group = parent.child(members.len());
                 (meeting::offer(&group), group)
             }
-            Home::Processes(site) => {
-                let board = Board::create(members.len(), Presence::Here).map_err(in_split)?;
-                let name = processes::share(&*site.descriptors, board.segment()).map_err(in_split)?;
-                (name, parent.child_on(board, Home::Processes(site.part(members))))
+            AddressSpace::Processes(arenas) => {
+                let board = Board::create(members.len(), Presence::Connected).map_err(in_split)?;
+                let name = processes::share(&*arenas.descriptors, board.segment()).map_err(in_split)?;
+                (name, parent.child_on(board, AddressSpace::Processes(arenas.part(members))))
             }
         };
         Ok(Self { name, group, parent: parent.clone() })
@@ -80,23 +81,28 @@ impl Offer {
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        match &self.parent.home {
-            Home::Threads => meeting::take_back(self.name),
-            Home::Processes(site) => processes::take_back(&*site.descriptors, self.name),
+        match &self.parent.address_space {
+            AddressSpace::Threads => meeting::take_back(self.name),
+            AddressSpace::Processes(arenas) => processes::take_back(&*arenas.descriptors, self.name),
         }
     }
 }
 
-/// The group that the first of the members has made.
-fn take(turn: &Turn<'_>, members: &[usize], name: u64) -> Result<Arc<Group>> {
-    let parent = turn.group();
-    match &parent.home {
-        Home::Threads => meeting::find(name).ok_or_else(|| Error::invalid("split: nobody has made the communicator")),
-        Home::Processes(site) => {
-            let board = processes::open_board(&*site.descriptors, name, turn.deadline()).map_err(in_split)?;
+/// Opens the group that the first member has made.
+fn take(call: &ActiveCall<'_>, members: &[usize], name: u64) -> Result<Arc<Group>> {
+    let parent = call.group();
+    match &parent.address_space {
+        AddressSpace::Threads => meeting::find(name)
+            .ok_or_else(|| Error::invalid("split: the first member of the child has not made its group")),
+        AddressSpace::Processes(arenas) => {
+            let board = processes::open_board(&*arenas.descriptors, name, call.deadline()).map_err(in_split)?;
             match board.size() == members.len() {
-                true => Ok(parent.child_on(board, Home::Processes(site.part(members)))),
-                false => Err(Error::protocol(format!("split: a board of {} ranks", board.size()))),
+                true => Ok(parent.child_on(board, AddressSpace::Processes(arenas.part(members)))),
+                false => Err(Error::protocol(format!(
+                    "split: the board of the child has {} ranks, expected {}",
+                    board.size(),
+                    members.len()
+                ))),
             }
         }
     }

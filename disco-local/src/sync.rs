@@ -1,4 +1,4 @@
-//! What the board synchronises with: the standard library, or loom's model of it.
+//! The atomics of the board: the standard library's, or loom's models.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

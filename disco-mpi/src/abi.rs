@@ -1,4 +1,4 @@
-//! The three ABIs: what handles are, and the constants that headers would have given.
+//! The three ABIs: types of handles, and the constants that a program normally gets from `mpi.h`.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Debug;
@@ -6,9 +6,9 @@ use std::fmt::Debug;
 use disco_core::{DType, Reduction};
 use disco_dl::Library;
 
-/// A handle: of communicators, groups, datatypes, operations, requests, error handlers.
+/// A handle of a communicator, group, datatype, operation, request or error handler.
 pub(crate) trait Handle: Copy + Eq + Debug + Send + Sync + 'static {
-    /// A handle of the program's own.
+    /// The handle with these bits, as the program passes it.
     fn from_bits(bits: usize) -> Self;
 }
 
@@ -18,25 +18,25 @@ impl Handle for c_int {
     }
 }
 
-/// A pointer, or a small constant of its size.
+/// A pointer, or a small constant of pointer size.
 impl Handle for usize {
     fn from_bits(bits: usize) -> Self {
         bits
     }
 }
 
-/// One ABI.
+/// An ABI.
 pub(crate) trait Abi: Debug + Send + Sync + 'static {
     type Handle: Handle;
-    /// As users know it.
+    /// The name for users.
     const NAME: &'static str;
-    /// Bytes of a status.
+    /// Size of an `MPI_Status` in bytes.
     const STATUS: usize;
 
-    /// Its constants. `version` is the library's own text.
+    /// The constants of a library. `version` is the text of `MPI_Get_library_version`.
     ///
     /// # Errors
-    /// The library lacks one.
+    /// The library lacks the symbol of a constant.
     fn constants(library: &Library, version: &str) -> Result<Constants<Self::Handle>, String>;
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Constants<H> {
 }
 
 impl<H: Copy> Constants<H> {
-    /// The datatype and the operation of a reduction, where the library has both. Averages are sums.
+    /// The datatype and the operation of a reduction, if the library has both. An average uses the operation of a sum.
     pub(crate) fn reduction(&self, dtype: DType, reduction: Reduction) -> Option<(H, H)> {
         let number = self.numbers.get(if dtype == DType::Bool { DType::U8 } else { dtype })?;
         let function = match (dtype, reduction) {
@@ -81,12 +81,12 @@ impl<H: Copy> Constants<H> {
     }
 }
 
-/// Datatypes that every library can compute with: i8, u8, i16, u16, i32, u32, i64, u64, f32, f64.
+/// Datatypes that every library can reduce: i8, u8, i16, u16, i32, u32, i64, u64, f32, f64.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers<H>(pub(crate) [H; 10]);
 
 impl<H: Copy> Numbers<H> {
-    /// What the library calls a dtype, where it can compute with it.
+    /// The library's datatype of a dtype, if the library can reduce it.
     pub(crate) fn get(&self, dtype: DType) -> Option<H> {
         let index = match dtype {
             DType::I8 => 0,
@@ -105,14 +105,14 @@ impl<H: Copy> Numbers<H> {
     }
 }
 
-/// `MPI_UNDEFINED`, alike in all.
+/// `MPI_UNDEFINED`, which is equal in all three ABIs.
 pub(crate) const UNDEFINED: c_int = -32766;
 
-/// MPICH and its family: Intel MPI, Cray, MVAPICH.
+/// The ABI of MPICH, Intel MPI, Cray MPI and MVAPICH.
 #[derive(Debug)]
 pub(crate) struct Mpich;
 
-/// Open MPI, whose constants are addresses of its variables.
+/// The ABI of Open MPI, whose constants are addresses of its variables.
 #[derive(Debug)]
 pub(crate) struct OpenMpi;
 
@@ -208,7 +208,7 @@ impl Abi for Standard {
     const STATUS: usize = 32;
 
     fn constants(_: &Library, version: &str) -> Result<Constants<usize>, String> {
-        // Intel's has this one and MPI_ERRORS_ABORT the other way round.
+        // Intel MPI has exchanged the values of MPI_ERRORS_RETURN and MPI_ERRORS_ABORT.
         let errors_return = if version.starts_with("Intel(R) MPI") { 0x142 } else { 0x143 };
         Ok(Constants {
             comm_world: 0x101,

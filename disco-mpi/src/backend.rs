@@ -1,14 +1,14 @@
-//! The backend as the registry has it.
+//! The backend `mpi` in the registry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use disco_core::{Backend, Communicator, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{Backend, Communicator, ConnectParams, Probe, Rendezvous, Result, Unavailable, World};
 
 use crate::NAME;
 use crate::connect;
 use crate::library;
 
-/// The backend named `mpi`: host memory, ranks that are processes.
+/// The backend named `mpi`: tensors in host memory, ranks in processes.
 #[allow(clippy::exhaustive_structs, reason = "a unit")]
 #[derive(Clone, Copy, Debug)]
 pub struct Mpi;
@@ -33,7 +33,7 @@ impl Backend for Mpi {
         Rendezvous::new(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        library::with!(library::Mpi::get()?, mpi => connect::connect(mpi, seat, at))
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        library::with!(library::Mpi::get()?, mpi => connect::connect(mpi, params, at))
     }
 }

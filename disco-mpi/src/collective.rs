@@ -1,8 +1,8 @@
-//! Operations as MPI's.
+//! Operations as calls of MPI.
 //!
-//! Nothing is reduced or moved here that the library does not do itself, but for three things: a reduction in numbers that it
-//! does not know goes [in wider ones](crate::reduction); forms with counts by rank, blocks too large for a count of MPI's, and
-//! reduce-scatters of few ranks are messages between all pairs; averages are sums, divided.
+//! The library moves and reduces all data, with three exceptions. Reductions of dtypes that the library can't reduce
+//! use [wider numbers](crate::reduction). V-forms, blocks that exceed a count of MPI, and reduce-scatters of few ranks
+//! are messages between all pairs. Averages are sums that this crate divides.
 
 #![allow(unsafe_code)]
 
@@ -13,9 +13,9 @@ use disco_core::{DType, Error, Op, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::abi::Abi;
-use crate::communicator::{Communicator, OWN, USER, call};
-use crate::reduction::Goal;
-use crate::span::{LIMIT, Span};
+use crate::communicator::{COLLECTIVE_TAG, Communicator, USER_TAG, call};
+use crate::reduction::Destination;
+use crate::span::{MAX_COUNT, Span};
 
 /// A message to or from a rank.
 type Message = (usize, Span);
@@ -34,17 +34,19 @@ impl<A: Abi> Communicator<A> {
         let (src, dst) = (op.src().map(Span::of), span(op.dst()));
         match op {
             Op::Barrier => self.barrier(op),
-            Op::AllReduce { reduction, .. } => self.reduce(op, *reduction, Goal::All, src.unwrap_or(dst), dst),
+            Op::AllReduce { reduction, .. } => self.reduce(op, *reduction, Destination::All, src.unwrap_or(dst), dst),
             Op::Reduce { reduction, .. } => {
                 let dst = if at_root { dst } else { Span::NONE };
-                self.reduce(op, *reduction, Goal::Root(root), src.unwrap_or(dst), dst)
+                self.reduce(op, *reduction, Destination::Root(root), src.unwrap_or(dst), dst)
             }
-            Op::ReduceScatter { reduction, .. } => self.reduce(op, *reduction, Goal::Blocks, src.unwrap_or(dst), dst),
+            Op::ReduceScatter { reduction, .. } => {
+                self.reduce(op, *reduction, Destination::Blocks, src.unwrap_or(dst), dst)
+            }
             Op::Broadcast { .. } => {
                 if let Some(src) = src.filter(|_| at_root) {
                     dst.copy(src);
                 }
-                dst.pieces(LIMIT).try_for_each(|piece| self.broadcast(op, piece, root))
+                dst.pieces(MAX_COUNT).try_for_each(|piece| self.broadcast(op, piece, root))
             }
             Op::AllGather { .. } => self.all_gather(op, src, dst),
             Op::Gather { .. } => {
@@ -90,10 +92,10 @@ impl<A: Abi> Communicator<A> {
             _ => None,
         });
         let (sends, recvs): (Messages, Messages) = (sends.collect(), recvs.collect());
-        self.pass(first, &sends, &recvs, USER)
+        self.pass(first, &sends, &recvs, USER_TAG)
     }
 
-    /// Messages between pairs, of which those to oneself are copied.
+    /// Sends and receives messages between pairs. A message to this rank itself is copied.
     fn exchange(&mut self, op: &Op, sends: Vec<Message>, recvs: Vec<Message>) -> Result<()> {
         let me = self.me();
         let own = |messages: &[Message]| messages.iter().find(|(peer, _)| *peer == me).map(|(_, span)| *span);
@@ -101,14 +103,14 @@ impl<A: Abi> Communicator<A> {
             to.copy(from);
         }
         let others = |messages: Vec<Message>| messages.into_iter().filter(|(peer, _)| *peer != me).collect::<Vec<_>>();
-        self.pass(op, &others(sends), &others(recvs), OWN)
+        self.pass(op, &others(sends), &others(recvs), COLLECTIVE_TAG)
     }
 
-    /// Starts all, the receives first, and waits.
+    /// Starts all receives, then all sends, and waits for them.
     pub(crate) fn pass(&self, op: &Op, sends: &[Message], recvs: &[Message], tag: c_int) -> Result<()> {
         match (sends, recvs) {
-            ([(peer, span)], []) if span.bytes <= LIMIT => return self.send(op, *peer, *span, tag),
-            ([], [(peer, span)]) if span.bytes <= LIMIT => return self.recv(op, *peer, *span, tag),
+            ([(peer, span)], []) if span.bytes <= MAX_COUNT => return self.send(op, *peer, *span, tag),
+            ([], [(peer, span)]) if span.bytes <= MAX_COUNT => return self.recv(op, *peer, *span, tag),
             _ => {}
         }
         let (mpi, comm, byte) = (self.mpi, self.comm, self.mpi.constants.byte);
@@ -117,12 +119,12 @@ impl<A: Abi> Communicator<A> {
             let mut request = mpi.constants.request_null;
             mpi.about.check(function, call(&mut request)).map(|()| requests.push(request))
         };
-        // An empty message is one, too.
-        let pieces = |span: Span| span.pieces(LIMIT).chain((span.bytes == 0).then_some(span));
+        // An empty message is sent too.
+        let pieces = |span: Span| span.pieces(MAX_COUNT).chain((span.bytes == 0).then_some(span));
         for &(peer, span) in recvs {
             for piece in pieces(span) {
                 start("MPI_Irecv", &mut |request| {
-                    // SAFETY: the piece stays, and is nobody else's, until the request is done.
+                    // SAFETY: the piece is valid until the request is done, and has no other reader or writer.
                     unsafe {
                         (mpi.table.irecv)(piece.write(), piece.bytes as c_int, byte, peer as c_int, tag, comm, request)
                     }
@@ -132,7 +134,7 @@ impl<A: Abi> Communicator<A> {
         for &(peer, span) in sends {
             for piece in pieces(span) {
                 start("MPI_Isend", &mut |request| {
-                    // SAFETY: the piece stays, and nobody writes to it, until the request is done.
+                    // SAFETY: the piece is valid until the request is done, and has no writer.
                     unsafe {
                         (mpi.table.isend)(piece.read(), piece.bytes as c_int, byte, peer as c_int, tag, comm, request)
                     }
@@ -161,16 +163,18 @@ impl<A: Abi> Communicator<A> {
         self.run(["MPI_Recv", "MPI_Irecv"], op, status, |mpi, comm, request| {
             let byte = mpi.constants.byte;
             match request {
-                // SAFETY: as for a `call!`; there is room for a status of any library.
+                // SAFETY: the memory is in a claimed tensor or in scratch memory of this rank, so it is valid and has
+                // no other reader or writer until the operation ends. `status` has the size of the largest
+                // `MPI_Status`.
                 None => unsafe { (mpi.table.recv)(to, bytes, byte, from, tag, comm, status) },
-                // SAFETY: as above.
+                // SAFETY: as for the blocking call; the request is waited for below.
                 Some(request) => unsafe { (mpi.table.irecv)(to, bytes, byte, from, tag, comm, request) },
             }
         })?;
         self.check_received(op, status.cast(), peer, span)
     }
 
-    /// Whether as much has come as there was room for.
+    /// Checks that a message has the expected size.
     fn check_received(&self, op: &Op, status: *const u8, peer: usize, room: Span) -> Result<()> {
         let mut bytes = 0;
         // SAFETY: MPI has filled in the status.
@@ -179,7 +183,7 @@ impl<A: Abi> Communicator<A> {
         if bytes as usize == room.bytes {
             return Ok(());
         }
-        let detail = format!("rank {peer} has sent {bytes} bytes, {} are expected", room.bytes);
+        let detail = format!("rank {peer} has sent {bytes} bytes, {} bytes are expected", room.bytes);
         Err(Error::Mismatch { operation: op.kind().to_string(), detail })
     }
 
@@ -202,7 +206,7 @@ impl<A: Abi> Communicator<A> {
     fn all_gather(&mut self, op: &Op, src: Option<Span>, dst: Span) -> Result<()> {
         let size = self.ranks();
         let block = dst.bytes / size;
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let mine = src.unwrap_or_else(|| dst.block(self.me(), size));
             let sends = (0..size).map(|peer| (peer, mine)).collect();
             return self.exchange(op, sends, (0..size).map(|peer| (peer, dst.block(peer, size))).collect());
@@ -219,7 +223,7 @@ impl<A: Abi> Communicator<A> {
         )
     }
 
-    /// The same bytes of all ranks, by rank.
+    /// Gathers `mine` of each rank, in rank order.
     pub(crate) fn gathered(&mut self, mine: &[u8]) -> Result<Vec<u8>> {
         let bytes = mine.len() * self.ranks();
         let mut all = Span { data: self.allocate(bytes), bytes };
@@ -234,7 +238,7 @@ impl<A: Abi> Communicator<A> {
     fn gather(&mut self, op: &Op, src: Span, is_in_place: bool, dst: Span, root: usize) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let block = if me == root { dst.bytes / size } else { src.bytes };
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let blocks = |peer| (peer, dst.block(peer, size));
             let recvs = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
             let sends = if is_in_place { Vec::new() } else { vec![(root, src)] };
@@ -248,7 +252,7 @@ impl<A: Abi> Communicator<A> {
     fn scatter(&mut self, op: &Op, src: Span, dst: Span, is_in_place: bool, root: usize) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let block = if me == root { src.bytes / size } else { dst.bytes };
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let blocks = |peer| (peer, src.block(peer, size));
             let sends = if me == root { (0..size).map(blocks).collect() } else { Vec::new() };
             let recvs = if is_in_place { Vec::new() } else { vec![(root, dst)] };
@@ -262,7 +266,7 @@ impl<A: Abi> Communicator<A> {
     fn all_to_all(&mut self, op: &Op, src: Span, dst: Span) -> Result<()> {
         let size = self.ranks();
         let block = dst.bytes / size;
-        if block * size > LIMIT {
+        if block * size > MAX_COUNT {
             let blocks = |span: Span| (0..size).map(|peer| (peer, span.block(peer, size))).collect();
             return self.exchange(op, blocks(src), blocks(dst));
         }
@@ -270,7 +274,7 @@ impl<A: Abi> Communicator<A> {
         call!(self, op, ["MPI_Alltoall", "MPI_Ialltoall"], alltoall, ialltoall, (from, bytes, byte, to, bytes, byte))
     }
 
-    /// A copy that stays until the operation is over.
+    /// A copy in scratch memory, which lasts until the operation ends.
     fn copied(&mut self, span: Span) -> Span {
         let copy = Span { data: self.allocate(span.bytes), bytes: span.bytes };
         copy.copy(span);
@@ -282,7 +286,7 @@ impl<A: Abi> Communicator<A> {
     }
 }
 
-/// Block `index` where block `i` has `counts[i]` elements.
+/// Block `index` of a span in which block `i` has `counts[i]` elements of `width` bytes.
 fn uneven(span: Span, counts: &[usize], index: usize, width: usize) -> Span {
     span.part(counts[..index].iter().sum::<usize>() * width, counts[index] * width)
 }

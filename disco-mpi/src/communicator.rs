@@ -1,4 +1,4 @@
-//! One rank of an MPI communicator: how it waits, splits, and breaks.
+//! One rank of an MPI communicator: waiting, splitting and failing.
 
 #![allow(unsafe_code)]
 
@@ -15,20 +15,21 @@ use disco_core::{Abort, Attendance, Capabilities, Error, Op, Rank, Result};
 
 use crate::NAME;
 use crate::abi::{Abi, UNDEFINED};
-use crate::flag::{self, Flag};
+use crate::flag::{self, AbortFlag};
 use crate::launcher;
 use crate::library::Installed;
-use crate::numbers::Wrong;
+use crate::numbers::FaultyReductions;
 
-/// `1`: MPI's blocking calls, which know neither deadline nor abort.
+/// `1`: operations are blocking calls of MPI, without deadline and abort.
 const BLOCKING: &str = "DISCO_MPI_BLOCKING";
-/// As many looks at a request but one go without one at the flag and the clock, and without letting others run: a power of two,
-/// less one.
-const SPINS: u32 = 511;
+/// A rank checks the abort flag and the clock, and yields, whenever the number of its polls has none of these bits:
+/// after every 512 polls.
+const CHECK_MASK: u32 = 511;
 
-/// Tags of messages: of users' sends, and of those that make up a collective.
-pub(crate) const USER: c_int = 0;
-pub(crate) const OWN: c_int = 1;
+/// Tag of the messages of `Op::Send`.
+pub(crate) const USER_TAG: c_int = 0;
+/// Tag of the messages of which collectives consist.
+pub(crate) const COLLECTIVE_TAG: c_int = 1;
 
 /// One rank.
 pub(crate) struct Communicator<A: Abi> {
@@ -37,30 +38,31 @@ pub(crate) struct Communicator<A: Abi> {
     rank: Rank,
     size: usize,
     deadline: Duration,
-    flag: Arc<Flag>,
-    /// None for a communicator of no session.
-    roll: Option<Attendance>,
+    flag: Arc<AbortFlag>,
+    /// None for a communicator without a session.
+    attendance: Option<Attendance>,
     /// Groups of operations so far.
     calls: u64,
-    /// Since when the one under way has been waited for, once that has been looked at.
-    since: Cell<Option<Instant>>,
-    /// Why nothing works any more.
+    /// The start of the wait for the current operation; set when the clock is first read.
+    wait_start: Cell<Option<Instant>>,
+    /// The cause of the failure that broke the communicator.
     broken: Option<Arc<str>>,
-    /// Memory of the operation under way, beside its tensors.
+    /// Memory that the current operation uses in addition to its tensors.
     pub(crate) scratch: Vec<Box<[u64]>>,
-    spins: u32,
+    check_mask: u32,
     is_blocking: bool,
-    pub(crate) wrong: Wrong,
+    pub(crate) faulty: FaultyReductions,
 }
 
-/// Calls a function of MPI's, or the form of it that is waited for: both take the same, and then the communicator.
+/// Calls a function of MPI in its blocking or its non-blocking form. Both take the same arguments and then the
+/// communicator.
 macro_rules! call {
     ($self:ident, $op:expr, $names:expr, $blocking:ident, $polled:ident, ($($arg:expr),*)) => {
         $self.run($names, $op, $self.mpi.status_ignore(), |mpi, comm, request| match request {
-            // SAFETY: what is passed lies in tensors that are claimed or in this rank's scratch memory: it stays, and what is
-            // written is nobody else's, until the operation is over.
+            // SAFETY: the memory is in claimed tensors or in this rank's scratch memory. So it is valid, and written
+            // memory has no other reader or writer, until the operation ends.
             None => unsafe { (mpi.table.$blocking)($($arg,)* comm) },
-            // SAFETY: as above.
+            // SAFETY: as for the blocking call; the operation ends when the request is done.
             Some(request) => unsafe { (mpi.table.$polled)($($arg,)* comm, request) },
         })
     };
@@ -68,23 +70,24 @@ macro_rules! call {
 pub(crate) use call;
 
 impl<A: Abi> Communicator<A> {
-    /// This rank of `comm`, which it owns.
+    /// A communicator that owns `comm`.
     pub(crate) fn new(
         mpi: &'static Installed<A>,
         comm: A::Handle,
         deadline: Duration,
-        flag: Arc<Flag>,
-        roll: Option<Attendance>,
+        flag: Arc<AbortFlag>,
+        attendance: Option<Attendance>,
     ) -> Result<Self> {
         mpi.return_errors(comm)?;
-        let (rank, size) = mpi.place_in(comm)?;
-        flag::watch(&flag);
-        // Of ranks that a launcher has started, others may be on other machines.
+        let (rank, size) = mpi.rank_and_size(comm)?;
+        flag::register(&flag);
+        // A launcher may have started ranks on other machines too.
         let here = if launcher::is_launched() { size.min(launcher::ranks_here()) } else { size };
-        let spins = if here <= launcher::processors() { SPINS } else { 0 };
+        let check_mask = if here <= launcher::processors() { CHECK_MASK } else { 0 };
         let rank = Rank::new(rank as u32);
         let is_blocking = Variable::read(BLOCKING).flag()?.unwrap_or(false);
-        let (wrong, calls, since, broken, scratch) = (Wrong::default(), 0, Cell::default(), None, Vec::new());
+        let (faulty, calls, wait_start, broken, scratch) =
+            (FaultyReductions::default(), 0, Cell::default(), None, Vec::new());
         Ok(Self {
             mpi,
             comm,
@@ -92,22 +95,23 @@ impl<A: Abi> Communicator<A> {
             size,
             deadline,
             flag,
-            roll,
+            attendance,
             calls,
-            since,
+            wait_start,
             broken,
             scratch,
-            spins,
+            check_mask,
             is_blocking,
-            wrong,
+            faulty,
         })
     }
 
-    /// The same, after all ranks have told each other what their library computes wrongly: their processors may differ.
-    pub(crate) fn agreed(mut self) -> Result<Self> {
-        let mine = self.mpi.wrong()?.to_bytes();
+    /// Exchanges the faulty reductions of all ranks, which may differ between processors, so that all ranks avoid the
+    /// same.
+    pub(crate) fn exchange_faulty_reductions(mut self) -> Result<Self> {
+        let mine = self.mpi.faulty_reductions()?.to_bytes();
         match self.gathered(&mine) {
-            Ok(all) => self.wrong = Wrong::any(&all),
+            Ok(all) => self.faulty = FaultyReductions::any(&all),
             Err(error) => {
                 self.break_off(&error);
                 return Err(error);
@@ -124,7 +128,8 @@ impl<A: Abi> Communicator<A> {
         self.size
     }
 
-    /// Memory of at least so many bytes, which stays until the operation is over, and for ever if that is not known.
+    /// Scratch memory of at least `bytes` bytes. It lasts until the operation ends, and is leaked if the end is
+    /// unknown.
     pub(crate) fn allocate(&mut self, bytes: usize) -> *mut u8 {
         let mut words = vec![0; bytes.div_ceil(size_of::<u64>())].into_boxed_slice();
         let start = words.as_mut_ptr().cast();
@@ -132,8 +137,8 @@ impl<A: Abi> Communicator<A> {
         start
     }
 
-    /// Runs one call of MPI's, which leaves its status there: with a request, which is waited for, or without one where calls
-    /// [block](BLOCKING).
+    /// Runs one call of MPI, which writes its status to `status`. The call gets a request, for which this function
+    /// waits; or none if calls are [blocking](BLOCKING).
     pub(crate) fn run(
         &self,
         [blocking, polled]: [&'static str; 2],
@@ -148,57 +153,57 @@ impl<A: Abi> Communicator<A> {
         self.mpi.about.check(polled, call(self.mpi, self.comm, Some(&mut request)))?;
         let test = self.mpi.table.test;
         self.wait(op, "MPI_Test", |done| {
-            // SAFETY: the request was started; what it touches is kept until it is done.
+            // SAFETY: the request was started, and its memory is valid until it is done.
             unsafe { test(&mut request, done, status) }
         })
     }
 
-    /// Waits for all of these requests, which have as many statuses.
+    /// Waits for all `requests`. `status` points to a status for each.
     pub(crate) fn complete(&self, op: &Op, requests: &mut [A::Handle], status: *mut c_void) -> Result<()> {
         let count = c_int::try_from(requests.len()).map_err(|_| Error::invalid("mpi: too many requests"))?;
         let requests = requests.as_mut_ptr();
         if self.is_blocking {
-            // SAFETY: the requests were started; what they touch is kept until they are done.
+            // SAFETY: the requests were started, and their memory is valid until they are done.
             return self.mpi.about.check("MPI_Waitall", unsafe { (self.mpi.table.waitall)(count, requests, status) });
         }
         let test = self.mpi.table.testall;
         self.wait(op, "MPI_Testall", |done| {
-            // SAFETY: as above.
+            // SAFETY: the requests were started, and their memory is valid until they are done.
             unsafe { test(count, requests, done, status) }
         })
     }
 
-    /// Waits until `test`, a function of MPI's that lets it work, says that it is done.
+    /// Polls until `test` sets its argument. `test` calls a function of MPI, which makes progress meanwhile.
     #[inline]
     fn wait(&self, op: &Op, function: &'static str, mut test: impl FnMut(&mut c_int) -> c_int) -> Result<()> {
-        let (mut looks, mut done) = (0u32, 0);
+        let (mut polls, mut done) = (0u32, 0);
         loop {
             self.mpi.about.check(function, test(&mut done))?;
             if done != 0 {
                 return Ok(());
             }
-            looks = looks.wrapping_add(1);
-            if looks & self.spins == 0 {
+            polls = polls.wrapping_add(1);
+            if polls & self.check_mask == 0 {
                 thread::yield_now();
-                self.check_patience(op)?;
+                self.check_wait(op)?;
             }
         }
     }
 
-    /// Whether to go on waiting.
+    /// Returns an error if the wait must end: after an abort, or past the deadline.
     #[cold]
-    fn check_patience(&self, op: &Op) -> Result<()> {
+    fn check_wait(&self, op: &Op) -> Result<()> {
         if let Some(cause) = self.flag.cause() {
             return Err(Error::Aborted { cause });
         }
-        let since = self.since.get().unwrap_or_else(Instant::now);
-        self.since.set(Some(since));
-        let (waited, operation) = (since.elapsed(), || op.signature(self.size));
-        match &self.roll {
-            Some(roll) => roll.go_on(self.calls, waited, self.deadline, operation),
+        let wait_start = self.wait_start.get().unwrap_or_else(Instant::now);
+        self.wait_start.set(Some(wait_start));
+        let (waited, operation) = (wait_start.elapsed(), || op.signature(self.size));
+        match &self.attendance {
+            Some(attendance) => attendance.check_wait(self.calls, waited, self.deadline, operation),
             None if waited <= self.deadline => Ok(()),
             None => {
-                let state = "other ranks have not come, or call something else".to_owned();
+                let state = "other ranks have not arrived, or call another operation".to_owned();
                 Err(Error::Deadline { operation: operation(), after: self.deadline, state })
             }
         }
@@ -211,10 +216,10 @@ impl<A: Abi> Communicator<A> {
         }
     }
 
-    /// What MPI may still touch is kept for ever.
+    /// Breaks the communicator. Leaks the scratch memory, because MPI may still access it.
     fn break_off(&mut self, error: &Error) {
         self.broken = Some(error.to_string().into());
-        flag::leave_unfinished();
+        flag::mark_unfinished();
         std::mem::forget(std::mem::take(&mut self.scratch));
     }
 
@@ -223,7 +228,7 @@ impl<A: Abi> Communicator<A> {
         let mut claims = Claims::default();
         claims.claim(group)?;
         self.calls += 1;
-        self.since.set(None);
+        self.wait_start.set(None);
         let result = match first.kind().is_point_to_point() {
             true => self.transfer(group),
             false => group.iter().try_for_each(|op| self.collective(op)),
@@ -240,27 +245,28 @@ impl<A: Abi> Communicator<A> {
 
     fn split_off(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         self.calls += 1;
-        self.since.set(None);
-        self.roll.as_mut().map(Attendance::split);
-        // Splitting can't be given up: nobody starts before all are there, and whoever can't take part is there, too.
+        self.wait_start.set(None);
+        self.attendance.as_mut().map(Attendance::split);
+        // A split can't be interrupted, so no rank starts it before all ranks have arrived. A rank whose color is out
+        // of range takes part too.
         self.barrier(&Op::Barrier)?;
         let number = color.map_or(Ok(UNDEFINED), c_int::try_from);
         let color = number.unwrap_or(UNDEFINED);
         let mut child = self.mpi.constants.comm_null;
-        // SAFETY: the communicator is there, and all of its ranks call this.
+        // SAFETY: the communicator is valid, and all its ranks make this call.
         let code = unsafe { (self.mpi.table.comm_split)(self.comm, color, key, &mut child) };
         self.mpi.about.check("MPI_Comm_split", code)?;
         if number.is_err() {
-            return Err(Error::invalid("split: MPI's colors end at 2^31 - 1"));
+            return Err(Error::invalid("split: the color exceeds 2^31 - 1, the largest color of MPI"));
         }
         if child == self.mpi.constants.comm_null {
             return Ok(None);
         }
-        let (rank, size) = self.mpi.place_in(child)?;
-        let flag = Flag::child(&self.flag);
-        let roll = self.roll.as_ref().map(|roll| roll.child(color.cast_unsigned(), rank, size));
-        let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), roll)?;
-        child.wrong = self.wrong;
+        let (rank, size) = self.mpi.rank_and_size(child)?;
+        let flag = AbortFlag::child(&self.flag);
+        let attendance = self.attendance.as_ref().map(|attendance| attendance.child(color.cast_unsigned(), rank, size));
+        let mut child = Self::new(self.mpi, child, self.deadline, Arc::new(flag), attendance)?;
+        child.faulty = self.faulty;
         Ok(Some(child))
     }
 }
@@ -309,13 +315,13 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
 impl<A: Abi> Drop for Communicator<A> {
     fn drop(&mut self) {
         self.flag.enter();
-        // One with requests under way can't be freed.
+        // A communicator with pending requests can't be freed.
         let is_whole = self.broken.is_none() && self.flag.cause().is_none();
         if is_whole && self.mpi.about.is_initialized().unwrap_or_default() {
-            // SAFETY: it was made by this rank, and nothing is under way.
+            // SAFETY: this communicator owns the handle, and has no pending requests.
             let code = unsafe { (self.mpi.table.comm_free)(&mut self.comm) };
             if let Err(error) = self.mpi.about.check("MPI_Comm_free", code) {
-                tracing::warn!(%error, "a communicator is left behind");
+                tracing::warn!(%error, "an MPI communicator could not be freed");
             }
         }
         self.flag.leave();

@@ -1,4 +1,5 @@
-//! How ranks come together: each process initialises MPI once, all say that they are there, and then make a communicator.
+//! Rendezvous of ranks: each process initialises MPI once, all ranks announce their arrival, and then make a
+//! communicator.
 
 #![allow(unsafe_code)]
 
@@ -12,43 +13,43 @@ use std::time::{Duration, Instant};
 
 use disco_core::link::SharedFd;
 use disco_core::sync;
-use disco_core::{Abort, Attendance, Error, Rank, Rendezvous, Result, Seat, Store};
+use disco_core::{Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Result, Store};
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::Communicator;
-use crate::flag::Flag;
+use crate::flag::AbortFlag;
 use crate::launcher;
 use crate::library::{self, Installed, Mpi, Threads};
 use crate::pmi;
 
-/// Whose rank this process is, of the last rendezvous: MPI has one in each process.
-static TAKEN: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
+/// The rendezvous that used this process last, and its rank. A process has one rank of MPI.
+static CLAIMED: Mutex<Option<(Vec<u8>, Rank)>> = Mutex::new(None);
 
-/// Variables by which a rank finds its process manager.
-const ENTRY: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"];
+/// Variables with which a rank finds its process manager.
+const PMI_VARIABLES: [&str; 5] = ["PMI_FD", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"];
 
-/// One rank's communicator of the whole world.
+/// Connects one rank and returns its communicator of the whole world.
 ///
 /// # Errors
-/// Another rank is in this process; there is no launcher, and the library needs one; MPI's world is another; ranks that do
-/// not come; MPI's own.
+/// Another rank is in this process; the library needs a launcher, and there is none; MPI's world has other ranks than
+/// the session; ranks have not arrived; errors of MPI.
 pub(crate) fn connect<A: Abi>(
     mpi: &'static Installed<A>,
-    seat: Seat<'_>,
+    params: ConnectParams<'_>,
     at: &Rendezvous,
 ) -> Result<Box<dyn disco_core::Communicator>> {
-    let device = seat.queue.device();
+    let device = params.queue.device();
     if !device.is_host() {
         let operation = format!("connect on {device}");
         return Err(Error::Unsupported { backend: crate::NAME, operation, dtype: None });
     }
-    take_process(at, seat.rank, seat.world.size())?;
+    claim_process(at, params.rank, params.world.size())?;
     let meeting = Meeting {
         key: format!("disco.mpi {}", String::from_utf8_lossy(at.as_bytes())),
-        store: seat.link.store(),
-        rank: seat.rank,
-        size: seat.world.size(),
-        deadline: seat.connect_deadline,
+        store: params.link.store(),
+        rank: params.rank,
+        size: params.world.size(),
+        deadline: params.connect_deadline,
         start: Instant::now(),
     };
     let mut sockets = Vec::new();
@@ -56,11 +57,11 @@ pub(crate) fn connect<A: Abi>(
     let is_initialized = mpi.about.is_initialized()?;
     let has_no_launcher = !is_initialized && !launcher::is_launched();
     if !is_initialized {
-        sockets = meeting.prepare(mpi, &seat)?;
-        let initialized = init(mpi, seat.world.size());
+        sockets = meeting.prepare(mpi, &params)?;
+        let initialized = init(mpi, params.world.size());
         if has_no_launcher {
-            // They are this rank's, and none of its children's.
-            ENTRY.into_iter().for_each(remove_var);
+            // Child processes must not inherit the variables of this rank.
+            PMI_VARIABLES.into_iter().for_each(remove_var);
         }
         initialized?;
         if !sockets.is_empty() {
@@ -68,32 +69,32 @@ pub(crate) fn connect<A: Abi>(
         }
     }
     check_threads(mpi)?;
-    let flag = Arc::new(Flag::default());
-    seat.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
+    let flag = Arc::new(AbortFlag::default());
+    params.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
     meeting.check_world(mpi)?;
-    // Making a communicator can't be given up: nobody starts before all are there.
+    // Making a communicator can't be interrupted, so no rank starts it before all ranks have arrived.
     meeting.await_all("here")?;
     if has_no_launcher {
         unlink_shared_memory();
     }
-    sockets.into_iter().for_each(|socket| seat.link.descriptors().unshare(socket));
+    sockets.into_iter().for_each(|socket| params.link.descriptors().unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
-    let roll = Attendance::new(meeting.store, meeting.key, seat.rank.index(), meeting.size);
-    Ok(Box::new(Communicator::new(mpi, comm, seat.deadline, flag, Some(roll))?.agreed()?))
+    let attendance = Attendance::new(meeting.store, meeting.key, params.rank.index(), meeting.size);
+    Ok(Box::new(Communicator::new(mpi, comm, params.deadline, flag, Some(attendance))?.exchange_faulty_reductions()?))
 }
 
-/// This rank of a communicator that the program has made itself, without a session. `handle` is its `MPI_Comm`: with rsmpi
+/// Makes a communicator, without a session, from an `MPI_Comm` of the program. `handle` is the `MPI_Comm`: with rsmpi
 /// `comm.as_raw() as usize`, in C `(uintptr_t) comm`.
 ///
-/// All of its ranks call this together, since it is duplicated: what goes through one does not meet what goes through the
-/// other. The duplicate is freed when this communicator is dropped, before `MPI_Finalize`. `deadline` is for each
-/// operation. The thread that calls may be any that MPI lets call.
+/// Collective over the ranks of `handle`, which is duplicated, so that messages through the duplicate and through
+/// `handle` don't mix. Dropping the returned communicator frees the duplicate; drop it before `MPI_Finalize`.
+/// `deadline` limits each operation. Any thread may call this that may call MPI.
 ///
 /// # Safety
-/// It is a communicator of the MPI in this process, and not freed.
+/// `handle` is a communicator of the MPI library in this process and has not been freed.
 ///
 /// # Errors
-/// There is no MPI, or it is not initialised, or its own.
+/// No MPI library was found, or it is not initialised; errors of MPI.
 pub unsafe fn connect_comm(handle: usize, deadline: Duration) -> Result<Box<dyn disco_core::Communicator>> {
     library::with!(Mpi::get()?, mpi => duplicate(mpi, handle, deadline))
 }
@@ -104,46 +105,49 @@ fn duplicate<A: Abi>(
     deadline: Duration,
 ) -> Result<Box<dyn disco_core::Communicator>> {
     if !mpi.about.is_initialized()? {
-        return Err(Error::state(format!("mpi: {} is not initialised: is it the program's?", mpi.about.name())));
+        return Err(Error::state(format!(
+            "mpi: {} is not initialised; initialise MPI first, or set DISCO_MPI_LIBRARY if the program uses another library",
+            mpi.about.name()
+        )));
     }
     let mut comm = mpi.constants.comm_null;
-    // SAFETY: the communicator is there, as the caller promises.
+    // SAFETY: the caller guarantees that the communicator is valid.
     let code = unsafe { (mpi.table.comm_dup)(A::Handle::from_bits(handle), &mut comm) };
     mpi.about.check("MPI_Comm_dup", code)?;
-    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?.agreed()?))
+    Ok(Box::new(Communicator::new(mpi, comm, deadline, Arc::default(), None)?.exchange_faulty_reductions()?))
 }
 
-/// The store of the session whose ranks this process has served by PMI.
+/// The store of the session for which this process initialised MPI without a launcher.
 fn served() -> MutexGuard<'static, Option<Arc<dyn Store>>> {
     static SERVED: Mutex<Option<Arc<dyn Store>>> = Mutex::new(None);
     sync::lock(&SERVED)
 }
 
-fn take_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
-    let mut taken = sync::lock(&TAKEN);
+fn claim_process(at: &Rendezvous, rank: Rank, size: usize) -> Result<()> {
+    let mut taken = sync::lock(&CLAIMED);
     if let Some((_, other)) = taken.as_ref().filter(|(of, other)| of == at.as_bytes() && *other != rank) {
         return Err(Error::invalid(format!(
-            "mpi: {rank} and {other} are threads of one process, which MPI has only one rank for: make the {size} workers \
-             processes, by `--session processes` or `Builder::processes({size})`"
+            "mpi: {rank} and {other} are threads of one process, and MPI has one rank in a process: make the {size} workers \
+             processes, with `--session processes` or `Builder::processes({size})`"
         )));
     }
     *taken = Some((at.as_bytes().to_vec(), rank));
     Ok(())
 }
 
-/// Alike on all ranks of a rendezvous, unlike that of the next: the number at its end.
+/// A tag that is equal on all ranks of a rendezvous and different for the next rendezvous: the number at its end.
 fn tag(at: &Rendezvous) -> c_int {
-    // Every MPI has tags up to this.
-    const MOST: u64 = 32767;
+    // The largest tag that every MPI supports.
+    const MAX_TAG: u64 = 32767;
     let text = String::from_utf8_lossy(at.as_bytes());
     let number = text.rsplit('-').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
-    (number % MOST) as c_int
+    (number % MAX_TAG) as c_int
 }
 
 /// Initialises MPI for all threads of this process.
 pub(crate) fn init<A: Abi>(mpi: &Installed<A>, size: usize) -> Result<()> {
     if size > launcher::processors() {
-        // Whoever waits lets others run; said unless the user has said something else.
+        // With more ranks than processors, waiting ranks must yield. The user's settings have priority.
         for (name, value) in [("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2"), ("OMPI_MCA_mpi_yield_when_idle", "1")] {
             if env::var_os(name).is_none() {
                 set_var(name, value);
@@ -155,32 +159,35 @@ pub(crate) fn init<A: Abi>(mpi: &Installed<A>, size: usize) -> Result<()> {
 }
 
 fn set_var(name: &str, value: &str) {
-    // SAFETY: threads of this crate and of the lanes do not use the environment, and MPI, which does, is not there yet.
+    // SAFETY: threads of this crate and of the lanes don't use the environment, and MPI, which does, is not initialised
+    // yet.
     unsafe { env::set_var(name, value) };
 }
 
 fn remove_var(name: &str) {
-    // SAFETY: as for `set_var`; MPI has read it.
+    // SAFETY: threads of this crate and of the lanes don't use the environment, and MPI has read the variable during
+    // its initialisation.
     unsafe { env::remove_var(name) };
 }
 
-/// Workers are threads; where a launcher has started ranks, each has another thread that listens for invitations.
+/// Checks the thread support of MPI. The worker calls MPI from its own thread. Under a launcher, another thread of each
+/// rank receives invitations.
 fn check_threads<A: Abi>(mpi: &Installed<A>) -> Result<()> {
     match mpi.about.threads(mpi.constants.thread_serialized, mpi.constants.thread_multiple)? {
         Threads::One => Err(Error::invalid(
-            "mpi: this program has initialised MPI for one thread alone, and the worker is another: ask \
-             MPI_Init_thread for MPI_THREAD_MULTIPLE",
+            "mpi: this program has initialised MPI for a single thread, and the worker runs on another one: request \
+             MPI_THREAD_MULTIPLE from MPI_Init_thread",
         )),
         Threads::Serialized if launcher::is_launched() => Err(Error::invalid(
-            "mpi: MPI takes calls of one thread at a time (MPI_THREAD_SERIALIZED), and a launcher's rank has two: ask \
-                 MPI_Init_thread for MPI_THREAD_MULTIPLE",
+            "mpi: MPI takes calls of one thread at a time (MPI_THREAD_SERIALIZED), and a rank of a launcher has two \
+             threads: request MPI_THREAD_MULTIPLE from MPI_Init_thread",
         )),
         Threads::Serialized | Threads::Multiple => Ok(()),
     }
 }
 
-/// Takes the names of MPICH's shared memory away, which every rank has mapped by now: nobody would, since ranks that were
-/// started without a launcher end without finalising MPI.
+/// Removes the files of MPICH's shared memory, which every rank has mapped by now. MPICH would remove them when it is
+/// finalised, but ranks without a launcher end without finalising MPI.
 fn unlink_shared_memory() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let files = maps.lines().filter_map(|line| Some(&line[line.find("/dev/shm/mpich_shm_")?..]));
@@ -190,7 +197,7 @@ fn unlink_shared_memory() {
     }
 }
 
-/// One rank on its way.
+/// The rendezvous of one rank.
 struct Meeting {
     key: String,
     store: Arc<dyn Store>,
@@ -201,8 +208,9 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Sees to it that MPI finds its peers when it is initialised. Returns what this rank has shared for that.
-    fn prepare<A: Abi>(&self, mpi: &Installed<A>, seat: &Seat<'_>) -> Result<Vec<SharedFd>> {
+    /// Starts the process manager, or connects to it, so that the initialisation of MPI finds the peers. Returns the
+    /// descriptors that this rank has shared.
+    fn prepare<A: Abi>(&self, mpi: &Installed<A>, params: &ConnectParams<'_>) -> Result<Vec<SharedFd>> {
         let mut shared = Vec::new();
         if self.size == 1 || launcher::is_launched() {
             return Ok(shared);
@@ -221,64 +229,66 @@ impl Meeting {
                 let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();
                 let mine = sockets.next();
                 for (rank, socket) in (1..).zip(sockets) {
-                    let name = seat.link.descriptors().share(socket)?;
+                    let name = params.link.descriptors().share(socket)?;
                     shared.push(name);
                     self.store.set(&self.socket(rank), &name.to_bits().to_le_bytes())?;
                 }
                 mine
             }
-            rank => Some(self.receive(seat, rank)?),
+            rank => Some(self.receive(params, rank)?),
         };
-        // Initialising can't be given up: nobody starts before all are there.
+        // The initialisation can't be interrupted, so no rank starts it before all ranks have arrived.
         self.await_all("about to initialise")?;
         if let Some(socket) = mine {
-            self.enter(socket);
+            self.set_pmi_environment(socket);
         }
         Ok(shared)
     }
 
-    /// Ranks that were started for a session ended with it, and MPI can't be initialised again for others.
+    /// Fails if this process had a session without a launcher before: its ranks have ended, and MPI can't be
+    /// initialised again for other ranks.
     fn check_session(&self) -> Result<()> {
         match served().as_ref() {
             Some(store) if self.size > 1 && !Arc::ptr_eq(store, &self.store) => Err(Error::invalid(format!(
-                "mpi: this process has had a session over MPI, whose ranks are gone, and MPI is initialised once in a \
-                 process: make one session, or run the program under MPI's launcher, as `mpiexec -n {} PROGRAM`, where \
-                 ranks stay",
+                "mpi: an earlier session of this process has used MPI, and its ranks have ended; MPI can be initialised \
+                 only once in a process: start one session, or run the program under MPI's launcher (`mpiexec -n {} \
+                 PROGRAM`), whose ranks serve several sessions",
                 self.size
             ))),
             _ => Ok(()),
         }
     }
 
-    fn receive(&self, seat: &Seat<'_>, rank: usize) -> Result<OwnedFd> {
+    fn receive(&self, params: &ConnectParams<'_>, rank: usize) -> Result<OwnedFd> {
         let name = self.store.wait(&self.socket(rank), self.left())?;
         let name = name.try_into().map_err(|_| Error::protocol("mpi: the store has no name of a socket"))?;
-        seat.link.descriptors().receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
+        params.link.descriptors().receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
     }
 
-    /// What a launcher would have put into the environment.
-    fn enter(&self, socket: OwnedFd) {
+    /// Sets the variables that a launcher would have set.
+    fn set_pmi_environment(&self, socket: OwnedFd) {
         let (rank, size) = (self.rank.index().to_string(), self.size.to_string());
         let values = [&socket.into_raw_fd().to_string(), &rank, &rank, &size, &size];
-        ENTRY.into_iter().zip(values).for_each(|(name, value)| set_var(name, value));
+        PMI_VARIABLES.into_iter().zip(values).for_each(|(name, value)| set_var(name, value));
     }
 
-    /// A launcher of another family makes as many worlds as ranks.
+    /// Checks that MPI's world has the ranks of the session. With the launcher of another MPI, each rank is a world of
+    /// its own.
     fn check_world<A: Abi>(&self, mpi: &Installed<A>) -> Result<()> {
-        let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
+        let (rank, size) = mpi.rank_and_size(mpi.constants.comm_world)?;
         let about = &mpi.about;
         if size < self.size && !launcher::is_launched() {
             return Err(Error::invalid(format!(
-                "mpi: MPI was initialised in this process before, for {size} ranks, and can't be for {}: make the \
-                 largest session first, or start ranks by {}",
+                "mpi: MPI was initialised in this process before, for {size} ranks, and can't be initialised again for \
+                 {}: start the largest session first, or start ranks with {}",
                 self.size,
                 about.launcher()
             )));
         }
         if size < self.size {
             return Err(Error::invalid(format!(
-                "mpi: MPI's world has {size} ranks, the session {}: were they started by another MPI's launcher? That of {} \
-                 is {}",
+                "mpi: MPI's world has {size} ranks, and the session has {}; the ranks may have been started by the launcher \
+                 of another MPI: the launcher of {} is {}",
                 self.size,
                 about.name(),
                 about.launcher()
@@ -290,7 +300,7 @@ impl Meeting {
         }
     }
 
-    /// Waits until all have come that far.
+    /// Waits until all ranks have reached `point`.
     fn await_all(&self, point: &str) -> Result<()> {
         let key = |rank: usize| format!("{}: {point} {rank}", self.key);
         self.store.set(&key(self.rank.index()), b"")?;
@@ -299,7 +309,7 @@ impl Meeting {
                 Error::Deadline { .. } => Error::Deadline {
                     operation: "connect".into(),
                     after: self.deadline,
-                    state: format!("{} has not come", Rank::new(peer as u32)),
+                    state: format!("{} has not arrived", Rank::new(peer as u32)),
                 },
                 other => other,
             })?;
@@ -317,46 +327,46 @@ impl Meeting {
 }
 
 impl<A: Abi> Installed<A> {
-    /// A communicator of the first ranks of MPI's world, all of which call this with the same tag. Others may do so for another
-    /// meanwhile.
+    /// Makes a communicator of the first `size` ranks of MPI's world. All of them call this with the same tag. Other
+    /// threads may make other communicators at the same time, with other tags.
     fn communicator_of(&self, size: usize, tag: c_int) -> Result<A::Handle> {
         let (table, world) = (&self.table, self.constants.comm_world);
         let mut comm = self.constants.comm_null;
         let ranks: Vec<c_int> = (0..size as c_int).collect();
         let (mut all, mut first) = (comm, comm);
-        // SAFETY: the world is there.
+        // SAFETY: the world is valid after the initialisation of MPI.
         self.about.check("MPI_Comm_group", unsafe { (table.comm_group)(world, &mut all) })?;
-        // SAFETY: the group has these ranks.
+        // SAFETY: the group of the world has these ranks, as `check_world` has checked.
         let code = unsafe { (table.group_incl)(all, size as c_int, ranks.as_ptr(), &mut first) };
         self.about.check("MPI_Group_incl", code)?;
-        // SAFETY: all ranks of the group call this.
+        // SAFETY: all ranks of the group make this call.
         let code = unsafe { (table.comm_create_group)(world, first, tag, &mut comm) };
         self.about.check("MPI_Comm_create_group", code)?;
         for mut group in [all, first] {
-            // SAFETY: nobody else knows it.
+            // SAFETY: the group was made above and is not used any more.
             self.about.check("MPI_Group_free", unsafe { (table.group_free)(&mut group) })?;
         }
         Ok(comm)
     }
 
     /// This process's rank in a communicator, and its size.
-    pub(crate) fn place_in(&self, comm: A::Handle) -> Result<(usize, usize)> {
+    pub(crate) fn rank_and_size(&self, comm: A::Handle) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: the communicator is there.
+        // SAFETY: the caller passes a valid communicator.
         self.about.check("MPI_Comm_rank", unsafe { (self.table.comm_rank)(comm, &mut rank) })?;
-        // SAFETY: as above.
+        // SAFETY: the caller passes a valid communicator.
         self.about.check("MPI_Comm_size", unsafe { (self.table.comm_size)(comm, &mut size) })?;
         Ok((rank as usize, size as usize))
     }
 
-    /// Where the status of a request goes that nobody wants to know.
+    /// `MPI_STATUS_IGNORE`, for requests whose status is not used.
     pub(crate) fn status_ignore(&self) -> *mut c_void {
         ptr::without_provenance_mut(self.constants.status_ignore)
     }
 
-    /// Errors of a communicator come back, rather than end the job.
+    /// Makes calls on a communicator return their errors. By default MPI ends the job.
     pub(crate) fn return_errors(&self, comm: A::Handle) -> Result<()> {
-        // SAFETY: both are there.
+        // SAFETY: the communicator and the error handler are valid.
         let code = unsafe { (self.table.comm_set_errhandler)(comm, self.constants.errors_return) };
         self.about.check("MPI_Comm_set_errhandler", code)
     }

@@ -1,4 +1,4 @@
-//! What ends the waits of this process's communicators, and whether one of them was left with an operation under way.
+//! Abort flags of the communicators of this process, and whether a communicator was left with a pending operation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -8,33 +8,34 @@ use std::time::{Duration, Instant};
 use disco_core::Abort;
 use disco_core::sync;
 
-/// A communicator has been left with requests under way: finalising would wait for them.
+/// Whether a communicator was left with pending requests: `MPI_Finalize` would wait for them.
 static UNFINISHED: AtomicBool = AtomicBool::new(false);
-/// Communicators, some of which are gone.
-static FLAGS: Mutex<Vec<Weak<Flag>>> = Mutex::new(Vec::new());
-/// How long their threads may take to leave MPI.
-const LEAVE: Duration = Duration::from_secs(1);
+/// The flags of all communicators; some are dropped already.
+static FLAGS: Mutex<Vec<Weak<AbortFlag>>> = Mutex::new(Vec::new());
+/// How long threads may take to leave MPI after an abort.
+const LEAVE_GRACE: Duration = Duration::from_secs(1);
 
-/// The end of waiting, from outside.
+/// Aborts the waits of one communicator.
 #[derive(Debug, Default)]
-pub(crate) struct Flag {
+pub(crate) struct AbortFlag {
     aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
-    /// That of the communicator that this one was split off.
-    parent: Option<Arc<Flag>>,
-    /// Whether its thread calls MPI now.
+    /// The flag of the parent communicator, whose abort applies to this one too.
+    parent: Option<Arc<AbortFlag>>,
+    /// Whether the communicator's thread may be calling MPI now.
     is_inside: AtomicBool,
 }
 
-impl Flag {
-    /// For a communicator that is split off.
+impl AbortFlag {
+    /// The flag of a child communicator.
     pub(crate) fn child(parent: &Arc<Self>) -> Self {
         Self { parent: Some(parent.clone()), ..Self::default() }
     }
 
-    /// Its thread is about to look whether it may call MPI.
+    /// Marks that the communicator's thread enters MPI. Called before the thread checks for an abort.
     pub(crate) fn enter(&self) {
-        // Before that look, for `host`, which ends what may be called before it looks whether somebody is inside.
+        // Sequentially consistent with `abort_all`, which first sets the abort and then loads this mark: at least one
+        // side sees the other.
         self.is_inside.swap(true, Ordering::SeqCst);
     }
 
@@ -42,7 +43,7 @@ impl Flag {
         self.is_inside.store(false, Ordering::Release);
     }
 
-    /// Whether its thread may be inside MPI.
+    /// Whether the communicator's thread may be inside MPI.
     fn is_inside(&self) -> bool {
         self.is_inside.load(Ordering::SeqCst)
     }
@@ -55,35 +56,36 @@ impl Flag {
     }
 }
 
-impl Abort for Flag {
+impl Abort for AbortFlag {
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
-        // Whether this rank has anything under way or not, others have.
-        leave_unfinished();
+        // Other ranks may have pending operations even if this rank has none.
+        mark_unfinished();
         self.aborted.store(true, Ordering::SeqCst);
     }
 }
 
-/// A collective was left, by this rank or another: MPI may wait for those who were in it.
-pub(crate) fn leave_unfinished() {
+/// Records that this rank or another has left an operation pending: `MPI_Finalize` may wait for it for ever.
+pub(crate) fn mark_unfinished() {
     UNFINISHED.store(true, Ordering::Release);
 }
 
-/// Another communicator.
-pub(crate) fn watch(flag: &Arc<Flag>) {
+/// Registers the flag of a new communicator, for [`abort_all`].
+pub(crate) fn register(flag: &Arc<AbortFlag>) {
     let mut flags = sync::lock(&FLAGS);
     flags.retain(|flag| flag.strong_count() > 0);
     flags.push(Arc::downgrade(flag));
 }
 
-/// Ends what communicators of this process do, so that MPI can be finalised: none calls it any more. Says whether that is so.
-pub(crate) fn leave_all() -> bool {
+/// Aborts all communicators of this process, so that MPI can be finalised. Returns whether all threads have left MPI in
+/// time.
+pub(crate) fn abort_all() -> bool {
     let flags = std::mem::take(&mut *sync::lock(&FLAGS));
-    let flags: Vec<Arc<Flag>> = flags.iter().filter_map(Weak::upgrade).collect();
+    let flags: Vec<Arc<AbortFlag>> = flags.iter().filter_map(Weak::upgrade).collect();
     flags.iter().for_each(|flag| flag.abort(&"MPI is finalised".into()));
     let start = Instant::now();
     while flags.iter().any(|flag| flag.is_inside()) {
-        if start.elapsed() > LEAVE {
+        if start.elapsed() > LEAVE_GRACE {
             return false;
         }
         thread::sleep(Duration::from_millis(1));
@@ -91,7 +93,7 @@ pub(crate) fn leave_all() -> bool {
     true
 }
 
-/// Whether no collective was left.
+/// Whether no operation was left pending.
 pub(crate) fn is_finished() -> bool {
     !UNFINISHED.load(Ordering::Acquire)
 }

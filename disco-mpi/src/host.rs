@@ -1,5 +1,5 @@
-//! Ranks that a launcher has started, as workers to be: rank 0 is the controller's process, and invites the others to its
-//! sessions by letters, one after the other, until it ends.
+//! Ranks that a launcher has started. Rank 0 is the process of the controller. It invites the other ranks to its
+//! sessions, and tells them when it ends.
 
 #![allow(unsafe_code)]
 
@@ -17,43 +17,44 @@ use disco_core::{Error, Result};
 
 use crate::abi::Abi;
 use crate::connect;
-use crate::flag::{is_finished, leave_all, leave_unfinished};
+use crate::flag::{abort_all, is_finished, mark_unfinished};
+use crate::invitation::{MESSAGE_BYTES, Message, SessionInvitation};
 use crate::launcher;
-use crate::letter::{LETTER, Letter, Post};
 use crate::library::{self, Installed, Mpi};
-use crate::machine::{self, Machine, RECORD};
+use crate::machine::{self, Machine, RECORD_BYTES};
 
-/// The tag of letters.
-const TAG: c_int = 2;
-/// Looks at the letter box before a rank that is idle sleeps, and how long.
-const LOOKS: u32 = 1000;
-const NAP: Duration = Duration::from_millis(1);
-/// How long ranks may take to say which machine they are on.
-const LOCATE: Duration = Duration::from_secs(30);
-/// How long finalising may take after something went wrong.
-const FINALIZE: Duration = Duration::from_secs(5);
-/// And where nothing is known to have gone wrong: a rank that is gone, or can't be reached, keeps the others from it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Tag of the messages from rank 0.
+const INVITATION_TAG: c_int = 2;
+/// Polls of a request before an idle rank sleeps between polls.
+const POLLS_BEFORE_SLEEP: u32 = 1000;
+/// Interval of the later polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Limit for the exchange of the ranks' machines.
+const LOCATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long `MPI_Finalize` may take after an operation was left pending, which it may wait for for ever.
+const UNFINISHED_FINALIZE_GRACE: Duration = Duration::from_secs(5);
+/// How long `MPI_Finalize` may take otherwise. It does not return if a rank has died or can't be reached.
+const FINALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// This process, once it has looked.
+/// This process as a rank; set by [`Host::enter`].
 static HOST: OnceLock<Result<Option<Host>>> = OnceLock::new();
 
 /// This process as a rank of MPI's world.
 pub struct Host {
     rank: usize,
     size: usize,
-    /// Which its children are not.
+    /// The process id. A forked child has another one and must not finalise MPI.
     process: u32,
-    /// Each rank's.
+    /// The machine of each rank.
     machines: Vec<Machine>,
     world: &'static dyn World,
 }
 
-/// MPI's world, whatever the ABI.
+/// MPI's world, independent of the ABI.
 trait World: Send + Sync {
-    /// Says whether MPI took it in time.
-    fn send(&self, to: usize, letter: [u8; LETTER], limit: Duration) -> Result<bool>;
-    fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()>;
+    /// Sends a message. Returns whether MPI has sent it within `limit`.
+    fn send(&self, to: usize, message: [u8; MESSAGE_BYTES], limit: Duration) -> Result<bool>;
+    fn receive(&self, message: &mut [u8; MESSAGE_BYTES]) -> Result<()>;
     fn finalize(&self) -> Result<()>;
     /// Whether MPI is not finalised yet.
     fn is_live(&self) -> bool;
@@ -61,17 +62,19 @@ trait World: Send + Sync {
 
 struct Launched<A: Abi> {
     mpi: &'static Installed<A>,
-    /// For letters alone.
+    /// For messages from rank 0 only.
     comm: A::Handle,
 }
 
 impl Host {
-    /// This process as a rank, if a launcher has started it as one of several; none otherwise. Initialises MPI, if the program
-    /// has not, and then finalises it when rank 0's process ends; if the program has, its own `MPI_Finalize` on rank 0
-    /// sends the other ranks home.
+    /// This process as a rank, if a launcher has started it as one of several; none otherwise.
+    ///
+    /// If the program has not initialised MPI, this function does, and MPI is finalised when the process of rank 0
+    /// ends. If the program has initialised MPI, its own `MPI_Finalize` on rank 0 tells the other ranks that rank 0
+    /// ends.
     ///
     /// # Errors
-    /// There is no MPI, or its own.
+    /// No MPI library was found; errors of MPI.
     pub fn enter() -> Result<Option<&'static Self>> {
         HOST.get_or_init(|| match launcher::is_launched() {
             false => Ok(None),
@@ -92,107 +95,115 @@ impl Host {
         self.size
     }
 
-    /// What a rank is called: its number and the name of its machine.
+    /// The name of a rank in texts: its number and the name of its machine.
     pub fn name(&self, rank: usize) -> String {
         let machine = self.machines.get(rank).map_or("", Machine::name);
         format!("rank {rank} on {machine}")
     }
 
-    /// On how many machines the first ranks are, if each has an equal share of them, one after the other; else as many as there
-    /// are ranks. Containers count as machines of their own where processes of one can't reach those of the other.
+    /// The number of machines of the first `ranks` ranks, if each machine has an equal number of consecutive ranks;
+    /// otherwise the number of ranks. Containers count as separate machines if their processes can't reach each other.
     pub fn machines(&self, ranks: usize) -> usize {
         machine::count(&self.machines[..ranks.min(self.size)])
     }
 
-    /// Sends another rank a letter. Rank 0 calls this.
+    /// Sends an invitation to another rank. Rank 0 calls this.
     ///
     /// # Errors
-    /// It is too long; there is no such rank; MPI does not take it in time; MPI's own.
-    pub fn send(&self, rank: usize, letter: Letter, limit: Duration) -> Result<()> {
+    /// The text is too long; the rank does not exist; MPI does not send the message within `limit`; errors of MPI.
+    pub fn send(&self, rank: usize, message: SessionInvitation, limit: Duration) -> Result<()> {
         if !(1..self.size).contains(&rank) {
-            return Err(Error::invalid(format!("mpi: rank {rank} of {} can't be sent a letter", self.size)));
+            return Err(Error::invalid(format!(
+                "mpi: no invitation can be sent to rank {rank}: the ranks are 1 to {}",
+                self.size - 1
+            )));
         }
-        self.post(rank, &Post::Letter(letter), limit)
+        self.send_message(rank, &Message::Invitation(message), limit)
     }
 
-    fn post(&self, rank: usize, post: &Post, limit: Duration) -> Result<()> {
-        match self.world.send(rank, post.write()?, limit)? {
+    fn send_message(&self, rank: usize, message: &Message, limit: Duration) -> Result<()> {
+        match self.world.send(rank, message.write()?, limit)? {
             true => Ok(()),
             false => {
                 let state = format!("MPI can't reach {}", self.name(rank));
-                Err(Error::Deadline { operation: "mpi: a letter to a rank".into(), after: limit, state })
+                Err(Error::Deadline { operation: "mpi: sending an invitation to a rank".into(), after: limit, state })
             }
         }
     }
 
-    /// The next letter of rank 0; none once it ends. Waits for ever: launchers end ranks whose rank 0 is gone.
+    /// Waits for the next invitation of rank 0; none once rank 0 ends. The wait has no limit, because the launcher ends
+    /// all ranks if rank 0 dies.
     ///
     /// # Errors
-    /// MPI's own; a letter that another version has written.
-    pub fn next_letter(&self) -> Result<Option<Letter>> {
-        let mut letter = [0; LETTER];
-        self.world.receive(&mut letter)?;
-        match Post::read(&letter)? {
-            Post::Letter(letter) => Ok(Some(letter)),
-            Post::End(is_finished) => {
+    /// Errors of MPI; a message of another version of the program.
+    pub fn next_invitation(&self) -> Result<Option<SessionInvitation>> {
+        let mut message = [0; MESSAGE_BYTES];
+        self.world.receive(&mut message)?;
+        match Message::read(&message)? {
+            Message::Invitation(message) => Ok(Some(message)),
+            Message::End(is_finished) => {
                 if !is_finished {
-                    leave_unfinished();
+                    mark_unfinished();
                 }
                 Ok(None)
             }
         }
     }
 
-    /// Finalises MPI, with all other ranks, after the last letter and before this rank's process ends. Where a collective
-    /// was left unfinished, MPI may wait for it for ever: it is left alone after 5 s, and the launcher may complain. Where none
-    /// was, a finalisation that takes 30 s ends the process.
+    /// Finalises MPI, together with all other ranks, after the last invitation and before the process of this rank
+    /// ends.
+    ///
+    /// If an operation was left pending, MPI may wait for it for ever: this function then returns after 5 s, and the
+    /// launcher may report an error. Otherwise a finalisation that takes 30 s ends the process.
     ///
     /// # Errors
-    /// MPI's own.
+    /// A worker thread does not leave MPI; errors of MPI.
     pub fn finish(&self) -> Result<()> {
-        if !leave_all() {
-            return Err(Error::state("mpi: a worker does not leave MPI, which is not finalised"));
+        if !abort_all() {
+            return Err(Error::state(
+                "mpi: MPI was not finalised, because a worker thread has not returned from MPI within 1s",
+            ));
         }
         if is_finished() {
-            // By this thread: MPI wants the one that has initialised it.
+            // MPI requires that the thread that has initialised it finalises it.
             let _watch = self.watch_finalisation();
             return self.world.finalize();
         }
-        let (world, (tell, told)) = (self.world, mpsc::channel());
-        thread::spawn(move || tell.send(world.finalize()));
-        told.recv_timeout(FINALIZE).unwrap_or(Ok(()))
+        let (world, (sender, receiver)) = (self.world, mpsc::channel());
+        thread::spawn(move || sender.send(world.finalize()));
+        receiver.recv_timeout(UNFINISHED_FINALIZE_GRACE).unwrap_or(Ok(()))
     }
 
-    /// Ends the process if what this returns is not dropped in time.
+    /// Starts a thread that ends the process unless the returned sender is dropped within [`FINALIZE_TIMEOUT`].
     fn watch_finalisation(&self) -> mpsc::Sender<()> {
         let (watch, watched) = mpsc::channel();
         let why = format!(
-            "disco: {}: MPI_Finalize does not come back within {PATIENCE:?}: a rank is gone, or can't be reached",
+            "disco: {}: MPI_Finalize has not returned within {FINALIZE_TIMEOUT:?}: a rank has died or can't be reached",
             self.name(self.rank)
         );
         let end = move || {
-            if watched.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Nobody may listen any more.
+            if watched.recv_timeout(FINALIZE_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // Standard error may be closed.
                 _ = writeln!(io::stderr(), "{why}");
-                // SAFETY: it may be called at any time; null are all streams.
+                // SAFETY: `fflush` may be called at any time; null means all streams.
                 unsafe { fflush(ptr::null_mut()) };
-                // SAFETY: it may be called at any time.
+                // SAFETY: `_exit` may be called at any time.
                 unsafe { _exit(1) };
             }
         };
         if let Err(error) = thread::Builder::new().name("disco-finalize".into()).spawn(end) {
-            tracing::warn!(%error, "nobody watches MPI_Finalize");
+            tracing::warn!(%error, "no thread could be started that limits the time of MPI_Finalize");
         }
         watch
     }
 
-    /// Sends the other ranks home.
+    /// Tells the other ranks that rank 0 ends.
     fn end(&self) -> Result<()> {
-        leave_all();
-        let (end, limit) = (Post::End(is_finished()), Instant::now() + FINALIZE);
+        abort_all();
+        let (end, limit) = (Message::End(is_finished()), Instant::now() + UNFINISHED_FINALIZE_GRACE);
         let left = || limit.saturating_duration_since(Instant::now());
-        // One that is gone keeps none of the others here.
-        (1..self.size).map(|rank| self.post(rank, &end, left())).fold(Ok(()), Result::and)
+        // All ranks are told, even if sending to one of them fails.
+        (1..self.size).map(|rank| self.send_message(rank, &end, left())).fold(Ok(()), Result::and)
     }
 }
 
@@ -202,23 +213,23 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// The end of rank 0's process, which has initialised MPI here. Nothing in it panics but the allocator.
+/// Called at the end of rank 0's process, if this crate has initialised MPI. Only a failed allocation can panic here.
 extern "C" fn at_exit() {
     let Some(Ok(Some(host))) = HOST.get() else { return };
     if host.process == process::id()
         && host.world.is_live()
         && let Err(error) = host.finish()
     {
-        tracing::warn!(%error, "MPI is not finalised");
+        tracing::warn!(%error, "MPI was not finalised");
     }
 }
 
-/// The beginning of `MPI_Finalize` on rank 0, whoever calls it.
+/// Called at the beginning of `MPI_Finalize` on rank 0.
 extern "C" fn at_finalize<H>(_: H, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
     if let Some(Ok(Some(host))) = HOST.get()
         && let Err(error) = host.end()
     {
-        tracing::warn!(%error, "ranks are not told that rank 0 ends");
+        tracing::warn!(%error, "not all ranks could be told that rank 0 ends");
     }
     0
 }
@@ -231,7 +242,7 @@ extern "C" fn not_copied<H>(
     _: *mut c_void,
     is_copied: *mut c_int,
 ) -> c_int {
-    // SAFETY: MPI asks for an answer here.
+    // SAFETY: MPI passes a pointer to an integer for the result.
     unsafe { is_copied.write(0) };
     0
 }
@@ -242,14 +253,14 @@ impl<A: Abi> Launched<A> {
         if is_ours {
             connect::init(mpi, launcher::ranks_here())?;
         }
-        let (rank, size) = mpi.place_in(mpi.constants.comm_world)?;
+        let (rank, size) = mpi.rank_and_size(mpi.constants.comm_world)?;
         if size == 1 && launcher::ranks() > 1 {
             if is_ours {
                 mpi.about.finalize()?;
             }
             return Err(Error::invalid(format!(
-                "mpi: a launcher has started {} ranks, of which {} sees none but this one: it is another MPI's launcher; that \
-                 of this one is {}. Or set DISCO_BACKEND to a backend without MPI",
+                "mpi: a launcher has started {} ranks, but {} sees only this one, so the launcher belongs to another MPI. Use \
+                 {}, or set DISCO_BACKEND to a backend without MPI",
                 launcher::ranks(),
                 mpi.about.name(),
                 mpi.about.launcher()
@@ -258,10 +269,10 @@ impl<A: Abi> Launched<A> {
         if size == 1 {
             return Ok(None);
         }
-        // Before a communicator is made, which can't be given up.
+        // Before a communicator is made, which can't be interrupted.
         let machines = Self::locate(mpi, size)?;
         let mut comm = mpi.constants.comm_null;
-        // SAFETY: all ranks have come here, and call this next.
+        // SAFETY: the world is valid. All ranks have taken part in `locate` and make this call next.
         let code = unsafe { (mpi.table.comm_dup)(mpi.constants.comm_world, &mut comm) };
         mpi.about.check("MPI_Comm_dup", code)?;
         mpi.return_errors(comm)?;
@@ -272,86 +283,88 @@ impl<A: Abi> Launched<A> {
         Ok(Some(Host { rank, size, process, machines, world }))
     }
 
-    /// Each rank's machine. All ranks call this first, over MPI's world, whose errors stay with whoever has initialised MPI.
+    /// Gathers the machines of all ranks over MPI's world. All ranks make this call first. The error handler of the
+    /// world stays as the program has set it.
     fn locate(mpi: &Installed<A>, size: usize) -> Result<Vec<Machine>> {
         let mut request = mpi.constants.request_null;
-        let (count, byte) = (RECORD as c_int, mpi.constants.byte);
-        // Kept, since nothing takes a collective back.
-        let (mine, all) = (Machine::this().write().to_vec().leak(), vec![0; size * RECORD].leak());
+        let (count, byte) = (RECORD_BYTES as c_int, mpi.constants.byte);
+        // Leaked, because a collective can't be cancelled: MPI may access the buffers after the timeout.
+        let (mine, all) = (Machine::this().write().to_vec().leak(), vec![0; size * RECORD_BYTES].leak());
         let (from, to, comm) = (mine.as_ptr().cast(), all.as_mut_ptr().cast(), mpi.constants.comm_world);
-        // SAFETY: both stay for ever, and nobody looks at them until the request is done, below.
+        // SAFETY: both buffers are leaked, and are not accessed here until the request is done, below.
         let code = unsafe { (mpi.table.iallgather)(from, count, byte, to, count, byte, comm, &mut request) };
         mpi.about.check("MPI_Iallgather", code)?;
-        match Self::wait(mpi, &mut request, Some(LOCATE))? {
-            true => Ok(all.chunks_exact(RECORD).map(Machine::read).collect()),
+        match Self::wait(mpi, &mut request, Some(LOCATE_TIMEOUT))? {
+            true => Ok(all.chunks_exact(RECORD_BYTES).map(Machine::read).collect()),
             false => {
                 let (operation, state) =
-                    ("mpi: finding which machines ranks are on", "some have not called disco::init()");
-                Err(Error::Deadline { operation: operation.into(), after: LOCATE, state: state.into() })
+                    ("mpi: exchanging the machines of the ranks", "some ranks have not called disco::init()");
+                Err(Error::Deadline { operation: operation.into(), after: LOCATE_TIMEOUT, state: state.into() })
             }
         }
     }
 
-    /// Sees to it that the other ranks hear of rank 0's end.
+    /// Registers functions that tell the other ranks when rank 0 ends.
     fn call_at_end(mpi: &Installed<A>, is_ours: bool) -> Result<()> {
         let (mut key, none) = (0, ptr::null_mut());
-        // SAFETY: both functions may be called whenever MPI does that.
+        // SAFETY: both functions have the types that MPI expects, and are valid for the life of the process.
         let code = unsafe { (mpi.table.comm_create_keyval)(not_copied, at_finalize, &mut key, none) };
         mpi.about.check("MPI_Comm_create_keyval", code)?;
-        // What MPI_Finalize frees before it does anything else.
-        // SAFETY: the key was made here.
+        // MPI_Finalize first frees the attributes of MPI_COMM_SELF, which calls `at_finalize`.
+        // SAFETY: the key was made above.
         let code = unsafe { (mpi.table.comm_set_attr)(mpi.constants.comm_self, key, none) };
         mpi.about.check("MPI_Comm_set_attr", code)?;
         if is_ours {
-            // SAFETY: the function may be called at the end of the process.
+            // SAFETY: `at_exit` has the type that `atexit` expects, and may be called at the end of the process.
             unsafe { atexit(at_exit) };
         }
         Ok(())
     }
 
-    /// Waits until a request is done, for at most so long. Says whether it is.
+    /// Waits until a request is done, for at most `limit`. Returns whether it is done.
     fn wait(mpi: &Installed<A>, request: &mut A::Handle, limit: Option<Duration>) -> Result<bool> {
-        let (start, mut looks) = (Instant::now(), 0);
+        let (start, mut polls) = (Instant::now(), 0);
         loop {
             let mut done = 0;
-            // SAFETY: the request was started, and what it touches stays until it is done.
+            // SAFETY: the request was started, and its buffers are valid until it is done.
             let code = unsafe { (mpi.table.test)(request, &mut done, mpi.status_ignore()) };
             mpi.about.check("MPI_Test", code)?;
             if done != 0 {
                 return Ok(true);
             }
-            looks += 1;
-            if looks > LOOKS {
+            polls += 1;
+            if polls > POLLS_BEFORE_SLEEP {
                 if limit.is_some_and(|limit| start.elapsed() >= limit) {
-                    leave_unfinished();
+                    mark_unfinished();
                     return Ok(false);
                 }
-                thread::sleep(NAP);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }
 }
 
 impl<A: Abi> World for Launched<A> {
-    fn send(&self, to: usize, letter: [u8; LETTER], limit: Duration) -> Result<bool> {
+    fn send(&self, to: usize, message: [u8; MESSAGE_BYTES], limit: Duration) -> Result<bool> {
         let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
-        let letter = ManuallyDrop::new(Box::new(letter));
-        let (data, bytes, byte) = (letter.as_ptr().cast(), LETTER as c_int, mpi.constants.byte);
-        // SAFETY: the letter stays until the request is done, which may be never.
-        let code = unsafe { (mpi.table.isend)(data, bytes, byte, to as c_int, TAG, self.comm, &mut request) };
+        let message = ManuallyDrop::new(Box::new(message));
+        let (data, bytes, byte) = (message.as_ptr().cast(), MESSAGE_BYTES as c_int, mpi.constants.byte);
+        // SAFETY: the message is freed only once the request is done, and leaked otherwise.
+        let code =
+            unsafe { (mpi.table.isend)(data, bytes, byte, to as c_int, INVITATION_TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Isend", code)?;
         let is_done = Self::wait(mpi, &mut request, Some(limit))?;
         if is_done {
-            drop(ManuallyDrop::into_inner(letter));
+            drop(ManuallyDrop::into_inner(message));
         }
         Ok(is_done)
     }
 
-    fn receive(&self, letter: &mut [u8; LETTER]) -> Result<()> {
+    fn receive(&self, message: &mut [u8; MESSAGE_BYTES]) -> Result<()> {
         let (mpi, mut request) = (self.mpi, self.mpi.constants.request_null);
-        let (data, bytes, byte) = (letter.as_mut_ptr().cast(), LETTER as c_int, mpi.constants.byte);
-        // SAFETY: the letter stays until the request is done, below.
-        let code = unsafe { (mpi.table.irecv)(data, bytes, byte, 0, TAG, self.comm, &mut request) };
+        let (data, bytes, byte) = (message.as_mut_ptr().cast(), MESSAGE_BYTES as c_int, mpi.constants.byte);
+        // SAFETY: the buffer outlives the request, which is waited for below without a limit.
+        let code = unsafe { (mpi.table.irecv)(data, bytes, byte, 0, INVITATION_TAG, self.comm, &mut request) };
         mpi.about.check("MPI_Irecv", code)?;
         Self::wait(mpi, &mut request, None).map(drop)
     }

@@ -1,22 +1,39 @@
-//! The backend `mpi`: host tensors over whatever MPI the machine has, found at run time.
+//! The backend `mpi`: host tensors over the MPI library of the machine, which is opened at run time.
 //!
-//! No headers, no `mpicc`: the library is opened when it is first asked for, its ABI is told by what it exports, and one
-//! communicator, generic over that ABI, serves Open MPI, the MPICH family and the standard ABI of MPI 5.
+//! The crate needs no headers and no `mpicc`. It opens the library at its first use and recognises the ABI by the
+//! exported symbols. One communicator, generic over the ABI, serves Open MPI, the MPICH family and the standard ABI of
+//! MPI 5.
 //!
 //! ```text
 //! backend        probe, rendezvous, connect
-//! library        the search; what the library is called, its version, initialisation, the text of its errors
+//! library        search for the library; its name, version, initialisation and error texts
 //! abi, table     handles and constants of three ABIs; the functions
-//! connect        ranks initialise MPI, meet, and make a communicator; pmi serves those without a launcher
-//! launcher       the command that starts ranks, and what a rank knows of it
-//! host           ranks of a launcher, invited to one session after the other: letter is what they are told, machine where they are
-//! communicator   one rank: waiting with deadline and abort, splitting; flag is what ends its waits
-//! collective     an operation as MPI's (raw: as the benchmark calls it), on spans of bytes
-//! reduction      of numbers that the library knows and of others, which go as wider numbers
+//! connect        ranks initialise MPI, meet, and make a communicator; `pmi`: process manager of ranks without a launcher
+//! launcher       the command that starts ranks, and its variables in the environment of a rank
+//! host           ranks that a launcher has started, which serve sessions: `invitation`, `machine`
+//! communicator   one rank: waits with deadline and abort (`flag`), splits
+//! collective     operations as calls of MPI, on byte ranges (`span`); `raw`: the same calls for the benchmark
+//! reduction      reductions of dtypes that the library supports, and of others in wider numbers (`numbers`)
 //! ```
 //!
-//! Ranks are processes: MPI has one in each. Every operation is non-blocking and polled, so that a peer that is gone is an
-//! error and not a hang; with `DISCO_MPI_BLOCKING=1` it blocks, and the launcher alone ends what hangs.
+//! Each rank is a process, because MPI has one rank in a process. Operations are non-blocking calls that the rank
+//! polls, so that a lost peer causes an error instead of a hang. With `DISCO_MPI_BLOCKING=1` they are blocking calls
+//! without deadline and abort, and only the launcher ends a hang.
+//!
+//! Programs select the backend by name. A missing library is an error that lists the tried paths:
+//!
+//! ```
+//! use disco_core::backend;
+//! use disco_mpi as _;
+//!
+//! match backend::find("mpi")?.probe() {
+//!     Ok(found) => println!("{} from {}", found.version, found.library),
+//!     Err(missing) => println!("{missing}"),
+//! }
+//! # Ok::<(), disco_core::Error>(())
+//! ```
+//!
+//! [`connect_comm`] makes a communicator of an `MPI_Comm` that the program already has.
 
 mod abi;
 mod backend;
@@ -25,8 +42,8 @@ mod communicator;
 mod connect;
 mod flag;
 mod host;
+mod invitation;
 mod launcher;
-mod letter;
 mod library;
 mod machine;
 mod numbers;
@@ -40,8 +57,8 @@ mod table;
 pub use backend::{BACKEND, Mpi};
 pub use connect::connect_comm;
 pub use host::Host;
+pub use invitation::{NodeInvitation, SessionInvitation};
 pub use launcher::{is_launched, launcher};
-pub use letter::{Joining, Letter};
 
 /// The name of the backend.
 pub(crate) const NAME: &str = "mpi";

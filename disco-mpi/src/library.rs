@@ -1,4 +1,4 @@
-//! Which MPI this process has: found once, and kept.
+//! The MPI library of this process, which is searched for once.
 
 #![allow(unsafe_code)]
 
@@ -13,33 +13,33 @@ use disco_dl::{Candidate, Library, python};
 
 use crate::NAME;
 use crate::abi::{Abi, Constants, Mpich, OpenMpi, Standard};
-use crate::numbers::Wrong;
+use crate::numbers::FaultyReductions;
 use crate::table::{Early, Table};
 
-/// Names the library, in place of the search.
-const VARIABLE: &str = "DISCO_MPI_LIBRARY";
-/// Room for any text of a library.
-const TEXT: usize = 8192;
+/// Path of the library, in place of the search.
+const LIBRARY_VARIABLE: &str = "DISCO_MPI_LIBRARY";
+/// Size of the buffers for texts of the library: the largest `MPI_MAX_LIBRARY_VERSION_STRING` of all ABIs.
+const MAX_TEXT_BYTES: usize = 8192;
 
 /// A library with its table and constants.
 pub(crate) struct Installed<A: Abi> {
     pub(crate) about: About,
     pub(crate) table: Table<A::Handle>,
     pub(crate) constants: Constants<A::Handle>,
-    wrong: OnceLock<Wrong>,
+    faulty: OnceLock<FaultyReductions>,
 }
 
-/// What is alike in all ABIs.
+/// The parts of a library that don't depend on the ABI.
 pub(crate) struct About {
-    /// Where it was loaded from.
+    /// The path of the library.
     library: String,
-    /// Its version, in its own words.
+    /// The text of `MPI_Get_library_version`.
     version: String,
     abi: &'static str,
     early: Early,
 }
 
-/// The library of this process, by its ABI.
+/// The library of this process, by ABI.
 #[derive(Debug)]
 pub(crate) enum Mpi {
     Mpich(Installed<Mpich>),
@@ -47,7 +47,7 @@ pub(crate) enum Mpi {
     Standard(Installed<Standard>),
 }
 
-/// An expression for the library of any ABI.
+/// Evaluates an expression for the library, whichever ABI it has.
 macro_rules! with {
     ($library:expr, $mpi:ident => $call:expr) => {
         match $library {
@@ -59,22 +59,22 @@ macro_rules! with {
 }
 pub(crate) use with;
 
-/// What MPI does with threads of a process that has initialised it.
+/// The thread support of an initialised MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// Only the thread that has initialised it may call.
+    /// Only the thread that has initialised MPI may call it.
     One,
-    /// Any, one at a time.
+    /// Any thread may call MPI, one at a time.
     Serialized,
-    /// Any.
+    /// Any threads may call MPI at the same time.
     Multiple,
 }
 
 impl Mpi {
-    /// The library, which is searched for once.
+    /// The library of this process. The first call searches for it.
     ///
     /// # Errors
-    /// Every path that was tried, and why it would not do.
+    /// No library was found; with all tried paths and the reason why each failed.
     pub(crate) fn get() -> Result<&'static Self, Unavailable> {
         static FOUND: OnceLock<Result<Mpi, Unavailable>> = OnceLock::new();
         FOUND.get_or_init(|| disco_dl::find("MPI", candidates(), Self::accept)).as_ref().map_err(Clone::clone)
@@ -84,9 +84,9 @@ impl Mpi {
         if library.address(c"MPI_Init_thread").is_none() {
             return Err("there is no MPI in it".to_owned());
         }
-        // SAFETY: these are MPI's functions, whose arguments are the same in every ABI.
+        // SAFETY: the table has the signatures of these functions, which are equal in all ABIs.
         let early = unsafe { Early::resolve(&library) }?;
-        let version = early.library_version().ok_or("MPI_Get_library_version says nothing")?;
+        let version = early.library_version().ok_or("MPI_Get_library_version failed")?;
         let file = library.file(c"MPI_Init_thread").map(|file| file.display().to_string());
         let name = file.unwrap_or_else(|| library.name().to_owned());
         let about = |abi| About { library: name.clone(), version: version.clone(), abi, early };
@@ -106,33 +106,34 @@ impl Mpi {
 
 impl<A: Abi> Installed<A> {
     fn new(library: &Library, about: About) -> Result<Self, String> {
-        // SAFETY: these are MPI's functions, with handles of its ABI.
+        // SAFETY: the table has the signatures of these functions, with the handles of this ABI.
         let table = unsafe { Table::resolve(library) }?;
         let constants = A::constants(library, &about.version)?;
-        Ok(Self { about, table, constants, wrong: OnceLock::new() })
+        Ok(Self { about, table, constants, faulty: OnceLock::new() })
     }
 
-    /// What it computes wrongly, found out once, after its initialisation.
-    pub(crate) fn wrong(&self) -> Result<Wrong> {
-        if let Some(wrong) = self.wrong.get() {
-            return Ok(*wrong);
+    /// The reductions that the library computes wrongly. The first call tests them; MPI must be initialised.
+    pub(crate) fn faulty_reductions(&self) -> Result<FaultyReductions> {
+        if let Some(faulty) = self.faulty.get() {
+            return Ok(*faulty);
         }
-        let wrong = Wrong::find(|dtype, reduction, from, to| {
+        let faulty = FaultyReductions::find(|dtype, reduction, from, to| {
             let Some((number, function)) = self.constants.reduction(dtype, reduction) else { return Ok(()) };
             let count = (from.len() / dtype.size()) as c_int;
             let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
-            // SAFETY: both have so many elements.
+            // SAFETY: both buffers have `count` elements of the datatype.
             self.about
                 .check("MPI_Reduce_local", unsafe { (self.table.reduce_local)(from, to, count, number, function) })
         })?;
-        Ok(*self.wrong.get_or_init(|| wrong))
+        Ok(*self.faulty.get_or_init(|| faulty))
     }
 }
 
-/// The override alone; or what is in this process already, what the launcher's environment implies, all others, and those of
-/// Python's environments.
+/// The candidates in the order of the search: only the path of the variable if it is set; otherwise a library that is
+/// already in this process, the library that fits the launcher's environment, other well-known names, and libraries of
+/// Python environments.
 fn candidates() -> Vec<Candidate> {
-    if let Some(file) = Variable::read(VARIABLE).path() {
+    if let Some(file) = Variable::read(LIBRARY_VARIABLE).path() {
         return vec![Candidate::file(file)];
     }
     let mut names = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi.so"];
@@ -144,32 +145,32 @@ fn candidates() -> Vec<Candidate> {
     std::iter::once(Candidate::Process).chain(files.map(Candidate::File)).collect()
 }
 
-/// MPICH's own library has this function, too, and says that it has no such ABI.
+/// Whether a library has the standard ABI. MPICH's own library exports the function too, but returns no version.
 fn is_standard(library: &Library) -> bool {
-    // SAFETY: it takes two pointers to numbers, which it fills.
+    // SAFETY: the function takes two pointers to integers and writes to them.
     let function: Option<unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
         unsafe { library.function(c"MPI_Abi_get_version") };
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: both numbers are there; it may be called before initialisation.
+    // SAFETY: both pointers are valid; the function may be called before the initialisation.
     function.is_some_and(|function| unsafe { function(&mut major, &mut minor) } == 0) && major > 0
 }
 
 impl Early {
     fn library_version(&self) -> Option<String> {
-        let mut text = [0; TEXT];
+        let mut text = [0; MAX_TEXT_BYTES];
         let mut length = 0;
-        // SAFETY: no library's text is longer.
+        // SAFETY: the buffer is at least as large as `MPI_MAX_LIBRARY_VERSION_STRING` of all ABIs.
         let code = unsafe { (self.get_library_version)(text.as_mut_ptr(), &mut length) };
         (code == 0).then(|| string(&text))
     }
 }
 
 impl About {
-    /// For users.
+    /// The library as a probe, for users.
     pub(crate) fn probe(&self) -> Probe {
         let version = self.version.lines().next().unwrap_or_default().trim().to_owned();
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both numbers are there; it may be called before initialisation.
+        // SAFETY: both pointers are valid; the function may be called before the initialisation.
         _ = unsafe { (self.early.get_version)(&mut major, &mut minor) };
         let details = vec![
             ("ABI".to_owned(), self.abi.to_owned()),
@@ -179,12 +180,12 @@ impl About {
         Probe::new(&*self.library, version).with_details(details)
     }
 
-    /// Where it was loaded from.
+    /// The path of the library.
     pub(crate) fn library(&self) -> &str {
         &self.library
     }
 
-    /// What the first line of its version says.
+    /// The first line of the library's version.
     pub(crate) fn name(&self) -> &str {
         self.version.lines().next().unwrap_or_default().trim()
     }
@@ -193,39 +194,42 @@ impl About {
         self.abi == OpenMpi::NAME || self.version.starts_with("Open MPI")
     }
 
-    /// The command that starts its ranks.
+    /// The command that starts ranks of this library, for texts.
     pub(crate) fn launcher(&self) -> &'static str {
         if self.is_open_mpi() { "Open MPI's mpirun" } else { "mpiexec (Hydra), or Disco itself" }
     }
 
-    /// Whether a rank asks a process manager by PMI-1, which this crate can be.
+    /// Whether ranks connect to a process manager with PMI-1, which this crate implements.
     pub(crate) fn speaks_pmi(&self) -> bool {
         !self.is_open_mpi()
     }
 
-    /// Whether somebody in this process has initialised it.
+    /// Whether MPI is initialised in this process.
+    ///
+    /// # Errors
+    /// MPI is finalised, or fails.
     pub(crate) fn is_initialized(&self) -> Result<bool> {
         let (mut initialized, mut finalized) = (0, 0);
-        // SAFETY: both may be called at any time.
+        // SAFETY: the function may be called at any time.
         self.check("MPI_Initialized", unsafe { (self.early.initialized)(&mut initialized) })?;
-        // SAFETY: as above.
+        // SAFETY: the function may be called at any time.
         self.check("MPI_Finalized", unsafe { (self.early.finalized)(&mut finalized) })?;
         match finalized {
             0 => Ok(initialized != 0),
-            _ => Err(Error::state("mpi: MPI is finalised in this process, and can't be initialised again")),
+            _ => Err(Error::state("mpi: MPI is finalised in this process and can't be initialised again")),
         }
     }
 
-    /// Initialises it, to be called from any thread.
+    /// Initialises MPI with thread support `multiple`. The caller has checked that MPI is not initialised.
     pub(crate) fn init(&self, multiple: c_int) -> Result<()> {
         let mut provided = 0;
-        // SAFETY: MPI may be initialised without arguments, once, which the caller has looked for.
+        // SAFETY: null arguments are permitted, and the caller has checked that MPI is not initialised.
         let code =
             unsafe { (self.early.init_thread)(std::ptr::null_mut(), std::ptr::null_mut(), multiple, &mut provided) };
         self.check("MPI_Init_thread", code)
     }
 
-    /// What threads may do.
+    /// The thread support of MPI, from the ABI's constants of two levels.
     pub(crate) fn threads(&self, serialized: c_int, multiple: c_int) -> Result<Threads> {
         let mut provided = 0;
         // SAFETY: MPI is initialised.
@@ -237,13 +241,13 @@ impl About {
         })
     }
 
-    /// Ends it.
+    /// Finalises MPI.
     pub(crate) fn finalize(&self) -> Result<()> {
-        // SAFETY: MPI is initialised and not finalised, and nobody uses it any more.
+        // SAFETY: MPI is initialised and not finalised, and no thread of this process calls it any more.
         self.check("MPI_Finalize", unsafe { (self.early.finalize)() })
     }
 
-    /// Its error, if a function returned one.
+    /// Converts the code that `function` has returned to a result.
     #[inline]
     pub(crate) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
         if code == 0 { Ok(()) } else { Err(self.error(function, code)) }
@@ -251,16 +255,16 @@ impl About {
 
     #[cold]
     fn error(&self, function: &'static str, code: c_int) -> Error {
-        let mut text = [0; TEXT];
+        let mut text = [0; MAX_TEXT_BYTES];
         let mut length = 0;
-        // SAFETY: no library's text is longer.
+        // SAFETY: the buffer is at least as large as `MPI_MAX_ERROR_STRING` of all ABIs.
         let known = unsafe { (self.early.error_string)(code, text.as_mut_ptr(), &mut length) } == 0;
-        let message = if known { string(&text) } else { "an error that it has no text for".to_owned() };
+        let message = if known { string(&text) } else { "the library has no text for this code".to_owned() };
         Error::Library { backend: NAME, function, code: code.into(), message }
     }
 }
 
-fn string(text: &[c_char; TEXT]) -> String {
+fn string(text: &[c_char; MAX_TEXT_BYTES]) -> String {
     let bytes: Vec<u8> = text.iter().map(|byte| byte.cast_unsigned()).collect();
     let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
     text.to_string_lossy().trim_end().to_owned()

@@ -1,15 +1,15 @@
-//! Which ranks can meet without a network.
+//! Machines of ranks: ranks of one machine can communicate without a network.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// Bytes of what each rank says of its machine: what tells it from others, and its name.
-pub(crate) const RECORD: usize = ID + NAME;
-const ID: usize = 8;
-/// No name is longer.
-const NAME: usize = 64;
+/// Size of an encoded machine: its id and its name.
+pub(crate) const RECORD_BYTES: usize = ID_BYTES + NAME_BYTES;
+const ID_BYTES: usize = 8;
+/// Longest name of a machine in bytes; the limit of Linux.
+const NAME_BYTES: usize = 64;
 
-/// A machine, or a container that is as good as one.
+/// A machine, or a container that is isolated like one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     id: u64,
@@ -17,8 +17,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This one. Sockets without a file are those of a network namespace, and processes see those of their own namespace
-    /// alone; virtual machines that were copied while they ran have one boot between them, but names of their own.
+    /// The machine of this process.
+    ///
+    /// The id is a hash of the boot id, the namespaces and the name. The network namespace counts because abstract
+    /// sockets belong to it, and the pid namespace because processes see only processes of their own one. The name
+    /// distinguishes virtual machines that were cloned while they ran and so have the same boot id.
     pub(crate) fn this() -> Self {
         let mut hasher = DefaultHasher::new();
         fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().hash(&mut hasher);
@@ -30,27 +33,27 @@ impl Machine {
         Self { id: hasher.finish(), name }
     }
 
-    /// Its name, for users.
+    /// The name, for users.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn write(&self) -> [u8; RECORD] {
-        let mut record = [0; RECORD];
-        record[..ID].copy_from_slice(&self.id.to_le_bytes());
-        let name = &self.name.as_bytes()[..self.name.len().min(NAME)];
-        record[ID..ID + name.len()].copy_from_slice(name);
+    pub(crate) fn write(&self) -> [u8; RECORD_BYTES] {
+        let mut record = [0; RECORD_BYTES];
+        record[..ID_BYTES].copy_from_slice(&self.id.to_le_bytes());
+        let name = &self.name.as_bytes()[..self.name.len().min(NAME_BYTES)];
+        record[ID_BYTES..ID_BYTES + name.len()].copy_from_slice(name);
         record
     }
 
     pub(crate) fn read(record: &[u8]) -> Self {
-        let (id, name) = record.split_at(ID.min(record.len()));
+        let (id, name) = record.split_at(ID_BYTES.min(record.len()));
         let id = id.try_into().map_or(0, u64::from_le_bytes);
         Self { id, name: String::from_utf8_lossy(name).trim_end_matches('\0').to_owned() }
     }
 }
 
-/// How many machines ranks are on, if each has as many, one after the other; else each rank counts as one.
+/// The number of machines, if each has an equal number of consecutive ranks; otherwise the number of ranks.
 pub(crate) fn count(machines: &[Machine]) -> usize {
     let runs: Vec<&[Machine]> = machines.chunk_by(|a, b| a.id == b.id).collect();
     let is_even = runs.iter().all(|run| run.len() == runs[0].len());
@@ -63,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_itself_on_every_rank() {
+    fn a_machine_is_decoded_as_it_was_encoded() {
         let here = Machine::this();
         assert_eq!(Machine::read(&here.write()), Machine::this());
         let long = Machine { id: 7, name: "a".repeat(100) };
@@ -71,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_with_equal_shares_are_counted() {
+    fn machines_with_equal_numbers_of_consecutive_ranks_are_counted() {
         let on = |ids: &[u64]| {
             let machines = ids.iter().map(|id| Machine { id: *id, name: String::new() });
             count(&machines.collect::<Vec<_>>())

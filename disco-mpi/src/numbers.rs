@@ -1,56 +1,59 @@
-//! What MPI can't compute with, in numbers that it can: halves and eighths in f32, averages of integers in i64.
+//! Conversions for reductions that MPI does not support: 8-bit and 16-bit floats are reduced as f32, averages of
+//! integers as i64.
 //!
-//! Sums of widened numbers are rounded once, and averages of integers are exact and truncate toward zero: those of 64 bits are
-//! summed as two halves of 32.
+//! Sums of floats are rounded once, after the reduction. Averages of integers are exact and truncate toward zero:
+//! 64-bit integers are summed as two halves of 32 bits.
 
 use disco_core::{DType, Reduction};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// How the elements of a reduction go through MPI.
+/// The form in which elements are passed to MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As they are.
+    /// Unchanged.
     Native,
-    /// Each as so many numbers of this dtype.
+    /// Each element as this many numbers of this dtype.
     Wide(DType, usize),
 }
 
-/// Which reductions of integers a library computes wrongly. Open MPI 5.0.11 does not wrap sums of 8 and 16 bits around, on
-/// processors with AVX (100i8 + 100i8 = 127); Debian's MPICH 4.0.2 compares unsigned numbers as if they were signed.
+/// A set of reductions of integers that a library computes wrongly. On processors with AVX, Open MPI 5.0.11 saturates
+/// sums of 8 and 16 bits instead of wrapping (100i8 + 100i8 = 127). Debian's MPICH 4.0.2 compares unsigned integers as
+/// signed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wrong(u128);
+pub(crate) struct FaultyReductions(u128);
 
-impl Wrong {
-    /// Looks at examples. `reduce` is the library's: it reduces elements to others in place.
+impl FaultyReductions {
+    /// Finds the faulty reductions by example. `reduce` calls the library: it reduces the first elements into the
+    /// second ones.
     ///
     /// # Errors
-    /// Those of `reduce`.
+    /// Errors of `reduce`.
     pub(crate) fn find<E>(
         mut reduce: impl FnMut(DType, Reduction, &[u8], &mut [u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let mut wrong = Self::default();
+        let mut faulty = Self::default();
         for dtype in DType::all().filter(|dtype| !dtype.is_float() && *dtype != DType::Bool) {
             let (a, b) = (examples(dtype, 1), examples(dtype, 2));
             for reduction in Reduction::ALL.into_iter().filter(|reduction| has_wider(dtype, *reduction)) {
                 let mut result = b.clone();
                 reduce(dtype, reduction, &a, &mut result)?;
                 let elements = a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size()));
-                let expected: Vec<u8> = elements.flat_map(|(a, b)| computed(dtype, reduction, a, b)).collect();
+                let expected: Vec<u8> = elements.flat_map(|(a, b)| expected_element(dtype, reduction, a, b)).collect();
                 if result != expected {
-                    wrong.0 |= Self::bit(dtype, reduction);
+                    faulty.0 |= Self::bit(dtype, reduction);
                 }
             }
         }
-        Ok(wrong)
+        Ok(faulty)
     }
 
-    /// As bytes, and back.
+    /// The set as bytes, for [`FaultyReductions::any`].
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0.to_ne_bytes()
     }
 
-    /// What any of several libraries computes wrongly.
+    /// The union of the encoded sets in `all`.
     pub(crate) fn any(all: &[u8]) -> Self {
         Self(all.as_chunks().0.iter().fold(0, |any, bytes| any | u128::from_ne_bytes(*bytes)))
     }
@@ -64,7 +67,8 @@ impl Wrong {
     }
 }
 
-/// Whether wider numbers give the right result: those of 64 bits have none, but unsigned ones can be compared as signed ones.
+/// Whether a reduction can be computed in wider numbers. There are none for 64 bits, but unsigned 64-bit integers can
+/// be mapped to signed ones for comparisons.
 fn has_wider(dtype: DType, reduction: Reduction) -> bool {
     match dtype {
         DType::I64 => false,
@@ -73,7 +77,7 @@ fn has_wider(dtype: DType, reduction: Reduction) -> bool {
     }
 }
 
-/// As many elements as vector units take at once, of any size and sign. Those of two seeds have nothing to do with each other.
+/// Pseudo-random elements of all magnitudes and signs: enough of them to fill a vector register.
 fn examples(dtype: DType, seed: u64) -> Vec<u8> {
     let word = |index: u64| {
         let word = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -82,8 +86,8 @@ fn examples(dtype: DType, seed: u64) -> Vec<u8> {
     (0..128).flat_map(|index| word(index)[..dtype.size()].to_vec()).collect()
 }
 
-/// One element, reduced as integers of this size are here.
-fn computed(dtype: DType, reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8> {
+/// The expected result of reducing two elements.
+fn expected_element(dtype: DType, reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8> {
     let (a, b) = (number(dtype, a), number(dtype, b));
     let result = match reduction {
         Reduction::Prod => a.wrapping_mul(b),
@@ -106,9 +110,9 @@ fn is_signed(dtype: DType) -> bool {
 }
 
 /// The form of a reduction.
-pub(crate) fn form(dtype: DType, reduction: Reduction, wrong: Wrong) -> Form {
+pub(crate) fn form(dtype: DType, reduction: Reduction, faulty: FaultyReductions) -> Form {
     match dtype {
-        dtype if wrong.has(dtype, reduction) => Form::Wide(DType::I64, 1),
+        dtype if faulty.has(dtype, reduction) => Form::Wide(DType::I64, 1),
         DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => Form::Wide(DType::F32, 1),
         DType::I64 | DType::U64 if reduction == Reduction::Avg => Form::Wide(DType::I64, 2),
         dtype if reduction == Reduction::Avg && !dtype.is_float() => Form::Wide(DType::I64, 1),
@@ -116,10 +120,11 @@ pub(crate) fn form(dtype: DType, reduction: Reduction, wrong: Wrong) -> Form {
     }
 }
 
-/// Writes elements as wider numbers, so many for each. One number for an unsigned one of 64 bits keeps its order, not its value.
+/// Converts each element to `numbers` wider numbers. With one number, a `u64` becomes an `i64` with the same order but
+/// another value.
 pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
     match dtype {
-        DType::U64 if numbers == 1 => each::<8, 8>(from, to, flipped),
+        DType::U64 if numbers == 1 => each::<8, 8>(from, to, flip_sign),
         DType::F16 => each::<2, 4>(from, to, |bytes| f16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
         DType::BF16 => each::<2, 4>(from, to, |bytes| bf16::from_ne_bytes(bytes).to_f32().to_ne_bytes()),
         DType::F8E4M3 => each::<1, 4>(from, to, |[bits]| F8E4M3::from_bits(bits).to_f32().to_ne_bytes()),
@@ -130,24 +135,24 @@ pub(crate) fn widen(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8]) {
         DType::U16 => each::<2, 8>(from, to, |bytes| i64::from(u16::from_ne_bytes(bytes)).to_ne_bytes()),
         DType::I32 => each::<4, 8>(from, to, |bytes| i64::from(i32::from_ne_bytes(bytes)).to_ne_bytes()),
         DType::U32 => each::<4, 8>(from, to, |bytes| i64::from(u32::from_ne_bytes(bytes)).to_ne_bytes()),
-        DType::I64 => each::<8, 16>(from, to, |bytes| halves(i64::from_ne_bytes(bytes).into())),
-        DType::U64 => each::<8, 16>(from, to, |bytes| halves(u64::from_ne_bytes(bytes).into())),
-        // Never asked for: see `form`.
+        DType::I64 => each::<8, 16>(from, to, |bytes| split_halves(i64::from_ne_bytes(bytes).into())),
+        DType::U64 => each::<8, 16>(from, to, |bytes| split_halves(u64::from_ne_bytes(bytes).into())),
+        // `form` does not widen other dtypes.
         _ => {}
     }
 }
 
-/// Writes results back as elements; averages are over `ranks`.
+/// Converts results back to elements, and divides them by `ranks` for an average.
 pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], ranks: Option<usize>) {
     let float = |bytes: [u8; 4]| f32::from_ne_bytes(bytes) / ranks.unwrap_or(1) as f32;
     let int = |bytes: [u8; 8]| i64::from_ne_bytes(bytes) / ranks.unwrap_or(1) as i64;
-    let wide = |bytes: [u8; 16]| whole(bytes) / ranks.unwrap_or(1) as i128;
+    let wide = |bytes: [u8; 16]| join_halves(bytes) / ranks.unwrap_or(1) as i128;
     match dtype {
-        DType::U64 if numbers == 1 => each::<8, 8>(from, to, flipped),
+        DType::U64 if numbers == 1 => each::<8, 8>(from, to, flip_sign),
         DType::F16 => each::<4, 2>(from, to, |bytes| f16::from_f32(float(bytes)).to_ne_bytes()),
         DType::BF16 => each::<4, 2>(from, to, |bytes| bf16::from_f32(float(bytes)).to_ne_bytes()),
         DType::F8E4M3 => each::<4, 1>(from, to, |bytes| [F8E4M3::from_f32(float(bytes)).to_bits()]),
-        DType::F8E5M2 => each::<4, 1>(from, to, |bytes| [eighth(float(bytes))]),
+        DType::F8E5M2 => each::<4, 1>(from, to, |bytes| [to_f8e5m2(float(bytes))]),
         DType::I8 | DType::U8 => each::<8, 1>(from, to, |bytes| (int(bytes) as u8).to_ne_bytes()),
         DType::I16 | DType::U16 => each::<8, 2>(from, to, |bytes| (int(bytes) as u16).to_ne_bytes()),
         DType::I32 | DType::U32 => each::<8, 4>(from, to, |bytes| (int(bytes) as u32).to_ne_bytes()),
@@ -156,7 +161,7 @@ pub(crate) fn narrow(dtype: DType, numbers: usize, from: &[u8], to: &mut [u8], r
     }
 }
 
-/// Makes averages of sums that MPI has computed.
+/// Divides sums that MPI has computed by `ranks`.
 pub(crate) fn divide(dtype: DType, sums: &mut [u8], ranks: usize) {
     match dtype {
         DType::F32 => sums.as_chunks_mut().0.iter_mut().for_each(|bytes: &mut [u8; 4]| {
@@ -169,8 +174,8 @@ pub(crate) fn divide(dtype: DType, sums: &mut [u8], ranks: usize) {
     }
 }
 
-/// float8's own conversion knows no infinity.
-fn eighth(value: f32) -> u8 {
+/// Converts with infinity, which the conversion of the crate `float8` saturates.
+fn to_f8e5m2(value: f32) -> u8 {
     match value {
         f32::INFINITY => 0x7c,
         f32::NEG_INFINITY => 0xfc,
@@ -184,13 +189,13 @@ fn each<const N: usize, const M: usize>(from: &[u8], to: &mut [u8], convert: imp
     }
 }
 
-/// What is in the order of signed numbers as this is in that of unsigned ones, and the other way round.
-fn flipped(bytes: [u8; 8]) -> [u8; 8] {
+/// Flips the highest bit, which maps the order of `u64` to the order of `i64`, and back.
+fn flip_sign(bytes: [u8; 8]) -> [u8; 8] {
     (u64::from_ne_bytes(bytes) ^ 1 << 63).to_ne_bytes()
 }
 
-/// The upper and the lower 32 bits, so that sums of each fit 64.
-fn halves(value: i128) -> [u8; 16] {
+/// The upper and the lower 32 bits as 64-bit integers, whose sums don't overflow.
+fn split_halves(value: i128) -> [u8; 16] {
     let (upper, lower) = ((value >> 32) as i64, (value & 0xffff_ffff) as i64);
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&upper.to_ne_bytes());
@@ -198,7 +203,7 @@ fn halves(value: i128) -> [u8; 16] {
     bytes
 }
 
-fn whole(bytes: [u8; 16]) -> i128 {
+fn join_halves(bytes: [u8; 16]) -> i128 {
     let half = |at: usize| i64::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]));
     (i128::from(half(0)) << 32) + i128::from(half(8))
 }
@@ -211,8 +216,8 @@ mod tests {
     fn averages_of_64_bits_are_exact() {
         let values = [i64::MIN, i64::MAX, -1, 0, 7];
         for value in values {
-            let bytes = halves(value.into());
-            assert_eq!(whole(bytes), i128::from(value));
+            let bytes = split_halves(value.into());
+            assert_eq!(join_halves(bytes), i128::from(value));
         }
         let bytes = [i64::MIN; 1].map(i64::to_ne_bytes).concat();
         let mut wide = [0; 16];
@@ -226,15 +231,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_widened_comes_back() {
-        let wrong = Wrong::find(library(|_, _, _, _| Some(0))).unwrap();
+    fn narrow_inverts_widen() {
+        let faulty = FaultyReductions::find(library(|_, _, _, _| Some(0))).unwrap();
         for (dtype, reduction) in DType::all().flat_map(|dtype| [(dtype, Reduction::Avg), (dtype, Reduction::Min)]) {
-            let Form::Wide(wide, numbers) = form(dtype, reduction, wrong) else { continue };
-            // Which has no average.
+            let Form::Wide(wide, numbers) = form(dtype, reduction, faulty) else { continue };
+            // Bool has no average.
             if dtype == DType::Bool {
                 continue;
             }
-            // No pattern is a NaN's, which may change.
+            // None of the patterns is a NaN, whose bits may change.
             let bytes: Vec<u8> = (0..10 * dtype.size()).map(|at| (at * 7 % 100) as u8).collect();
             let mut widened = vec![0; bytes.len() / dtype.size() * wide.size() * numbers];
             widen(dtype, numbers, &bytes, &mut widened);
@@ -244,7 +249,7 @@ mod tests {
         }
     }
 
-    /// A library that computes as this crate does, unless `other` has another result for an element.
+    /// A library that computes the expected results, unless `other` returns another one.
     fn library(
         other: impl Fn(DType, Reduction, i128, i128) -> Option<i128>,
     ) -> impl FnMut(DType, Reduction, &[u8], &mut [u8]) -> Result<(), ()> {
@@ -252,24 +257,24 @@ mod tests {
             for (a, b) in from.chunks_exact(dtype.size()).zip(to.chunks_exact_mut(dtype.size())) {
                 let other = other(dtype, reduction, number(dtype, a), number(dtype, b));
                 let other = other.map(|other| other.to_le_bytes()[..dtype.size()].to_vec());
-                b.copy_from_slice(&other.unwrap_or_else(|| computed(dtype, reduction, a, b)));
+                b.copy_from_slice(&other.unwrap_or_else(|| expected_element(dtype, reduction, a, b)));
             }
             Ok(())
         }
     }
 
-    /// The reductions of integers that go as wider numbers.
-    fn wide(wrong: Wrong) -> Vec<(DType, Reduction)> {
+    /// The reductions of integers that are computed in wider numbers.
+    fn wide(faulty: FaultyReductions) -> Vec<(DType, Reduction)> {
         let integers = DType::all().filter(|dtype| !dtype.is_float() && *dtype != DType::Bool);
         let reductions = [Reduction::Sum, Reduction::Prod, Reduction::Min, Reduction::Max];
         let all = integers.flat_map(|dtype| reductions.map(|reduction| (dtype, reduction)));
-        all.filter(|(dtype, reduction)| form(*dtype, *reduction, wrong) != Form::Native).collect()
+        all.filter(|(dtype, reduction)| form(*dtype, *reduction, faulty) != Form::Native).collect()
     }
 
     #[test]
-    fn what_a_library_gets_wrong_is_found() {
-        assert_eq!(wide(Wrong::find(library(|_, _, _, _| None)).unwrap()), []);
-        // As MPICH 4.0.2 of Debian.
+    fn faulty_reductions_are_found_and_computed_in_wider_numbers() {
+        assert_eq!(wide(FaultyReductions::find(library(|_, _, _, _| None)).unwrap()), []);
+        // Like MPICH 4.0.2 of Debian.
         let compares_as_signed = |dtype: DType, reduction, a: i128, b: i128| {
             let bits = 8 * dtype.size();
             let signed = |number: i128| if number >> (bits - 1) == 1 { number - (1 << bits) } else { number };
@@ -282,8 +287,8 @@ mod tests {
         };
         let unsigned = [DType::U8, DType::U16, DType::U32, DType::U64];
         let orders = |dtype| [(dtype, Reduction::Min), (dtype, Reduction::Max)];
-        assert_eq!(wide(Wrong::find(library(compares_as_signed)).unwrap()), unsigned.map(orders).concat());
-        // As Open MPI 5.0.11 on processors with AVX.
+        assert_eq!(wide(FaultyReductions::find(library(compares_as_signed)).unwrap()), unsigned.map(orders).concat());
+        // Like Open MPI 5.0.11 on processors with AVX.
         let saturates = |dtype: DType, reduction, a: i128, b: i128| {
             let bits = 8 * dtype.size();
             let least = if is_signed(dtype) { -1 << (bits - 1) } else { 0 };
@@ -291,13 +296,13 @@ mod tests {
             small.then(|| (a + b).clamp(least, least + (1 << bits) - 1))
         };
         let small = [DType::I8, DType::U8, DType::I16, DType::U16].map(|dtype| (dtype, Reduction::Sum));
-        assert_eq!(wide(Wrong::find(library(saturates)).unwrap()), small);
+        assert_eq!(wide(FaultyReductions::find(library(saturates)).unwrap()), small);
     }
 
     #[test]
     fn unsigned_numbers_of_64_bits_keep_their_order() {
         let mut numbers = [0, 1, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX];
-        let wide = |number: &u64| i64::from_ne_bytes(flipped(number.to_ne_bytes()));
+        let wide = |number: &u64| i64::from_ne_bytes(flip_sign(number.to_ne_bytes()));
         numbers.sort_unstable_by_key(wide);
         assert!(numbers.is_sorted());
     }

@@ -1,7 +1,7 @@
-//! A process manager for ranks without a launcher: as much of PMI-1 as MPICH and Intel MPI ask for.
+//! A process manager for ranks without a launcher: the part of PMI-1 that MPICH and Intel MPI use.
 //!
-//! Each rank has a socket, on which it asks in lines of `key=value` words, `cmd` first, and is answered in the same way. What
-//! ranks put under a key, others get after a barrier.
+//! Each rank has a socket for requests and answers. Both are lines of `key=value` words that begin with `cmd`. Ranks
+//! put values under keys, and get the values of other ranks after a barrier.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -12,13 +12,14 @@ use std::thread;
 
 use rustix::event::{self, PollFd, PollFlags};
 
-/// The longest line that is taken.
-const LINE: usize = 64 << 10;
+/// The longest accepted line.
+const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Serves so many ranks from a thread of its own, until the last has closed its end. These are their ends, by rank.
+/// Serves `ranks` ranks on a new thread, until all have closed their sockets. Returns the sockets of the ranks, in rank
+/// order.
 ///
 /// # Errors
-/// The system refuses sockets or a thread.
+/// The system can't create the sockets or the thread.
 pub(crate) fn serve(ranks: usize) -> io::Result<Vec<OwnedFd>> {
     let pairs: Vec<_> = (0..ranks).map(|_| UnixStream::pair()).collect::<io::Result<_>>()?;
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
@@ -38,13 +39,13 @@ pub(crate) fn serve(ranks: usize) -> io::Result<Vec<OwnedFd>> {
 struct Manager {
     clients: Vec<Client>,
     values: HashMap<String, String>,
-    /// Of the key-value space.
+    /// Name of the key-value space.
     name: String,
 }
 
 struct Client {
     socket: UnixStream,
-    /// The beginning of a line.
+    /// Received bytes of an incomplete line.
     unread: Vec<u8>,
     is_in_barrier: bool,
     is_open: bool,
@@ -55,14 +56,14 @@ impl Manager {
     fn run(mut self) {
         while self.clients.iter().any(|client| client.is_open) {
             for index in self.wait() {
-                // A rank that is gone, or that speaks another language, is no longer served.
+                // A rank that has ended, or that sends an invalid request, is no longer served.
                 if let Err(error) = self.listen(index) {
                     let client = &mut self.clients[index];
                     client.is_open = false;
-                    // Nor does it wait for answers.
+                    // The shutdown ends the rank's wait for an answer.
                     _ = client.socket.shutdown(Shutdown::Both);
                     if error.kind() != io::ErrorKind::UnexpectedEof {
-                        tracing::warn!(rank = index, %error, "a rank of MPI asks its process manager for what it has not");
+                        tracing::warn!(rank = index, %error, "a rank of MPI has sent an unsupported PMI request");
                     }
                     self.end_barrier_without(index);
                 }
@@ -70,12 +71,12 @@ impl Manager {
         }
     }
 
-    /// Waits until some have something to say.
+    /// Waits until some clients have sent bytes, and returns their indices.
     fn wait(&self) -> Vec<usize> {
         let open: Vec<usize> = (0..self.clients.len()).filter(|&index| self.clients[index].is_open).collect();
         let mut polled: Vec<_> =
             open.iter().map(|&index| PollFd::new(&self.clients[index].socket, PollFlags::IN)).collect();
-        // A signal ends it early, as it may.
+        // An error is ignored: a signal ends the poll early, and the caller polls again.
         _ = event::poll(&mut polled, None);
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         open.iter().copied().zip(ready).filter_map(|(index, ready)| ready.then_some(index)).collect()
@@ -86,7 +87,7 @@ impl Manager {
         let mut chunk = [0; 4096];
         let count = client.socket.read(&mut chunk)?;
         client.unread.extend_from_slice(&chunk[..count]);
-        if count == 0 || client.unread.len() > LINE {
+        if count == 0 || client.unread.len() > MAX_LINE_BYTES {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         while let Some(end) = self.clients[index].unread.iter().position(|byte| *byte == b'\n') {
@@ -122,21 +123,22 @@ impl Manager {
                 self.clients[index].has_finalized = true;
                 "cmd=finalize_ack rc=0".to_owned()
             }
-            // Abort, and what nobody asks for.
+            // Aborts and unknown requests.
             _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, line.to_owned())),
         };
-        self.clients[index].say(&answer)
+        self.clients[index].send(&answer)
     }
 
     fn get(&self, key: &str) -> Option<String> {
         match key {
-            // One host has all ranks.
+            // All ranks are on one host.
             "PMI_process_mapping" => Some(format!("(vector,(0,1,{}))", self.clients.len())),
             key => self.values.get(key).cloned(),
         }
     }
 
-    /// Lets nobody wait in a barrier that a rank will not come to.
+    /// Disconnects the ranks in a barrier after a rank has ended without finalising, because the barrier can't
+    /// complete.
     fn end_barrier_without(&mut self, index: usize) {
         if !self.clients[index].has_finalized {
             for client in self.clients.iter().filter(|client| client.is_in_barrier) {
@@ -145,13 +147,13 @@ impl Manager {
         }
     }
 
-    /// Lets all go on once all have come.
+    /// Answers all ranks once all are in the barrier.
     fn end_barrier(&mut self) -> io::Result<()> {
         if self.clients.iter().all(|client| client.is_in_barrier) {
             for client in &mut self.clients {
                 client.is_in_barrier = false;
-                // Whoever is gone by now shows when it is listened to.
-                _ = client.say("cmd=barrier_out rc=0");
+                // An error is ignored: the next read from this client reports that the rank has ended.
+                _ = client.send("cmd=barrier_out rc=0");
             }
         }
         Ok(())
@@ -159,7 +161,7 @@ impl Manager {
 }
 
 impl Client {
-    fn say(&mut self, line: &str) -> io::Result<()> {
+    fn send(&mut self, line: &str) -> io::Result<()> {
         self.socket.write_all(format!("{line}\n").as_bytes())
     }
 }
@@ -172,17 +174,17 @@ mod tests {
 
     fn ask(socket: &UnixStream, line: &str) -> String {
         (&*socket).write_all(format!("{line}\n").as_bytes()).unwrap();
-        hear(socket)
+        receive(socket)
     }
 
-    fn hear(socket: &UnixStream) -> String {
+    fn receive(socket: &UnixStream) -> String {
         let mut line = String::new();
         BufReader::with_capacity(1, socket).read_line(&mut line).unwrap();
         line
     }
 
     #[test]
-    fn ranks_get_what_others_have_put_after_a_barrier() {
+    fn ranks_get_the_values_of_other_ranks_after_a_barrier() {
         let [a, b] = serve(2).unwrap().into_iter().map(UnixStream::from).collect::<Vec<_>>().try_into().unwrap();
         assert_eq!(
             ask(&a, "cmd=init pmi_version=1 pmi_subversion=1"),
@@ -192,14 +194,14 @@ mod tests {
         assert_eq!(ask(&a, "cmd=put kvsname=k key=card-0 value=shm id=7"), "cmd=put_result rc=0 msg=success\n");
         (&a).write_all(b"cmd=barrier_in\n").unwrap();
         assert_eq!(ask(&b, "cmd=barrier_in"), "cmd=barrier_out rc=0\n");
-        assert_eq!(hear(&a), "cmd=barrier_out rc=0\n");
+        assert_eq!(receive(&a), "cmd=barrier_out rc=0\n");
         assert_eq!(ask(&b, "cmd=get kvsname=k key=card-0"), "cmd=get_result rc=0 msg=success value=shm id=7\n");
         assert_eq!(ask(&b, "cmd=get kvsname=k key=card-9"), "cmd=get_result rc=-1 msg=key_not_found value=unknown\n");
         assert_eq!(
             ask(&b, "cmd=get key=PMI_process_mapping"),
             "cmd=get_result rc=0 msg=success value=(vector,(0,1,2))\n"
         );
-        // Nonsense ends one client, not the other.
+        // An invalid request disconnects its client only.
         (&a).write_all(b"what?\n").unwrap();
         assert_eq!(ask(&b, "cmd=finalize"), "cmd=finalize_ack rc=0\n");
     }

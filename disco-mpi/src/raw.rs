@@ -1,4 +1,4 @@
-//! MPI's own functions on its whole world, with nothing of this crate in between: what the benchmark compares with.
+//! Direct calls of MPI on its whole world, as the baseline of the benchmark.
 
 #![allow(unsafe_code)]
 
@@ -9,30 +9,30 @@ use disco_core::{DType, Result};
 use crate::abi::{Abi, Constants};
 use crate::library::{self, Installed, Mpi};
 
-/// What is called.
-#[allow(clippy::exhaustive_enums, reason = "for the benchmark alone")]
+/// A call of MPI.
+#[allow(clippy::exhaustive_enums, reason = "only the benchmark uses it")]
 #[derive(Clone, Copy, Debug)]
 pub enum Call {
-    /// Sums of f32.
+    /// All-reduce: the sum of f32.
     AllReduce,
-    /// Of bytes, from this rank.
+    /// Broadcast of bytes from this rank.
     Broadcast(usize),
-    /// Of bytes, among so many ranks.
+    /// All-to-all of bytes among this number of ranks.
     AllToAll(usize),
-    /// Of bytes, to this rank.
+    /// Send of bytes to this rank.
     Send(usize),
-    /// Of bytes, from this rank.
+    /// Receive of bytes from this rank.
     Recv(usize),
 }
 
-/// Calls a function of the library on two tensors of `bytes` bytes each: the blocking one, or the other, which is looked at
-/// until it is done. Sends are from `src`, broadcasts and receives to `dst`.
+/// Calls a function of MPI on two buffers of `bytes` bytes each. The call is blocking, or non-blocking and polled until
+/// it is done. Sends read `src`; broadcasts and receives write to `dst`.
 ///
 /// # Safety
-/// MPI is initialised; both tensors have so many bytes.
+/// MPI is initialised, and both buffers have `bytes` bytes.
 ///
 /// # Errors
-/// There is no MPI; its own.
+/// No MPI library was found; errors of MPI.
 pub unsafe fn call(call: Call, is_blocking: bool, src: *const u8, dst: *mut u8, bytes: usize) -> Result<()> {
     let tensors = (src.cast(), dst.cast(), bytes);
     library::with!(Mpi::get()?, mpi => mpi.call(call, is_blocking, tensors))
@@ -52,8 +52,8 @@ impl<A: Abi> Installed<A> {
         let (count, floats) = (bytes as c_int, (bytes / 4) as c_int);
         let block = if let Call::AllToAll(ranks) = call { (bytes / ranks) as c_int } else { 0 };
         let status = self.status_ignore();
-        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one of them")]
-        // SAFETY: as the caller promises.
+        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one of them runs")]
+        // SAFETY: the caller guarantees that MPI is initialised and that both buffers have `bytes` bytes.
         let code = unsafe {
             match (call, is_blocking) {
                 (Call::AllReduce, true) => (table.allreduce)(src, dst, floats, float, sum, comm),
@@ -71,7 +71,7 @@ impl<A: Abi> Installed<A> {
         self.about.check("MPI", code)?;
         let mut done = c_int::from(is_blocking);
         while done == 0 {
-            // SAFETY: the request was started; its tensors stay until it is done.
+            // SAFETY: the request was started, and its buffers outlive it.
             let code = unsafe { (table.test)(request, &mut done, status) };
             self.about.check("MPI_Test", code)?;
         }

@@ -1,4 +1,4 @@
-//! Reductions, of numbers that MPI knows and of others.
+//! Reductions, of dtypes that MPI supports and of others.
 
 #![allow(unsafe_code)]
 
@@ -9,64 +9,79 @@ use disco_core::{DType, Error, Op, Reduction, Result};
 
 use crate::NAME;
 use crate::abi::Abi;
-use crate::communicator::{Communicator, OWN, call};
+use crate::communicator::{COLLECTIVE_TAG, Communicator, call};
 use crate::numbers::{self, Form};
-use crate::span::{LIMIT, Span};
+use crate::span::{MAX_COUNT, Span};
 
-/// The most ranks that reduce-scatter by messages between all pairs. Measured with f32 on 2 processors, 2 ranks, µs at 16 KiB,
-/// 256 KiB and 4 MiB: Open MPI 5.0.11 3.9, 22, 536 (its own 8.9, 58, 1210), MPICH 5.0.2 5.5, 41, 764 (10, 57, 862), Intel MPI
-/// 2021.18 3.5, 27, 617 (4.3, 52, 832). With 4 ranks both are about as fast; with many, messages are too many.
-const PAIRS: usize = 8;
-/// Bytes of a piece of these messages.
-const PIECE: usize = 256 << 10;
-/// Bytes of wider numbers at a time.
-const PIECE_WIDE: usize = 4 << 20;
-/// Who gets the result of a reduction.
+/// The most ranks that reduce-scatter with messages between all pairs. With more ranks the number of messages is too
+/// large.
+///
+/// Measured with f32 and 2 ranks on 2 processors, in µs at 16 KiB, 256 KiB and 4 MiB, with MPI's own reduce-scatter in
+/// parentheses: Open MPI 5.0.11 3.9, 22, 536 (8.9, 58, 1210); MPICH 5.0.2 5.5, 41, 764 (10, 57, 862); Intel MPI 2021.18
+/// 3.5, 27, 617 (4.3, 52, 832). With 4 ranks the times are about equal.
+const MAX_PAIRWISE_RANKS: usize = 8;
+/// Size of the pieces of these messages.
+const PAIRWISE_PIECE_BYTES: usize = 256 << 10;
+/// Size of the pieces of reductions in wider numbers.
+const WIDE_PIECE_BYTES: usize = 4 << 20;
+
+/// The ranks that get the result of a reduction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Goal {
+pub(crate) enum Destination {
+    /// All ranks get the whole result.
     All,
+    /// This rank gets the whole result.
     Root(usize),
-    /// Each a block.
+    /// Each rank gets a block.
     Blocks,
 }
 
 impl<A: Abi> Communicator<A> {
-    /// Reduces `src` to `dst`, which begin at the same place where that is done in place, and which is empty where this rank
-    /// gets nothing.
-    pub(crate) fn reduce(&mut self, op: &Op, reduction: Reduction, goal: Goal, src: Span, dst: Span) -> Result<()> {
+    /// Reduces `src` to `dst`. In place, both begin at the same address. `dst` is empty if this rank gets no result.
+    pub(crate) fn reduce(
+        &mut self,
+        op: &Op,
+        reduction: Reduction,
+        destination: Destination,
+        src: Span,
+        dst: Span,
+    ) -> Result<()> {
         let Some(dtype) = op.dtype() else { return Ok(()) };
         let size = self.ranks();
         let ranks = (reduction == Reduction::Avg).then_some(size);
         let is_in_place = src.data == dst.data;
-        match numbers::form(dtype, reduction, self.wrong) {
+        match numbers::form(dtype, reduction, self.faulty) {
             Form::Native => {
-                self.reduce_native(op, dtype, reduction, goal, (src, dst, is_in_place))?;
+                self.reduce_native(op, dtype, reduction, destination, (src, dst, is_in_place))?;
                 if let Some(ranks) = ranks {
-                    let result = if matches!(goal, Goal::Blocks) { src.bytes / size } else { dst.bytes };
+                    let result = if matches!(destination, Destination::Blocks) { src.bytes / size } else { dst.bytes };
                     numbers::divide(dtype, dst.part(0, result).bytes_mut(), ranks);
                 }
             }
-            Form::Wide(wide, numbers) => self.reduce_wide(op, (dtype, wide, numbers), reduction, goal, (src, dst))?,
+            Form::Wide(wide, numbers) => {
+                self.reduce_wide(op, (dtype, wide, numbers), reduction, destination, (src, dst))?
+            }
         }
         Ok(())
     }
 
-    /// The same, a piece at a time, with `numbers` of `wide` for each element.
+    /// Like [`Communicator::reduce`], with each element converted to `numbers` numbers of dtype `wide`, one piece after
+    /// another.
     fn reduce_wide(
         &mut self,
         op: &Op,
         (dtype, wide, numbers): (DType, DType, usize),
         reduction: Reduction,
-        goal: Goal,
+        destination: Destination,
         (src, dst): (Span, Span),
     ) -> Result<()> {
         let size = self.ranks();
         let ranks = (reduction == Reduction::Avg).then_some(size);
-        let blocks = if matches!(goal, Goal::Blocks) { size } else { 1 };
+        let blocks = if matches!(destination, Destination::Blocks) { size } else { 1 };
         let width = numbers * wide.size();
         let times = |bytes: usize| bytes / dtype.size() * width;
         let all = src.part(0, src.bytes / blocks);
-        let most = all.bytes.min((PIECE_WIDE / blocks / width).max(1) * dtype.size());
+        let most = all.bytes.min((WIDE_PIECE_BYTES / blocks / width).max(1) * dtype.size());
         let bytes = times(most) * blocks;
         let widened = Span { data: self.allocate(bytes), bytes };
         let kept = self.scratch.len();
@@ -76,7 +91,7 @@ impl<A: Abi> Communicator<A> {
                 let elements = src.block(block, blocks).part(index * most, piece.bytes);
                 numbers::widen(dtype, numbers, elements.bytes(), widened.block(block, blocks).bytes_mut());
             }
-            self.reduce_native(op, wide, reduction, goal, (widened, widened, true))?;
+            self.reduce_native(op, wide, reduction, destination, (widened, widened, true))?;
             self.scratch.truncate(kept);
             if dst.bytes > 0 {
                 let (sums, mut result) = (widened.part(0, times(piece.bytes)), dst.part(index * most, piece.bytes));
@@ -86,13 +101,13 @@ impl<A: Abi> Communicator<A> {
         Ok(())
     }
 
-    /// The same for numbers that MPI knows.
+    /// Like [`Communicator::reduce`], for a dtype that MPI supports.
     fn reduce_native(
         &mut self,
         op: &Op,
         dtype: DType,
         reduction: Reduction,
-        goal: Goal,
+        destination: Destination,
         (src, dst, is_in_place): (Span, Span, bool),
     ) -> Result<()> {
         let Some((number, function)) = self.mpi.constants.reduction(dtype, reduction) else {
@@ -100,10 +115,10 @@ impl<A: Abi> Communicator<A> {
             return Err(Error::Unsupported { backend: NAME, operation, dtype: Some(dtype) });
         };
         let (me, size, width) = (self.me(), self.ranks(), dtype.size());
-        let most = LIMIT * width;
+        let most = MAX_COUNT * width;
         let from = |span: Span| if is_in_place { self.in_place() } else { span.read() };
-        match goal {
-            Goal::All => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
+        match destination {
+            Destination::All => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
                 let (from, to) = (from(piece), dst.part(index * most, piece.bytes).write());
                 let count = (piece.bytes / width) as c_int;
                 call!(
@@ -115,7 +130,7 @@ impl<A: Abi> Communicator<A> {
                     (from, to, count, number, function)
                 )
             }),
-            Goal::Root(root) => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
+            Destination::Root(root) => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
                 let (from, to) = match me == root {
                     true => (from(piece), dst.part(index * most, piece.bytes).write()),
                     false => (piece.read(), ptr::null_mut()),
@@ -123,9 +138,10 @@ impl<A: Abi> Communicator<A> {
                 let (names, count) = (["MPI_Reduce", "MPI_Ireduce"], (piece.bytes / width) as c_int);
                 call!(self, op, names, reduce, ireduce, (from, to, count, number, function, root as c_int))
             }),
-            Goal::Blocks if size <= PAIRS || src.bytes > most => {
+            Destination::Blocks if size <= MAX_PAIRWISE_RANKS || src.bytes > most => {
                 let mine = src.block(me, size);
-                // In place, the first block is another rank's until it is sent.
+                // In place, the first block belongs to another rank until it is sent, so the result is made in block
+                // `me`.
                 let sum = if is_in_place { mine } else { dst };
                 if !is_in_place {
                     sum.copy(mine);
@@ -136,7 +152,7 @@ impl<A: Abi> Communicator<A> {
                 }
                 Ok(())
             }
-            Goal::Blocks => {
+            Destination::Blocks => {
                 let (from, to, count) = (from(src), dst.write(), (src.bytes / size / width) as c_int);
                 let names = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];
                 call!(self, op, names, reduce_scatter_block, ireduce_scatter_block, (from, to, count, number, function))
@@ -144,8 +160,8 @@ impl<A: Abi> Communicator<A> {
         }
     }
 
-    /// Reduces this rank's block of all ranks to `sum`, which has its own already: each piece of a block goes to its rank, which
-    /// computes.
+    /// Reduces this rank's block of all ranks to `sum`, which has this rank's own block already. Ranks send each piece
+    /// of a block to the rank of the block, which reduces it.
     fn sum_blocks(
         &mut self,
         op: &Op,
@@ -155,17 +171,17 @@ impl<A: Abi> Communicator<A> {
     ) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let peers = (1..size).map(|step| (me + step) % size);
-        let most = PIECE.min(sum.bytes);
+        let most = PAIRWISE_PIECE_BYTES.min(sum.bytes);
         let scratch = Span { data: self.allocate(most * (size - 1)), bytes: most * (size - 1) };
         for (index, piece) in sum.pieces(most).enumerate() {
             let parts = peers.clone().enumerate();
             let recvs: Vec<_> = parts.clone().map(|(at, peer)| (peer, scratch.part(at * most, piece.bytes))).collect();
             let theirs = |peer| src.block(peer, size).part(index * most, piece.bytes);
             let sends: Vec<_> = peers.clone().map(|peer| (peer, theirs(peer))).collect();
-            self.pass(op, &sends, &recvs, OWN)?;
+            self.pass(op, &sends, &recvs, COLLECTIVE_TAG)?;
             for (_, part) in recvs {
                 let count = (piece.bytes / width) as c_int;
-                // SAFETY: both have so many elements; they are this rank's.
+                // SAFETY: both spans have `count` elements, and belong to this rank.
                 let code =
                     unsafe { (self.mpi.table.reduce_local)(part.read(), piece.write(), count, number, function) };
                 self.mpi.about.check("MPI_Reduce_local", code)?;

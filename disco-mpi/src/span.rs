@@ -1,4 +1,4 @@
-//! Bytes of one rank that MPI reads or writes.
+//! Ranges of memory that MPI reads or writes.
 
 #![allow(unsafe_code)]
 
@@ -7,11 +7,11 @@ use std::ptr;
 
 use disco_core::Tensor;
 
-/// The most elements or bytes of one call, those of all ranks together: counts are C ints, and older libraries compute offsets
-/// with them.
-pub(crate) const LIMIT: usize = 1 << 30;
+/// The largest count of a call, in elements or bytes of all ranks together. Counts are C integers, and older libraries
+/// compute offsets with them.
+pub(crate) const MAX_COUNT: usize = 1 << 30;
 
-/// Bytes of this rank, inside tensors that are claimed or in its scratch memory, until the operation is over.
+/// A range of memory of this rank: inside a claimed tensor, or in scratch memory. It is valid until the operation ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) data: *mut u8,
@@ -25,7 +25,7 @@ impl Span {
         Self { data: tensor.data(), bytes: tensor.byte_len() }
     }
 
-    /// A part, which lies inside.
+    /// A part of the span, which the caller keeps in range.
     pub(crate) fn part(self, start: usize, bytes: usize) -> Self {
         debug_assert!(start + bytes <= self.bytes, "{start} + {bytes} of {self:?}");
         Self { data: self.data.wrapping_add(start), bytes }
@@ -36,7 +36,7 @@ impl Span {
         self.part(index * bytes, bytes)
     }
 
-    /// Pieces of at most so many bytes.
+    /// The pieces of at most `most` bytes each.
     pub(crate) fn pieces(self, most: usize) -> impl Iterator<Item = Self> {
         let mut start = 0;
         std::iter::from_fn(move || {
@@ -58,7 +58,7 @@ impl Span {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self.bytes {
             0 => &[],
-            // SAFETY: the bytes are this rank's, and nobody writes to them meanwhile.
+            // SAFETY: the span is valid until the operation ends, and its operation does not write to it meanwhile.
             bytes => unsafe { std::slice::from_raw_parts(self.data, bytes) },
         }
     }
@@ -66,14 +66,15 @@ impl Span {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self.bytes {
             0 => &mut [],
-            // SAFETY: the bytes are this rank's, and nobody else uses them meanwhile.
+            // SAFETY: the span is valid until the operation ends, and has no other reader or writer meanwhile.
             bytes => unsafe { std::slice::from_raw_parts_mut(self.data, bytes) },
         }
     }
 
-    /// Copies from bytes that may overlap, or be these.
+    /// Copies from a span that may overlap this one.
     pub(crate) fn copy(self, from: Self) {
-        // SAFETY: as in `bytes` and `bytes_mut`; both have as many.
+        // SAFETY: both spans are valid for the smaller of the two sizes until the operation ends, and this one has no
+        // other reader or writer meanwhile.
         unsafe { ptr::copy(from.data, self.data, self.bytes.min(from.bytes)) };
     }
 }

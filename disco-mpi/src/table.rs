@@ -1,4 +1,4 @@
-//! The functions of an MPI that are called, with handles of its ABI.
+//! The functions of MPI that this crate calls, with the handles of an ABI.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -6,15 +6,15 @@ use std::ffi::{c_char, c_int, c_void};
 type In = *const c_void;
 /// Memory that is written.
 type Out = *mut c_void;
-/// A status, or the address that stands for none.
+/// A status, or the address of `MPI_STATUS_IGNORE`.
 type Status = *mut c_void;
-/// What is called when a communicator with an attribute is duplicated.
+/// Callback when a communicator with an attribute is duplicated.
 type Copied<H> = extern "C" fn(H, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
-/// What is called when it is freed.
+/// Callback when an attribute is deleted.
 type Freed<H> = extern "C" fn(H, c_int, *mut c_void, *mut c_void) -> c_int;
 
 disco_dl::functions! {
-    /// What works before `MPI_Init`.
+    /// Functions that don't take handles.
     pub(crate) struct Early {
         get_library_version: c"MPI_Get_library_version"(*mut c_char, *mut c_int);
         get_version: c"MPI_Get_version"(*mut c_int, *mut c_int);
@@ -28,7 +28,7 @@ disco_dl::functions! {
 }
 
 disco_dl::functions! {
-    /// All others, whose arguments are handles `H`.
+    /// Functions that take handles `H`.
     pub(crate) struct Table<H> {
         comm_rank: c"MPI_Comm_rank"(H, *mut c_int);
         comm_size: c"MPI_Comm_size"(H, *mut c_int);

@@ -13,7 +13,7 @@ fn check(bytes: &[u8]) -> Result<(), WireError> {
     let again = decode_frame(1, written).expect("a frame that was written can be read");
     assert_eq!(again.freed(), frame.freed());
     assert_eq!(again.bytes().expect("it was written before"), written);
-    // Its texts for people can be formatted.
+    // The texts of a frame can be formatted.
     if let Command::CallPacked { args, .. } = frame.command() {
         args.iter().for_each(|arg| drop(arg.to_string()));
     }

@@ -54,8 +54,8 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Withdraw(7),
         Message::Abort { epoch: 1, cause: "another worker failed".into() },
         Message::Shutdown,
-        Message::Room { frames: 6, bytes: 700 },
-        Message::Handed { id: 7 },
+        Message::Credit { frames: 6, bytes: 700 },
+        Message::Descriptor { id: 7 },
         Message::Answer { id: 8, result: Ok(Value::None) },
         Message::Answer { id: 8, result: Err(Error::Aborted { cause: "why".into() }) },
         Message::Answer { id: 8, result: Err(Error::invalid("no such key")) },
@@ -79,7 +79,7 @@ fn seeds() -> Vec<Vec<u8>> {
         from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
         from(progress()),
     ]);
-    messages.extend(calls.map(|call| Message::Ask { id: 2, epoch: 3, call }));
+    messages.extend(calls.map(|call| Message::StoreRequest { id: 2, epoch: 3, call }));
     messages.extend(disco_fuzz::values().into_iter().map(|value| Message::Reply { seq: 4, reply: Ok(value) }));
     messages.iter().map(|message| message.encode().expect("a message of a seed can be written")).collect()
 }

@@ -1,5 +1,5 @@
-//! Names of devices, element types and reductions, as programs and command lines have them: one that is taken is printed as
-//! what reads the same.
+//! Names of devices, dtypes and reductions in programs and command lines: an accepted name is printed as a name that
+//! parses to the same value.
 
 #![no_main]
 

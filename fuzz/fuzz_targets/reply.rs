@@ -1,5 +1,5 @@
-//! Answers of workers, also as TVM's workers write them: a value or failure that is taken can be written, and is the same
-//! when it is read again.
+//! Replies of workers, also in the encoding of TVM's workers: a decoded value or failure can be encoded, and decodes to
+//! the same one.
 
 #![no_main]
 
@@ -9,9 +9,9 @@ use disco_core::channel::Reply;
 use disco_core::wire::{Packet, WireError, Writer, decode_reply, encode_reply};
 use disco_core::{Command, RegisterId, Value, WorkerId};
 
-/// Who answers.
+/// The worker of the replies.
 const WORKER: WorkerId = WorkerId::new(1);
-/// The command whose answer holds a value.
+/// The command whose reply has a value.
 const GET: Command = Command::DebugGet { register: RegisterId::new(5), worker: WORKER };
 
 disco_fuzz::target!(check, seeds);
@@ -49,11 +49,11 @@ fn seeds() -> Vec<Vec<u8>> {
     ours.chain(theirs.map(graph)).collect()
 }
 
-/// An answer of TVM's that we never write: a plain value or a short one as the root of a graph.
+/// A reply that TVM writes and Disco never does: a plain or short value as the root of an object graph.
 fn graph((kind, data): (&str, &str)) -> Vec<u8> {
     let text = format!(r#"{{"nodes":[{{"type":"None"}},{{"type":"{kind}","data":{data}}}],"root_index":1}}0"#);
     let (mut content, mut packet) = (Writer::default(), Writer::default());
-    // Code and number of arguments, then the command's number and a wrapped object.
+    // Code and number of arguments, then the number of the command and a wrapped object.
     [4, 2, 1].into_iter().for_each(|word| content.i32(word));
     content.i64(7);
     [187, 0].into_iter().for_each(|word| content.i32(word));

@@ -1,5 +1,5 @@
-//! The ring between processes while somebody writes to its memory what no end of it would: records are never longer than the
-//! ring, and as long as nobody has meddled, what is taken is what was sent.
+//! The ring between processes while a misbehaving process writes to its memory. Records are never longer than the ring.
+//! As long as only the writer and the readers have written to the memory, readers take the records that were sent.
 //!
 //! ```text
 //! input   u8 log2 of the ring's words, u8 readers, then steps:
@@ -53,9 +53,9 @@ struct Ring {
     /// Bytes of the longest record: all words but the two before it.
     most: usize,
     writer: Writer,
-    /// Each with what was sent to it.
+    /// Each reader, with the records that were sent to it.
     readers: Vec<(Reader, VecDeque<Vec<u8>>)>,
-    /// No step has written to the memory.
+    /// Whether no step has written to the memory directly.
     is_sound: bool,
     sent: u8,
 }

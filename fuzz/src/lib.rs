@@ -1,14 +1,15 @@
-//! What the fuzz targets share: how a target is made of a check and seeds, and values that seeds are made of.
+//! Shared code of the fuzz targets: the macro that makes a target from a check and seeds, and values for seeds.
 //!
-//! A target is a file in `fuzz_targets/` with
+//! A target consists of a `[[bin]]` in `Cargo.toml`, a row in `xtask/src/fuzzing.rs`, and a file in `fuzz_targets/`
+//! with
 //!
 //! ```text
-//! fn check(bytes: &[u8]) -> Result<(), E>   takes hostile bytes; an error refuses them, a panic is a finding
-//! fn seeds() -> Vec<Vec<u8>>                bytes that the check takes
+//! fn check(bytes: &[u8]) -> Result<(), E>   gets arbitrary bytes; an error refuses them, a panic is a bug
+//! fn seeds() -> Vec<Vec<u8>>                bytes that the check accepts
 //! disco_fuzz::target!(check, seeds);
 //! ```
 //!
-//! a `[[bin]]` in `Cargo.toml`, and a row in `xtask/src/fuzzing.rs`, which tells how all of them are run.
+//! `xtask/src/fuzzing.rs` documents how the targets are run.
 
 mod seeding;
 mod values;
@@ -18,8 +19,8 @@ pub use libfuzzer_sys;
 pub use seeding::Seeds;
 pub use values::{failure, values};
 
-/// Makes a fuzz target of `check` and `seeds`. Seeds are made by code, so that they are always of the present format: each is
-/// checked at the start, and one mutation of many starts over from one.
+/// Makes a fuzz target from `check` and `seeds`. Code makes the seeds, so that they always have the current format.
+/// Each seed is checked at the start, and one in 512 mutations starts again from a seed.
 #[macro_export]
 macro_rules! target {
     ($check:path, $seeds:path) => {
@@ -32,7 +33,7 @@ macro_rules! target {
                 }
             },
             |bytes: &[u8]| {
-                // Bytes may be refused.
+                // The check may refuse the bytes; only a panic is a bug.
                 _ = $check(bytes);
             }
         );

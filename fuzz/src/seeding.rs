@@ -1,25 +1,25 @@
-//! Well-formed bytes among the hostile ones.
+//! Seeds: well-formed inputs, from which the fuzzer starts again from time to time.
 
 use std::sync::LazyLock;
 
-/// One mutation in so many starts over from a seed.
+/// One in this number of mutations starts again from a seed.
 const RARELY: u32 = 512;
 
-/// The seeds of a target, made when they are first asked for.
+/// The seeds of a target, made at the first access.
 pub struct Seeds(LazyLock<Vec<Vec<u8>>>);
 
 impl Seeds {
-    /// Those that `make` makes.
+    /// The seeds that `make` returns.
     pub const fn new(make: fn() -> Vec<Vec<u8>>) -> Self {
         Self(LazyLock::new(make))
     }
 
-    /// All of them.
+    /// All seeds.
     pub fn all(&self) -> &[Vec<u8>] {
         &self.0
     }
 
-    /// Now and then puts a seed in place of `data`, and returns its length. `random` decides.
+    /// For one in 512 values of `random`, overwrites `data` with a seed that fits and returns its length.
     pub fn start_over(&self, data: &mut [u8], max_size: usize, random: u32) -> Option<usize> {
         if !random.is_multiple_of(RARELY) || self.0.is_empty() {
             return None;

@@ -1,9 +1,9 @@
-//! Values of every kind, and a failure.
+//! Values of every kind and a failure, for seeds.
 
 use disco_core::error::{ErrorKind, Failure, UserError};
 use disco_core::{DType, Device, DeviceKind, RegisterId, Shape, Tensor, Value, WorkerId};
 
-/// One value of each kind that goes over the wire, strings and bytes both short and long.
+/// A value of each kind that has an encoding, with short and long strings and bytes.
 pub fn values() -> Vec<Value> {
     let tensor = Tensor::from_slice(&[1.5f32, -2.0, 0.25], [3, 1]).expect("a tensor of three elements");
     vec![
@@ -23,7 +23,7 @@ pub fn values() -> Vec<Value> {
     ]
 }
 
-/// A worker's failure, with all its parts.
+/// A failure of a worker with all optional fields.
 pub fn failure() -> Failure {
     Failure {
         worker: WorkerId::new(3),

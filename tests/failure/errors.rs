@@ -137,7 +137,7 @@ fn the_collective_deadline_names_a_rank_that_never_entered() {
         let error = never_entered(check);
         assert!(error.contains("tests.barrier_without (command "), "{error}");
         assert!(error.contains("barrier: no end after 300ms: "), "{error}");
-        assert!(error.contains("rank 1 has not come"), "{error}");
+        assert!(error.contains("rank 1 has not arrived"), "{error}");
     }
 }
 

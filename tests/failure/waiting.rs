@@ -128,7 +128,7 @@ fn the_connect_deadline_names_workers_that_did_not_enter_init_ccl() {
             });
             text(block_on(session.init_ccl("local", &[])))
         });
-        assert!(error.contains("connect: no end after 200ms: rank 1 has not come"), "{error}");
+        assert!(error.contains("connect: no end after 200ms: rank 1 has not arrived"), "{error}");
         session.shutdown().await.unwrap();
     });
 }

@@ -187,7 +187,7 @@ fn assert_a_missing_rank_is_named() {
             let function = session.function(function).await.unwrap();
             session.call(&function, (1,)).await.unwrap();
             let error = text(session.sync_all().await);
-            assert!(error.contains("no end after 500ms: rank 1 has not come"), "{error}");
+            assert!(error.contains("no end after 500ms: rank 1 has not arrived"), "{error}");
         }
     });
     works_again(&session);
@@ -218,7 +218,7 @@ on_the_double!(a_call_that_does_not_return_ends_at_the_deadline, ["GPU_DOUBLE_FA
     block_on(session.init_ccl("nccl", &[])).unwrap();
     let error = text(block_on(sum(&session)));
     assert!(
-        error.contains("all_reduce f32 x 1") && error.contains(": no end after 500ms: all ranks have come"),
+        error.contains("all_reduce f32 x 1") && error.contains(": no end after 500ms: all ranks have arrived"),
         "{error}"
     );
     works_again(&session);

@@ -216,12 +216,12 @@ on_the_double!(
                 call(&session, "tests.graphs.launch_late", (0,)).await.unwrap();
             });
             let error = text(block_on(call(&session, "tests.graphs.launch_but", (1,))));
-            assert!(error.contains("no end after 500ms: rank 1 has not come"), "{backend}: {error}");
+            assert!(error.contains("no end after 500ms: rank 1 has not arrived"), "{backend}: {error}");
             block_on(session.recover()).unwrap();
             check_no_graph_is_left();
             let says = launch_says(&session);
             assert!(says.contains("launch of a graph: the communicator is broken since: "), "{backend}: {says}");
-            assert!(says.contains("no end after 500ms: rank 1 has not come"), "{backend}: {says}");
+            assert!(says.contains("no end after 500ms: rank 1 has not arrived"), "{backend}: {says}");
             works_again(&session);
             block_on(session.shutdown()).unwrap();
             check_nothing_is_left();

@@ -284,7 +284,7 @@ on_the_double!(
         let session = sharing(3);
         let error = text(block_on(call(&session, "tests.kernels.skip", ())));
         // The kernel's report or the attendance check names the rank, whichever is first.
-        let expected = "no end after 500ms: rank 1 has not come";
+        let expected = "no end after 500ms: rank 1 has not arrived";
         assert!(error.contains(expected) && error.contains("all_reduce"), "{error}");
         for _ in 0..2 {
             block_on(session.recover()).unwrap();

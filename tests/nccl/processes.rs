@@ -304,7 +304,7 @@ fn a_rank_that_dies_during_the_rendezvous_is_named() {
         let results = ranks("processes::miss_one", 3, &[(DIES, &at)]);
         for rank in [0, 2] {
             let (_, text) = &results[rank];
-            let why = format!("meet: no end after {:?}: rank 1 has not come", limit());
+            let why = format!("meet: no end after {:?}: rank 1 has not arrived", limit());
             assert!(text.contains(&why) && text.contains("1 passed"), "{at}: rank {rank}:\n{text}");
         }
         assert!(!results[1].1.contains("passed"), "{at}: {}", results[1].1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use disco::{
     Abort, Backend, Capabilities, Communicator, Error, Op, OpKind, Probe, Rank, Result, Store, Unavailable, World,
 };
-use disco_core::{Rendezvous, Seat};
+use disco_core::{ConnectParams, Rendezvous};
 
 /// The backend `by-store`.
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl Backend for ByStore {
         Rendezvous::new([])
     }
 
-    fn connect(&self, seat: Seat<'_>, _: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        let (store, size) = (seat.link.store(), seat.world.size());
-        Ok(Box::new(StoreCommunicator { rank: seat.rank, size, store, deadline: seat.deadline, done: 0 }))
+    fn connect(&self, params: ConnectParams<'_>, _: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        let (store, size) = (params.link.store(), params.world.size());
+        Ok(Box::new(StoreCommunicator { rank: params.rank, size, store, deadline: params.deadline, done: 0 }))
     }
 }
 

@@ -67,7 +67,7 @@ fn a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted() {
 fn a_stopped_node_is_lost_after_the_silence_limit() {
     let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)));
     let error = error_after_signal(&session, node.id().into(), Signal::STOP).to_string();
-    assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has said nothing for 500ms"), "{error}");
+    assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has sent nothing for 500ms"), "{error}");
     node.kill().unwrap();
     node.wait().unwrap();
 }
@@ -143,7 +143,7 @@ fn a_stopped_node_that_the_session_started_is_killed() {
     // Killed after the silence limit.
     let (session, pid) = start();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
-    assert!(error.ends_with("it has said nothing for 2s"), "{error}");
+    assert!(error.ends_with("it has sent nothing for 2s"), "{error}");
     wait_for_end_of(pid);
     block_on(session.shutdown()).unwrap();
     // Killed when the session is dropped before the silence limit.

@@ -267,12 +267,12 @@ fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
             session.call(&session.function("tests.barriers").await.unwrap(), (1, 3, 1000.0)).await.unwrap();
             proxy.stop_forwarding();
             let error = session.sync_all().await.unwrap_err().to_string();
-            assert!(error.starts_with("node 1 (") && error.ends_with("it has said nothing for 600ms"), "{error}");
+            assert!(error.starts_with("node 1 (") && error.ends_with("it has sent nothing for 600ms"), "{error}");
             session.shutdown().await.unwrap();
         });
         let told = complaint(node);
         let last = told.lines().next_back().unwrap();
-        assert!(last.starts_with("disco: the controller lost: it has said nothing for 600ms"), "{told}");
+        assert!(last.starts_with("disco: the controller lost: it has sent nothing for 600ms"), "{told}");
         programs::wait_for_end_of(pid);
     }
 }

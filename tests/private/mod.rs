@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use disco::{Backend, Builder, Communicator, Probe, Result, Session, Unavailable, World};
-use disco_conformance::{Harness, Wish};
+use disco_conformance::{Harness, SessionSpec};
 use disco_core::shared_memory::Arena;
-use disco_core::{Link, Seat, backend::Rendezvous};
+use disco_core::{ConnectParams, Link, backend::Rendezvous};
 
 /// The harness of the backend `local-private`.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ impl Harness for Private {
         [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
     }
 
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let builder = Builder::threads(wish.world.size()).groups(wish.world.groups()).check(wish.check);
-        Ok(Box::new(builder.collective_deadline(wish.collective_deadline).start()?))
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let builder = Builder::threads(spec.world.size()).groups(spec.world.groups()).check(spec.check);
+        Ok(Box::new(builder.collective_deadline(spec.collective_deadline).start()?))
     }
 
     fn is_exact(&self) -> bool {
@@ -59,8 +59,8 @@ impl Backend for LocalPrivate {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, mut seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        seat.link = Arc::new(Link::clone(&seat.link).in_arena(Arena::new(1)?));
-        disco_local::BACKEND.connect(seat, at)
+    fn connect(&self, mut params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        params.link = Arc::new(Link::clone(&params.link).in_arena(Arena::new(1)?));
+        disco_local::BACKEND.connect(params, at)
     }
 }

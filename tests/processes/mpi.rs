@@ -41,7 +41,7 @@ fn a_rank_killed_inside_a_collective_of_mpi_is_lost_with_its_signal() {
 
 fn a_rank_stopped_inside_a_collective_of_mpi_is_lost_after_the_silence_limit() {
     let Some(said) = end_of("STOP") else { return };
-    assert_eq!(said, "worker 2 lost: it has said nothing for 700ms\n");
+    assert_eq!(said, "worker 2 lost: it has sent nothing for 700ms\n");
 }
 
 fn a_rank_that_exits_without_finalizing_is_lost_with_its_status() {
@@ -51,7 +51,7 @@ fn a_rank_that_exits_without_finalizing_is_lost_with_its_status() {
 
 fn a_message_over_mpi_shorter_than_its_receive_is_an_error() {
     let Some(said) = end_of("short") else { return };
-    assert!(said.contains("recv: ranks disagree: rank 1 has sent 8 bytes, 16 are expected"), "{said}");
+    assert!(said.contains("recv: ranks disagree: rank 1 has sent 8 bytes, 16 bytes are expected"), "{said}");
 }
 
 fn all_ranks_end_when_the_program_exits_inside_a_collective() {

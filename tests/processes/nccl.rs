@@ -61,7 +61,7 @@ fn the_deadline_of_an_all_reduce_of_nccl_names_the_operation_and_a_stopped_rank(
     let said = end_of("stop");
     let [waited, killed] = said.lines().collect::<Vec<_>>().try_into().unwrap();
     assert!(waited.starts_with("worker 0: tests.nccl.reduce (") || waited.starts_with("worker 1: tests.nccl.reduce ("));
-    assert!(waited.ends_with("): all_reduce sum f32 x 4096: no end after 500ms: rank 2 has not come"), "{waited}");
+    assert!(waited.ends_with("): all_reduce sum f32 x 4096: no end after 500ms: rank 2 has not arrived"), "{waited}");
     assert!(killed.starts_with("not stopped after 500ms: worker 2 ("), "{killed}");
 }
 

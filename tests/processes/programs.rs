@@ -50,7 +50,9 @@ pub(crate) fn run() -> Option<ExitCode> {
         "garbage" => raw(b"\x08\0\0\0\0\0\0\0 nonsense"),
         "huge" => raw(&(1u64 << 60).to_le_bytes()),
         "silent" => raw(b""),
-        "ahead of its epoch" => misbehaving(Message::Ask { id: 1, epoch: 5, call: StoreCall::Get("key".into()) }),
+        "ahead of its epoch" => {
+            misbehaving(Message::StoreRequest { id: 1, epoch: 5, call: StoreCall::Get("key".into()) })
+        }
         "in another's name" => misbehaving(Message::Unshare(7 << 32)),
         "invited" => invited(),
         "listener" => listener(),

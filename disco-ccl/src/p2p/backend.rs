@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use disco_core::{Communicator, DeviceKind, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{Communicator, ConnectParams, DeviceKind, Probe, Rendezvous, Result, Unavailable, World};
 
 use super::shortcut::Vendor;
 
@@ -38,9 +38,9 @@ impl disco_core::Backend for Backend {
         self.inner.rendezvous(world)
     }
 
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        let deadline = seat.connect_deadline;
-        let mut comm = self.inner.library()?.connect(self.device_kind(), seat, at)?;
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        let deadline = params.connect_deadline;
+        let mut comm = self.inner.library()?.connect(self.device_kind(), params, at)?;
         comm.find_shortcut(self.vendor, deadline)?;
         Ok(Box::new(comm))
     }

@@ -369,14 +369,14 @@ mod tests {
         let deadline = Duration::from_millis(200);
         let met = ranks(3, 0..2, deadline, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank))));
         for met in met {
-            assert_eq!(met.unwrap_err().to_string(), "meet: no end after 200ms: rank 2 has not come");
+            assert_eq!(met.unwrap_err().to_string(), "meet: no end after 200ms: rank 2 has not arrived");
         }
         let met = ranks(3, 0..3, deadline, |rendezvous| {
             rendezvous.introduce(Ok(here(rendezvous.rank))).unwrap();
             if rendezvous.rank == 0 { None } else { Some(rendezvous.offer(Ok(switched(6)))) }
         });
         for met in met.into_iter().flatten() {
-            assert_eq!(met.unwrap_err().to_string(), "meet: no end after 200ms: rank 0 has not come");
+            assert_eq!(met.unwrap_err().to_string(), "meet: no end after 200ms: rank 0 has not arrived");
         }
     }
 

@@ -71,19 +71,20 @@ impl Credit {
 #[derive(Default)]
 pub(crate) struct Taken {
     taken: (u64, u64),
-    said: (u64, u64),
+    acknowledged: (u64, u64),
 }
 
 impl Taken {
     /// Records a frame. Returns whether an acknowledgement is due.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         self.taken = (self.taken.0 + 1, self.taken.1 + bytes as u64);
-        self.taken.0 - self.said.0 >= ACKNOWLEDGE_AFTER.0 || self.taken.1 - self.said.1 >= ACKNOWLEDGE_AFTER.1
+        self.taken.0 - self.acknowledged.0 >= ACKNOWLEDGE_AFTER.0
+            || self.taken.1 - self.acknowledged.1 >= ACKNOWLEDGE_AFTER.1
     }
 
     /// Returns the totals to acknowledge.
-    pub(crate) fn say(&mut self) -> (u64, u64) {
-        self.said = self.taken;
+    pub(crate) fn acknowledge(&mut self) -> (u64, u64) {
+        self.acknowledged = self.taken;
         self.taken
     }
 }

@@ -10,16 +10,16 @@ pub(crate) struct Liveness {
     /// Silence that is allowed in addition.
     extra: Duration,
     /// When bytes came last, or silence was excused.
-    heard: Instant,
+    last_received: Instant,
     /// When this end sent its last heartbeat.
-    said: Instant,
+    last_sent: Instant,
 }
 
 impl Liveness {
     /// This end sends every `heartbeat`; the other end is lost after `silence` without a byte. Both count from `now`;
     /// [`Duration::MAX`] disables either.
     pub(crate) fn new(heartbeat: Duration, silence: Duration, now: Instant) -> Self {
-        Self { heartbeat, silence, extra: Duration::ZERO, heard: now, said: now }
+        Self { heartbeat, silence, extra: Duration::ZERO, last_received: now, last_sent: now }
     }
 
     /// Sets the silence that is allowed in addition, for work of the other end during which it sends no heartbeats.
@@ -32,28 +32,28 @@ impl Liveness {
     }
 
     /// Records that bytes came.
-    pub(crate) fn heard(&mut self, now: Instant) {
-        self.heard = self.heard.max(now);
+    pub(crate) fn received(&mut self, now: Instant) {
+        self.last_received = self.last_received.max(now);
     }
 
     /// Records that a heartbeat, or a message in its place, is sent.
-    pub(crate) fn said(&mut self, now: Instant) {
-        self.said = now;
+    pub(crate) fn sent(&mut self, now: Instant) {
+        self.last_sent = now;
     }
 
     /// Restarts the silence timeout: this end could not read until now.
     pub(crate) fn excuse(&mut self, now: Instant) {
-        self.heard(now);
+        self.received(now);
     }
 
     /// Time since bytes came last.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.heard)
+        now.saturating_duration_since(self.last_received)
     }
 
     /// Whether a heartbeat is due.
-    pub(crate) fn must_say(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.said) >= self.heartbeat
+    pub(crate) fn must_send(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last_sent) >= self.heartbeat
     }
 
     /// Returns the silence timeout if it has passed.
@@ -63,7 +63,7 @@ impl Liveness {
 
     /// When the heartbeat or the silence timeout is due next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let times = [self.said.checked_add(self.heartbeat), self.heard.checked_add(self.limit())];
+        let times = [self.last_sent.checked_add(self.heartbeat), self.last_received.checked_add(self.limit())];
         times.into_iter().flatten().min()
     }
 }
@@ -73,24 +73,24 @@ impl Liveness {
 #[derive(Clone, Debug)]
 pub(crate) struct Attention {
     silence: Duration,
-    looked: Instant,
+    last_check: Instant,
 }
 
 impl Attention {
     pub(crate) fn new(silence: Duration, now: Instant) -> Self {
-        Self { silence, looked: now }
+        Self { silence, last_check: now }
     }
 
     /// Records that this end runs now. Returns whether it did not for more than half of the silence timeout.
     pub(crate) fn check(&mut self, now: Instant) -> bool {
-        let since = now.saturating_duration_since(self.looked);
-        self.looked = self.looked.max(now);
+        let since = now.saturating_duration_since(self.last_check);
+        self.last_check = self.last_check.max(now);
         since > self.silence / 2
     }
 
     /// When [`Self::check`] is due next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.looked.checked_add(self.silence / 4)
+        self.last_check.checked_add(self.silence / 4)
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
         let start = Instant::now();
         let mut liveness = Liveness::new(Duration::MAX, 5 * SECOND, start);
         assert_eq!(liveness.is_silent(start + 4 * SECOND), None);
-        liveness.heard(start + 4 * SECOND);
+        liveness.received(start + 4 * SECOND);
         assert_eq!(liveness.next_timeout(), Some(start + 9 * SECOND));
         assert_eq!(liveness.is_silent(start + 9 * SECOND), Some(5 * SECOND));
         liveness.excuse(start + 9 * SECOND);
@@ -120,10 +120,10 @@ mod tests {
     fn a_heartbeat_is_due_one_interval_after_the_last_one() {
         let start = Instant::now();
         let mut liveness = Liveness::new(SECOND, 5 * SECOND, start);
-        assert!(!liveness.must_say(start) && liveness.must_say(start + SECOND));
-        liveness.said(start + SECOND);
+        assert!(!liveness.must_send(start) && liveness.must_send(start + SECOND));
+        liveness.sent(start + SECOND);
         assert_eq!(liveness.next_timeout(), Some(start + 2 * SECOND));
-        assert!(!liveness.must_say(start + SECOND));
+        assert!(!liveness.must_send(start + SECOND));
     }
 
     #[test]

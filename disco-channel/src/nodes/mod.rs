@@ -5,23 +5,23 @@
 //! NodeLane::send ──── FRAME: one encoding, one write ───────▶ bridge ──▶ ThreadLane or ProcessLane ──▶ workers 4 to 7
 //! NodeLane::signal ── ABORT, SHUTDOWN ──────────────────────▶   │
 //! thread `disco-nodes`                                          │ the thread that called `serve`
-//!   Inbox, store ◀── FROM worker REPLY, NOTICE, PROGRESS, ASK ──┤
+//!   Inbox, store ◀── FROM worker REPLY, NOTICE, PROGRESS, STORE_REQUEST ──┤
 //!   standard output and error ◀── FROM worker OUTPUT ───────────┘
 //! ```
 //!
-//! **Starting.** The lane listens, by default on the loopback address. Node and controller first prove to each other that they have the
-//! session's token ([`handshake`](crate::handshake)); then the node sends JOIN with the names of its worker functions. Once all nodes have
-//! joined, the controller sends each its number and workers; the node starts these and sends READY. A connection that has not
-//! authenticated is closed after 5 s. There are at most 256 of these; a new one then replaces the oldest, so that idle connections can't
-//! keep a node out.
+//! **Starting.** The lane listens, by default on the loopback address. Node and controller first prove to each other
+//! that they have the session's token ([`handshake`](crate::handshake)); then the node sends JOIN with the names of its
+//! worker functions. Once all nodes have joined, the controller sends each its number and workers; the node starts
+//! these and sends READY. A connection that has not authenticated is closed after 5 s. There are at most 256 of these;
+//! a new one then replaces the oldest, so that idle connections can't keep a node out.
 //!
-//! **Commands.** A frame is sent at once if no other was sent just before, or if a caller waits for its reply. Else it may linger for
-//! 50 µs per node, at least 100 µs, so that one write carries many frames. A node acknowledges frames that it has passed on to its workers;
-//! at most 1,024 frames and about 64 MiB are unacknowledged.
+//! **Commands.** A frame is sent at once if no other was sent just before, or if a caller waits for its reply. Else it
+//! may linger for 50 µs per node, at least 100 µs, so that one write carries many frames. A node acknowledges frames
+//! that it has passed on to its workers; at most 1,024 frames and about 64 MiB are unacknowledged.
 //!
-//! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends garbage is lost, with all
-//! its workers. A node whose controller is lost aborts and stops its workers. A node that the session has started itself is killed
-//! when it is lost, or 2 s after it was told to shut down.
+//! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends
+//! garbage is lost, with all its workers. A node whose controller is lost aborts and stops its workers. A node that the
+//! session has started itself is killed when it is lost, or 2 s after it was told to shut down.
 
 mod addresses;
 mod controller;

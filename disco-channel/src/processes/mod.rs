@@ -6,25 +6,27 @@
 //! ProcessLane::signal ── ABORT, SHUTDOWN ─▶ ┐
 //!                                           ├ a Unix socket ─ service thread ──▶ operations that wait for peers
 //! thread `disco-service`                    │                 (heartbeats, the store's answers, descriptors)
-//!   Inbox, store, shared descriptors ◀───── ┘ ◀── REPLY, NOTICE, PROGRESS, ASK, SHARE   from any of its threads
+//!   Inbox, store, shared descriptors ◀───── ┘ ◀── REPLY, NOTICE, PROGRESS, STORE_REQUEST, SHARE   from any thread
 //!   the process's end ◀──────────────────────── pidfd
 //! thread `disco-output` ◀────────────────────── its standard output and error, by lines
 //! ```
 //!
-//! **Starting.** The lane listens on an abstract Unix socket, and starts a process for each worker with a variable that names the
-//! worker, the socket and a random token. A process that connects must belong to the same user and send HELLO (`disco_core::wire`) with
-//! the token and the names of its worker functions. Any other process is refused; if the lane has started it, the start fails. A worker
-//! sends HELLO only to a socket of its own user. `engine/controller` makes these decisions; `reactor` runs the thread `disco-service`.
+//! **Starting.** The lane listens on an abstract Unix socket, and starts a process for each worker with a variable that
+//! names the worker, the socket and a random token. A process that connects must belong to the same user and send HELLO
+//! (`disco_core::wire`) with the token and the names of its worker functions. Any other process is refused; if the lane
+//! has started it, the start fails. A worker sends HELLO only to a socket of its own user. `engine/controller` makes
+//! these decisions; `reactor` runs the thread `disco-service`.
 //!
-//! **Commands** of up to 64 KiB go through the ring. Larger ones go as FRAME over the connections of the workers that they concern, and a
-//! record in the ring keeps their place in the order. Tensors above 64 KiB, of commands and replies, are in a sealed memfd, whose
-//! descriptor comes with BESIDE right before the packet. Without shared memory, every frame is a FRAME with its tensors inside. Workers
-//! acknowledge FRAMEs; at most 1,024 of them and about 64 MiB, plus one large frame, are unacknowledged. A worker encodes a reply once
-//! at most 16 MiB of its earlier messages are unsent (back-pressure).
+//! **Commands** of up to 64 KiB go through the ring. Larger ones go as FRAME over the connections of the workers that
+//! they concern, and a record in the ring keeps their place in the order. Tensors above 64 KiB, of commands and
+//! replies, are in a sealed memfd, whose descriptor comes with BESIDE right before the packet. Without shared memory,
+//! every frame is a FRAME with its tensors inside. Workers acknowledge FRAMEs; at most 1,024 of them and about 64 MiB,
+//! plus one large frame, are unacknowledged. A worker encodes a reply once at most 16 MiB of its earlier messages are
+//! unsent (back-pressure).
 //!
-//! **The end.** A worker is lost when its connection closes, its process ends, it is silent for too long, or it breaks the protocol,
-//! whichever comes first. Messages that it sent before are handled first. A worker whose connection closes ends by itself; a
-//! worker that is still running 4 s later kills itself.
+//! **The end.** A worker is lost when its connection closes, its process ends, it is silent for too long, or it breaks
+//! the protocol, whichever comes first. Messages that it sent before are handled first. A worker whose connection
+//! closes ends by itself; a worker that is still running 4 s later kills itself.
 
 mod controller;
 mod invitation;

@@ -16,8 +16,8 @@ impl<T: Transport> Reactor<T> {
     pub(super) fn ask(&self, conn: Conn, id: u64, epoch: u64, call: StoreCall) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let connection = connection.clone();
-        let tell = move |result| answer(&connection, id, result);
-        self.shared.store().call(epoch, call, Box::new(tell));
+        let reply = move |result| answer(&connection, id, result);
+        self.shared.store().call(epoch, call, Box::new(reply));
     }
 
     /// Stores a descriptor that a worker shares.
@@ -28,7 +28,7 @@ impl<T: Transport> Reactor<T> {
                 self.shared.put(name, fd);
                 answer(connection, id, Ok(Value::None));
             }
-            Err(error) => self.lane.step(Event::Garbage(conn, error), &mut self.actions),
+            Err(error) => self.lane.step(Event::InvalidMessage(conn, error), &mut self.actions),
         }
     }
 
@@ -36,7 +36,9 @@ impl<T: Transport> Reactor<T> {
     pub(super) fn hand(&self, conn: Conn, id: u64, name: SharedFd) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
         let sent = match self.shared.copy(name) {
-            Ok(fd) => Message::Handed { id }.encode().and_then(|packet| connection.send(packet, Some(Arc::new(fd)))),
+            Ok(fd) => {
+                Message::Descriptor { id }.encode().and_then(|packet| connection.send(packet, Some(Arc::new(fd))))
+            }
             Err(error) => return answer(connection, id, Err(error)),
         };
         if let Err(error) = sent {

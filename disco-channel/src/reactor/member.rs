@@ -120,12 +120,12 @@ fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, tim
 fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32) -> Option<Event> {
     match incoming.next() {
         Ok(None) => {}
-        Ok(Some(message)) => return Some(Event::Said(message)),
+        Ok(Some(message)) => return Some(Event::Message(message)),
         Err(error) => return Some(Event::Failed(error.into())),
     }
     *rounds = rounds.checked_sub(1)?;
     match incoming.fill(connection) {
-        Ok(true) => Some(Event::Heard),
+        Ok(true) => Some(Event::BytesReceived),
         Ok(false) => incoming.is_closed().then_some(Event::Closed),
         Err(error) => Some(Event::Failed(error)),
     }

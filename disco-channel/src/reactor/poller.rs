@@ -13,21 +13,21 @@ const AWAKE_TIME: Duration = Duration::from_micros(50);
 #[derive(Debug, Default)]
 pub(crate) struct Poller {
     /// When a descriptor was ready last.
-    heard: Option<Instant>,
+    last_event: Option<Instant>,
 }
 
 impl Poller {
     /// Waits until a descriptor is ready, at most for `limit`.
     pub(crate) fn wait(&mut self, polled: &mut [PollFd<'_>], limit: Duration) {
-        while self.heard.is_some_and(|heard| heard.elapsed() < AWAKE_TIME) {
+        while self.last_event.is_some_and(|last_event| last_event.elapsed() < AWAKE_TIME) {
             if poll(polled, Duration::ZERO) {
-                self.heard = Some(Instant::now());
+                self.last_event = Some(Instant::now());
                 return;
             }
             // Lets a thread run that may be about to send.
             thread::yield_now();
         }
-        self.heard = poll(polled, limit).then(Instant::now);
+        self.last_event = poll(polled, limit).then(Instant::now);
     }
 }
 

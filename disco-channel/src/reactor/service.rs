@@ -100,7 +100,7 @@ impl<T: Transport> Reactor<T> {
                 }
             }
             // Held connections are not read, so their silence must not count.
-            held.into_iter().for_each(|conn| self.step(Event::Heard(conn)));
+            held.into_iter().for_each(|conn| self.step(Event::BytesReceived(conn)));
             if timeout.is_some_and(|timeout| Instant::now() >= timeout) {
                 self.step(Event::Timer);
             }
@@ -222,7 +222,7 @@ impl<T: Transport> Reactor<T> {
         for _ in 0..MAX_READS_PER_TURN {
             if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) {
                 if let Err(error) = self.take_messages(conn, may_hold) {
-                    self.step(Event::Garbage(conn, error.into()));
+                    self.step(Event::InvalidMessage(conn, error.into()));
                     return true;
                 }
                 if self.connections.get(&conn).is_some_and(|reading| reading.incoming.is_held()) {
@@ -246,7 +246,7 @@ impl<T: Transport> Reactor<T> {
                     Ok(came) => match self.take_messages(conn, may_hold) {
                         Ok(is_whole) if came => {
                             if !is_whole {
-                                self.step(Event::Heard(conn));
+                                self.step(Event::BytesReceived(conn));
                             }
                             continue;
                         }
@@ -257,9 +257,9 @@ impl<T: Transport> Reactor<T> {
                             Event::Hung(conn, None)
                         }
                         Ok(_) => return true,
-                        Err(error) => Event::Garbage(conn, error.into()),
+                        Err(error) => Event::InvalidMessage(conn, error.into()),
                     },
-                    Err(error) => Event::Garbage(conn, error),
+                    Err(error) => Event::InvalidMessage(conn, error),
                 }
             };
             self.step(event);
@@ -354,7 +354,7 @@ impl<T: Transport> Reactor<T> {
             Action::Room => self.inbox.room(self.lane.read(|engine| engine.workers())),
             Action::Left(workers) => self.inbox.left(workers),
             Action::Lost(workers, why) => self.inbox.lost(workers, why),
-            Action::Ask { conn, id, epoch, call } => self.ask(conn, id, epoch, call),
+            Action::CallStore { conn, id, epoch, call } => self.ask(conn, id, epoch, call),
             Action::Share { conn, id, name } => self.share(conn, id, name),
             Action::Unshare(name) => self.shared.remove(name),
             Action::Receive { conn, id, name } => self.hand(conn, id, name),

@@ -27,8 +27,8 @@ pub trait Peers: Send + Sync + 'static {
     /// Starts the peers of `workers`, which share `shared`, and waits until all have joined.
     ///
     /// # Errors
-    /// The number of workers does not fit; or a peer can't be started, runs another program or does not join in time (the error names
-    /// it and the reason). All peers have ended then.
+    /// The number of workers does not fit; or a peer can't be started, runs another program or does not join in time
+    /// (the error names it and the reason). All peers have ended then.
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running>;
 }
 
@@ -124,8 +124,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
     /// Starts the peers, and blocks until all workers have started.
     ///
     /// # Errors
-    /// The lane was started before; the number of workers does not fit; or a peer can't be started, ends, runs another program or does
-    /// not join in time (the error names it and the reason).
+    /// The lane was started before; the number of workers does not fit; or a peer can't be started, ends, runs another
+    /// program or does not join in time (the error names it and the reason).
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let twice = || self.error("the lane was started before");
         if self.running.get().is_some() {
@@ -216,7 +216,7 @@ impl Running {
 
     fn room_in(&self, writer: &mut Writer) -> usize {
         ring::room(writer, |reader, garbage| {
-            let why = LossCause::Garbage(format!("it put garbage into the ring: {}", garbage.0));
+            let why = LossCause::ProtocolViolation(format!("it put garbage into the ring: {}", garbage.0));
             self.served.with(|engine, now| engine.handle(Event::Accused(reader, why), now));
         })
     }

@@ -118,14 +118,14 @@ fn closing_wakes_sleepers() {
 #[test]
 fn on_room_is_called_after_the_ring_was_found_full() {
     model(3, || {
-        let told = Arc::new(AtomicUsize::new(0));
+        let notified = Arc::new(AtomicUsize::new(0));
         // On a thread of its own, since loom takes an unpark for the end of a join.
         let writing = thread::spawn({
-            let told = told.clone();
+            let notified = notified.clone();
             move || {
                 let waiter = thread::current();
                 let on_room = move || {
-                    told.fetch_add(1, Ordering::Relaxed);
+                    notified.fetch_add(1, Ordering::Relaxed);
                     waiter.unpark();
                 };
                 let (mut writer, mut readers) = ring(2, 1, on_room);
@@ -141,6 +141,6 @@ fn on_room_is_called_after_the_ring_was_found_full() {
         });
         let (_writer, reading) = writing.join().unwrap();
         reading.join().unwrap();
-        assert!(told.load(Ordering::Relaxed) <= 1);
+        assert!(notified.load(Ordering::Relaxed) <= 1);
     });
 }

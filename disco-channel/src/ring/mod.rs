@@ -10,30 +10,36 @@
 //!   slot    readers that have not taken the item (shares) | item
 //! ```
 //!
-//! **Sending.** The writer owns the slot at the head: every reader has taken the item that was there a whole ring before. It stores
-//! the item with one share for each live reader, and publishes it by a compare-exchange of the state that advances the head (release).
-//! If a reader has retired meanwhile, the exchange fails and the shares are counted again.
+//! **Sending.** The writer owns the slot at the head: every reader has taken the item that was there a whole ring
+//! before. It stores the item with one share for each live reader, and publishes it by a compare-exchange of the state
+//! that advances the head (release). If a reader has retired meanwhile, the exchange fails and the shares are counted
+//! again.
 //!
-//! **Taking.** A reader whose position is below the head (acquire) clones the item and gives up its share (acquire, release). The reader
-//! that gives up the last share empties the slot; a reader that sees that only its own share is left moves the item out instead of
-//! cloning it. Either reader then stores the tail (release), which the writer acquires before it reuses the slot. Each reader gives up its
-//! shares in order, so the last shares of consecutive slots are given up in order too, and a plain store of the tail is enough.
-//! Head and tail are loaded once for all items between them.
+//! **Taking.** A reader whose position is below the head (acquire) clones the item and gives up its share (acquire,
+//! release). The reader that gives up the last share empties the slot; a reader that sees that only its own share is
+//! left moves the item out instead of cloning it. Either reader then stores the tail (release), which the writer
+//! acquires before it reuses the slot. Each reader gives up its shares in order, so the last shares of consecutive
+//! slots are given up in order too, and a plain store of the tail is enough. Head and tail are loaded once for all
+//! items between them.
 //!
-//! **Retiring.** A dropped reader gives up its shares, then removes itself from the live count by a compare-exchange that fails if an
-//! item was published meanwhile. So all its accesses happen before the first item that does not count it.
+//! **Retiring.** A dropped reader gives up its shares, then removes itself from the live count by a compare-exchange
+//! that fails if an item was published meanwhile. So all its accesses happen before the first item that does not count
+//! it.
 //!
-//! **Sleeping.** A reader that finds no item spins, then yields, then sleeps: it locks the queue of sleepers, sets the wake bit and loads
-//! the head in one operation, and queues itself only if there is still no item. The exchange that publishes an item also reads and
-//! clears the bit, so that a writer without sleepers pays nothing. A writer that finds the bit set wakes the first sleeper, unless a
-//! woken reader is about to do so; each woken reader wakes two others (tree wake-up). No wake-up is lost: bit and head are in one atomic
-//! word, so either the reader sees the item or the writer sees the bit.
+//! **Sleeping.** A reader that finds no item spins, then yields, then sleeps: it locks the queue of sleepers, sets the
+//! wake bit and loads the head in one operation, and queues itself only if there is still no item. The exchange that
+//! publishes an item also reads and clears the bit, so that a writer without sleepers pays nothing. A writer that finds
+//! the bit set wakes the first sleeper, unless a woken reader is about to do so; each woken reader wakes two others
+//! (tree wake-up). No wake-up is lost: bit and head are in one atomic word, so either the reader sees the item or the
+//! writer sees the bit.
 //!
-//! **Room.** A writer that finds the ring full sets a flag, then loads the tail again. A reader stores the tail, and at each quarter of
-//! the ring loads the flag. Both have a sequentially consistent fence in between, so at least one sees the other's store. At the first
-//! quarter where half of the ring is free, the reader clears the flag and calls `on_room`.
+//! **Room.** A writer that finds the ring full sets a flag, then loads the tail again. A reader stores the tail, and at
+//! each quarter of the ring loads the flag. Both have a sequentially consistent fence in between, so at least one sees
+//! the other's store. At the first quarter where half of the ring is free, the reader clears the flag and calls
+//! `on_room`.
 //!
-//! **Closing** is a separate flag. Readers check it before each item, and sleepers are woken. Unread items are dropped with their readers.
+//! **Closing** is a separate flag. Readers check it before each item, and sleepers are woken. Unread items are dropped
+//! with their readers.
 //!
 //! `cargo test --release --lib loom` with `RUSTFLAGS="--cfg loom"` checks this against the memory model.
 

@@ -23,8 +23,8 @@ fn is_free<T>(item: &Weak<T>) -> bool {
 
 /// Sends items to readers as fast as they take them.
 fn every_reader_sees_every_item(readers: usize, count: usize) {
-    let (tell, room) = mpsc::channel();
-    let (mut writer, readers) = ring(64, readers, move || _ = tell.send(()));
+    let (sender, room) = mpsc::channel();
+    let (mut writer, readers) = ring(64, readers, move || _ = sender.send(()));
     let read = |mut reader: Reader<Arc<usize>>| {
         thread::spawn(move || (0..count).for_each(|item| assert_eq!(*reader.recv().unwrap(), item)))
     };
@@ -137,14 +137,14 @@ fn dropping_the_writer_wakes_sleeping_readers() {
 
 #[test]
 fn on_room_is_called_once_when_half_is_free() {
-    let told = Arc::new(AtomicUsize::new(0));
+    let notified = Arc::new(AtomicUsize::new(0));
     let (mut writer, mut readers) = ring(16, 1, {
-        let told = told.clone();
-        move || _ = told.fetch_add(1, Ordering::Relaxed)
+        let notified = notified.clone();
+        move || _ = notified.fetch_add(1, Ordering::Relaxed)
     });
     let mut read = |items: usize| {
         (0..items).for_each(|_| _ = readers[0].recv().unwrap());
-        told.load(Ordering::Relaxed)
+        notified.load(Ordering::Relaxed)
     };
     (0..16).for_each(|item| writer.send(&item).unwrap());
     assert_eq!(read(16), 0, "nobody had asked");

@@ -24,8 +24,8 @@ impl<T: Clone> Writer<T> {
     /// Passes an item to every reader that has not left. Never waits for readers.
     ///
     /// # Errors
-    /// [`Refused::Full`] while the slowest reader has not taken the item in the next slot; the ring calls `on_room` when half of it is
-    /// free. [`Refused::Closed`] once the ring is closed or no reader is left.
+    /// [`Refused::Full`] while the slowest reader has not taken the item in the next slot; the ring calls `on_room`
+    /// when half of it is free. [`Refused::Closed`] once the ring is closed or no reader is left.
     pub fn send(&mut self, item: &T) -> Result<(), Refused> {
         if self.pen.track.closed.load(Ordering::Relaxed) {
             return Err(Refused::Closed);

@@ -88,11 +88,11 @@ fn the_writer_of_a_full_ring_finds_room_or_is_told_of_it() {
         writer.send(7, b"b", WakeTarget::All).unwrap();
         let reads = thread::spawn(move || {
             let mut record = Vec::new();
-            let mut tells = false;
+            let mut frees_half = false;
             while let Some(taken) = reader.take(&mut record).unwrap() {
-                tells |= taken.frees_half;
+                frees_half |= taken.frees_half;
             }
-            tells
+            frees_half
         });
         let room = writer.room(8).unwrap();
         assert!(reads.join().unwrap() || room >= Some(8));

@@ -15,19 +15,21 @@
 //!   ── free ───────────┤ records │ records │ … │ ├─────── free ──
 //! ```
 //!
-//! **Sending.** The writer owns the words from the head up to one capacity beyond the slowest cursor that it has loaded. It stores a
-//! record's words there, then the head (release). **Taking.** A reader whose cursor is below the head (acquire) copies the record out, then
-//! stores its cursor (release), which the writer acquires before it reuses the words.
+//! **Sending.** The writer owns the words from the head up to one capacity beyond the slowest cursor that it has
+//! loaded. It stores a record's words there, then the head (release). **Taking.** A reader whose cursor is below the
+//! head (acquire) copies the record out, then stores its cursor (release), which the writer acquires before it reuses
+//! the words.
 //!
-//! **Sleeping.** A reader that finds no record spins, yields, then loads the bell, increments `sleepers`, checks the head again and
-//! sleeps while the bell is unchanged. The writer stores the head, then loads `sleepers`, and rings the bell if there are any. Both
-//! have a sequentially consistent fence between store and load, so the reader sees the head or the writer sees the sleeper. A
-//! record's [target](WakeTarget) says which readers it wakes. Other readers sleep on until a record wakes them, the ring is full,
-//! or the writer [wakes the rest](Writer::wake_rest), which it does at intervals.
+//! **Sleeping.** A reader that finds no record spins, yields, then loads the bell, increments `sleepers`, checks the
+//! head again and sleeps while the bell is unchanged. The writer stores the head, then loads `sleepers`, and rings the
+//! bell if there are any. Both have a sequentially consistent fence between store and load, so the reader sees the head
+//! or the writer sees the sleeper. A record's [target](WakeTarget) says which readers it wakes. Other readers sleep on
+//! until a record wakes them, the ring is full, or the writer [wakes the rest](Writer::wake_rest), which it does at
+//! intervals.
 //!
-//! **Room.** A writer that finds the ring full sets `starved`, then loads the cursors again. A reader that crosses a quarter of the ring
-//! stores its cursor, then loads the flag, again with a fence in between. The slowest reader that leaves half of the ring free clears
-//! the flag and has to tell the writer.
+//! **Room.** A writer that finds the ring full sets `starved`, then loads the cursors again. A reader that crosses a
+//! quarter of the ring stores its cursor, then loads the flag, again with a fence in between. The slowest reader that
+//! leaves half of the ring free clears the flag and has to tell the writer.
 //!
 //! All words are atomic, so a process that violates the protocol can cause wrong data but no undefined behaviour. Each
 //! side copies a value once, then checks it: a head too far ahead, a cursor that goes back or passes the head, and a

@@ -58,8 +58,8 @@ impl Channel for ThreadLane {
     /// Starts the threads.
     ///
     /// # Errors
-    /// The lane was started before, has no workers or more than [`MAX_READERS`](ring::MAX_READERS), or a thread can't be
-    /// started; threads that were already started end.
+    /// The lane was started before, has no workers or more than [`MAX_READERS`](ring::MAX_READERS), or a thread can't
+    /// be started; threads that were already started end.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let count = self.workers.len();
         if !(1..=ring::MAX_READERS).contains(&count) {

@@ -24,9 +24,9 @@ impl Recorder {
     }
 
     fn sorted(&self) -> Vec<String> {
-        let mut heard = self.calls.lock().unwrap().clone();
-        heard.sort();
-        heard
+        let mut events = self.calls.lock().unwrap().clone();
+        events.sort();
+        events
     }
 }
 
@@ -56,9 +56,9 @@ where
     F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
 {
     let lane = ThreadLane::new(WorkerRange::new(range), Arc::default(), run);
-    let heard = Arc::new(Recorder::default());
-    lane.start(heard.clone()).unwrap();
-    (lane, heard)
+    let events = Arc::new(Recorder::default());
+    lane.start(events.clone()).unwrap();
+    (lane, events)
 }
 
 /// A worker that answers every command.
@@ -82,32 +82,32 @@ fn close(lane: &ThreadLane, limit: Duration) -> Result<()> {
 
 #[test]
 fn every_worker_replies_and_ends_at_shutdown() {
-    let (lane, heard) = start(2..4, obedient);
+    let (lane, events) = start(2..4, obedient);
     lane.send(&frame(1, Command::SyncAll)).unwrap();
     lane.send(&frame(2, Command::Shutdown)).unwrap();
     close(&lane, LONG).unwrap();
-    assert_eq!(heard.sorted(), ["worker 2 replies to 1: Ok(None)", "worker 3 replies to 1: Ok(None)"]);
+    assert_eq!(events.sorted(), ["worker 2 replies to 1: Ok(None)", "worker 3 replies to 1: Ok(None)"]);
     assert!(matches!(lane.send(&frame(3, Command::SyncAll)), Err(Error::Closed(_))));
     close(&lane, LONG).unwrap();
 }
 
 #[test]
 fn threads_carry_the_names_of_their_workers() {
-    let (lane, heard) = start(3..4, |_, mut endpoint| {
+    let (lane, events) = start(3..4, |_, mut endpoint| {
         let name = thread::current().name().map(Value::from);
         endpoint.reply(0, Ok(name.unwrap_or(Value::None)))?;
         obedient(WorkerId::new(3), endpoint)
     });
     lane.send(&frame(1, Command::Shutdown)).unwrap();
     close(&lane, LONG).unwrap();
-    assert!(heard.sorted()[0].contains("disco-worker-3"), "{:?}", heard.sorted());
+    assert!(events.sorted()[0].contains("disco-worker-3"), "{:?}", events.sorted());
 }
 
 #[test]
 fn a_shutdown_signal_overtakes_queued_commands() {
     let (go, wait) = mpsc::channel();
     let wait = Mutex::new(wait);
-    let (lane, heard) = start(0..1, move |worker, mut endpoint| {
+    let (lane, events) = start(0..1, move |worker, mut endpoint| {
         wait.lock().unwrap().recv().unwrap();
         let closed = endpoint.recv().unwrap_err();
         assert_eq!(closed.to_string(), "worker 0: the session is shut down");
@@ -117,7 +117,7 @@ fn a_shutdown_signal_overtakes_queued_commands() {
     lane.signal(Signal::Shutdown).unwrap();
     go.send(()).unwrap();
     close(&lane, LONG).unwrap();
-    assert!(heard.sorted().is_empty(), "{:?}", heard.sorted());
+    assert!(events.sorted().is_empty(), "{:?}", events.sorted());
 }
 
 #[test]
@@ -128,24 +128,24 @@ fn an_abort_reaches_a_worker_that_is_inside_a_function() {
             self.0.send(cause.clone()).unwrap();
         }
     }
-    let (lane, heard) = start(0..2, |worker, mut endpoint| {
-        let (tell, told) = mpsc::channel();
-        let flag: Arc<dyn Abort> = Arc::new(Flag(tell));
+    let (lane, events) = start(0..2, |worker, mut endpoint| {
+        let (sender, receiver) = mpsc::channel();
+        let flag: Arc<dyn Abort> = Arc::new(Flag(sender));
         endpoint.link().on_abort(&flag);
-        let cause = told.recv().unwrap();
+        let cause = receiver.recv().unwrap();
         endpoint.reply(7, Ok(Value::from(&*cause)))?;
         obedient(worker, endpoint)
     });
     lane.signal(Signal::Abort { epoch: 0, cause: "worker 1 failed".into() }).unwrap();
     lane.send(&frame(1, Command::Shutdown)).unwrap();
     close(&lane, LONG).unwrap();
-    assert_eq!(heard.sorted().len(), 2);
-    assert!(heard.sorted()[1].starts_with("worker 1 replies to 7") && heard.sorted()[1].contains("worker 1 failed"));
+    assert_eq!(events.sorted().len(), 2);
+    assert!(events.sorted()[1].starts_with("worker 1 replies to 7") && events.sorted()[1].contains("worker 1 failed"));
 }
 
 #[test]
 fn a_notice_reaches_the_inbox_without_a_command() {
-    let (lane, heard) = start(0..1, |worker, endpoint| {
+    let (lane, events) = start(0..1, |worker, endpoint| {
         let failure = Failure {
             worker,
             command: 4,
@@ -162,18 +162,18 @@ fn a_notice_reaches_the_inbox_without_a_command() {
     });
     lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
-    assert_eq!(heard.sorted(), ["worker 0 notes: failed: worker 0: f (command 4): no luck"]);
+    assert_eq!(events.sorted(), ["worker 0 notes: failed: worker 0: f (command 4): no luck"]);
 }
 
 #[test]
 fn a_worker_that_ends_before_shutdown_is_reported_lost_with_the_reason() {
-    let (lane, heard) = start(0..4, |worker, endpoint| match worker.index() {
+    let (lane, events) = start(0..4, |worker, endpoint| match worker.index() {
         0 => panic!("bad {}", "luck"),
         1 => Err(Error::NoCommunicator),
         2 => Ok(()),
         _ => obedient(worker, endpoint),
     });
-    while heard.calls.lock().unwrap().len() < 3 {
+    while events.calls.lock().unwrap().len() < 3 {
         thread::yield_now();
     }
     // Three times the ring's capacity: lost workers do not fill the ring.
@@ -185,7 +185,7 @@ fn a_worker_that_ends_before_shutdown_is_reported_lost_with_the_reason() {
     }
     lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
-    let lost: Vec<_> = heard.sorted().into_iter().filter(|text| text.contains("lost")).collect();
+    let lost: Vec<_> = events.sorted().into_iter().filter(|text| text.contains("lost")).collect();
     assert_eq!(lost.len(), 3);
     assert_eq!(lost[0], "worker 0 lost: its thread panicked: bad luck");
     assert_eq!(lost[1], format!("worker 1 lost: its thread ended: {}", Error::NoCommunicator));
@@ -225,7 +225,7 @@ fn close_names_stuck_workers_and_their_functions() {
 fn send_on_a_full_lane_fails_and_the_inbox_is_told_of_room_once() {
     let (release, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
-    let (lane, heard) = start(0..1, move |worker, endpoint| {
+    let (lane, events) = start(0..1, move |worker, endpoint| {
         _ = wait.lock().unwrap().recv();
         obedient(worker, endpoint)
     });
@@ -243,7 +243,7 @@ fn send_on_a_full_lane_fails_and_the_inbox_is_told_of_room_once() {
     }
     lane.send(&frame(seq + 1, Command::Shutdown)).unwrap();
     close(&lane, LONG).unwrap();
-    assert_eq!(heard.sorted().iter().filter(|text| text.starts_with("room")).count(), 1);
+    assert_eq!(events.sorted().iter().filter(|text| text.starts_with("room")).count(), 1);
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn dropping_a_lane_ends_its_workers_and_reports_no_loss() {
         }
     }
     let gone = Arc::new(AtomicUsize::new(0));
-    let (lane, heard) = start(0..3, {
+    let (lane, events) = start(0..3, {
         let gone = gone.clone();
         move |worker, endpoint| {
             let _count = Count(gone.clone());
@@ -266,15 +266,15 @@ fn dropping_a_lane_ends_its_workers_and_reports_no_loss() {
     while gone.load(Ordering::Acquire) < 3 {
         thread::yield_now();
     }
-    assert!(heard.sorted().is_empty());
+    assert!(events.sorted().is_empty());
 }
 
 #[test]
 fn a_second_start_and_a_start_without_workers_fail() {
-    let (lane, heard) = start(0..1, obedient);
-    assert!(lane.start(heard.clone()).unwrap_err().to_string().ends_with("the lane was started before"));
+    let (lane, events) = start(0..1, obedient);
+    assert!(lane.start(events.clone()).unwrap_err().to_string().ends_with("the lane was started before"));
     let none = ThreadLane::new(WorkerRange::new(2..2), Arc::default(), obedient);
-    assert!(none.start(heard).unwrap_err().to_string().contains("a lane has 1 to 65535 workers"));
+    assert!(none.start(events).unwrap_err().to_string().contains("a lane has 1 to 65535 workers"));
     let idle = ThreadLane::new(WorkerRange::new(0..1), Arc::default(), obedient);
     assert!(idle.send(&frame(1, Command::SyncAll)).unwrap_err().to_string().ends_with("the lane was not started"));
     close(&idle, LONG).unwrap();
@@ -283,7 +283,7 @@ fn a_second_start_and_a_start_without_workers_fail() {
 #[test]
 fn a_large_reply_waits_until_the_inbox_accepts_it_or_the_lane_closes() {
     // Answers a sync of all workers with a small reply, and any other command with a large one.
-    let (lane, heard) = start(0..1, |_, mut endpoint| {
+    let (lane, events) = start(0..1, |_, mut endpoint| {
         while let Ok(frame) = endpoint.recv() {
             let bytes = if *frame.command() == Command::SyncAll { 1 } else { 100_000 };
             endpoint.reply(frame.seq(), Ok(Value::from(vec![7; bytes])))?;
@@ -292,19 +292,19 @@ fn a_large_reply_waits_until_the_inbox_accepts_it_or_the_lane_closes() {
     });
     let large = Command::SyncWorker { worker: WorkerId::new(0) };
     let wait_for = |count| {
-        while heard.sorted().len() < count {
+        while events.sorted().len() < count {
             thread::sleep(Duration::from_millis(1));
         }
     };
-    heard.holds_back.store(true, Ordering::SeqCst);
+    events.holds_back.store(true, Ordering::SeqCst);
     lane.send(&frame(1, Command::SyncAll)).unwrap();
     wait_for(1);
     lane.send(&frame(2, large.clone())).unwrap();
     thread::sleep(Duration::from_millis(50));
-    assert_eq!(heard.sorted().len(), 1);
-    heard.holds_back.store(false, Ordering::SeqCst);
+    assert_eq!(events.sorted().len(), 1);
+    events.holds_back.store(false, Ordering::SeqCst);
     wait_for(2);
-    heard.holds_back.store(true, Ordering::SeqCst);
+    events.holds_back.store(true, Ordering::SeqCst);
     lane.send(&frame(3, large)).unwrap();
     lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();

@@ -175,7 +175,7 @@ fn fewer_ranks_than_workers_are_an_error() {
 fn a_session_of_threads_is_an_error_that_names_sessions_of_processes() {
     let Some(folder) = MPICH.folder() else { return };
     let run = MPICH.disco(&folder, &[&BENCH[..], &["--session", "threads"]].concat());
-    let why = "are threads of one process, which MPI has only one rank for: make the 2 workers processes, by `--session processes`";
+    let why = "are threads of one process, and MPI has one rank in a process: make the 2 workers processes, with `--session processes`";
     assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
 }
 
@@ -185,7 +185,7 @@ fn a_launcher_of_another_mpi_is_an_error_that_names_the_right_one() {
     let mut command = MPICH.ranks(&mpich, 2, Path::new(env!("CARGO_BIN_EXE_disco")));
     command.args(BENCH);
     let run = run(command.env("DISCO_MPI_LIBRARY", open_mpi.join(OPEN_MPI.file)));
-    let why = "sees none but this one: it is another MPI's launcher; that of this one is Open MPI's mpirun";
+    let why = "sees only this one, so the launcher belongs to another MPI. Use Open MPI's mpirun";
     assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
 }
 
@@ -194,7 +194,8 @@ fn a_second_session_without_a_launcher_is_an_error() {
     let Some(folder) = MPICH.folder() else { return };
     // The suite starts several sessions.
     let checked = MPICH.disco(&folder, &["check", "--backend", "mpi", "--workers", "2", "--filter", "the_others"]);
-    let why = "MPI is initialised once in a process: make one session, or run the program under MPI's launcher";
+    let why =
+        "MPI can be initialised only once in a process: start one session, or run the program under MPI's launcher";
     assert!(!checked.status.success() && text(&checked).contains(why), "{}", text(&checked));
 }
 

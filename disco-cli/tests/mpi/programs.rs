@@ -68,8 +68,8 @@ fn a_c_program_lends_its_communicator_to_disco() {
         assert!(said.status.success(), "{}", text(&said));
         let lines = String::from_utf8(said.stdout).unwrap();
         assert_eq!(lines, "a communicator's sum: 3 ranks, 3\na session's sum of ranks: 3\n");
-        let why = "this program has initialised MPI for one thread alone, and the worker is another: ask \
-                   MPI_Init_thread for MPI_THREAD_MULTIPLE";
+        let why = "this program has initialised MPI for a single thread, and the worker runs on another one: request \
+                   MPI_THREAD_MULTIPLE from MPI_Init_thread";
         assert!(!single.status.success() && text(&single).contains(why), "{}", text(&single));
         assert!(text(&single).contains("a communicator's sum: 3 ranks, 3\n"), "{}", text(&single));
     }

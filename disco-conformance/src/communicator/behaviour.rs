@@ -1,30 +1,31 @@
-//! What a communicator does besides moving elements: each behaviour is a sentence and a function that every rank runs.
+//! Behaviour of communicators other than results of single operations: barriers, groups, splits, refusals.
 
 use disco_core::{Communicator, CommunicatorExt, DType, Error, Op, OpKind, Rank, Reduction, Result, Tensor};
 
-use super::stage::{Stage, rank};
+use super::fixture::{Fixture, rank};
 use super::verdict::{Tally, Verdict};
 
-/// A behaviour: its name, the operations that it needs, and what every rank runs. That returns what is wrong, if anything.
+/// A behaviour: its name, the operations that it needs, and the function that each rank runs. The function returns an
+/// entry for each sub-case: a text if the sub-case has failed.
 pub(crate) struct Behaviour {
     pub(crate) name: &'static str,
     needs: &'static [OpKind],
-    run: fn(&mut Stage<'_>) -> Result<Vec<Option<String>>>,
+    run: fn(&mut Fixture<'_>) -> Result<Vec<Option<String>>>,
 }
 
 /// All of them.
 pub(crate) static ALL: [Behaviour; 10] = [
     Behaviour {
-        name: "barrier::nobody_passes_before_all_have_come",
+        name: "barrier::no_rank_passes_before_all_have_arrived",
         needs: &[OpKind::Barrier],
-        run: nobody_passes_before_all_have_come,
+        run: no_rank_passes_before_all_have_arrived,
     },
     Behaviour {
         name: "group::collectives_run_in_order",
         needs: &[OpKind::AllReduce, OpKind::AllGather, OpKind::Barrier],
         run: collectives_run_in_order,
     },
-    Behaviour { name: "group::an_empty_one_does_nothing", needs: &[], run: an_empty_one_does_nothing },
+    Behaviour { name: "group::an_empty_group_does_nothing", needs: &[], run: an_empty_group_does_nothing },
     Behaviour {
         name: "split::ranks_are_ordered_by_key_then_by_rank",
         needs: &[OpKind::AllGather],
@@ -41,9 +42,9 @@ pub(crate) static ALL: [Behaviour; 10] = [
         run: children_outlive_their_parents,
     },
     Behaviour {
-        name: "split::an_abort_of_a_child_leaves_its_parent_alone",
+        name: "split::an_abort_of_a_child_does_not_abort_its_parent",
         needs: &[OpKind::AllGather],
-        run: an_abort_of_a_child_leaves_its_parent_alone,
+        run: an_abort_of_a_child_does_not_abort_its_parent,
     },
     Behaviour {
         name: "split::an_abort_of_a_parent_reaches_its_children",
@@ -51,140 +52,140 @@ pub(crate) static ALL: [Behaviour; 10] = [
         run: an_abort_of_a_parent_reaches_its_children,
     },
     Behaviour {
-        name: "windows::of_one_storage_are_tensors_of_their_own",
+        name: "windows::of_one_storage_are_independent_tensors",
         needs: &[OpKind::AllReduce],
-        run: windows_are_tensors_of_their_own,
+        run: windows_are_independent_tensors,
     },
     Behaviour {
-        name: "refusal::what_can_not_be_right_breaks_nothing",
+        name: "refusal::invalid_operations_are_refused_and_break_nothing",
         needs: &[OpKind::AllReduce, OpKind::AllGather, OpKind::Barrier],
-        run: what_can_not_be_right_breaks_nothing,
+        run: invalid_operations_are_refused_and_break_nothing,
     },
 ];
 
 impl Behaviour {
-    /// Runs it on this rank.
+    /// Runs the behaviour on this rank.
     ///
     /// # Errors
-    /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let capabilities = stage.comm()?.capabilities();
+    /// Errors of the communicator.
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let capabilities = fixture.comm()?.capabilities();
         if let Some(kind) = self.needs.iter().find(|kind| !capabilities.supports(**kind, DType::I32, None)) {
             return Ok(Verdict::Skipped(format!("there is no {kind} of i32")));
         }
         let mut tally = Tally::default();
-        (self.run)(stage)?.into_iter().for_each(|wrong| tally.count(wrong, &[]));
-        Ok(tally.verdict(stage.color))
+        (self.run)(fixture)?.into_iter().for_each(|wrong| tally.count(wrong, &[]));
+        Ok(tally.verdict(fixture.color))
     }
 }
 
-fn nobody_passes_before_all_have_come(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (store, (me, size)) = (stage.ctx.store(), stage.seat()?);
+fn no_rank_passes_before_all_have_arrived(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (store, (me, size)) = (fixture.ctx.store(), fixture.rank_and_size()?);
     let mut wrong = Vec::new();
     for round in 0..20 {
-        let key = stage.key(&format!("barrier {round}"));
+        let key = fixture.key(&format!("barrier {round}"));
         store.add(&key, 1)?;
-        stage.comm()?.barrier()?;
+        fixture.comm()?.barrier()?;
         let come = store.add(&key, 0)?;
-        let early = format!("rank {me} passed barrier {round} when {come} of {size} ranks had come");
+        let early = format!("rank {me} passed barrier {round} when {come} of {size} ranks had arrived");
         wrong.push((come != size as i64).then_some(early));
     }
     Ok(wrong)
 }
 
-fn collectives_run_in_order(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (me, size) = stage.seat()?;
-    let x = ints(stage, &[1 + me as i32])?;
-    let all = ints(stage, &vec![0; size])?;
+fn collectives_run_in_order(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
+    let x = ints(fixture, &[1 + me as i32])?;
+    let all = ints(fixture, &vec![0; size])?;
     let group = [
         Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum },
         Op::Barrier,
         Op::AllGather { src: Some(x), dst: all.clone() },
     ];
-    stage.enqueue(&group)?;
+    fixture.enqueue(&group)?;
     let sum = (size * (size + 1) / 2) as i32;
-    Ok(vec![same(stage, "all_gather of the sums", &all, &vec![sum; size])?])
+    Ok(vec![same(fixture, "all_gather of the sums", &all, &vec![sum; size])?])
 }
 
-fn an_empty_one_does_nothing(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    stage.enqueue(&[])?;
+fn an_empty_group_does_nothing(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    fixture.enqueue(&[])?;
     Ok(vec![None])
 }
 
-fn ranks_are_ordered_by_key_then_by_rank(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (me, size) = stage.seat()?;
+fn ranks_are_ordered_by_key_then_by_rank(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
     let all = || 0..size;
     let halves: [Vec<usize>; 2] = [0, 1].map(|parity| all().filter(|rank| rank % 2 == parity).collect());
     let (front, back): (Vec<usize>, Vec<usize>) = all().partition(|rank| *rank >= 2);
     Ok(vec![
-        members(stage, Some(me as u32 % 2), 0, &halves[me % 2])?,
-        members(stage, Some(7), -(me as i32), &all().rev().collect::<Vec<_>>())?,
-        members(stage, Some(7), i32::from(me < 2), &[front, back].concat())?,
-        members(stage, Some(u32::MAX >> 1), i32::MIN + me as i32, &all().collect::<Vec<_>>())?,
+        members(fixture, Some(me as u32 % 2), 0, &halves[me % 2])?,
+        members(fixture, Some(7), -(me as i32), &all().rev().collect::<Vec<_>>())?,
+        members(fixture, Some(7), i32::from(me < 2), &[front, back].concat())?,
+        members(fixture, Some(u32::MAX >> 1), i32::MIN + me as i32, &all().collect::<Vec<_>>())?,
     ])
 }
 
-fn no_color_gives_no_communicator(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (me, size) = stage.seat()?;
+fn no_color_gives_no_communicator(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
     let others: Vec<usize> = (0..size).filter(|rank| *rank != size / 2).collect();
     if me != size / 2 {
-        return Ok(vec![members(stage, Some(0), 0, &others)?]);
+        return Ok(vec![members(fixture, Some(0), 0, &others)?]);
     }
-    let child = stage.comm()?.split(None, 0)?;
+    let child = fixture.comm()?.split(None, 0)?;
     Ok(vec![child.map(|child| format!("rank {me} passed no color and got {child:?}"))])
 }
 
-fn children_outlive_their_parents(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (me, size) = stage.seat()?;
-    let mut child = existing(stage.comm()?.split(Some(me as u32 % 2), 0)?)?;
+fn children_outlive_their_parents(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
+    let mut child = existing(fixture.comm()?.split(Some(me as u32 % 2), 0)?)?;
     let key = 1 - child.rank().index() as i32;
     let mut grandchild = existing(child.split(Some(0), key)?)?;
     drop(child);
     let expected: Vec<usize> = (0..size).filter(|rank| rank % 2 == me % 2).rev().collect();
-    Ok(vec![gathered(stage, &mut *grandchild, &expected)?])
+    Ok(vec![gathered(fixture, &mut *grandchild, &expected)?])
 }
 
-fn an_abort_of_a_child_leaves_its_parent_alone(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (_, size) = stage.seat()?;
-    let mut child = existing(stage.comm()?.split(Some(0), 0)?)?;
-    child.aborter().abort(&"the check says so".into());
+fn an_abort_of_a_child_does_not_abort_its_parent(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (_, size) = fixture.rank_and_size()?;
+    let mut child = existing(fixture.comm()?.split(Some(0), 0)?)?;
+    child.aborter().abort(&"aborted by the check".into());
     let then = child.barrier();
     let broken = matches!(&then, Err(Error::Aborted { .. } | Error::Broken { .. }));
     let all: Vec<usize> = (0..size).collect();
     Ok(vec![
         (!broken).then(|| format!("a barrier of an aborted communicator gives {then:?}")),
-        members(stage, Some(0), 0, &all)?,
+        members(fixture, Some(0), 0, &all)?,
     ])
 }
 
-fn an_abort_of_a_parent_reaches_its_children(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let mut parent = existing(stage.comm()?.split(Some(0), 0)?)?;
+fn an_abort_of_a_parent_reaches_its_children(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let mut parent = existing(fixture.comm()?.split(Some(0), 0)?)?;
     let mut child = existing(parent.split(Some(0), 0)?)?;
     let aborter = parent.aborter();
     drop(parent);
-    aborter.abort(&"the check says so".into());
+    aborter.abort(&"aborted by the check".into());
     let then = child.barrier();
     let told =
-        matches!(&then, Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if cause.contains("the check"));
+        matches!(&then, Err(Error::Aborted { cause } | Error::Broken { cause, .. }) if cause.contains("by the check"));
     Ok(vec![(!told).then(|| format!("a barrier of a child of an aborted communicator gives {then:?}"))])
 }
 
-fn windows_are_tensors_of_their_own(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (_, size) = stage.seat()?;
-    let whole = ints(stage, &[9, 1, 2, 0, 0, 9])?;
+fn windows_are_independent_tensors(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (_, size) = fixture.rank_and_size()?;
+    let whole = ints(fixture, &[9, 1, 2, 0, 0, 9])?;
     let (src, dst) = (whole.window(1, [2])?, whole.window(3, [2])?);
-    stage.comm()?.all_reduce(&src, &dst, Reduction::Sum)?;
-    stage.comm()?.synchronize()?;
+    fixture.comm()?.all_reduce(&src, &dst, Reduction::Sum)?;
+    fixture.comm()?.synchronize()?;
     let sums = [9, 1, 2, size as i32, 2 * size as i32, 9];
-    Ok(vec![same(stage, "all_reduce from one window to another", &whole, &sums)?])
+    Ok(vec![same(fixture, "all_reduce from one window to another", &whole, &sums)?])
 }
 
-fn what_can_not_be_right_breaks_nothing(stage: &mut Stage<'_>) -> Result<Vec<Option<String>>> {
-    let (me, size) = stage.seat()?;
-    let x = ints(stage, &vec![1; 2 * size])?;
-    let all = ints(stage, &vec![0; size])?;
-    let truth = stage.tensor(DType::Bool, &[1])?;
-    let other = stage.tensor(DType::F32, &[0; 4])?;
+fn invalid_operations_are_refused_and_break_nothing(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
+    let x = ints(fixture, &vec![1; 2 * size])?;
+    let all = ints(fixture, &vec![0; size])?;
+    let truth = fixture.tensor(DType::Bool, &[1])?;
+    let other = fixture.tensor(DType::F32, &[0; 4])?;
     let sum = Reduction::Sum;
     let window = |first, count| x.window(first, [count]);
     let mut groups: Vec<(&str, Vec<Op>)> = vec![
@@ -197,7 +198,7 @@ fn what_can_not_be_right_breaks_nothing(stage: &mut Stage<'_>) -> Result<Vec<Opt
             vec![Op::Barrier, Op::Send { src: x.clone(), to: rank(me) }, Op::Recv { dst: all.clone(), from: rank(me) }],
         ),
     ];
-    // Of one rank alone, one element is all, and its block is nobody else's.
+    // With one rank, one element is the whole tensor, and a block can't overlap the block of another rank.
     if size > 1 {
         groups.extend([
             ("too few elements", vec![Op::AllReduce { src: Some(window(0, 1)?), dst: all.clone(), reduction: sum }]),
@@ -206,34 +207,34 @@ fn what_can_not_be_right_breaks_nothing(stage: &mut Stage<'_>) -> Result<Vec<Opt
     }
     let mut wrong = Vec::new();
     for (what, group) in groups {
-        let then = stage.comm()?.enqueue(&group);
+        let then = fixture.comm()?.enqueue(&group);
         let refused = matches!(then, Err(Error::Invalid(_) | Error::Unsupported { .. }));
         wrong.push((!refused).then(|| format!("{what}: expected to be refused, got {then:?}")));
     }
-    stage.comm()?.all_reduce_in_place(&x, sum)?;
-    wrong.push(same(stage, "all_reduce after refusals", &x, &vec![size as i32; 2 * size])?);
+    fixture.comm()?.all_reduce_in_place(&x, sum)?;
+    wrong.push(same(fixture, "all_reduce after refusals", &x, &vec![size as i32; 2 * size])?);
     Ok(wrong)
 }
 
-/// What is wrong with a split whose communicator must have these ranks of the parent, in this order.
-fn members(stage: &mut Stage<'_>, color: Option<u32>, key: i32, expected: &[usize]) -> Result<Option<String>> {
-    let mut child = existing(stage.comm()?.split(color, key)?)?;
-    gathered(stage, &mut *child, expected)
+/// Splits the communicator and checks that the child has these ranks of the parent, in this order.
+fn members(fixture: &mut Fixture<'_>, color: Option<u32>, key: i32, expected: &[usize]) -> Result<Option<String>> {
+    let mut child = existing(fixture.comm()?.split(color, key)?)?;
+    gathered(fixture, &mut *child, expected)
 }
 
-fn gathered(stage: &mut Stage<'_>, child: &mut dyn Communicator, expected: &[usize]) -> Result<Option<String>> {
-    let (me, _) = stage.seat()?;
+fn gathered(fixture: &mut Fixture<'_>, child: &mut dyn Communicator, expected: &[usize]) -> Result<Option<String>> {
+    let (me, _) = fixture.rank_and_size()?;
     let position = expected.iter().position(|rank| *rank == me).map(|at| Rank::new(at as u32));
     let is_there = (Some(child.rank()), child.size()) == (position, expected.len());
-    // Whatever is wrong: the other ranks are in it.
-    let (src, all) = (ints(stage, &[me as i32])?, ints(stage, &vec![-1; child.size()])?);
+    // The gather runs also after a failure, because the other ranks take part in it.
+    let (src, all) = (ints(fixture, &[me as i32])?, ints(fixture, &vec![-1; child.size()])?);
     child.all_gather(&src, &all)?;
     child.synchronize()?;
     if !is_there {
         return Ok(Some(format!("rank {me} became {child:?} of the ranks {expected:?}")));
     }
     let expected: Vec<i32> = expected.iter().map(|rank| *rank as i32).collect();
-    same(stage, "old ranks in a split", &all, &expected)
+    same(fixture, "old ranks in a split", &all, &expected)
 }
 
 fn existing(child: Option<Box<dyn Communicator>>) -> Result<Box<dyn Communicator>> {
@@ -241,14 +242,14 @@ fn existing(child: Option<Box<dyn Communicator>>) -> Result<Box<dyn Communicator
 }
 
 /// A tensor of `i32` on the worker's device.
-pub(crate) fn ints(stage: &mut Stage<'_>, values: &[i32]) -> Result<Tensor> {
+pub(crate) fn ints(fixture: &mut Fixture<'_>, values: &[i32]) -> Result<Tensor> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    stage.tensor(DType::I32, &bytes)
+    fixture.tensor(DType::I32, &bytes)
 }
 
-fn same(stage: &mut Stage<'_>, what: &str, tensor: &Tensor, expected: &[i32]) -> Result<Option<String>> {
-    let bytes = stage.bytes(tensor)?;
+fn same(fixture: &mut Fixture<'_>, what: &str, tensor: &Tensor, expected: &[i32]) -> Result<Option<String>> {
+    let bytes = fixture.bytes(tensor)?;
     let got: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
-    let (me, size) = stage.seat()?;
+    let (me, size) = fixture.rank_and_size()?;
     Ok((got != expected).then(|| format!("{what}: rank {me} of {size}: expected {expected:?}, got {got:?}")))
 }

@@ -1,15 +1,15 @@
-//! Tensors with guards around them.
+//! Tensors with guard elements around them.
 
 use disco_core::{DType, Result, Tensor, WorkerContext};
 
-use super::stage;
+use super::fixture;
 
-/// Elements behind each window.
+/// Guard elements after each window.
 const GUARD: usize = 3;
-/// What guards are made of, and results before they are written. No number of any input is made of it alone.
+/// The byte of guard elements, and of results before they are written. No input has an element of only these bytes.
 pub(crate) const POISON: u8 = 0xa5;
 
-/// A window of a larger tensor of one worker, whose other elements nobody may touch.
+/// A window of a larger tensor of one worker. The other elements are guards, which no operation may write.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     whole: Tensor,
@@ -18,8 +18,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// A window with `content`, that starts at element `offset` of its storage. Of a host tensor the storage is private
-    /// memory of this process if `in_private`.
+    /// Makes a window with `content` at element `offset` of its storage. If `in_private`, the storage of a host tensor
+    /// is private memory of this process.
     pub(crate) fn new(
         ctx: &mut WorkerContext,
         dtype: DType,
@@ -34,7 +34,7 @@ impl Buffer {
             false => ctx.empty(dtype, shape)?,
         };
         let window = whole.window(offset, [count as i64])?;
-        stage::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()))?;
+        fixture::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()))?;
         Ok(Self { whole, window, content })
     }
 
@@ -43,21 +43,21 @@ impl Buffer {
         &self.window
     }
 
-    /// What it was filled with.
+    /// The initial content.
     pub(crate) fn content(&self) -> &[u8] {
         &self.content
     }
 
-    /// The bytes of the window now, and what is wrong with the guards, if anything.
+    /// The current bytes of the window, and a text if a guard was written.
     pub(crate) fn read(&self, ctx: &mut WorkerContext) -> Result<(Vec<u8>, Option<String>)> {
-        let bytes = stage::download(ctx, &self.whole)?;
+        let bytes = fixture::download(ctx, &self.whole)?;
         let range = self.window.byte_range();
         let window = bytes[range.clone()].to_vec();
         let touched = (0..range.start).chain(range.end..bytes.len()).find(|at| bytes[*at] != POISON);
         let wrong = touched.map(|at| {
             let size = self.window.dtype().size();
             let elements = at as i64 / size as i64 - (range.start / size) as i64;
-            format!("element {elements}, outside of the tensor's {}, was written", self.window.elements())
+            format!("element {elements}, outside of the tensor's {} elements, was written", self.window.elements())
         });
         Ok((window, wrong))
     }

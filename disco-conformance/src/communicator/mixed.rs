@@ -1,8 +1,8 @@
 //! Every ordered pair of operations, the second right after the first: it must not disturb the first one's result.
 //!
-//! The other checks compare each result before the next operation starts. Here no result is compared before the last operation
-//! has ended, ranks pause at random, and operations differ in kind, dtype, size, root, layout, communicator and placement of
-//! their tensors.
+//! The other checks compare each result before the next operation starts. Here no result is compared before the last
+//! operation has ended, ranks pause at random, and operations differ in kind, dtype, size, root, layout, communicator
+//! and placement of their tensors.
 
 use std::time::Duration;
 use std::{fmt, mem, thread};
@@ -11,14 +11,14 @@ use disco_core::{Communicator, DType, Error, Op, OpKind, Reduction, Result};
 
 use super::collective::case::{Case, Layout};
 use super::collective::maker;
+use super::fixture::Fixture;
 use super::part::Part;
-use super::stage::Stage;
 use super::transfer::{Pattern, Transfer};
 use super::verdict::{Tally, Verdict};
 use crate::oracle::{Values, bits};
 
-/// Number of checks, each with its own seed. The first has one communicator, so that each pair meets there; the others also
-/// have one of half of the ranks.
+/// Number of checks, each with its own seed. The first has one communicator, so that each pair meets there; the others
+/// also have one of half of the ranks.
 const SEEDS: u64 = 2;
 /// Elements of a block: from nothing, over the limits of small-message paths, to more than a staging piece of `local`.
 const COUNTS: [usize; 9] = [0, 1, 7, 13, 257, 2053, 5003, 20_011, 40_009];
@@ -50,10 +50,10 @@ impl Mixed {
     /// Runs the walk on this rank.
     ///
     /// # Errors
-    /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let color = stage.color;
-        let mut walk = Walk::new(self.seed, stage)?;
+    /// Errors of the communicator.
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let color = fixture.color;
+        let mut walk = Walk::new(self.seed, fixture)?;
         for step in pairs(&mut *walk.shared) {
             walk.post(step)?;
         }
@@ -74,13 +74,13 @@ type Random = Box<dyn FnMut() -> u64>;
 
 /// One rank in a walk.
 struct Walk<'w, 's> {
-    stage: &'w mut Stage<'s>,
+    fixture: &'w mut Fixture<'s>,
     /// Half of the communicator's ranks, in reverse order.
     child: Box<dyn Communicator>,
     uses_child: bool,
-    /// Decisions that all ranks take alike.
+    /// Random numbers that are equal on all ranks.
     shared: Random,
-    /// Decisions of this rank alone.
+    /// Random numbers of this rank.
     own: Random,
     /// Number of steps so far.
     steps: u64,
@@ -92,12 +92,12 @@ struct Walk<'w, 's> {
 }
 
 impl<'w, 's> Walk<'w, 's> {
-    fn new(seed: u64, stage: &'w mut Stage<'s>) -> Result<Self> {
-        let (me, _) = stage.seat()?;
-        let child = stage.comm()?.split(Some(me as u32 % 2), -(me as i32))?;
+    fn new(seed: u64, fixture: &'w mut Fixture<'s>) -> Result<Self> {
+        let (me, _) = fixture.rank_and_size()?;
+        let child = fixture.comm()?.split(Some(me as u32 % 2), -(me as i32))?;
         let child = child.ok_or_else(|| Error::invalid("split: a color was passed, but there is no communicator"))?;
         Ok(Self {
-            stage,
+            fixture,
             child,
             uses_child: seed > 1,
             shared: Box::new(bits(seed)),
@@ -109,8 +109,8 @@ impl<'w, 's> Walk<'w, 's> {
         })
     }
 
-    /// Makes the tensors of a step and adds its operations to the current group, or enqueues that group and starts another
-    /// one.
+    /// Makes the tensors of a step and adds its operations to the current group, or enqueues that group and starts
+    /// another one.
     fn post(&mut self, step: Step) -> Result<()> {
         let on_child = self.uses_child && below(&mut self.shared, 4) == 0;
         let joins = below(&mut self.shared, 4) == 0;
@@ -135,29 +135,29 @@ impl<'w, 's> Walk<'w, 's> {
         let group = mem::take(&mut self.group.0);
         match self.group.1 {
             true => self.child.enqueue(&group),
-            false => self.stage.comm()?.enqueue(&group),
+            false => self.fixture.comm()?.enqueue(&group),
         }
     }
 
     /// Compares the results of all operations.
     fn compare(&mut self) -> Result<()> {
         self.enqueue()?;
-        self.stage.comm()?.synchronize()?;
+        self.fixture.comm()?.synchronize()?;
         self.child.synchronize()?;
         for (what, dtype, part) in mem::take(&mut self.open) {
-            let wrong = part.look(self.stage.ctx, dtype)?.wrong;
+            let wrong = part.inspect(self.fixture.ctx, dtype)?.wrong;
             self.tally.count(wrong.map(|wrong| format!("{what}: {wrong}")), &[]);
         }
         Ok(())
     }
 
-    /// The tensors and operations of a step: none where the backend lacks the operation on all dtypes.
+    /// The tensors and operations of a step. None if the backend lacks the operation on all dtypes.
     fn part(&mut self, step: Step, on_child: bool) -> Result<Option<(String, DType, Part)>> {
         let (me, size) = match on_child {
             true => (self.child.rank().index(), self.child.size()),
-            false => self.stage.seat()?,
+            false => self.fixture.rank_and_size()?,
         };
-        let capabilities = self.stage.comm()?.capabilities();
+        let capabilities = self.fixture.comm()?.capabilities();
         let supports = |dtype: DType, reduction: Option<Reduction>| match step {
             Step::Collective(kind) => {
                 (dtype, reduction) != (DType::Bool, Some(Reduction::Avg))
@@ -176,7 +176,7 @@ impl<'w, 's> Walk<'w, 's> {
         let (dtype, reduction) = *pick(shared, &legal);
         let count = *pick(shared, if size > 4 { &FEW_COUNTS } else { &COUNTS });
         let (root, salt) = (below(shared, size as u64) as usize, shared() >> 16);
-        self.stage.in_private = below(&mut self.own, 2) == 0;
+        self.fixture.in_private = below(&mut self.own, 2) == 0;
         let offset = below(&mut self.own, 4) as usize;
         self.steps += 1;
         let number = self.steps;
@@ -187,15 +187,15 @@ impl<'w, 's> Walk<'w, 's> {
             Step::Transfer(pattern) => {
                 let transfer = Transfer { pattern, dtype };
                 let steps = pattern.groups(me, size).into_iter().flatten().collect();
-                let part = transfer.part(self.stage, steps, (me, count), offset, salt)?;
+                let part = transfer.part(self.fixture, steps, (me, count), offset, salt)?;
                 (format!("{} x {count}, rank {me} of {size}", transfer.name()), part)
             }
             Step::Collective(kind) => {
                 let layout = *pick(&mut self.shared, &Layout::of(kind));
                 let values = if step.reduces() { Values::Whole } else { Values::Bits };
-                let (reduction, exact) = (reduction.unwrap_or(Reduction::Sum), self.stage.exact);
+                let (reduction, exact) = (reduction.unwrap_or(Reduction::Sum), self.fixture.exact);
                 let case = Case { kind, dtype, reduction, count, root, layout, values, offset, me, size, exact, salt };
-                (case.to_string(), maker::part(&case, self.stage)?)
+                (case.to_string(), maker::part(&case, self.fixture)?)
             }
         };
         Ok(Some((named(what), dtype, part)))
@@ -208,7 +208,7 @@ impl Step {
     }
 }
 
-/// All steps in an order in which each follows each, itself too: a de Bruijn sequence of pairs over shuffled steps.
+/// A sequence of steps in which each step follows each, also itself: a de Bruijn sequence of pairs over shuffled steps.
 fn pairs(random: &mut dyn FnMut() -> u64) -> Vec<Step> {
     let kinds = OpKind::ALL.into_iter().filter(|kind| !kind.is_point_to_point() && *kind != OpKind::Barrier);
     let transfers = [Pattern::Ring, Pattern::Everybody].map(Step::Transfer);
@@ -227,7 +227,7 @@ fn pairs(random: &mut dyn FnMut() -> u64) -> Vec<Step> {
 }
 
 fn below(random: &mut Random, limit: u64) -> u64 {
-    // High bits: a limit that is a power of two takes no pattern of the low ones.
+    // The high bits are used, because the low bits of the generator have patterns.
     (random() >> 32) % limit
 }
 

@@ -1,22 +1,23 @@
-//! The suite of a data plane: every operation on every dtype, reduction, size, root and group, and every failure.
+//! The suite of a data plane: every operation on every dtype, reduction, size, root and group, and every kind of
+//! failure.
 //!
 //! ```text
-//! controller: Suite::run(check) ── for every world of the harness, and every kind of communicator ──┐
-//!   a row of the table: call("disco.conformance.row", name, scope, …) ▶ on every worker: its sub-cases, compared there
-//!   a scenario: failures, mismatches, order, each with worker functions of its own
+//! controller: Suite::run(check) ── for each world of the harness and each kind of communicator ──┐
+//!   a row of the table: call("disco.conformance.row", name, …) ▶ on each worker: runs and compares its sub-cases
+//!   a scenario: failures, mismatches, order; each has its own worker functions
 //! ```
 //!
-//! Workers know checks by name, so that they may live in any process of the same program. A sub-case that gives a wrong
-//! result does not keep a rank from the ones that follow, since the other ranks are in them; an operation that fails ends
-//! the check.
+//! Workers find checks by name, so they may be in any process of the same program. After a sub-case with a wrong
+//! result, a rank runs the remaining ones, because the other ranks take part in them. An operation that fails ends the
+//! check.
 
 mod behaviour;
 mod buffer;
 mod collective;
+mod fixture;
 mod mixed;
 mod part;
 mod scenario;
-mod stage;
 mod suite;
 mod table;
 mod transfer;

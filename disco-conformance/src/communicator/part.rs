@@ -1,4 +1,4 @@
-//! One rank's part of an operation, and how its result is compared.
+//! One rank's part of an operation, and the comparison of its results.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use disco_core::{DType, Op, Result, WorkerContext};
 use super::buffer::Buffer;
 use crate::oracle::{Elements, Expected};
 
-/// One rank's part: its operation, or its sends and receives; and each of its tensors, by name, with the content that it
-/// must have afterwards.
+/// One rank's part: its operation, or its sends and receives; and each of its tensors, by name, with the content that
+/// it must have afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub(crate) ops: Vec<Op>,
@@ -29,7 +29,7 @@ pub(crate) enum Want {
 /// The state of a part's tensors after its operation.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The first wrong element, in words.
+    /// A text about the first wrong element.
     pub(crate) wrong: Option<String>,
     /// The bytes of all results.
     pub(crate) result: Vec<u8>,
@@ -52,7 +52,7 @@ impl Part {
     ///
     /// # Errors
     /// The tensors can't be copied to the host.
-    pub(crate) fn look(&self, ctx: &mut WorkerContext, dtype: DType) -> Result<Seen> {
+    pub(crate) fn inspect(&self, ctx: &mut WorkerContext, dtype: DType) -> Result<Seen> {
         let mut seen = Seen { wrong: None, result: Vec::new() };
         for (name, buffer, want) in &self.wants {
             let (bytes, touched) = buffer.read(ctx)?;
@@ -69,7 +69,7 @@ impl Part {
 }
 
 impl Want {
-    /// The first wrong element, in words.
+    /// A text about the first wrong element.
     fn wrong(&self, dtype: DType, bytes: &[u8], before: &[u8]) -> Option<String> {
         let got = || Elements::decode(dtype, bytes);
         let (index, expected) = match self {

@@ -1,4 +1,4 @@
-//! Runs checks over the sessions of a harness.
+//! Runs checks in the sessions of a harness.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,36 +7,38 @@ use std::sync::{Arc, Mutex};
 use disco_core::sync;
 use disco_core::{DType, DataPlane, Error, OpKind, Result, Session, SessionExt, WorkerId, World};
 
+use super::fixture::Scope;
 use super::scenario::{self, Scenario};
-use super::stage::Scope;
 use super::table::{self, Row};
 use super::verdict::Verdict;
 use super::worker::{ROW, SUPPORTS};
 use crate::check::{Check, Outcome};
-use crate::harness::{Harness, Wish};
-use crate::patience::block_on;
+use crate::harness::{Harness, SessionSpec};
+use crate::timeout::block_on;
 
-/// Every check of one backend in one kind of session. Checks may run on several threads at once; each has a session to
-/// itself, and sessions are used again as long as nothing failed in them. A check that fails in a used session runs once more in a new
-/// one, so that it only fails for reasons of its own.
+/// All checks of one backend in one kind of session.
+///
+/// Checks may run on several threads at the same time. Each has a session of its own. Sessions are reused unless a
+/// check has failed in them. A check that fails in a used session runs again in a new one, so that an earlier check
+/// can't make it fail.
 pub struct Suite {
     harness: Arc<dyn Harness>,
     idle: Mutex<Vec<Used>>,
-    /// Sessions that a check left broken, in words.
+    /// Texts about sessions that a check has left broken.
     broken: Mutex<Vec<String>>,
     runs: AtomicI64,
 }
 
 /// A session that waits for its next check.
 struct Used {
-    wish: Wish,
+    spec: SessionSpec,
     session: Box<dyn Session>,
     /// The last check in it.
     last: String,
 }
 
-/// What is wrong, in words.
-pub(super) type Wrong<T> = std::result::Result<T, String>;
+/// The result of a check; the error is a text.
+pub(super) type CheckResult<T> = std::result::Result<T, String>;
 
 impl Suite {
     /// The suite of a harness. Nothing starts before a check is run.
@@ -50,7 +52,7 @@ impl Suite {
         rows.chain(scenario::all().map(|scenario| scenario.to_string())).map(Check::new).collect()
     }
 
-    /// Runs one check in every world of the harness that it makes sense in.
+    /// Runs one check in all suitable worlds of the harness.
     pub fn run(&self, check: &Check) -> Outcome {
         let ran = match (table::find(check.name()), scenario::find(check.name())) {
             (Some(row), _) => self.run_row(&row, check.name()),
@@ -63,8 +65,8 @@ impl Suite {
     /// Ends the sessions.
     ///
     /// # Errors
-    /// A check passed and left its session broken: which one, and what another check failed with afterwards. That of the first session
-    /// that did not end well.
+    /// A check has passed but left its session broken, so that another check failed in it; with the names of both and
+    /// the failure. Or the shutdown of a session failed.
     pub fn close(&self) -> Result<()> {
         let idle = std::mem::take(&mut *sync::lock(&self.idle));
         let ended = |used: &Used| {
@@ -76,7 +78,7 @@ impl Suite {
         if broken.is_empty() { Ok(()) } else { Err(Error::state(broken.join("\n"))) }
     }
 
-    fn run_row(&self, row: &Row, name: &str) -> Wrong<Outcome> {
+    fn run_row(&self, row: &Row, name: &str) -> CheckResult<Outcome> {
         let mut executed = 0;
         for world in self.worlds_for(row) {
             let scopes = || {
@@ -86,7 +88,7 @@ impl Suite {
                     Scope::Split => world.size() > 1 && !row.is_large(),
                 })
             };
-            let ran = self.in_session(name, Wish::new(world), async |session| {
+            let ran = self.in_session(name, SessionSpec::new(world), async |session| {
                 let mut executed = 0;
                 for (index, scope) in scopes() {
                     let run = self.runs.fetch_add(1, Ordering::Relaxed);
@@ -120,15 +122,15 @@ impl Suite {
         }
     }
 
-    fn run_scenario(&self, scenario: Scenario, name: &str) -> Wrong<Outcome> {
+    fn run_scenario(&self, scenario: Scenario, name: &str) -> CheckResult<Outcome> {
         if let Some(reason) = scenario.is_beyond(&*self.harness) {
             return Ok(Outcome::Skipped { reason });
         }
         let worlds: Vec<World> = self.harness.worlds().into_iter().filter(|world| world.size() > 1).collect();
         let mut executed = 0;
         for world in &worlds {
-            let wish = scenario.wish(*world);
-            let ran = self.in_session(name, wish, async |session| {
+            let spec = scenario.spec(*world);
+            let ran = self.in_session(name, spec, async |session| {
                 let run = self.runs.fetch_add(1, Ordering::Relaxed);
                 match lacking(session, scenario.needs()).await.map_err(|error| error.to_string())? {
                     Some(reason) => Ok(Err(reason)),
@@ -146,25 +148,30 @@ impl Suite {
         }
     }
 
-    /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts only if `body` also
-    /// fails in a new one.
-    fn in_session<T>(&self, check: &str, wish: Wish, body: impl AsyncFn(&dyn Session) -> Wrong<T>) -> Wrong<T> {
+    /// Runs `body` in a session of the pool, which no other check uses meanwhile. A failure in a used session counts
+    /// only if `body` fails in a new session too.
+    fn in_session<T>(
+        &self,
+        check: &str,
+        spec: SessionSpec,
+        body: impl AsyncFn(&dyn Session) -> CheckResult<T>,
+    ) -> CheckResult<T> {
         let place = |why: String| {
-            let (size, groups) = (wish.world.size(), wish.world.groups());
+            let (size, groups) = (spec.world.size(), spec.world.groups());
             let groups = if groups > 1 { format!(" in {groups} groups") } else { String::new() };
             format!("{size} workers{groups}: {why}")
         };
         let mut suspicion = None;
-        if let Some(Used { session, last, .. }) = self.used(&wish) {
+        if let Some(Used { session, last, .. }) = self.used(&spec) {
             match self.attempt(&*session, &body) {
                 Ok(result) => {
-                    self.keep(check, wish, session);
+                    self.keep(check, spec, session);
                     return Ok(result);
                 }
                 Err(why) => suspicion = Some((last, why)),
             }
         }
-        let session = self.session(&wish).map_err(|error| place(error.to_string()))?;
+        let session = self.session(&spec).map_err(|error| place(error.to_string()))?;
         let result = self.attempt(&*session, &body).map_err(place)?;
         if let Some((last, why)) = suspicion {
             let why = place(why);
@@ -172,13 +179,13 @@ impl Suite {
                 "`{check}` passes in a new session, and fails in one that `{last}` has left broken: {why}"
             ));
         }
-        self.keep(check, wish, session);
+        self.keep(check, spec, session);
         Ok(result)
     }
 
-    /// Runs `body`, after which the session must answer.
-    fn attempt<T>(&self, session: &dyn Session, body: &impl AsyncFn(&dyn Session) -> Wrong<T>) -> Wrong<T> {
-        let limit = self.harness.patience();
+    /// Runs `body`, and then checks that the session still works.
+    fn attempt<T>(&self, session: &dyn Session, body: &impl AsyncFn(&dyn Session) -> CheckResult<T>) -> CheckResult<T> {
+        let limit = self.harness.check_timeout();
         let ended = async {
             let result = body(session).await?;
             session.sync_all().await.map_err(|error| format!("the session is broken afterwards: {error}"))?;
@@ -187,20 +194,20 @@ impl Suite {
         block_on(ended, limit).unwrap_or_else(|| Err(format!("no end after {limit:?}")))
     }
 
-    fn keep(&self, check: &str, wish: Wish, session: Box<dyn Session>) {
-        sync::lock(&self.idle).push(Used { wish, session, last: check.to_owned() });
+    fn keep(&self, check: &str, spec: SessionSpec, session: Box<dyn Session>) {
+        sync::lock(&self.idle).push(Used { spec, session, last: check.to_owned() });
     }
 
-    fn used(&self, wish: &Wish) -> Option<Used> {
+    fn used(&self, spec: &SessionSpec) -> Option<Used> {
         let mut idle = sync::lock(&self.idle);
-        let at = idle.iter().position(|used| used.wish == *wish)?;
+        let at = idle.iter().position(|used| used.spec == *spec)?;
         Some(idle.swap_remove(at))
     }
 
-    fn session(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let session = self.harness.start(wish)?;
-        let connect = || format!("init_ccl: no end after {:?}", self.harness.patience());
-        block_on(session.init_ccl(self.harness.backend(), &self.harness.devices()), self.harness.patience())
+    fn session(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let session = self.harness.start(spec)?;
+        let connect = || format!("init_ccl: no end after {:?}", self.harness.check_timeout());
+        block_on(session.init_ccl(self.harness.backend(), &self.harness.devices()), self.harness.check_timeout())
             .unwrap_or_else(|| Err(Error::invalid(connect())))?;
         Ok(session)
     }
@@ -212,7 +219,7 @@ impl fmt::Debug for Suite {
     }
 }
 
-/// What each worker says of a row.
+/// The verdicts of all workers on a row.
 pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)) -> Result<Vec<Verdict>> {
     let function = session.function(ROW).await?;
     let handle = session.call(&function, args).await?;
@@ -224,7 +231,7 @@ pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)
     Ok(verdicts)
 }
 
-/// The first of these operations that worker 0 does not have.
+/// A text about the first of these operations that worker 0 lacks.
 async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<Option<String>> {
     let supports = session.function(SUPPORTS).await?;
     for (kind, dtype) in needs {
@@ -236,7 +243,8 @@ async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<O
     Ok(None)
 }
 
-/// What all workers say, as one. Where results are exact, those that must be alike must have the same bits.
+/// Combines the verdicts of all workers. If results are `exact`, the digests of the ranks of a communicator must be
+/// equal.
 pub(super) fn together(verdicts: &[Verdict], exact: bool) -> Verdict {
     let mut sum = 0;
     let mut skipped = None;
@@ -248,7 +256,7 @@ pub(super) fn together(verdicts: &[Verdict], exact: bool) -> Verdict {
             Verdict::Passed { executed, digest, color } => {
                 sum += executed;
                 if exact && seen.iter().any(|(other, seen)| other == color && seen != digest) {
-                    return Verdict::Wrong("results that all ranks must have alike differ in their bits".into());
+                    return Verdict::Wrong("results that must be equal on all ranks differ in their bits".into());
                 }
                 seen.push((*color, *digest));
             }

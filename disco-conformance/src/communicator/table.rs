@@ -1,4 +1,4 @@
-//! The one table of checks that workers run.
+//! The table of checks that workers run.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use disco_core::{DType, OpKind, Reduction, Result};
 
 use super::behaviour::{self, Behaviour};
 use super::collective::Collective;
+use super::fixture::Fixture;
 use super::mixed::Mixed;
-use super::stage::Stage;
 use super::transfer::{Pattern, Transfer};
 use super::verdict::Verdict;
 
-/// One row: what all workers run at the same time, on one communicator.
+/// One row: a check that all workers run at the same time on one communicator.
 pub(crate) enum Row {
     Collective(Collective),
     Transfer(Transfer),
@@ -30,7 +30,7 @@ pub(crate) fn all() -> impl Iterator<Item = Row> {
     collectives.chain(transfers).chain(behaviours).chain(Mixed::all().map(Row::Mixed))
 }
 
-/// The row of that name.
+/// The row with this name.
 pub(crate) fn find(name: &str) -> Option<Row> {
     all().find(|row| row.to_string() == name)
 }
@@ -48,21 +48,21 @@ fn collectives(kind: OpKind, dtype: DType) -> Vec<Row> {
 }
 
 impl Row {
-    /// Whether it moves so much that one world must do.
+    /// Whether the row moves so much data that it runs in one world only.
     pub(crate) fn is_large(&self) -> bool {
         matches!(self, Self::Collective(Collective { large: true, .. }))
     }
 
-    /// Runs it on one rank.
+    /// Runs the row on one rank.
     ///
     /// # Errors
-    /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
+    /// Errors of the communicator.
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
         match self {
-            Self::Collective(collective) => collective.run(stage),
-            Self::Transfer(transfer) => transfer.run(stage),
-            Self::Behaviour(behaviour) => behaviour.run(stage),
-            Self::Mixed(mixed) => mixed.run(stage),
+            Self::Collective(collective) => collective.run(fixture),
+            Self::Transfer(transfer) => transfer.run(fixture),
+            Self::Behaviour(behaviour) => behaviour.run(fixture),
+            Self::Mixed(mixed) => mixed.run(fixture),
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_stands_in_it_for_every_dtype_and_reduction_once() {
+    fn the_table_has_each_operation_once_for_each_dtype_and_reduction() {
         let names: Vec<String> = all().map(|row| row.to_string()).collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
         assert!(names.contains(&"all_reduce::bf16::avg".into()) && names.contains(&"scatter::f8e5m2".into()));

@@ -1,10 +1,10 @@
-//! Sends and receives in every order that can end.
+//! Sends and receives in various orders that must complete.
 
 use disco_core::{DType, Error, Op, OpKind, Result};
 
 use super::buffer::{Buffer, POISON};
+use super::fixture::{Fixture, rank};
 use super::part::{Part, Want};
-use super::stage::{Stage, rank};
 use super::verdict::{Tally, Verdict};
 use crate::oracle::random;
 
@@ -13,29 +13,29 @@ const COUNTS: [usize; 5] = [0, 1, 7, 257, 4099];
 /// Messages from one rank to another in one group.
 const MANY: usize = 9;
 
-/// Who sends to whom, and in which order it is posted.
+/// The messages between ranks, and the order in which ranks post them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Even ranks send to the next one and receive from it, each outside of a group.
+    /// Each even rank sends to the next rank and receives from it, in separate groups.
     Pairs,
-    /// Everybody sends to the next one and receives from the one before.
+    /// Each rank sends to the next rank and receives from the previous one.
     Ring,
-    /// As `Ring`, with the receive posted first.
+    /// Like `Ring`, with the receive posted first.
     RingReversed,
-    /// Everybody sends to everybody, itself too; each rank posts in an order of its own.
+    /// Each rank sends to all ranks, also to itself. Ranks post in different orders.
     Everybody,
-    /// Many messages from each rank to the next in one group, received in order; ranks post in different orders.
+    /// Each rank sends many messages to the next rank in one group. Ranks post in different orders.
     Many,
     /// Each rank sends to itself.
     Itself,
 }
 
-/// One operation of a plan.
+/// One send or receive of a pattern.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     is_send: bool,
     peer: usize,
-    /// Which of the messages between the two.
+    /// Number of the message among those from one rank to the other.
     number: usize,
 }
 
@@ -75,7 +75,7 @@ impl Pattern {
             Self::Many => {
                 let sends = (0..MANY).map(|number| send(next, number));
                 let recvs = (0..MANY).map(|number| recv(previous, number));
-                // Even ranks post all sends first, odd ones take turns.
+                // Even ranks post all sends first; odd ranks alternate receives and sends.
                 match me.is_multiple_of(2) {
                     true => vec![sends.chain(recvs).collect()],
                     false => vec![sends.zip(recvs).flat_map(|(send, recv)| [recv, send]).collect()],
@@ -94,7 +94,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Like `send_recv::ring::f32`.
+    /// The name of the check, such as `send_recv::ring::f32`.
     pub(crate) fn name(&self) -> String {
         format!("send_recv::{}::{}", self.pattern.name(), self.dtype)
     }
@@ -102,26 +102,26 @@ impl Transfer {
     /// Runs every sub-case on this rank.
     ///
     /// # Errors
-    /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let capabilities = stage.comm()?.capabilities();
+    /// Errors of the communicator.
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let capabilities = fixture.comm()?.capabilities();
         if ![OpKind::Send, OpKind::Recv].iter().all(|kind| capabilities.supports(*kind, self.dtype, None)) {
-            return self.refused(stage);
+            return self.refused(fixture);
         }
-        let (me, size) = stage.seat()?;
+        let (me, size) = fixture.rank_and_size()?;
         let mut tally = Tally::default();
         for (index, count) in COUNTS.into_iter().enumerate() {
-            let wrong = self.run_one(stage, (me, size), count, [0, 1, 3][index % 3])?;
+            let wrong = self.run_one(fixture, (me, size), count, [0, 1, 3][index % 3])?;
             tally.count(wrong.map(|wrong| format!("x {count}, rank {me} of {size}: {wrong}")), &[]);
         }
-        Ok(tally.verdict(stage.color))
+        Ok(tally.verdict(fixture.color))
     }
 
-    fn refused(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let (me, _) = stage.seat()?;
-        let (src, dst) = (stage.tensor(self.dtype, &[0; 8])?, stage.tensor(self.dtype, &[0; 8])?);
+    fn refused(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let (me, _) = fixture.rank_and_size()?;
+        let (src, dst) = (fixture.tensor(self.dtype, &[0; 8])?, fixture.tensor(self.dtype, &[0; 8])?);
         let group = [Op::Send { src, to: rank(me) }, Op::Recv { dst, from: rank(me) }];
-        Ok(match stage.enqueue(&group) {
+        Ok(match fixture.enqueue(&group) {
             Err(error @ Error::Unsupported { .. }) => Verdict::Skipped(error.to_string()),
             Err(other) => Verdict::Wrong(format!("expected to be unsupported, got: {other}")),
             Ok(()) => Verdict::Wrong("ran, although the capabilities lack it".into()),
@@ -130,16 +130,16 @@ impl Transfer {
 
     fn run_one(
         &self,
-        stage: &mut Stage<'_>,
+        fixture: &mut Fixture<'_>,
         (me, size): (usize, usize),
         count: usize,
         offset: usize,
     ) -> Result<Option<String>> {
         let mut wrong = None;
         for steps in self.pattern.groups(me, size) {
-            let part = self.part(stage, steps, (me, count), offset, 0)?;
-            stage.enqueue(&part.ops)?;
-            wrong = wrong.or(part.look(stage.ctx, self.dtype)?.wrong);
+            let part = self.part(fixture, steps, (me, count), offset, 0)?;
+            fixture.enqueue(&part.ops)?;
+            wrong = wrong.or(part.inspect(fixture.ctx, self.dtype)?.wrong);
         }
         Ok(wrong)
     }
@@ -147,10 +147,10 @@ impl Transfer {
     /// Makes the tensors of a group of rank `me`, each of `count` elements, and its operations.
     ///
     /// # Errors
-    /// There is no room.
+    /// An allocation fails.
     pub(crate) fn part(
         &self,
-        stage: &mut Stage<'_>,
+        fixture: &mut Fixture<'_>,
         steps: Vec<Step>,
         (me, count): (usize, usize),
         offset: usize,
@@ -165,7 +165,7 @@ impl Transfer {
                 true => (message(me, step.peer, step.number), Want::Unchanged),
                 false => (vec![POISON; count * self.dtype.size()], Want::Bytes(message(step.peer, me, step.number))),
             };
-            let buffer = stage.buffer(self.dtype, content, offset)?;
+            let buffer = fixture.buffer(self.dtype, content, offset)?;
             part.push(step.op(&buffer), step.words(), buffer, want);
         }
         Ok(part)

@@ -1,29 +1,29 @@
-//! What a worker reports of a check.
+//! The result of a check on one worker.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
 use disco_core::{Shape, Value};
 
-/// What one worker says of one check on one communicator.
+/// The result of one check on one worker and one communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// All is well.
+    /// All results were right.
     Passed {
-        /// Sub-cases that ran.
+        /// Number of executed sub-cases.
         executed: usize,
-        /// Of results that all ranks of the communicator must have alike.
+        /// Hash of the results that must be equal on all ranks of the communicator.
         digest: u64,
-        /// Which communicator.
+        /// The communicator.
         color: i64,
     },
-    /// The communicator can't do it, and said so.
+    /// The communicator lacks the operation and has refused it; with its error.
     Skipped(String),
-    /// The first thing that is wrong.
+    /// The first failure.
     Wrong(String),
 }
 
 impl Verdict {
-    /// As a worker function returns it: `[executed, digest, color]`, or text.
+    /// Converts to the return value of a worker function: `[executed, digest, color]`, or a text.
     pub(crate) fn into_value(self) -> Value {
         match self {
             Self::Passed { executed, digest, color } => {
@@ -34,7 +34,7 @@ impl Verdict {
         }
     }
 
-    /// What a worker function returned.
+    /// Converts the return value of a worker function back.
     pub(crate) fn from_value(value: &Value) -> Self {
         match value {
             Value::Shape(shape) => match shape[..] {
@@ -51,7 +51,7 @@ impl Verdict {
     }
 }
 
-/// Counts sub-cases, and keeps the first that went wrong: the others run nevertheless, since the other ranks are in them.
+/// Counts sub-cases and keeps the first failure. Later sub-cases run too, because the other ranks take part in them.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     executed: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// One sub-case ran; `alike` is what all ranks must have.
+    /// Counts an executed sub-case. `alike` has the results that must be equal on all ranks.
     pub(crate) fn count(&mut self, wrong: Option<String>, alike: &[u8]) {
         self.executed += 1;
         self.digest.write(alike);
@@ -69,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// The sum.
+    /// The verdict on all counted sub-cases.
     pub(crate) fn verdict(self, color: i64) -> Verdict {
         match self.wrong {
             Some(wrong) => Verdict::Wrong(wrong),
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_go_over_the_wire_and_back() {
+    fn a_verdict_converts_to_a_value_and_back() {
         let passed = Verdict::Passed { executed: 3, digest: u64::MAX, color: 5 };
         for verdict in [passed, Verdict::Skipped("a: b".into()), Verdict::Wrong("c".into())] {
             assert_eq!(Verdict::from_value(&verdict.clone().into_value()), verdict);

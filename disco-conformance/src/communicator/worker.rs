@@ -1,14 +1,14 @@
-//! What the suite calls on workers: a row of the table, and whether there is an operation.
+//! Worker functions of the suite.
 
 use disco_core::{DType, Error, OpKind, Result, Value, WorkerContext};
 
-use super::stage::{Scope, Stage};
+use super::fixture::{Fixture, Scope};
 use super::table;
 
-/// Runs a row on this worker, and says what came of it as a [`Verdict`](super::verdict::Verdict).
+/// Runs a row on this worker and returns its [`Verdict`](super::verdict::Verdict).
 pub(super) const ROW: &str = "disco.conformance.row";
 
-/// Whether the worker's communicator has an operation on a dtype.
+/// Returns whether the worker's communicator supports an operation on a dtype.
 pub(super) const SUPPORTS: &str = "disco.conformance.supports";
 
 disco_core::register_function!(ROW, row);
@@ -18,8 +18,8 @@ fn row(ctx: &mut WorkerContext, name: String, scope: u32, run: i64, exact: bool)
     let found = table::find(&name).ok_or_else(|| Error::invalid(format!("there is no check `{name}`")))?;
     let scope = Scope::ALL.get(scope as usize).copied();
     let scope = scope.ok_or_else(|| Error::invalid("there is no such communicator"))?;
-    let mut stage = Stage::new(ctx, scope, run, exact)?;
-    Ok(found.run(&mut stage)?.into_value())
+    let mut fixture = Fixture::new(ctx, scope, run, exact)?;
+    Ok(found.run(&mut fixture)?.into_value())
 }
 
 fn supports(ctx: &mut WorkerContext, kind: String, dtype: DType) -> Result<bool> {

@@ -1,4 +1,4 @@
-//! Frames to send, and what is known of them on both sides.
+//! The frames that cases send.
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::ops::Range;
@@ -11,12 +11,12 @@ pub(super) fn plain(seq: u64, command: Command) -> Arc<Frame> {
     Arc::new(Frame::new(seq, [], command))
 }
 
-/// A small frame that wants nothing.
+/// A small frame without an effect.
 pub(super) fn small(seq: u64) -> Arc<Frame> {
     plain(seq, Command::KillReg { register: RegisterId::new(seq as u32 % 100) })
 }
 
-/// A frame of which lanes whose room is bytes take a few thousand.
+/// A frame of about 2 KiB: a lane that limits bytes takes a few thousand of them.
 pub(super) fn middling(seq: u64) -> Arc<Frame> {
     call(seq, 0, vec![Value::from(vec![7; 2 << 10])])
 }
@@ -54,7 +54,7 @@ pub(super) fn various() -> Vec<Arc<Frame>> {
     frames
 }
 
-/// A frame in words: the same on both sides if it arrives whole.
+/// A text about a frame, which is equal on both ends if the frame arrives complete.
 pub(super) fn fingerprint(frame: &Frame) -> String {
     let bytes = match frame.bytes() {
         Ok(bytes) => bytes,

@@ -1,13 +1,14 @@
-//! The suite of a lane: what [`Channel`](disco_core::Channel), [`Inbox`](disco_core::Inbox),
-//! [`Endpoint`](disco_core::Endpoint) and [`Link`](disco_core::Link) promise each other.
+//! The suite of a lane: the contracts of [`Channel`](disco_core::Channel), [`Inbox`](disco_core::Inbox),
+//! [`Endpoint`](disco_core::Endpoint) and [`Link`](disco_core::Link).
 //!
-//! What the workers do is a [`Role`], by name, so that a lane to processes can start a worker with the name of its role.
+//! The behaviour of the workers is a [`Role`] with a name, so that a lane to processes can start a worker with the name
+//! of its role.
 
 mod cases;
+mod fixture;
 mod frames;
-mod heard;
+mod recorded;
 mod role;
-mod stage;
 mod suite;
 
 pub use role::{Role, play};

@@ -1,4 +1,4 @@
-//! What a worker at the end of a lane does, as data.
+//! The behaviour of workers at the end of a lane.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,27 +13,28 @@ use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Store, Value, W
 
 use super::frames::{fingerprint, range};
 
-/// How long a worker waits for what the suite promised it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a worker waits for an abort or for its peers.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// What every worker of a lane does.
+/// The behaviour of all workers of a lane.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Answers every frame with its fingerprint, a `sync_worker` of its own with a failure; leaves at shutdown.
+    /// Replies to each frame with its fingerprint, and to a `sync_worker` of this worker with a failure. Leaves at
+    /// shutdown.
     Recite,
-    /// Takes no frame before it has heard an abort, then answers command 0 with the cause, then recites.
+    /// Waits for an abort before the first frame, replies to command 0 with its cause, then behaves like `Recite`.
     AwaitAbort,
-    /// Tells the controller something at once, then recites.
+    /// Sends a notice at once, then behaves like `Recite`.
     Notify,
-    /// At the first frame, by the worker's number modulo 4: panics, fails, returns, or recites.
+    /// At the first frame, depending on the worker's number modulo 4: panics, fails, returns, or behaves like `Recite`.
     EndEarly,
-    /// At the first frame, workers of odd number enter a function named `f` and do not come back; others recite.
+    /// At the first frame, workers with odd numbers hang in a function named `f`; the others behave like `Recite`.
     Stick,
-    /// Answers a frame when the workers that it names have met in the store.
+    /// Replies to a frame once all workers that the frame names have written to the store.
     Meet,
-    /// Begins the epoch of a recovery on workers of even number; others are late. Answers each frame with whether the store works
-    /// that it got first, and whether the one works that it gets now.
+    /// At a recovery, workers with even numbers begin its epoch; the others stay in the old one. Replies to each frame
+    /// with two results: whether the first store of the worker works, and whether its current store works.
     Recover,
     /// Answers each frame with 8 MiB.
     Enlarge,
@@ -52,7 +53,7 @@ impl Role {
         Self::Enlarge,
     ];
 
-    /// The name to start a worker with.
+    /// The name, with which a worker process can be started.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Recite => "recite",
@@ -85,12 +86,12 @@ impl FromStr for Role {
 /// Plays a role to its end. A lane runs this on each of its workers.
 ///
 /// # Errors
-/// The endpoint's own, and those that belong to the role.
+/// Errors of the endpoint; the failure of [`Role::EndEarly`].
 pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result<()> {
     let mut player = Player { role, worker, frames: 0, store: endpoint.link().store() };
     match role {
         Role::AwaitAbort => {
-            let cause = hear_abort(&endpoint)?;
+            let cause = wait_for_abort(&endpoint)?;
             endpoint.reply(0, Ok(Value::from(&*cause)))?;
         }
         Role::Notify => endpoint.link().notify(Notice::Failed { epoch: 0, failure: failure(worker, 4) }),
@@ -114,15 +115,15 @@ struct Player {
     role: Role,
     worker: WorkerId,
     frames: usize,
-    /// The store that it got first.
+    /// The first store of the worker.
     store: Arc<dyn Store>,
 }
 
 impl Player {
-    /// Whether it leaves early.
+    /// Whether the worker leaves early.
     fn leaves(&self) -> Result<bool> {
         match (self.role, self.worker.index() % 4) {
-            // As `panic!` does, without its noise.
+            // Panics without the output of `panic!`.
             (Role::EndEarly, 0) => std::panic::resume_unwind(Box::new("out of luck")),
             (Role::EndEarly, 1) => Err(Error::invalid("out of memory")),
             (Role::EndEarly, 2) => Ok(true),
@@ -136,7 +137,7 @@ impl Player {
             (Role::Stick, _) if self.frames == 1 && !self.worker.index().is_multiple_of(2) => {
                 let activity = link.activity();
                 activity.enter(activity.intern("f"));
-                thread::sleep(PATIENCE);
+                thread::sleep(WAIT_LIMIT);
                 Ok(Value::None)
             }
             (Role::Recover, command) => {
@@ -158,14 +159,14 @@ impl Player {
         }
     }
 
-    /// Says where it is, and waits for the others.
+    /// Writes to the store and waits until the other workers have.
     fn meet(&self, endpoint: &impl Endpoint, seq: u64, command: &Command) -> Result<Value> {
         let (store, me) = (endpoint.link().store(), self.worker.index());
         let key = |worker: usize| format!("meeting {seq}: {worker}");
         store.set(&key(me), &[me as u8])?;
         let mut met = Vec::new();
         for worker in range(command) {
-            met.extend(store.wait(&key(worker), PATIENCE)?);
+            met.extend(store.wait(&key(worker), WAIT_LIMIT)?);
         }
         store.add(&format!("meeting {seq}"), 1)?;
         Ok(Value::from(met))
@@ -173,23 +174,23 @@ impl Player {
 }
 
 /// Waits for the abort of the session.
-fn hear_abort(endpoint: &impl Endpoint) -> Result<Arc<str>> {
-    let (tell, told) = mpsc::channel();
-    let ear: Arc<dyn Abort> = Arc::new(Ear(Mutex::new(tell)));
-    endpoint.link().on_abort(&ear);
-    told.recv_timeout(PATIENCE).map_err(|_| Error::invalid("no abort was heard"))
+fn wait_for_abort(endpoint: &impl Endpoint) -> Result<Arc<str>> {
+    let (sender, receiver) = mpsc::channel();
+    let sender: Arc<dyn Abort> = Arc::new(AbortSender(Mutex::new(sender)));
+    endpoint.link().on_abort(&sender);
+    receiver.recv_timeout(WAIT_LIMIT).map_err(|_| Error::invalid("no abort arrived"))
 }
 
-struct Ear(Mutex<mpsc::Sender<Arc<str>>>);
+struct AbortSender(Mutex<mpsc::Sender<Arc<str>>>);
 
-impl Abort for Ear {
+impl Abort for AbortSender {
     fn abort(&self, cause: &Arc<str>) {
-        // Nobody listens any more after the first one.
+        // The receiver is dropped after the first abort.
         _ = sync::lock(&self.0).send(cause.clone());
     }
 }
 
-/// What a worker says that failed.
+/// The failure that a worker reports.
 pub(super) fn failure(worker: WorkerId, command: u64) -> Arc<Failure> {
     Arc::new(Failure {
         worker,

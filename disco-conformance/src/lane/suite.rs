@@ -1,4 +1,4 @@
-//! Runs cases over lanes of a harness.
+//! Runs the cases on the lanes of a harness.
 
 use std::fmt::Debug;
 use std::sync::{Arc, mpsc};
@@ -11,27 +11,27 @@ use super::cases::{self, Case};
 use super::role::Role;
 use crate::check::{Check, Outcome};
 
-/// How long one case may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Timeout of one case.
+const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a new lane adds to be judged. No cases.
+/// The interface between the suite and a lane.
 pub trait Harness: Debug + Send + Sync {
-    /// What the names of its checks start with: `threads`.
+    /// The prefix of the names of the checks: `threads`.
     fn name(&self) -> &str;
 
-    /// A lane, not started, whose workers [play](super::play) `role`.
+    /// Makes a lane whose workers [play](super::play) `role`. The suite starts it.
     ///
     /// # Errors
-    /// The lane's own.
+    /// The lane can't be made.
     fn lane(&self, workers: WorkerRange, role: Role) -> Result<Box<dyn Channel>>;
 
-    /// How long anything may take that must happen: reached by broken lanes only. 30 s.
-    fn patience(&self) -> Duration {
+    /// Timeout of one step of a case; 30 s by default. Only a broken lane reaches it.
+    fn timeout(&self) -> Duration {
         Duration::from_secs(30)
     }
 }
 
-/// Every case over one kind of lane.
+/// All cases on one kind of lane.
 #[derive(Clone, Debug)]
 pub struct Suite {
     harness: Arc<dyn Harness>,
@@ -48,7 +48,7 @@ impl Suite {
         cases::ALL.iter().map(|case| Check::new(case.name)).collect()
     }
 
-    /// Runs one check. One that hangs fails after two minutes; what it waits for is left behind.
+    /// Runs one check. A check that hangs fails after two minutes, and its thread is leaked.
     pub fn run(&self, check: &Check) -> Outcome {
         match cases::ALL.iter().find(|case| case.name == check.name()) {
             Some(case) => self.run_case(case),
@@ -57,14 +57,14 @@ impl Suite {
     }
 
     fn run_case(&self, case: &'static Case) -> Outcome {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let harness = self.harness.clone();
-        let started = thread::Builder::new().name(case.name.into()).spawn(move || tell.send((case.run)(&*harness)));
-        let ran = match (started, told.recv_timeout(LIMIT)) {
-            (Err(error), _) => Err(format!("no thread: {error}")),
+        let started = thread::Builder::new().name(case.name.into()).spawn(move || sender.send((case.run)(&*harness)));
+        let ran = match (started, receiver.recv_timeout(CASE_TIMEOUT)) {
+            (Err(error), _) => Err(format!("the system can't start a thread: {error}")),
             (_, Ok(ran)) => ran,
-            (_, Err(mpsc::RecvTimeoutError::Timeout)) => Err(format!("no end after {LIMIT:?}")),
-            (_, Err(mpsc::RecvTimeoutError::Disconnected)) => Err("the controller's side panicked".into()),
+            (_, Err(mpsc::RecvTimeoutError::Timeout)) => Err(format!("no end after {CASE_TIMEOUT:?}")),
+            (_, Err(mpsc::RecvTimeoutError::Disconnected)) => Err("the case panicked".into()),
         };
         match ran {
             Ok(()) => Outcome::Passed { executed: 1 },

@@ -1,4 +1,4 @@
-//! Bytes as plain numbers and back.
+//! Conversions between bytes and numbers.
 
 use disco_core::DType;
 
@@ -7,9 +7,9 @@ use super::rounding::Format;
 /// The elements of a tensor as numbers that hold each of them exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Elements {
-    /// Of integers; of `bool`, 0 and 1.
+    /// Integers; for `bool`, 0 and 1.
     Ints(Vec<i128>),
-    /// Of floats.
+    /// Floats.
     Floats(Vec<f64>),
 }
 
@@ -27,7 +27,7 @@ impl Elements {
         }
     }
 
-    /// The element at `index`, in words.
+    /// The element at `index` as text.
     pub(crate) fn show(&self, index: usize) -> String {
         match self {
             Self::Ints(ints) => ints.get(index).map_or_else(String::new, ToString::to_string),
@@ -36,7 +36,7 @@ impl Elements {
     }
 }
 
-/// The code of a number, which is rounded to a float type, cut to the bits of an integer type.
+/// The bits of a number in a dtype: rounded for a float type, truncated to the low bits for an integer type.
 pub(crate) fn encode(dtype: DType, number: f64) -> u64 {
     match Format::of(dtype) {
         Some(_) if dtype == DType::F64 => number.to_bits(),
@@ -46,7 +46,7 @@ pub(crate) fn encode(dtype: DType, number: f64) -> u64 {
     }
 }
 
-/// The integer that a type makes of a wide one: its low bits.
+/// Wraps an integer to a dtype: keeps its low bits.
 pub(crate) fn wrap(dtype: DType, wide: i128) -> i128 {
     int(dtype, wide as u64)
 }

@@ -1,25 +1,25 @@
-//! What ranks put in.
+//! Inputs of ranks.
 
 use disco_core::{DType, Reduction};
 
 use super::elements::encode;
 use super::rounding::Format;
 
-/// Which numbers a rank puts in.
+/// The kind of numbers in the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
-    /// Any bits at all, for what is only moved.
+    /// Arbitrary bits, for operations that don't reduce.
     Bits,
-    /// Whole numbers, so small that every order of reducing them gives the same result, exactly.
+    /// Whole numbers so small that the result of a reduction is exact in every order.
     Whole,
-    /// Any numbers that overflow no float; integers wrap.
+    /// Arbitrary numbers whose reduction overflows no float; integers wrap.
     Any,
     /// Floats of which some are NaN.
     Nan,
 }
 
 impl Values {
-    /// For sentences: `whole numbers`.
+    /// The name in texts: `whole numbers`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Bits => "any bits",
@@ -29,8 +29,8 @@ impl Values {
         }
     }
 
-    /// The elements of a rank, of so many ranks, for a reduction, as bytes. They are the same in every run; another `salt`
-    /// gives others.
+    /// The input of rank `rank` of `size` for a reduction, as bytes. It depends only on the arguments; `salt` is a part
+    /// of the seed.
     pub(crate) fn bytes(
         self,
         dtype: DType,
@@ -45,7 +45,7 @@ impl Values {
         let mut next = bits(salt + rank as u64 + 1000 * size as u64);
         let mut bytes = Vec::with_capacity(count * dtype.size());
         for index in 0..count {
-            // Over the ranks, each place in turn; so that only some of them may have large numbers.
+            // For each index, the places are a permutation of the ranks, so that only some ranks have large numbers.
             let place = (rank + index) % size;
             let word = match self {
                 Self::Nan if next().is_multiple_of(5) => nan(dtype),
@@ -58,7 +58,7 @@ impl Values {
     }
 }
 
-/// Elements of any bits, the same for the same `seed`. Of bools, 0 and 1.
+/// Elements of pseudo-random bits from `seed`; 0 and 1 for bool.
 pub(crate) fn random(dtype: DType, seed: u64, count: usize) -> Vec<u8> {
     let mut next = bits(seed);
     let mut bytes: Vec<u8> = Vec::with_capacity(count * dtype.size() + 8);
@@ -77,15 +77,15 @@ fn whole(dtype: DType, reduction: Reduction, place: usize, size: usize, bits: u6
     let sign = if signed && bits & 1 == 1 { -1.0 } else { 1.0 };
     let bits = bits >> 1;
     if dtype == DType::Bool {
-        // Both outcomes of *and* and *or* among many ranks, too.
+        // Chosen so that *and* and *or* have both results also among many ranks.
         let mostly = bits % (2 * size as u64 + 1);
         return u64::from(if bits >> 32 & 1 == 0 { mostly == 0 } else { mostly != 0 });
     }
     let number = match reduction {
-        // Powers of two, of at most 2^5 in all; a zero here and there.
+        // Powers of two whose product is at most 2^5, and a few zeros.
         Reduction::Prod if bits.is_multiple_of(29) => 0.0,
         Reduction::Prod => sign * if place < 5 { (1 + bits % 2) as f64 } else { 1.0 },
-        // All partial sums stay in what the mantissa counts.
+        // All partial sums are exact in the mantissa.
         Reduction::Sum | Reduction::Avg => {
             let most = Format::of(dtype).map_or(100, |format| 1u64 << (format.mantissa + 1).min(20));
             let largest = (most / size as u64).clamp(1, 1000);
@@ -102,7 +102,7 @@ fn any(dtype: DType, reduction: Reduction, place: usize, size: usize, bits: u64)
     }
     if !dtype.is_float() {
         return match reduction {
-            // Vendors divide a sum that wraps.
+            // Vendors divide a wrapped sum, so the sum must not wrap.
             Reduction::Avg => average(dtype, bits, size),
             _ => bits,
         };
@@ -110,14 +110,14 @@ fn any(dtype: DType, reduction: Reduction, place: usize, size: usize, bits: u64)
     let unit = (bits >> 12) as f64 / (1u64 << 52) as f64;
     let sign = if bits & 1 == 1 { -1.0 } else { 1.0 };
     let number = match reduction {
-        // Between 0.5 and 2 at few ranks, 1 at the others: no product leaves an 8-bit float.
+        // Between 0.5 and 2 on a few ranks, and 1 on the others: no product overflows or underflows an 8-bit float.
         Reduction::Prod => sign * if place < 7 { 0.5 + 1.5 * unit } else { 1.0 },
         _ => sign * 8.0 / size as f64 * unit * if bits >> 1 & 3 == 0 { 0.01 } else { 1.0 },
     };
     encode(dtype, number)
 }
 
-/// An integer of which `size` fit in the type.
+/// An integer whose sum over `size` ranks does not wrap.
 fn average(dtype: DType, bits: u64, size: usize) -> u64 {
     let width = 8 * dtype.size() as u32;
     let signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);

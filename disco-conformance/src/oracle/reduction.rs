@@ -5,17 +5,17 @@ use disco_core::{DType, Reduction};
 use super::elements::{Elements, wrap};
 use super::rounding::Format;
 
-/// What a reduction must give.
+/// The expected result of a reduction.
 #[derive(Clone, Debug)]
 pub(crate) enum Expected {
-    /// These integers.
+    /// Integers.
     Ints(Vec<i128>),
-    /// These numbers, each within its distance; NaN where NaN is expected.
+    /// Floats, each with its tolerance. NaN equals NaN.
     Floats(Vec<(f64, f64)>),
 }
 
 impl Expected {
-    /// The reduction of one input a rank. An `exact` result differs from the plain loop by nothing.
+    /// The reduction of the inputs of all ranks. An `exact` result has no tolerance.
     pub(crate) fn of(dtype: DType, reduction: Reduction, inputs: &[Elements], exact: bool) -> Self {
         let ints: Vec<&[i128]> = inputs.iter().filter_map(Elements::ints).collect();
         let floats: Vec<&[f64]> = inputs.iter().filter_map(Elements::floats).collect();
@@ -34,7 +34,7 @@ impl Expected {
         }
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Ints(ints) => ints.len(),
@@ -42,7 +42,7 @@ impl Expected {
         }
     }
 
-    /// A part of it.
+    /// `count` elements from `first` on.
     pub(crate) fn cut(&self, first: usize, count: usize) -> Self {
         match self {
             Self::Ints(ints) => Self::Ints(ints[first..first + count].to_vec()),
@@ -50,7 +50,7 @@ impl Expected {
         }
     }
 
-    /// The first element that is not as expected: its index, and what was expected.
+    /// The first element that is not as expected: its index and the expected value.
     pub(crate) fn first_wrong(&self, got: &Elements) -> Option<(usize, String)> {
         match (self, got) {
             (Self::Ints(expected), Elements::Ints(got)) => {
@@ -122,13 +122,13 @@ fn reduce_floats(reduction: Reduction, column: &[f64]) -> f64 {
     }
 }
 
-/// How far any order of reducing may lead, if every step is rounded to the type: each of `n` steps adds at most one roundoff
-/// of the largest partial result, and half a step of the smallest numbers.
+/// The largest error of a reduction in any order whose steps are rounded to the type. Each of `n` steps adds at most
+/// one roundoff of the largest partial result and half of the smallest number.
 fn tolerance(format: Format, reduction: Reduction, column: &[f64], result: f64) -> f64 {
     let steps = column.len() as f64 + 1.0;
     let scale = match reduction {
         Reduction::Min | Reduction::Max => return 0.0,
-        // What is lost below the smallest number is multiplied by what follows.
+        // An error by underflow is multiplied by the later factors.
         Reduction::Prod => return steps * (2.0 * result.abs() * format.roundoff() + 8.0 * format.smallest()),
         Reduction::Avg => 2.0 * column.iter().map(|x| x.abs()).sum::<f64>() / column.len() as f64,
         _ => 2.0 * column.iter().map(|x| x.abs()).sum::<f64>(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_wins_and_a_wrong_element_is_found() {
+    fn a_nan_is_expected_and_a_wrong_element_is_found() {
         let nan = reduced(DType::F32, Reduction::Max, &[f64::NAN, 1.0]);
         assert_eq!(nan.first_wrong(&Elements::Floats(vec![1.0])), Some((0, "NaN".into())));
         assert_eq!(nan.first_wrong(&Elements::Floats(vec![f64::NAN])), None);

@@ -5,7 +5,7 @@ use disco_core::DType;
 /// An IEEE-like format: a sign, an exponent, a mantissa.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
-    /// Bits after the point.
+    /// Number of bits after the binary point.
     pub(crate) mantissa: u32,
     bias: i32,
     /// The largest finite value's code, without its sign.
@@ -37,7 +37,7 @@ impl Format {
         power(1 - self.bias - self.mantissa as i32)
     }
 
-    /// The nearest number's code, of two equally near ones the even one. `x` is finite and in range.
+    /// The code of `x`, rounded to nearest, ties to even. `x` is finite and in range.
     pub(crate) fn encode(self, x: f64) -> u64 {
         let sign = u64::from(x.is_sign_negative()) << self.sign_bit();
         if x == 0.0 {
@@ -45,7 +45,7 @@ impl Format {
         }
         let exponent = (((x.to_bits() >> 52) & 0x7ff) as i32 - 1023).max(1 - self.bias);
         let steps = (x.abs() / power(exponent - self.mantissa as i32)).round_ties_even() as u64;
-        // A carry of the mantissa counts the exponent up by itself.
+        // A carry out of the mantissa increments the exponent.
         let code = (((exponent + self.bias - 1) as u64) << self.mantissa) + steps;
         sign | code.min(self.largest)
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_leads_back_to_itself() {
+    fn encode_inverts_decode_for_every_code() {
         for dtype in [DType::F8E4M3, DType::F8E5M2, DType::F16, DType::BF16] {
             let format = format(dtype);
             for code in (0..=format.largest).flat_map(|code| [code, code | 1 << format.sign_bit()]) {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn wider_formats_are_those_of_rust_and_half() {
+    fn wider_formats_agree_with_rust_and_the_crate_half() {
         for bits in (0..0x7f80_0000u32).step_by(65_521) {
             let x = f32::from_bits(bits);
             assert_eq!(format(DType::F32).decode(bits.into()), f64::from(x));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_none() {
+    fn nan_and_infinity_are_decoded() {
         assert!(format(DType::F8E4M3).decode(0x7f).is_nan());
         assert_eq!(format(DType::F8E5M2).decode(0x7c), f64::INFINITY);
         assert!(format(DType::F16).decode(0xfe00).is_nan());

@@ -1,23 +1,23 @@
-//! What the suite says of each double.
+//! The suite must find the fault of each double of a backend.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use disco_channel::threads::ThreadLane;
 use disco_conformance::communicator::Suite;
-use disco_conformance::{Harness, Outcome, Wish};
+use disco_conformance::{Harness, Outcome, SessionSpec};
 use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Result, Session, WorkerRange, World};
 
 use crate::lossy::Fault;
 
-/// A double in worlds of one and of three.
+/// The harness of a double, with worlds of one and three workers.
 #[derive(Debug)]
 struct Doubled {
     name: String,
     exact: bool,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Harness for Doubled {
@@ -33,21 +33,21 @@ impl Harness for Doubled {
         [1, 3].map(|workers| World::new(workers, 1).unwrap()).to_vec()
     }
 
-    fn start(&self, wish: &Wish) -> Result<Box<dyn Session>> {
-        let mut config = WorkerConfig::new(wish.world);
-        config.check = wish.check;
-        config.collective_deadline = wish.collective_deadline;
-        let workers = WorkerRange::new(0..wish.world.size() as u32);
+    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
+        let mut config = WorkerConfig::new(spec.world);
+        config.check = spec.check;
+        config.collective_deadline = spec.collective_deadline;
+        let workers = WorkerRange::new(0..spec.world.size() as u32);
         let lane =
             ThreadLane::new(workers, Arc::default(), move |worker, endpoint| worker::run(worker, config, endpoint));
-        // Whoever hangs is not waited for.
+        // A worker that hangs is not waited for.
         let close = Duration::from_millis(10);
         let deadlines = Deadlines::default().with_close(close);
-        Ok(Box::new(LaneSession::start(wish.world, vec![Arc::new(lane)], deadlines)?))
+        Ok(Box::new(LaneSession::start(spec.world, vec![Arc::new(lane)], deadlines)?))
     }
 
-    fn patience(&self) -> Duration {
-        self.patience
+    fn check_timeout(&self) -> Duration {
+        self.timeout
     }
 
     fn is_exact(&self) -> bool {
@@ -60,13 +60,13 @@ impl Harness for Doubled {
 }
 
 fn outcome(fault: Fault, exact: bool, name: &str) -> Outcome {
-    let patience = Duration::from_secs(if matches!(fault, Fault::Hangs | Fault::IsDeaf) { 1 } else { 60 });
-    let suite = Suite::new(Arc::new(Doubled { name: format!("{fault:?}"), exact, patience }));
+    let timeout = Duration::from_secs(if matches!(fault, Fault::Hangs | Fault::IsDeaf) { 1 } else { 60 });
+    let suite = Suite::new(Arc::new(Doubled { name: format!("{fault:?}"), exact, timeout }));
     let check = Suite::checks().into_iter().find(|check| check.name() == name).unwrap();
     suite.run(&check)
 }
 
-/// Why the suite fails a double in this check.
+/// The error of a double in this check.
 fn why(fault: Fault, name: &str) -> String {
     match outcome(fault, true, name) {
         Outcome::Failed { why } => why,
@@ -94,9 +94,9 @@ fn another_reduction_is_found_in_every_dtype() {
         let found = why(Fault::SwapsReduction, &format!("all_reduce::{dtype}::max"));
         assert_says(&found, &["3 workers", "max", "element"]);
     }
-    let quiet = why(Fault::SwapsReduction, "mismatch::reduction::is_told_by_the_backend");
+    let quiet = why(Fault::SwapsReduction, "mismatch::reduction::is_detected_by_the_backend");
     assert_says(&quiet, &["ranks differ in the reduction, and sync_all gives Ok"]);
-    let checked = outcome(Fault::SwapsReduction, true, "mismatch::reduction::is_told_by_the_session");
+    let checked = outcome(Fault::SwapsReduction, true, "mismatch::reduction::is_detected_by_the_session");
     assert!(matches!(checked, Outcome::Passed { .. }), "{checked}");
 }
 
@@ -113,12 +113,12 @@ fn stale_data_is_found() {
 }
 
 #[test]
-fn bytes_outside_of_a_result_are_watched() {
+fn a_write_outside_of_a_result_is_found() {
     assert_says(&why(Fault::WritesOutside, "all_to_all::u32"), &["element -1, outside of the tensor's"]);
 }
 
 #[test]
-fn inputs_are_watched() {
+fn a_write_to_an_input_is_found() {
     assert_says(
         &why(Fault::ChangesInput, "reduce_scatter::f32::sum"),
         &["src: element 0 of the input, which was changed"],
@@ -126,18 +126,18 @@ fn inputs_are_watched() {
 }
 
 #[test]
-fn what_hangs_ends_by_a_deadline() {
+fn a_check_that_hangs_fails_after_its_timeout() {
     assert_says(&why(Fault::Hangs, "all_reduce::f32::sum"), &["3 workers: no end after 1s"]);
 }
 
 #[test]
-fn an_abort_that_nobody_hears_is_found() {
+fn a_backend_that_ignores_aborts_is_found() {
     let found = why(Fault::IsDeaf, "abort::barrier::a_worker_fails_and_the_others_return");
     assert_says(&found, &["3 workers: no end after 1s"]);
 }
 
 #[test]
-fn what_is_lacking_must_be_refused_and_is_skipped_with_the_reason() {
+fn a_lacking_operation_must_be_refused_and_is_skipped_with_the_reason() {
     let skipped = outcome(Fault::LacksBf16, true, "all_reduce::bf16::sum");
     assert_eq!(skipped.to_string(), "skipped: LacksBf16 does not support reductions of bf16");
     let other = outcome(Fault::LacksBf16, true, "broadcast::bf16");
@@ -146,26 +146,26 @@ fn what_is_lacking_must_be_refused_and_is_skipped_with_the_reason() {
 }
 
 #[test]
-fn barriers_and_orders_are_watched() {
-    let barrier = why(Fault::PassesBarriers, "barrier::nobody_passes_before_all_have_come");
-    assert_says(&barrier, &["passed barrier", "of 3 ranks had come"]);
+fn faults_of_barriers_and_orders_are_found() {
+    let barrier = why(Fault::PassesBarriers, "barrier::no_rank_passes_before_all_have_arrived");
+    assert_says(&barrier, &["passed barrier", "of 3 ranks had arrived"]);
     assert_says(&why(Fault::MixesMessages, "send_recv::many::u8"), &["message 0 received from rank"]);
     assert_says(&why(Fault::IgnoresKeys, "split::ranks_are_ordered_by_key_then_by_rank"), &["of the ranks [2, 1, 0]"]);
 }
 
 #[test]
-fn a_last_bit_counts_where_results_are_exact_and_only_there() {
+fn a_difference_in_the_last_bit_fails_only_exact_backends() {
     let name = "all_reduce::f32::sum";
     assert_says(&why(Fault::RoundsDifferently, name), &["differ in their bits"]);
     let tolerant = outcome(Fault::RoundsDifferently, false, name);
     assert!(matches!(tolerant, Outcome::Passed { .. }), "{tolerant}");
 }
 
-/// A split is the last that a check of an operation uses.
+/// The first check leaves its session broken, because its last communicator is a split.
 #[test]
-fn a_check_does_not_fail_for_what_an_earlier_one_has_broken() {
-    let patience = Duration::from_secs(60);
-    let suite = Suite::new(Arc::new(Doubled { name: "EndsWithItsSplit".into(), exact: true, patience }));
+fn a_check_does_not_fail_in_a_session_that_an_earlier_check_has_broken() {
+    let timeout = Duration::from_secs(60);
+    let suite = Suite::new(Arc::new(Doubled { name: "EndsWithItsSplit".into(), exact: true, timeout }));
     let run = |name: &str| suite.run(&Suite::checks().into_iter().find(|check| check.name() == name).unwrap());
     for name in ["broadcast::u8", "all_reduce::i32::sum"] {
         let outcome = run(name);
@@ -178,8 +178,8 @@ fn a_check_does_not_fail_for_what_an_earlier_one_has_broken() {
 }
 
 #[test]
-fn an_absent_backend_says_why() {
-    let harness = Doubled { name: "IsAbsent".into(), exact: true, patience: Duration::from_secs(1) };
+fn an_unavailable_backend_is_an_error_with_the_reason() {
+    let harness = Doubled { name: "IsAbsent".into(), exact: true, timeout: Duration::from_secs(1) };
     assert_eq!(harness.probe().unwrap_err().to_string(), "libdouble.so is not available");
     assert!(matches!(outcome(Fault::IsAbsent, true, "broadcast::u8"), Outcome::Failed { .. }));
 }

@@ -1,4 +1,4 @@
-//! `Leaky`: the lane to threads with one fault.
+//! `Leaky`: a lane to threads with one fault.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,32 +8,32 @@ use disco_channel::threads::ThreadLane;
 use disco_core::channel::{Notice, Progress, Reply, Signal};
 use disco_core::{Channel, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
-/// What is wrong with it.
+/// The fault of the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Every third frame is dropped.
     LosesFrames,
-    /// Replies carry the number of the one before.
+    /// Each reply has the number of the previous command.
     MiscountsReplies,
     /// All replies come from the first worker.
     ForgetsWorkers,
-    /// Does not tell of room.
+    /// Does not report room.
     KeepsRoomToItself,
-    /// Does not tell of notices.
+    /// Does not report notices.
     KeepsNoticesToItself,
-    /// Does not tell who is lost.
+    /// Does not report lost workers.
     KeepsLossesToItself,
-    /// Does not tell who has left.
+    /// Does not report workers that have left.
     KeepsDeparturesToItself,
     /// Aborts do not reach the workers.
     SwallowsAborts,
     /// Shutdown waits behind the frames.
     QueuesShutdown,
-    /// Says that all have left.
+    /// Reports that all workers have left, although some are stuck.
     ClosesOverTheStuck,
-    /// Knows nothing of progress.
+    /// Reports no progress.
     SeesNothing,
-    /// Takes one frame more than it says.
+    /// Accepts frames although it has no room.
     TakesMoreThanItsRoom,
     /// Can be started again.
     StartsTwice,
@@ -54,7 +54,7 @@ impl Channel for Leaky {
 
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let first = self.inner.workers().first();
-        match self.inner.start(Arc::new(Ear { inbox, fault: self.fault, first })) {
+        match self.inner.start(Arc::new(FaultyInbox { inbox, fault: self.fault, first })) {
             Err(_) if self.fault == Fault::StartsTwice => Ok(()),
             other => other,
         }
@@ -98,13 +98,13 @@ impl Channel for Leaky {
     }
 }
 
-struct Ear {
+struct FaultyInbox {
     inbox: Arc<dyn Inbox>,
     fault: Fault,
     first: WorkerId,
 }
 
-impl Inbox for Ear {
+impl Inbox for FaultyInbox {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
         let (from, seq) = match self.fault {
             Fault::MiscountsReplies => (from, seq - 1),

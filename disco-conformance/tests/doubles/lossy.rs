@@ -7,34 +7,34 @@ use std::time::Duration;
 
 use disco_core::link::Link;
 use disco_core::{
-    Abort, Backend, Capabilities, Communicator, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous, Result, Seat,
-    Tensor, Unavailable, World,
+    Abort, Backend, Capabilities, Communicator, ConnectParams, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous,
+    Result, Tensor, Unavailable, World,
 };
 
-/// What is wrong with it.
+/// The fault of the communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// One byte of one element of what rank 0 gets is wrong.
+    /// One byte of one element of rank 0's result is wrong.
     CorruptsOneElement,
     /// Max is computed as min.
     SwapsReduction,
-    /// In place, each rank's block is taken from the start.
+    /// In place, the block of each rank is read from the start of the tensor.
     IgnoresInPlaceOffset,
-    /// What was in the destination before stays in it.
+    /// The destination keeps its old content.
     LeavesStaleData,
     /// Writes one byte in front of the destination.
     WritesOutside,
     /// Writes to the source.
     ChangesInput,
-    /// Rank 1 never comes back from an all-reduce.
+    /// Rank 1 never returns from an all-reduce.
     Hangs,
-    /// Hears of no abort.
+    /// Ignores aborts.
     IsDeaf,
-    /// Runs what it says that it can't.
+    /// Runs operations that its capabilities lack.
     RunsWhatItLacks,
-    /// Can't reduce bf16, and says so.
+    /// Does not support reductions of bf16, and refuses them.
     LacksBf16,
-    /// Nobody waits in a barrier.
+    /// Barriers don't wait.
     PassesBarriers,
     /// Messages overtake each other.
     MixesMessages,
@@ -42,9 +42,9 @@ pub(crate) enum Fault {
     IgnoresKeys,
     /// Rank 1 rounds in another way.
     RoundsDifferently,
-    /// Once a split has ended, its parent fails, too.
+    /// The communicator fails once one of its children was dropped.
     EndsWithItsSplit,
-    /// Is not on this machine.
+    /// Is not available.
     IsAbsent,
 }
 
@@ -98,11 +98,11 @@ impl Backend for Double {
         disco_local::BACKEND.rendezvous(world)
     }
 
-    fn connect(&self, mut seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+    fn connect(&self, mut params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
         if let Fault::IsDeaf = self.fault {
-            seat.link = Arc::new(Link::bare(Arc::default()));
+            params.link = Arc::new(Link::bare(Arc::default()));
         }
-        let inner = disco_local::BACKEND.connect(seat, at)?;
+        let inner = disco_local::BACKEND.connect(params, at)?;
         Ok(Box::new(Lossy { inner, fault: self.fault, has_ended: Arc::default(), is_split: false }))
     }
 }
@@ -111,7 +111,7 @@ impl Backend for Double {
 struct Lossy {
     inner: Box<dyn Communicator>,
     fault: Fault,
-    /// A split of it has ended.
+    /// Whether a child was dropped.
     has_ended: Arc<AtomicBool>,
     is_split: bool,
 }
@@ -123,7 +123,7 @@ impl Drop for Lossy {
 }
 
 impl Lossy {
-    /// What it runs instead.
+    /// The operation that runs instead of `op`.
     fn replace(&self, op: &Op) -> Op {
         let mut op = op.clone();
         match (&mut op, self.fault) {
@@ -141,7 +141,7 @@ impl Lossy {
         op
     }
 
-    /// What it does to tensors afterwards.
+    /// Changes tensors after the operation.
     fn spoil(&self, op: &Op, before: &[u8]) {
         let (rank, dst) = (self.rank().index(), op.dst().filter(|dst| dst.elements() > 0));
         let Some(dst) = dst else { return };

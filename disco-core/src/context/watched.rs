@@ -75,7 +75,7 @@ impl Watched {
                 Error::Deadline { .. } => Error::Deadline {
                     operation: mine.clone(),
                     after: self.deadline,
-                    state: format!("{} has not come", Rank::new(peer as u32)),
+                    state: format!("{} has not arrived", Rank::new(peer as u32)),
                 },
                 other => other,
             })?;

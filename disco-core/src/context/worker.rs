@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::watched::Watched;
-use crate::backend::{Backend, Rendezvous, Seat};
+use crate::backend::{Backend, ConnectParams, Rendezvous};
 use crate::communicator::{Communicator, CommunicatorExt};
 use crate::config::WorkerConfig;
 use crate::device::Device;
@@ -171,7 +171,7 @@ impl WorkerContext {
             }
         }
         let (world, rank) = (self.world(), Rank::new(self.worker.index() as u32));
-        let seat = Seat {
+        let params = ConnectParams {
             rank,
             world,
             queue: &mut *self.queue,
@@ -179,7 +179,7 @@ impl WorkerContext {
             deadline: self.config.collective_deadline,
             connect_deadline: self.config.connect_deadline,
         };
-        let comm = backend.connect(seat, at)?;
+        let comm = backend.connect(params, at)?;
         // The name is the same on all ranks, also after some ranks have failed to connect.
         let name = format!("plane {:016x}", fnv1a(at.as_bytes()));
         let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);

@@ -28,7 +28,7 @@ pub struct Segment {
 
 // SAFETY: the mapping is not bound to a thread, and no method dereferences the pointer except as atomic words.
 unsafe impl Send for Segment {}
-// SAFETY: as above; `words` are atomic.
+// SAFETY: a shared reference gives access to the mapping only as atomic words.
 unsafe impl Sync for Segment {}
 
 impl Segment {

@@ -60,7 +60,7 @@ pub struct MappedSnapshot {
 
 // SAFETY: the mapping is not bound to a thread, and no method dereferences the pointer.
 unsafe impl Send for MappedSnapshot {}
-// SAFETY: as above.
+// SAFETY: no method dereferences the pointer, so shared references can't cause a data race.
 unsafe impl Sync for MappedSnapshot {}
 
 impl MappedSnapshot {

@@ -126,7 +126,7 @@ impl Tensor {
         let export = Box::into_raw(export);
         // SAFETY: `export` was just leaked, so it is valid and not shared.
         let managed = unsafe { &raw mut (*export).managed };
-        // SAFETY: as above.
+        // SAFETY: `managed` points into `export`, which was just leaked and is not shared.
         unsafe { (*managed).manager_ctx = export.cast() };
         managed
     }
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn an_exported_and_imported_tensor_keeps_its_address() {
         let tensor = Tensor::from_slice(&[1f32, 2., 3., 4., 5., 6.], [2, 3]).unwrap().window(3, [3, 1]).unwrap();
-        // SAFETY: just exported, owned by us.
+        // SAFETY: `managed` was just exported, and `from_dlpack` takes it over.
         let back = unsafe { Tensor::from_dlpack(tensor.to_dlpack()) }.unwrap();
         assert_eq!(back.data(), tensor.data());
         assert!(back.overlaps(&tensor), "by storages of their own");
@@ -233,22 +233,22 @@ mod tests {
     fn strides_are_kept_and_unknown_types_are_errors() {
         let tensor = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6], [2, 3]).unwrap();
         let managed = tensor.to_dlpack();
-        // SAFETY: ours until handed over.
+        // SAFETY: `managed` was just exported and is not shared.
         let dl = unsafe { &(*managed).dl_tensor };
         // SAFETY: `shape` points to two integers.
         unsafe { dl.shape.copy_from_nonoverlapping([3, 2].as_ptr(), 2) };
         // SAFETY: `strides` points to two integers.
         unsafe { dl.strides.copy_from_nonoverlapping([1, 3].as_ptr(), 2) };
-        // SAFETY: just exported, owned by us.
+        // SAFETY: `managed` was just exported, and `from_dlpack` takes it over.
         let transposed = unsafe { Tensor::from_dlpack(managed) }.unwrap();
         assert_eq!(transposed.strides(), [1, 3]);
         assert!(!transposed.is_contiguous());
         assert!(transposed.view::<i64>().unwrap_err().to_string().contains("not contiguous"));
 
         let managed = tensor.to_dlpack();
-        // SAFETY: ours until handed over.
+        // SAFETY: `managed` was just exported and is not shared.
         unsafe { (*managed).dl_tensor.dtype.lanes = 4 };
-        // SAFETY: as above.
+        // SAFETY: `managed` was just exported, and `from_dlpack` takes it over.
         let unknown = unsafe { Tensor::from_dlpack(managed) };
         assert!(unknown.unwrap_err().to_string().contains("4 lanes"));
         assert_eq!(Arc::strong_count(&tensor.0), 2, "a refused import runs its deleter");

@@ -33,7 +33,9 @@ pub struct Storage {
 // SAFETY: the storage never dereferences the pointer. Code that does holds an `Access`, and `borrows` makes a writing
 // access exclusive across threads. The owner is Send and Sync by bound.
 unsafe impl Send for Storage {}
-// SAFETY: as above.
+// SAFETY: the storage never dereferences the pointer, `borrows` and `is_argument` are atomic, and the owner is Sync by
+// bound. Shared references to a storage give its bytes only through an `Access`, which `borrows` makes exclusive for
+// writers.
 unsafe impl Sync for Storage {}
 
 impl Storage {
@@ -143,15 +145,15 @@ impl Storage {
         let claim = |n: i32| (0..i32::MAX).contains(&n).then(|| n + 1);
         match self.borrows.fetch_update(Ordering::Acquire, Ordering::Relaxed, claim) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::Busy("somebody writes to it")),
+            Err(_) => Err(Error::Busy("a view or an operation writes to it")),
         }
     }
 
     fn claim_write(&self) -> Result<()> {
         match self.borrows.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
-            Err(-1) => Err(Error::Busy("somebody writes to it")),
-            Err(_) => Err(Error::Busy("somebody reads it")),
+            Err(-1) => Err(Error::Busy("a view or an operation writes to it")),
+            Err(_) => Err(Error::Busy("a view or an operation reads it")),
         }
     }
 }

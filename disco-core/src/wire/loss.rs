@@ -24,10 +24,10 @@ mod kind {
     pub(super) const PANICKED: i64 = 8;
     /// The number is a time in nanoseconds.
     pub(super) const SILENT: i64 = 9;
-    pub(super) const GARBAGE: i64 = 10;
+    pub(super) const PROTOCOL_VIOLATION: i64 = 10;
     /// The number is a count of bytes.
     pub(super) const UNREAD: i64 = 11;
-    pub(super) const SAID: i64 = 12;
+    pub(super) const CLOSED_WITH_REASON: i64 = 12;
     pub(super) const REFUSED: i64 = 13;
     pub(super) const COMMUNICATOR_DROPPED: i64 = 14;
 }
@@ -49,9 +49,9 @@ pub(super) fn args(cause: &LossCause) -> Vec<Value> {
         LossCause::ThreadEnded(error) => (kind::THREAD_ENDED, 0, error.is_some(), error.as_deref().unwrap_or_default()),
         LossCause::Panicked(text) => (kind::PANICKED, 0, false, text.as_str()),
         LossCause::Silent(limit) => (kind::SILENT, i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX), false, ""),
-        LossCause::Garbage(text) => (kind::GARBAGE, 0, false, text.as_str()),
+        LossCause::ProtocolViolation(text) => (kind::PROTOCOL_VIOLATION, 0, false, text.as_str()),
         LossCause::Unread(bytes) => (kind::UNREAD, i64::try_from(*bytes).unwrap_or(i64::MAX), false, ""),
-        LossCause::Said(text) => (kind::SAID, 0, false, text.as_str()),
+        LossCause::ClosedWithReason(text) => (kind::CLOSED_WITH_REASON, 0, false, text.as_str()),
         LossCause::Refused(text) => (kind::REFUSED, 0, false, text.as_str()),
         LossCause::CommunicatorDropped => (kind::COMMUNICATOR_DROPPED, 0, false, ""),
     };
@@ -78,9 +78,9 @@ pub(super) fn decode(packet: &mut Packet<'_>) -> Result<LossCause, WireError> {
         kind::THREAD_ENDED => LossCause::ThreadEnded(flag.then_some(text)),
         kind::PANICKED => LossCause::Panicked(text),
         kind::SILENT => LossCause::Silent(Duration::from_nanos(large("duration")?)),
-        kind::GARBAGE => LossCause::Garbage(text),
+        kind::PROTOCOL_VIOLATION => LossCause::ProtocolViolation(text),
         kind::UNREAD => LossCause::Unread(usize::try_from(large("size")?).unwrap_or(usize::MAX)),
-        kind::SAID => LossCause::Said(text),
+        kind::CLOSED_WITH_REASON => LossCause::ClosedWithReason(text),
         kind::REFUSED => LossCause::Refused(text),
         kind::COMMUNICATOR_DROPPED => LossCause::CommunicatorDropped,
         number => return Err(WireError::Unknown { what: "cause of a loss", number }),

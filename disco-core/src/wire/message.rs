@@ -9,14 +9,14 @@
 //!                                                 or number, frame, transfer with its large tensors
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
 //! PROGRESS  state of the worker ──▶      ◀── SHUTDOWN
-//! ASK     number, epoch, call of the store ──▶  ◀── ANSWER   number, value or error
+//! STORE_REQUEST  number, epoch, call ──▶  ◀── ANSWER   number, value or error
 //! SHARE   number, name  (with a descriptor) ──▶          ◀── ANSWER   none
 //! UNSHARE name ──▶
 //!                                    ◀── AHEAD    transfer, bytes left, bytes: large tensors of a later FRAME
 //!                                    ◀── WITHDRAW transfer: no FRAME comes for it
 //! BESIDE  (with a descriptor: large tensors of the next REPLY) ──▶  ◀── BESIDE (of the next FRAME)
-//! RECEIVE number, name ──▶               ◀── HANDED   number (with the descriptor) │ ANSWER error
-//! ROOM    frames and bytes taken ──▶
+//! RECEIVE number, name ──▶               ◀── DESCRIPTOR number (with the descriptor) │ ANSWER error
+//! CREDIT  frames and bytes taken ──▶
 //! BYE     why ──▶                        ◀── BYE      why
 //!
 //! node (its workers' REPLY, NOTICE, PROGRESS come as FROM worker, …)      controller
@@ -24,7 +24,7 @@
 //!                                    ◀── ASSIGN   node, workers, configuration
 //! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
 //! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
-//! ASK, ROOM as a worker ──▶
+//! STORE_REQUEST, CREDIT as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
 //! LEFT    remaining workers, or BYE ──▶  ◀── BYE
 //! ```
@@ -102,14 +102,14 @@ pub enum Message {
     /// [`Signal::Shutdown`](crate::channel::Signal::Shutdown).
     Shutdown,
     /// Returns credit: the receiver of frames has capacity again.
-    Room {
+    Credit {
         /// Number of frames that the worker has taken from the connection.
         frames: u64,
         /// Total size of these frames in bytes.
         bytes: u64,
     },
-    /// A call of the store.
-    Ask {
+    /// Requests a call of the store.
+    StoreRequest {
         /// Identifies the answer.
         id: u64,
         /// The worker's epoch.
@@ -118,7 +118,7 @@ pub enum Message {
         call: StoreCall,
     },
     /// Carries the requested descriptor.
-    Handed {
+    Descriptor {
         /// The number of the request.
         id: u64,
     },
@@ -225,11 +225,13 @@ impl Message {
             }
             Message::Withdraw(transfer) => (action::WITHDRAW, vec![int(*transfer)]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
-            Message::Room { frames, bytes } => (action::ROOM, vec![int(*frames), int(*bytes)]),
+            Message::Credit { frames, bytes } => (action::CREDIT, vec![int(*frames), int(*bytes)]),
             // Encoded like the command.
             Message::Shutdown => (action::SHUTDOWN, vec![int(0)]),
-            Message::Ask { id, epoch, call } => (action::ASK, [vec![int(*id), int(*epoch)], call.args()].concat()),
-            Message::Handed { id } => (action::HANDED, vec![int(*id)]),
+            Message::StoreRequest { id, epoch, call } => {
+                (action::STORE_REQUEST, [vec![int(*id), int(*epoch)], call.args()].concat())
+            }
+            Message::Descriptor { id } => (action::DESCRIPTOR, vec![int(*id)]),
             Message::Answer { id, result } => {
                 (action::ANSWER, [vec![int(*id)], question::result_args(result)].concat())
             }
@@ -288,15 +290,17 @@ impl Message {
             }
             action::WITHDRAW => Message::Withdraw(packet.number()?),
             action::ABORT => Message::Abort { epoch: packet.int()? as u64, cause: packet.string()? },
-            action::ROOM => Message::Room { frames: packet.number()?, bytes: packet.number()? },
+            action::CREDIT => Message::Credit { frames: packet.number()?, bytes: packet.number()? },
             action::SHUTDOWN => {
                 packet.int()?;
                 Message::Shutdown
             }
-            action::ASK => {
-                Message::Ask { id: packet.number()?, epoch: packet.number()?, call: StoreCall::decode(&mut packet)? }
-            }
-            action::HANDED => Message::Handed { id: packet.number()? },
+            action::STORE_REQUEST => Message::StoreRequest {
+                id: packet.number()?,
+                epoch: packet.number()?,
+                call: StoreCall::decode(&mut packet)?,
+            },
+            action::DESCRIPTOR => Message::Descriptor { id: packet.number()? },
             action::ANSWER => Message::Answer { id: packet.number()?, result: question::decode_result(&mut packet)? },
             action::SHARE => Message::Share { id: packet.number()?, name: packet.number()? },
             action::UNSHARE => Message::Unshare(packet.number()?),

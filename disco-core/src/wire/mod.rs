@@ -98,13 +98,13 @@ mod action {
     pub(super) const PROGRESS: i64 = 74;
     pub(super) const FRAME: i64 = 75;
     pub(super) const ABORT: i64 = 76;
-    pub(super) const ASK: i64 = 77;
+    pub(super) const STORE_REQUEST: i64 = 77;
     pub(super) const ANSWER: i64 = 78;
     pub(super) const SHARE: i64 = 79;
     pub(super) const UNSHARE: i64 = 80;
     pub(super) const RECEIVE: i64 = 81;
-    pub(super) const ROOM: i64 = 82;
-    pub(super) const HANDED: i64 = 83;
+    pub(super) const CREDIT: i64 = 82;
+    pub(super) const DESCRIPTOR: i64 = 83;
     pub(super) const PART: i64 = 84;
     pub(super) const BESIDE: i64 = 93;
     pub(super) const AHEAD: i64 = 95;

@@ -1,4 +1,4 @@
-//! Two ranks at the board, in the orders of events that the memory model allows.
+//! Loom models of two ranks that use the board, in all orders of events that the memory model allows.
 
 #![allow(unsafe_code)]
 
@@ -8,11 +8,11 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::pieces::{PIECES, Piece};
+use super::pieces::{PIECES_PER_RANK, Piece};
 use super::*;
 
 const HEAD: Head = Head { signature: 1, count: 1 };
-/// Models know no time: whoever is not woken never wakes up, which loom finds.
+/// Models have no clock. A rank that is not woken never wakes up, which loom reports as a deadlock.
 const LONG: Duration = Duration::MAX;
 
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
@@ -21,15 +21,15 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// Sleeps until something holds, as ranks do.
+/// Sleeps until `holds` returns true, as ranks do.
 fn sleep_until(board: &Board, holds: impl Fn() -> bool) {
-    while board.rest(LONG, || holds().then_some(())).is_none() {}
+    while board.sleep_unless(LONG, || holds().then_some(())).is_none() {}
 }
 
-/// One of two ranks in three collectives in a row: what each reads is what the other posted for this one, though sheets
-/// are written again without any further handshake.
+/// Two ranks run three collectives in a row. Each reads what the other has posted for this collective, although slots
+/// are reused without further synchronisation.
 #[test]
-fn sheets_are_read_before_they_are_written_again() {
+fn a_post_is_read_before_its_slot_is_reused() {
     loom::model(|| {
         let board = Arc::new(Board::new(2));
         let run = |board: &Board, me: usize| {
@@ -38,7 +38,7 @@ fn sheets_are_read_before_they_are_written_again() {
                 while !board.has_posted(1 - me, number) {
                     thread::yield_now();
                 }
-                assert_eq!(board.sheet_word(1 - me, number, 0), 10 * number + 1 - me as u64);
+                assert_eq!(board.posted_word(1 - me, number, 0), 10 * number + 1 - me as u64);
             }
         };
         let theirs = board.clone();
@@ -48,7 +48,7 @@ fn sheets_are_read_before_they_are_written_again() {
     });
 }
 
-/// Memory that one rank publishes is read by the other between the two handshakes, and only then.
+/// Memory that one rank publishes is read by the other only between the two synchronisations.
 #[test]
 fn published_memory_is_read_between_post_and_step() {
     loom::model(|| {
@@ -60,56 +60,56 @@ fn published_memory_is_read_between_post_and_step() {
             while !theirs.has_posted(0, 1) {
                 thread::yield_now();
             }
-            // SAFETY: loom checks that nobody writes meanwhile.
+            // SAFETY: loom checks that there is no concurrent write.
             assert_eq!(shared.with(|value| unsafe { *value }), 1);
             theirs.step(1, 1);
         });
-        // SAFETY: loom checks that nobody else looks meanwhile.
+        // SAFETY: loom checks that there is no concurrent access.
         memory.with_mut(|value| unsafe { *value = 1 });
         board.post(0, 1, HEAD, [].into_iter());
-        while !board.has_stepped(1, 1) {
+        while !board.has_reached_step(1, 1) {
             thread::yield_now();
         }
-        // SAFETY: as above.
+        // SAFETY: loom checks that there is no concurrent access.
         memory.with_mut(|value| unsafe { *value = 2 });
         reader.join().unwrap();
     });
 }
 
-/// A rank that fails and leaves waits until nobody touches its memory, and nobody starts to later.
+/// A rank that leaves after a failure waits until no peer accesses its memory, and no peer starts to afterwards.
 #[test]
-fn nobody_touches_the_memory_of_a_rank_that_left() {
+fn no_peer_accesses_the_memory_of_a_rank_that_left_after_a_failure() {
     loom::model(|| {
         let board = Arc::new(Board::new(2));
         let memory = Arc::new(UnsafeCell::new(0));
         let (theirs, shared) = (board.clone(), memory.clone());
         let reader = thread::spawn(move || {
-            if theirs.touch(1) {
-                // SAFETY: loom checks that nobody writes meanwhile.
+            if theirs.begin_access(1) {
+                // SAFETY: loom checks that there is no concurrent write.
                 shared.with(|value| unsafe { *value });
-                theirs.let_go(1);
+                theirs.end_access(1);
             }
         });
-        board.forbid();
-        while board.is_touching(1) {
+        board.forbid_access();
+        while board.is_accessing(1) {
             thread::yield_now();
         }
-        // SAFETY: loom checks that nobody else looks meanwhile.
+        // SAFETY: loom checks that there is no concurrent access.
         memory.with_mut(|value| unsafe { *value = 1 });
         reader.join().unwrap();
     });
 }
 
-/// Two ranks sleep until both have posted, twice: nobody sleeps through what it waits for.
+/// Two ranks sleep until both have reached a step, twice. No wake-up is lost.
 #[test]
-fn whoever_sleeps_is_woken() {
+fn a_sleeping_rank_is_woken_by_the_step_it_waits_for() {
     model(3, || {
         let board = Arc::new(Board::new(2));
         let run = |board: &Board, me: usize| {
             for step in 1..=2 {
                 board.step(me, step);
-                board.awake();
-                sleep_until(board, || board.has_stepped(1 - me, step));
+                board.wake_sleepers();
+                sleep_until(board, || board.has_reached_step(1 - me, step));
             }
         };
         let theirs = board.clone();
@@ -119,12 +119,12 @@ fn whoever_sleeps_is_woken() {
     });
 }
 
-/// A rank that sleeps hears of a failure, and can read what it was, whoever of two was first.
+/// Two ranks fail at the same time. A sleeping rank wakes up and reads the failure that came first.
 #[test]
-fn a_failure_wakes_whoever_sleeps() {
+fn a_failure_wakes_a_sleeping_rank() {
     model(3, || {
         let board = Arc::new(Board::new(2));
-        let record = |kind| Record { kind, witnesses: None, texts: [String::new(), String::new()] };
+        let record = |kind| Record { kind, involved: None, texts: [String::new(), String::new()] };
         let failing = [1, 2].map(|kind| {
             let board = board.clone();
             thread::spawn(move || board.fail(&record(kind)))
@@ -136,48 +136,48 @@ fn a_failure_wakes_whoever_sleeps() {
     });
 }
 
-/// Letters through one slot, each about memory that its sender writes again when the letter is taken: they come in order,
-/// nobody reads what is being written, and nobody sleeps through one.
+/// Messages through one slot, each with memory that its sender overwrites once the message is acknowledged. They arrive
+/// in order, no read races with a write, and no wake-up is lost.
 #[test]
-fn letters_are_read_before_their_memory_is_written_again() {
+fn the_memory_of_a_message_is_read_before_it_is_overwritten() {
     model(3, || {
         let board = Arc::new(Board::new(2));
         let memory = Arc::new(UnsafeCell::new(0));
         let (theirs, shared) = (board.clone(), memory.clone());
         let reader = thread::spawn(move || {
-            for letter in 1..=2 {
-                sleep_until(&theirs, || theirs.next_letter(0, 1).is_some());
-                let (number, found) = theirs.next_letter(0, 1).unwrap();
-                assert_eq!(found, [letter]);
-                // SAFETY: loom checks that nobody writes meanwhile.
-                assert_eq!(shared.with(|value| unsafe { *value }), letter);
-                theirs.take(0, 1, number);
-                theirs.awake();
+            for header in 1..=2 {
+                sleep_until(&theirs, || theirs.next_message(0, 1).is_some());
+                let (number, found) = theirs.next_message(0, 1).unwrap();
+                assert_eq!(found, [header]);
+                // SAFETY: loom checks that there is no concurrent write.
+                assert_eq!(shared.with(|value| unsafe { *value }), header);
+                theirs.release_slot(0, 1, number);
+                theirs.wake_sleepers();
             }
         });
-        for letter in 1..=2 {
-            sleep_until(&board, || board.has_room(0, 1, SLOTS));
-            // SAFETY: loom checks that nobody else looks meanwhile.
-            memory.with_mut(|value| unsafe { *value = letter });
-            board.send(0, 1, [letter], [].into_iter());
-            board.awake();
+        for header in 1..=2 {
+            sleep_until(&board, || board.has_room(0, 1, MAX_IN_FLIGHT));
+            // SAFETY: loom checks that there is no concurrent access.
+            memory.with_mut(|value| unsafe { *value = header });
+            board.send(0, 1, [header], [].into_iter());
+            board.wake_sleepers();
         }
         reader.join().unwrap();
     });
 }
 
-/// Two ranks stage one piece each in three collectives, with a staged letter after each: no piece is filled while the peer
-/// reads it, although neither a collective nor a letter ends with a synchronisation of both ranks. Pieces are chosen by the
-/// same function as in production.
+/// Two ranks stage one piece each in three collectives, with a staged message after each. No piece is filled while the
+/// peer reads it, although neither collectives nor messages end with a synchronisation of both ranks. [`Piece::index`]
+/// chooses the pieces, as in production.
 #[test]
 fn a_staged_piece_is_filled_again_only_after_its_last_read() {
     model(2, || {
         let board = Arc::new(Board::new(2));
-        let areas: Arc<[[UnsafeCell<u64>; PIECES]; 2]> = Arc::default();
-        let run = |board: &Board, areas: &[[UnsafeCell<u64>; PIECES]; 2], me: usize| {
-            // SAFETY: loom checks that nobody reads meanwhile.
+        let areas: Arc<[[UnsafeCell<u64>; PIECES_PER_RANK]; 2]> = Arc::default();
+        let run = |board: &Board, areas: &[[UnsafeCell<u64>; PIECES_PER_RANK]; 2], me: usize| {
+            // SAFETY: loom checks that there is no concurrent access.
             let fill = |piece: Piece, value| areas[me][piece.index()].with_mut(|cell| unsafe { *cell = value });
-            // SAFETY: loom checks that nobody writes meanwhile.
+            // SAFETY: loom checks that there is no concurrent write.
             let read = |from: usize, piece: Piece| areas[from][piece.index()].with(|cell| unsafe { *cell });
             for round in 0..3 {
                 fill(Piece::Input(round), 10 * round + me as u64);
@@ -188,18 +188,18 @@ fn a_staged_piece_is_filled_again_only_after_its_last_read() {
                 assert_eq!(read(1 - me, Piece::Input(round)), 10 * round + 1 - me as u64);
                 if me == 0 {
                     let number = board.next_number(0, 1);
-                    fill(Piece::Letter(number), 100 + number);
+                    fill(Piece::Message(number), 100 + number);
                     board.send(0, 1, [number], [].into_iter());
-                    while board.under_way(0, 1) > 0 {
+                    while board.in_flight(0, 1) > 0 {
                         thread::yield_now();
                     }
                 } else {
-                    while board.next_letter(0, 1).is_none() {
+                    while board.next_message(0, 1).is_none() {
                         thread::yield_now();
                     }
-                    let (number, _) = board.next_letter(0, 1).unwrap();
-                    assert_eq!(read(0, Piece::Letter(number)), 100 + number);
-                    board.take(0, 1, number);
+                    let (number, _) = board.next_message(0, 1).unwrap();
+                    assert_eq!(read(0, Piece::Message(number)), 100 + number);
+                    board.release_slot(0, 1, number);
                 }
             }
         };

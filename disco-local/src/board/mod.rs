@@ -1,105 +1,110 @@
-//! What ranks show each other, without a lock: words that threads of one process have in a block of its memory, and
-//! processes in a segment that each of them maps.
+//! The lock-free shared memory of a group. Among threads the board is a block of heap memory; among processes it is a
+//! segment that each process maps.
 //!
 //! ```text
 //! lines of 16 words
-//!   size                    written before anybody else sees it, in a segment
-//!   failed │ alarm          nobody starts to touch memory │ something failed, or a rank is gone
-//!   bell                    a futex, on which all sleep who wait
-//!   sleepers                how many
-//!   record                  what broke the group; the first who fails writes it, `record` draws it
-//! then the place of each rank, written by it alone:
-//!   sheets[0], [1]          its part in collective `number`, on sheet `number % 2`:
-//!                           number │ signature │ count │ words: up to INLINE bytes, or where memory is
-//!   steps                   points inside collectives that it has come to, over its life
-//!   touching                whether it may be touching published memory now
-//!   trace                   what it is doing, for reports
-//!   presence │ arena        whether it can be waited for │ the name of its tensors' segment, + 1
+//!   size                    the number of ranks; in a segment, written before the segment is shared
+//!   failed │ alarm          no rank may start to access memory │ the group has failed, or a rank has left
+//!   futex                   the word on which waiting ranks sleep
+//!   sleepers                the number of sleeping ranks
+//!   record                  the failure of the group, written by the first rank that fails (drawn in `record`)
+//! then an area for each rank, written by that rank only:
+//!   posts[0], [1]           the rank's post for collective `number`, in slot `number % 2`:
+//!                           number │ signature │ count │ data of up to MAX_POST_BYTES, or locations of tensors
+//!   steps                   synchronisations inside collectives that the rank has reached, over its life
+//!   accessing               whether the rank may be accessing published memory now
+//!   trace                   the rank's current operation, for error texts
+//!   presence │ arena        the state of its connection │ the name of its arena's segment, + 1
 //!   process                 id, start time and namespaces of its process, in a segment
-//!   side                    what it called, once it has seen that others called something else
+//!   call text               the rank's call, written once it has seen that ranks call different operations
 //!   rows[0], [1]            counts by rank, for the V-forms
 //! then for each pair, from × to:
-//!   posted │ seen           letters sent, and how many of them the sender knows to be taken
-//!   taken                   letters that the receiver has copied
-//!   slots                   the last SLOTS letters: number │ words │ a small tensor itself
+//!   posted │ seen           messages sent │ the acknowledgements that the sender has read
+//!   taken                   messages that the receiver has acknowledged
+//!   slots                   the last MAX_IN_FLIGHT messages: number │ header │ inline data of a small tensor
 //! in a segment, from a page boundary on: the staging area of each rank
 //! ```
 //!
-//! A sheet's number is written last and read first, so whoever sees it sees the sheet. Sheets need no lock
-//! and no second handshake: a rank writes sheet `number % 2` again for `number + 2`, when all have posted `number + 1`,
-//! which they do after they have read `number`. All words are atomic, so that a rank that does not keep to this, say in
-//! another process, can confuse but not corrupt. Texts and codes are copied out once, then checked.
+//! **Posts** are double-buffered. The number of a post is stored last, with release ordering, and loaded first, with
+//! acquire ordering. A rank reuses slot `number % 2` for post `number + 2`. It does so after all ranks have posted
+//! `number + 1`, and each rank posts `number + 1` after it has read all posts `number`. So posts need no lock and no
+//! further synchronisation.
 //!
-//! Two handshakes are after Dekker: each side stores, fences, looks, and one of them sees the other.
+//! **Untrusted peers.** All words are atomic, so a misbehaving process can cause wrong values but no data race. Texts
+//! and codes are copied once and then checked.
 //!
-//! - `touching` and `failed`: a rank says that it touches, then looks for a failure; a rank that leaves after a failure makes
-//!   it known, then looks for who touches.
-//! - `sleepers` and all that ranks wait for: a rank that lies down reads the bell, counts itself, then looks a last time, and
-//!   sleeps while the bell is as it was; whoever changes something looks for sleepers afterwards, and rings.
+//! **Two handshakes** follow Dekker's algorithm: each side stores its flag, executes a sequentially consistent fence
+//! and loads the other flag, so at least one side sees the other.
+//!
+//! - `accessing` and `failed`: a rank sets `accessing`, then checks `failed`. A rank that leaves after a failure sets
+//!   `failed`, then waits for the ranks that are `accessing`.
+//! - `sleepers` and the awaited words: a rank that goes to sleep loads the futex word, increments `sleepers`, polls a
+//!   last time, and sleeps unless the futex word has changed. A rank that changes an awaited word then checks
+//!   `sleepers`, increments the futex word and wakes them.
 
-mod bell;
-mod letters;
+mod futex;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod memory;
+mod messages;
 mod pieces;
+mod posts;
 mod presence;
 mod record;
-mod sheets;
 #[cfg(not(loom))]
 mod staging;
 mod text;
-mod words;
 
 #[cfg(any(test, not(loom)))]
-pub(crate) use letters::SLOTS;
+pub(crate) use messages::MAX_IN_FLIGHT;
 #[cfg(not(loom))]
-pub(crate) use letters::{ENCLOSED, Letter};
+pub(crate) use messages::{MAX_INLINE_BYTES, MessageHeader};
 #[cfg(not(loom))]
 pub(crate) use pieces::Piece;
+#[cfg(any(test, not(loom)))]
+pub(crate) use posts::Head;
+#[cfg(not(loom))]
+pub(crate) use posts::MAX_POST_BYTES;
+pub(crate) use posts::to_words;
 #[cfg(not(loom))]
 pub(crate) use presence::Presence;
 #[cfg(any(test, not(loom)))]
 pub(crate) use record::Record;
-#[cfg(any(test, not(loom)))]
-pub(crate) use sheets::Head;
-#[cfg(not(loom))]
-pub(crate) use sheets::INLINE;
-pub(crate) use sheets::words;
 
 use crate::sync::{AtomicU64, Ordering, fence};
-use words::Words;
+use memory::BoardMemory;
 
-/// Words on two cache lines, which processors fetch in pairs.
-const LINE: usize = if cfg!(loom) { 2 } else { 16 };
+/// Words of a line: two cache lines, because processors prefetch them in pairs.
+const LINE_WORDS: usize = if cfg!(loom) { 2 } else { 16 };
 
-/// Lines of their own, by first word.
+/// The first words of the lines of a board.
 const SIZE: usize = 0;
-const FAILED: usize = LINE;
-const ALARM: usize = LINE + 1;
-const BELL: usize = 2 * LINE;
-const SLEEPERS: usize = 3 * LINE;
-const RECORD: usize = 4 * LINE;
-const PLACES: usize = RECORD + record::WORDS;
+const FAILED: usize = LINE_WORDS;
+const ALARM: usize = LINE_WORDS + 1;
+const FUTEX: usize = 2 * LINE_WORDS;
+const SLEEPERS: usize = 3 * LINE_WORDS;
+const RECORD: usize = 4 * LINE_WORDS;
+const RANK_AREAS: usize = RECORD + record::WORDS;
 
-/// Within a place.
-const STEPS: usize = 2 * sheets::SHEET;
-const TOUCHING: usize = STEPS + LINE;
-const TRACE: usize = TOUCHING + LINE;
-const PRESENCE: usize = TRACE + 2 * LINE;
-const PROCESS: usize = PRESENCE + LINE;
-const SIDE: usize = PROCESS + LINE;
-const ROWS: usize = SIDE + text::SIDE;
+/// Offsets in the area of a rank.
+const STEPS: usize = 2 * posts::POST_WORDS;
+const ACCESSING: usize = STEPS + LINE_WORDS;
+const TRACE: usize = ACCESSING + LINE_WORDS;
+const PRESENCE: usize = TRACE + 2 * LINE_WORDS;
+const PROCESS: usize = PRESENCE + LINE_WORDS;
+const CALL_TEXT: usize = PROCESS + LINE_WORDS;
+const ROWS: usize = CALL_TEXT + text::CALL_TEXT;
 
-/// The words that the ranks of one group share.
+/// The shared memory of the ranks of one group.
 pub(crate) struct Board {
-    words: Words,
+    memory: BoardMemory,
     size: usize,
 }
 
 impl Board {
-    /// For `size` ranks that are threads of this process.
+    /// A board for `size` ranks that are threads of this process.
     pub(crate) fn new(size: usize) -> Self {
-        Self { words: Words::heap(count(size)), size }
+        Self { memory: BoardMemory::heap(count(size)), size }
     }
 
     /// Number of ranks.
@@ -107,84 +112,86 @@ impl Board {
         self.size
     }
 
-    /// `rank` wants to touch published memory. If this is true it may, until [`Board::let_go`].
-    pub(crate) fn touch(&self, rank: usize) -> bool {
-        let touching = self.at(rank, TOUCHING);
-        touching.store(1, Ordering::Relaxed);
+    /// Marks `rank` as accessing published memory, until [`Board::end_access`]. Returns false, without the mark, if the
+    /// group has failed.
+    pub(crate) fn begin_access(&self, rank: usize) -> bool {
+        let accessing = self.at(rank, ACCESSING);
+        accessing.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let may = !self.has_failed();
         if !may {
-            touching.store(0, Ordering::Release);
+            accessing.store(0, Ordering::Release);
         }
         may
     }
 
-    /// `rank` touches nothing any more.
-    pub(crate) fn let_go(&self, rank: usize) {
-        self.at(rank, TOUCHING).store(0, Ordering::Release);
+    /// Removes the mark of [`Board::begin_access`].
+    pub(crate) fn end_access(&self, rank: usize) {
+        self.at(rank, ACCESSING).store(0, Ordering::Release);
     }
 
-    /// From now on nobody starts to touch anything.
-    fn forbid(&self) {
+    /// Sets `failed`, after which [`Board::begin_access`] returns false.
+    fn forbid_access(&self) {
         self.word(FAILED).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether something failed.
+    /// Whether the group has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.word(FAILED).load(Ordering::Relaxed) != 0
     }
 
-    /// Whether `rank` may be touching published memory. Once all have been seen not to after a failure, nobody will.
-    pub(crate) fn is_touching(&self, rank: usize) -> bool {
-        self.at(rank, TOUCHING).load(Ordering::Acquire) != 0
+    /// Whether `rank` may be accessing published memory. After a failure, once this was false for a rank it stays
+    /// false.
+    pub(crate) fn is_accessing(&self, rank: usize) -> bool {
+        self.at(rank, ACCESSING).load(Ordering::Acquire) != 0
     }
 
-    /// Whoever waits has to look what has failed, or who is gone.
+    /// Whether waiting ranks must check for a failure, and for ranks that have left.
     pub(crate) fn is_alarmed(&self) -> bool {
         self.word(ALARM).load(Ordering::Relaxed) != 0
     }
 
-    /// Has everybody look who waits.
+    /// Makes all waiting ranks check for a failure, and for ranks that have left.
     fn alarm(&self) {
         self.word(ALARM).store(1, Ordering::Relaxed);
-        self.awake();
+        self.wake_sleepers();
     }
 
-    /// Words that `rank` writes about what it is doing.
+    /// The words in which `rank` records its current operation.
     pub(crate) fn trace(&self, rank: usize) -> &[AtomicU64] {
-        self.span(place(self.size, rank) + TRACE, LINE)
+        self.span(rank_area(self.size, rank) + TRACE, LINE_WORDS)
     }
 
     fn at(&self, rank: usize, offset: usize) -> &AtomicU64 {
-        self.word(place(self.size, rank) + offset)
+        self.word(rank_area(self.size, rank) + offset)
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
-        &self.words.all()[index]
+        &self.memory.all()[index]
     }
 
     fn span(&self, start: usize, words: usize) -> &[AtomicU64] {
-        &self.words.all()[start..start + words]
+        &self.memory.all()[start..start + words]
     }
 }
 
-/// Words of a board for so many ranks.
+/// Number of words of a board for `size` ranks.
 fn count(size: usize) -> usize {
-    place(size, size) + size * size * letters::PAIR
+    rank_area(size, size) + size * size * messages::PAIR_WORDS
 }
 
-/// The first word of a rank's place.
-fn place(size: usize, rank: usize) -> usize {
-    PLACES + rank * (ROWS + 2 * sheets::row(size))
+/// The first word of a rank's area.
+fn rank_area(size: usize, rank: usize) -> usize {
+    RANK_AREAS + rank * (ROWS + 2 * posts::row(size))
 }
 
-/// The first word of a pair's letters.
+/// The first word of a pair's messages.
 fn pair(size: usize, from: usize, to: usize) -> usize {
-    place(size, size) + (from * size + to) * letters::PAIR
+    rank_area(size, size) + (from * size + to) * messages::PAIR_WORDS
 }
 
-/// So many words on lines of their own.
+/// `words`, rounded up to whole lines.
 const fn lines(words: usize) -> usize {
-    words.next_multiple_of(LINE)
+    words.next_multiple_of(LINE_WORDS)
 }

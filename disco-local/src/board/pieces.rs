@@ -1,31 +1,32 @@
 //! The pieces of a rank's staging area.
 
-/// A piece, by its use and its number over the life of a communicator.
+/// A piece of a staging area, by its use and its number over the life of a communicator.
 ///
-/// Each use has two pieces of its own, filled in turn (double buffering): a piece is filled again only after its reader is
-/// known to be done with the fill before the last. Collectives and letters learn that in different ways. A collective leaves
-/// its last synchronisation to the next collective, so letters in between must not use the pieces of collectives.
+/// Each use has two pieces, which are filled alternately (double buffering): a piece is filled again only after its
+/// previous content was read. Collectives and messages track these reads differently. A collective leaves its last
+/// synchronisation to the next collective, so messages in between must not use the pieces of collectives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece {
-    /// A rank's input of a collective: piece `n` is free once all ranks have come to the synchronisation behind piece `n - 1`.
+    /// A rank's input of a collective. Piece `n` can be filled once all ranks have reached the synchronisation after
+    /// piece `n - 1`.
     Input(u64),
-    /// A rank's share of a reduction's result: as for inputs.
+    /// A rank's share of the result of a reduction, with the same rule.
     Share(u64),
-    /// A tensor, or a part of it, that a letter is about: free once the letter of number `n - 2` between the two ranks was
-    /// taken. Each receiver has a block of its own in it.
-    Letter(u64),
+    /// The tensor of a message, or a part of the tensor. Piece `n` can be filled once message `n - 2` between the two
+    /// ranks is acknowledged. Each receiver has a block of its own in the piece.
+    Message(u64),
 }
 
-/// Pieces of a rank.
-pub(super) const PIECES: usize = 6;
+/// Number of pieces of each rank.
+pub(super) const PIECES_PER_RANK: usize = 6;
 
 impl Piece {
-    /// Its place in the staging area of a rank, in pieces.
+    /// Index of the piece in the staging area of a rank.
     pub(super) const fn index(self) -> usize {
         match self {
             Self::Input(number) => (number % 2) as usize,
             Self::Share(number) => 2 + (number % 2) as usize,
-            Self::Letter(number) => 4 + (number % 2) as usize,
+            Self::Message(number) => 4 + (number % 2) as usize,
         }
     }
 }

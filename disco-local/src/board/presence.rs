@@ -1,4 +1,4 @@
-//! Who is there.
+//! The presence of ranks.
 
 #[cfg(not(loom))]
 use super::PROCESS;
@@ -7,70 +7,70 @@ use super::{Board, PRESENCE};
 use crate::identity::ProcessIdentity;
 use crate::sync::Ordering;
 
-/// Whether a rank can be waited for.
+/// The state of a rank's connection, in the order of its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Presence {
-    /// Has not connected yet.
-    Awaited,
-    /// Is connecting: what it has to show before is there.
-    Come,
-    /// Has a communicator.
-    Here,
-    /// Dropped it.
-    Gone,
+    /// The rank has not arrived yet.
+    Absent,
+    /// The rank is connecting, and its area has the name of its arena and its process.
+    Arrived,
+    /// The rank has a communicator.
+    Connected,
+    /// The rank has dropped its communicator.
+    Left,
 }
 
 impl Board {
-    /// Where `rank` is.
+    /// The presence of `rank`.
     pub(crate) fn presence(&self, rank: usize) -> Presence {
         match self.at(rank, PRESENCE).load(Ordering::Acquire) {
-            0 => Presence::Awaited,
-            1 => Presence::Come,
-            2 => Presence::Here,
-            _ => Presence::Gone,
+            0 => Presence::Absent,
+            1 => Presence::Arrived,
+            2 => Presence::Connected,
+            _ => Presence::Left,
         }
     }
 
-    /// `rank` comes, or goes, which whoever waits is told.
+    /// Sets the presence of `rank` and wakes waiting ranks.
     pub(crate) fn set_presence(&self, rank: usize, presence: Presence) {
         self.at(rank, PRESENCE).store(presence as u64, Ordering::Release);
         match presence {
-            Presence::Gone => self.alarm(),
-            _ => self.awake(),
+            Presence::Left => self.alarm(),
+            _ => self.wake_sleepers(),
         }
     }
 
-    /// `rank` comes for the first time. False if it has already.
+    /// Sets the presence of a rank that is absent. Returns false if it was not absent.
     pub(crate) fn arrive(&self, rank: usize, presence: Presence) -> bool {
         let cell = self.at(rank, PRESENCE);
         let arrived = cell.compare_exchange(0, presence as u64, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        self.awake();
+        self.wake_sleepers();
         arrived
     }
 
-    /// Whether `rank` has dropped its communicator. What it did before can be seen.
-    pub(crate) fn is_gone(&self, rank: usize) -> bool {
-        self.presence(rank) == Presence::Gone
+    /// Whether `rank` has dropped its communicator. If so, all its earlier writes are visible.
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.presence(rank) == Presence::Left
     }
 
-    /// The name under which `rank` shares its tensors' memory, if it has come and does.
+    /// The name under which `rank` shares its arena. None if the rank has not arrived, or shares none.
     pub(crate) fn arena(&self, rank: usize) -> Option<u64> {
         self.at(rank, PRESENCE + 1).load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Says where `rank`'s tensors are, before it comes.
+    /// Sets the name of `rank`'s arena, before the rank arrives.
     pub(crate) fn set_arena(&self, rank: usize, name: u64) {
         self.at(rank, PRESENCE + 1).store(name.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The process that `rank` said it lives in.
+    /// The process of `rank`, as the rank has set it.
     #[cfg(not(loom))]
     pub(crate) fn process(&self, rank: usize) -> ProcessIdentity {
         let [id, started, namespaces] = [0, 1, 2].map(|word| self.at(rank, PROCESS + word).load(Ordering::Relaxed));
         ProcessIdentity { id: id as u32, started, namespaces }
     }
 
-    /// Says which process `rank` lives in, before it comes.
+    /// Sets the process of `rank`, before the rank arrives.
     #[cfg(not(loom))]
     pub(crate) fn set_process(&self, rank: usize, process: ProcessIdentity) {
         for (word, value) in [process.id.into(), process.started, process.namespaces].into_iter().enumerate() {

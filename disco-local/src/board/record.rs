@@ -1,64 +1,64 @@
-//! What broke the group, written down by the first who says so.
+//! The record of the group's failure, written by the first rank that fails.
 
 use super::text::{self, TEXT};
 use super::{ALARM, Board, RECORD, lines};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Words of a record: state │ kind │ two witnesses, + 1 │ two texts.
+/// Words of a record: state │ kind │ two involved ranks, + 1 │ two texts.
 pub(super) const WORDS: usize = lines(FIRST + 2 * TEXT);
 const STATE: usize = 0;
 const KIND: usize = 1;
-const WITNESSES: usize = 2;
+const INVOLVED: usize = 2;
 const FIRST: usize = 4;
 
 const FREE: u64 = 0;
 const TAKEN: u64 = 1;
 const WRITTEN: u64 = 2;
 
-/// An error as words.
+/// A failure in the form that the board stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: u64,
-    /// The ranks whose own error it is; none means all.
-    pub(crate) witnesses: Option<[usize; 2]>,
+    /// The ranks that return the error itself; none means all ranks.
+    pub(crate) involved: Option<[usize; 2]>,
     pub(crate) texts: [String; 2],
 }
 
 impl Board {
-    /// Breaks the group, if it is not broken: nobody starts to touch memory, and all who wait are told. Says whether this is
-    /// what broke it.
+    /// Breaks the group unless it is broken: no rank starts to access memory, and waiting ranks wake up. Returns
+    /// whether this failure is the one that broke it.
     pub(crate) fn fail(&self, record: &Record) -> bool {
         let words = self.record_words();
         let is_first = words[STATE].compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_first {
-            let witness = |index: usize| record.witnesses.map_or(0, |witnesses| witnesses[index] as u64 + 1);
+            let involved_rank = |index: usize| record.involved.map_or(0, |involved| involved[index] as u64 + 1);
             words[KIND].store(record.kind, Ordering::Relaxed);
-            words[WITNESSES].store(witness(0), Ordering::Relaxed);
-            words[WITNESSES + 1].store(witness(1), Ordering::Relaxed);
+            words[INVOLVED].store(involved_rank(0), Ordering::Relaxed);
+            words[INVOLVED + 1].store(involved_rank(1), Ordering::Relaxed);
             for (text, words) in record.texts.iter().zip(words[FIRST..].chunks_exact(TEXT)) {
                 text::write(words, text);
             }
             words[STATE].store(WRITTEN, Ordering::Release);
         }
-        // Whoever did not come first needs it, too: the first may be held up before it gets here.
-        self.forbid();
+        // Later failures set the flags too: the first rank may be delayed before it gets here.
+        self.forbid_access();
         self.word(ALARM).store(1, Ordering::Relaxed);
-        self.awake();
+        self.wake_sleepers();
         is_first
     }
 
-    /// What broke the group, once it is written.
+    /// The failure of the group, once its record is complete.
     pub(crate) fn record(&self) -> Option<Record> {
         let words = self.record_words();
         if words[STATE].load(Ordering::Acquire) != WRITTEN {
             return None;
         }
         let load = |index: usize| words[index].load(Ordering::Relaxed);
-        let witness = |index: usize| load(WITNESSES + index).checked_sub(1).map(|rank| rank as usize);
+        let involved_rank = |index: usize| load(INVOLVED + index).checked_sub(1).map(|rank| rank as usize);
         let mut texts = words[FIRST..].chunks_exact(TEXT).map(|words| text::read(words).unwrap_or_default());
         Some(Record {
             kind: load(KIND),
-            witnesses: witness(0).zip(witness(1)).map(|(a, b)| [a, b]),
+            involved: involved_rank(0).zip(involved_rank(1)).map(|(a, b)| [a, b]),
             texts: std::array::from_fn(|_| texts.next().unwrap_or_default()),
         })
     }
@@ -73,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_stays() {
+    fn the_first_failure_is_recorded_and_later_ones_are_ignored() {
         let board = Board::new(2);
         assert!(board.record().is_none() && !board.has_failed());
-        let record = |text: &str| Record { kind: 3, witnesses: Some([1, 0]), texts: [text.into(), "b".into()] };
+        let record = |text: &str| Record { kind: 3, involved: Some([1, 0]), texts: [text.into(), "b".into()] };
         assert!(board.fail(&record("first")));
         assert!(!board.fail(&record("second")));
-        assert!(board.has_failed() && board.is_alarmed() && !board.touch(0));
+        assert!(board.has_failed() && board.is_alarmed() && !board.begin_access(0));
         assert_eq!(board.record(), Some(record("first")));
     }
 }

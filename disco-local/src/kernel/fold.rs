@@ -1,7 +1,7 @@
-//! The loop of a reduction, for one dtype on one machine.
+//! The loop of a reduction, for one dtype and one kind of processor.
 //!
-//! Everything here becomes part of a function that is compiled for the machine: code that stayed outside would be compiled
-//! for the baseline. So these are functions that are always inlined, and neither closures nor iterator adapters.
+//! All code here must be inlined into a function with the target features of the processor; otherwise it is compiled
+//! for the baseline. So the file has only `inline(always)` functions, and neither closures nor iterator adapters.
 
 use std::ptr;
 
@@ -11,31 +11,31 @@ use super::Fold;
 use super::machine::Machine;
 use super::number::{Mean, Number, Wide};
 
-/// Runs a reduction of elements of type `T`, `L` at a time. False if there is no such reduction.
+/// Runs a reduction of elements of type `T`, `L` at a time. Returns false if the reduction is unknown.
 ///
 /// # Safety
 /// As [`super::reduce`]; `L` elements are a multiple of [`Machine::STREAM`] bytes.
 #[inline(always)]
 pub(super) unsafe fn run<M: Machine, T: Number, const L: usize>(fold: Fold<'_>) -> bool {
     match fold.reduction {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         Reduction::Sum => unsafe { each::<M, T, Sum, L>(fold, Sum) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         Reduction::Prod => unsafe { each::<M, T, Prod, L>(fold, Prod) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         Reduction::Min => unsafe { each::<M, T, Min, L>(fold, Min) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         Reduction::Max => unsafe { each::<M, T, Max, L>(fold, Max) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         Reduction::Avg => unsafe { each::<M, T, Avg, L>(fold, Avg { ranks: fold.inputs.len() }) },
         _ => return false,
     }
     true
 }
 
-/// How elements of type `T` become one.
+/// A reduction of elements of type `T`.
 trait Rule<T: Number>: Copy {
-    /// What they are accumulated in.
+    /// The type of accumulators.
     type Sum: Copy;
 
     fn widen<M: Machine, const L: usize>(x: [T; L]) -> [Self::Sum; L];
@@ -114,39 +114,40 @@ unsafe fn each<M: Machine, T: Number, R: Rule<T>, const L: usize>(fold: Fold<'_>
                 let block = unsafe { block::<M, T, R, L>(inputs, at, rule) };
                 for output in outputs {
                     let to = output.cast::<T>().wrapping_add(at).cast::<[T; L]>();
-                    // SAFETY: as above; outputs and blocks are multiples of what a store is aligned to.
+                    // SAFETY: `at + L` is at most `end`. The outputs are aligned to `M::STREAM`, as checked above, and
+                    // the size of a block is a multiple of it.
                     unsafe { M::stream(to, block) };
                 }
                 at += L;
             }
             M::fence();
         }
-        // What is in the cache is as fast as the code: two ranks get loops with all addresses in registers.
-        // SAFETY: the caller's promise.
+        // For data in the caches the loop itself is the limit: two ranks get loops with all addresses in registers.
+        // SAFETY: the caller guarantees it.
         (&[a, b], &[to]) if M::HAS_PAIR_LOOPS => unsafe { walk::<M, T, R, L>(&[a, b], &[to], first..end, rule) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         (&[a, b], &[to, too]) if M::HAS_PAIR_LOOPS => unsafe {
             walk::<M, T, R, L>(&[a, b], &[to, too], first..end, rule)
         },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         _ => unsafe { walk::<M, T, R, L>(inputs, outputs, first..end, rule) },
     }
-    // What is left goes through the same code, on blocks that are filled up. In bytes, which are aligned everywhere.
+    // The tail goes through the same code, in padded blocks. It is copied as bytes, which need no alignment.
     let (done, left) = (end * size_of::<T>(), count % L * size_of::<T>());
     if left == 0 {
         return;
     }
     let Some((input, rest)) = inputs.split_first() else { return };
-    // SAFETY: `done + left` are all bytes, and `left` is less than a block.
+    // SAFETY: `done + left` is the end of the input, and `left` is less than a block.
     let mut sums = R::widen::<M, L>(unsafe { filled_up(*input, done, left) });
     for input in rest {
-        // SAFETY: as above.
+        // SAFETY: `done + left` is the end of the input, and `left` is less than a block.
         let x = R::widen::<M, L>(unsafe { filled_up(*input, done, left) });
         sums = join::<T, R, L>(sums, x);
     }
     let result = rule.narrow::<M, L>(sums);
     for output in outputs {
-        // SAFETY: as above.
+        // SAFETY: `done + left` is the end of the output, and `left` is less than the size of `result`.
         unsafe { ptr::copy(result.as_ptr().cast(), output.wrapping_add(done), left) };
     }
 }
@@ -164,10 +165,10 @@ unsafe fn walk<M: Machine, T: Number, R: Rule<T>, const L: usize>(
 ) {
     let mut at = range.start;
     while at < range.end {
-        // SAFETY: `at + L` is at most the end.
+        // SAFETY: `at + L` is at most `range.end`, up to which the inputs are valid.
         let block = unsafe { block::<M, T, R, L>(inputs, at, rule) };
         for output in outputs {
-            // SAFETY: as above.
+            // SAFETY: `at + L` is at most `range.end`, up to which the outputs are valid.
             unsafe { output.cast::<T>().wrapping_add(at).cast::<[T; L]>().write_unaligned(block) };
         }
         at += L;
@@ -177,15 +178,15 @@ unsafe fn walk<M: Machine, T: Number, R: Rule<T>, const L: usize>(
 /// The reduction of `L` elements from `at` on.
 ///
 /// # Safety
-/// All inputs have them.
+/// All inputs are valid for `L` elements from `at` on.
 #[inline(always)]
 unsafe fn block<M: Machine, T: Number, R: Rule<T>, const L: usize>(inputs: &[*const u8], at: usize, rule: R) -> [T; L] {
     let Some((input, rest)) = inputs.split_first() else { return [T::zeroed(); L] };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let x = unsafe { input.cast::<T>().wrapping_add(at).cast::<[T; L]>().read_unaligned() };
     let mut sums = R::widen::<M, L>(x);
     for input in rest {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let x = unsafe { input.cast::<T>().wrapping_add(at).cast::<[T; L]>().read_unaligned() };
         sums = join::<T, R, L>(sums, R::widen::<M, L>(x));
     }
@@ -200,14 +201,14 @@ fn join<T: Number, R: Rule<T>, const L: usize>(mut sums: [R::Sum; L], x: [R::Sum
     sums
 }
 
-/// `left` bytes after the first `done`, and zeros.
+/// A block of `left` bytes from offset `done`, padded with zeros.
 ///
 /// # Safety
-/// They are there, and less than `L` elements.
+/// `from` is valid for `done + left` bytes, and `left` is less than the size of a block.
 #[inline(always)]
 unsafe fn filled_up<T: Number, const L: usize>(from: *const u8, done: usize, left: usize) -> [T; L] {
     let mut block = [T::zeroed(); L];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { ptr::copy(from.wrapping_add(done), block.as_mut_ptr().cast(), left) };
     block
 }

@@ -1,41 +1,41 @@
-//! What differs between processors.
+//! The operations that differ between processors.
 
 use half::f16;
 
 /// A kind of processor that kernels are compiled for.
 pub(super) trait Machine {
-    /// Bytes of one streaming store, to which its address is aligned; 0: there is none.
+    /// Size and alignment of a streaming store in bytes; 0 without streaming stores.
     const STREAM: usize;
-    /// Whether two ranks get loops of their own, with all addresses in registers. They take time to compile.
+    /// Whether two ranks get loops of their own, with all addresses in registers. These loops add compile time.
     const HAS_PAIR_LOOPS: bool;
 
-    /// Writes past the caches.
+    /// Writes `value` with streaming stores.
     ///
     /// # Safety
-    /// `to` is valid for writes and aligned to [`Machine::STREAM`], which divides the bytes of `value`.
+    /// `to` is valid for writes and aligned to [`Machine::STREAM`], and the size of `value` is a multiple of it.
     unsafe fn stream<T: Copy>(to: *mut T, value: T);
 
-    /// Orders streaming stores before what follows.
+    /// Orders streaming stores before all later stores.
     fn fence();
 
-    /// Half floats to single ones.
+    /// Converts half floats to single floats.
     fn widen_f16<const L: usize>(x: [f16; L]) -> [f32; L];
 
-    /// Single floats to the nearest half ones, of two equally near to the even one.
+    /// Converts single floats to half floats, rounding to nearest, ties to even.
     fn narrow_f16<const L: usize>(x: [f32; L]) -> [f16; L];
 }
 
-/// Whatever the target's baseline is.
+/// The baseline of the target.
 pub(super) struct Plain;
 
 impl Machine for Plain {
     const STREAM: usize = 0;
-    // On x86-64 it runs on processors from before 2013.
+    // On x86-64 this variant runs only on processors from before 2013, so the compile time is not worth it.
     const HAS_PAIR_LOOPS: bool = cfg!(not(target_arch = "x86_64"));
 
     #[inline(always)]
     unsafe fn stream<T: Copy>(to: *mut T, value: T) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { to.write_unaligned(value) }
     }
 
@@ -67,10 +67,11 @@ mod v3 {
 
     use super::Machine;
 
-    /// x86-64-v3: AVX2 and what came with it. AVX-512 was measured and gives these memory-bound loops nothing.
+    /// x86-64-v3: AVX2 and the features of its time. Measurements showed no gain from AVX-512, since the loops are
+    /// memory-bound.
     pub(crate) struct V3;
 
-    /// Whether this processor is one.
+    /// Whether this processor supports x86-64-v3.
     pub(crate) fn has_v3() -> bool {
         macro_rules! all {
             ($($feature:tt),*) => { true $(&& is_x86_feature_detected!($feature))* };
@@ -78,7 +79,7 @@ mod v3 {
         all!("avx2", "fma", "f16c", "bmi1", "bmi2", "lzcnt", "movbe")
     }
 
-    /// Methods are called by functions that are compiled for this processor, and become part of them.
+    /// The methods are inlined into functions with the target features of x86-64-v3.
     impl Machine for V3 {
         const STREAM: usize = 32;
         const HAS_PAIR_LOOPS: bool = true;
@@ -87,16 +88,16 @@ mod v3 {
         unsafe fn stream<T: Copy>(to: *mut T, value: T) {
             let (from, to) = (ptr::from_ref(&value).cast::<__m256i>(), to.cast::<__m256i>());
             for unit in 0..size_of::<T>() / 32 {
-                // SAFETY: `value` has that many units.
+                // SAFETY: `value` has more than `unit` units.
                 let bytes = unsafe { from.wrapping_add(unit).read_unaligned() };
-                // SAFETY: so does what the caller vouches for, and it is aligned.
+                // SAFETY: the caller guarantees that `to` is valid for the size of `value`, and aligned.
                 unsafe { _mm256_stream_si256(to.wrapping_add(unit), bytes) };
             }
         }
 
         #[inline(always)]
         fn fence() {
-            // SAFETY: all x86-64 processors have it.
+            // SAFETY: all x86-64 processors have `sfence`.
             unsafe { _mm_sfence() };
         }
 
@@ -105,9 +106,9 @@ mod v3 {
             let mut wide = [0.0; L];
             for at in (0..L).step_by(8) {
                 let eight: [f16; 8] = array::from_fn(|i| x[at + i]);
-                // SAFETY: both are 16 bytes of anything.
+                // SAFETY: both types have 16 bytes, and any bits are valid.
                 let eight: __m128i = unsafe { std::mem::transmute(eight) };
-                // SAFETY: only run on processors that have it.
+                // SAFETY: this code runs only on processors with F16C, as `has_v3` has checked.
                 let eight = unsafe { _mm256_cvtph_ps(eight) };
                 // SAFETY: `at + 8` is at most `L`, a multiple of 8.
                 unsafe { ptr::write_unaligned(wide.as_mut_ptr().wrapping_add(at).cast(), eight) };
@@ -121,9 +122,9 @@ mod v3 {
             for at in (0..L).step_by(8) {
                 // SAFETY: `at + 8` is at most `L`, a multiple of 8.
                 let eight = unsafe { ptr::read_unaligned(x.as_ptr().wrapping_add(at).cast()) };
-                // SAFETY: only run on processors that have it.
+                // SAFETY: this code runs only on processors with F16C, as `has_v3` has checked.
                 let eight = unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(eight) };
-                // SAFETY: as above.
+                // SAFETY: `at + 8` is at most `L`, a multiple of 8.
                 unsafe { ptr::write_unaligned(narrow.as_mut_ptr().wrapping_add(at).cast(), eight) };
             }
             narrow

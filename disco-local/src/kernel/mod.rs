@@ -1,8 +1,8 @@
 //! Vector code over raw memory: reductions, copies, exchanges.
 //!
-//! Loops are written over short arrays, which the compiler turns into the widest vectors of the machine that a variant is
-//! compiled for; the variant is chosen at run time. A result is the same whatever the variant, the alignment and the
-//! place of an element: the tail goes through the same code, filled up.
+//! Loops are written over short arrays, which the compiler vectorises. Each function is compiled for several kinds of
+//! processors, and the variant is chosen at run time. A result does not depend on the variant, on the alignment or on
+//! the position of an element: the tail is padded to a whole block and goes through the same code.
 
 #![allow(unsafe_code)]
 
@@ -22,41 +22,44 @@ use number::Truth;
 /// One reduction over memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Fold<'a> {
-    /// Elements of all of them.
+    /// The dtype of all inputs and outputs.
     pub(crate) dtype: DType,
-    /// How many become one.
+    /// The reduction.
     pub(crate) reduction: Reduction,
-    /// What is reduced, in this order.
+    /// The inputs, in the order of the reduction.
     pub(crate) inputs: &'a [*const u8],
-    /// Where the result goes.
+    /// The outputs, each of which gets the result.
     pub(crate) outputs: &'a [*mut u8],
-    /// The first element that is, and how many are.
+    /// Index of the first element to reduce.
     pub(crate) first: usize,
+    /// Number of elements to reduce.
     pub(crate) count: usize,
-    /// Whether the results go past the caches, which pays for what does not fit in them.
+    /// Whether to write results with streaming stores, which is faster for data that does not fit in the caches.
     pub(crate) stream: bool,
 }
 
-/// Overwrites the outputs with the reduction of the inputs. False if there is no such reduction.
+/// Overwrites the outputs with the reduction of the inputs. Returns false if the dtype does not support the reduction.
 ///
 /// # Safety
-/// Each input and output is valid for `count` elements from the `first`; nothing else writes the inputs or touches the outputs meanwhile;
-/// an output is the very memory of an input or overlaps none, and no two outputs overlap.
+/// Each input and output is valid for `count` elements from element `first` on. Nothing else writes the inputs or
+/// accesses the outputs meanwhile. An output is identical with an input or overlaps no input, and no two outputs
+/// overlap.
 pub(crate) unsafe fn reduce(fold: Fold<'_>) -> bool {
     #[cfg(target_arch = "x86_64")]
     if machine::has_v3() {
-        // SAFETY: this processor has what the function is compiled for; the rest is the caller's promise.
+        // SAFETY: this processor has the features of the function; the caller guarantees the rest.
         return unsafe { reduce_v3(fold) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { reduce_plain(fold) }
 }
 
-/// A variant of [`reduce`] for one machine: its name, and what its functions are compiled for. One function a dtype.
+/// A variant of [`reduce`]: its name, its [`Machine`](machine::Machine) and the attributes of its functions. Each dtype
+/// has a function.
 macro_rules! variant {
     ($name:ident, $machine:ty $(, $attribute:meta)*) => {
         variant! { $name, $machine, [$(#[$attribute])*],
-            // The number is how many elements are loaded at a time: 32 bytes or more, and no more than registers hold.
+            // The number of elements loaded at a time: at least 32 bytes, and at most as many as the registers hold.
             Bool => Truth, 32;
             I8 => i8, 32;
             U8 => u8, 32;
@@ -76,20 +79,20 @@ macro_rules! variant {
     };
     ($name:ident, $machine:ty, $attributes:tt, $($dtype:ident => $ty:ty, $lanes:literal;)*) => {
         /// # Safety
-        /// As [`reduce`], on such a machine.
+        /// As [`reduce`], on a processor with the features of the variant.
         unsafe fn $name(fold: Fold<'_>) -> bool {
             match fold.dtype {
                 $(DType::$dtype => {
                     variant! { $attributes
                         /// # Safety
-                        /// As [`reduce`], on such a machine.
+                        /// As [`reduce`], on a processor with the features of the variant.
                         #[inline(never)]
                         unsafe fn run(fold: Fold<'_>) -> bool {
-                            // SAFETY: the caller's promise.
+                            // SAFETY: the caller guarantees it.
                             unsafe { fold::run::<$machine, $ty, $lanes>(fold) }
                         }
                     }
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees it.
                     unsafe { run(fold) }
                 })*
                 _ => false,
@@ -106,17 +109,18 @@ variant!(reduce_plain, Plain);
 #[cfg(target_arch = "x86_64")]
 variant!(reduce_v3, machine::V3, target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,movbe"));
 
-/// Copies `bytes` bytes, past the caches if `stream`.
+/// Copies `bytes` bytes, with streaming stores if `stream`.
 ///
 /// # Safety
-/// `from` is valid for reads and `to` for writes of so many; nothing else writes the one or touches the other meanwhile.
+/// `from` is valid for reads and `to` for writes of `bytes` bytes. They don't overlap. Nothing else writes `from` or
+/// accesses `to` meanwhile.
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize, stream: bool) {
     #[cfg(target_arch = "x86_64")]
     if stream && machine::has_v3() {
-        // SAFETY: this processor has what the function is compiled for; the rest is the caller's promise.
+        // SAFETY: this processor has the features of the function; the caller guarantees the rest.
         return unsafe { copy_v3(from, to, bytes) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { ptr::copy_nonoverlapping(from, to, bytes) }
 }
 
@@ -127,13 +131,13 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize, stream: bo
 unsafe fn copy_v3(from: *const u8, to: *mut u8, bytes: usize) {
     const UNIT: usize = 32;
     let head = to.align_offset(UNIT).min(bytes);
-    // SAFETY: `head` is at most `bytes`, for which the caller gives its promise.
+    // SAFETY: `head` is at most `bytes`, for which the caller guarantees that both pointers are valid.
     unsafe { ptr::copy(from, to, head) };
     let whole = (bytes - head) / UNIT * UNIT;
     for at in (head..head + whole).step_by(UNIT) {
         // SAFETY: `at + UNIT` is at most `bytes`.
         let unit = unsafe { from.wrapping_add(at).cast::<[u8; UNIT]>().read_unaligned() };
-        // SAFETY: as above, and `to` is aligned from `head` on.
+        // SAFETY: `at + UNIT` is at most `bytes`, and `to` is aligned to `UNIT` from `head` on.
         unsafe { machine::V3::stream(to.wrapping_add(at).cast(), unit) };
     }
     machine::V3::fence();
@@ -142,12 +146,12 @@ unsafe fn copy_v3(from: *const u8, to: *mut u8, bytes: usize) {
     unsafe { ptr::copy(from.wrapping_add(done), to.wrapping_add(done), bytes - done) };
 }
 
-/// Exchanges two stretches of `bytes` bytes.
+/// Exchanges two ranges of `bytes` bytes.
 ///
 /// # Safety
-/// Both are valid for so many, do not overlap, and nothing else touches them meanwhile.
+/// Both are valid for reads and writes of `bytes` bytes and don't overlap, and nothing else accesses them meanwhile.
 pub(crate) unsafe fn swap(a: *mut u8, b: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { ptr::swap_nonoverlapping(a, b, bytes) }
 }
 
@@ -156,7 +160,7 @@ pub(crate) unsafe fn swap(a: *mut u8, b: *mut u8, bytes: usize) {
 mod tests {
     use super::*;
 
-    /// Bits that are NaN, infinite, subnormal and ordinary in all float types.
+    /// Pseudo-random bits, among them NaN, infinite, subnormal and normal values of all float types.
     fn bits(seed: u64, len: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut next = || {
@@ -176,9 +180,9 @@ mod tests {
         let fold =
             Fold { dtype, reduction, inputs: &inputs, outputs: &outputs, first: 0, count: len / dtype.size(), stream };
         let known = match v3 {
-            // SAFETY: the vectors are as long as the fold says, and this thread's own; the caller has asked for v3.
+            // SAFETY: the vectors have `count` elements and belong to this thread; the caller has checked for v3.
             true => unsafe { reduce_v3(fold) },
-            // SAFETY: as above.
+            // SAFETY: the vectors have `count` elements and belong to this thread.
             false => unsafe { reduce_plain(fold) },
         };
         assert!(known, "{dtype} {reduction}");
@@ -205,7 +209,8 @@ mod tests {
         }
     }
 
-    /// With all NaNs alike: which of two NaNs an addition gives depends on the order that the compiler puts them in.
+    /// Replaces all NaNs by one value: the compiler may swap the operands of an addition, which changes the bits of a
+    /// NaN.
     fn canonical(dtype: DType, bytes: &[u8]) -> Vec<u8> {
         let is_nan = |x: &[u8]| match dtype {
             DType::F16 => f16::from_ne_bytes(x.try_into().unwrap()).is_nan(),
@@ -220,11 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn copies_past_the_caches_are_whole_at_any_alignment() {
+    fn streaming_copies_are_complete_at_any_alignment() {
         let from = bits(1, 300);
         for (start, shift, len) in [(0, 0, 256), (1, 3, 257), (7, 31, 31), (0, 5, 0), (3, 32, 290)] {
             let mut to = vec![0u8; 400];
-            // SAFETY: both ranges lie in the vectors, which are this thread's own.
+            // SAFETY: both ranges are inside vectors of this thread.
             unsafe { copy(from[start..].as_ptr(), to[shift..].as_mut_ptr(), len, true) };
             assert_eq!(to[shift..shift + len], from[start..start + len]);
             assert!(to[..shift].iter().chain(&to[shift + len..]).all(|byte| *byte == 0));

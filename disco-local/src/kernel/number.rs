@@ -1,4 +1,4 @@
-//! Element types as numbers, and what they are accumulated in.
+//! Arithmetic of element types, and the types of their accumulators.
 //!
 //! | dtypes | sum, prod, min, max | avg |
 //! |---|---|---|
@@ -13,11 +13,11 @@ use half::{bf16, f16};
 
 use super::machine::Machine;
 
-/// One element of a tensor; conversions are of several at a time.
+/// An element of a tensor. Conversions take `L` elements at a time.
 pub(super) trait Number: Pod {
-    /// What sums, products and comparisons happen in.
+    /// The accumulator of sums, products and comparisons.
     type Wide: Wide;
-    /// What averages happen in.
+    /// The accumulator of averages.
     type Exact: Mean;
 
     fn widen<M: Machine, const L: usize>(x: [Self; L]) -> [Self::Wide; L];
@@ -42,7 +42,7 @@ pub(super) trait Wide: Copy {
 
 /// An accumulator of averages.
 pub(super) trait Mean: Wide {
-    /// Divided by a number of ranks.
+    /// Divides by a number of ranks.
     fn over(self, ranks: usize) -> Self;
 }
 
@@ -76,7 +76,8 @@ wide_integer!(i8, u8, i16, u16, i32, u32, i64, u64, i128);
 
 macro_rules! wide_float {
     ($($ty:ty),*) => {$(
-        /// `min` and `max` give NaN where either is, and the first of equals: zeros of both signs come out in rank order.
+        /// `min` and `max` return NaN if either operand is NaN. Of equal operands (zeros of different sign) they return
+        /// the first, so the result depends only on the rank order.
         impl Wide for $ty {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
@@ -116,7 +117,7 @@ macro_rules! mean {
 
 mean!(i64, i128, f32, f64);
 
-/// One row a type: as what it is accumulated, as what it is averaged, and the way there and back.
+/// A row for each type: the accumulator and its conversions, then the accumulator of averages and its conversions.
 macro_rules! number {
     ($($ty:ty, $wide:ty: $widen:expr, $narrow:expr; $exact:ty: $exactly:expr, $round:expr;)*) => {$(
         impl Number for $ty {
@@ -204,7 +205,7 @@ impl Number for f16 {
     }
 }
 
-/// One byte of truth: any but 0 is true, accumulators are 0 or 1.
+/// A bool as a byte: any value but 0 is true. Accumulators are 0 or 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(transparent)]
 pub(super) struct Truth(u8);
@@ -243,8 +244,8 @@ fn widen_bf16(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// To the nearest, of two equally near to the even one; NaN stays NaN. Without a branch, unlike `half`'s, which keeps
-/// compilers from making vectors of it.
+/// Rounds to nearest, ties to even; NaN stays NaN. The conversion of the crate `half` has a branch, which prevents
+/// vectorisation.
 #[inline(always)]
 fn narrow_bf16(x: f32) -> bf16 {
     let bits = x.to_bits();
@@ -253,8 +254,8 @@ fn narrow_bf16(x: f32) -> bf16 {
     bf16::from_bits(if x.is_nan() { nan } else { rounded } as u16)
 }
 
-/// Infinity stays infinity; other values beyond the largest become the largest, in both 8-bit types, as on NVIDIA's GPUs.
-/// `float8` does that to infinity too, and its `INFINITY` is the largest finite value.
+/// Keeps infinity. Both 8-bit types saturate other values to the largest finite value, as on NVIDIA's GPUs. The crate
+/// `float8` saturates infinity too, and its `INFINITY` is the largest finite value.
 fn narrow_f8e5m2(x: f32) -> F8E5M2 {
     match x {
         f32::INFINITY => F8E5M2::from_bits(0x7c),
@@ -276,7 +277,7 @@ mod tests {
         T::narrow::<Plain, 1>([x])[0]
     }
 
-    /// All finite values of an 8-bit float, from the format's definition.
+    /// All finite non-negative values of an 8-bit float, from the definition of the format.
     fn finite(exponent_bits: u32, bias: i32, is_finite: impl Fn(u8) -> bool) -> Vec<(u8, f64)> {
         let mantissa_bits = 7 - exponent_bits;
         let value = |code: u8| {
@@ -289,7 +290,7 @@ mod tests {
         (0..=0x7f).filter(|&code| is_finite(code)).map(|code| (code, value(code))).collect()
     }
 
-    /// The nearest value, of two equally near ones that with an even code.
+    /// The code of the nearest value; of two equally near ones, the even code.
     fn nearest(values: &[(u8, f64)], x: f64) -> u8 {
         let near = |&&(code, value): &&(u8, f64)| ((value - x).abs(), code % 2);
         values.iter().min_by(|a, b| near(a).partial_cmp(&near(b)).unwrap()).unwrap().0
@@ -299,7 +300,7 @@ mod tests {
         for (code, value) in values {
             assert_eq!(f64::from(wide(bytemuck::cast::<u8, T>(*code))), *value);
         }
-        // The finite values of f16 have all ties of both formats among them.
+        // The finite values of f16 include all ties of both formats.
         for x in (0..0x7c00).map(|bits| f16::from_bits(bits).to_f32()) {
             let expected = nearest(values, f64::from(x));
             assert_eq!(bytemuck::bytes_of(&narrow::<T>(x)), [expected], "{x}");
@@ -320,11 +321,11 @@ mod tests {
         }
         assert_eq!(wide(narrow::<F8E5M2>(f32::NEG_INFINITY)), f32::NEG_INFINITY);
         assert_eq!(wide(narrow::<F8E5M2>(1e6)), 57344.0);
-        assert_eq!(wide(narrow::<F8E4M3>(f32::INFINITY)), 448.0, "there is no infinity in this format");
+        assert_eq!(wide(narrow::<F8E4M3>(f32::INFINITY)), 448.0, "the format has no infinity");
     }
 
     #[test]
-    fn min_and_max_give_nan_and_zeros_in_rank_order() {
+    fn min_and_max_return_nan_and_the_first_of_two_zeros() {
         for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
             assert!(Wide::min(a, b).is_nan() && Wide::max(a, b).is_nan());
         }
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn bf16_is_rounded_as_half_does_it() {
+    fn bf16_rounds_like_the_crate_half() {
         for bits in (0..=u32::MAX).step_by(4099).chain([0x7f80_0000, 0xff80_0000, 0x7f80_0001, 0x7f7f_ffff]) {
             let x = f32::from_bits(bits);
             let (ours, theirs) = (narrow::<bf16>(x), bf16::from_f32(x));

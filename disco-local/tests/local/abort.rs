@@ -1,4 +1,4 @@
-//! Aborts, while ranks wait and while they copy.
+//! Aborts while ranks wait, and while they copy.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -27,23 +27,24 @@ fn an_abort_ends_waits_and_breaks_the_communicator() {
     aborter.abort(&"again".into());
 }
 
-/// Ranks copy large tensors when the abort comes, and drop them at once: whoever still read them would read freed memory.
+/// The abort arrives while ranks copy large tensors, which they free at once. A peer that still accessed them would
+/// access freed memory.
 #[test]
-fn an_abort_in_the_middle_of_a_copy_leaves_no_reader_behind() {
+fn no_rank_accesses_tensors_of_peers_after_an_abort_during_a_copy() {
     const ELEMENTS: usize = 1 << 20;
     let aborted = AtomicUsize::new(0);
     for round in 0..200u64 {
         let ranks = ranks(3, LONG).unwrap();
         let aborter = ranks[0].aborter();
         std::thread::scope(|scope| {
-            // From before the first copy to after the last.
+            // Varies from before the first copy to after the last.
             let moment = Duration::from_micros(round * 7919 % 4000);
             scope.spawn(move || {
                 let start = Instant::now();
                 while start.elapsed() < moment {
                     std::hint::spin_loop();
                 }
-                aborter.abort(&"the test says so".into());
+                aborter.abort(&"aborted by the test".into());
             });
             on_threads(ranks, |mut comm| {
                 let src = zeroed(DType::U8, 3 * ELEMENTS);
@@ -63,7 +64,7 @@ fn an_abort_in_the_middle_of_a_copy_leaves_no_reader_behind() {
                     Err(other) => panic!("{other}"),
                 }
                 drop(group);
-                // Nobody reads or writes them any more: they can be viewed, and freed.
+                // No rank accesses the tensors any more: they can be viewed and freed.
                 src.bytes_mut().unwrap()[0] = 1;
                 dst.bytes_mut().unwrap()[0] = 1;
             });

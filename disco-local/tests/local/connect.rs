@@ -1,4 +1,4 @@
-//! How ranks meet through the backend.
+//! The rendezvous of ranks through the backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use disco_core::device_api::{self, DeviceApi, Event, Queue};
 use disco_core::link::{Link, Shared};
 use disco_core::tensor::Storage;
 use disco_core::{
-    Backend, Communicator, CommunicatorExt, Device, DeviceKind, Error, Rank, Result, Seat, Tensor, World,
+    Backend, Communicator, CommunicatorExt, ConnectParams, Device, DeviceKind, Error, Rank, Result, Tensor, World,
 };
 use disco_local::BACKEND;
 
@@ -27,9 +27,9 @@ fn connect(
 ) -> Result<Box<dyn Communicator>> {
     let mut queue = device_api::Host.bind(Device::CPU).unwrap();
     let world = World::new(size, 1).unwrap();
-    let mut seat = Seat::new(Rank::new(rank), world, &mut *queue, link);
-    (seat.deadline, seat.connect_deadline) = (LONG, deadline);
-    BACKEND.connect(seat, at)
+    let mut params = ConnectParams::new(Rank::new(rank), world, &mut *queue, link);
+    (params.deadline, params.connect_deadline) = (LONG, deadline);
+    BACKEND.connect(params, at)
 }
 
 fn rendezvous() -> Rendezvous {
@@ -47,25 +47,25 @@ fn the_backend_is_registered_and_always_available() {
 #[test]
 fn ranks_meet_by_their_rendezvous() {
     let meetings = [rendezvous(), rendezvous()];
-    let seats = meetings.iter().flat_map(|at| (0..3).map(move |rank| (rank, at))).collect();
-    on_threads(seats, |(rank, at)| {
+    let ranks = meetings.iter().flat_map(|at| (0..3).map(move |rank| (rank, at))).collect();
+    on_threads(ranks, |(rank, at)| {
         let mut comm = connect(rank, 3, link(), LONG, at).unwrap();
         assert_eq!((comm.rank(), comm.size()), (Rank::new(rank), 3));
         comm.barrier().unwrap();
     });
-    // Nothing is left: the same name makes a new meeting.
+    // The first rendezvous was removed, so the same token starts a new one.
     connect(0, 1, link(), LONG, &meetings[0]).unwrap().barrier().unwrap();
 }
 
 #[test]
-fn who_did_not_come_is_named() {
+fn connect_past_its_deadline_names_the_missing_ranks() {
     let at = rendezvous();
     let errors = on_threads(vec![0, 3], |rank| connect(rank, 4, link(), SHORT, &at).unwrap_err().to_string());
-    let together = "connect: no end after 50ms: ranks 1, 2 have not come; ranks 0, 3 wait";
-    // On a slow machine one comes when the meeting of the other is over, and misses that one too.
-    let alone = ["ranks 1, 2, 3 have not come; rank 0 waits", "ranks 0, 1, 2 have not come; rank 3 waits"];
-    let told = |error: &String| error.contains(together) || alone.iter().any(|text| error.contains(text));
-    assert!(errors.iter().all(told), "{errors:?}");
+    let together = "connect: no end after 50ms: ranks 1, 2 have not arrived; ranks 0, 3 wait";
+    // On a slow machine one rank may arrive after the other has given up, and then misses it too.
+    let alone = ["ranks 1, 2, 3 have not arrived; rank 0 waits", "ranks 0, 1, 2 have not arrived; rank 3 waits"];
+    let is_expected = |error: &String| error.contains(together) || alone.iter().any(|text| error.contains(text));
+    assert!(errors.iter().all(is_expected), "{errors:?}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn an_abort_ends_the_wait_for_ranks() {
 }
 
 #[test]
-fn an_abort_of_the_session_reaches_communicator_and_children() {
+fn an_abort_of_the_session_reaches_the_children_of_a_communicator() {
     let at = rendezvous();
     on_threads(vec![0, 1], |rank| {
         let link = link();
@@ -98,25 +98,25 @@ fn an_abort_of_the_session_reaches_communicator_and_children() {
 }
 
 #[test]
-fn ranks_that_disagree_on_their_number_are_told() {
+fn ranks_that_expect_different_world_sizes_get_a_mismatch() {
     let at = rendezvous();
     let errors = on_threads(vec![2, 3], |size| connect(size as u32 - 2, size, link(), LONG, &at).unwrap_err());
     assert!(errors.iter().all(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
 }
 
 #[test]
-fn seats_that_can_not_be_are_refused() {
+fn connect_refuses_a_foreign_or_invalid_rendezvous_and_a_device_queue() {
     let at = rendezvous();
     let foreign = [(std::process::id() ^ 1).to_le_bytes().as_slice(), &at.as_bytes()[4..]].concat();
     let foreign = connect(0, 2, link(), LONG, &Rendezvous::new(foreign).unwrap()).unwrap_err();
     assert!(foreign.to_string().contains("ranks must be threads of one process"), "{foreign}");
     let junk = connect(0, 2, link(), LONG, &Rendezvous::new("junk").unwrap()).unwrap_err();
-    assert_eq!(junk.to_string(), "4 bytes are no rendezvous of backend local");
+    assert_eq!(junk.to_string(), "4 bytes are not a rendezvous of the backend local");
 
     let world = World::new(1, 1).unwrap();
     let (rank, queue) = (Rank::new(0), &mut NoHost);
-    let seat = Seat::new(rank, world, queue, link());
-    let refused = BACKEND.connect(seat, &at).unwrap_err();
+    let params = ConnectParams::new(rank, world, queue, link());
+    let refused = BACKEND.connect(params, &at).unwrap_err();
     assert_eq!(refused.to_string(), "local does not support connect on cuda:1");
 }
 

@@ -5,7 +5,7 @@ use disco_local::Communicator;
 
 use crate::{LONG, SHORT, Shelf, floats, on_ranks, on_threads, ranks, zeroed, zeros};
 
-/// What each rank is told when it calls its own operation.
+/// The mismatch error that all ranks get when each makes its own `call`.
 fn mismatch(size: usize, call: impl Fn(&mut Communicator, usize) -> disco_core::Result<()> + Sync) -> String {
     let errors = on_ranks(size, |mut comm| {
         let rank = comm.rank().index();
@@ -20,7 +20,7 @@ fn mismatch(size: usize, call: impl Fn(&mut Communicator, usize) -> disco_core::
 }
 
 #[test]
-fn a_mismatch_shows_both_sides_to_all_ranks() {
+fn a_mismatch_names_the_calls_of_all_ranks() {
     let sum = Reduction::Sum;
     assert_eq!(
         mismatch(2, |comm, rank| comm.all_reduce_in_place(&zeros(4 + rank), sum)),
@@ -74,19 +74,19 @@ fn counts_by_rank_are_compared() {
 }
 
 #[test]
-fn a_deadline_names_who_did_not_come() {
+fn a_deadline_error_names_the_missing_rank() {
     let mut ranks = ranks(3, SHORT).unwrap();
     let missing = ranks.remove(1);
     let errors = on_threads(ranks, |mut comm| comm.all_reduce_in_place(&zeros(4), Reduction::Sum).unwrap_err());
     let text = errors.iter().find(|error| matches!(error, Error::Deadline { .. })).unwrap().to_string();
     assert!(text.starts_with("all_reduce sum f32 x 4: no end after 50ms: "), "{text}");
-    assert!(text.contains("rank 1 has not come (no operation so far)"), "{text}");
-    assert!(errors.iter().all(|error| error.to_string().contains("rank 1 has not come")), "{errors:?}");
+    assert!(text.contains("rank 1 has not arrived (no operation so far)"), "{text}");
+    assert!(errors.iter().all(|error| error.to_string().contains("rank 1 has not arrived")), "{errors:?}");
     drop(missing);
 }
 
 #[test]
-fn a_deadline_says_what_the_missing_rank_does() {
+fn a_deadline_error_names_the_operation_of_the_missing_rank() {
     let ranks = ranks(3, SHORT).unwrap();
     let errors = on_threads(ranks, |mut comm| {
         comm.barrier().unwrap();
@@ -95,7 +95,7 @@ fn a_deadline_says_what_the_missing_rank_does() {
             0 => comm.barrier().unwrap_err().to_string(),
             1 => comm.recv(&zeros(2), Rank::new(0)).unwrap_err().to_string(),
             _ => {
-                // Comes back when the others have given up.
+                // Returns once the other ranks have given up.
                 while comm.synchronize().is_ok() {
                     std::thread::yield_now();
                 }
@@ -104,7 +104,7 @@ fn a_deadline_says_what_the_missing_rank_does() {
         }
     });
     let all = errors.join("\n");
-    let collective = "barrier: no end after 50ms: rank 1 is in recv, rank 2 has not come (2 operations so far, the last \
+    let collective = "barrier: no end after 50ms: rank 1 is in recv, rank 2 has not arrived (2 operations so far, the last \
                       barrier); rank 0 waits";
     let transfer = "recv f32 x 2: no end after 50ms: rank 0 is in barrier; rank 1 waits to receive from rank 0";
     assert!(all.contains(collective) || all.contains(transfer), "{all}");
@@ -112,7 +112,7 @@ fn a_deadline_says_what_the_missing_rank_does() {
 }
 
 #[test]
-fn whoever_waits_for_a_dropped_communicator_is_told() {
+fn ranks_that_wait_for_a_dropped_communicator_get_a_lost_error() {
     let ranks = ranks(3, LONG).unwrap();
     let errors = on_threads(ranks, |mut comm| match comm.rank().index() {
         1 => None,
@@ -126,7 +126,7 @@ fn whoever_waits_for_a_dropped_communicator_is_told() {
 }
 
 #[test]
-fn transfers_with_a_dropped_communicator_fail_too() {
+fn transfers_with_a_dropped_communicator_fail() {
     for receives in [false, true] {
         let mut ranks = ranks(2, LONG).unwrap();
         let peer = Shelf::new(ranks.pop().unwrap());
@@ -143,7 +143,7 @@ fn transfers_with_a_dropped_communicator_fail_too() {
 }
 
 #[test]
-fn those_who_do_not_wait_for_it_may_go_on_without_a_rank() {
+fn ranks_that_do_not_wait_for_a_dropped_communicator_continue() {
     on_ranks(3, |mut comm| match comm.rank().index() {
         0 => comm.send(&floats(&[5.0]), Rank::new(1)).unwrap(),
         1 => comm.recv(&zeros(1), Rank::new(0)).unwrap(),
@@ -152,7 +152,7 @@ fn those_who_do_not_wait_for_it_may_go_on_without_a_rank() {
 }
 
 #[test]
-fn a_tensor_in_use_is_refused_before_anything_starts() {
+fn a_tensor_in_use_is_refused_and_the_communicator_stays_usable() {
     on_ranks(2, |mut comm| {
         let x = floats(&[1.0]);
         let view = x.view::<f32>().unwrap();
@@ -181,7 +181,7 @@ fn a_tensor_is_in_use_while_its_operation_waits() {
 }
 
 #[test]
-fn arguments_that_can_not_be_right_break_nothing() {
+fn invalid_arguments_leave_the_communicator_usable() {
     on_ranks(2, |mut comm| {
         let uneven = comm.enqueue(&[Op::AllToAll { src: None, dst: zeros(3) }]).unwrap_err();
         assert!(uneven.to_string().contains("not a multiple of 2 ranks"), "{uneven}");

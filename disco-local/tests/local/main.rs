@@ -1,5 +1,5 @@
-//! What is particular to the built-in data plane, seen from outside. What all backends have in common is checked by the
-//! conformance suite, as tests of the root package.
+//! Tests of the public interface of the built-in data plane: the behaviour that other backends don't share. The
+//! conformance suite, which the root package runs, tests the common behaviour.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -15,5 +15,5 @@ mod split;
 
 use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
 
-/// Where the ranks of this program live.
+/// The address space of ranks in this test program.
 const WHERE: Where = Where::Threads;

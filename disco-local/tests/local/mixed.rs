@@ -1,14 +1,14 @@
-//! Operations that some ranks run in place and others not.
+//! Operations that some ranks run in place and other ranks out of place.
 
 use disco_core::{Communicator as _, CommunicatorExt as _, DType, Op, Rank, Reduction, Tensor};
 
 use crate::{on_ranks, tensor, zeroed};
 
-/// Small enough to be posted as a whole, and too large for that.
+/// Elements of a block: one size for eager collectives, one for zero-copy collectives.
 const BLOCKS: [usize; 2] = [3, 5000];
 const RANKS: usize = 3;
 
-/// What `rank` puts in as element `index`.
+/// Element `index` of the input of `rank`.
 fn element(rank: usize, index: usize) -> i32 {
     (rank * 1_000_000 + index) as i32
 }
@@ -18,8 +18,9 @@ fn input(rank: usize, count: usize) -> Tensor {
     tensor(DType::I32, bytemuck::cast_slice(&elements))
 }
 
-/// Runs on ranks of which each subset is in place in turn: `op` of a rank's source, if it is not in place, and of its
-/// destination, whose elements are `expected` afterwards.
+/// Runs an operation once for each subset of ranks that are in place. `op` makes the operation of a rank from its
+/// source (none in place) and its destination. Afterwards, element `index` of the destination of `rank` must be
+/// `expected(rank, index)`.
 fn run(
     block: usize,
     sizes: (usize, usize),
@@ -81,7 +82,7 @@ fn a_root_in_place_keeps_its_elements() {
     }
 }
 
-/// An empty window has an address too; a tensor that begins there is not sent in place.
+/// An empty window has the address of its tensor, but the exchange is not in place.
 #[test]
 fn a_pure_sender_and_a_pure_receiver_have_one_buffer_each() {
     for count in [3, 5000] {

@@ -1,4 +1,4 @@
-//! How rounding, wrapping and NaN come out.
+//! Rounding, wrapping and NaN in reductions.
 
 use disco_core::Communicator as _;
 use disco_core::{CommunicatorExt, Element, Reduction};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::{on_ranks, tensor, zeroed};
 
-/// The all-reduce of one element a rank, which must be the same on all ranks.
+/// The all-reduce of one element for each rank. Checks that all ranks get the same bits.
 fn all_reduce<T: Element + PartialEq + std::fmt::Debug>(reduction: Reduction, elements: &[T]) -> T {
     let results = on_ranks(elements.len(), |mut comm| {
         let x = tensor(T::DTYPE, bytemuck::bytes_of(&elements[comm.rank().index()]));
@@ -43,7 +43,7 @@ fn narrow_floats_are_rounded_once() {
 }
 
 #[test]
-fn nan_wins() {
+fn a_reduction_with_a_nan_is_nan() {
     for reduction in Reduction::ALL {
         for elements in [[f32::NAN, 1.0, 2.0], [1.0, 2.0, f32::NAN]] {
             assert!(all_reduce(reduction, &elements).is_nan(), "{reduction}");
@@ -69,7 +69,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn sums_of_any_floats_are_those_of_a_loop(elements in prop::collection::vec(any::<f32>(), 1..6)) {
+    fn float_sums_have_the_bits_of_a_sequential_loop(elements in prop::collection::vec(any::<f32>(), 1..6)) {
         let sum = elements[1..].iter().fold(elements[0], |sum, x| sum + x);
         let found = all_reduce(Reduction::Sum, &elements);
         prop_assert!(found.to_bits() == sum.to_bits() || (found.is_nan() && sum.is_nan()));

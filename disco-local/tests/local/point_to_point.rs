@@ -18,7 +18,7 @@ fn me(comm: &Communicator) -> usize {
 }
 
 #[test]
-fn a_ring_turns_in_one_group_in_either_order() {
+fn a_ring_exchange_completes_in_one_group_in_either_order() {
     for size in [1, 2, 3, 7] {
         on_ranks(size, |mut comm| {
             let (next, previous) = ((me(&comm) + 1) % size, (me(&comm) + size - 1) % size);
@@ -36,7 +36,7 @@ fn a_ring_turns_in_one_group_in_either_order() {
 }
 
 #[test]
-fn everybody_sends_to_everybody_in_opposite_orders() {
+fn all_pairs_exchange_in_one_group_in_different_orders() {
     on_ranks(4, |mut comm| {
         let src = floats(&[me(&comm) as f32]);
         let dst = [(); 4].map(|()| zeros(1));
@@ -52,7 +52,7 @@ fn everybody_sends_to_everybody_in_opposite_orders() {
 #[test]
 fn tensors_between_two_ranks_stay_in_order() {
     on_ranks(2, |mut comm| {
-        // Some fit into letters.
+        // Some tensors are inline in their messages.
         let value = |n: usize| if me(&comm) == 0 { n as f32 } else { -1.0 };
         let sizes = [1, 0, 24, 25, 3000, 2, 2, 2, 2, 2, 2000];
         let tensors: Vec<Tensor> = sizes.iter().enumerate().map(|(n, size)| floats(&vec![value(n); *size])).collect();
@@ -69,7 +69,7 @@ fn tensors_between_two_ranks_stay_in_order() {
 }
 
 #[test]
-fn pairs_go_on_while_others_are_elsewhere() {
+fn a_pair_exchanges_messages_while_a_third_rank_is_in_a_barrier() {
     on_ranks(3, |mut comm| {
         let x = floats(&[1.0]);
         match me(&comm) {
@@ -82,7 +82,7 @@ fn pairs_go_on_while_others_are_elsewhere() {
 }
 
 #[test]
-fn what_nobody_can_match_is_refused() {
+fn groups_that_can_not_complete_are_refused() {
     on_ranks(2, |mut comm| {
         let (own, x) = (me(&comm), zeros(4));
         let why = comm.send(&x, Rank::new(own as u32)).unwrap_err().to_string();
@@ -99,7 +99,7 @@ fn what_nobody_can_match_is_refused() {
 }
 
 #[test]
-fn both_sides_hear_that_they_do_not_fit() {
+fn sender_and_receiver_of_different_sizes_get_the_same_mismatch() {
     let errors = on_ranks(3, |mut comm| match me(&comm) {
         0 => comm.send(&zeros(400), Rank::new(1)).unwrap_err(),
         1 => comm.recv(&zeros(500), Rank::new(0)).unwrap_err(),
@@ -114,7 +114,7 @@ fn both_sides_hear_that_they_do_not_fit() {
 }
 
 #[test]
-fn whoever_sent_a_small_tensor_hears_at_the_next_call_that_it_did_not_fit() {
+fn the_sender_of_a_mismatched_inline_tensor_fails_at_its_next_call() {
     let errors = on_ranks(2, |mut comm| match me(&comm) {
         0 => {
             comm.send(&zeros(4), Rank::new(1)).unwrap();

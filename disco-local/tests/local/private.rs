@@ -1,4 +1,5 @@
-//! The same as among threads, for ranks that live as those of several processes do, and whose peers can't reach their tensors.
+//! The tests of `main.rs` for ranks that communicate like ranks of several processes, with tensors that peers can't
+//! access.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -13,5 +14,5 @@ mod split;
 
 use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
 
-/// Where the ranks of this program live.
+/// The address space of ranks in this test program.
 const WHERE: Where = Where::Private;

@@ -1,5 +1,5 @@
-//! The same as among threads, for ranks that live as those of several processes do, with their tensors in arenas: each has a
-//! mapping of everything to itself.
+//! The tests of `main.rs` for ranks that communicate like ranks of several processes, with tensors in arenas. Each rank
+//! has its own mapping of all arenas.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -14,5 +14,5 @@ mod split;
 
 use ranks::{LONG, SHORT, Shelf, Where, floats, on_ranks, on_threads, ranks, tensor, zeroed, zeros};
 
-/// Where the ranks of this program live.
+/// The address space of ranks in this test program.
 const WHERE: Where = Where::Arenas;

@@ -1,4 +1,4 @@
-//! Ranks of each kind, and their tensors.
+//! Ranks of each address space, and their tensors.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -8,26 +8,29 @@ use std::time::Duration;
 use disco_core::device_api::{self, DeviceApi};
 use disco_core::link::{Link, Shared};
 use disco_core::shared_memory::Arena;
-use disco_core::{Backend as _, DType, Device, Rank, Result, Seat, Tensor, World};
+use disco_core::{Backend as _, ConnectParams, DType, Device, Rank, Result, Tensor, World};
 use disco_local::{BACKEND, Communicator, connect_threads};
 
 use crate::WHERE;
 
-/// Where ranks live, and their tensors.
-#[allow(dead_code, reason = "each program has one of them")]
+/// The address spaces of ranks and the memory of their tensors.
+#[allow(dead_code, reason = "each test program uses one variant")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
+    /// Ranks are threads of one process.
     Threads,
+    /// Ranks communicate like processes; tensors are in arenas.
     Arenas,
+    /// Ranks communicate like processes; tensors are in private memory.
     Private,
 }
 
-/// Long enough for the slowest machine: reached by broken code only.
+/// A deadline that only broken code reaches, also on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// For waits that nobody ends.
+/// The deadline of waits that are expected to time out.
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
 
-/// Runs `body` once a rank, each on a thread of its own, and gives what they return, by rank.
+/// Runs `body` for each rank on a thread of its own, and returns the results by rank.
 pub(crate) fn on_ranks<T: Send>(size: usize, body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     on_threads(ranks(size, LONG).unwrap(), body)
 }
@@ -46,7 +49,7 @@ pub(crate) fn on_threads<C: Send, T: Send>(ranks: Vec<C>, body: impl Fn(C) -> T 
     })
 }
 
-/// Communicators of so many ranks. Each may go to a thread of its own.
+/// Makes communicators of `size` ranks. Each may be sent to a thread of its own.
 pub(crate) fn ranks(size: usize, deadline: Duration) -> Result<Vec<Communicator>> {
     if WHERE == Where::Threads {
         return connect_threads(size, deadline);
@@ -57,9 +60,9 @@ pub(crate) fn ranks(size: usize, deadline: Duration) -> Result<Vec<Communicator>
         let mut queue = device_api::Host.bind(Device::CPU)?;
         let link = Arc::new(Link::bare(shared.clone()).in_arena(arena(rank)));
         let (rank, queue) = (Rank::new(rank as u32), &mut *queue);
-        let mut seat = Seat::new(rank, world, queue, link);
-        (seat.deadline, seat.connect_deadline) = (deadline, LONG);
-        Communicator::connect(seat, &at)
+        let mut params = ConnectParams::new(rank, world, queue, link);
+        (params.deadline, params.connect_deadline) = (deadline, LONG);
+        Communicator::connect(params, &at)
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || connect(rank))).collect();
@@ -67,7 +70,7 @@ pub(crate) fn ranks(size: usize, deadline: Duration) -> Result<Vec<Communicator>
     })
 }
 
-/// A tensor of zeros, in this thread's arena if ranks have such.
+/// A tensor of zeros, in this thread's arena if ranks have arenas.
 pub(crate) fn zeroed(dtype: DType, count: usize) -> Tensor {
     match MINE.get() {
         Some(index) if WHERE == Where::Arenas => {
@@ -78,11 +81,12 @@ pub(crate) fn zeroed(dtype: DType, count: usize) -> Tensor {
 }
 
 thread_local! {
-    /// Which thread of its test this is: mostly, its rank. A rank whose tensors are in another's arena can't show them.
+    /// The index of this thread in its test, which is usually its rank. A rank can publish tensors of its own arena
+    /// only.
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The arena of a rank, one for all tests.
+/// The arena of a rank, shared by all tests.
 fn arena(rank: usize) -> Arc<Arena> {
     static ARENAS: [OnceLock<Arc<Arena>>; 8] = [const { OnceLock::new() }; 8];
     ARENAS[rank].get_or_init(|| Arena::new(8).unwrap()).clone()
@@ -103,7 +107,7 @@ pub(crate) fn zeros(count: usize) -> Tensor {
     zeroed(DType::F32, count)
 }
 
-/// A place where one thread leaves something for another.
+/// A slot in which one thread leaves a value for another.
 pub(crate) struct Shelf<T>(Mutex<Option<T>>);
 
 impl<T> Shelf<T> {

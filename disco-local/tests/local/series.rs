@@ -1,4 +1,4 @@
-//! Collectives of all kinds and sizes one after the other, on tensors of which peers can reach some.
+//! Series of collectives of all kinds and sizes, on tensors of which peers can access some.
 
 use disco_core::{Communicator as _, DType, Op, Rank, Reduction, Tensor};
 
@@ -6,7 +6,7 @@ use crate::{on_ranks, zeroed};
 
 const RANKS: usize = 3;
 
-/// What all ranks draw alike, and each for itself.
+/// A pseudo-random generator: one with the same seed on all ranks, and one for each rank.
 struct Dice(u64);
 
 impl Dice {
@@ -19,19 +19,19 @@ impl Dice {
     }
 }
 
-/// What `rank` puts into operation `number` as element `index`.
+/// Element `index` of the input of `rank` in operation `number`.
 fn element(number: usize, rank: usize, index: usize) -> i32 {
     ((number * 31 + rank) * 7919 + index) as i32
 }
 
 #[test]
-fn what_one_leaves_behind_does_not_reach_the_next() {
+fn results_are_right_in_a_series_of_operations_that_reuse_staging_areas() {
     let wrong = on_ranks(RANKS, |mut comm| {
         let me = comm.rank().index();
         let (mut common, mut own) = (Dice(4711), Dice(me as u64 + 1));
         (0..300).find_map(|number| {
             let kind = common.roll(7);
-            // From one piece of a staging area to several, and what is posted as a whole.
+            // Eager sizes, one piece of a staging area, and several pieces.
             let block = [5, 3000, 40_000, 150_000][common.roll(4)] + common.roll(100);
             let root = common.roll(RANKS);
             let (from, to) = match kind {
@@ -66,7 +66,7 @@ fn what_one_leaves_behind_does_not_reach_the_next() {
             };
             let has_result = op.dst().is_some();
             comm.enqueue(&[op]).unwrap();
-            // The next operation overwrites what this one had staged.
+            // Overwrites the source, so that a late read by a peer gives a wrong result.
             source.view_mut::<i32>().unwrap().fill(-1);
             let result = dst.to_vec::<i32>().unwrap();
             let wrong = (0..result.len()).find(|&index| has_result && result[index] != expected(index))?;

@@ -1,10 +1,10 @@
-//! Communicators of some of the ranks.
+//! Splits of communicators.
 
 use disco_core::{Communicator, CommunicatorExt, Reduction};
 
 use crate::{LONG, floats, on_ranks, on_threads, ranks};
 
-/// The ranks of the parent in a child, by its ranks.
+/// The parent's ranks of all members of a child, in the order of the child's ranks.
 fn members(child: &mut dyn Communicator, old: usize) -> Vec<f32> {
     let all = floats(&vec![0.0; child.size()]);
     child.all_gather(&floats(&[old as f32]), &all).unwrap();
@@ -51,7 +51,7 @@ fn children_outlive_their_parents() {
 }
 
 #[test]
-fn an_abort_of_the_first_reaches_all_that_came_from_it() {
+fn an_abort_of_the_root_communicator_reaches_its_children() {
     let ranks = ranks(2, LONG).unwrap();
     let aborter = ranks[0].aborter();
     let children = on_threads(ranks, |mut comm| {
@@ -68,7 +68,7 @@ fn an_abort_of_the_first_reaches_all_that_came_from_it() {
 }
 
 #[test]
-fn an_abort_of_a_child_leaves_its_parent_alone() {
+fn an_abort_of_a_child_does_not_abort_its_parent() {
     on_ranks(2, |mut comm| {
         let mut child = comm.split(Some(0), 0).unwrap().unwrap();
         child.aborter().abort(&"enough".into());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::{
-    Abort, Capabilities, Communicator, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result, Seat,
+    Abort, Capabilities, Communicator, ConnectParams, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result,
 };
 
 use crate::hub::{Hub, Inbox, Message};
@@ -30,15 +30,15 @@ pub(crate) struct MailboxCommunicator {
 
 impl MailboxCommunicator {
     /// Connects this rank, and waits until all ranks have connected.
-    pub(crate) fn connect(seat: Seat<'_>, at: &Rendezvous) -> Result<Self> {
+    pub(crate) fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
         let number =
             at.as_bytes().try_into().map_err(|_| Error::invalid(format!("{NAME}: a rendezvous has 8 bytes")))?;
-        let hub = Hub::meet(u64::from_le_bytes(number), seat.world.size());
+        let hub = Hub::meet(u64::from_le_bytes(number), params.world.size());
         // From here on, the session aborts the hub when a worker fails.
-        seat.link.on_abort(&(hub.clone() as Arc<dyn Abort>));
-        let mut comm = Self::new(hub, seat.rank.index(), seat.connect_deadline)?;
+        params.link.on_abort(&(hub.clone() as Arc<dyn Abort>));
+        let mut comm = Self::new(hub, params.rank.index(), params.connect_deadline)?;
         comm.run("connect".into(), collective::barrier)?;
-        comm.deadline = seat.deadline;
+        comm.deadline = params.deadline;
         Ok(comm)
     }
 

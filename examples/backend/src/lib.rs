@@ -9,7 +9,7 @@ mod hub;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use disco_core::{Backend, Communicator, Probe, Rendezvous, Result, Seat, Unavailable, World};
+use disco_core::{Backend, Communicator, ConnectParams, Probe, Rendezvous, Result, Unavailable, World};
 
 /// The backend's name, for `init_ccl` and for error texts.
 const NAME: &str = "mailbox";
@@ -43,7 +43,7 @@ impl Backend for Mailbox {
     }
 
     /// Runs on every worker.
-    fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        Ok(Box::new(communicator::MailboxCommunicator::connect(seat, at)?))
+    fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        Ok(Box::new(communicator::MailboxCommunicator::connect(params, at)?))
     }
 }

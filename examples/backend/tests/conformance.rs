@@ -1,4 +1,5 @@
-//! Disco's conformance suite over the backend `mailbox`: `cargo test --test conformance`, or with a part of a test's name behind it.
+//! Disco's conformance suite over the backend `mailbox`: `cargo test --test conformance`, or with a part of a test's
+//! name behind it.
 
 use std::process::ExitCode;
 

@@ -43,10 +43,10 @@ pub(crate) enum Event {
     /// A message came.
     Message(Conn, Message),
     /// Bytes came that are not a message, or a message came without its descriptor.
-    Garbage(Conn, Error),
+    InvalidMessage(Conn, Error),
     /// A part of a message came; or bytes wait in the socket while the inbox accepts no large reply. Counts as a sign
     /// of life.
-    Heard(Conn),
+    BytesReceived(Conn),
     /// The connection was closed or has failed, with the system's reason if it gives one.
     Hung(Conn, Option<String>),
     /// A write was refused: the other end has left this many bytes unread.
@@ -128,7 +128,7 @@ pub(crate) enum Action {
     /// Workers are lost, with the reason.
     Lost(WorkerRange, Error),
     /// A call of the store. The answer goes over the connection.
-    Ask { conn: Conn, id: u64, epoch: u64, call: StoreCall },
+    CallStore { conn: Conn, id: u64, epoch: u64, call: StoreCall },
     /// Stores a descriptor that came with the message. The answer goes over the connection.
     Share { conn: Conn, id: u64, name: SharedFd },
     /// Closes a shared descriptor.

@@ -34,7 +34,7 @@ pub(crate) enum Terms {
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(super) kind: Kind,
-    told: Told,
+    join_reply: JoinReply,
     pub(super) start: Duration,
     pub(super) workers: WorkerRange,
     /// Connections that are not peers yet; `None` once the start has succeeded or failed.
@@ -65,7 +65,7 @@ pub(super) enum Admission {
 
 /// The configuration that peers are sent when they join.
 #[derive(Clone, Debug)]
-enum Told {
+enum JoinReply {
     Assignment(Assignment),
     Welcome(Welcome),
 }
@@ -73,15 +73,15 @@ enum Told {
 impl Controller {
     /// Makes a lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let (kind, workers, per_peer, start, heartbeat, silence, admission, told) = match terms {
-            Terms::Nodes(terms, told) => {
-                let Assignment { workers, start, heartbeat, silence, .. } = told;
+        let (kind, workers, per_peer, start, heartbeat, silence, admission, join_reply) = match terms {
+            Terms::Nodes(terms, join_reply) => {
+                let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
                 let (per_node, admission) = (terms.per_node, Admission::Nodes(Nodes::new(terms)));
-                (Kind::Node, workers, per_node, start, heartbeat, silence, admission, Told::Assignment(told))
+                (Kind::Node, workers, per_node, start, heartbeat, silence, admission, JoinReply::Assignment(join_reply))
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
                 let admission = Admission::Processes(Processes::new(token));
-                (Kind::Process, workers, 1, start, Duration::MAX, silence, admission, Told::Welcome(welcome))
+                (Kind::Process, workers, 1, start, Duration::MAX, silence, admission, JoinReply::Welcome(welcome))
             }
         };
         let liveness = Liveness::new(heartbeat, silence, now);
@@ -95,7 +95,7 @@ impl Controller {
         let peers: Vec<Peer> = workers.chunks(per_peer).enumerate().map(peer).collect();
         Self {
             kind,
-            told,
+            join_reply,
             start,
             workers,
             admission: Some(admission),
@@ -138,12 +138,12 @@ impl Controller {
                 Some(peer) => self.receive(*peer, conn, message, now),
                 None => self.admit(conn, message, now),
             },
-            Event::Heard(conn) => {
+            Event::BytesReceived(conn) => {
                 if let Some(index) = self.conns.get(&conn) {
-                    self.peers[*index].liveness.heard(now);
+                    self.peers[*index].liveness.received(now);
                 }
             }
-            Event::Garbage(conn, error) => match self.conns.get(&conn) {
+            Event::InvalidMessage(conn, error) => match self.conns.get(&conn) {
                 Some(index) => self.close(*index, Cause::Known(garbage(&error)), now),
                 None => self.lose(conn, error, now),
             },
@@ -237,9 +237,9 @@ impl Controller {
 
     /// Limit for the bytes of the values of one command or reply.
     pub(crate) fn value_limit(&self) -> usize {
-        match &self.told {
-            Told::Assignment(assignment) => assignment.config.value_limit,
-            Told::Welcome(welcome) => welcome.config.value_limit,
+        match &self.join_reply {
+            JoinReply::Assignment(assignment) => assignment.config.value_limit,
+            JoinReply::Welcome(welcome) => welcome.config.value_limit,
         }
     }
 
@@ -314,7 +314,8 @@ impl Controller {
 
     /// Assigns numbers and workers to the nodes, which have all joined.
     fn assign(&mut self, joined: Vec<Joined>, now: Instant) {
-        let (Told::Assignment(assignment), Some(Admission::Nodes(nodes))) = (self.told.clone(), self.admission.take())
+        let (JoinReply::Assignment(assignment), Some(Admission::Nodes(nodes))) =
+            (self.join_reply.clone(), self.admission.take())
         else {
             return;
         };
@@ -371,7 +372,7 @@ impl Controller {
     }
 
     fn welcome(&mut self, index: usize, conn: Conn, pid: Option<u32>, now: Instant) {
-        let Told::Welcome(mut welcome) = self.told else { return };
+        let JoinReply::Welcome(mut welcome) = self.join_reply else { return };
         if let Some(place) = &mut welcome.ring {
             place.reader = index;
         }
@@ -400,7 +401,7 @@ impl Controller {
         let peer = &mut self.peers[index];
         peer.state = state;
         peer.liveness.excuse(now);
-        peer.liveness.said(now);
+        peer.liveness.sent(now);
         self.conns.insert(conn, index);
         self.out.act(Action::Listen(conn, packet_limit(self.value_limit())));
     }
@@ -432,8 +433,8 @@ impl Controller {
                 self.report(index, now);
                 continue;
             };
-            if peer.liveness.must_say(now) {
-                peer.liveness.said(now);
+            if peer.liveness.must_send(now) {
+                peer.liveness.sent(now);
                 if !fault::is_planted(Fault::SilentController) {
                     self.out.send(conn, &Message::Alive);
                 }

@@ -17,7 +17,7 @@ use crate::engine::fault::{self, Fault};
 impl Controller {
     /// Handles a message of a peer. A message that breaks the protocol closes the connection.
     pub(super) fn receive(&mut self, index: usize, conn: Conn, message: Message, now: Instant) {
-        self.peers[index].liveness.heard(now);
+        self.peers[index].liveness.received(now);
         match self.receive_from_peer(index, conn, message) {
             Ok(None) => {}
             Ok(Some(cause)) => self.close(index, cause, now),
@@ -30,17 +30,17 @@ impl Controller {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
         let worker = peer.workers.first();
         match message {
-            Message::Room { frames, bytes } => {
+            Message::Credit { frames, bytes } => {
                 peer.acknowledge(frames, bytes);
                 if self.room_for_small() > 0 {
                     self.out.act(Action::Room);
                 }
             }
-            Message::Ask { epoch, .. } if epoch > self.epoch => {
+            Message::StoreRequest { epoch, .. } if epoch > self.epoch => {
                 return Err(Error::protocol(format!("a request in epoch {epoch}, which has not begun")));
             }
-            Message::Ask { id, epoch, call } => self.out.act(Action::Ask { conn, id, epoch, call }),
-            Message::Bye(why) => return Ok(Some(Cause::Known(LossCause::Said(why)))),
+            Message::StoreRequest { id, epoch, call } => self.out.act(Action::CallStore { conn, id, epoch, call }),
+            Message::Bye(why) => return Ok(Some(Cause::Known(LossCause::ClosedWithReason(why)))),
             Message::Alive if kind == Kind::Node => {}
             Message::Ready if kind == Kind::Node => {
                 peer.state = PeerState::Ready(conn);
@@ -133,5 +133,5 @@ impl Controller {
 
 /// The loss cause of a peer that broke the protocol.
 pub(super) fn garbage(error: &Error) -> LossCause {
-    LossCause::Garbage(format!("it sent garbage: {error}"))
+    LossCause::ProtocolViolation(format!("it sent garbage: {error}"))
 }

@@ -89,7 +89,7 @@ impl Bench {
         }
     }
 
-    fn say(&mut self, slot: u32, message: Message) {
+    fn send_from(&mut self, slot: u32, message: Message) {
         self.on(Event::Message(conn(slot), message));
     }
 
@@ -104,7 +104,7 @@ impl Bench {
     }
 
     /// The messages written to a connection since the last call.
-    fn heard(&mut self, slot: u32) -> Vec<String> {
+    fn sent_to(&mut self, slot: u32) -> Vec<String> {
         let (mine, others) = std::mem::take(&mut self.written).into_iter().partition(|(to, ..)| *to == conn(slot));
         self.written = others;
         mine.into_iter()
@@ -159,14 +159,14 @@ impl Bench {
     /// Joins before due timers are handled.
     fn ask_to_join(&mut self, slot: u32, node: Option<u32>) {
         self.prove(slot, TOKEN, Request { node, per_node: None });
-        self.say(slot, Message::Join(Join { name: "host".into(), functions: functions() }));
+        self.send_from(slot, Message::Join(Join { name: "host".into(), functions: functions() }));
     }
 
     /// A lane whose nodes have all started.
     fn running(nodes: usize) -> Self {
         let mut bench = Self::nodes(nodes);
         (0..nodes as u32).for_each(|slot| bench.join(slot, None));
-        (0..nodes as u32).for_each(|slot| bench.say(slot, Message::Ready));
+        (0..nodes as u32).for_each(|slot| bench.send_from(slot, Message::Ready));
         assert_eq!(bench.done(), ["Started(Ok(()))"]);
         bench.written.clear();
         bench
@@ -175,7 +175,7 @@ impl Bench {
     fn hello(&mut self, slot: u32, worker: u32) {
         self.on(Event::Opened(conn(slot), Origin::Unix { pid: Some(100 + worker) }));
         let token: Arc<[u8]> = TOKEN.as_bytes().into();
-        self.say(slot, Message::Hello(Hello { token, worker: WorkerId::new(worker), functions: functions() }));
+        self.send_from(slot, Message::Hello(Hello { token, worker: WorkerId::new(worker), functions: functions() }));
     }
 
     /// A lane whose processes have both joined.
@@ -183,7 +183,7 @@ impl Bench {
         let mut bench = Self::processes();
         (0..2).for_each(|worker| bench.hello(worker, worker));
         assert_eq!(bench.done(), ["Started(Ok(()))"]);
-        assert_eq!([bench.heard(0), bench.heard(1)], [["Welcome"], ["Welcome"]]);
+        assert_eq!([bench.sent_to(0), bench.sent_to(1)], [["Welcome"], ["Welcome"]]);
         bench
     }
 }
@@ -200,13 +200,13 @@ fn call(seq: u64) -> Frame {
 fn nodes_are_assigned_when_all_have_joined_and_the_lane_starts_when_all_are_ready() {
     let mut bench = Bench::nodes(2);
     bench.join(5, Some(2));
-    assert!(bench.heard(5).is_empty() && bench.engine.accepts());
+    assert!(bench.sent_to(5).is_empty() && bench.engine.accepts());
     bench.join(3, None);
-    assert_eq!([bench.heard(5), bench.heard(3)], [["Assign"], ["Assign"]]);
+    assert_eq!([bench.sent_to(5), bench.sent_to(3)], [["Assign"], ["Assign"]]);
     assert!(!bench.engine.accepts());
-    bench.say(3, Message::Ready);
+    bench.send_from(3, Message::Ready);
     assert!(bench.done().is_empty());
-    bench.say(5, Message::Ready);
+    bench.send_from(5, Message::Ready);
     assert_eq!(bench.done(), ["Started(Ok(()))"]);
     bench.on(Event::Hung(conn(5), None));
     assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: its connection was closed"]);
@@ -257,17 +257,17 @@ fn a_silent_node_is_lost_unless_the_controller_did_not_run() {
     let mut bench = Bench::running(2);
     for _ in 0..6 {
         bench.pass(1000 * MS);
-        bench.say(0, Message::Alive);
+        bench.send_from(0, Message::Alive);
     }
-    assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it has said nothing for 5s"]);
+    assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it has sent nothing for 5s"]);
     // The controller has sent heartbeats meanwhile.
-    assert!(bench.heard(0).len() >= 5);
+    assert!(bench.sent_to(0).len() >= 5);
     // The reactor thread did not run.
     bench.now += 60_000 * MS;
     bench.on(Event::Timer);
     assert!(bench.done().is_empty());
     bench.pass(SILENCE);
-    assert_eq!(bench.done(), ["node 1 (host) with workers 0 to 1 lost: it has said nothing for 5s", "Over"]);
+    assert_eq!(bench.done(), ["node 1 (host) with workers 0 to 1 lost: it has sent nothing for 5s", "Over"]);
 }
 
 #[test]
@@ -307,20 +307,20 @@ fn a_lane_is_full_while_a_node_acknowledges_no_frames() {
         bench.engine.submit(&call(seq), bench.now).unwrap();
     }
     assert!(bench.engine.check(|| "lane".into()).unwrap_err().to_string().ends_with("lane: the lane is full"));
-    bench.say(0, Message::Room { frames: 1024, bytes: 0 });
+    bench.send_from(0, Message::Credit { frames: 1024, bytes: 0 });
     assert!(bench.done().is_empty());
-    bench.say(1, Message::Room { frames: 256, bytes: 0 });
+    bench.send_from(1, Message::Credit { frames: 256, bytes: 0 });
     assert_eq!((bench.done(), bench.engine.room()), (vec!["Room".to_owned()], 256));
 }
 
 #[test]
 fn requests_and_failures_of_epochs_that_have_not_begun_are_garbage() {
     let mut bench = Bench::running(1);
-    let ask = |epoch| Message::Ask { id: 1, epoch, call: disco_core::wire::StoreCall::Get("key".into()) };
+    let ask = |epoch| Message::StoreRequest { id: 1, epoch, call: disco_core::wire::StoreCall::Get("key".into()) };
     bench.engine.note(&Command::Recover { epoch: 1 });
-    bench.say(0, ask(1));
-    assert!(bench.done()[0].starts_with("Ask "));
-    bench.say(0, ask(2));
+    bench.send_from(0, ask(1));
+    assert!(bench.done()[0].starts_with("CallStore "));
+    bench.send_from(0, ask(2));
     let lost = "node 1 (host) with workers 0 to 1 lost: it sent garbage: a request in epoch 2, which has not begun";
     assert_eq!(bench.done(), [lost, "Over"]);
 }
@@ -329,12 +329,12 @@ fn requests_and_failures_of_epochs_that_have_not_begun_are_garbage() {
 fn close_gives_nodes_a_grace_period_and_names_workers_that_did_not_leave() {
     let mut bench = Bench::running(3);
     bench.on(Event::Close(1000 * MS));
-    bench.say(0, Message::Left(String::new()));
+    bench.send_from(0, Message::Left(String::new()));
     bench.pass(999 * MS);
-    assert!(bench.heard(1).iter().all(|heard| heard == "Alive"));
+    assert!(bench.sent_to(1).iter().all(|sent| sent == "Alive"));
     bench.pass(MS);
-    assert!(bench.heard(1).ends_with(&["Shutdown".into(), "Bye".into()]));
-    bench.say(1, Message::Left("worker 3 (idle)".into()));
+    assert!(bench.sent_to(1).ends_with(&["Shutdown".into(), "Bye".into()]));
+    bench.send_from(1, Message::Left("worker 3 (idle)".into()));
     assert_eq!(bench.engine.stuck(), None);
     bench.pass(2000 * MS);
     let stuck = bench.engine.stuck().unwrap();
@@ -349,7 +349,7 @@ fn processes_of_nodes_are_killed_two_seconds_after_their_connections_are_closed(
     let mut bench = Bench::running(1);
     bench.on(Event::Started(0, Some(7)));
     bench.on(Event::Dropped);
-    assert_eq!(bench.heard(0), ["Shutdown"]);
+    assert_eq!(bench.sent_to(0), ["Shutdown"]);
     bench.pass(1999 * MS);
     assert!(!bench.done().contains(&"Kill(0)".to_owned()));
     bench.pass(MS);
@@ -370,7 +370,7 @@ fn a_process_that_ends_before_it_connects_fails_the_start_with_a_hint() {
         "failed: worker 0 lost: its process ended: exit status: 1 before it connected; does its `main` call \
          `disco::init()` first?"
     );
-    assert!(done.contains(&"Kill(1)".to_owned()) && bench.heard(1).contains(&"Bye".to_owned()));
+    assert!(done.contains(&"Kill(1)".to_owned()) && bench.sent_to(1).contains(&"Bye".to_owned()));
     bench.on(Event::Ended(1, None));
     assert_eq!(bench.done().last().unwrap(), "Over");
 }
@@ -395,28 +395,28 @@ fn a_process_is_admitted_only_with_the_token_and_a_free_place() {
     };
     for (slot, message) in [(1, hello("another", 0)), (2, hello(TOKEN, 7)), (3, Message::Ready)] {
         bench.on(Event::Opened(conn(slot), Origin::Unix { pid: Some(7) }));
-        bench.say(slot, message);
-        assert!(bench.is_closed(slot) && bench.heard(slot) == ["Bye"]);
+        bench.send_from(slot, message);
+        assert!(bench.is_closed(slot) && bench.sent_to(slot) == ["Bye"]);
     }
     bench.hello(4, 0);
     bench.on(Event::Opened(conn(5), Origin::Unix { pid: Some(7) }));
-    bench.say(5, hello(TOKEN, 0));
+    bench.send_from(5, hello(TOKEN, 0));
     assert!(bench.is_closed(5));
     assert!(bench.done().is_empty());
     // A child of this lane is never evicted.
     bench.on(Event::Opened(conn(6), Origin::Unix { pid: Some(101) }));
-    bench.say(6, hello("another", 1));
+    bench.send_from(6, hello("another", 1));
     assert_eq!(bench.done()[0], "failed: worker 1 lost: its token is that of another session");
 }
 
 #[test]
 fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
     let mut bench = Bench::working();
-    bench.say(0, Message::Shutdown);
+    bench.send_from(0, Message::Shutdown);
     bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
     assert!(bench.done().contains(&"worker 0 lost: its process ended: exit status: 0".to_owned()));
     bench.engine.note(&Command::Shutdown);
-    bench.say(1, Message::Shutdown);
+    bench.send_from(1, Message::Shutdown);
     bench.on(Event::Ended(1, Some(ExitStatus::from_raw(0))));
     let done = bench.done();
     assert_eq!(done, ["Retire(1)", "Left(WorkerRange { first: 1, len: 1 })", "Over"]);
@@ -428,11 +428,11 @@ fn processes_that_do_not_leave_are_aborted_then_killed() {
     bench.on(Event::Close(Duration::MAX));
     // Again, with a shorter limit.
     bench.on(Event::Close(100 * MS));
-    bench.say(0, Message::Shutdown);
+    bench.send_from(0, Message::Shutdown);
     bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
     bench.done();
     bench.pass(100 * MS);
-    assert_eq!(bench.heard(1), ["Shutdown", "Abort"]);
+    assert_eq!(bench.sent_to(1), ["Shutdown", "Abort"]);
     bench.pass(499 * MS);
     assert!(bench.done().is_empty());
     bench.pass(MS);
@@ -446,7 +446,7 @@ fn signals_go_to_all_peers_and_a_shutdown_closes_the_lane() {
     let mut bench = Bench::working();
     bench.on(Event::Signal(Signal::Abort { epoch: 0, cause: "why".into() }));
     bench.on(Event::Signal(Signal::Shutdown));
-    assert_eq!([bench.heard(0), bench.heard(1)], [["Abort", "Shutdown"], ["Abort", "Shutdown"]]);
+    assert_eq!([bench.sent_to(0), bench.sent_to(1)], [["Abort", "Shutdown"], ["Abort", "Shutdown"]]);
     assert!(bench.engine.check(|| "lane".into()).is_err());
     assert!(bench.start <= bench.now);
 }
@@ -457,7 +457,7 @@ fn a_frame_between_the_end_of_a_worker_and_the_report_of_its_loss_goes_to_the_ot
     bench.on(Event::Hung(conn(1), None));
     bench.engine.submit(&frame(1, Command::SyncAll), bench.now).unwrap();
     bench.drain();
-    assert_eq!((bench.heard(0), bench.heard(1)), (vec!["Frame".to_owned()], Vec::new()));
+    assert_eq!((bench.sent_to(0), bench.sent_to(1)), (vec!["Frame".to_owned()], Vec::new()));
     assert!(bench.done().is_empty());
     bench.pass(500 * MS);
     assert!(bench.done().contains(&"worker 1 lost: its connection was closed".to_owned()));
@@ -477,7 +477,7 @@ fn a_process_that_ends_while_others_are_still_to_come_fails_the_start() {
 #[test]
 fn all_peers_are_lost_when_the_reactor_thread_fails() {
     let mut bench = Bench::running(2);
-    bench.say(0, Message::Left(String::new()));
+    bench.send_from(0, Message::Left(String::new()));
     bench.done();
     bench.on(Event::Broken("it panicked".into()));
     assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it panicked", "Over"]);

@@ -75,8 +75,8 @@ impl Joining {
         }
         match event {
             // The timeout of a worker process covers the whole answer.
-            Event::Heard if self.worker.is_none() => self.liveness.heard(now),
-            Event::Said(message) => self.receive(message),
+            Event::BytesReceived if self.worker.is_none() => self.liveness.received(now),
+            Event::Message(message) => self.receive(message),
             Event::Closed => self.fail(LossCause::ConnectionClosed),
             Event::Failed(error) => self.end(Action::Refused(error)),
             Event::Timeout => self.on_timer(now),
@@ -93,7 +93,7 @@ impl Joining {
             (Message::Bye(why), Some(worker)) => Error::refused(format!("the controller refuses {worker}: {why}")),
             (Message::Bye(why), None) => lost(LossCause::Refused(why)),
             (other, Some(_)) => Error::protocol(format!("the controller sent {other:?} before WELCOME")),
-            (other, None) => lost(LossCause::Garbage(format!("it sent {other} before ASSIGN"))),
+            (other, None) => lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN"))),
         };
         self.end(Action::Refused(refused));
     }
@@ -109,8 +109,8 @@ impl Joining {
             self.is_quiet = false;
             self.actions.push_back(Action::ShowWaiting);
         }
-        if self.liveness.must_say(now) {
-            self.liveness.said(now);
+        if self.liveness.must_send(now) {
+            self.liveness.sent(now);
             self.actions.push_back(Action::Send(Message::Alive));
         }
     }

@@ -29,8 +29,8 @@ pub(crate) struct Member {
     phase: Phase,
     liveness: Liveness,
     attention: Attention,
-    look_interval: Duration,
-    looked: Instant,
+    progress_poll_interval: Duration,
+    last_poll: Instant,
     /// The progress of each worker as last reported.
     progress: Vec<Progress>,
     /// Large tensors whose frames have not come yet.
@@ -73,9 +73,9 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Bytes of the controller came, perhaps only a part of a message.
-    Heard,
+    BytesReceived,
     /// A message of the controller.
-    Said(Message),
+    Message(Message),
     /// The controller has closed the connection.
     Closed,
     /// Bytes that are not a message came, or an action failed.
@@ -84,7 +84,7 @@ pub(crate) enum Event {
     Full(usize),
     /// The node's lane has room for this many frames.
     Room(usize),
-    /// The progress of the worker with this index, as asked for by [`Action::Look`].
+    /// The progress of the worker with this index, as asked for by [`Action::ReadProgress`].
     Progress(usize, Progress),
     /// The node's lane has started.
     Started(Result<()>),
@@ -114,9 +114,9 @@ pub(crate) enum Action {
     /// Passes on the answer to a request.
     Answer { id: u64, result: Result<Value> },
     /// Passes on a descriptor that came with its message.
-    Hand { id: u64 },
+    DeliverDescriptor { id: u64 },
     /// Brings an [`Event::Progress`] for each worker.
-    Look,
+    ReadProgress,
     /// Aborts and stops the workers. [`Event::Left`] follows once they have left, at the latest after `limit`.
     Stop { cause: Arc<str>, limit: Duration },
     /// Kills this process, whose worker's thread has not ended in time.
@@ -152,8 +152,8 @@ impl Member {
             phase: Phase::Serving,
             liveness: Liveness::new(heartbeat, silence, now),
             attention: Attention::new(silence, now),
-            look_interval: (heartbeat / 5).min(TIMER_INTERVAL),
-            looked: now,
+            progress_poll_interval: (heartbeat / 5).min(TIMER_INTERVAL),
+            last_poll: now,
             progress: vec![Progress::default(); workers],
             transfers: Transfers::new(packet_limit(value_limit)),
             actions: VecDeque::new(),
@@ -170,7 +170,7 @@ impl Member {
         match &self.phase {
             Phase::Serving | Phase::Leaving => {
                 let times = [self.liveness.next_timeout(), self.attention.next_timeout()];
-                times.into_iter().flatten().chain([self.looked + self.look_interval]).min()
+                times.into_iter().flatten().chain([self.last_poll + self.progress_poll_interval]).min()
             }
             Phase::Stopping { kill, .. } => *kill,
             Phase::Over => None,
@@ -212,8 +212,8 @@ impl Member {
 
     fn serve(&mut self, event: Event, now: Instant) -> Result<()> {
         match event {
-            Event::Heard => self.liveness.heard(now),
-            Event::Said(message) => self.receive(message, now)?,
+            Event::BytesReceived => self.liveness.received(now),
+            Event::Message(message) => self.receive(message, now)?,
             Event::Closed if self.is_leaving() => self.dismiss(),
             Event::Closed => return Err(self.gone(LossCause::ConnectionClosed, "is gone")),
             Event::Failed(error) => return Err(error),
@@ -232,7 +232,7 @@ impl Member {
     }
 
     fn receive(&mut self, message: Message, now: Instant) -> Result<()> {
-        self.liveness.heard(now);
+        self.liveness.received(now);
         let is_leaving = self.is_leaving();
         let action = match (message, &mut self.kind) {
             // The frames of these transfers are dropped, too.
@@ -265,7 +265,7 @@ impl Member {
                 return Ok(());
             }
             (Message::Answer { id, result }, _) => Action::Answer { id, result },
-            (Message::Handed { id }, Kind::Worker { .. }) => Action::Hand { id },
+            (Message::Descriptor { id }, Kind::Worker { .. }) => Action::DeliverDescriptor { id },
             (Message::Alive, Kind::Node(_)) => return Ok(()),
             (Message::Bye(why), Kind::Node(_)) if is_leaving => {
                 tracing::debug!(%why, "the controller has released this node");
@@ -273,11 +273,13 @@ impl Member {
                 return Ok(());
             }
             (Message::Bye(why), _) => {
-                let worker = format!("says: {why}");
-                return Err(self.gone(LossCause::Said(why), &worker));
+                let worker = format!("closed the connection: {why}");
+                return Err(self.gone(LossCause::ClosedWithReason(why), &worker));
             }
             (other, _) => {
-                return Err(self.gone(LossCause::Garbage(format!("it sent {other}")), &format!("sent {other:?}")));
+                return Err(
+                    self.gone(LossCause::ProtocolViolation(format!("it sent {other}")), &format!("sent {other:?}"))
+                );
             }
         };
         self.actions.push_back(action);
@@ -308,8 +310,8 @@ impl Member {
                 is_due |= node.taken.take(size);
             }
             if is_due {
-                let (frames, bytes) = node.taken.say();
-                self.actions.push_back(Action::Send(Message::Room { frames, bytes }));
+                let (frames, bytes) = node.taken.acknowledge();
+                self.actions.push_back(Action::Send(Message::Credit { frames, bytes }));
             }
             if is_last {
                 node.pending.clear();
@@ -329,22 +331,22 @@ impl Member {
 
     /// Reports the progress of a worker if it has changed. The report of a worker process is also its heartbeat.
     fn report(&mut self, index: usize, progress: Progress, now: Instant) {
-        let Some(said) = self.progress.get_mut(index) else { return };
+        let Some(reported) = self.progress.get_mut(index) else { return };
         let message = match &self.kind {
-            Kind::Worker { .. } if progress != *said || self.liveness.must_say(now) => {
-                self.liveness.said(now);
+            Kind::Worker { .. } if progress != *reported || self.liveness.must_send(now) => {
+                self.liveness.sent(now);
                 if fault::is_planted(Fault::NoHeartbeat) {
                     return;
                 }
                 Message::Progress(progress.clone())
             }
-            Kind::Node(node) if progress != *said => match node.workers.get(index) {
+            Kind::Node(node) if progress != *reported => match node.workers.get(index) {
                 Some(worker) => upward::from(worker, Message::Progress(progress.clone())),
                 None => return,
             },
             _ => return,
         };
-        *said = progress;
+        *reported = progress;
         self.actions.push_back(Action::Send(message));
     }
 
@@ -353,13 +355,14 @@ impl Member {
             return Err(lost(LossCause::Silent(limit)));
         }
         let is_worker = matches!(self.kind, Kind::Worker { .. });
-        if now.saturating_duration_since(self.looked) >= self.look_interval || is_worker && self.liveness.must_say(now)
+        if now.saturating_duration_since(self.last_poll) >= self.progress_poll_interval
+            || is_worker && self.liveness.must_send(now)
         {
-            self.looked = now;
-            self.actions.push_back(Action::Look);
+            self.last_poll = now;
+            self.actions.push_back(Action::ReadProgress);
         }
-        if !is_worker && self.liveness.must_say(now) {
-            self.liveness.said(now);
+        if !is_worker && self.liveness.must_send(now) {
+            self.liveness.sent(now);
             if !fault::is_planted(Fault::NoHeartbeat) {
                 self.actions.push_back(Action::Send(Message::Alive));
             }

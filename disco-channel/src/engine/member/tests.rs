@@ -31,7 +31,7 @@ fn node(now: Instant) -> Member {
 
 fn frame(seq: u64, command: Command) -> Event {
     let bytes = Frame::new(seq, [], command).bytes().unwrap().into();
-    Event::Said(Message::Frame { seq, bytes, transfer: None })
+    Event::Message(Message::Frame { seq, bytes, transfer: None })
 }
 
 /// The actions that follow from an event, abbreviated.
@@ -60,7 +60,7 @@ fn frames_wait_for_room_and_are_acknowledged_by_quarters_of_the_credit() {
     }
     assert_eq!(after(&mut node, Event::Room(2), now), ["pass 1", "pass 2"]);
     let passed = after(&mut node, Event::Room(1000), now);
-    assert!(passed.len() == 255 && passed[254].starts_with("send Room { frames: 256"), "{:?}", passed.last());
+    assert!(passed.len() == 255 && passed[254].starts_with("send Credit { frames: 256"), "{:?}", passed.last());
     assert!(!node.wants_room());
 }
 
@@ -73,10 +73,10 @@ fn a_shutdown_behind_frames_waits_for_the_workers_and_one_ahead_drops_the_frames
     assert_eq!(after(&mut behind, Event::Left(String::new()), now), ["send Left(\"\")", "end: ok"]);
 
     after(&mut ahead, frame(1, free()), now);
-    assert_eq!(after(&mut ahead, Event::Said(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
+    assert_eq!(after(&mut ahead, Event::Message(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
     assert!(after(&mut ahead, frame(2, free()), now).is_empty() && !ahead.wants_room());
     assert_eq!(
-        after(&mut ahead, Event::Said(Message::Bye("now".into())), now),
+        after(&mut ahead, Event::Message(Message::Bye("now".into())), now),
         ["stop after 0ns: the session shuts down"]
     );
     let stuck = after(&mut ahead, Event::Left("worker 3".into()), now);
@@ -86,13 +86,13 @@ fn a_shutdown_behind_frames_waits_for_the_workers_and_one_ahead_drops_the_frames
 #[test]
 fn a_leaving_node_ignores_transfers_and_their_frames() {
     let (now, mut node) = (Instant::now(), node(Instant::now()));
-    let ahead = |transfer, left, len| Event::Said(Message::Ahead { transfer, left, bytes: vec![0; len].into() });
+    let ahead = |transfer, left, len| Event::Message(Message::Ahead { transfer, left, bytes: vec![0; len].into() });
     assert!(after(&mut node, ahead(1, 1, 1), now).is_empty());
-    assert_eq!(after(&mut node, Event::Said(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
+    assert_eq!(after(&mut node, Event::Message(Message::Shutdown), now), ["Shutdown", "AwaitWorkers"]);
     // The rest of the first transfer, and a part of an unknown transfer.
-    let frame = Event::Said(Message::Frame { seq: 1, bytes: Arc::default(), transfer: Some(1) });
+    let frame = Event::Message(Message::Frame { seq: 1, bytes: Arc::default(), transfer: Some(1) });
     for event in
-        [ahead(1, 0, 1), frame, ahead(2, 5, 1), ahead(3, 0, usize::MAX >> 40), Event::Said(Message::Withdraw(9))]
+        [ahead(1, 0, 1), frame, ahead(2, 5, 1), ahead(3, 0, usize::MAX >> 40), Event::Message(Message::Withdraw(9))]
     {
         assert!(after(&mut node, event, now).is_empty());
     }
@@ -101,7 +101,7 @@ fn a_leaving_node_ignores_transfers_and_their_frames() {
 #[test]
 fn a_node_whose_controller_is_silent_or_lost_stops_its_workers() {
     let now = Instant::now();
-    let why = "controller lost: it has said nothing for 5s";
+    let why = "controller lost: it has sent nothing for 5s";
     let mut silent = node(now);
     for second in 1..5 {
         assert!(after(&mut silent, Event::Timeout, now + second * SECOND).contains(&"send Alive".to_owned()));
@@ -113,14 +113,18 @@ fn a_node_whose_controller_is_silent_or_lost_stops_its_workers() {
     assert_eq!(ended, ["send Left(\"\")".to_owned(), format!("end: the {why}")]);
 
     let mut frozen = node(now);
-    let looks = after(&mut frozen, Event::Timeout, now + 60 * SECOND);
-    assert_eq!(looks, ["Look", "send Alive"], "a node that did not run could not hear the controller");
+    let actions = after(&mut frozen, Event::Timeout, now + 60 * SECOND);
+    assert_eq!(
+        actions,
+        ["ReadProgress", "send Alive"],
+        "a node that did not run could not receive from the controller"
+    );
 
     let closed = after(&mut node(now), Event::Closed, now);
     assert!(closed[1].ends_with("it closed the connection"), "{closed:?}");
     let full = after(&mut node(now), Event::Full(7), now);
     assert!(full[1].ends_with("it has left 7 bytes unread"), "{full:?}");
-    let strange = after(&mut node(now), Event::Said(Message::Ready), now);
+    let strange = after(&mut node(now), Event::Message(Message::Ready), now);
     assert!(strange[1].ends_with("it sent Ready"), "{strange:?}");
     let late = after(&mut node(now), Event::Started(Err(Error::NoCommunicator)), now);
     assert!(late[0].starts_with("send Bye"), "{late:?}");
@@ -136,7 +140,7 @@ fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
     assert!(after(&mut node, Event::Progress(1, at(1)), now + 9 * SECOND).is_empty());
 
     let mut worker = Member::worker(SECOND, 1 << 20, now);
-    assert_eq!(after(&mut worker, Event::Timeout, now + SECOND), ["Look"]);
+    assert_eq!(after(&mut worker, Event::Timeout, now + SECOND), ["ReadProgress"]);
     assert_eq!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).len(), 1);
     assert!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).is_empty());
     assert_eq!(after(&mut worker, Event::Progress(0, at(1)), now + SECOND).len(), 1);
@@ -182,11 +186,11 @@ fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     };
     let mut taken = join();
     assert_eq!(after(&mut taken, Event::Timeout, now + SECOND), ["Join(", "ShowWaiting", "Alive"]);
-    assert!(after(&mut taken, Event::Said(Message::Alive), now + SECOND).is_empty());
-    assert_eq!(after(&mut taken, Event::Said(Message::Assign(assignment())), now + SECOND), ["taken"]);
+    assert!(after(&mut taken, Event::Message(Message::Alive), now + SECOND).is_empty());
+    assert_eq!(after(&mut taken, Event::Message(Message::Assign(assignment())), now + SECOND), ["taken"]);
     assert_eq!((after(&mut taken, Event::Closed, now), taken.next_timeout()), (Vec::new(), None));
 
-    let bye = || Event::Said(Message::Bye("full".into()));
+    let bye = || Event::Message(Message::Bye("full".into()));
     assert_eq!(after(&mut join(), bye(), now)[1], "the controller lost: it refuses this node: full");
     assert_eq!(after(&mut join(), Event::Closed, now)[1], "Retry(ConnectionClosed)");
     let silent = after(&mut join(), Event::Timeout, now + 10 * SECOND);
@@ -194,6 +198,6 @@ fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     assert_eq!(after(&mut hello(), bye(), now)[1], "the controller refuses worker 1: full");
     assert_eq!(after(&mut hello(), Event::Closed, now)[1], "the controller lost: it closed the connection");
     let mut slow = hello();
-    assert_eq!(after(&mut slow, Event::Heard, now + 20 * SECOND).len(), 1);
+    assert_eq!(after(&mut slow, Event::BytesReceived, now + 20 * SECOND).len(), 1);
     assert_eq!(after(&mut slow, Event::Timeout, now + 30 * SECOND), ["the controller lost: it did not answer"]);
 }

@@ -215,7 +215,7 @@ impl World {
     pub(super) fn begin(&mut self) {
         if self.plan.has_processes() {
             for index in 0..self.hosts.len() {
-                self.tell_controller(Event::Started(index, Some(100 + index as u32)));
+                self.notify_controller(Event::Started(index, Some(100 + index as u32)));
             }
         }
         for index in 0..self.hosts.len() {
@@ -248,12 +248,12 @@ impl World {
                 Origin::Unix { pid: Some(100 + host as u32) }
             }
         };
-        self.tell_controller(Event::Opened(conn, origin));
+        self.notify_controller(Event::Opened(conn, origin));
         Some(link)
     }
 
     /// Feeds an event to the controller's engine.
-    pub(super) fn tell_controller(&mut self, event: Event) {
+    pub(super) fn notify_controller(&mut self, event: Event) {
         let now = self.instant();
         self.controller.is_dropped |= matches!(event, Event::Dropped);
         let is_call = matches!(event, Event::Signal(_) | Event::Close(_) | Event::Dropped);
@@ -276,7 +276,7 @@ impl World {
         };
         let due = self.now + self.until(timeout);
         if self.controller.timer.is_none_or(|timer| due < timer) {
-            self.breach(format!("the reactor is not woken for a timeout at {due} us"));
+            self.record_violation(format!("the reactor was not woken for a timeout at {due} us"));
         }
     }
 
@@ -288,12 +288,12 @@ impl World {
 
     pub(super) fn controller_timer(&mut self) {
         self.controller.timer = None;
-        self.tell_controller(Event::Timer);
+        self.notify_controller(Event::Timer);
     }
 
     pub(super) fn controller_reaps(&mut self, host: usize) {
         self.hosts[host].is_reaped = true;
-        self.tell_controller(Event::Ended(host, Some(self.hosts[host].status)));
+        self.notify_controller(Event::Ended(host, Some(self.hosts[host].status)));
     }
 
     /// Sends large tensors ahead of their frame, as sessions do on lanes without shared memory, or withdraws them.
@@ -326,7 +326,7 @@ impl World {
         };
         let size = match size {
             Ok(size) => size,
-            Err(error) => return self.breach(format!("a frame does not go: {error}")),
+            Err(error) => return self.record_violation(format!("the controller could not send a frame: {error}")),
         };
         self.controller.engine.note(frame.command());
         let is_inline = self.plan.has_ring && size <= MAX_INLINE_BYTES;
@@ -340,7 +340,7 @@ impl World {
             _ => self.controller.engine.submit(&frame, now),
         };
         if let Err(error) = sent {
-            self.breach(format!("a frame does not go: {error}"));
+            self.record_violation(format!("the controller could not send a frame: {error}"));
         }
         if !is_inline {
             self.controller.posted = (self.controller.posted.0 + 1, self.controller.posted.1 + size as u64);
@@ -374,7 +374,9 @@ impl World {
             };
             let packets = match packets {
                 Ok(packets) => packets,
-                Err(error) => return self.breach(format!("a packet can't be made: {error}")),
+                Err(error) => {
+                    return self.record_violation(format!("the controller could not encode a packet: {error}"));
+                }
             };
             let is_taken = packets.iter().all(|packet| self.write(link, Side::Member, packet, write.order));
             if !is_taken {
@@ -405,7 +407,7 @@ impl World {
         self.controller.engine.take_wake();
         // The lane is dropped after it is closed.
         if self.controller.engine.stuck().is_some() && !self.controller.is_dropped {
-            return self.tell_controller(Event::Dropped);
+            return self.notify_controller(Event::Dropped);
         }
         self.controller.is_acting = false;
         if let Some(timeout) = self.controller.engine.next_timeout() {
@@ -444,15 +446,15 @@ impl World {
             Action::Room => self.has_room(),
             Action::Left(workers) => self.left(workers),
             Action::Lost(workers, why) => self.lost(workers, &why),
-            Action::Ask { conn, id, epoch, call } => {
+            Action::CallStore { conn, id, epoch, call } => {
                 let answers = self.controller.answers.clone();
-                let tell = move |result| answers.lock().expect("one thread").push((conn, id, result));
-                self.controller.store.call(epoch, call, Box::new(tell));
+                let reply = move |result| answers.lock().expect("one thread").push((conn, id, result));
+                self.controller.store.call(epoch, call, Box::new(reply));
             }
             Action::Over => {
                 self.show(|| "the lane is over".to_owned());
                 if std::mem::replace(&mut self.controller.is_over, true) {
-                    self.breach("the lane is over twice");
+                    self.record_violation("the lane has ended twice");
                 }
                 self.check_over();
             }
@@ -464,7 +466,7 @@ impl World {
         let Some(link) = self.controller.conns.get(&conn).copied() else { return };
         match (Message::Answer { id, result }).encode() {
             Ok(packet) => _ = self.write(link, Side::Member, &packet.into(), Order::Urgent),
-            Err(error) => self.breach(format!("an answer can't be sent: {error}")),
+            Err(error) => self.record_violation(format!("the controller could not send an answer: {error}")),
         }
     }
 
@@ -475,19 +477,19 @@ impl World {
             return;
         }
         match what {
-            Arrival::Part => self.tell_controller(Event::Heard(conn)),
-            Arrival::End => self.tell_controller(Event::Hung(conn, None)),
+            Arrival::Part => self.notify_controller(Event::BytesReceived(conn)),
+            Arrival::End => self.notify_controller(Event::Hung(conn, None)),
             Arrival::Bytes(bytes) if !self.controller.listens.contains(&conn) => {
-                self.tell_controller(Event::Bytes(conn, bytes.to_vec()));
+                self.notify_controller(Event::Bytes(conn, bytes.to_vec()));
             }
             Arrival::Bytes(bytes) => {
                 for message in messages(&bytes) {
                     match message {
                         Ok(message) => {
                             self.show(|| format!("controller hears of {}: {message}", self.links[link].host));
-                            self.tell_controller(Event::Message(conn, message));
+                            self.notify_controller(Event::Message(conn, message));
                         }
-                        Err(error) => self.tell_controller(Event::Garbage(conn, error)),
+                        Err(error) => self.notify_controller(Event::InvalidMessage(conn, error)),
                     }
                 }
             }

@@ -68,7 +68,7 @@ impl World {
     }
 
     /// Ends the stall of the reactor thread, unless its machine is frozen.
-    pub(super) fn go_on_reacting(&mut self) {
+    pub(super) fn end_stall(&mut self) {
         if self.controller.stalled && !self.controller.frozen {
             self.thaw(None);
             self.controller_acts();
@@ -123,7 +123,7 @@ impl World {
                 if !self.is_frozen(None) {
                     self.controller.stalled = true;
                     self.count_pause(None, time, true);
-                    self.at(time, What::GoOn);
+                    self.at(time, What::EndStall);
                 }
             }
             Disruption::Suspend(time) => {
@@ -184,7 +184,7 @@ impl World {
         self.must_be_lost(host);
         if !self.hosts[host].is_done() {
             let status = ExitStatus::from_raw(status);
-            (self.hosts[host].status, self.hosts[host].tells_status) = (status, is_first);
+            (self.hosts[host].status, self.hosts[host].has_exit_status) = (status, is_first);
         }
     }
 
@@ -196,7 +196,7 @@ impl World {
         let id = worker.id;
         *lost = Some(id);
         let (message, priority) = upward::lost(id, &Error::invalid("its process ended"));
-        self.host_says(host, &message, priority);
+        self.host_sends(host, &message, priority);
         self.host_must_be_noticed(host);
         self.end_if_left(host);
     }
@@ -209,7 +209,7 @@ impl World {
         }
         let conn = self.links[link].conn;
         if self.controller.conns.contains_key(&conn) {
-            self.tell_controller(Event::Hung(conn, Some("Connection reset by peer (os error 104)".into())));
+            self.notify_controller(Event::Hung(conn, Some("Connection reset by peer (os error 104)".into())));
         }
         if self.hosts[host].link == Some(link) {
             self.host_is_cut_off(host);
@@ -266,10 +266,10 @@ impl World {
                 } else if let Some(Ok(message)) = messages(bytes).next()
                     && !matches!(message, Message::Bye(_))
                 {
-                    self.breach(format!("an intruder is told {message}"));
+                    self.record_violation(format!("the controller has sent {message} to an intruder"));
                 }
             }
-            Arrival::Part => self.breach("an intruder is told much"),
+            Arrival::Part => self.record_violation("the controller has sent a large packet to an intruder"),
         }
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct Host {
     pub(super) lost: Option<WorkerId>,
     /// The exit status of the process, and whether the loss must report it.
     pub(super) status: ExitStatus,
-    pub(super) tells_status: bool,
+    pub(super) has_exit_status: bool,
     /// The controller has seen the end of the process.
     pub(super) is_reaped: bool,
     /// The time of the last disruption.
@@ -99,7 +99,7 @@ impl Host {
             paused_alone: false,
             lost: None,
             status: ExitStatus::default(),
-            tells_status: false,
+            has_exit_status: false,
             is_reaped: false,
             disrupted: 0,
             is_taken: false,
@@ -140,7 +140,7 @@ impl World {
             return;
         }
         match what {
-            Arrival::Part => self.tell_host(index, Event::Heard),
+            Arrival::Part => self.notify_host(index, Event::BytesReceived),
             Arrival::End => self.host_is_cut_off(index),
             Arrival::Bytes(bytes) => {
                 if let Phase::Proving(node_handshake) = &mut self.hosts[index].phase {
@@ -151,9 +151,9 @@ impl World {
                     match message {
                         Ok(message) => {
                             self.show(|| format!("host {index} hears {message}"));
-                            self.tell_host(index, Event::Said(message));
+                            self.notify_host(index, Event::Message(message));
                         }
-                        Err(error) => self.tell_host(index, Event::Failed(error)),
+                        Err(error) => self.notify_host(index, Event::Failed(error)),
                     }
                 }
             }
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Feeds an event to a host's engine.
-    pub(super) fn tell_host(&mut self, index: usize, event: Event) {
+    pub(super) fn notify_host(&mut self, index: usize, event: Event) {
         let now = self.instant();
         match &mut self.hosts[index].phase {
             Phase::Joining(joining) => joining.handle(event, now),
@@ -178,7 +178,7 @@ impl World {
         {
             return self.come_again(index);
         }
-        self.tell_host(index, Event::Timeout);
+        self.notify_host(index, Event::Timeout);
     }
 
     /// Carries out the actions of a host's engine.
@@ -192,7 +192,7 @@ impl World {
                 && let Some(action) = member.next_action()
             {
                 if let Err(error) = self.serve(index, action) {
-                    self.breach(format!("host {index}: {error}"));
+                    self.record_violation(format!("host {index}: {error}"));
                 }
             } else if !self.offer_room(index) {
                 break;
@@ -227,8 +227,8 @@ impl World {
 
     fn serve(&mut self, index: usize, action: Action) -> Result<()> {
         match action {
-            Action::Send(message) => self.host_says(index, &message, Priority::Urgent),
-            Action::SendLast(message) => self.host_says(index, &message, Priority::Last),
+            Action::Send(message) => self.host_sends(index, &message, Priority::Urgent),
+            Action::SendLast(message) => self.host_sends(index, &message, Priority::Last),
             Action::Deliver { seq, bytes, received } => {
                 let size = bytes.len() + received.as_ref().map_or(0, Received::byte_len);
                 let frame = match received {
@@ -240,7 +240,7 @@ impl World {
             Action::Pass(frame) => {
                 let size = frame.bytes()?.len();
                 if self.hosts[index].room() == 0 {
-                    self.breach(format!("host {index} passes a frame to a full lane"));
+                    self.record_violation(format!("host {index} has passed a frame to a full lane"));
                 }
                 self.give(index, frame, size);
             }
@@ -258,8 +258,8 @@ impl World {
                     self.answer(index, worker, question, result);
                 }
             }
-            Action::Hand { .. } => {}
-            Action::Look => {
+            Action::DeliverDescriptor { .. } => {}
+            Action::ReadProgress => {
                 for worker in 0..self.hosts[index].workers.len() {
                     let Worker { last, finished, .. } = self.hosts[index].workers[worker];
                     let progress = Progress::new(last, finished);
@@ -315,11 +315,11 @@ impl World {
             return;
         }
         match self.plan.kind {
-            Kind::Nodes if host.awaits => self.tell_host(index, Event::Left(String::new())),
+            Kind::Nodes if host.awaits => self.notify_host(index, Event::Left(String::new())),
             Kind::Nodes => {}
             Kind::Processes => {
-                self.host_says(index, &Message::Shutdown, Priority::Last);
-                self.tell_host(index, Event::Left(String::new()));
+                self.host_sends(index, &Message::Shutdown, Priority::Last);
+                self.notify_host(index, Event::Left(String::new()));
                 self.leave_host(index);
             }
         }
@@ -329,17 +329,17 @@ impl World {
     pub(super) fn end_grace(&mut self, index: usize) {
         let stuck = self.hosts[index].workers.iter().filter(|worker| !worker.has_left);
         let stuck: Vec<String> = stuck.map(|worker| worker.id.to_string()).collect();
-        self.tell_host(index, Event::Left(stuck.join(", ")));
+        self.notify_host(index, Event::Left(stuck.join(", ")));
     }
 
     /// Sends a message of a host.
-    pub(super) fn host_says(&mut self, index: usize, message: &Message, priority: Priority) {
+    pub(super) fn host_sends(&mut self, index: usize, message: &Message, priority: Priority) {
         match message.encode() {
             Ok(packet) => {
                 let order = if priority == Priority::Urgent { Order::Urgent } else { Order::Last };
                 self.host_writes(index, &packet.into(), order);
             }
-            Err(error) => self.breach(format!("host {index}: {error}")),
+            Err(error) => self.record_violation(format!("host {index}: {error}")),
         }
     }
 

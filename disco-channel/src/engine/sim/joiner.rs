@@ -68,7 +68,7 @@ impl World {
                         self.hosts[index].phase = Phase::Proving(Some(node_handshake));
                         self.host_writes(index, &answer[..].into(), Order::Urgent);
                     }
-                    Err(error) => self.breach(format!("host {index} does not answer: {error}")),
+                    Err(error) => self.record_violation(format!("host {index} could not answer the greeting: {error}")),
                 }
             }
             Some(node_handshake) => {
@@ -80,7 +80,9 @@ impl World {
                         let join = Join { name: format!("host{index:04}"), functions };
                         self.introduce(index, Message::Join(join));
                     }
-                    _ => self.breach(format!("host {index} is refused, with the right token")),
+                    _ => self.record_violation(format!(
+                        "the controller has refused host {index}, which has the right token"
+                    )),
                 }
             }
         }
@@ -89,7 +91,7 @@ impl World {
     pub(super) fn host_is_cut_off(&mut self, index: usize) {
         match &self.hosts[index].phase {
             Phase::Proving(_) => self.come_again(index),
-            _ => self.tell_host(index, Event::Closed),
+            _ => self.notify_host(index, Event::Closed),
         }
     }
 
@@ -104,7 +106,7 @@ impl World {
 
     pub(super) fn join(&mut self, index: usize, action: Action) {
         match action {
-            Action::Send(message) => self.host_says(index, &message, Priority::Urgent),
+            Action::Send(message) => self.host_sends(index, &message, Priority::Urgent),
             Action::ShowWaiting => {}
             Action::Taken(message) => {
                 let now = self.instant();
@@ -115,18 +117,23 @@ impl World {
                         // is noticed counts twice.
                         if assignment.workers.first() != self.hosts[index].workers[0].id {
                             if self.is_calm() {
-                                self.breach(format!("host {index} is taken for node {}", assignment.node));
+                                self.record_violation(format!(
+                                    "the controller has accepted host {index} as node {}",
+                                    assignment.node
+                                ));
                             }
                             return self.kill(index);
                         }
                         Member::node(&assignment, false, now)
                     }
                     Message::Welcome(welcome) => Member::worker(welcome.heartbeat, welcome.config.value_limit, now),
-                    other => return self.breach(format!("host {index} is taken by {other}")),
+                    other => {
+                        return self.record_violation(format!("host {index} got {other} in place of an acceptance"));
+                    }
                 };
                 self.hosts[index].phase = Phase::Serving(Box::new(member));
                 if self.plan.kind == Kind::Nodes {
-                    self.tell_host(index, Event::Started(Ok(())));
+                    self.notify_host(index, Event::Started(Ok(())));
                 }
             }
             Action::Retry(why) => {

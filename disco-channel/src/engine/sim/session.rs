@@ -17,7 +17,7 @@ const NOTICE_LIMIT: Micros = 8 * SECOND;
 /// Time that ends may take beyond their limits: to notice silence, to stop and to kill.
 const END_LIMIT: Micros = 12 * SECOND;
 /// Poll interval of a thread that closes the lane.
-const LOOK_INTERVAL: Micros = 100_000;
+const CLOSE_POLL_INTERVAL: Micros = 100_000;
 /// KiB of a value that exceeds the socket buffer.
 const LARGE_REGISTER: u32 = 700;
 /// Maximum number of pending replies.
@@ -66,18 +66,18 @@ impl World {
         let strange =
             |world: &Self, peer: usize| world.controller.link(peer).is_some_and(|link| world.links[link].host != peer);
         if let Some(peer) = (0..self.hosts.len()).find(|peer| strange(self, *peer)) {
-            self.breach(format!("another host has the place of host {peer}"));
+            self.record_violation(format!("peer {peer} is connected to another host than host {peer}"));
         }
         (self.controller.session.ended, self.controller.session.close_limit) = (self.now, 0);
         match result {
             Ok(()) => self.at(0, What::Step),
             Err(error) if self.is_calm() => {
-                self.breach(format!("the start fails without a reason: {error}"));
+                self.record_violation(format!("the start failed without a disruption: {error}"));
             }
             // The lane closes itself after a failed start.
             Err(_) => {
                 self.controller.session.is_ending = true;
-                self.tell_controller(Event::Dropped);
+                self.notify_controller(Event::Dropped);
             }
         }
     }
@@ -99,7 +99,7 @@ impl World {
         }
         if self.controller.room(false) == 0 {
             if self.controller.must_take_small() {
-                self.breach("the lane takes no small command while large ones are under way");
+                self.record_violation("the lane has no room for a small command while large ones are in flight");
             }
             self.controller.session.waits_for_room = true;
             return;
@@ -198,7 +198,10 @@ impl World {
                 continue;
             }
             if posted.0 - frames > MAX_UNREAD_FRAMES || posted.1.saturating_sub(bytes) > 2 * MAX_UNREAD_BYTES {
-                self.breach(format!("{} frames are under way to host {index}", posted.0 - frames));
+                self.record_violation(format!(
+                    "{} frames are in flight to host {index}, more than the limit",
+                    posted.0 - frames
+                ));
             }
         }
     }
@@ -213,13 +216,13 @@ impl World {
     pub(super) fn reply(&mut self, worker: WorkerId, seq: u64, reply: &Reply) {
         let session = &mut self.controller.session;
         if session.left.contains(&worker) {
-            return self.breach(format!("{worker} replies to command {seq} after it has left"));
+            return self.record_violation(format!("{worker} has replied to command {seq} after it has left"));
         }
         if !session.replied.insert((seq, worker)) {
-            return self.breach(format!("{worker} replies to command {seq} twice"));
+            return self.record_violation(format!("{worker} has replied to command {seq} twice"));
         }
         if session.asked.get(&seq).is_none_or(|only| only.is_some_and(|only| only != worker)) {
-            return self.breach(format!("{worker} replies to command {seq}, and was not asked"));
+            return self.record_violation(format!("{worker} has replied to command {seq}, which is not pending"));
         }
         let Some(missing) = session.pending.get_mut(&seq) else {
             // The session has ended, and with it the wait.
@@ -230,7 +233,7 @@ impl World {
         if let Ok(Value::Bytes(bytes)) = reply
             && **bytes != *answer(worker, seq, bytes.len())
         {
-            return self.breach(format!("{worker} answers command {seq} with other bytes"));
+            return self.record_violation(format!("the reply of {worker} to command {seq} has wrong bytes"));
         }
         let session = &mut self.controller.session;
         if let Err(failure) = reply
@@ -240,7 +243,7 @@ impl World {
             && session.lost.is_none()
             && !session.is_ending
         {
-            return self.breach(format!("{worker} was aborted without a failure: {failure}"));
+            return self.record_violation(format!("{worker} was aborted without a failure: {failure}"));
         }
         if is_answered {
             session.pending.remove(&seq);
@@ -263,7 +266,7 @@ impl World {
             return;
         }
         if failure.aborted && session.failure.is_none() && session.lost.is_none() && !session.is_ending {
-            return self.breach(format!("the first failure of epoch {epoch} follows from none: {failure}"));
+            return self.record_violation(format!("the first failure of epoch {epoch} is not a root cause: {failure}"));
         }
         if session.failure.is_none() {
             let cause = failure.to_string();
@@ -280,7 +283,7 @@ impl World {
             self.controller.store.abort(*epoch, cause);
         }
         self.show(|| format!("signal {signal:?}"));
-        self.tell_controller(Event::Signal(signal));
+        self.notify_controller(Event::Signal(signal));
     }
 
     pub(super) fn left(&mut self, workers: WorkerRange) {
@@ -298,11 +301,12 @@ impl World {
         self.end_peer(workers, "lost");
         let host = &self.hosts[workers.first().index() / self.plan.per_host];
         if !host.is_disrupted && host.lost != Some(workers.first()) {
-            return self.breach(format!("a loss without a reason: {why}"));
+            return self.record_violation(format!("a peer was reported as lost without a disruption: {why}"));
         }
         let status = format!("its process ended: {}", host.status);
-        if host.tells_status && !why.to_string().contains(&status) {
-            return self.breach(format!("a loss does not tell that {status}: {why}"));
+        if host.has_exit_status && !why.to_string().contains(&status) {
+            return self
+                .record_violation(format!("the error about a lost process does not state that {status}: {why}"));
         }
         let session = &mut self.controller.session;
         if session.lost.is_none() {
@@ -333,10 +337,10 @@ impl World {
         };
         if !is_fine {
             let ends = format!("{:?}", session.ends);
-            return self.breach(format!("{workers} {how} after they were reported: {ends}"));
+            return self.record_violation(format!("{workers} {how} after their end was reported: {ends}"));
         }
         if !is_of_node && self.controller.ring.has(peer) {
-            self.breach(format!("the ring waits for {workers}, which {how}"));
+            self.record_violation(format!("the ring still waits for {workers}, which {how}"));
         }
     }
 
@@ -345,7 +349,10 @@ impl World {
         let printed = self.controller.session.printed.entry(from.clone()).or_default();
         *printed += 1;
         if printed.to_string().as_bytes() != line {
-            self.breach(format!("{from} prints line {} twice or out of order", String::from_utf8_lossy(line)));
+            self.record_violation(format!(
+                "line {} of {from} arrived twice or out of order",
+                String::from_utf8_lossy(line)
+            ));
         }
     }
 
@@ -376,17 +383,17 @@ impl World {
                 self.signal(Signal::Shutdown);
                 3 * SECOND
             }
-            Ending::DropLane => return self.tell_controller(Event::Dropped),
+            Ending::DropLane => return self.notify_controller(Event::Dropped),
         };
         self.controller.session.close_limit = limit;
         self.controller.session.closes = true;
-        self.tell_controller(Event::Close(std::time::Duration::from_micros(limit)));
-        self.at(LOOK_INTERVAL, What::Look);
+        self.notify_controller(Event::Close(std::time::Duration::from_micros(limit)));
+        self.at(CLOSE_POLL_INTERVAL, What::PollClose);
     }
 
     /// Records that a disrupted host must be lost.
     pub(super) fn must_be_lost(&mut self, host: usize) {
-        (self.hosts[host].is_disrupted, self.hosts[host].tells_status) = (true, false);
+        (self.hosts[host].is_disrupted, self.hosts[host].has_exit_status) = (true, false);
         self.host_must_be_noticed(host);
     }
 
@@ -408,15 +415,15 @@ impl World {
         let is_noticed = ends.contains_key(&self.hosts[host].workers[0].id)
             || self.hosts[host].lost.is_some_and(|worker| reported.contains(&worker));
         if !is_noticed && !is_ending {
-            self.breach(format!("the loss of host {host} was not noticed in {NOTICE_LIMIT} us"));
+            self.record_violation(format!("the loss of host {host} was not noticed in {NOTICE_LIMIT} us"));
         }
     }
 
     /// Polls the close of the lane.
-    pub(super) fn look_at_close(&mut self) {
+    pub(super) fn poll_close(&mut self) {
         self.controller_continues_closing();
         if !self.controller.is_closed_for_good() {
-            self.at(LOOK_INTERVAL, What::Look);
+            self.at(CLOSE_POLL_INTERVAL, What::PollClose);
         }
     }
 
@@ -431,12 +438,12 @@ impl World {
         if self.plan.has_processes()
             && let Some(host) = self.hosts.iter().position(|host| !host.is_reaped)
         {
-            return self.breach(format!("the lane is over while the process of host {host} runs"));
+            return self.record_violation(format!("the lane has ended while the process of host {host} runs"));
         }
         let Session { ended, close_limit, is_ending: true, .. } = self.controller.session else { return };
         let late = self.now.saturating_sub(ended + close_limit + self.frozen);
         if late > END_LIMIT {
-            self.breach(format!("the lane is over {late} us after its limit"));
+            self.record_violation(format!("the lane has ended {late} us after its limit"));
         }
     }
 
@@ -448,32 +455,33 @@ impl World {
     /// Checks the invariants at the end of the run.
     pub(super) fn check_session(&mut self) {
         if self.now > self.over + END_LIMIT + self.frozen {
-            return self.breach("hosts are left for too long after the lane is over");
+            return self.record_violation("hosts have not ended in time after the end of the lane");
         }
         let session = &self.controller.session;
         let is_calm = self.is_calm();
         if let (true, Some(seq)) = (session.is_in_order && is_calm, session.pending.keys().next()) {
-            return self.breach(format!("the wait for command {seq} has not ended"));
+            return self.record_violation(format!("the wait for command {seq} has not ended"));
         }
         if session.is_in_order && is_calm && self.over < session.ended + session.close_limit {
             let seq = session.seq;
             if self.plan.ending == Ending::Shutdown
                 && let Some(host) = self.hosts.iter().position(|host| host.workers.iter().any(|w| w.last != seq))
             {
-                return self.breach(format!("workers of host {host} have not got all {seq} commands"));
+                return self.record_violation(format!("workers of host {host} have not received all {seq} commands"));
             }
             if let Some(error) = self.hosts.iter().find_map(|host| host.result.clone()?.err()) {
-                return self.breach(format!("a host that was not disrupted ends with an error: {error}"));
+                return self
+                    .record_violation(format!("a host that was not disrupted has ended with an error: {error}"));
             }
         }
         let printed: u64 = self.hosts.iter().flat_map(|host| &host.workers).map(|worker| worker.printed).sum();
         let lines: u64 = session.printed.values().sum();
         if is_calm && session.is_in_order && lines != printed {
-            return self.breach(format!("{lines} of {printed} lines of workers have come"));
+            return self.record_violation(format!("{lines} of {printed} printed lines have arrived"));
         }
         let open: usize = self.hosts.iter().map(|host| host.requests.len()).sum();
         if is_calm && session.is_in_order && open > 0 {
-            self.breach(format!("{open} requests have no answer"));
+            self.record_violation(format!("{open} requests of workers were not answered"));
         }
     }
 }

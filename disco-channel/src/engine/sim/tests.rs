@@ -69,31 +69,31 @@ fn runs_until_found(fault: Fault) -> Option<(u64, String)> {
 #[test]
 fn a_member_without_heartbeats_is_found() {
     let (_, rule) = runs_until_found(Fault::NoHeartbeat).unwrap();
-    assert!(rule.contains("without a reason"), "{rule}");
+    assert!(rule.contains("without a disruption"), "{rule}");
 }
 
 #[test]
 fn credit_that_is_returned_twice_is_found() {
     let (_, rule) = runs_until_found(Fault::DoubleCredit).unwrap();
-    assert!(rule.contains("frames are under way"), "{rule}");
+    assert!(rule.contains("frames are in flight"), "{rule}");
 }
 
 #[test]
 fn an_abort_of_an_epoch_that_is_over_is_found() {
     let (_, rule) = runs_until_found(Fault::OldAbort).unwrap();
-    assert!(rule.contains("is aborted"), "{rule}");
+    assert!(rule.contains("was aborted by a failure of an earlier epoch"), "{rule}");
 }
 
 #[test]
 fn a_controller_without_heartbeats_is_found() {
     let (_, rule) = runs_until_found(Fault::SilentController).unwrap();
-    assert!(rule.contains("without a reason"), "{rule}");
+    assert!(rule.contains("without a disruption"), "{rule}");
 }
 
 #[test]
 fn a_wake_up_that_is_missed_is_found() {
     let (_, rule) = runs_until_found(Fault::MissedWake).unwrap();
-    assert!(rule.contains("is not woken"), "{rule}");
+    assert!(rule.contains("was not woken"), "{rule}");
 }
 
 #[test]
@@ -105,15 +105,15 @@ fn a_reply_behind_its_worker_s_departure_is_found() {
 #[test]
 fn faults_of_the_controller_are_found() {
     for (fault, found) in [
-        (Fault::NotRetired, "the ring waits for"),
+        (Fault::NotRetired, "the ring still waits for"),
         (Fault::LossIgnored, "was not noticed"),
         (Fault::DoubleOutput, "twice or out of order"),
-        (Fault::NoStatus, "does not tell that its process ended"),
-        (Fault::ChildrenLeft, "is over while the process of host"),
-        (Fault::DoubleDeparture, "after they were reported"),
-        (Fault::StrayReply, "was not asked"),
-        (Fault::NoExcuse, "without a reason"),
-        (Fault::SmallWaits, "takes no small command"),
+        (Fault::NoStatus, "does not state that its process ended"),
+        (Fault::ChildrenLeft, "has ended while the process of host"),
+        (Fault::DoubleDeparture, "after their end was reported"),
+        (Fault::StrayReply, "which is not pending"),
+        (Fault::NoExcuse, "without a disruption"),
+        (Fault::SmallWaits, "has no room for a small command"),
     ] {
         let (seed, rule) = runs_until_found(fault).unwrap_or_else(|| panic!("{fault:?} is not found"));
         println!("{fault:?} is found by seed {seed}");

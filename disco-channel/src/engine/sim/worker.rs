@@ -230,8 +230,8 @@ impl World {
         };
         host.ring.pop_front();
         if self.controller.ring.advance(index) {
-            let (frames, bytes) = self.hosts[index].workers[at].taken.say();
-            self.host_says(index, &Message::Room { frames, bytes }, Priority::Urgent);
+            let (frames, bytes) = self.hosts[index].workers[at].taken.acknowledge();
+            self.host_sends(index, &Message::Credit { frames, bytes }, Priority::Urgent);
         }
         Some(frame)
     }
@@ -242,7 +242,7 @@ impl World {
         let (id, due) = (worker.id, worker.last + 1);
         worker.last = seq;
         if seq != due {
-            return self.breach(format!("{id} gets command {seq} where {due} is due"));
+            return self.record_violation(format!("{id} has received command {seq}, expected {due}"));
         }
         let is_poisoned = worker.poison.is_some();
         match frame.command() {
@@ -258,14 +258,15 @@ impl World {
                 Some(Job::Print) if self.plan.kind == Kind::Nodes => {
                     worker.printed += 1;
                     let line = worker.printed.to_string().into_bytes().into();
-                    self.worker_says(index, at, Message::Output { is_err: false, line }, Priority::Last);
+                    self.worker_sends(index, at, Message::Output { is_err: false, line }, Priority::Last);
                 }
                 Some(Job::Meet) => {
                     let call = StoreCall::Add(format!("arrived {seq}").into(), 1);
                     return self.ask(index, at, seq, Stage::Arrives, call);
                 }
                 Some(Job::Load(kib) | Job::Weights(kib)) if !has_content(args.get(2), kib) => {
-                    return self.breach(format!("{id} gets other bytes as an argument of command {seq}"));
+                    return self
+                        .record_violation(format!("{id} has received wrong bytes as an argument of command {seq}"));
                 }
                 _ => {}
             },
@@ -314,7 +315,7 @@ impl World {
                 (Stage::OpensTheGate, StoreCall::Set(format!("gate {seq}").into(), [1].into()))
             }
             (Stage::Arrives, Value::Int(arrived)) if *arrived > all => {
-                return self.breach(format!("{arrived} of {all} workers arrive at command {seq}"));
+                return self.record_violation(format!("{arrived} arrivals of {all} workers at command {seq}"));
             }
             (Stage::Arrives, _) => (Stage::Waits, StoreCall::Wait(format!("gate {seq}").into(), COLLECTIVE_LIMIT)),
             (Stage::OpensTheGate | Stage::Waits, _) => return self.finish(index, at, seq),
@@ -332,7 +333,7 @@ impl World {
         self.begin_questions(index, epoch);
         match self.hosts[index].requests.ask_in(epoch, (at, question), limit, now) {
             Ok(id) => {
-                self.host_says(index, &Message::Ask { id, epoch, call }, Priority::Urgent);
+                self.host_sends(index, &Message::StoreRequest { id, epoch, call }, Priority::Urgent);
                 self.at(limit.as_micros() as u64, What::Deadline(index, at, question));
             }
             Err((_, error)) => self.hosts[index].workers[at].answers(question, Err(error)),
@@ -379,8 +380,8 @@ impl World {
         worker.poison = Some(failure.clone());
         self.finish(index, at, seq);
         match wire::encode_notice(&Notice::Failed { epoch, failure }) {
-            Ok(packet) => self.worker_says(index, at, Message::Notice(packet.into()), Priority::Urgent),
-            Err(error) => self.breach(format!("{id}: {error}")),
+            Ok(packet) => self.worker_sends(index, at, Message::Notice(packet.into()), Priority::Urgent),
+            Err(error) => self.record_violation(format!("{id}: {error}")),
         }
     }
 
@@ -396,7 +397,7 @@ impl World {
         let wrap = |message| if is_node { upward::from(id, message) } else { message };
         match reply::encode(id, seq, reply, wrap) {
             Ok(packet) => self.host_writes(index, &packet.into(), crate::engine::controller::Order::Urgent),
-            Err(error) => self.breach(format!("{id}: {error}")),
+            Err(error) => self.record_violation(format!("{id}: {error}")),
         }
     }
 
@@ -406,23 +407,23 @@ impl World {
         self.hosts[index].workers[at].end();
         if self.plan.kind == Kind::Nodes {
             let (message, priority) = upward::left(id);
-            self.host_says(index, &message, priority);
+            self.host_sends(index, &message, priority);
         }
         self.end_if_left(index);
     }
 
-    fn worker_says(&mut self, index: usize, at: usize, message: Message, priority: Priority) {
+    fn worker_sends(&mut self, index: usize, at: usize, message: Message, priority: Priority) {
         let id = self.hosts[index].workers[at].id;
         let message = if self.plan.kind == Kind::Nodes { upward::from(id, message) } else { message };
-        self.host_says(index, &message, priority);
+        self.host_sends(index, &message, priority);
     }
 
     /// Acknowledges a frame that a worker process has read.
     pub(super) fn acknowledge(&mut self, index: usize, size: usize) {
         let taken = &mut self.hosts[index].workers[0].taken;
         if taken.take(size) {
-            let (frames, bytes) = taken.say();
-            self.host_says(index, &Message::Room { frames, bytes }, Priority::Urgent);
+            let (frames, bytes) = taken.acknowledge();
+            self.host_sends(index, &Message::Credit { frames, bytes }, Priority::Urgent);
         }
     }
 
@@ -432,8 +433,8 @@ impl World {
         let number = epoch.epoch();
         let other = why.split("in epoch ").nth(1).and_then(|rest| rest.split(';').next()?.parse::<u64>().ok());
         if other.is_some_and(|other| other < number) {
-            let rule = format!("{id} in epoch {number} is aborted: {why}");
-            self.breach(rule);
+            let rule = format!("{id} in epoch {number} was aborted by a failure of an earlier epoch: {why}");
+            self.record_violation(rule);
         }
     }
 }

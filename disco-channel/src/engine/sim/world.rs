@@ -57,7 +57,7 @@ pub(super) enum What {
     /// The end of the freeze of a host, or of the controller (`None`).
     Thaw(Option<usize>),
     /// The end of the reactor thread's stall.
-    GoOn,
+    EndStall,
     /// A host connects.
     Connect(usize),
     /// A worker has finished user code.
@@ -71,7 +71,7 @@ pub(super) enum What {
     /// The session's next step.
     Step,
     /// A thread that closes the lane polls it.
-    Look,
+    PollClose,
     /// A signal of the session, from a separate thread.
     Signal(Signal),
     Disruption(Disruption),
@@ -141,7 +141,9 @@ impl World {
             self.now = at;
             self.events += 1;
             if at > TIME_LIMIT || self.standstill > STANDSTILL {
-                self.breach("a wait has no end");
+                self.record_violation(
+                    "the run does not end: the virtual time or the number of events at one time exceeds its limit",
+                );
             }
             self.happen(what);
             if self.broken.is_some() || self.is_over() {
@@ -158,7 +160,7 @@ impl World {
             What::Free(host, _) | What::Deadline(host, ..) | What::Grace(host) => Some(Some(*host)),
             What::Connect(host) | What::Woken(host) => Some(Some(*host)),
             What::Ended(_) => Some(None),
-            What::Step | What::Look | What::Signal(_) => Some(None).filter(|_| self.controller.frozen),
+            What::Step | What::PollClose | What::Signal(_) => Some(None).filter(|_| self.controller.frozen),
             _ => None,
         };
         if let Some(end) = frozen.filter(|end| self.is_frozen(*end)) {
@@ -169,7 +171,7 @@ impl World {
             What::Timer(None) => self.controller_timer(),
             What::Timer(Some(host)) => self.host_timer(host),
             What::Thaw(end) => self.thaw(end),
-            What::GoOn => self.go_on_reacting(),
+            What::EndStall => self.end_stall(),
             What::Woken(host) => self.run_worker(host, 0),
             What::Connect(host) => self.connect(host),
             What::Free(host, worker) => self.free(host, worker),
@@ -177,7 +179,7 @@ impl World {
             What::Grace(host) => self.end_grace(host),
             What::Ended(host) => self.controller_reaps(host),
             What::Step => self.step(),
-            What::Look => self.look_at_close(),
+            What::PollClose => self.poll_close(),
             What::Signal(signal) => self.signal(signal),
             What::Disruption(disruption) => self.disrupt(disruption),
             What::Noticed(host) => self.check_noticed(host),
@@ -200,9 +202,9 @@ impl World {
     }
 
     /// Records a violated invariant.
-    pub(super) fn breach(&mut self, rule: impl Into<String>) {
+    pub(super) fn record_violation(&mut self, rule: impl Into<String>) {
         let rule = rule.into();
-        self.show(|| format!("BROKEN: {rule}"));
+        self.show(|| format!("VIOLATED: {rule}"));
         self.broken.get_or_insert(format!("at {} us: {rule}", self.now));
     }
 
@@ -223,11 +225,13 @@ impl World {
         if !self.is_over() {
             let left = self.hosts.iter().filter(|host| !host.is_done()).count();
             let over = self.controller.is_over;
-            return self.breach(format!("nothing happens any more: controller over: {over}, {left} hosts left"));
+            return self.record_violation(format!(
+                "deadlock: no events are left; controller ended: {over}, {left} hosts have not ended"
+            ));
         }
         self.check_session();
         if let Some(link) = self.links.iter().position(|link| !link.is_over()) {
-            self.breach(format!("link {link} of host {} is open at the end", self.links[link].host));
+            self.record_violation(format!("link {link} of host {} is open at the end", self.links[link].host));
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::nodes::addresses;
 
 /// A callback that gets the address to which nodes connect, once the lane listens there.
 #[derive(Clone)]
-pub struct Announce(Arc<Tell>);
+pub struct Announce(Arc<Callback>);
 
-type Tell = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
+type Callback = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 
 /// The address to which nodes connect, and how many nodes the session needs.
 #[non_exhaustive]
@@ -28,7 +28,7 @@ pub struct Announcement {
 }
 
 impl Announce {
-    pub(super) fn tell(&self, announcement: &Announcement) -> Result<Vec<NodeProcess>> {
+    pub(super) fn publish(&self, announcement: &Announcement) -> Result<Vec<NodeProcess>> {
         (self.0)(announcement)
     }
 

@@ -103,7 +103,7 @@ impl Peers for Options {
         let reactor = Reactor::new(lane, inbox, shared, *nodes, transport);
         let served = Served::start("disco-nodes", reactor).map_err(refused)?;
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
-        let served = match announce.tell(&announcement) {
+        let served = match announce.publish(&announcement) {
             Ok(processes) => {
                 served.adopt(processes.into_iter().map(|process| process.0).collect());
                 served.wait_for_start()?

@@ -58,10 +58,10 @@ impl Bridge {
 
     /// Runs blocking `work` on a thread of its own; its event is handled by the driver.
     fn in_background(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
-        let (tell, waker) = (self.events.0.clone(), self.waker.clone());
+        let (sender, waker) = (self.events.0.clone(), self.waker.clone());
         let work = move || {
             // The bridge may have ended.
-            _ = tell.send(work());
+            _ = sender.send(work());
             waker.wake();
         };
         let started = thread::Builder::new().name(name.into()).spawn(work);
@@ -84,8 +84,8 @@ impl Host for Bridge {
     fn act(&mut self, action: Action, _: &mut Incoming) -> Result<Vec<Event>> {
         let Self { lane, store, upstream, .. } = self;
         match action {
-            Action::Send(message) => upstream.tell(&message),
-            Action::SendLast(message) => upstream.tell_last(&message),
+            Action::Send(message) => upstream.send_urgent(&message),
+            Action::SendLast(message) => upstream.send_last(&message),
             Action::Pass(frame) => lane.send(&Arc::new(frame))?,
             Action::Abort { epoch, cause } => {
                 lane.signal(Signal::Abort { epoch, cause: cause.clone() })?;
@@ -97,7 +97,7 @@ impl Host for Bridge {
                 let lane = lane.clone();
                 self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
-            Action::Look => {
+            Action::ReadProgress => {
                 let progress = self.workers.iter().map(|worker| lane.progress(worker)).enumerate();
                 return Ok(progress.map(|(index, progress)| Event::Progress(index, progress)).collect());
             }
@@ -111,7 +111,7 @@ impl Host for Bridge {
                 return Ok(vec![Event::Left(close(&**lane, limit))]);
             }
             // Only worker processes get the first three; the driver handles `End`.
-            Action::Deliver { .. } | Action::Hand { .. } | Action::Kill | Action::End(_) => {}
+            Action::Deliver { .. } | Action::DeliverDescriptor { .. } | Action::Kill | Action::End(_) => {}
         }
         Ok(Vec::new())
     }

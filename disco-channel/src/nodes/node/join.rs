@@ -47,14 +47,14 @@ pub struct JoinOptions {
     /// Folder for files with the output of each worker, if workers are processes of the node.
     pub log_dir: Option<PathBuf>,
     /// Gets messages on what the node waits for, to be shown to the user.
-    pub say: fn(&str),
+    pub report: fn(&str),
 }
 
 impl JoinOptions {
     /// Joins the controller at `address` within 30 s, as any node with any number of workers, and shows no messages.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        Self { address: address.into(), token, node: None, per_node: None, start, log_dir: None, say: |_| {} }
+        Self { address: address.into(), token, node: None, per_node: None, start, log_dir: None, report: |_| {} }
     }
 }
 
@@ -77,10 +77,10 @@ enum Failed {
 
 /// Joins, with retries, and waits for the assignment, which comes when all nodes have joined.
 pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> {
-    let (start, mut pause, mut told, mut refused) = (Instant::now(), RETRY_DELAY.0, String::new(), None);
+    let (start, mut pause, mut last_reason, mut refused) = (Instant::now(), RETRY_DELAY.0, String::new(), None);
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     loop {
-        let least = if told.is_empty() { MIN_FIRST_ATTEMPT } else { MIN_ATTEMPT };
+        let least = if last_reason.is_empty() { MIN_FIRST_ATTEMPT } else { MIN_ATTEMPT };
         let end = Instant::now() + options.start.saturating_sub(start.elapsed()).clamp(least, MAX_ATTEMPT);
         let why = match attempt(options, end, waker, &name) {
             Ok(joined) => return Ok(joined),
@@ -97,9 +97,9 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
             };
             return Err(Error::Deadline { operation, after: options.start, state });
         }
-        if told != why {
-            (options.say)(&format!("waiting for the controller at {}, {left:.0?} more: {why}", options.address));
-            told = why;
+        if last_reason != why {
+            (options.report)(&format!("waiting for the controller at {}, {left:.0?} more: {why}", options.address));
+            last_reason = why;
         }
         thread::sleep(pause.min(left - MIN_ATTEMPT));
         pause = (2 * pause).min(RETRY_DELAY.1);
@@ -115,7 +115,7 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
     let join = Join { name: name.to_owned(), functions };
     let assignment = assigned(options, join, &connection, &mut incoming, waker)?;
     if assignment.config.world != world {
-        return Err(Failed::ForGood(lost(LossCause::Garbage(
+        return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(
             "it assigns workers of another world than in its handshake".into(),
         ))));
     }
@@ -175,12 +175,12 @@ fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
     }
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let name = address.to_owned();
     let resolver = thread::Builder::new().name("disco-resolver".into());
-    let started = resolver.spawn(move || tell.send(name.to_socket_addrs().map(Iterator::collect)));
+    let started = resolver.spawn(move || sender.send(name.to_socket_addrs().map(Iterator::collect)));
     started.map_err(|error| error.to_string())?;
-    match told.recv_timeout(limit) {
+    match receiver.recv_timeout(limit) {
         Ok(addresses) => addresses.map_err(|error| format!("the name does not resolve: {error}")),
         Err(_) => Err("the name does not resolve in time".to_owned()),
     }
@@ -245,10 +245,10 @@ fn assigned(
     waker: &Waker,
 ) -> Result<Assignment, Failed> {
     let mut joining = Joining::new(Message::Join(join), Instant::now());
-    let show = || (options.say)(&format!("joined the controller at {}, waiting for other nodes", options.address));
+    let show = || (options.report)(&format!("joined the controller at {}, waiting for other nodes", options.address));
     match driver::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => Ok(assignment),
-        Ok(other) => Err(Failed::ForGood(lost(LossCause::Garbage(format!("it sent {other} before ASSIGN"))))),
+        Ok(other) => Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN"))))),
         Err(why) => Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
     }
 }

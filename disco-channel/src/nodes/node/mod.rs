@@ -25,8 +25,8 @@ use crate::ring::MAX_READERS;
 /// output of workers that are processes.
 ///
 /// # Errors
-/// The controller does not answer in time, refuses the node or is lost; the workers can't be started (the controller is told); or
-/// workers do not leave in time.
+/// The controller does not answer in time, refuses the node or is lost; the workers can't be started (the controller is
+/// told); or workers do not leave in time.
 pub fn serve<F>(options: &JoinOptions, lane: F) -> Result<()>
 where
     F: FnOnce(&Assignment, Arc<Shared>, Sink) -> Result<Arc<dyn Channel>>,

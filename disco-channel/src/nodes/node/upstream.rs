@@ -44,16 +44,16 @@ impl Upstream {
         while self.connection.backlog() > PRINT_BACKLOG && !self.connection.is_cut() {
             thread::sleep(POLL_INTERVAL);
         }
-        self.tell_last(&upward::from(worker, Message::Output { is_err, line: line.into() }));
+        self.send_last(&upward::from(worker, Message::Output { is_err, line: line.into() }));
     }
 
     /// Sends a message ahead of frames and of the parts of large packets.
-    pub(super) fn tell(&self, message: &Message) {
+    pub(super) fn send_urgent(&self, message: &Message) {
         self.send(message, Priority::Urgent);
     }
 
     /// Sends a message behind all others.
-    pub(super) fn tell_last(&self, message: &Message) {
+    pub(super) fn send_last(&self, message: &Message) {
         self.send(message, Priority::Last);
     }
 
@@ -66,8 +66,8 @@ impl Upstream {
     }
 
     /// Logs a failed send. The driver notices the lost controller when it reads, where the reason may still be found.
-    fn log_failure(&self, told: Result<()>) {
-        if let Err(error) = told {
+    fn log_failure(&self, result: Result<()>) {
+        if let Err(error) = result {
             tracing::debug!(%error, "a message can't be sent to the controller");
             self.waker.wake();
         }
@@ -87,7 +87,7 @@ impl Inbox for Upstream {
 
     fn notice(&self, worker: WorkerId, notice: Notice) {
         match wire::encode_notice(&notice) {
-            Ok(packet) => self.tell(&upward::from(worker, Message::Notice(packet.into()))),
+            Ok(packet) => self.send_urgent(&upward::from(worker, Message::Notice(packet.into()))),
             Err(error) => tracing::warn!(%notice, %error, "a message can't be sent to the controller"),
         }
     }

@@ -160,8 +160,8 @@ impl Commands {
     }
 
     fn acknowledge(&mut self) -> Result<()> {
-        let (frames, bytes) = self.taken.say();
-        self.connection.send(Message::Room { frames, bytes }.encode()?, None)
+        let (frames, bytes) = self.taken.acknowledge();
+        self.connection.send(Message::Credit { frames, bytes }.encode()?, None)
     }
 }
 

@@ -25,8 +25,8 @@ pub(super) fn over(
         Arc::new(RemoteDescriptors { worker, connection: to.clone(), store: store.clone(), shared: AtomicU32::new(0) });
     let link = Link::new(store.clone(), descriptors, move |notice| {
         let packet = wire::encode_notice(&notice);
-        let told = packet.and_then(|packet| connection.send(Message::Notice(packet.into()).encode()?, None));
-        if let Err(error) = told {
+        let result = packet.and_then(|packet| connection.send(Message::Notice(packet.into()).encode()?, None));
+        if let Err(error) = result {
             tracing::warn!(%notice, %error, "a notice can't be sent to the controller");
         }
     });

@@ -38,7 +38,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Serves as a worker: joins the controller, and calls `run` with the worker's end of the lane.
 ///
 /// # Errors
-/// The controller does not listen or refuses this process; or the error of `run`, which is also reported to the controller.
+/// The controller does not listen or refuses this process; or the error of `run`, which is also reported to the
+/// controller.
 pub fn serve<F>(invitation: &Invitation, run: F) -> Result<()>
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,

@@ -42,8 +42,8 @@ impl Host for Service {
             Action::Abort { epoch, cause } => link.abort(epoch, &cause),
             Action::Shutdown => letterbox.close(),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
-            Action::Hand { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),
-            Action::Look => return Ok(vec![Event::Progress(0, link.activity().progress())]),
+            Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),
+            Action::ReadProgress => return Ok(vec![Event::Progress(0, link.activity().progress())]),
             Action::Stop { cause, .. } => {
                 link.abort(u64::MAX, &cause);
                 letterbox.close();

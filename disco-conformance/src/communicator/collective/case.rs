@@ -5,23 +5,23 @@ use std::fmt;
 use disco_core::{DType, OpKind, Reduction, Result};
 
 use super::maker;
+use crate::communicator::fixture::Fixture;
 use crate::communicator::part::Seen;
-use crate::communicator::stage::Stage;
 use crate::oracle::{Elements, Expected, Values, random};
 
-/// Where input and output lie.
+/// The tensors of input and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// In two tensors.
+    /// Two tensors.
     Apart,
-    /// In one tensor; there is no source.
+    /// One tensor, passed as the destination; there is no source.
     InPlace,
-    /// In one tensor, which is passed twice.
+    /// One tensor, passed as the source and as the destination.
     Same,
 }
 
 impl Layout {
-    /// Those that an operation has.
+    /// The layouts that an operation supports.
     pub(crate) fn of(kind: OpKind) -> Vec<Self> {
         match kind {
             OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast => vec![Self::Apart, Self::InPlace, Self::Same],
@@ -54,30 +54,30 @@ pub(crate) struct Case {
     pub(crate) me: usize,
     pub(crate) size: usize,
     pub(crate) exact: bool,
-    /// Another one gives other inputs.
+    /// Part of the seed of the inputs.
     pub(crate) salt: u64,
 }
 
 impl Case {
-    /// Runs it and compares; a second time where results must not depend on the run.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Seen> {
-        let ran = self.run_once(stage)?;
+    /// Runs the sub-case and compares its results. Runs it twice if results must be equal in all runs.
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
+        let ran = self.run_once(fixture)?;
         if !self.exact || self.values != Values::Any || ran.wrong.is_some() {
             return Ok(ran);
         }
-        let again = self.run_once(stage)?;
+        let again = self.run_once(fixture)?;
         let wrong = (again.result != ran.result).then(|| format!("{self}: a second run gives another result"));
         Ok(Seen { wrong, ..ran })
     }
 
-    fn run_once(&self, stage: &mut Stage<'_>) -> Result<Seen> {
-        let part = maker::part(self, stage)?;
-        stage.enqueue(&part.ops)?;
-        let seen = part.look(stage.ctx, self.dtype)?;
+    fn run_once(&self, fixture: &mut Fixture<'_>) -> Result<Seen> {
+        let part = maker::part(self, fixture)?;
+        fixture.enqueue(&part.ops)?;
+        let seen = part.inspect(fixture.ctx, self.dtype)?;
         Ok(Seen { wrong: seen.wrong.map(|wrong| format!("{self}: {wrong}")), ..seen })
     }
 
-    /// What a rank puts in: `count` elements.
+    /// The input of a rank: `count` elements.
     pub(crate) fn input(&self, rank: usize, count: usize) -> Vec<u8> {
         match self.values {
             Values::Bits => random(self.dtype, self.salt + (rank * 31 + count) as u64, count),
@@ -93,7 +93,7 @@ impl Case {
     /// The reduction of `count` elements of all ranks.
     pub(crate) fn reduced(&self, count: usize) -> Expected {
         let inputs = (0..self.size).map(|rank| Elements::decode(self.dtype, &self.input(rank, count)));
-        // Vendors may multiply with the reciprocal of a number of ranks that has none.
+        // For averages, vendors may multiply by the reciprocal of the number of ranks, which may not be exact.
         let rounds = self.reduction == Reduction::Avg && self.dtype.is_float() && !self.size.is_power_of_two();
         let exact = self.values == Values::Whole && !rounds;
         Expected::of(self.dtype, self.reduction, &inputs.collect::<Vec<_>>(), exact)

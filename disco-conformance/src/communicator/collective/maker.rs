@@ -1,26 +1,27 @@
-//! Makes one rank's part of a sub-case: its tensors, its operation, and the contents that its tensors must have afterwards.
+//! Makes one rank's part of a sub-case: its tensors, its operation, and the contents that its tensors must have
+//! afterwards.
 
 use disco_core::{Op, OpKind, Result};
 
 use super::case::{Case, Layout};
 use crate::communicator::buffer::{Buffer, POISON};
+use crate::communicator::fixture::{Fixture, rank};
 use crate::communicator::part::{Part, Want};
-use crate::communicator::stage::{Stage, rank};
 
 /// Makes the tensors of a sub-case, and its operation.
 ///
 /// # Errors
-/// There is no room, or the kind is no collective of elements.
-pub(crate) fn part(case: &Case, stage: &mut Stage<'_>) -> Result<Part> {
-    Maker { case, stage }.part()
+/// An allocation fails, or the kind is not a collective with tensors.
+pub(crate) fn part(case: &Case, fixture: &mut Fixture<'_>) -> Result<Part> {
+    Maker { case, fixture }.part()
 }
 
-/// A source, and a destination or where there is none the source's.
+/// A source, if there is one, and a destination.
 type Tensors = (Option<Buffer>, Buffer);
 
 struct Maker<'a, 'b, 'c> {
     case: &'a Case,
-    stage: &'b mut Stage<'c>,
+    fixture: &'b mut Fixture<'c>,
 }
 
 impl Maker<'_, '_, '_> {
@@ -85,7 +86,7 @@ impl Maker<'_, '_, '_> {
                 Ok(both(op, tensors, Want::Bytes(blocks.collect())))
             }
             OpKind::AllToAllV => self.all_to_all_v(in_place),
-            other => Err(disco_core::Error::invalid(format!("{other} is no collective of elements"))),
+            other => Err(disco_core::Error::invalid(format!("{other} is not a collective with tensors"))),
         }
     }
 
@@ -97,7 +98,7 @@ impl Maker<'_, '_, '_> {
         if at_root && in_place {
             return self.sender(all, |src| Op::Scatter { src: Some(src), dst: None, root });
         }
-        let src = if at_root { Some(self.stage.buffer(dtype, all, offset)?) } else { None };
+        let src = if at_root { Some(self.fixture.buffer(dtype, all, offset)?) } else { None };
         let tensors = (src, self.output(count)?);
         let (src, dst) = (tensors.0.as_ref().map(|src| src.tensor().clone()), tensors.1.tensor().clone());
         Ok(both(Op::Scatter { src, dst: Some(dst), root }, tensors, mine))
@@ -106,7 +107,7 @@ impl Maker<'_, '_, '_> {
     fn all_to_all_v(&mut self, in_place: bool) -> Result<Part> {
         let &Case { count, size, me, .. } = self.case;
         let case = self.case;
-        // In place a rank sends as much to each peer as it gets from it.
+        // In place, a rank sends as many elements to each peer as it receives from it.
         let sent =
             |from: usize, to: usize| uneven(if in_place { from * to + from + to } else { 3 * from + 5 * to }, count);
         let row = |from: usize| (0..size).map(|to| sent(from, to)).collect::<Vec<usize>>();
@@ -123,31 +124,32 @@ impl Maker<'_, '_, '_> {
     fn mapped(&mut self, input: Vec<u8>, count: usize, in_place: bool) -> Result<Tensors> {
         let &Case { dtype, offset, .. } = self.case;
         match in_place {
-            true => Ok((None, self.stage.buffer(dtype, input, offset)?)),
-            false => Ok((Some(self.stage.buffer(dtype, input, offset)?), self.output(count)?)),
+            true => Ok((None, self.fixture.buffer(dtype, input, offset)?)),
+            false => Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(count)?)),
         }
     }
 
-    /// A source, and a destination of `total` elements; in place the destination alone, with the input at element `first`.
+    /// A source, and a destination of `total` elements; in place the destination alone, with the input at element
+    /// `first`.
     fn gathered(&mut self, input: Vec<u8>, first: usize, total: usize) -> Result<Tensors> {
         let &Case { dtype, offset, layout, .. } = self.case;
         if layout == Layout::Apart {
-            return Ok((Some(self.stage.buffer(dtype, input, offset)?), self.output(total)?));
+            return Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(total)?));
         }
         let mut content = vec![POISON; total * dtype.size()];
         content[first * dtype.size()..][..input.len()].copy_from_slice(&input);
-        Ok((None, self.stage.buffer(dtype, content, offset)?))
+        Ok((None, self.fixture.buffer(dtype, content, offset)?))
     }
 
     fn output(&mut self, count: usize) -> Result<Buffer> {
         let &Case { dtype, offset, .. } = self.case;
-        // Not as far from an aligned address as the source.
-        self.stage.buffer(dtype, vec![POISON; count * dtype.size()], offset / 2)
+        // The destination has another alignment than the source.
+        self.fixture.buffer(dtype, vec![POISON; count * dtype.size()], offset / 2)
     }
 
-    /// A rank that only gives.
+    /// The part of a rank without an output.
     fn sender(&mut self, input: Vec<u8>, op: impl FnOnce(disco_core::Tensor) -> Op) -> Result<Part> {
-        let src = self.stage.buffer(self.case.dtype, input, self.case.offset)?;
+        let src = self.fixture.buffer(self.case.dtype, input, self.case.offset)?;
         Ok(Part::new(op(src.tensor().clone()), [("src", src, Want::Unchanged)]))
     }
 
@@ -165,7 +167,7 @@ fn both(op: Op, (src, dst): Tensors, want: Want) -> Part {
     Part::new(op, src.into_iter().chain([("dst", dst, want)]))
 }
 
-/// Up to `most`; every third is 0.
+/// A count of at most `most`. Every third count is 0.
 fn uneven(seed: usize, most: usize) -> usize {
     if seed % 3 == 1 { 0 } else { (seed + most) % (most + 1) }
 }

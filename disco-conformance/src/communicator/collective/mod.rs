@@ -1,4 +1,4 @@
-//! Collectives of elements: every sub-case of one check, on one rank.
+//! Collectives with tensors: all sub-cases of one check, on one rank.
 
 pub(crate) mod case;
 pub(crate) mod maker;
@@ -6,13 +6,14 @@ pub(crate) mod maker;
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result};
 
 use self::case::{Case, Layout};
-use super::stage::Stage;
+use super::fixture::Fixture;
 use super::verdict::{Tally, Verdict};
 use crate::oracle::Values;
 
-/// Elements of a block, for worlds of up to four ranks: none, one, odd, prime, and more than any backend's small path takes.
+/// Elements of a block, for worlds of up to four ranks: none, one, odd, prime, and more than the small-message path of
+/// any backend takes.
 const COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
-/// For larger worlds.
+/// Elements of a block, for larger worlds.
 const FEW_COUNTS: [usize; 3] = [1, 7, 257];
 /// More than 1 MiB of `f32`.
 const LARGE: usize = (1 << 18) + 5;
@@ -22,14 +23,14 @@ const LARGE: usize = (1 << 18) + 5;
 pub(crate) struct Collective {
     pub(crate) kind: OpKind,
     pub(crate) dtype: DType,
-    /// Of those that reduce.
+    /// The reduction, if the kind is a reduction.
     pub(crate) reduction: Option<Reduction>,
-    /// Of more than 1 MiB.
+    /// Whether the tensors exceed 1 MiB.
     pub(crate) large: bool,
 }
 
 impl Collective {
-    /// Like `all_reduce::bf16::avg`.
+    /// The name of the check, such as `all_reduce::bf16::avg`.
     pub(crate) fn name(&self) -> String {
         let large = if self.large { "large::" } else { "" };
         let reduction = self.reduction.map_or_else(String::new, |reduction| format!("::{reduction}"));
@@ -39,36 +40,36 @@ impl Collective {
     /// Runs every sub-case on this rank.
     ///
     /// # Errors
-    /// The communicator's own.
-    pub(crate) fn run(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        if !self.is_supported(stage.comm()?.capabilities()) {
-            return self.refused(stage);
+    /// Errors of the communicator.
+    pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        if !self.is_supported(fixture.comm()?.capabilities()) {
+            return self.refused(fixture);
         }
         let mut tally = Tally::default();
-        for case in self.cases(stage)? {
-            let ran = case.run(stage)?;
+        for case in self.cases(fixture)? {
+            let ran = case.run(fixture)?;
             // Every rank gets the same.
             tally.count(ran.wrong, if self.kind == OpKind::AllReduce { &ran.result } else { &[] });
         }
-        Ok(tally.verdict(stage.color))
+        Ok(tally.verdict(fixture.color))
     }
 
     fn is_supported(&self, capabilities: Capabilities) -> bool {
         capabilities.supports(self.kind, self.dtype, self.reduction)
     }
 
-    /// What a communicator says that it lacks must be refused before anything is launched.
-    fn refused(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
-        let case = Case { count: 1, ..self.first(stage)? };
-        Ok(match case.run(stage) {
+    /// Checks that the communicator refuses an operation that its capabilities lack.
+    fn refused(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
+        let case = Case { count: 1, ..self.first(fixture)? };
+        Ok(match case.run(fixture) {
             Err(error @ Error::Unsupported { .. }) => Verdict::Skipped(error.to_string()),
             Err(other) => Verdict::Wrong(format!("{case}: expected to be unsupported, got: {other}")),
             Ok(_) => Verdict::Wrong(format!("{case}: ran, although the capabilities lack it")),
         })
     }
 
-    fn first(&self, stage: &mut Stage<'_>) -> Result<Case> {
-        let (me, size) = stage.seat()?;
+    fn first(&self, fixture: &mut Fixture<'_>) -> Result<Case> {
+        let (me, size) = fixture.rank_and_size()?;
         Ok(Case {
             kind: self.kind,
             dtype: self.dtype,
@@ -80,13 +81,13 @@ impl Collective {
             offset: 0,
             me,
             size,
-            exact: stage.exact,
+            exact: fixture.exact,
             salt: 0,
         })
     }
 
-    fn cases(&self, stage: &mut Stage<'_>) -> Result<Vec<Case>> {
-        let first = self.first(stage)?;
+    fn cases(&self, fixture: &mut Fixture<'_>) -> Result<Vec<Case>> {
+        let first = self.first(fixture)?;
         let counts: &[usize] = match first.size {
             _ if self.large => &[LARGE],
             ..=4 => &COUNTS,
@@ -96,8 +97,8 @@ impl Collective {
         for (index, &count) in counts.iter().enumerate() {
             for root in self.roots(first.size, index) {
                 for layout in Layout::of(self.kind) {
-                    for &values in self.values(stage.exact) {
-                        // Aligned and not, in turn.
+                    for &values in self.values(fixture.exact) {
+                        // Aligned and unaligned offsets alternate.
                         let offset = [0, 1, 3][cases.len() % 3];
                         cases.push(Case { count, root, layout, values, offset, ..first });
                     }
@@ -107,7 +108,7 @@ impl Collective {
         Ok(cases)
     }
 
-    /// Every root of a small world, for small counts; otherwise one after the other.
+    /// All roots in a small world with small counts; otherwise one root for each count.
     fn roots(&self, size: usize, index: usize) -> Vec<usize> {
         let rooted = matches!(self.kind, OpKind::Reduce | OpKind::Broadcast | OpKind::Gather | OpKind::Scatter);
         match rooted {

@@ -1,4 +1,4 @@
-//! One worker fails while the others are inside an operation.
+//! Scenario: one worker fails while the others are inside an operation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, WorkerContext, WorkerId};
 
 use super::recover;
-use crate::communicator::stage::rank;
-use crate::communicator::suite::Wrong;
+use crate::communicator::fixture::rank;
+use crate::communicator::suite::CheckResult;
 use crate::harness::Harness;
 
 const FAIL: &str = "disco.conformance.fail_inside";
-/// What the worker that fails says.
-const WHY: &str = "this worker gives up, as it was told to";
+/// The error text of the worker that fails.
+const FAILURE_TEXT: &str = "this worker fails, as the check requires";
 
 disco_core::register_function!(FAIL, fail_inside);
 
-/// In which operation the others are, and how the one fails.
+/// The operation of the other workers, and the kind of the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::communicator) struct Abort {
     pub(super) kind: OpKind,
@@ -24,40 +24,42 @@ pub(in crate::communicator) struct Abort {
 }
 
 impl Abort {
-    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<usize> {
+    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<usize> {
         let last = session.world().size() - 1;
         for culprit in [0, last] {
-            self.stage(session, culprit, run).await?;
+            self.run_with_culprit(session, culprit, run).await?;
             recover(session, harness, run).await?;
         }
         Ok(2)
     }
 
-    async fn stage(self, session: &dyn Session, culprit: usize, run: i64) -> Wrong<()> {
+    async fn run_with_culprit(self, session: &dyn Session, culprit: usize, run: i64) -> CheckResult<()> {
         let worker = WorkerId::new(culprit as u32);
-        let said = |error: Error| error.to_string();
-        let function = session.function(FAIL).await.map_err(said)?;
+        let to_text = |error: Error| error.to_string();
+        let function = session.function(FAIL).await.map_err(to_text)?;
         let key: Arc<str> = format!("conformance {run}: culprit {culprit}").into();
         let args = (self.kind.name(), worker.wire(), self.panics, key);
-        let handle = session.call(&function, args).await.map_err(said)?;
+        let handle = session.call(&function, args).await.map_err(to_text)?;
         let failure = match session.sync_all().await {
             Err(Error::Worker(failure)) => failure,
             other => return Err(format!("{worker} failed, and sync_all gives {other:?}")),
         };
-        if failure.worker != worker || !failure.to_string().contains(WHY) {
-            return Err(format!("the root cause is that {worker} said `{WHY}`; the session says: {failure}"));
+        if failure.worker != worker || !failure.to_string().contains(FAILURE_TEXT) {
+            return Err(format!(
+                "expected the root cause `{FAILURE_TEXT}` of {worker}, but the session reports: {failure}"
+            ));
         }
         let peers = session.world().workers().filter(|peer| *peer != worker && !self.may_end(peer.index(), culprit));
         for peer in peers {
-            // A value made before a worker's first error would still be there.
+            // The value would be available if the operation had ended before the abort.
             if session.get(&handle, peer).await.is_ok() {
-                return Err(format!("{} ended on {peer}, though {worker} never came", self.kind));
+                return Err(format!("{} ended on {peer}, although {worker} has not called it", self.kind));
             }
         }
         Ok(())
     }
 
-    /// Whether a rank needs nothing of the one that fails.
+    /// Whether the operation of rank `me` can end without the rank that fails.
     fn may_end(self, me: usize, culprit: usize) -> bool {
         match self.kind {
             // The root is next to the culprit.
@@ -93,13 +95,13 @@ fn fail_inside(ctx: &mut WorkerContext, kind: String, culprit: u32, panics: bool
         store.wait(&key(peer), ctx.deadline())?;
     }
     if panics {
-        // As `panic!` does, without its noise.
-        std::panic::resume_unwind(Box::new(WHY));
+        // Panics without the output of `panic!`.
+        std::panic::resume_unwind(Box::new(FAILURE_TEXT));
     }
-    Err(Error::invalid(WHY))
+    Err(Error::invalid(FAILURE_TEXT))
 }
 
-/// An operation that needs the culprit, where a kind has one.
+/// An operation of this kind that waits for the culprit, if the kind has one.
 fn op(ctx: &mut WorkerContext, kind: &str, culprit: usize) -> Result<Op> {
     let (me, size) = (ctx.worker().index(), ctx.world().size());
     let mut make = |count: usize| ctx.empty(DType::F32, [count as i64]);
@@ -126,6 +128,6 @@ fn op(ctx: &mut WorkerContext, kind: &str, culprit: usize) -> Result<Op> {
         Some(OpKind::Send) => Op::Send { src: one, to: gives },
         Some(OpKind::Recv) => Op::Recv { dst: one, from: gives },
         Some(OpKind::Barrier) => Op::Barrier,
-        _ => return Err(Error::invalid(format!("nobody knows how to stage an abort of `{kind}`"))),
+        _ => return Err(Error::invalid(format!("the conformance suite has no abort scenario for `{kind}`"))),
     })
 }

@@ -1,12 +1,12 @@
-//! A rank that does not come.
+//! Scenario: a rank does not call an operation.
 
 use std::time::Duration;
 
 use disco_core::{CommunicatorExt, Error, Result, Session, SessionExt, WorkerContext};
 
-use crate::communicator::suite::Wrong;
+use crate::communicator::suite::CheckResult;
 
-/// The collective deadline of these sessions: long enough for what does end, on a busy machine.
+/// The collective deadline of these sessions. It is long enough for operations that complete, also on a busy machine.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
 const STAY_AWAY: &str = "disco.conformance.stay_away";
@@ -21,13 +21,13 @@ fn stay_away(ctx: &mut WorkerContext) -> Result<()> {
     }
 }
 
-pub(super) async fn run(session: &dyn Session) -> Wrong<usize> {
-    let said = |error: Error| error.to_string();
-    let function = session.function(STAY_AWAY).await.map_err(said)?;
-    session.call(&function, ()).await.map_err(said)?;
+pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
+    let to_text = |error: Error| error.to_string();
+    let function = session.function(STAY_AWAY).await.map_err(to_text)?;
+    session.call(&function, ()).await.map_err(to_text)?;
     let missing = format!("rank {}", session.world().size() - 1);
     match session.sync_all().await {
         Err(error) if error.to_string().contains("no end after") && error.to_string().contains(&missing) => Ok(1),
-        other => Err(format!("{missing} did not come, and sync_all gives {other:?}")),
+        other => Err(format!("{missing} did not enter the barrier, and sync_all gives {other:?}")),
     }
 }

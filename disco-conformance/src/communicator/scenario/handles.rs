@@ -1,10 +1,10 @@
-//! The controller exchanges tensors by their handles: rooted collectives with any root, V-forms and barriers.
+//! Scenario: collectives that the controller calls with handles: any root, V-forms and barriers.
 
 use disco_core::{DRef, DType, DataPlane, OpKind, Placement, Rank, Reduction, Result, Scope};
 use disco_core::{Session, SessionExt, Shape, Tensor, WorkerContext};
 
-use crate::communicator::stage;
-use crate::communicator::suite::Wrong;
+use crate::communicator::fixture;
+use crate::communicator::suite::CheckResult;
 
 const NUMBERS: &str = "disco.conformance.numbers";
 
@@ -21,22 +21,22 @@ pub(super) const NEEDS: [OpKind; 7] = [
     OpKind::Barrier,
 ];
 
-/// Element `index` of a worker.
+/// Element `index` of the input of a worker.
 fn number(worker: usize, index: usize) -> i32 {
     (100 * worker + index) as i32
 }
 
-/// A tensor of this worker's numbers: as many as `lens` has for this worker's seat in its group of so many.
+/// The input of this worker. `lens` has the number of elements by rank in the scope of `ranks` ranks.
 fn numbers(ctx: &mut WorkerContext, lens: Shape, ranks: usize) -> Result<Tensor> {
     let worker = ctx.worker().index();
     let len = lens[worker % ranks];
     let tensor = ctx.empty(DType::I32, [len])?;
     let bytes: Vec<u8> = (0..len as usize).flat_map(|index| number(worker, index).to_le_bytes()).collect();
-    stage::upload(ctx, &tensor, &bytes)?;
+    fixture::upload(ctx, &tensor, &bytes)?;
     Ok(tensor)
 }
 
-pub(super) async fn run(session: &dyn Session) -> Wrong<usize> {
+pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
     let world = session.world();
     let mut checks = 0;
     for (scope, ranks) in [(Scope::World, world.size()), (Scope::Group, world.group_size())] {
@@ -49,7 +49,7 @@ pub(super) async fn run(session: &dyn Session) -> Wrong<usize> {
     Ok(checks)
 }
 
-/// The workers that exchange.
+/// The scope of the collectives.
 struct Plane<'a> {
     session: &'a dyn Session,
     scope: Scope,
@@ -57,44 +57,44 @@ struct Plane<'a> {
 }
 
 impl Plane<'_> {
-    async fn rooted(&self, root: usize) -> Wrong<usize> {
+    async fn rooted(&self, root: usize) -> CheckResult<usize> {
         let (session, scope, ranks) = (self.session, self.scope, self.ranks);
         let (rank, block) = (Rank::new(root as u32), 3);
         let src = self.numbers(&vec![block; ranks]).await?;
         let blocks = self.numbers(&vec![block * ranks; ranks]).await?;
 
         let dst = self.zeros(block).await?;
-        words(session.broadcast_from(&src, &dst, rank, scope).await)?;
+        to_text(session.broadcast_from(&src, &dst, rank, scope).await)?;
         self.expect("broadcast_from", &dst, |_, first| of(first + root, 0..block)).await?;
 
         let dst = self.zeros(block).await?;
-        words(session.scatter_from(&blocks, &dst, rank, scope).await)?;
-        self.expect("scatter_from", &dst, |seat, first| of(first + root, seat * block..(seat + 1) * block)).await?;
+        to_text(session.scatter_from(&blocks, &dst, rank, scope).await)?;
+        self.expect("scatter_from", &dst, |rank, first| of(first + root, rank * block..(rank + 1) * block)).await?;
 
         let dst = self.zeros(block * ranks).await?;
-        words(session.gather_to(&src, &dst, rank, scope).await)?;
+        to_text(session.gather_to(&src, &dst, rank, scope).await)?;
         let gathered = |first| (first..first + ranks).flat_map(|worker| of(worker, 0..block)).collect();
-        let at_root = |seat, first| if seat == root { gathered(first) } else { vec![0; block * ranks] };
+        let at_root = |rank, first| if rank == root { gathered(first) } else { vec![0; block * ranks] };
         self.expect("gather_to", &dst, at_root).await?;
 
         let dst = self.zeros(block).await?;
-        words(session.reduce(&src, &dst, Reduction::Sum, rank, scope).await)?;
+        to_text(session.reduce(&src, &dst, Reduction::Sum, rank, scope).await)?;
         let sum = |first, index| (first..first + ranks).map(|worker| number(worker, index)).sum();
         let sums = |first| (0..block).map(|index| sum(first, index)).collect();
-        let at_root = |seat, first| if seat == root { sums(first) } else { vec![0; block] };
+        let at_root = |rank, first| if rank == root { sums(first) } else { vec![0; block] };
         self.expect("reduce", &dst, at_root).await?;
         Ok(4)
     }
 
-    async fn parts(&self) -> Wrong<usize> {
+    async fn parts(&self) -> CheckResult<usize> {
         let (session, scope, ranks) = (self.session, self.scope, self.ranks);
-        let counts: Vec<usize> = (0..ranks).map(|seat| (seat + 1) % 3).collect();
+        let counts: Vec<usize> = (0..ranks).map(|rank| (rank + 1) % 3).collect();
         let (src, dst) = (self.numbers(&counts).await?, self.zeros(counts.iter().sum()).await?);
-        words(session.all_gather_v(&src, &dst, &counts, scope).await)?;
-        let all = |first| (0..ranks).flat_map(|seat| of(first + seat, 0..counts[seat])).collect();
+        to_text(session.all_gather_v(&src, &dst, &counts, scope).await)?;
+        let all = |first| (0..ranks).flat_map(|rank| of(first + rank, 0..counts[rank])).collect();
         self.expect("all_gather_v", &dst, |_, first| all(first)).await?;
 
-        words(session.barrier(scope).await)?;
+        to_text(session.barrier(scope).await)?;
 
         let count = |from: usize, to: usize| (from + 2 * to) % 3;
         let rows: Vec<Vec<usize>> = (0..ranks).map(|from| (0..ranks).map(|to| count(from, to)).collect()).collect();
@@ -102,31 +102,31 @@ impl Plane<'_> {
         let sent: Vec<usize> = rows.iter().map(|row| row.iter().sum()).collect();
         let received: Vec<usize> = (0..ranks).map(|to| (0..ranks).map(|from| count(from, to)).sum()).collect();
         let (src, dst) = (self.numbers(&sent).await?, self.numbers(&received).await?);
-        words(session.all_to_all_v(&src, &dst, &rows, scope).await)?;
+        to_text(session.all_to_all_v(&src, &dst, &rows, scope).await)?;
         let part = |from: usize, to: usize, first: usize| {
             let start: usize = (0..to).map(|before| count(from, before)).sum();
             of(first + from, start..start + count(from, to))
         };
-        self.expect("all_to_all_v", &dst, |seat, first| (0..ranks).flat_map(|from| part(from, seat, first)).collect())
+        self.expect("all_to_all_v", &dst, |rank, first| (0..ranks).flat_map(|from| part(from, rank, first)).collect())
             .await?;
         Ok(3)
     }
 
-    async fn numbers(&self, lens: &[usize]) -> Wrong<DRef> {
+    async fn numbers(&self, lens: &[usize]) -> CheckResult<DRef> {
         let lens: Vec<i64> = lens.iter().map(|len| *len as i64).collect();
-        words(self.session.call_named(NUMBERS, (Shape::from(lens), self.ranks as i64)).await)
+        to_text(self.session.call_named(NUMBERS, (Shape::from(lens), self.ranks as i64)).await)
     }
 
-    async fn zeros(&self, len: usize) -> Wrong<DRef> {
-        words(self.session.empty(DType::I32, [len as i64], Placement::All).await)
+    async fn zeros(&self, len: usize) -> CheckResult<DRef> {
+        to_text(self.session.empty(DType::I32, [len as i64], Placement::All).await)
     }
 
-    /// Compares the tensor of each worker with what `expected` gives for its seat and the first worker of its scope.
-    async fn expect(&self, name: &str, dst: &DRef, expected: impl Fn(usize, usize) -> Vec<i32>) -> Wrong<()> {
-        let found = words(self.session.get_all_as::<Tensor>(dst).await)?;
+    /// Compares the tensor of each worker with `expected(rank, first)`: its rank, and the first worker of its scope.
+    async fn expect(&self, name: &str, dst: &DRef, expected: impl Fn(usize, usize) -> Vec<i32>) -> CheckResult<()> {
+        let found = to_text(self.session.get_all_as::<Tensor>(dst).await)?;
         for (worker, found) in found.iter().enumerate() {
-            let seat = worker % self.ranks;
-            let (found, expected) = (words(found.to_vec::<i32>())?, expected(seat, worker - seat));
+            let rank = worker % self.ranks;
+            let (found, expected) = (to_text(found.to_vec::<i32>())?, expected(rank, worker - rank));
             if found != expected {
                 let scope = self.scope;
                 return Err(format!("{name} in {scope:?}: worker {worker} has {found:?} in place of {expected:?}"));
@@ -136,11 +136,11 @@ impl Plane<'_> {
     }
 }
 
-/// These numbers of a worker.
+/// The elements of a worker's input with these indices.
 fn of(worker: usize, indices: std::ops::Range<usize>) -> Vec<i32> {
     indices.map(|index| number(worker, index)).collect()
 }
 
-fn words<T>(result: Result<T>) -> Wrong<T> {
+fn to_text<T>(result: Result<T>) -> CheckResult<T> {
     result.map_err(|error| error.to_string())
 }

@@ -1,17 +1,17 @@
-//! Ranks that call different things.
+//! Scenario: ranks call different operations.
 
 use std::fmt;
 
 use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
 
-use crate::communicator::stage::rank;
-use crate::communicator::suite::Wrong;
+use crate::communicator::fixture::rank;
+use crate::communicator::suite::CheckResult;
 
 const DISAGREE: &str = "disco.conformance.disagree";
 
 disco_core::register_function!(DISAGREE, disagree);
 
-/// In what the last rank differs.
+/// The parameter in which the call of the last rank differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum In {
     Count,
@@ -23,11 +23,11 @@ enum In {
     Transfer,
 }
 
-/// What differs, and who must notice.
+/// The parameter that differs, and whether the session or the backend must detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::communicator) struct Mismatch {
     what: In,
-    /// The session checks; otherwise the backend itself must notice.
+    /// Whether the session compares calls; otherwise the backend itself must detect the mismatch.
     pub(super) check: bool,
 }
 
@@ -47,7 +47,7 @@ impl In {
         }
     }
 
-    /// What the last rank calls, or the others.
+    /// The operation of the last rank, or of the others.
     fn op(self, is_last: bool, size: usize, mut make: impl FnMut(DType, usize) -> Result<Tensor>) -> Result<Op> {
         let (f32, last, sum) = (DType::F32, size - 1, Reduction::Sum);
         Ok(match (self, is_last) {
@@ -96,11 +96,11 @@ impl Mismatch {
         }
     }
 
-    pub(super) async fn run(self, session: &dyn Session) -> Wrong<usize> {
-        let said = |error: Error| error.to_string();
+    pub(super) async fn run(self, session: &dyn Session) -> CheckResult<usize> {
+        let to_text = |error: Error| error.to_string();
         let size = session.world().size();
-        let function = session.function(DISAGREE).await.map_err(said)?;
-        session.call(&function, (self.what.name(),)).await.map_err(said)?;
+        let function = session.function(DISAGREE).await.map_err(to_text)?;
+        session.call(&function, (self.what.name(),)).await.map_err(to_text)?;
         let text = match session.sync_all().await {
             Err(Error::Worker(failure)) => failure.to_string(),
             other => return Err(format!("ranks differ in the {}, and sync_all gives {other:?}", self.what.name())),
@@ -109,10 +109,10 @@ impl Mismatch {
             let zeros = |dtype, count: usize| Tensor::zeros(dtype, [count as i64]);
             let side = match self.what {
                 In::Transfer => format!("f32 x {}", if is_last { 5 } else { 4 }),
-                what => what.op(is_last, size, zeros).map_err(said)?.signature(size),
+                what => what.op(is_last, size, zeros).map_err(to_text)?.signature(size),
             };
             if !text.contains(&side) {
-                return Err(format!("the error does not show the side that called {side}: {text}"));
+                return Err(format!("the error does not name the call {side}: {text}"));
             }
         }
         Ok(1)
@@ -122,14 +122,15 @@ impl Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = if self.check { "the_session" } else { "the_backend" };
-        write!(f, "mismatch::{}::is_told_by_{by}", self.what.name())
+        write!(f, "mismatch::{}::is_detected_by_{by}", self.what.name())
     }
 }
 
 fn disagree(ctx: &mut WorkerContext, what: String) -> Result<()> {
     let (me, size) = (ctx.worker().index(), ctx.world().size());
     let found = In::ALL.into_iter().find(|known| known.name() == what);
-    let what = found.ok_or_else(|| Error::invalid(format!("ranks can't disagree in `{what}`")))?;
+    let what =
+        found.ok_or_else(|| Error::invalid(format!("the conformance suite has no mismatch scenario for `{what}`")))?;
     if what == In::Transfer && !(me == 0 || me + 1 == size) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What the controller stages: failures, disagreements, deadlines, many submitters, handles.
+//! Scenarios that the controller runs: failures, mismatches, deadlines, concurrent submissions, handles.
 
 mod abort;
 mod deadline;
@@ -12,24 +12,24 @@ use disco_core::{DType, DataPlane, OpKind, Session, World};
 
 use self::abort::Abort;
 use self::mismatch::Mismatch;
-use super::suite::{Wrong, together, verdicts};
+use super::suite::{CheckResult, together, verdicts};
 use super::verdict::Verdict;
-use crate::harness::{Harness, Wish};
+use crate::harness::{Harness, SessionSpec};
 
 /// One scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scenario {
     /// One worker fails while the others are inside an operation.
     Abort(Abort),
-    /// Ranks call different things.
+    /// Ranks call different operations.
     Mismatch(Mismatch),
-    /// A rank does not come.
+    /// A rank does not call an operation.
     Deadline,
     /// Several threads of the controller submit to one session.
     Order,
-    /// The controller exchanges tensors by their handles.
+    /// The controller calls collectives with handles.
     Handles,
-    /// The session checks, and there is nothing to find.
+    /// The session compares calls, and all ranks call the same.
     Checked,
 }
 
@@ -45,13 +45,13 @@ pub(super) fn all() -> impl Iterator<Item = Scenario> {
     ])
 }
 
-/// The scenario of that name.
+/// The scenario with this name.
 pub(super) fn find(name: &str) -> Option<Scenario> {
     all().find(|scenario| scenario.to_string() == name)
 }
 
 impl Scenario {
-    /// Why it is not asked of this backend.
+    /// The reason to skip the scenario for this harness, if there is one.
     pub(super) fn is_beyond(self, harness: &dyn Harness) -> Option<String> {
         match self {
             Self::Mismatch(mismatch) if !mismatch.check && !harness.detects_mismatches() => {
@@ -61,7 +61,7 @@ impl Scenario {
         }
     }
 
-    /// The operations that it is made of.
+    /// The operations that the scenario uses.
     pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
         match self {
             Self::Abort(abort) => vec![(abort.kind, DType::F32)],
@@ -73,19 +73,19 @@ impl Scenario {
         }
     }
 
-    /// What its session must be like.
-    pub(super) fn wish(self, world: World) -> Wish {
-        let wish = Wish::new(world);
+    /// The requirements on the session.
+    pub(super) fn spec(self, world: World) -> SessionSpec {
+        let spec = SessionSpec::new(world);
         match self {
-            Self::Mismatch(mismatch) => Wish { check: mismatch.check, ..wish },
-            Self::Checked => Wish { check: true, ..wish },
-            Self::Deadline => Wish { collective_deadline: deadline::SHORT, ..wish },
-            _ => wish,
+            Self::Mismatch(mismatch) => SessionSpec { check: mismatch.check, ..spec },
+            Self::Checked => SessionSpec { check: true, ..spec },
+            Self::Deadline => SessionSpec { collective_deadline: deadline::SHORT, ..spec },
+            _ => spec,
         }
     }
 
-    /// Stages it. Afterwards the session is as good as new.
-    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<usize> {
+    /// Runs the scenario. Afterwards the session is usable again.
+    pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<usize> {
         let executed = match self {
             Self::Abort(abort) => return abort.run(session, harness, run).await,
             Self::Mismatch(mismatch) => mismatch.run(session).await?,
@@ -99,8 +99,8 @@ impl Scenario {
     }
 }
 
-/// Rows that run alike whether the session checks or not.
-async fn checked(session: &dyn Session, run: i64) -> Wrong<usize> {
+/// Runs rows in a session that compares calls.
+async fn checked(session: &dyn Session, run: i64) -> CheckResult<usize> {
     let mut sum = 0;
     for name in ["all_reduce::i32::sum", "all_gather_v::u8", "all_to_all_v::u8", "send_recv::ring::f32"] {
         // The world, and a split.
@@ -116,8 +116,8 @@ async fn checked(session: &dyn Session, run: i64) -> Wrong<usize> {
     Ok(sum)
 }
 
-/// After a failure, `init_ccl` must make the session usable again.
-async fn recover(session: &dyn Session, harness: &dyn Harness, run: i64) -> Wrong<()> {
+/// Checks that `init_ccl` makes the session usable again after a failure.
+async fn recover(session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<()> {
     let again = session.init_ccl(harness.backend(), &harness.devices()).await;
     again.map_err(|error| format!("init_ccl after the failure: {error}"))?;
     for scope in 0..=(session.world().groups() > 1).into() {
@@ -136,9 +136,9 @@ impl fmt::Display for Scenario {
             Self::Abort(abort) => abort.fmt(f),
             Self::Mismatch(mismatch) => mismatch.fmt(f),
             Self::Deadline => f.write_str("deadline::a_rank_that_does_not_come_ends_the_wait_of_the_others"),
-            Self::Checked => f.write_str("checked::collectives_give_what_they_give_otherwise"),
+            Self::Checked => f.write_str("checked::collectives_give_the_same_results"),
             Self::Handles => f.write_str("handles::the_controller_exchanges_tensors_with_any_root_and_counts"),
-            Self::Order => f.write_str("order::concurrent_controllers_are_seen_in_one_order"),
+            Self::Order => f.write_str("order::concurrent_submissions_arrive_in_one_order"),
         }
     }
 }

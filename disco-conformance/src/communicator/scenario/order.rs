@@ -1,4 +1,5 @@
-//! Several threads of the controller submit to one session: all workers must see one order.
+//! Scenario: several threads of the controller submit to one session. All workers must execute the calls in the same
+//! order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,8 +10,8 @@ use disco_core::{
 };
 use pollster::block_on;
 
-use crate::communicator::stage;
-use crate::communicator::suite::Wrong;
+use crate::communicator::fixture;
+use crate::communicator::suite::CheckResult;
 
 const THREADS: i64 = 4;
 const CALLS: i64 = 40;
@@ -30,17 +31,17 @@ fn start(_: &mut WorkerContext) -> Result<Opaque> {
     Ok(Opaque::new(Log(RefCell::default())))
 }
 
-/// Writes a call down. A collective in between fails or hangs where workers are in different calls.
+/// Appends a call to the log. The collectives fail or hang if workers are in different calls.
 fn append(ctx: &mut WorkerContext, log: Rc<Log>, call: i64) -> Result<()> {
     log.0.borrow_mut().push(call);
     let mine = ctx.empty(DType::I32, [1])?;
-    stage::upload(ctx, &mine, &(call as i32).to_le_bytes())?;
+    fixture::upload(ctx, &mine, &(call as i32).to_le_bytes())?;
     let seen = |ctx: &mut WorkerContext, tensor: &Tensor, reduction| {
         let most = ctx.empty(DType::I32, [1])?;
         let comm = ctx.comm()?;
         comm.all_reduce(tensor, &most, reduction)?;
         comm.synchronize()?;
-        stage::download(ctx, &most)
+        fixture::download(ctx, &most)
     };
     let (least, most) = (seen(ctx, &mine, Reduction::Min)?, seen(ctx, &mine, Reduction::Max)?);
     match least == most {
@@ -53,7 +54,7 @@ fn read(_: &mut WorkerContext, log: Rc<Log>) -> Result<Shape> {
     Ok(Shape::from(log.0.borrow().clone()))
 }
 
-pub(super) async fn run(session: &dyn Session) -> Wrong<usize> {
+pub(super) async fn run(session: &dyn Session) -> CheckResult<usize> {
     let logs = submit(session).await.map_err(|error| error.to_string())?;
     let Some((first, rest)) = logs.split_first() else { return Ok(0) };
     if first.len() != (THREADS * CALLS) as usize {
@@ -71,7 +72,7 @@ pub(super) async fn run(session: &dyn Session) -> Wrong<usize> {
     Ok(first.len() * logs.len())
 }
 
-/// What each worker saw.
+/// The log of each worker.
 async fn submit(session: &dyn Session) -> Result<Vec<Shape>> {
     let log = session.call(&session.function(START).await?, ()).await?;
     let append = session.function(APPEND).await?;

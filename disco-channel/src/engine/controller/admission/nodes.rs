@@ -137,7 +137,7 @@ impl Nodes {
     pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) {
         if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
             match message {
-                Message::Alive => self.joined[index].liveness.heard(now),
+                Message::Alive => self.joined[index].liveness.received(now),
                 // The node may join again.
                 _ => self.forget(conn, out),
             }
@@ -181,8 +181,8 @@ impl Nodes {
         }
         self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
         for Joined { conn, liveness, .. } in &mut self.joined {
-            if liveness.must_say(now) {
-                liveness.said(now);
+            if liveness.must_send(now) {
+                liveness.sent(now);
                 out.send(*conn, &Message::Alive);
             }
         }

@@ -16,9 +16,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     /// The refusals that an error lists, with their reasons.
-    told: Vec<(String, Standing)>,
+    reasons: Vec<(String, Standing)>,
     /// Number of refusals that are not listed.
-    untold: usize,
+    unlisted: usize,
     /// When an unauthenticated connection was logged last.
     logged: Option<Instant>,
     /// Unauthenticated connections that were not logged since.
@@ -40,24 +40,25 @@ impl Refused {
     /// Adds a refused connection.
     pub(super) fn add(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
         let text = format!("{name}: {error}");
-        if self.told.iter().any(|(told, _)| *told == text) {
+        if self.reasons.iter().any(|(reason, _)| *reason == text) {
             return;
         }
         self.log(name, error, standing, now);
         // The same host may retry from another port.
         let host = |name: &str| name.rsplit_once(':').map(|(host, _)| host.to_owned());
-        let is_again = |told: &String| {
-            told.strip_suffix(&format!(": {error}"))
-                .is_some_and(|told| host(told) == host(name) && host(name).is_some())
+        let is_again = |reason: &String| {
+            reason
+                .strip_suffix(&format!(": {error}"))
+                .is_some_and(|reason| host(reason) == host(name) && host(name).is_some())
         };
-        if standing < Standing::Proved && self.told.iter().any(|(told, _)| is_again(told)) {
+        if standing < Standing::Proved && self.reasons.iter().any(|(reason, _)| is_again(reason)) {
             return;
         }
         self.keep(text, standing);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.reasons.is_empty()
     }
 
     fn log(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
@@ -80,30 +81,30 @@ impl Refused {
     /// Lists a refusal. In a full list it replaces one whose connection came less far; a connection with the token
     /// replaces the oldest.
     fn keep(&mut self, text: String, standing: Standing) {
-        let without_token = self.told.iter().filter(|(_, told)| *told < Standing::Proved);
+        let without_token = self.reasons.iter().filter(|(_, reason)| *reason < Standing::Proved);
         let is_full = standing < Standing::Proved && without_token.clone().count() == MAX_REASONS_WITHOUT_TOKEN;
-        if is_full || self.told.len() == MAX_REASONS {
-            self.untold += 1;
-            let least = without_token.map(|(_, told)| *told).min();
+        if is_full || self.reasons.len() == MAX_REASONS {
+            self.unlisted += 1;
+            let least = without_token.map(|(_, reason)| *reason).min();
             let place = match least.filter(|least| *least < standing) {
-                Some(least) => self.told.iter().rposition(|(_, told)| *told == least),
+                Some(least) => self.reasons.iter().rposition(|(_, reason)| *reason == least),
                 None if standing == Standing::Proved => Some(0),
                 None => None,
             };
             let Some(place) = place else { return };
-            self.told.remove(place);
+            self.reasons.remove(place);
         }
-        self.told.push((text, standing));
+        self.reasons.push((text, standing));
     }
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told: Vec<&str> = self.told.iter().map(|(why, _)| why.as_str()).collect();
-        f.write_str(&told.join("; "))?;
-        match self.untold {
+        let reason: Vec<&str> = self.reasons.iter().map(|(why, _)| why.as_str()).collect();
+        f.write_str(&reason.join("; "))?;
+        match self.unlisted {
             0 => Ok(()),
-            untold => write!(f, "; and {untold} more"),
+            unlisted => write!(f, "; and {unlisted} more"),
         }
     }
 }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     /// The text after these refusals.
-    fn told(came: &[(&str, Standing)]) -> String {
+    fn listed(came: &[(&str, Standing)]) -> String {
         let (mut refused, now) = (Refused::default(), Instant::now());
         came.iter().for_each(|(name, standing)| refused.add(name, &Error::invalid("no"), *standing, now));
         refused.to_string()
@@ -123,26 +124,26 @@ mod tests {
     fn a_connection_without_the_token_does_not_replace_one_with_it() {
         let [unidentified, unproved, proved] = [Standing::Unidentified, Standing::Unproved, Standing::Proved];
         let mut came = vec![("a", proved), ("b", unproved), ("c", unidentified)];
-        assert_eq!(told(&came), "a: no; b: no; c: no");
+        assert_eq!(listed(&came), "a: no; b: no; c: no");
         came.extend([("d", unproved), ("e", unproved), ("f", unidentified)]);
-        assert_eq!(told(&came), "a: no; b: no; d: no; e: no; and 2 more");
+        assert_eq!(listed(&came), "a: no; b: no; d: no; e: no; and 2 more");
         came.extend([("g", proved), ("h", proved), ("i", unproved)]);
-        assert_eq!(told(&came), "a: no; b: no; d: no; e: no; g: no; h: no; and 3 more");
+        assert_eq!(listed(&came), "a: no; b: no; d: no; e: no; g: no; h: no; and 3 more");
         let others = ["j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v"].map(|name| (name, proved));
         came.extend(others);
         let names = |names: &str| names.chars().map(|name| format!("{name}: no; ")).collect::<String>();
-        assert_eq!(told(&came), names("aghjklmnopqrstuv") + "and 6 more");
+        assert_eq!(listed(&came), names("aghjklmnopqrstuv") + "and 6 more");
         came.extend([("w", proved), ("w", proved), ("x", unproved)]);
-        assert_eq!(told(&came), names("ghjklmnopqrstuvw") + "and 8 more");
+        assert_eq!(listed(&came), names("ghjklmnopqrstuvw") + "and 8 more");
     }
 
     #[test]
     fn retries_of_a_host_without_the_token_are_listed_once() {
         let [unproved, proved] = [Standing::Unproved, Standing::Proved];
         let came = [("10.0.0.1:7", unproved), ("10.0.0.1:8", unproved), ("10.0.0.2:8", unproved)];
-        assert_eq!(told(&came), "10.0.0.1:7: no; 10.0.0.2:8: no");
+        assert_eq!(listed(&came), "10.0.0.1:7: no; 10.0.0.2:8: no");
         let came = [("a at 10.0.0.1:7", proved), ("a at 10.0.0.1:8", proved)];
-        assert_eq!(told(&came), "a at 10.0.0.1:7: no; a at 10.0.0.1:8: no");
+        assert_eq!(listed(&came), "a at 10.0.0.1:7: no; a at 10.0.0.1:8: no");
     }
 
     #[test]

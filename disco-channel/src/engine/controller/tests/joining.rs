@@ -8,24 +8,24 @@ fn a_node_that_froze_while_it_waited_joins_again() {
     bench.join(0, Some(1));
     bench.pass(1900 * MS);
     bench.join(1, Some(1));
-    assert_eq!(bench.heard(1), ["Bye"], "node 1 has joined already");
+    assert_eq!(bench.sent_to(1), ["Bye"], "node 1 has joined already");
     bench.done();
     bench.pass(100 * MS);
     bench.join(2, Some(1));
     assert!(bench.is_closed(0), "node 1 said nothing for two heartbeats, and its successor gets its place");
     bench.join(3, Some(2));
-    assert_eq!([2, 3].map(|slot| bench.heard(slot).pop().unwrap()), ["Assign", "Assign"]);
-    assert!(bench.heard(0).iter().all(|said| said == "Alive"));
+    assert_eq!([2, 3].map(|slot| bench.sent_to(slot).pop().unwrap()), ["Assign", "Assign"]);
+    assert!(bench.sent_to(0).iter().all(|sent| sent == "Alive"));
 }
 
 #[test]
 fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
     let mut bench = Bench::nodes(1);
     bench.prove(0, TOKEN, Request { node: Some(1), per_node: Some(7) });
-    bench.say(0, Message::Join(Join { name: "small".into(), functions: functions() }));
+    bench.send_from(0, Message::Join(Join { name: "small".into(), functions: functions() }));
     bench.prove(1, TOKEN, Request { node: Some(1), per_node: None });
-    bench.say(1, Message::Join(Join { name: "old".into(), functions: vec!["theirs.only".into()] }));
-    assert_eq!([bench.heard(0), bench.heard(1)], [["Bye"], ["Bye"]]);
+    bench.send_from(1, Message::Join(Join { name: "old".into(), functions: vec!["theirs.only".into()] }));
+    assert_eq!([bench.sent_to(0), bench.sent_to(1)], [["Bye"], ["Bye"]]);
     bench.done();
     bench.pass(31_000 * MS);
     let failed = bench.done().remove(0);
@@ -38,9 +38,9 @@ fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
 
     let mut bench = Bench::nodes(1);
     bench.prove(0, TOKEN, Request { node: None, per_node: Some(7) });
-    bench.say(0, Message::Join(Join { name: "small".into(), functions: functions() }));
+    bench.send_from(0, Message::Join(Join { name: "small".into(), functions: functions() }));
     bench.join(1, None);
-    assert_eq!([bench.heard(0), bench.heard(1)], [["Bye"], ["Assign"]]);
+    assert_eq!([bench.sent_to(0), bench.sent_to(1)], [["Bye"], ["Assign"]]);
 }
 
 #[test]
@@ -50,10 +50,10 @@ fn idle_nodes_send_fewer_heartbeats_while_they_wait_for_others() {
     bench.pass(4900 * MS);
     assert!(!bench.is_closed(0));
     bench.join(1, None);
-    assert_eq!([0, 1].map(|slot| bench.heard(slot).pop().unwrap()), ["Assign", "Assign"]);
+    assert_eq!([0, 1].map(|slot| bench.sent_to(slot).pop().unwrap()), ["Assign", "Assign"]);
     // The silence timeout counts from the assignment while workers start.
     bench.pass(1400 * MS);
-    (0..2).for_each(|slot| bench.say(slot, Message::Ready));
+    (0..2).for_each(|slot| bench.send_from(slot, Message::Ready));
     assert_eq!(bench.done(), ["Started(Ok(()))"]);
 }
 
@@ -73,7 +73,7 @@ fn connections_with_an_incomplete_handshake_are_refused_at_the_deadline() {
     bench.pass(100 * MS);
     assert!((0..3).all(|slot| bench.is_closed(slot)));
     bench.join(3, None);
-    assert_eq!(bench.heard(3), ["Assign"]);
+    assert_eq!(bench.sent_to(3), ["Assign"]);
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn the_start_waits_again_for_a_node_that_left_when_the_last_one_joined() {
     bench.join(0, Some(1));
     bench.ask_to_join(1, Some(2));
     bench.ask_to_join(2, None);
-    assert_eq!(bench.heard(2), ["Bye"], "all nodes have joined");
+    assert_eq!(bench.sent_to(2), ["Bye"], "all nodes have joined");
     // Handled after the last JOIN, in the same pass.
     bench.on(Event::Hung(conn(0), None));
     bench.pass(Duration::ZERO);
-    assert!(bench.heard(1).is_empty(), "node 1 is missing");
+    assert!(bench.sent_to(1).is_empty(), "node 1 is missing");
     bench.join(3, Some(1));
-    assert_eq!([1, 3].map(|slot| bench.heard(slot).pop().unwrap()), ["Assign", "Assign"]);
+    assert_eq!([1, 3].map(|slot| bench.sent_to(slot).pop().unwrap()), ["Assign", "Assign"]);
 }

@@ -1,25 +1,25 @@
-//! Where a check runs on one worker: its context and one of its communicators.
+//! The context and the communicator of a check on one worker.
 
 use disco_core::{Communicator, DType, Error, Op, Rank, Result, Tensor, WorkerContext};
 
 use super::buffer::Buffer;
 
-/// Which communicator of a worker is judged.
+/// The communicator that a check uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// That of all workers.
+    /// The communicator of all workers.
     World,
-    /// That of the session's group.
+    /// The communicator of the worker's group.
     Group,
-    /// One of a split by odd colors, with the ranks in reverse.
+    /// A child of a split with two colors, with the ranks in reverse order.
     Split,
 }
 
 impl Scope {
-    /// All of them, as they are numbered in calls.
+    /// All scopes, in the order of their numbers in calls.
     pub(crate) const ALL: [Scope; 3] = [Self::World, Self::Group, Self::Split];
 
-    /// For sentences: `the world`.
+    /// The name in texts: `the world`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::World => "the world",
@@ -29,24 +29,24 @@ impl Scope {
     }
 }
 
-/// One worker with the communicator that is judged.
+/// One worker with the communicator of a check.
 #[derive(Debug)]
-pub(crate) struct Stage<'a> {
+pub(crate) struct Fixture<'a> {
     pub(crate) ctx: &'a mut WorkerContext,
     scope: Scope,
     child: Option<Box<dyn Communicator>>,
-    /// The same on the ranks of one communicator, another on those of others.
+    /// Identifies the communicator: equal on all its ranks, different on other ranks.
     pub(crate) color: i64,
-    /// Alike on all workers, another in each run of a check.
+    /// Identifies the run of the check: equal on all workers.
     run: i64,
-    /// Whether results must be bit-identical across ranks and runs, and NaN win.
+    /// Whether results must be [exact](crate::Harness::is_exact).
     pub(crate) exact: bool,
-    /// Whether host tensors come from this process's private memory, which ranks in other processes can't reach, in place
-    /// of the worker's own allocator.
+    /// Whether host tensors are in private memory of this process, which other processes can't access, instead of
+    /// memory of the worker's allocator.
     pub(crate) in_private: bool,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Fixture<'a> {
     /// Makes the communicator of `scope`, on all workers at the same time.
     pub(crate) fn new(ctx: &'a mut WorkerContext, scope: Scope, run: i64, exact: bool) -> Result<Self> {
         let worker = ctx.worker().index();
@@ -74,7 +74,7 @@ impl<'a> Stage<'a> {
     }
 
     /// This worker's rank and the number of ranks.
-    pub(crate) fn seat(&mut self) -> Result<(usize, usize)> {
+    pub(crate) fn rank_and_size(&mut self) -> Result<(usize, usize)> {
         let comm = self.comm()?;
         Ok((comm.rank().index(), comm.size()))
     }
@@ -103,7 +103,7 @@ impl<'a> Stage<'a> {
         download(self.ctx, tensor)
     }
 
-    /// A key of the store that only the ranks of this communicator use, and only in this run.
+    /// A key of the store that is unique to this communicator and this run.
     pub(crate) fn key(&self, what: &str) -> String {
         format!("conformance {}: {:?} {}: {what}", self.run, self.scope, self.color)
     }

@@ -1,21 +1,22 @@
-//! How long a rank stays awake for its peers.
+//! Spinning before a rank sleeps on the futex.
 
 use std::sync::OnceLock;
 use std::thread;
 
-/// Looks at what is awaited before a rank sleeps. None of them reads a clock.
+/// Numbers of polls before a rank sleeps. Polling reads no clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    /// Looks of one that keeps its processor.
+pub(crate) struct SpinPolicy {
+    /// Polls without giving up the processor.
     spins: u32,
-    /// Looks of one that lets others run in between.
+    /// Polls after these, each followed by a yield.
     yields: u32,
 }
 
-impl Pace {
-    /// What pays for so many ranks on the processors that this process may use. Where each has one, a peer is nanoseconds
-    /// away, unless it does something else or the scheduler has put both on one: then each look past the first few must
-    /// let it run. A yield to nobody costs a fraction of a microsecond.
+impl SpinPolicy {
+    /// The policy for `ranks` ranks on the processors that this process may use.
+    ///
+    /// If each rank has a processor, peers usually answer within nanoseconds. A peer may still share the processor of
+    /// this rank, so later polls yield. A yield without another runnable thread costs a fraction of a microsecond.
     pub(crate) fn new(ranks: usize) -> Self {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         let processors = *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
@@ -25,8 +26,8 @@ impl Pace {
         }
     }
 
-    /// Looks until there is something or it would be better to sleep.
-    pub(crate) fn look<T>(self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Polls `ready` until it returns a value. None after the last poll: the caller sleeps then.
+    pub(crate) fn poll<T>(self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         for _ in 0..self.spins {
             if let Some(found) = ready() {
                 return Some(found);

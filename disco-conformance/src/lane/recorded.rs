@@ -1,4 +1,4 @@
-//! An inbox that remembers.
+//! An inbox that records all events.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use disco_core::channel::{Notice, Reply};
 use disco_core::sync;
 use disco_core::{Error, Inbox, WorkerId, WorkerRange};
 
-/// One thing that came up a lane.
+/// A call of the inbox.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Reply(WorkerId, u64, Reply),
@@ -17,20 +17,20 @@ pub(super) enum Event {
     Lost(WorkerRange, Error),
 }
 
-/// Everything that came up, in order.
+/// All calls of the inbox, in order.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct RecordedEvents {
     events: Mutex<Vec<Event>>,
     more: Condvar,
 }
 
-impl Heard {
-    /// What came so far.
+impl RecordedEvents {
+    /// The events so far.
     pub(super) fn so_far(&self) -> Vec<Event> {
         sync::lock(&self.events).clone()
     }
 
-    /// Waits until `enough` is so; says whether it is.
+    /// Waits for at most `limit` until `enough` returns true for the events. Returns whether it does.
     pub(super) fn wait(&self, limit: Duration, enough: impl Fn(&[Event]) -> bool) -> bool {
         let events = sync::lock(&self.events);
         let waited = self.more.wait_timeout_while(events, limit, |events| !enough(events));
@@ -43,7 +43,7 @@ impl Heard {
     }
 }
 
-impl Inbox for Heard {
+impl Inbox for RecordedEvents {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
         self.push(Event::Reply(from, seq, reply));
     }

@@ -1,4 +1,4 @@
-//! Waits that end, whatever the thing waited for does.
+//! Waiting for a future with a timeout.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// What `future` gives; none if it has not ended after `limit`. Drops it then.
+/// Waits for `future` and returns its result. None, and the future is dropped, if it has not ended after `limit`.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>, limit: Duration) -> Option<T> {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

@@ -1,4 +1,4 @@
-//! Memory of ranks, as addresses: this file and `kernel` hold the unsafe code of this crate.
+//! Memory of ranks, as addresses. The unsafe code of this crate is in this file, `kernel` and `board/memory.rs`.
 
 #![allow(unsafe_code)]
 
@@ -8,20 +8,20 @@ use disco_core::{DType, Error, Reduction, Result, Tensor};
 use smallvec::SmallVec;
 
 use crate::NAME;
+use crate::address_space::AddressSpace;
 use crate::board::{Board, Piece};
 use crate::group::Group;
-use crate::home::Home;
 use crate::kernel::{self, Fold};
 
-/// The most bytes that are touched between two looks at the failure flag, of all tensors together.
-const BLOCK: usize = 1 << 20;
-/// What the blocks of several tensors are a multiple of, in bytes.
-const PAGE: usize = 4096;
+/// The most bytes, of all tensors together, that are accessed between two checks of the failure flag.
+const MAX_BLOCK_BYTES: usize = 1 << 20;
+/// Blocks are multiples of this size.
+const PAGE_BYTES: usize = 4096;
 
-/// As many as that need no allocation.
-type Few<T> = SmallVec<[T; 16]>;
+/// A vector of up to 16 entries without an allocation.
+type InlineVec<T> = SmallVec<[T; 16]>;
 
-/// A stretch of host memory.
+/// A range of host memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     data: *mut u8,
@@ -29,10 +29,10 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Nothing.
+    /// The empty region.
     pub(crate) const EMPTY: Self = Self { data: ptr::null_mut(), bytes: 0 };
 
-    /// The elements of a contiguous host tensor, which operations were checked to have.
+    /// The elements of a contiguous host tensor. `enqueue` has checked that its tensors are contiguous host tensors.
     pub(crate) fn of(tensor: &Tensor) -> Self {
         Self { data: tensor.data(), bytes: tensor.byte_len() }
     }
@@ -50,11 +50,13 @@ impl Region {
     /// `bytes` bytes from `start` on.
     ///
     /// # Errors
-    /// They are not all in this region.
+    /// The range exceeds this region.
     pub(crate) fn part(self, start: usize, bytes: usize) -> Result<Self> {
         match start.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(Self { data: self.data.wrapping_add(start), bytes }),
-            _ => Err(Error::protocol(format!("{bytes} bytes at {start} are not in a region of {}", self.bytes))),
+            _ => {
+                Err(Error::protocol(format!("{bytes} bytes at offset {start} exceed a region of {} bytes", self.bytes)))
+            }
         }
     }
 
@@ -67,32 +69,33 @@ impl Region {
         self.part(index * bytes, bytes)
     }
 
-    /// Share `index` of `size`: they differ by at most a cache line, and begin at one if the region does.
+    /// Share `index` of `size`. The sizes of shares differ by at most one cache line. If the region begins at a cache
+    /// line, so does each share.
     ///
     /// # Errors
     /// As [`Region::part`].
     pub(crate) fn share(self, index: usize, size: usize) -> Result<Self> {
-        const LINE: usize = 64;
-        let lines = self.bytes.div_ceil(LINE);
-        let start = |index: usize| (lines * index / size * LINE).min(self.bytes);
+        const LINE_BYTES: usize = 64;
+        let lines = self.bytes.div_ceil(LINE_BYTES);
+        let start = |index: usize| (lines * index / size * LINE_BYTES).min(self.bytes);
         self.part(start(index), start(index + 1) - start(index))
     }
 
-    /// Where it is, for the board.
-    pub(super) fn place(self, home: &Home) -> u64 {
-        if self.bytes == 0 { 0 } else { home.place(self.data, self.bytes) }
+    /// The location that this rank publishes for the region.
+    pub(super) fn location(self, address_space: &AddressSpace) -> u64 {
+        if self.bytes == 0 { 0 } else { address_space.location(self.data, self.bytes) }
     }
 
-    /// What `rank` has published.
+    /// The region that `rank` has published as `location`.
     ///
     /// # Errors
-    /// It is not in that rank's memory.
-    pub(super) fn find(home: &Home, rank: usize, place: u64, bytes: u64) -> Result<Self> {
+    /// It is not inside that rank's arena.
+    pub(super) fn find(address_space: &AddressSpace, rank: usize, location: u64, bytes: u64) -> Result<Self> {
         let bytes = bytes as usize;
-        if bytes == 0 { Ok(Self::EMPTY) } else { Ok(Self { data: home.find(rank, place, bytes)?, bytes }) }
+        if bytes == 0 { Ok(Self::EMPTY) } else { Ok(Self { data: address_space.find(rank, location, bytes)?, bytes }) }
     }
 
-    /// A piece of `rank`'s staging area; nothing where there is none.
+    /// A piece of `rank`'s staging area; empty if the board has no staging areas.
     pub(super) fn staged(board: &Board, rank: usize, piece: Piece) -> Self {
         let range = board.piece(rank, piece);
         let segment = board.segment().filter(|segment| range.end <= segment.byte_len());
@@ -103,37 +106,38 @@ impl Region {
     }
 }
 
-/// The right of one rank to touch memory, in the middle of its [`Turn`](super::Turn): its own tensors, and between two
-/// points what its peers have published.
+/// The permission of one rank to access memory during its [`ActiveCall`](super::ActiveCall): its own tensors, and
+/// between two synchronisations the memory that its peers have published.
 ///
-/// Regions passed in are parts of the tensors of this rank's call or letter, of what peers have posted for the same
-/// collective, of this rank's own buffers, or of staging areas, which are there as long as the group.
+/// Callers pass only regions that are parts of the tensors of this rank's call or message, of tensors that peers have
+/// published for the same collective, of this rank's own buffers, or of staging areas, which live as long as the group.
 pub(crate) struct Memory<'t> {
     group: &'t Group,
     rank: usize,
-    /// Whether results go past the caches.
+    /// Whether results are written with streaming stores, which bypass the caches.
     stream: bool,
-    /// Touches this rank's own memory alone, which no failure takes away.
+    /// Restricted to this rank's own memory, which stays valid after a failure.
     own: bool,
 }
 
 impl<'t> Memory<'t> {
-    /// For [`Turn`](super::Turn) alone, which borrows itself mutably for it: it can't end the right meanwhile.
+    /// For [`ActiveCall`](super::ActiveCall) only. The call is mutably borrowed meanwhile, so it can't end the access.
     pub(super) fn new(group: &'t Group, rank: usize) -> Self {
         Self { group, rank, stream: false, own: false }
     }
 
-    /// The same for memory of this rank alone: what its peers did not fail to do is done, whatever fails now.
+    /// Restricts the access to memory of this rank. Such accesses don't check for a failure: all contributions of peers
+    /// have arrived, so the operation completes even if the group fails now.
     pub(super) fn own(self) -> Self {
         Self { own: true, ..self }
     }
 
-    /// The same, with results that go past the caches if `stream`.
+    /// Writes results with streaming stores if `stream`.
     pub(crate) fn streaming(self, stream: bool) -> Self {
         Self { stream, ..self }
     }
 
-    /// Copies `from` over `to`, which is as large. The very same bytes are left alone.
+    /// Copies `from` to `to`, which has the same size. Does nothing if both are the same region.
     pub(crate) fn copy(&self, to: Region, from: Region) -> Result<()> {
         same_size(to, from)?;
         if to.is(from) {
@@ -141,14 +145,15 @@ impl<'t> Memory<'t> {
         }
         self.each_block(to.bytes, 2, |start, bytes| {
             let (to, from) = (to.data.wrapping_add(start), from.data.wrapping_add(start));
-            // SAFETY: both lie in regions whose owners are inside the same call, or this rank, hold claims, so that
-            // nobody views them, and keep them while this rank is listed as touching. The schedule gives `to` no other
-            // reader or writer, and `from` no writer, before the next point.
+            // SAFETY: both ranges are inside regions of ranks in the same call. These ranks hold claims, so the regions
+            // have no views, and they keep the claims while this rank is marked as accessing. The schedule gives `to`
+            // no other reader or writer, and `from` no writer, until the next synchronisation.
             unsafe { kernel::copy(from, to, bytes, self.stream) };
         })
     }
 
-    /// Overwrites the outputs with the reduction of the inputs. All are of one size; an input may be an output.
+    /// Overwrites the outputs with the reduction of the inputs. All have the same size; an output may be one of the
+    /// inputs.
     pub(crate) fn reduce(
         &self,
         dtype: DType,
@@ -156,7 +161,7 @@ impl<'t> Memory<'t> {
         inputs: impl IntoIterator<Item = Result<Region>>,
         outputs: impl IntoIterator<Item = Result<Region>>,
     ) -> Result<()> {
-        let (mut from, mut to) = (Few::<*const u8>::new(), Few::<*mut u8>::new());
+        let (mut from, mut to) = (InlineVec::<*const u8>::new(), InlineVec::<*mut u8>::new());
         let mut size = None;
         let mut check = |region: Region| match *size.get_or_insert(region.bytes) == region.bytes {
             true => Ok(region.data),
@@ -172,8 +177,9 @@ impl<'t> Memory<'t> {
         self.each_block(size.unwrap_or(0), from.len() + to.len(), |start, bytes| {
             let (first, count) = (start / dtype.size(), bytes / dtype.size());
             let fold = Fold { dtype, reduction, inputs: &from, outputs: &to, first, count, stream: self.stream };
-            // SAFETY: as in `copy`, for inputs and outputs; blocks and regions hold whole elements; no two outputs are of
-            // one rank, and `Op::check` has refused tensors of one rank that overlap in part.
+            // SAFETY: the regions are claimed as in `copy`: the schedule gives inputs no writer, and outputs no other
+            // reader or writer, until the next synchronisation. Blocks and regions hold whole elements. No two outputs
+            // belong to one rank, and `Op::check` has refused tensors of one rank that overlap in part.
             known &= unsafe { kernel::reduce(fold) };
         })?;
         match known {
@@ -190,7 +196,8 @@ impl<'t> Memory<'t> {
         same_size(a, b)?;
         self.each_block(a.bytes, 2, |start, bytes| {
             let (a, b) = (a.data.wrapping_add(start), b.data.wrapping_add(start));
-            // SAFETY: as for `to` in `copy`, both; they belong to different ranks.
+            // SAFETY: the regions are claimed as in `copy`, and the schedule gives both no other reader or writer until
+            // the next synchronisation. They belong to different ranks, so they don't overlap.
             unsafe { kernel::swap(a, b, bytes) };
         })
     }
@@ -198,7 +205,8 @@ impl<'t> Memory<'t> {
     /// Fills `into` with the beginning of this rank's own region.
     pub(crate) fn read(&self, own: Region, into: &mut [u8]) -> Result<()> {
         let from = own.part(0, into.len())?;
-        // SAFETY: this rank holds a claim on its own tensor, and nobody writes to it before the next point.
+        // SAFETY: this rank holds a claim on its own tensor, and the schedule gives it no writer until the next
+        // synchronisation. `from` has as many bytes as `into`.
         unsafe { ptr::copy(from.data, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -206,19 +214,21 @@ impl<'t> Memory<'t> {
     /// Overwrites the beginning of this rank's own region.
     pub(crate) fn write(&self, own: Region, from: &[u8]) -> Result<()> {
         let to = own.part(0, from.len())?;
-        // SAFETY: as in `read`, and nobody reads it either.
+        // SAFETY: this rank holds a claim on its own tensor, and the schedule gives it no other reader or writer until
+        // the next synchronisation. `to` has as many bytes as `from`.
         unsafe { ptr::copy(from.as_ptr(), to.data, from.len()) };
         Ok(())
     }
 
-    /// Passes blocks of `bytes` bytes of so many tensors on, as starts and sizes, unless something fails.
-    fn each_block(&self, bytes: usize, tensors: usize, mut touch: impl FnMut(usize, usize)) -> Result<()> {
-        let block = (BLOCK / tensors.max(1)).next_multiple_of(PAGE);
+    /// Splits `bytes` bytes of each of `tensors` tensors into blocks and calls `access` with the start and size of
+    /// each. Stops with an error if the group fails.
+    fn each_block(&self, bytes: usize, tensors: usize, mut access: impl FnMut(usize, usize)) -> Result<()> {
+        let block = (MAX_BLOCK_BYTES / tensors.max(1)).next_multiple_of(PAGE_BYTES);
         for start in (0..bytes).step_by(block) {
             if !self.own {
                 self.group.check(self.rank)?;
             }
-            touch(start, block.min(bytes - start));
+            access(start, block.min(bytes - start));
         }
         Ok(())
     }
@@ -232,7 +242,7 @@ fn sizes_differ() -> Error {
     Error::protocol("ranks published regions of different sizes for one operation")
 }
 
-/// A region of this thread's own bytes.
+/// The region of bytes that this thread owns.
 impl From<&mut [u8]> for Region {
     fn from(bytes: &mut [u8]) -> Self {
         Self { data: bytes.as_mut_ptr(), bytes: bytes.len() }
