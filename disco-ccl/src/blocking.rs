@@ -40,7 +40,7 @@ pub(crate) struct Blocking {
     runtime: Arc<Runtime>,
     watchdog: Arc<Watchdog>,
     /// Holds the communicator, which the library writes early in the call that creates it.
-    place: Arc<AtomicPtr<c_void>>,
+    comm_ptr: Arc<AtomicPtr<c_void>>,
     /// Entries plus exits of the rank: odd while the rank is inside a call.
     steps: AtomicU64,
     /// The number of the current operation, reported to peers.
@@ -51,7 +51,7 @@ pub(crate) struct Blocking {
     /// Whether a call has exceeded the deadline.
     is_late: AtomicBool,
     /// Whether the watchdog retries the interruption of a running call.
-    is_off: AtomicBool,
+    is_interrupted: AtomicBool,
     interruption: Mutex<Option<Interruption>>,
     seen: Mutex<Seen>,
 }
@@ -69,7 +69,7 @@ struct Seen {
     has_told: bool,
 }
 
-/// A thread that watches the calls of a communicator and of all communicators split off it. The thread ends with the last of them.
+/// A thread that monitors the calls of a communicator and of all communicators split off it. The thread ends with the last of them.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     watched: Mutex<Vec<Weak<Blocking>>>,
@@ -78,25 +78,25 @@ pub(crate) struct Watchdog {
 }
 
 impl Blocking {
-    /// For the communicator in `place`, or the one that the library will write there.
+    /// For the communicator behind `comm_ptr`, or the one that the library will write there.
     pub(crate) fn new(
         library: &'static Library,
         runtime: &Arc<Runtime>,
         watchdog: Arc<Watchdog>,
-        place: Arc<AtomicPtr<c_void>>,
+        comm_ptr: Arc<AtomicPtr<c_void>>,
         deadline: Duration,
     ) -> Arc<Self> {
         let blocking = Arc::new(Self {
             library,
             runtime: runtime.clone(),
             watchdog,
-            place,
+            comm_ptr,
             steps: AtomicU64::new(0),
             operation: AtomicU64::new(0),
             voice: OnceLock::new(),
             deadline: Mutex::new(deadline),
             is_late: AtomicBool::new(false),
-            is_off: AtomicBool::new(false),
+            is_interrupted: AtomicBool::new(false),
             interruption: Mutex::default(),
             seen: Mutex::new(Seen { step: 0, since: Instant::now(), has_told: false }),
         });
@@ -105,12 +105,12 @@ impl Blocking {
     }
 
     /// For a communicator that was split off.
-    pub(crate) fn child(&self, place: Arc<AtomicPtr<c_void>>) -> Arc<Self> {
-        Self::new(self.library, &self.runtime, self.watchdog.clone(), place, self.deadline())
+    pub(crate) fn child(&self, comm_ptr: Arc<AtomicPtr<c_void>>) -> Arc<Self> {
+        Self::new(self.library, &self.runtime, self.watchdog.clone(), comm_ptr, self.deadline())
     }
 
     /// Sets the channel through which the watchdog tells peers that this rank waits in an operation.
-    pub(crate) fn tell_by(&self, voice: Voice) {
+    pub(crate) fn set_voice(&self, voice: Voice) {
         _ = self.voice.set(voice);
     }
 
@@ -124,7 +124,7 @@ impl Blocking {
     }
 
     /// Sets the number of the operation that the next calls belong to.
-    pub(crate) fn begin(&self, operation: u64) {
+    pub(crate) fn set_operation(&self, operation: u64) {
         self.operation.store(operation, Ordering::Relaxed);
     }
 
@@ -152,10 +152,10 @@ impl Blocking {
 
     /// Starts to interrupt the running call, if there is one; does not wait. The cause of the abort is already stored.
     pub(crate) fn interrupt(&self) {
-        self.is_off.store(true, Ordering::SeqCst);
+        self.is_interrupted.store(true, Ordering::SeqCst);
         let mut interruption = self.interruption();
         let is_inside = is_inside(self.steps.load(Ordering::SeqCst));
-        let comm = self.place.load(Ordering::SeqCst);
+        let comm = self.comm_ptr.load(Ordering::SeqCst);
         // Without a communicator yet, the watchdog retries.
         if interruption.is_none() && is_inside && !comm.is_null() {
             let (give, given) = mpsc::channel();
@@ -166,7 +166,7 @@ impl Blocking {
 
     /// Hands the communicator to the thread that has begun to abort it, and returns that thread's teardown. The rank is in no call.
     /// Returns the communicator if no interruption has begun.
-    pub(crate) fn give(&self, aborted: Option<Aborted>) -> Result<Option<Teardown>, Option<Aborted>> {
+    pub(crate) fn hand_over(&self, aborted: Option<Aborted>) -> Result<Option<Teardown>, Option<Aborted>> {
         let mut interruption = self.interruption();
         let Some(Interruption { give, teardown }) = &mut *interruption else { return Err(aborted) };
         if let Some(give) = give.take() {
@@ -177,7 +177,7 @@ impl Blocking {
     }
 
     /// Polls once: tells peers about a long call, and interrupts a call that exceeds the deadline.
-    fn look(&self) {
+    fn poll(&self) {
         let (step, deadline) = (self.steps.load(Ordering::SeqCst), self.deadline());
         let mut seen = sync::lock(&self.seen);
         if seen.step != step || !is_inside(step) {
@@ -194,7 +194,7 @@ impl Blocking {
         }
         let is_late = is_inside(step) && waited > deadline;
         self.is_late.fetch_or(is_late, Ordering::SeqCst);
-        if is_late || self.is_off.load(Ordering::SeqCst) {
+        if is_late || self.is_interrupted.load(Ordering::SeqCst) {
             self.interrupt();
         }
     }
@@ -221,7 +221,7 @@ impl Watchdog {
         let work = move || {
             while end.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let watched = own.upgrade().map(|watchdog| watchdog.watched());
-                watched.iter().flatten().for_each(|blocking| blocking.look());
+                watched.iter().flatten().for_each(|blocking| blocking.poll());
             }
         };
         let spawned = thread::Builder::new().name("disco-ccl-watch".into()).spawn(work);

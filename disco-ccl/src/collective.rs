@@ -93,7 +93,7 @@ pub(crate) fn is_composed(table: &Table, op: &Op) -> bool {
 }
 
 /// What is copied on the stream after an operation: from where to where in its tensor, and how many bytes.
-pub(crate) fn afterwards(op: &Op, me: usize, ranks: usize) -> Option<(*mut u8, *const u8, usize)> {
+pub(crate) fn copy_after(op: &Op, me: usize, ranks: usize) -> Option<(*mut u8, *const u8, usize)> {
     match op {
         // The library leaves a rank's block where it was.
         Op::ReduceScatter { src: None, dst, .. } if me > 0 && dst.elements() > 0 => {
@@ -165,7 +165,7 @@ impl Calls<'_> {
         let Some((dtype, redop)) = self.reduction(dst.dtype(), reduction) else { return };
         let (from, to) = match src {
             Some(src) => (Span::of(src), Span::of(dst)),
-            // As the library wants it in place; `afterwards` moves it to the front.
+            // As the library wants it in place; `copy_after` moves it to the front.
             None => (Span::of(dst), Span::of(dst).block(self.me, self.ranks)),
         };
         let (function, count) = (self.table.reduce_scatter, to.bytes / dst.dtype().size());

@@ -15,16 +15,16 @@ use disco_core::{Abort, Attendance, Capabilities, DType, Error, Op, OpKind, Rank
 
 use crate::capture_check::CaptureCheck;
 use crate::collective::{self, Calls, Outcome};
-use crate::handle::{DROPPED, Handle};
 use crate::init::Init;
 use crate::library::Library;
 use crate::meeting::Meeting;
-use crate::p2p::{Rendezvous, Shortcut, Vendor};
-use crate::patience;
+use crate::p2p::{P2pFastPath, Rendezvous, Vendor};
+use crate::polling;
 use crate::premul::{self, Factor};
-use crate::queue::NOTHING_RUNS;
+use crate::queue::CAPTURE_DOES_NOT_RUN;
 use crate::registration::Registration;
 use crate::runtime::{Runtime, Teardown};
+use crate::shared_comm::{DROPPED, SharedComm};
 use crate::table::CommSplit;
 
 /// `NCCL_SPLIT_NOCOLOR`
@@ -34,13 +34,13 @@ const NO_COLOR: c_int = -1;
 pub struct Communicator {
     library: &'static Library,
     runtime: Arc<Runtime>,
-    handle: Arc<Handle>,
+    handle: Arc<SharedComm>,
     rank: Rank,
     size: usize,
     capabilities: Capabilities,
     deadline: Duration,
     meeting: Meeting,
-    roll: Attendance,
+    attendance: Attendance,
     /// Groups launched so far.
     launches: u64,
     /// The last operation launched.
@@ -51,7 +51,7 @@ pub struct Communicator {
     scratch: Arc<Storage>,
     registrations: Vec<Registration>,
     /// A way around the library, if the backend has one.
-    shortcut: Option<Shortcut>,
+    fast_path: Option<P2pFastPath>,
 }
 
 /// An operation, for reports.
@@ -65,19 +65,19 @@ struct Launched {
 impl Communicator {
     /// This rank of a communicator that is made.
     pub(crate) fn new(
-        (library, runtime, handle): (&'static Library, Arc<Runtime>, Arc<Handle>),
+        (library, runtime, handle): (&'static Library, Arc<Runtime>, Arc<SharedComm>),
         (rank, size): (usize, usize),
         deadline: Duration,
         meeting: Meeting,
-        roll: Attendance,
+        attendance: Attendance,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
-        handle.join(meeting.name())?;
+        handle.register_sibling(meeting.name())?;
         if let Some(blocking) = handle.blocking() {
-            blocking.tell_by(roll.voice());
+            blocking.set_voice(attendance.voice());
         }
         let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
-        let (launches, last, broken, registrations, shortcut) = (0, None, None, Vec::new(), None);
+        let (launches, last, broken, registrations, fast_path) = (0, None, None, Vec::new(), None);
         Ok(Self {
             library,
             runtime,
@@ -87,31 +87,31 @@ impl Communicator {
             capabilities,
             deadline,
             meeting,
-            roll,
+            attendance,
             launches,
             last,
             broken,
             scratch,
             registrations,
-            shortcut,
+            fast_path,
         })
     }
 
     /// Finds out, with all other ranks, what goes without the library.
-    pub(crate) fn find_shortcut(&mut self, vendor: Vendor, deadline: Duration) -> Result<()> {
-        let (store, name) = self.meeting.place("p2p");
+    pub(crate) fn find_fast_path(&mut self, vendor: Vendor, deadline: Duration) -> Result<()> {
+        let (store, name) = self.meeting.store_and_key("p2p");
         let rendezvous = Rendezvous::new(store, name, (self.rank.index(), self.size), deadline);
-        let shortcut = Shortcut::meet(vendor, &self.runtime, rendezvous, self.deadline)?;
-        if let Some(aborter) = shortcut.aborter() {
-            self.handle.tell(&aborter);
+        let fast_path = P2pFastPath::meet(vendor, &self.runtime, rendezvous, self.deadline)?;
+        if let Some(aborter) = fast_path.aborter() {
+            self.handle.forward_aborts_to(&aborter);
         }
-        self.shortcut = Some(shortcut);
+        self.fast_path = Some(fast_path);
         Ok(())
     }
 
     /// The way around the library, if the backend has one.
-    pub(crate) fn shortcut(&self) -> Option<&Shortcut> {
-        self.shortcut.as_ref()
+    pub(crate) fn fast_path(&self) -> Option<&P2pFastPath> {
+        self.fast_path.as_ref()
     }
 
     /// [`Extension::premul_sum`](crate::Extension::premul_sum)
@@ -131,8 +131,8 @@ impl Communicator {
         let storage = tensor.storage();
         if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
             let registered = self.handle.register(storage);
-            let registered = registered.map_err(|error| self.call_roll(error, || "register".into()));
-            let registered = registered.inspect_err(|error| self.break_off_if_late(error))?;
+            let registered = registered.map_err(|error| self.with_absent_ranks(error, || "register".into()));
+            let registered = registered.inspect_err(|error| self.mark_broken_if_late(error))?;
             self.registrations.extend(registered);
         }
         Ok(())
@@ -173,16 +173,16 @@ impl Communicator {
         let Some(last) = group.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
         self.capture_check().check(group, factor.is_some())?;
-        let checked = self.shortcut.as_ref().map_or(Ok(()), Shortcut::check);
-        checked.inspect_err(|error| _ = self.break_off(error))?;
+        let checked = self.fast_path.as_ref().map_or(Ok(()), P2pFastPath::check);
+        checked.inspect_err(|error| _ = self.mark_broken(error))?;
         self.count();
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
-        self.launch(group, factor).inspect_err(|error| _ = self.break_off(error))
+        self.launch(group, factor).inspect_err(|error| _ = self.mark_broken(error))
     }
 
     fn capture_check(&self) -> CaptureCheck<'_> {
         let (runtime, graphs) = (&*self.runtime, self.handle.graphs());
-        CaptureCheck { runtime, graphs, scratch: &self.scratch, shortcut: self.shortcut.as_ref() }
+        CaptureCheck { runtime, graphs, scratch: &self.scratch, fast_path: self.fast_path.as_ref() }
     }
 
     /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
@@ -194,7 +194,7 @@ impl Communicator {
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
             // Units depend on where this rank's tensors are, and what ranks choose must not.
-            if group.len() > 1 || factor.is_some() || !self.launch_aside(first)? {
+            if group.len() > 1 || factor.is_some() || !self.launch_on_fast_path(first)? {
                 self.launch_unit(unit, first, factor)?;
             }
             rest = later;
@@ -203,11 +203,11 @@ impl Communicator {
     }
 
     /// Launches an operation without the library, if it is one for that. All ranks come to the same answer.
-    fn launch_aside(&self, op: &Op) -> Result<bool> {
-        let Some(shortcut) = &self.shortcut else { return Ok(false) };
+    fn launch_on_fast_path(&self, op: &Op) -> Result<bool> {
+        let Some(fast_path) = &self.fast_path else { return Ok(false) };
         // User code may have made another device current.
-        self.runtime.enter()?;
-        match shortcut.launch(op)? {
+        self.runtime.make_current()?;
+        match fast_path.launch(op)? {
             true => self.finish(op).map(|()| true),
             false => Ok(false),
         }
@@ -217,7 +217,7 @@ impl Communicator {
     fn count(&mut self) {
         self.launches += 1;
         if let Some(blocking) = self.handle.blocking() {
-            blocking.begin(self.number());
+            blocking.set_operation(self.number());
         }
     }
 
@@ -247,15 +247,15 @@ impl Communicator {
             }
             (calls.outcome, calls.redop)
         });
-        let (outcome, redop) = called.map_err(|error| self.call_roll(error, || first.signature(ranks)))?;
+        let (outcome, redop) = called.map_err(|error| self.with_absent_ranks(error, || first.signature(ranks)))?;
         self.library.check_launched(outcome.function, outcome.code)?;
         if outcome.code != crate::abi::Code::SUCCESS {
             self.settle(|| first.signature(ranks))?;
         }
         redop.map_or(Ok(()), |redop| premul::destroy(self.library, &self.handle, redop))?;
         for op in unit {
-            if let Some((to, from, bytes)) = collective::afterwards(op, me, ranks) {
-                self.runtime.enter()?;
+            if let Some((to, from, bytes)) = collective::copy_after(op, me, ranks) {
+                self.runtime.make_current()?;
                 // SAFETY: both lie in the operation's tensor, of so many bytes, whose memory stays until the stream got there.
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
@@ -278,7 +278,7 @@ impl Communicator {
             let bytes = collective::scratch(op);
             if bytes > 0 {
                 // User code may have made another device current.
-                self.runtime.enter()?;
+                self.runtime.make_current()?;
             }
             if bytes > self.scratch.byte_len() {
                 self.scratch = self.runtime.alloc(bytes)?;
@@ -307,10 +307,10 @@ impl Communicator {
     }
 
     /// Says of a call that took too long which operation it was of, and who has not come.
-    fn call_roll(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
+    fn with_absent_ranks(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
         match error {
             Error::Deadline { after, .. } => {
-                Error::Deadline { operation: operation(), after, state: self.roll.call(self.number()) }
+                Error::Deadline { operation: operation(), after, state: self.attendance.call(self.number()) }
             }
             error => error,
         }
@@ -318,17 +318,17 @@ impl Communicator {
 
     /// Waits until something holds, as long as the deadline says.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let waited = |waited| self.roll.go_on(self.number(), waited, self.deadline, &operation);
-        patience::wait(|| self.handle.check(), holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
+        let waited = |waited| self.attendance.go_on(self.number(), waited, self.deadline, &operation);
+        polling::wait(|| self.handle.check(), holds, waited).map_err(|error| match (error, self.runtime.stalled_on()) {
             (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
             (error, _) => error,
         })
     }
 
     /// What the library may still touch is given up first. Whether that is over.
-    fn break_off(&mut self, error: &Error) -> bool {
+    fn mark_broken(&mut self, error: &Error) -> bool {
         let cause: Arc<str> = error.to_string().into();
-        if let Some(aborter) = self.shortcut.as_ref().and_then(Shortcut::aborter) {
+        if let Some(aborter) = self.fast_path.as_ref().and_then(P2pFastPath::aborter) {
             aborter.abort(&cause);
         }
         self.handle.graphs().forbid(&cause);
@@ -337,37 +337,37 @@ impl Communicator {
     }
 
     /// The communicator has ended with a call that took too long.
-    fn break_off_if_late(&mut self, error: &Error) {
+    fn mark_broken_if_late(&mut self, error: &Error) {
         if matches!(error, Error::Deadline { .. }) {
-            self.break_off(error);
+            self.mark_broken(error);
         }
     }
 
-    fn split_off(&mut self, handle: &Arc<Handle>, color: c_int, key: i32) -> Result<Option<Self>> {
+    fn split_off(&mut self, handle: &Arc<SharedComm>, color: c_int, key: i32) -> Result<Option<Self>> {
         self.count();
-        let split = self.roll.split();
+        let split = self.attendance.split();
         let child = self.child(handle, (split, color, key));
         child.inspect_err(|error| {
             // Nothing of the parent's goes on then that could make a child yet.
-            if self.break_off(error) {
-                _ = handle.made();
+            if self.mark_broken(error) {
+                _ = handle.finish_creation();
                 handle.end_and_wait(Vec::new());
             }
         })
     }
 
-    fn child(&self, handle: &Arc<Handle>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
+    fn child(&self, handle: &Arc<SharedComm>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
         let seat = match self.library.table.comm_split {
             Some(comm_split) => self.split_by_library(comm_split, handle, color, key)?,
             None => self.split_by_store(handle, (split, color, key))?,
         };
         let Some((rank, size)) = seat else { return Ok(None) };
-        let roll = self.roll.child(color.cast_unsigned(), rank, size);
-        let meeting = self.meeting.child(roll.name().to_owned());
+        let attendance = self.attendance.child(color.cast_unsigned(), rank, size);
+        let meeting = self.meeting.child(attendance.name().to_owned());
         let parts = (self.library, self.runtime.clone(), handle.clone());
-        let mut child = Self::new(parts, (rank, size), self.deadline, meeting, roll)?;
-        if let Some(shortcut) = &self.shortcut {
-            child.find_shortcut(shortcut.vendor(), self.deadline)?;
+        let mut child = Self::new(parts, (rank, size), self.deadline, meeting, attendance)?;
+        if let Some(fast_path) = &self.fast_path {
+            child.find_fast_path(fast_path.vendor(), self.deadline)?;
         }
         Ok(Some(child))
     }
@@ -375,7 +375,7 @@ impl Communicator {
     /// This rank's place in a child whose ranks meet at the store, and how many ranks that has.
     fn split_by_store(
         &self,
-        child: &Handle,
+        child: &SharedComm,
         (split, color, key): (u64, c_int, c_int),
     ) -> Result<Option<(usize, usize)>> {
         let (library, runtime, deadline) = (self.library, &self.runtime, self.deadline);
@@ -383,7 +383,7 @@ impl Communicator {
         let Some((rank, size, id)) = self.meeting.split(library, place, (split, color, key), deadline)? else {
             return Ok(None);
         };
-        Init { library, runtime, handle: child, id, rank, size, deadline, patience: deadline }.run()?;
+        Init { library, runtime, handle: child, id, rank, size, deadline, operation_deadline: deadline }.run()?;
         Ok(Some((rank, size)))
     }
 
@@ -391,23 +391,23 @@ impl Communicator {
     fn split_by_library(
         &self,
         comm_split: CommSplit,
-        child: &Handle,
+        child: &SharedComm,
         color: c_int,
         key: c_int,
     ) -> Result<Option<(usize, usize)>> {
         let code = self.handle.call(|_, comm| {
             // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
-            child.make(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
+            child.create(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
         });
-        let code = code.map_err(|error| self.call_roll(error, || "split".into()))??;
+        let code = code.map_err(|error| self.with_absent_ranks(error, || "split".into()))??;
         self.library.check_launched("ncclCommSplit", code)?;
         self.settle(|| "split".into())?;
-        if !child.made()? {
+        if !child.finish_creation()? {
             return Ok(None);
         }
-        child.block_as(&self.handle);
+        child.inherit_blocking(&self.handle);
         self.wait(|| "split".into(), || child.is_settled())?;
-        child.seat().map(Some)
+        child.rank_and_size().map(Some)
     }
 }
 
@@ -442,10 +442,10 @@ impl disco_core::Communicator for Communicator {
 
     fn synchronize(&mut self) -> Result<()> {
         self.check_unbroken(|| "synchronize".into())?;
-        self.runtime.refuse_in_capture("synchronize", NOTHING_RUNS)?;
+        self.runtime.refuse_in_capture("synchronize", CAPTURE_DOES_NOT_RUN)?;
         let last = self.last;
         let operation = || last.map_or("synchronize".to_owned(), |last| last.to_string());
-        self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.break_off(error))
+        self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.mark_broken(error))
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
@@ -470,8 +470,8 @@ impl Drop for Communicator {
         };
         // Who has failed waits for nobody.
         let is_whole = self.broken.is_none() && self.handle.cause().is_none();
-        if let Some(shortcut) = self.shortcut.take().filter(|_| is_whole) {
-            shortcut.leave();
+        if let Some(fast_path) = self.fast_path.take().filter(|_| is_whole) {
+            fast_path.leave();
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct Config {
 }
 
 /// The version that has these fields and no others: 2.17.
-const VERSION: c_uint = 21700;
+const CONFIG_VERSION: c_uint = 21700;
 /// What nobody has said.
 const UNDEFINED: c_int = c_int::MIN;
 
@@ -34,7 +34,7 @@ impl Config {
         Self {
             size: size_of::<Self>(),
             magic: 0xcafe_beef,
-            version: VERSION,
+            version: CONFIG_VERSION,
             blocking: 0,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,

@@ -7,14 +7,14 @@ use disco_core::{Abort, Attendance, DeviceKind, Error, Rendezvous, Result, Seat}
 
 use crate::abi::UniqueId;
 use crate::communicator::Communicator;
-use crate::handle::Handle;
 use crate::init::Init;
 use crate::library::Library;
 use crate::meeting::Meeting;
 use crate::queue::Queue;
+use crate::shared_comm::SharedComm;
 
 /// The library's own variable, which overrules a communicator's configuration.
-const BLOCKING: &str = "NCCL_COMM_BLOCKING";
+const BLOCKING_VARIABLE: &str = "NCCL_COMM_BLOCKING";
 
 impl Library {
     /// Where the ranks of a new communicator will meet.
@@ -35,18 +35,19 @@ impl Library {
         let id = at.as_bytes().try_into().map(UniqueId);
         let id = id.map_err(|_| Error::protocol(format!("{}: that is no place to meet", self.backend())))?;
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
-        let handle = Handle::new(self, runtime.clone());
+        let handle = SharedComm::new(self, runtime.clone());
         seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
-        if !self.blocks()? && env::var_os(BLOCKING).is_some_and(|value| value == "1") {
+        if !self.blocks()? && env::var_os(BLOCKING_VARIABLE).is_some_and(|value| value == "1") {
             let why = "makes calls wait that Disco can't interrupt: unset it";
-            return Err(Error::invalid(format!("{}: {BLOCKING}=1 {why}", self.backend())));
+            return Err(Error::invalid(format!("{}: {BLOCKING_VARIABLE}=1 {why}", self.backend())));
         }
-        runtime.enter()?;
+        runtime.make_current()?;
         let meeting = Meeting::new(seat.link.store(), &id);
         meeting.check_devices(self, &runtime, (rank, size), deadline)?;
-        let patience = seat.deadline;
-        Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline, patience }.run()?;
-        let roll = Attendance::new(seat.link.store(), meeting.name().to_owned(), rank, size);
-        Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, roll)
+        let operation_deadline = seat.deadline;
+        Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline, operation_deadline }
+            .run()?;
+        let attendance = Attendance::new(seat.link.store(), meeting.name().to_owned(), rank, size);
+        Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, attendance)
     }
 }

@@ -5,7 +5,7 @@ use std::slice;
 use disco_core::{Communicator, Error, Op, Result, Tensor};
 
 use crate::communicator::Communicator as Ranked;
-use crate::p2p::Shortcut;
+use crate::p2p::P2pFastPath;
 
 // Calls make the device current on the thread that calls, and the library takes calls of any thread, one at a time.
 const _: fn() = || {
@@ -59,9 +59,9 @@ impl<'c> Extension<'c> {
     ///
     /// # Errors
     /// [`Error::Missing`]: its backend has none.
-    pub fn shortcut(self) -> Result<&'c Shortcut> {
+    pub fn p2p_fast_path(self) -> Result<&'c P2pFastPath> {
         let comm = self.comm.extension().and_then(|extension| extension.downcast_ref::<Ranked>());
-        comm.and_then(Ranked::shortcut)
+        comm.and_then(Ranked::fast_path)
             .ok_or_else(|| Error::missing("this backend has no peer-to-peer memory: cuda_p2p has"))
     }
 }

@@ -18,11 +18,11 @@ use crate::pool::Pool;
 use crate::reaper::{self, Job};
 
 /// Bytes that the driver's pool keeps for later allocations when a program synchronises a stream by the driver's functions.
-const KEPT: u64 = 1 << 30;
+const POOL_RELEASE_THRESHOLD_BYTES: u64 = 1 << 30;
 /// Size classes between two powers of two: a block is at most an eighth larger than the request.
-const CLASSES: usize = 8;
+const CLASSES_PER_DOUBLING: usize = 8;
 /// The smallest class.
-const LEAST: usize = 512;
+const MIN_BLOCK_BYTES: usize = 512;
 
 /// Memory of one device for one stream.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ impl Heap {
     pub(crate) fn new(driver: &dyn Driver) -> Self {
         let pool = driver.pools().and_then(|functions| {
             let place = (driver.device().ordinal, driver.stream());
-            Pool::new(functions, place, &driver.accessors(), KEPT).map_err(|error| error.to_string())
+            Pool::new(functions, place, &driver.accessors(), POOL_RELEASE_THRESHOLD_BYTES)
+                .map_err(|error| error.to_string())
         });
         let pool = pool.inspect_err(|why| {
             tracing::info!(device = %driver.device(), why, "device memory is not of the driver's pools: to free it may wait for peers");
@@ -114,7 +115,7 @@ impl Heap {
     pub(crate) fn give_back(&self, driver: &dyn Driver, span: Span) {
         self.in_use.fetch_sub(span.bytes, Relaxed);
         let Some(pool) = &self.pool else { return self.kept().push(span) };
-        driver.visit(&mut || {
+        driver.with_current(&mut || {
             // SAFETY: the pool allocated the span, no tensor owns it, and the pool's stream orders all its uses before this.
             if let Err(error) = unsafe { pool.free(span.data) } {
                 tracing::warn!(%error, bytes = span.bytes, "device memory is left behind");
@@ -164,7 +165,7 @@ impl Heap {
         let (pool, kept) = (self.pool.take(), std::mem::take(&mut *self.kept()));
         if let Some(pool) = pool {
             let mut pool = Some(pool);
-            driver.visit(&mut || drop(pool.take()));
+            driver.with_current(&mut || drop(pool.take()));
         }
         if kept.is_empty() {
             return;
@@ -173,7 +174,7 @@ impl Heap {
         let (what, stream) = (format!("{bytes} bytes of {}", driver.device()), Arc::as_ptr(driver).addr());
         let driver = driver.clone();
         let free = move || {
-            driver.visit(&mut || {
+            driver.with_current(&mut || {
                 for span in &kept {
                     // SAFETY: this driver allocated the span, no tensor owns it, and it is freed once.
                     if let Err(error) = unsafe { driver.free(span.data) } {
@@ -192,20 +193,20 @@ impl Heap {
 
 /// The size of the blocks from which an allocation of so many bytes is served.
 fn class(bytes: usize) -> usize {
-    let bytes = bytes.max(LEAST);
-    let step = (bytes.next_power_of_two() / 2 / CLASSES).max(LEAST);
+    let bytes = bytes.max(MIN_BLOCK_BYTES);
+    let step = (bytes.next_power_of_two() / 2 / CLASSES_PER_DOUBLING).max(MIN_BLOCK_BYTES);
     bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST, class};
+    use super::{MIN_BLOCK_BYTES, class};
 
     #[test]
     fn a_class_is_at_most_an_eighth_larger_than_what_was_asked_for() {
         for bytes in (1..20_000).chain([1 << 20, (1 << 20) + 1, (3 << 30) - 7, (8 << 20) + 512]) {
             let class = class(bytes);
-            assert!(class >= bytes && class - bytes < (bytes / 8).max(LEAST), "{bytes}: {class}");
+            assert!(class >= bytes && class - bytes < (bytes / 8).max(MIN_BLOCK_BYTES), "{bytes}: {class}");
             assert_eq!(super::class(class), class, "{bytes}");
         }
     }

@@ -54,17 +54,17 @@ pub struct Library {
 }
 
 /// The first version with sends and receives, which much is made of.
-const LEAST: Version = Version { major: 2, minor: 7, patch: 0 };
+const MIN_VERSION: Version = Version { major: 2, minor: 7, patch: 0 };
 /// Those with averages, and with elements that came later.
-const AVG: Version = Version { major: 2, minor: 10, patch: 0 };
-const BF16: Version = AVG;
-const F8: Version = Version { major: 2, minor: 24, patch: 0 };
+const AVG_VERSION: Version = Version { major: 2, minor: 10, patch: 0 };
+const BF16_VERSION: Version = AVG_VERSION;
+const F8_VERSION: Version = Version { major: 2, minor: 24, patch: 0 };
 /// The first that starts a thread for each launch on a communicator that does not block.
-const THREADS: Version = Version { major: 2, minor: 22, patch: 3 };
+const THREAD_PER_LAUNCH_VERSION: Version = Version { major: 2, minor: 22, patch: 3 };
 const BLOCKING_VARIABLE: &str = "DISCO_CCL_BLOCKING";
 /// The first that takes several ranks on one device, where its variable allows it.
-const SHARING: Version = Version { major: 2, minor: 30, patch: 3 };
-const SHARING_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+const SHARED_DEVICE_VERSION: Version = Version { major: 2, minor: 30, patch: 3 };
+const SHARED_DEVICE_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 impl Library {
     /// Finds the vendor's library. What it leaves running stays with the process.
@@ -93,8 +93,8 @@ impl Library {
         // SAFETY: the number is there.
         let code = get_version.map(|get_version| unsafe { get_version(&mut number) });
         let version = Version::from_number(number);
-        if code != Some(Code::SUCCESS) || version < LEAST {
-            return Err(format!("it is {} {version}; {LEAST} or later is needed", vendor.library));
+        if code != Some(Code::SUCCESS) || version < MIN_VERSION {
+            return Err(format!("it is {} {version}; {MIN_VERSION} or later is needed", vendor.library));
         }
         // SAFETY: these are the functions of the interface.
         let table = unsafe { Table::resolve(library) }?;
@@ -121,13 +121,13 @@ impl Library {
     /// What it can do: it moves all that has bytes, and reduces what it has a name for; 8-bit floats on devices that do.
     pub fn capabilities(&self, reduces_f8: bool) -> Capabilities {
         let since = |dtype: DType| match dtype {
-            DType::BF16 => BF16,
-            DType::F8E4M3 | DType::F8E5M2 => F8,
-            _ => LEAST,
+            DType::BF16 => BF16_VERSION,
+            DType::F8E4M3 | DType::F8E5M2 => F8_VERSION,
+            _ => MIN_VERSION,
         };
         let moves = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
         Reduction::ALL.into_iter().fold(moves, |caps, reduction| {
-            let is_there = reduction != Reduction::Avg || self.version >= AVG;
+            let is_there = reduction != Reduction::Avg || self.version >= AVG_VERSION;
             let reduces = |dtype: &DType| {
                 is_there
                     && (reduces_f8 || !matches!(dtype, DType::F8E4M3 | DType::F8E5M2))
@@ -145,15 +145,15 @@ impl Library {
     /// [`Error::Missing`] where the library is too old, or its own variable does not allow it.
     pub(crate) fn check_sharing(&self, found: &str) -> Result<()> {
         let (library, version) = (self.vendor.library, self.version);
-        let why = if version < SHARING {
+        let why = if version < SHARED_DEVICE_VERSION {
             format!(
-                "{library} {version} takes one rank a device: name {library} {SHARING} or later with {}, or give each \
+                "{library} {version} takes one rank a device: name {library} {SHARED_DEVICE_VERSION} or later with {}, or give each \
                  worker its own device with `--devices`",
                 self.vendor.variable
             )
-        } else if env::var_os(SHARING_VARIABLE).is_none_or(|value| value != "1") {
+        } else if env::var_os(SHARED_DEVICE_VARIABLE).is_none_or(|value| value != "1") {
             format!(
-                "{library} {version} takes several ranks a device only with {SHARING_VARIABLE}=1 in the environment of each \
+                "{library} {version} takes several ranks a device only with {SHARED_DEVICE_VARIABLE}=1 in the environment of each \
                  rank: set it, or give each worker its own device with `--devices`"
             )
         } else {
@@ -168,7 +168,7 @@ impl Library {
     /// The variable is neither 0 nor 1.
     pub(crate) fn blocks(&self) -> Result<bool> {
         let is_wanted = Variable::read(BLOCKING_VARIABLE).flag()?.unwrap_or(true);
-        Ok(is_wanted && self.version >= THREADS && self.table.comm_init_rank_config.is_some())
+        Ok(is_wanted && self.version >= THREAD_PER_LAUNCH_VERSION && self.table.comm_init_rank_config.is_some())
     }
 
     /// A new place for ranks to meet.

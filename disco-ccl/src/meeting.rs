@@ -47,7 +47,7 @@ impl Meeting {
     }
 
     /// Where the ranks can meet for something else.
-    pub(crate) fn place(&self, what: &str) -> (Arc<dyn Store>, String) {
+    pub(crate) fn store_and_key(&self, what: &str) -> (Arc<dyn Store>, String) {
         (self.store.clone(), format!("{}: {what}", self.name))
     }
 

@@ -39,7 +39,7 @@ impl Library {
         let (Some(mem_alloc), Some(_)) = (self.table.mem_alloc, self.table.mem_free) else {
             return runtime.alloc(bytes);
         };
-        runtime.enter()?;
+        runtime.make_current()?;
         runtime.refuse_in_capture("allocation", "allocate tensors before the capture")?;
         let mut pointer = ptr::null_mut();
         // SAFETY: the place is there.

@@ -5,19 +5,19 @@
 use std::sync::Arc;
 
 use crate::abi::Comm;
-use crate::pinned::Living;
+use crate::pinned::DeferFrees;
 use crate::siblings::{Sibling, Siblings};
 
 /// A communicator, or null before it is made and after it was taken out. Pinned memory stays until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Owned(pub(crate) Comm, Living, Option<Sibling>);
+pub(crate) struct OwnedComm(pub(crate) Comm, DeferFrees, Option<Sibling>);
 
 // SAFETY: the library takes a communicator from any thread, one at a time; it is behind a lock, or taken out from there.
-unsafe impl Send for Owned {}
+unsafe impl Send for OwnedComm {}
 
-impl Owned {
+impl OwnedComm {
     pub(crate) fn new(comm: Comm) -> Self {
-        Self(comm, Living::new(), None)
+        Self(comm, DeferFrees::new(), None)
     }
 
     /// The ranks of the communicator in this process, once it has any operations.

@@ -36,7 +36,7 @@ unsafe impl Sync for Block {}
 
 /// While one lives, pinned memory is not freed: kernels of this process may wait for their peers.
 #[derive(Debug)]
-pub(crate) struct Living(());
+pub(crate) struct DeferFrees(());
 
 impl Pinned {
     /// So many bytes, with anything in them. The device is current.
@@ -78,7 +78,7 @@ impl Drop for Pinned {
 impl Block {
     fn free(self) {
         let (driver, data) = (self.runtime.driver(), self.data);
-        driver.visit(&mut || {
+        driver.with_current(&mut || {
             // SAFETY: it was allocated there, no stream has it, and it is freed once.
             if let Err(error) = unsafe { driver.free_pinned(data) } {
                 tracing::warn!(%error, "pinned memory is left behind");
@@ -87,7 +87,7 @@ impl Block {
     }
 }
 
-impl Living {
+impl DeferFrees {
     /// One more.
     pub(crate) fn new() -> Self {
         parked().living += 1;
@@ -95,7 +95,7 @@ impl Living {
     }
 }
 
-impl Drop for Living {
+impl Drop for DeferFrees {
     /// The last one frees what was parked.
     fn drop(&mut self) {
         let mut parked = parked();

@@ -16,19 +16,19 @@ use crate::abi::Stream;
 #[derive(Clone, Copy, Debug)]
 pub struct PoolFunctions {
     /// `cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *)`
-    create: unsafe extern "C" fn(*mut Handle, *const Props) -> c_int,
+    create: unsafe extern "C" fn(*mut PoolHandle, *const Props) -> c_int,
     /// `cuMemPoolDestroy(CUmemoryPool)`
-    destroy: unsafe extern "C" fn(Handle) -> c_int,
+    destroy: unsafe extern "C" fn(PoolHandle) -> c_int,
     /// `cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
-    set_attribute: unsafe extern "C" fn(Handle, c_int, *const u64) -> c_int,
+    set_attribute: unsafe extern "C" fn(PoolHandle, c_int, *const u64) -> c_int,
     /// `cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
-    get_attribute: unsafe extern "C" fn(Handle, c_int, *mut u64) -> c_int,
+    get_attribute: unsafe extern "C" fn(PoolHandle, c_int, *mut u64) -> c_int,
     /// `cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t count)`
-    set_access: unsafe extern "C" fn(Handle, *const Access, usize) -> c_int,
+    set_access: unsafe extern "C" fn(PoolHandle, *const Access, usize) -> c_int,
     /// `cuMemPoolTrimTo(CUmemoryPool, size_t keep)`
-    trim_to: unsafe extern "C" fn(Handle, usize) -> c_int,
+    trim_to: unsafe extern "C" fn(PoolHandle, usize) -> c_int,
     /// `cuMemAllocFromPoolAsync(CUdeviceptr *, size_t bytes, CUmemoryPool, CUstream)`
-    alloc: unsafe extern "C" fn(*mut *mut u8, usize, Handle, Stream) -> c_int,
+    alloc: unsafe extern "C" fn(*mut *mut u8, usize, PoolHandle, Stream) -> c_int,
     /// `cuMemFreeAsync(CUdeviceptr, CUstream)`
     free: unsafe extern "C" fn(*mut u8, Stream) -> c_int,
     /// As the library names them, in this order.
@@ -38,7 +38,7 @@ pub struct PoolFunctions {
 }
 
 /// `CUmemoryPool`, `hipMemPool_t`
-type Handle = *mut c_void;
+type PoolHandle = *mut c_void;
 
 /// `CUmemPoolProps`, `hipMemPoolProps`
 #[repr(C)]
@@ -81,7 +81,7 @@ const OUT_OF_MEMORY: c_int = 2;
 /// A pool of one device, whose memory is allocated and freed in the order of one stream. Its calls are made with the device current.
 pub(crate) struct Pool {
     functions: PoolFunctions,
-    handle: Handle,
+    handle: PoolHandle,
     stream: Stream,
 }
 

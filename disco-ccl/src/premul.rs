@@ -9,11 +9,11 @@ use half::{bf16, f16};
 
 use crate::abi::{Code, DataType, RedOp};
 use crate::collective::Calls;
-use crate::handle::Handle;
 use crate::library::Library;
+use crate::shared_comm::SharedComm;
 
 /// `ncclScalarHostImmediate`: the factor is read from the host, before the call returns.
-const HOST: c_int = 1;
+const HOST_IMMEDIATE: c_int = 1;
 
 /// A factor as an element.
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ impl Calls<'_> {
         };
         let mut redop = RedOp::MAX;
         // SAFETY: the communicator is there, and so are the place and the factor, which is an element of this type.
-        let code = unsafe { create(&mut redop, factor.bytes.as_ptr().cast(), factor.dtype, HOST, self.comm) };
+        let code = unsafe { create(&mut redop, factor.bytes.as_ptr().cast(), factor.dtype, HOST_IMMEDIATE, self.comm) };
         self.outcome.add("ncclRedOpCreatePreMulSum", code);
         if code != Code::SUCCESS {
             return;
@@ -71,7 +71,7 @@ impl Calls<'_> {
 ///
 /// # Errors
 /// [`Error::Aborted`], the library's.
-pub(crate) fn destroy(library: &Library, handle: &Handle, redop: RedOp) -> Result<()> {
+pub(crate) fn destroy(library: &Library, handle: &SharedComm, redop: RedOp) -> Result<()> {
     let Some(destroy) = library.table.red_op_destroy else { return Ok(()) };
     // SAFETY: it was made by this communicator; what was launched with it keeps what it needs.
     let code = handle.call(|_, comm| unsafe { destroy(redop, comm) })?;

@@ -14,34 +14,40 @@ use disco_core::device_api::Event;
 use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Error, Result, Tensor};
 
-use crate::driver::Mark;
+use crate::driver::EventHandle;
 use crate::runtime::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
 
 /// The reason why a capture refuses waits.
-pub(crate) const NOTHING_RUNS: &str = "captured work runs when its graph is launched: synchronize after that";
+pub(crate) const CAPTURE_DOES_NOT_RUN: &str = "captured work runs when its graph is launched: synchronize after that";
 /// How long a queue that is dropped waits for copies to the host.
-const LIMIT: Duration = Duration::from_secs(5);
+const DROP_COPIES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Looks before pauses begin, and between later ones.
-const SPINS: u32 = 2000;
-const PAUSE: Duration = Duration::from_micros(50);
+const POLLS_BEFORE_SLEEP: u32 = 2000;
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// One worker's stream on one device.
 pub struct Queue {
     runtime: Arc<Runtime>,
     recorded: u64,
     /// Marks that were not seen passed.
-    open: VecDeque<(Event, Mark)>,
+    recorded_events: VecDeque<(Event, EventHandle)>,
     /// Marks to be set again.
-    spare: Vec<Mark>,
+    free_events: Vec<EventHandle>,
     staging: Staging,
 }
 
 impl Queue {
     /// Of a runtime's stream.
     pub fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime, recorded: 0, open: VecDeque::new(), spare: Vec::new(), staging: Staging::default() }
+        Self {
+            runtime,
+            recorded: 0,
+            recorded_events: VecDeque::new(),
+            free_events: Vec::new(),
+            staging: Staging::default(),
+        }
     }
 
     /// The one behind a worker's queue on a kind of device.
@@ -73,7 +79,7 @@ impl Queue {
     /// Refuses tensors that are not as large, and where they should be: on the host, or on this device, which is current from now on.
     fn check_copy(&self, operation: &str, dst: &Tensor, src: &Tensor, host: [bool; 2]) -> Result<()> {
         // User code may have made another device current.
-        self.runtime.enter()?;
+        self.runtime.make_current()?;
         if host.contains(&true) {
             let why = "a graph can't copy host tensors: copy before the capture or after a launch";
             self.runtime.refuse_in_capture(operation, why)?;
@@ -95,15 +101,15 @@ impl Queue {
     }
 
     fn wait(&self, deadline: Duration) -> Result<()> {
-        let (start, mut looks) = (Instant::now(), 0);
+        let (start, mut polls) = (Instant::now(), 0);
         while !self.runtime.is_idle()? {
-            looks += 1;
+            polls += 1;
             if start.elapsed() > deadline {
-                let state = self.runtime.stuck();
+                let state = self.runtime.stalled_on();
                 let state = state.unwrap_or_else(|| format!("work on {} is not done", self.runtime.device()));
                 return Err(Error::Deadline { operation: "synchronize".into(), after: deadline, state });
             }
-            if looks > SPINS { thread::sleep(PAUSE) } else { thread::yield_now() }
+            if polls > POLLS_BEFORE_SLEEP { thread::sleep(POLL_INTERVAL) } else { thread::yield_now() }
         }
         self.runtime.check()
     }
@@ -115,7 +121,7 @@ impl disco_core::Queue for Queue {
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>> {
-        self.runtime.enter()?;
+        self.runtime.make_current()?;
         let storage = self.runtime.alloc(bytes)?;
         self.runtime.clear(&storage).map(|()| storage)
     }
@@ -147,19 +153,19 @@ impl disco_core::Queue for Queue {
     }
 
     fn record(&mut self) -> Result<Event> {
-        self.runtime.enter()?;
+        self.runtime.make_current()?;
         self.runtime.refuse_in_capture("record", "the host can't query an event of a graph")?;
-        let mark = match self.spare.pop() {
-            Some(mark) => mark,
-            None => self.runtime.driver().mark()?,
+        let handle = match self.free_events.pop() {
+            Some(handle) => handle,
+            None => self.runtime.driver().create_event()?,
         };
         // SAFETY: it is there.
-        if let Err(error) = unsafe { self.runtime.driver().record(mark) } {
-            self.spare.push(mark);
+        if let Err(error) = unsafe { self.runtime.driver().record_event(handle) } {
+            self.free_events.push(handle);
             return Err(error);
         }
         self.recorded += 1;
-        self.open.push_back((Event(self.recorded), mark));
+        self.recorded_events.push_back((Event(self.recorded), handle));
         Ok(Event(self.recorded))
     }
 
@@ -168,22 +174,22 @@ impl disco_core::Queue for Queue {
             "poll",
             "the driver ends a capture whose thread queries an event: poll after the capture",
         )?;
-        let at = self.open.iter().position(|(open, _)| *open == event);
+        let at = self.recorded_events.iter().position(|(open, _)| *open == event);
         let at = at.ok_or_else(|| Error::state(format!("{event:?} was not recorded on this queue")))?;
-        // SAFETY: the mark is there.
-        let passed = unsafe { self.runtime.driver().has_passed(self.open[at].1) };
+        // SAFETY: the handle is there.
+        let passed = unsafe { self.runtime.driver().is_event_complete(self.recorded_events[at].1) };
         if !matches!(passed, Ok(false)) {
-            self.spare.extend(self.open.remove(at).map(|(_, mark)| mark));
+            self.free_events.extend(self.recorded_events.remove(at).map(|(_, handle)| handle));
             self.runtime.check()?;
         }
         passed
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
-        self.runtime.refuse_in_capture("synchronize", NOTHING_RUNS)?;
+        self.runtime.refuse_in_capture("synchronize", CAPTURE_DOES_NOT_RUN)?;
         self.wait(deadline)?;
-        self.runtime.enter()?;
-        self.staging.arrive()
+        self.runtime.make_current()?;
+        self.staging.finish_copies()
     }
 
     fn raw(&self) -> *mut c_void {
@@ -193,13 +199,13 @@ impl disco_core::Queue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if self.staging.is_lent() && self.wait(LIMIT).is_err() {
+        if self.staging.is_in_use() && self.wait(DROP_COPIES_TIMEOUT).is_err() {
             tracing::warn!(device = %self.runtime.device(), "copies are not done; their memory is kept for ever");
             self.staging.forget();
         }
-        for mark in self.open.drain(..).map(|(_, mark)| mark).chain(self.spare.drain(..)) {
+        for handle in self.recorded_events.drain(..).map(|(_, handle)| handle).chain(self.free_events.drain(..)) {
             // SAFETY: it was made here, and is destroyed once.
-            unsafe { self.runtime.driver().destroy(mark) };
+            unsafe { self.runtime.driver().destroy_event(handle) };
         }
     }
 }

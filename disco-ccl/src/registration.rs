@@ -9,7 +9,7 @@ use std::sync::Arc;
 use disco_core::tensor::Storage;
 
 use crate::library::Library;
-use crate::owned::Owned;
+use crate::owned::OwnedComm;
 
 /// Memory that was registered, which stays until its communicator ends.
 pub(crate) struct Registration {
@@ -31,7 +31,7 @@ impl Registration {
     }
 
     /// Takes it back, before its communicator is destroyed.
-    pub(crate) fn end(&self, library: &Library, comm: &Owned) {
+    pub(crate) fn end(&self, library: &Library, comm: &OwnedComm) {
         let Some(deregister) = library.table.comm_deregister else { return };
         // SAFETY: this is the only owner of the communicator, which made this registration.
         let code = unsafe { deregister(comm.0, self.token) };

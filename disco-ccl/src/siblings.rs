@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::sync;
 
-use crate::driver::Mark;
+use crate::driver::EventHandle;
 use crate::runtime::Runtime;
 
 /// Keyed by the communicator's name.
@@ -23,7 +23,7 @@ static COMMUNICATORS: Mutex<BTreeMap<String, Weak<Siblings>>> = Mutex::new(BTree
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The ranks of one communicator in this process.
-pub(crate) struct Siblings(Mutex<Vec<State>>);
+pub(crate) struct Siblings(Mutex<Vec<RankTeardown>>);
 
 /// One rank's entry. Dropped when the library has released the rank's communicator.
 pub(crate) struct Sibling {
@@ -31,7 +31,7 @@ pub(crate) struct Sibling {
     index: usize,
 }
 
-struct State {
+struct RankTeardown {
     runtime: Arc<Runtime>,
     end: End,
 }
@@ -41,9 +41,9 @@ enum End {
     /// The library has its communicator.
     Open,
     /// The library has released it, and the stream can't be marked while it is captured.
-    Unmarked,
-    /// The library has released it, and the mark follows its last kernel.
-    Marked(Mark),
+    Unrecorded,
+    /// The library has released it, and the event follows its last kernel.
+    Recorded(EventHandle),
     /// The stream has passed that.
     Over,
 }
@@ -58,7 +58,7 @@ impl Sibling {
         communicators.insert(name.to_owned(), Arc::downgrade(&all));
         drop(communicators);
         let mut states = all.lock();
-        states.push(State { runtime: runtime.clone(), end: End::Open });
+        states.push(RankTeardown { runtime: runtime.clone(), end: End::Open });
         let index = states.len() - 1;
         drop(states);
         Self { all, index }
@@ -93,10 +93,10 @@ impl Siblings {
     }
 
     fn are_over(&self) -> bool {
-        self.lock().iter_mut().all(|State { runtime, end }| end.is_over(runtime))
+        self.lock().iter_mut().all(|RankTeardown { runtime, end }| end.is_over(runtime))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<State>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<RankTeardown>> {
         sync::lock(&self.0)
     }
 }
@@ -105,14 +105,14 @@ impl End {
     /// A stream that can't be marked counts as over.
     fn of(runtime: &Runtime) -> Self {
         if runtime.is_capturing().unwrap_or(false) {
-            return Self::Unmarked;
+            return Self::Unrecorded;
         }
         let (driver, mut end) = (runtime.driver(), Self::Over);
-        driver.visit(&mut || {
-            let Ok(mark) = driver.mark() else { return };
-            end = Self::Marked(mark);
+        driver.with_current(&mut || {
+            let Ok(event) = driver.create_event() else { return };
+            end = Self::Recorded(event);
             // SAFETY: it was made just now, and is destroyed when it is over.
-            if let Err(error) = unsafe { driver.record(mark) } {
+            if let Err(error) = unsafe { driver.record_event(event) } {
                 tracing::debug!(%error, "a stream can't be marked at the end of a communicator");
             }
         });
@@ -120,16 +120,16 @@ impl End {
     }
 
     fn is_over(&mut self, runtime: &Runtime) -> bool {
-        if let Self::Unmarked = *self {
+        if let Self::Unrecorded = *self {
             *self = Self::of(runtime);
         }
-        if let Self::Marked(mark) = *self {
+        if let Self::Recorded(event) = *self {
             let driver = runtime.driver();
-            driver.visit(&mut || {
-                // SAFETY: the mark is there. One that has failed is as good as passed.
-                if unsafe { driver.has_passed(mark) }.unwrap_or(true) {
+            driver.with_current(&mut || {
+                // SAFETY: the event is there. One that has failed is as good as passed.
+                if unsafe { driver.is_event_complete(event) }.unwrap_or(true) {
                     // SAFETY: it was made by this driver, and nobody has it any more.
-                    unsafe { driver.destroy(mark) };
+                    unsafe { driver.destroy_event(event) };
                     *self = Self::Over;
                 }
             });
@@ -140,10 +140,10 @@ impl End {
 
 impl Drop for Siblings {
     fn drop(&mut self) {
-        for State { runtime, end } in self.lock().iter() {
-            let (End::Marked(mark), driver) = (end, runtime.driver()) else { continue };
+        for RankTeardown { runtime, end } in self.lock().iter() {
+            let (End::Recorded(event), driver) = (end, runtime.driver()) else { continue };
             // SAFETY: it was made by this driver, and nobody has it any more.
-            driver.visit(&mut || unsafe { driver.destroy(*mark) });
+            driver.with_current(&mut || unsafe { driver.destroy_event(*event) });
         }
     }
 }

@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 use disco_core::{Result, Tensor};
 
-use crate::driver::{Mark, Way};
+use crate::driver::{CopyKind, EventHandle};
 use crate::pinned::Pinned;
 use crate::runtime::Runtime;
 
 /// Bytes of a chunk.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks that are used in turn.
-const CHUNKS: usize = 4;
+const CHUNK_COUNT: usize = 4;
 /// The smallest rest of a chunk that a part of a larger copy goes to.
-const REST: usize = CHUNK / 4;
+const MIN_REST_BYTES: usize = CHUNK_BYTES / 4;
 /// Where pieces start in a chunk.
 const ALIGNMENT: usize = 256;
 /// How long the stream may not move before the host takes another chunk.
@@ -46,9 +46,9 @@ struct Chunk {
     pinned: Pinned,
     taken: usize,
     /// Recorded behind the chunk's last copy when the next chunk comes into use.
-    mark: Mark,
-    /// Pieces for host tensors, delivered once the stream has passed the mark or is done.
-    coming: Vec<Piece>,
+    event: EventHandle,
+    /// Pieces for host tensors, delivered once the stream has passed the event or is done.
+    pending_pieces: Vec<Piece>,
 }
 
 /// A part of a host tensor.
@@ -75,11 +75,11 @@ impl Staging {
             // SAFETY: the chunk has so many bytes there, and no other copy uses them.
             unsafe { pinned.copy_from_nonoverlapping(part.as_ptr(), bytes) };
             // SAFETY: the caller's word for `to`; the chunk stays until the stream has got there.
-            unsafe { runtime.driver().copy(to.wrapping_add(offset), pinned, bytes, Way::ToDevice) }
+            unsafe { runtime.driver().copy(to.wrapping_add(offset), pinned, bytes, CopyKind::ToDevice) }
         })
     }
 
-    /// Device to host: complete after [`Staging::arrive`]. The context is current.
+    /// Device to host: complete after [`Staging::finish_copies`]. The context is current.
     ///
     /// # Errors
     /// The driver's own.
@@ -89,9 +89,9 @@ impl Staging {
     pub(crate) unsafe fn copy_out(&mut self, runtime: &Arc<Runtime>, to: &Tensor, from: *const u8) -> Result<()> {
         self.pieces(runtime, to.byte_len(), |chunk, (offset, at, bytes)| {
             let pinned = chunk.pinned.data().wrapping_add(at);
-            chunk.coming.push(Piece { tensor: to.clone(), offset, at, bytes });
+            chunk.pending_pieces.push(Piece { tensor: to.clone(), offset, at, bytes });
             // SAFETY: the caller's word for `from`; the chunk stays until the stream has got there.
-            unsafe { runtime.driver().copy(pinned, from.wrapping_add(offset), bytes, Way::ToHost) }
+            unsafe { runtime.driver().copy(pinned, from.wrapping_add(offset), bytes, CopyKind::ToHost) }
         })
     }
 
@@ -99,20 +99,20 @@ impl Staging {
     ///
     /// # Errors
     /// [`Error::Busy`](disco_core::Error::Busy) if somebody views one; the others get theirs.
-    pub(crate) fn arrive(&mut self) -> Result<()> {
+    pub(crate) fn finish_copies(&mut self) -> Result<()> {
         let mut outcome = Ok(());
         for chunk in &mut self.chunks {
             outcome = outcome.and(chunk.deliver());
-            chunk.coming.clear();
+            chunk.pending_pieces.clear();
             chunk.taken = 0;
         }
-        self.chunks.truncate(CHUNKS);
+        self.chunks.truncate(CHUNK_COUNT);
         self.is_stalled = false;
         outcome
     }
 
     /// Whether a stream may have some of it.
-    pub(crate) fn is_lent(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         self.chunks.iter().any(|chunk| chunk.taken > 0)
     }
 
@@ -126,31 +126,31 @@ impl Staging {
         &mut self,
         runtime: &Arc<Runtime>,
         all: usize,
-        mut each: impl FnMut(&mut Chunk, (usize, usize, usize)) -> Result<()>,
+        mut copy_piece: impl FnMut(&mut Chunk, (usize, usize, usize)) -> Result<()>,
     ) -> Result<()> {
         let mut done = 0;
         while done < all {
             let left = all - done;
-            let room = |chunk: &Chunk| CHUNK - chunk.taken;
-            if self.chunks.back().is_none_or(|chunk| room(chunk) < left.min(REST)) {
-                self.turn(runtime)?;
+            let room = |chunk: &Chunk| CHUNK_BYTES - chunk.taken;
+            if self.chunks.back().is_none_or(|chunk| room(chunk) < left.min(MIN_REST_BYTES)) {
+                self.next_chunk(runtime)?;
             }
             let Some(chunk) = self.chunks.back_mut() else { continue };
             let (at, bytes) = (chunk.taken, left.min(room(chunk)));
             chunk.taken = (at + bytes).next_multiple_of(ALIGNMENT);
-            each(chunk, (done, at, bytes))?;
+            copy_piece(chunk, (done, at, bytes))?;
             done += bytes;
         }
         Ok(())
     }
 
     /// Another chunk is in use from now on: the one that was used longest ago, if the stream has passed it.
-    fn turn(&mut self, runtime: &Arc<Runtime>) -> Result<()> {
+    fn next_chunk(&mut self, runtime: &Arc<Runtime>) -> Result<()> {
         if let Some(last) = self.chunks.back() {
-            // SAFETY: the mark is there for as long as the chunk.
-            unsafe { runtime.driver().record(last.mark) }?;
+            // SAFETY: the event is there for as long as the chunk.
+            unsafe { runtime.driver().record_event(last.event) }?;
         }
-        if self.chunks.len() >= CHUNKS && self.is_first_free(runtime)? {
+        if self.chunks.len() >= CHUNK_COUNT && self.is_first_free(runtime)? {
             self.chunks.rotate_left(1);
         } else {
             self.chunks.push_back(Chunk::new(runtime)?);
@@ -163,8 +163,8 @@ impl Staging {
     fn is_first_free(&mut self, runtime: &Runtime) -> Result<bool> {
         let Some(first) = self.chunks.front_mut() else { return Ok(false) };
         let start = Instant::now();
-        // SAFETY: the mark is there for as long as the chunk, and was recorded when the next one came in use.
-        while first.taken > 0 && !unsafe { runtime.driver().has_passed(first.mark) }? {
+        // SAFETY: the event is there for as long as the chunk, and was recorded when the next one came in use.
+        while first.taken > 0 && !unsafe { runtime.driver().is_event_complete(first.event) }? {
             if self.is_stalled || start.elapsed() > STALL_LIMIT {
                 self.is_stalled = true;
                 return Ok(false);
@@ -183,9 +183,9 @@ impl Staging {
 
 impl Chunk {
     fn new(runtime: &Arc<Runtime>) -> Result<Self> {
-        let pinned = Pinned::new(runtime, CHUNK)?;
-        let (runtime, mark) = (runtime.clone(), runtime.driver().mark()?);
-        Ok(Self { runtime, pinned, taken: 0, mark, coming: Vec::new() })
+        let pinned = Pinned::new(runtime, CHUNK_BYTES)?;
+        let (runtime, event) = (runtime.clone(), runtime.driver().create_event()?);
+        Ok(Self { runtime, pinned, taken: 0, event, pending_pieces: Vec::new() })
     }
 
     /// The stream has passed all copies: host tensors get their pieces.
@@ -194,7 +194,7 @@ impl Chunk {
     /// [`Error::Busy`](disco_core::Error::Busy) if somebody views one, whose pieces stay; the others get theirs.
     fn deliver(&mut self) -> Result<()> {
         let (mut outcome, data) = (Ok(()), self.pinned.data());
-        self.coming.retain(|piece| {
+        self.pending_pieces.retain(|piece| {
             let copied = piece.tensor.bytes_mut().map(|mut to| {
                 // SAFETY: the chunk has so many bytes there, which the stream has written.
                 let from = unsafe { slice::from_raw_parts(data.wrapping_add(piece.at), piece.bytes) };
@@ -213,6 +213,6 @@ impl Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         // SAFETY: it was made for this chunk, and is destroyed once.
-        unsafe { self.runtime.driver().destroy(self.mark) };
+        unsafe { self.runtime.driver().destroy_event(self.event) };
     }
 }

@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 use crate::abi::{Code, Comm};
 use crate::library::Library;
-use crate::owned::Owned;
+use crate::owned::OwnedComm;
 use crate::registration::Registration;
 use crate::runtime::{Hold, Runtime, Teardown};
 use crate::siblings::Siblings;
 
 /// How long memory may be waited for, by nobody.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it looks.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A communicator to abort, with the memory that its kernels may still touch.
 pub(crate) struct Aborted {
-    comm: Owned,
-    memory: Held,
+    comm: OwnedComm,
+    memory: RetainedMemory,
 }
 
 /// Memory that is retained until no kernel of the communicator touches memory any more.
-struct Held {
+struct RetainedMemory {
     kept: Vec<Registration>,
     siblings: Option<Arc<Siblings>>,
     _hold: Hold,
@@ -60,7 +60,7 @@ impl Teardown {
             comm_abort(library, comm);
             memory
         };
-        Self::spawn_with("ncclCommAbort", runtime, abort, Held::end)
+        Self::spawn_with("ncclCommAbort", runtime, abort, RetainedMemory::end)
     }
 
     /// Aborts a communicator while its rank is in a call: the first phase begins at once, the second when the rank has sent `given`.
@@ -87,20 +87,20 @@ impl Teardown {
         })
     }
 
-    /// Leaves in good order: when all is done, or with an abort where that takes longer than `patience`.
+    /// Leaves in good order: when all is done, or with an abort where that takes longer than `timeout`.
     pub(crate) fn leave(
         library: &'static Library,
         runtime: &Arc<Runtime>,
-        comm: Owned,
+        comm: OwnedComm,
         registrations: Vec<Registration>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
         let own = runtime.clone();
         Self::spawn("ncclCommDestroy", runtime, move || {
-            let finalized = finalize(library, &own, &comm, &registrations, patience);
+            let finalized = finalize(library, &own, &comm, &registrations, timeout);
             if finalized != Finalized::InOrder {
                 let why = "a communicator was dropped with work that has failed or does not end: it is aborted";
-                tracing::warn!(?patience, why);
+                tracing::warn!(?timeout, why);
             }
             match finalized {
                 Finalized::InOrder => comm_destroy(library, comm),
@@ -113,20 +113,20 @@ impl Teardown {
 
 impl Aborted {
     /// `hold` was taken before the communicator's graphs gave memory back.
-    pub(crate) fn new(comm: Owned, kept: Vec<Registration>, hold: Hold) -> Self {
-        Self { comm, memory: Held { kept, siblings: None, _hold: hold } }
+    pub(crate) fn new(comm: OwnedComm, kept: Vec<Registration>, hold: Hold) -> Self {
+        Self { comm, memory: RetainedMemory { kept, siblings: None, _hold: hold } }
     }
 }
 
-impl Held {
-    fn of(self, comm: &Owned) -> Self {
+impl RetainedMemory {
+    fn of(self, comm: &OwnedComm) -> Self {
         Self { siblings: comm.siblings(), ..self }
     }
 
     /// Waits until no kernel of the communicator touches memory any more, and releases the memory.
     fn end(self) {
-        if !self.siblings.is_none_or(|siblings| siblings.wait(PATIENCE)) {
-            tracing::warn!(after = ?PATIENCE, "an aborted operation has not ended on all ranks: registered memory is left behind");
+        if !self.siblings.is_none_or(|siblings| siblings.wait(TEARDOWN_TIMEOUT)) {
+            tracing::warn!(after = ?TEARDOWN_TIMEOUT, "an aborted operation has not ended on all ranks: registered memory is left behind");
             std::mem::forget(self.kept);
         }
     }
@@ -156,15 +156,15 @@ impl TwoPhaseAbort {
 fn finalize(
     library: &'static Library,
     runtime: &Arc<Runtime>,
-    comm: &Owned,
+    comm: &OwnedComm,
     registrations: &[Registration],
-    patience: Duration,
+    timeout: Duration,
 ) -> Finalized {
     let start = Instant::now();
     let until = |is_done: &dyn Fn() -> Option<bool>| {
         loop {
             match is_done() {
-                Some(false) if start.elapsed() < patience => thread::sleep(LOOK),
+                Some(false) if start.elapsed() < timeout => thread::sleep(POLL_INTERVAL),
                 found => return found == Some(true),
             }
         }
@@ -192,7 +192,7 @@ fn finalize(
         _ = done.send(unsafe { comm_finalize(pointer.0) });
     };
     drop(Teardown::spawn("ncclCommFinalize", runtime, call));
-    match end.recv_timeout(patience.saturating_sub(start.elapsed())) {
+    match end.recv_timeout(timeout.saturating_sub(start.elapsed())) {
         Ok(Code::SUCCESS | Code::IN_PROGRESS) if until(&settled) => Finalized::InOrder,
         Err(RecvTimeoutError::Timeout) => {
             let abort = TwoPhaseAbort::begin(library, &Pointer(comm.0));
@@ -204,13 +204,13 @@ fn finalize(
     }
 }
 
-fn comm_destroy(library: &Library, comm: Owned) {
+fn comm_destroy(library: &Library, comm: OwnedComm) {
     // SAFETY: nobody else has the communicator, and nothing is under way.
     let code = unsafe { (library.table.comm_destroy)(comm.0) };
     library.report("ncclCommDestroy", code);
 }
 
-fn comm_abort(library: &Library, comm: Owned) {
+fn comm_abort(library: &Library, comm: OwnedComm) {
     // SAFETY: nobody else has the communicator.
     let code = unsafe { (library.table.comm_abort)(comm.0) };
     library.report("ncclCommAbort", code);

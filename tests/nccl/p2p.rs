@@ -14,7 +14,7 @@ const LEN: usize = 1000;
 
 /// The memory that this worker's ranks share.
 fn workspace(ctx: &mut WorkerContext) -> disco::Result<Workspace> {
-    nccl::extension(ctx.comm()?)?.shortcut()?.workspace().cloned()
+    nccl::extension(ctx.comm()?)?.p2p_fast_path()?.workspace().cloned()
 }
 
 fn rank(index: usize) -> Rank {
@@ -153,7 +153,7 @@ fn by_both_lanes(ctx: &mut WorkerContext) -> disco::Result<()> {
 }
 
 fn why_not(ctx: &mut WorkerContext) -> disco::Result<String> {
-    Ok(nccl::extension(ctx.comm()?)?.shortcut()?.why_not().unwrap_or("kernels are launched").to_owned())
+    Ok(nccl::extension(ctx.comm()?)?.p2p_fast_path()?.fallback_reason().unwrap_or("kernels are launched").to_owned())
 }
 
 /// Drops the communicators; one worker uses its buffer once more.
@@ -171,7 +171,7 @@ fn look_late(ctx: &mut WorkerContext, buffer: Tensor) -> disco::Result<()> {
 
 /// Each group has its own communicators, and so its own shared memory.
 fn in_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let shared = nccl::extension(ctx.group_comm()?)?.shortcut()?.workspace()?.clone();
+    let shared = nccl::extension(ctx.group_comm()?)?.p2p_fast_path()?.workspace()?.clone();
     assert_eq!((shared.size(), workspace(ctx)?.size()), (2, 4));
     let (own, other) = (ctx.worker().index() as f32, rank(1 - shared.rank().index()));
     let mine = full(ctx, own)?;

@@ -14,7 +14,7 @@ use crate::pool::PoolFunctions;
 
 /// The calls of a vendor's device library, on one device with one stream on it, both of which stay as long as this does.
 ///
-/// But for [`Driver::enter`] and [`Driver::visit`], they are made on a thread on which the device is current. None waits for the
+/// But for [`Driver::make_current`] and [`Driver::with_current`], they are made on a thread on which the device is current. None waits for the
 /// stream, but those that free.
 pub trait Driver: Any + Debug + Send + Sync {
     /// The device.
@@ -36,10 +36,10 @@ pub trait Driver: Any + Debug + Send + Sync {
     ///
     /// # Errors
     /// The library's own.
-    fn enter(&self) -> Result<()>;
+    fn make_current(&self) -> Result<()>;
 
     /// Does something with the device current, and makes current again what was.
-    fn visit(&self, work: &mut dyn FnMut());
+    fn with_current(&self, work: &mut dyn FnMut());
 
     /// The functions for [pools](PoolFunctions) of device memory, or why there are none.
     ///
@@ -102,7 +102,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     ///
     /// # Errors
     /// The library's own.
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<()>;
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<()>;
 
     /// Whether all work on the stream is done.
     ///
@@ -110,57 +110,57 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// The library's own, of work that failed.
     fn is_idle(&self) -> Result<bool>;
 
-    /// A new mark for the stream.
+    /// A new event for the stream.
     ///
     /// # Errors
     /// The library's own.
-    fn mark(&self) -> Result<Mark>;
+    fn create_event(&self) -> Result<EventHandle>;
 
-    /// Sets a mark here.
+    /// Sets a event here.
     ///
     /// # Safety
-    /// It came from [`Driver::mark`] and is not destroyed.
+    /// It came from [`Driver::create_event`] and is not destroyed.
     ///
     /// # Errors
     /// The library's own.
-    unsafe fn record(&self, mark: Mark) -> Result<()>;
+    unsafe fn record_event(&self, event: EventHandle) -> Result<()>;
 
     /// Whether the stream has passed it.
     ///
     /// # Safety
-    /// As [`Driver::record`].
+    /// As [`Driver::record_event`].
     ///
     /// # Errors
     /// The library's own, of work that failed.
-    unsafe fn has_passed(&self, mark: Mark) -> Result<bool>;
+    unsafe fn is_event_complete(&self, event: EventHandle) -> Result<bool>;
 
     /// Destroys it.
     ///
     /// # Safety
-    /// As [`Driver::record`], for the last time.
-    unsafe fn destroy(&self, mark: Mark);
+    /// As [`Driver::record_event`], for the last time.
+    unsafe fn destroy_event(&self, event: EventHandle);
 
-    /// Lets the stream wait until another one has passed a mark that was set there.
+    /// Lets the stream wait until another one has passed a event that was set there.
     ///
     /// # Safety
-    /// As [`Driver::record`].
+    /// As [`Driver::record_event`].
     ///
     /// # Errors
     /// The library's own.
-    unsafe fn wait_for(&self, mark: Mark) -> Result<()>;
+    unsafe fn wait_event(&self, event: EventHandle) -> Result<()>;
 
     /// The same device with another stream.
     ///
     /// # Errors
     /// The library's own.
-    fn beside(&self) -> Result<Box<dyn Driver>>;
+    fn new_stream(&self) -> Result<Box<dyn Driver>>;
 
     /// The same device with a new stream of the highest priority. Ordinary streams share hardware queues, in which a stream that waits
     /// holds up the others; a stream of a higher priority shares none with them.
     ///
     /// # Errors
     /// The library lacks a function for it; the library's own.
-    fn urgent(&self) -> Result<Box<dyn Driver>>;
+    fn new_priority_stream(&self) -> Result<Box<dyn Driver>>;
 
     /// Its calls for memory that several devices have, or why there are none.
     ///
@@ -172,7 +172,7 @@ pub trait Driver: Any + Debug + Send + Sync {
 /// From where to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "each driver names them all")]
-pub enum Way {
+pub enum CopyKind {
     /// From pinned memory.
     ToDevice,
     /// To pinned memory.
@@ -184,7 +184,7 @@ pub enum Way {
 /// A vendor's event.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "each driver makes them")]
-pub struct Mark(pub *mut c_void);
+pub struct EventHandle(pub *mut c_void);
 
 // SAFETY: it is a name, which the library takes on any thread.
-unsafe impl Send for Mark {}
+unsafe impl Send for EventHandle {}

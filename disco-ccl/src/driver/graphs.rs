@@ -16,17 +16,17 @@ pub struct GraphFunctions {
     /// `cuStreamBeginCapture(CUstream, CUstreamCaptureMode)`
     begin: unsafe extern "C" fn(Stream, c_int) -> c_int,
     /// `cuStreamEndCapture(CUstream, CUgraph *)`
-    end: unsafe extern "C" fn(Stream, *mut Handle) -> c_int,
+    end: unsafe extern "C" fn(Stream, *mut GraphHandle) -> c_int,
     /// `cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`
     is_capturing: unsafe extern "C" fn(Stream, *mut c_int) -> c_int,
     /// `cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`
-    instantiate: unsafe extern "C" fn(*mut Handle, Handle, c_ulonglong) -> c_int,
+    instantiate: unsafe extern "C" fn(*mut GraphHandle, GraphHandle, c_ulonglong) -> c_int,
     /// `cuGraphLaunch(CUgraphExec, CUstream)`
-    launch: unsafe extern "C" fn(Handle, Stream) -> c_int,
+    launch: unsafe extern "C" fn(GraphHandle, Stream) -> c_int,
     /// `cuGraphExecDestroy(CUgraphExec)`
-    destroy_exec: unsafe extern "C" fn(Handle) -> c_int,
+    destroy_exec: unsafe extern "C" fn(GraphHandle) -> c_int,
     /// `cuGraphDestroy(CUgraph)`
-    destroy: unsafe extern "C" fn(Handle) -> c_int,
+    destroy: unsafe extern "C" fn(GraphHandle) -> c_int,
     /// The library's names of the functions, in this order.
     names: &'static [&'static CStr; 7],
     /// The meaning of a function's code.
@@ -34,11 +34,11 @@ pub struct GraphFunctions {
 }
 
 /// `CUgraph`, `CUgraphExec`, `hipGraph_t`, `hipGraphExec_t`
-type Handle = *mut c_void;
+type GraphHandle = *mut c_void;
 
 /// A graph that can be launched. Its calls are made with the device current.
 #[derive(Debug)]
-pub(crate) struct Exec(Handle);
+pub(crate) struct Exec(GraphHandle);
 
 // SAFETY: the driver takes an executable graph on any thread.
 unsafe impl Send for Exec {}

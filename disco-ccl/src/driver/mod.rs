@@ -13,7 +13,7 @@ mod graphs;
 mod peers;
 
 pub use bus::BusId;
-pub use calls::{Driver, Mark, Way};
+pub use calls::{CopyKind, Driver, EventHandle};
 pub(crate) use graphs::Exec;
 pub use graphs::GraphFunctions;
-pub use peers::{Export, Peers, WORD_BYTES};
+pub use peers::{IpcHandleBytes, Peers, WORD_BYTES};

@@ -9,7 +9,7 @@ use disco_core::Result;
 use super::BusId;
 
 /// The name of an allocation for other processes of this machine: `CUipcMemHandle`, `hipIpcMemHandle_t`.
-pub type Export = [u8; 64];
+pub type IpcHandleBytes = [u8; 64];
 
 /// Bytes of memory for one word: what `hipMallocSignalMemory` has.
 pub const WORD_BYTES: usize = 8;
@@ -27,7 +27,7 @@ pub trait Peers: Debug + Send + Sync {
     ///
     /// # Errors
     /// They can't.
-    fn reach(&self, ordinal: i32) -> Result<()>;
+    fn enable_access(&self, ordinal: i32) -> Result<()>;
 
     /// Device memory for all that the device shares, with anything in it; none where there is no room. What peers write is seen by work
     /// that runs on the device at the time, if the device has such memory. [`Driver::free`](crate::Driver::free) frees it.
@@ -50,13 +50,13 @@ pub trait Peers: Debug + Send + Sync {
     ///
     /// # Errors
     /// The memory can't be shared.
-    unsafe fn export(&self, memory: *mut u8) -> Result<Export>;
+    unsafe fn export(&self, memory: *mut u8) -> Result<IpcHandleBytes>;
 
     /// Memory of another process, for this device to touch.
     ///
     /// # Errors
     /// There is no such memory, or the device can't reach it.
-    fn open(&self, export: &Export) -> Result<*mut u8>;
+    fn open(&self, export: &IpcHandleBytes) -> Result<*mut u8>;
 
     /// Ends that. May wait for all that the device does.
     ///

@@ -4,7 +4,7 @@ use std::fmt;
 
 use disco_core::{Communicator, DeviceKind, Probe, Rendezvous, Result, Seat, Unavailable, World};
 
-use super::shortcut::Vendor;
+use super::fast_path::Vendor;
 
 /// A backend around another of the same vendor's: all goes by that one's library but what is faster over memory that ranks of a
 /// machine share. Its options are that library's.
@@ -41,7 +41,7 @@ impl disco_core::Backend for Backend {
     fn connect(&self, seat: Seat<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
         let deadline = seat.connect_deadline;
         let mut comm = self.inner.library()?.connect(self.device_kind(), seat, at)?;
-        comm.find_shortcut(self.vendor, deadline)?;
+        comm.find_fast_path(self.vendor, deadline)?;
         Ok(Box::new(comm))
     }
 }

@@ -18,7 +18,7 @@ pub struct Decision {
 }
 
 /// What tests force a shape with.
-const VARIABLE: &str = "DISCO_P2P_TOPOLOGY";
+const TOPOLOGY_VARIABLE: &str = "DISCO_P2P_TOPOLOGY";
 
 impl Decision {
     /// The shape of so many devices with these links. Where the links are not known, nor is the shape.
@@ -26,7 +26,7 @@ impl Decision {
     /// # Errors
     /// `DISCO_P2P_TOPOLOGY` is no shape, or none that so many devices can have.
     pub fn of(devices: usize, mesh: &Result<Mesh>) -> Result<Self> {
-        match Variable::read(VARIABLE).text()? {
+        match Variable::read(TOPOLOGY_VARIABLE).text()? {
             Some(shape) => Self::forced(shape, devices, mesh),
             None => Ok(Self::found(mesh)),
         }
@@ -46,7 +46,7 @@ impl Decision {
     }
 
     fn forced(shape: &str, devices: usize, mesh: &Result<Mesh>) -> Result<Self> {
-        let refused = |why: &str| Error::invalid(format!("{VARIABLE}={shape}: {why}"));
+        let refused = |why: &str| Error::invalid(format!("{TOPOLOGY_VARIABLE}={shape}: {why}"));
         let found = Self::found(mesh).topology;
         let topology = match shape {
             "fully_connected" if devices < 2 => return Err(refused("it takes two devices")),
@@ -59,7 +59,7 @@ impl Decision {
             "unknown" => Topology::Unknown,
             _ => return Err(refused("the shapes are: fully_connected, hybrid_cube_mesh, unknown")),
         };
-        Ok(Self { topology, why: vec![format!("{VARIABLE} says so")], is_forced: true })
+        Ok(Self { topology, why: vec![format!("{TOPOLOGY_VARIABLE} says so")], is_forced: true })
     }
 }
 

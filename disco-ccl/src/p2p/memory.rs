@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! of each rank      0   STATE    for kernels: zeros at first, and theirs from then on
-//!              96 KiB   SIGNALS  a word for each peer and slot, which that peer writes; or elsewhere: see `word_table`
-//!             100 KiB   PROOFS   what ranks write to find out whether they reach each other
-//!             128 KiB   DATA     the buffer, and behind it as much for kernels, if there are any
+//!              96 KiB   SIGNALS_OFFSET  a word for each peer and slot, which that peer writes; or elsewhere: see `word_table`
+//!             100 KiB   PATTERNS_OFFSET   what ranks write to find out whether they reach each other
+//!             128 KiB   DATA_OFFSET     the buffer, and behind it as much for kernels, if there are any
 //! ```
 
 #![allow(unsafe_code)]
@@ -20,29 +20,29 @@ use disco_core::error;
 use disco_core::sync;
 use disco_core::{Error, Rank, Result, Store};
 
+use super::signals::{SELF_TEST_SLOT, SLOTS_PER_PEER, SignalCounters};
 use super::word_table::WordTable;
-use super::words::{PROOF, ROW, Words};
-use crate::pinned::Living;
+use crate::pinned::DeferFrees;
 use crate::runtime::Runtime;
 use crate::runtime::Teardown;
 
 /// Bytes that kernels have of each rank's memory, from its start on.
 pub const STATE_BYTES: usize = 96 << 10;
-const SIGNALS: usize = STATE_BYTES;
-pub(super) const PROOFS: usize = 100 << 10;
-const DATA: usize = 128 << 10;
+const SIGNALS_OFFSET: usize = STATE_BYTES;
+pub(super) const PATTERNS_OFFSET: usize = 100 << 10;
+const DATA_OFFSET: usize = 128 << 10;
 
 /// What a driver shares is whole blocks of so many bytes, with whatever else is in them: so nothing else is.
-const WHOLE: usize = 2 << 20;
+const ALLOCATION_GRANULARITY: usize = 2 << 20;
 
 /// How long a rank that has left waits, in the background, for peers to leave its memory, where all can be asked and where not.
-const FAREWELL: Duration = Duration::from_secs(60);
-const GRACE: Duration = Duration::from_secs(5);
+const PEERS_CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+const PEERS_CLOSE_GRACE: Duration = Duration::from_secs(5);
 /// How long who leaves waits for that.
-const LEAVING: Duration = Duration::from_secs(2);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often waits are ended again.
-const AGAIN: Duration = Duration::from_millis(20);
+const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Memory of ranks.
 pub(super) struct Memory {
@@ -52,17 +52,17 @@ pub(super) struct Memory {
     pub(super) bytes: usize,
     /// Each rank's, once it is known.
     bases: Vec<Base>,
-    pub(super) words: Words,
+    pub(super) signals: SignalCounters,
     /// What the streams need besides.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
     /// How long the streams may still have work when nobody uses it any more.
-    patience: Duration,
+    idle_timeout: Duration,
     /// Once peers may have it.
-    farewell: Option<Farewell>,
+    close_handshake: Option<CloseHandshake>,
     /// Who waits for its end.
-    waiting: Mutex<Option<mpsc::Sender<()>>>,
+    leaver: Mutex<Option<mpsc::Sender<()>>>,
     /// Kernels over it wait for peers.
-    living: Option<Living>,
+    defer_frees: Option<DeferFrees>,
 }
 
 /// Where a rank's memory starts, for this one's device.
@@ -76,7 +76,7 @@ pub(super) struct Base {
 
 /// How ranks tell each other that they don't use their peers' memory any more.
 #[derive(Clone, Debug)]
-struct Farewell {
+struct CloseHandshake {
     store: Arc<dyn Store>,
     name: String,
     rank: usize,
@@ -96,7 +96,7 @@ impl Base {
 
     /// The word that a peer writes to signal a slot.
     fn word(&self, from: usize, slot: usize) -> *mut u32 {
-        self.words.find(from, slot).unwrap_or((self.address + signal(from, slot)) as *mut u32)
+        self.words.find(from, slot).unwrap_or((self.address + signal_offset(from, slot)) as *mut u32)
     }
 }
 
@@ -104,38 +104,51 @@ impl Memory {
     /// This rank's own: zeros, when the stream has got there; with as much as the buffer for kernels, if there are to be any.
     ///
     /// # Errors
-    /// No room; the driver's own; [`Runtime::urgent`] fails.
+    /// No room; the driver's own; [`Runtime::priority_stream`] fails.
     pub(super) fn new(
         runtime: &Arc<Runtime>,
         (rank, size): (usize, usize),
         bytes: usize,
         has_kernels: bool,
-        patience: Duration,
+        idle_timeout: Duration,
     ) -> Result<Self> {
         let no_room = || Error::OutOfMemory { bytes, memory: error::Memory::Device(runtime.device()), why: None };
         let buffer = bytes.checked_next_multiple_of(ALIGNMENT);
         let buffers = buffer.and_then(|buffer| buffer.checked_mul(1 + usize::from(has_kernels)));
-        let all = buffers.and_then(|buffers| buffers.checked_add(DATA)?.checked_next_multiple_of(WHOLE));
+        let all = buffers
+            .and_then(|buffers| buffers.checked_add(DATA_OFFSET)?.checked_next_multiple_of(ALLOCATION_GRANULARITY));
         let all = all.ok_or_else(no_room)?;
         // It ends waits, so it is made before any.
-        runtime.urgent()?;
+        runtime.priority_stream()?;
         let peers = runtime.driver().peers().map_err(Error::missing)?;
         let own = peers.alloc_shared(all)?.ok_or_else(no_room)?;
         let mut bases = vec![Base::default(); size];
         bases[rank] = Base::direct(own as usize, WordTable::default());
-        let (runtime, words, kept, waiting) = (runtime.clone(), Words::default(), Mutex::default(), Mutex::default());
-        let living = Some(Living::new());
-        let mut memory = Self { runtime, rank, bytes, bases, words, kept, patience, farewell: None, waiting, living };
+        let (runtime, signals, kept, leaver) =
+            (runtime.clone(), SignalCounters::default(), Mutex::default(), Mutex::default());
+        let defer_frees = Some(DeferFrees::new());
+        let mut memory = Self {
+            runtime,
+            rank,
+            bytes,
+            bases,
+            signals,
+            kept,
+            idle_timeout,
+            close_handshake: None,
+            leaver,
+            defer_frees,
+        };
         // SAFETY: it was allocated just now.
         unsafe { memory.runtime.driver().clear(own, all) }?;
-        let shared = memory.word(rank, rank, PROOF);
+        let shared = memory.word(rank, rank, SELF_TEST_SLOT);
         memory.bases[rank].words = WordTable::new(memory.runtime.driver(), (rank, size), shared)?;
         Ok(memory)
     }
 
     /// From now on peers may open it: they say in the store when they have closed it again.
     pub(super) fn is_shown_to_peers(&mut self, (store, name): (Arc<dyn Store>, String)) {
-        self.farewell = Some(Farewell { store, name, rank: self.rank, size: self.size() });
+        self.close_handshake = Some(CloseHandshake { store, name, rank: self.rank, size: self.size() });
     }
 
     /// A peer's is there.
@@ -160,12 +173,12 @@ impl Memory {
 
     /// Where kernels have a buffer of a rank's, as large as that of [`Memory::place`].
     pub(super) fn kernels_buffer(&self, rank: usize) -> *mut u8 {
-        self.at(rank, DATA + self.bytes.next_multiple_of(ALIGNMENT))
+        self.at(rank, DATA_OFFSET + self.bytes.next_multiple_of(ALIGNMENT))
     }
 
     /// Whether an address is in a rank's buffer: that stays until the streams are done.
     pub(super) fn has(&self, address: *const u8) -> bool {
-        let offset = |base: &Base| (address as usize).checked_sub(base.address + DATA);
+        let offset = |base: &Base| (address as usize).checked_sub(base.address + DATA_OFFSET);
         self.bases.iter().filter_map(offset).any(|offset| offset < self.bytes)
     }
 
@@ -181,7 +194,7 @@ impl Memory {
                 "{operation}: {bytes} bytes from byte {offset} on leave a buffer of {room} bytes"
             )));
         }
-        Ok(self.at(rank.index(), DATA + offset))
+        Ok(self.at(rank.index(), DATA_OFFSET + offset))
     }
 
     /// # Errors
@@ -208,8 +221,8 @@ impl Memory {
         drop(Teardown::spawn("the end of waits for peers", &this.runtime, move || {
             let start = Instant::now();
             let own = |from, slot| memory.word(memory.rank, from, slot);
-            while memory.words.release(&memory.runtime, own) && start.elapsed() < memory.patience {
-                thread::sleep(AGAIN);
+            while memory.signals.release(&memory.runtime, own) && start.elapsed() < memory.idle_timeout {
+                thread::sleep(RELEASE_INTERVAL);
             }
         }));
     }
@@ -217,10 +230,10 @@ impl Memory {
     /// Gives it up, and waits for its end if nobody else has it, and that does not take long.
     pub(super) fn leave(this: Arc<Self>) {
         let (tell, end) = mpsc::channel();
-        *sync::lock(&this.waiting) = Some(tell);
+        *sync::lock(&this.leaver) = Some(tell);
         if Arc::into_inner(this).is_some() {
             // It is not told where the end takes longer.
-            _ = end.recv_timeout(LEAVING);
+            _ = end.recv_timeout(LEAVE_TIMEOUT);
         }
     }
 }
@@ -232,35 +245,36 @@ const ALIGNMENT: usize = 512;
 /// peers have closed it.
 impl Drop for Memory {
     fn drop(&mut self) {
-        let (runtime, words, bases) = (self.runtime.clone(), mem::take(&mut self.words), mem::take(&mut self.bases));
-        let (kept, farewell) = (mem::take(&mut self.kept), self.farewell.take());
-        let (rank, patience) = (self.rank, self.patience);
-        let (waiting, living) = (mem::take(&mut self.waiting), self.living.take());
+        let (runtime, signals, bases) =
+            (self.runtime.clone(), mem::take(&mut self.signals), mem::take(&mut self.bases));
+        let (kept, close_handshake) = (mem::take(&mut self.kept), self.close_handshake.take());
+        let (rank, idle_timeout) = (self.rank, self.idle_timeout);
+        let (leaver, defer_frees) = (mem::take(&mut self.leaver), self.defer_frees.take());
         drop(Teardown::spawn("the end of peer-to-peer memory", &self.runtime, move || {
-            if !runtime.wait_all_idle(patience) {
-                words.release(&runtime, |from, slot| bases[rank].word(from, slot));
-                if !runtime.wait_all_idle(patience) {
+            if !runtime.wait_all_idle(idle_timeout) {
+                signals.release(&runtime, |from, slot| bases[rank].word(from, slot));
+                if !runtime.wait_all_idle(idle_timeout) {
                     let device = runtime.device();
                     tracing::warn!(%device, "peer-to-peer memory is left behind: its stream does not end");
                     mem::forget(kept);
                     return;
                 }
             }
-            words.end(runtime.driver());
+            signals.end(runtime.driver());
             drop(kept);
-            end(&runtime, rank, &bases, farewell);
-            drop(living);
-            drop(waiting);
+            end(&runtime, rank, &bases, close_handshake);
+            drop(defer_frees);
+            drop(leaver);
         }));
     }
 }
 
 /// Where a peer's signal of a slot is, unless the rank's words have memory of their own.
-fn signal(from: usize, slot: usize) -> usize {
-    SIGNALS + (from * ROW + slot) * size_of::<u32>()
+fn signal_offset(from: usize, slot: usize) -> usize {
+    SIGNALS_OFFSET + (from * SLOTS_PER_PEER + slot) * size_of::<u32>()
 }
 
-fn end(runtime: &Runtime, rank: usize, bases: &[Base], farewell: Option<Farewell>) {
+fn end(runtime: &Runtime, rank: usize, bases: &[Base], close_handshake: Option<CloseHandshake>) {
     let driver = runtime.driver();
     for base in bases.iter().filter(|base| base.is_opened) {
         // SAFETY: it was opened, nobody has it any more, and the streams have passed all that used it.
@@ -269,8 +283,8 @@ fn end(runtime: &Runtime, rank: usize, bases: &[Base], farewell: Option<Farewell
             tracing::warn!(%error, "a peer's memory is left open");
         }
     }
-    if farewell.is_some_and(|farewell| !farewell.is_over()) {
-        tracing::warn!(after = ?FAREWELL, "peer-to-peer memory is left behind: peers still have it");
+    if close_handshake.is_some_and(|close_handshake| !close_handshake.is_over()) {
+        tracing::warn!(after = ?PEERS_CLOSE_TIMEOUT, "peer-to-peer memory is left behind: peers still have it");
         return;
     }
     bases[rank].words.free(driver);
@@ -280,21 +294,21 @@ fn end(runtime: &Runtime, rank: usize, bases: &[Base], farewell: Option<Farewell
     }
 }
 
-impl Farewell {
+impl CloseHandshake {
     /// Says that this rank has closed what it had of its peers, and waits until all have. Where there is no store any more, the
     /// session is over or aborted: peers end their work then, too.
     fn is_over(&self) -> bool {
         let (start, key) = (Instant::now(), |rank: usize| format!("{}: left by rank {rank}", self.name));
         let mut told = self.store.set(&key(self.rank), &[]).map(|()| Vec::new());
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {
-            let left = FAREWELL.saturating_sub(start.elapsed());
+            let left = PEERS_CLOSE_TIMEOUT.saturating_sub(start.elapsed());
             told = told.and_then(|_| self.store.wait(&key(rank), left));
         }
         match told {
             Ok(_) => true,
             Err(Error::Deadline { .. }) => false,
             Err(_) => {
-                thread::sleep(GRACE);
+                thread::sleep(PEERS_CLOSE_GRACE);
                 true
             }
         }
@@ -303,6 +317,6 @@ impl Farewell {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} bytes of each of {} ranks, {:?}>", self.bytes, self.size(), self.words)
+        write!(f, "<{} bytes of each of {} ranks, {:?}>", self.bytes, self.size(), self.signals)
     }
 }

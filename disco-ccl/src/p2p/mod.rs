@@ -8,11 +8,11 @@
 //! workspace   that memory: a buffer of each rank
 //!   card      what a rank tells its peers of its own
 //!   memory    where each rank's starts, and how it ends
-//!   proof     whether ranks reach each other
+//!   self_test     whether ranks reach each other
 //!   lane      copies and signals by streams
 //!   words     what was signalled, and what streams have not passed
 //!   word_table  where words are, if not in that memory
-//! shortcut    what a communicator does over it, without its library
+//! fast_path    what a communicator does over it, without its library
 //!   options   what users say of it
 //! backend     a vendor's backend that has such
 //! ```
@@ -20,30 +20,30 @@
 //! No vendor's library is asked here: each vendor's crate walks its links and hands in where they end.
 
 mod backend;
-mod card;
 mod decision;
-mod lane;
+mod fast_path;
 mod memory;
+mod memory_descriptor;
 mod options;
-mod proof;
 mod rendezvous;
-mod shortcut;
+mod self_test;
+mod signals;
+mod stream;
 mod survey;
 mod topology;
 mod word_table;
-mod words;
 mod workspace;
 
 pub use backend::Backend;
 pub use decision::Decision;
-pub use lane::Lane;
+pub use fast_path::{Kernels, P2pFastPath, Preparation, Prepared, Unfit, Vendor};
 pub use memory::STATE_BYTES;
-pub use options::{OFF, bytes_of, is_off, shares_devices};
-pub use rendezvous::{Found, Introduction, Offer, Rendezvous};
-pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Unfit, Vendor};
+pub use options::{OFF_REASON, bytes_of, is_off, shares_devices};
+pub use rendezvous::{Consensus, Introduction, Offer, Rendezvous};
+pub use signals::SLOTS;
+pub use stream::P2pStream;
 pub use survey::{Site, Survey, host};
 pub use topology::{Ends, Mesh, RANKS, Topology};
-pub use words::SLOTS;
-pub use workspace::{BUFFER, Met, Workspace};
+pub use workspace::{DEFAULT_BUFFER_BYTES, MeetOutcome, Workspace};
 
-pub use crate::driver::{BusId, Export, Peers, WORD_BYTES};
+pub use crate::driver::{BusId, IpcHandleBytes, Peers, WORD_BYTES};

@@ -4,7 +4,7 @@ use disco_core::Result;
 use disco_core::env::Variable;
 
 /// All goes by the vendor's library.
-pub const OFF: &str = "DISCO_P2P=0";
+pub const OFF_REASON: &str = "DISCO_P2P=0";
 
 /// Whether users want no peer-to-peer memory.
 ///

@@ -69,11 +69,11 @@ pub struct Offer {
 /// What ranks have found out together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "there is no third way")]
-pub enum Found<T> {
+pub enum Consensus<T> {
     /// What all of them have said, by rank.
-    Together(T),
+    Accepted(T),
     /// Why they can't reach each other's memory, the same on all ranks.
-    Apart(String),
+    Declined(String),
 }
 
 impl Introduction {
@@ -128,23 +128,23 @@ impl Rendezvous {
     ///
     /// # Errors
     /// Two ranks are on one device; [`Error::Deadline`], which names who has not come; those of the store.
-    pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Found<Vec<BusId>>> {
+    pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Consensus<Vec<BusId>>> {
         let own = self.refusal.clone().map_or(own, Err).map(
             |Introduction { host, boot, bus_id: BusId { domain, bus, device } }| {
                 let numbers = [domain, bus, device].map(u32::to_le_bytes);
                 [numbers.as_flattened(), boot.as_bytes(), b"\n", host.as_bytes()].concat()
             },
         );
-        let all = match self.show("introduction", own)? {
-            Found::Apart(why) => return Ok(Found::Apart(why)),
-            Found::Together(all) => all,
+        let all = match self.exchange("introduction", own)? {
+            Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
+            Consensus::Accepted(all) => all,
         };
         let all: Vec<Introduction> = all.iter().map(|bytes| read_introduction(bytes)).collect::<Result<_>>()?;
         for (rank, other) in all.iter().enumerate() {
             if (&other.host, &other.boot) != (&all[0].host, &all[0].boot) {
                 let another = if other.host == all[0].host { "another " } else { "" };
                 let (first, second) = (&all[0].host, &other.host);
-                return Ok(Found::Apart(format!("rank 0 is on {first}, and rank {rank} on {another}{second}")));
+                return Ok(Consensus::Declined(format!("rank 0 is on {first}, and rank {rank} on {another}{second}")));
             }
         }
         for (second, introduction) in all.iter().enumerate().filter(|_| !self.shares_devices) {
@@ -155,49 +155,49 @@ impl Rendezvous {
                 )));
             }
         }
-        Ok(Found::Together(all.into_iter().map(|introduction| introduction.bus_id).collect()))
+        Ok(Consensus::Accepted(all.into_iter().map(|introduction| introduction.bus_id).collect()))
     }
 
     /// The handles of all, if all see the same links: of this rank as it offers, or why it can't.
     ///
     /// # Errors
     /// [`Error::Deadline`], which names who has not come; those of the store.
-    pub fn offer(&self, own: Result<Offer, String>) -> Result<Found<Vec<Vec<u8>>>> {
+    pub fn offer(&self, own: Result<Offer, String>) -> Result<Consensus<Vec<Vec<u8>>>> {
         let bytes = own.map(|Offer { mesh, topology, handles }| {
             let view = view(&mesh, &topology);
             [&(view.len() as u32).to_le_bytes()[..], view.as_bytes(), &handles].concat()
         });
-        let all = match self.show("offer", bytes)? {
-            Found::Apart(why) => return Ok(Found::Apart(why)),
-            Found::Together(all) => all,
+        let all = match self.exchange("offer", bytes)? {
+            Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
+            Consensus::Accepted(all) => all,
         };
         let all: Vec<(&[u8], &[u8])> = all.iter().map(|bytes| read_offer(bytes)).collect::<Result<_>>()?;
         for (rank, (theirs, _)) in all.iter().enumerate() {
             if *theirs != all[0].0 {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 let (first, other) = (text(all[0].0), text(theirs));
-                return Ok(Found::Apart(format!("rank 0 sees {first}, and rank {rank} {other}")));
+                return Ok(Consensus::Declined(format!("rank 0 sees {first}, and rank {rank} {other}")));
             }
         }
-        Ok(Found::Together(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
+        Ok(Consensus::Accepted(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
     }
 
     /// Whether a step is done, after the offer: by this rank, or why not. Each step has a name of its own.
     ///
     /// # Errors
     /// [`Error::Deadline`], which names who has not come; those of the store.
-    pub fn report(&self, step: &str, own: Result<(), String>) -> Result<Found<()>> {
-        Ok(match self.show(step, own.map(|()| Vec::new()))? {
-            Found::Together(_) => Found::Together(()),
-            Found::Apart(why) => Found::Apart(why),
+    pub fn report(&self, step: &str, own: Result<(), String>) -> Result<Consensus<()>> {
+        Ok(match self.exchange(step, own.map(|()| Vec::new()))? {
+            Consensus::Accepted(_) => Consensus::Accepted(()),
+            Consensus::Declined(why) => Consensus::Declined(why),
         })
     }
 
     /// What all show. One that can't shows why, so that nobody waits for it.
-    fn show(&self, what: &str, own: Result<Vec<u8>, String>) -> Result<Found<Vec<Vec<u8>>>> {
+    fn exchange(&self, what: &str, own: Result<Vec<u8>, String>) -> Result<Consensus<Vec<Vec<u8>>>> {
         let own = match own {
-            Ok(bytes) => [&[FINE][..], &bytes].concat(),
-            Err(why) => [&[SORRY][..], why.as_bytes()].concat(),
+            Ok(bytes) => [&[TAG_OK][..], &bytes].concat(),
+            Err(why) => [&[TAG_REFUSED][..], why.as_bytes()].concat(),
         };
         let (prefix, left) = (format!("{}: {what}", self.name), self.left());
         let gathered = attendance::all_gather(&*self.store, &prefix, (self.rank, self.size), &own, "meet", left);
@@ -207,34 +207,34 @@ impl Rendezvous {
         })?;
         for (rank, bytes) in all.iter_mut().enumerate() {
             match bytes.split_first() {
-                Some((&FINE, _)) => _ = bytes.remove(0),
-                Some((&SORRY, why)) => {
+                Some((&TAG_OK, _)) => _ = bytes.remove(0),
+                Some((&TAG_REFUSED, why)) => {
                     let (rank, why) = (Rank::new(rank as u32), String::from_utf8_lossy(why));
-                    return Ok(Found::Apart(format!("{rank}: {why}")));
+                    return Ok(Consensus::Declined(format!("{rank}: {why}")));
                 }
-                _ => return Err(strange()),
+                _ => return Err(malformed()),
             }
         }
-        Ok(Found::Together(all))
+        Ok(Consensus::Accepted(all))
     }
 }
 
 /// Whether a rank can take part.
-const FINE: u8 = 0;
-const SORRY: u8 = 1;
+const TAG_OK: u8 = 0;
+const TAG_REFUSED: u8 = 1;
 
 fn read_introduction(bytes: &[u8]) -> Result<Introduction> {
-    let (numbers, host) = bytes.split_first_chunk::<12>().ok_or_else(strange)?;
+    let (numbers, host) = bytes.split_first_chunk::<12>().ok_or_else(malformed)?;
     let (numbers, _) = numbers.as_chunks::<4>();
     let [domain, bus, device] = [0, 1, 2].map(|at: usize| u32::from_le_bytes(numbers[at]));
-    let text = str::from_utf8(host).map_err(|_| strange())?;
-    let (boot, host) = text.split_once('\n').ok_or_else(strange)?;
+    let text = str::from_utf8(host).map_err(|_| malformed())?;
+    let (boot, host) = text.split_once('\n').ok_or_else(malformed)?;
     Ok(Introduction { host: host.into(), boot: boot.into(), bus_id: BusId { domain, bus, device } })
 }
 
 fn read_offer(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk().ok_or_else(strange)?;
-    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(strange)
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(malformed)
 }
 
 /// A rank's view in words, which are the same where the view is.
@@ -243,7 +243,7 @@ fn view(mesh: &Mesh, topology: &Topology) -> String {
     format!("{topology} by {}", rows.join(" "))
 }
 
-fn strange() -> Error {
+fn malformed() -> Error {
     Error::protocol("a peer shows what no rank of this program does")
 }
 
@@ -256,7 +256,7 @@ mod tests {
     use super::super::topology::Ends;
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(60);
+    const TEST_DEADLINE: Duration = Duration::from_secs(60);
 
     /// What each of some ranks comes to.
     fn ranks<T: Send + 'static>(
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn ranks_of_one_machine_learn_each_others_devices_and_handles() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let sites = rendezvous.introduce(Ok(here(rendezvous.rank))).unwrap();
             let offer = Offer { handles: vec![rendezvous.rank as u8; 128], ..switched(6) };
             let handles = rendezvous.offer(Ok(offer)).unwrap();
@@ -298,29 +298,32 @@ mod tests {
         let sites: Vec<BusId> = (0..3).map(|rank| here(rank).bus_id).collect();
         let handles: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 128]).collect();
         for rank in met {
-            assert_eq!(rank, (Found::Together(sites.clone()), Found::Together(handles.clone()), Found::Together(())));
+            assert_eq!(
+                rank,
+                (Consensus::Accepted(sites.clone()), Consensus::Accepted(handles.clone()), Consensus::Accepted(()))
+            );
         }
     }
 
     #[test]
     fn ranks_of_several_machines_stay_apart_and_all_know_why() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let host = if rendezvous.rank == 2 { "another" } else { "a machine" };
             rendezvous.introduce(Ok(Introduction { host: host.into(), ..here(rendezvous.rank) })).unwrap()
         });
-        let apart = Found::Apart("rank 0 is on a machine, and rank 2 on another".to_owned());
+        let apart = Consensus::Declined("rank 0 is on a machine, and rank 2 on another".to_owned());
         assert!(met.iter().all(|met| *met == apart), "{met:?}");
         // Copies of one machine have its name and its bus ids.
-        let met = ranks(2, 0..2, LIMIT, |rendezvous| {
+        let met = ranks(2, 0..2, TEST_DEADLINE, |rendezvous| {
             rendezvous.introduce(Ok(Introduction { boot: format!("{}", rendezvous.rank), ..here(0) })).unwrap()
         });
-        let apart = Found::Apart("rank 0 is on a machine, and rank 1 on another a machine".to_owned());
+        let apart = Consensus::Declined("rank 0 is on a machine, and rank 1 on another a machine".to_owned());
         assert!(met.iter().all(|met| *met == apart), "{met:?}");
     }
 
     #[test]
     fn ranks_that_share_a_device_are_told_what_to_do() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank.min(1)))));
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank.min(1)))));
         for met in met {
             let error = met.unwrap_err().to_string();
             assert_eq!(
@@ -328,21 +331,22 @@ mod tests {
                 "rank 1 and rank 2 are both on device 0000:01:00.0: give each worker its own with `--devices`"
             );
         }
-        for met in ranks(3, 0..3, LIMIT, |rendezvous| {
-            let rendezvous = Rendezvous::new(rendezvous.store.clone(), "shared".into(), (rendezvous.rank, 3), LIMIT);
+        for met in ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
+            let rendezvous =
+                Rendezvous::new(rendezvous.store.clone(), "shared".into(), (rendezvous.rank, 3), TEST_DEADLINE);
             rendezvous.sharing_devices().introduce(Ok(here(7)))
         }) {
-            assert_eq!(met.unwrap(), Found::Together(vec![here(7).bus_id; 3]));
+            assert_eq!(met.unwrap(), Consensus::Accepted(vec![here(7).bus_id; 3]));
         }
     }
 
     #[test]
     fn ranks_that_see_other_links_stay_apart() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             rendezvous.offer(Ok(switched(if rendezvous.rank == 1 { 4 } else { 6 }))).unwrap()
         });
         for met in met {
-            let Found::Apart(why) = met else { panic!("{met:?}") };
+            let Consensus::Declined(why) = met else { panic!("{met:?}") };
             let (first, second) = why.split_once(", and rank 1 ").unwrap();
             assert_eq!(first, "rank 0 sees fully_connected by [0, 6, 6] [6, 0, 6] [6, 6, 0]");
             assert_eq!(second, "fully_connected by [0, 4, 4] [4, 0, 4] [4, 4, 0]");
@@ -351,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_can_t_says_why_and_nobody_waits_for_it() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let own = if rendezvous.rank == 1 { Err("no room for 10 MiB".to_owned()) } else { Ok(switched(6)) };
             (
                 rendezvous.offer(own).unwrap(),
@@ -359,8 +363,8 @@ mod tests {
             )
         });
         for (offer, report) in met {
-            assert_eq!(offer, Found::Apart("rank 1: no room for 10 MiB".into()));
-            assert_eq!(report.unwrap(), Found::Apart("rank 2: IPC".into()));
+            assert_eq!(offer, Consensus::Declined("rank 1: no room for 10 MiB".into()));
+            assert_eq!(report.unwrap(), Consensus::Declined("rank 2: IPC".into()));
         }
     }
 
@@ -382,11 +386,11 @@ mod tests {
 
     #[test]
     fn garbage_of_a_peer_is_an_error() {
-        for garbage in [&[][..], &[9], &[FINE, 1, 2], &[FINE, 255, 255, 255, 255, 0]] {
+        for garbage in [&[][..], &[9], &[TAG_OK, 1, 2], &[TAG_OK, 255, 255, 255, 255, 0]] {
             let store = Arc::new(View::default());
             let meet = |what: &str| {
                 store.set(&format!("p2p: {what} of rank 1"), garbage).unwrap();
-                Rendezvous::new(store.clone(), "p2p".into(), (0, 2), LIMIT)
+                Rendezvous::new(store.clone(), "p2p".into(), (0, 2), TEST_DEADLINE)
             };
             assert!(meet("introduction").introduce(Ok(here(0))).is_err(), "{garbage:?}");
             assert!(meet("offer").offer(Ok(switched(6))).is_err(), "{garbage:?}");

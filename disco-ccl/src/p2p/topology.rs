@@ -182,8 +182,8 @@ fn full(mesh: &Mesh) -> String {
 fn lacking(mesh: &Mesh) -> Vec<String> {
     let mut gaps = mesh.gaps();
     gaps.sort_by_key(|(one, other)| mesh.rows[*one][*other] == mesh.rows[*other][*one]);
-    let mut why: Vec<String> = gaps.iter().take(GAPS).map(|(one, other)| gap(mesh, *one, *other)).collect();
-    match gaps.len().saturating_sub(GAPS) {
+    let mut why: Vec<String> = gaps.iter().take(MAX_NAMED_GAPS).map(|(one, other)| gap(mesh, *one, *other)).collect();
+    match gaps.len().saturating_sub(MAX_NAMED_GAPS) {
         0 => {}
         1 => why.push("1 more pair of devices has no link".to_owned()),
         more => why.push(format!("{more} more pairs of devices have no link")),
@@ -201,7 +201,7 @@ fn gap(mesh: &Mesh, one: usize, other: usize) -> String {
 }
 
 /// How many are named.
-const GAPS: usize = 4;
+const MAX_NAMED_GAPS: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -5,11 +5,11 @@
 
 use disco_core::{Error, Result};
 
-use super::words::{PROOF, ROW};
+use super::signals::{SELF_TEST_SLOT, SLOTS_PER_PEER};
 use crate::driver::{Driver, Peers, WORD_BYTES};
 
-/// Words of each peer that are in use.
-const USED: usize = PROOF + 1;
+/// SignalCounters of each peer that are in use.
+const WORDS_PER_PEER: usize = SELF_TEST_SLOT + 1;
 
 /// Addresses of a rank's words, a row for each peer. None: they are in the memory that it shares.
 #[derive(Clone, Default)]
@@ -25,10 +25,10 @@ impl WordTable {
         let peers = driver.peers().map_err(Error::missing)?;
         // SAFETY: the word is part of the rank's memory, which stays until the stream is done.
         let Err(refusal) = (unsafe { peers.wait_word(shared, 0) }) else { return Ok(Self::default()) };
-        let mut table = Self(vec![0; size * USED]);
-        // Of its own row, a rank has the word for the proof alone.
-        let is_used = |index: &usize| index / USED != rank || index % USED == PROOF;
-        for index in (0..size * USED).filter(is_used) {
+        let mut table = Self(vec![0; size * WORDS_PER_PEER]);
+        // Of its own row, a rank has the word for the self_test alone.
+        let is_used = |index: &usize| index / WORDS_PER_PEER != rank || index % WORDS_PER_PEER == SELF_TEST_SLOT;
+        for index in (0..size * WORDS_PER_PEER).filter(is_used) {
             let made = allocate(peers, &refusal).and_then(|word| {
                 table.0[index] = word as usize as u64;
                 // SAFETY: it is so many bytes, which were allocated just now.
@@ -44,7 +44,7 @@ impl WordTable {
 
     /// The table of a peer of this process, as it has told. None: that is no such table.
     pub(super) fn of_peer(addresses: &[u64], size: usize) -> Option<Self> {
-        [0, size * USED].contains(&addresses.len()).then(|| Self(addresses.to_vec()))
+        [0, size * WORDS_PER_PEER].contains(&addresses.len()).then(|| Self(addresses.to_vec()))
     }
 
     /// What the rank tells its peers.
@@ -54,8 +54,8 @@ impl WordTable {
 
     /// The word that a peer writes to signal a slot. None: it is in the memory that the rank shares.
     pub(super) fn find(&self, from: usize, slot: usize) -> Option<*mut u32> {
-        const { assert!(USED <= ROW, "a row has them") };
-        self.0.get(from * USED + slot).map(|address| *address as usize as *mut u32)
+        const { assert!(WORDS_PER_PEER <= SLOTS_PER_PEER, "a row has them") };
+        self.0.get(from * WORDS_PER_PEER + slot).map(|address| *address as usize as *mut u32)
     }
 
     /// Frees the words, when no stream uses them.

@@ -11,19 +11,19 @@ use std::sync::{Arc, OnceLock};
 use disco_core::tensor::Storage;
 use disco_core::{DType, Error, Rank, Result, Shape, Tensor};
 
-use super::card::Card;
 use super::decision::Decision;
-use super::lane::Lane;
 use super::memory::{Base, Memory};
-use super::proof;
-use super::rendezvous::{Found, Introduction, Offer, Rendezvous};
+use super::memory_descriptor::MemoryDescriptor;
+use super::rendezvous::{Consensus, Introduction, Offer, Rendezvous};
+use super::self_test;
+use super::stream::P2pStream;
 use super::topology::{Ends, Mesh, RANKS, Topology};
 use super::word_table::WordTable;
 use crate::driver::BusId;
-use crate::patience;
+use crate::polling;
 use crate::runtime::Runtime;
 
-/// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](Lane), or as tensors
+/// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](P2pStream), or as tensors
 /// ([`Workspace::p2p_buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives. What a collective writes
 /// is none of it: peers may read it before it is whole.
 ///
@@ -37,20 +37,20 @@ pub struct Workspace {
 /// What ranks have come to.
 #[non_exhaustive]
 #[derive(Debug)]
-pub struct Met {
+pub struct MeetOutcome {
     /// Their memory.
     pub workspace: Workspace,
     /// What their devices are to each other.
     pub decision: Decision,
     /// How many ranks are on the device that most are on.
-    pub sharing: u32,
+    pub max_ranks_per_device: u32,
     /// What each rank has said besides, by rank.
     pub notes: Vec<Vec<u8>>,
 }
 
 /// Bytes of each rank's buffer where nobody says otherwise, as in the reference (PyTorch's `IntraNodeComm`): 10 MiB. Kernels have as
 /// many besides.
-pub const BUFFER: usize = 10 << 20;
+pub const DEFAULT_BUFFER_BYTES: usize = 10 << 20;
 
 impl Workspace {
     /// Meets the other ranks, each with a buffer of so many bytes, and makes sure that each reaches the others' memory. `links` finds
@@ -65,16 +65,16 @@ impl Workspace {
         bytes: usize,
         links: impl FnOnce(&[BusId]) -> Result<Mesh>,
         note: impl FnOnce(&Decision) -> Vec<u8>,
-    ) -> Result<Found<Met>> {
+    ) -> Result<Consensus<MeetOutcome>> {
         let size = rendezvous.size();
         if !RANKS.contains(&size) {
-            return Ok(Found::Apart(format!("{size} ranks, where {} to {} can", RANKS.start(), RANKS.end())));
+            return Ok(Consensus::Declined(format!("{size} ranks, where {} to {} can", RANKS.start(), RANKS.end())));
         }
-        runtime.enter()?;
+        runtime.make_current()?;
         let place = runtime.driver().peers().and_then(|peers| peers.bus_id().map_err(|error| error.to_string()));
         let sites = match rendezvous.introduce(place.map(Introduction::here))? {
-            Found::Apart(why) => return Ok(Found::Apart(why)),
-            Found::Together(sites) => sites,
+            Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
+            Consensus::Accepted(sites) => sites,
         };
         let mesh = links(&sites);
         let decision = Decision::of(size, &mesh);
@@ -87,20 +87,20 @@ impl Workspace {
             Ok((memory, offer)) => (Some(memory), Ok(offer)),
             Err(why) => (None, Err(why)),
         };
-        let cards = rendezvous.offer(own)?;
+        let descriptors = rendezvous.offer(own)?;
         let decision = decision?;
-        let cards = match (cards, memory) {
-            (Found::Together(cards), Some(memory)) => join(memory, rendezvous, &cards)?,
-            (Found::Together(_), None) => Found::Apart("this rank has nothing to offer".to_owned()),
-            (Found::Apart(why), _) => Found::Apart(why),
+        let descriptors = match (descriptors, memory) {
+            (Consensus::Accepted(descriptors), Some(memory)) => join(memory, rendezvous, &descriptors)?,
+            (Consensus::Accepted(_), None) => Consensus::Declined("this rank has nothing to offer".to_owned()),
+            (Consensus::Declined(why), _) => Consensus::Declined(why),
         };
-        Ok(match cards {
-            Found::Together((memory, notes)) => {
+        Ok(match descriptors {
+            Consensus::Accepted((memory, notes)) => {
                 let on = |site: &BusId| sites.iter().filter(|other| *other == site).count() as u32;
-                let sharing = sites.iter().map(on).max().unwrap_or(1);
-                Found::Together(Met { workspace: Self { memory }, decision, sharing, notes })
+                let max_ranks_per_device = sites.iter().map(on).max().unwrap_or(1);
+                Consensus::Accepted(MeetOutcome { workspace: Self { memory }, decision, max_ranks_per_device, notes })
             }
-            Found::Apart(why) => Found::Apart(why),
+            Consensus::Declined(why) => Consensus::Declined(why),
         })
     }
 
@@ -137,16 +137,16 @@ impl Workspace {
     }
 
     /// Copies and words on the worker's own stream, in order with its collectives.
-    pub fn main(&self) -> Lane<'_> {
-        Lane::main(&self.memory)
+    pub fn main(&self) -> P2pStream<'_> {
+        P2pStream::main(&self.memory)
     }
 
     /// Copies and words on a second stream.
     ///
     /// # Errors
     /// It can't be made.
-    pub fn side(&self) -> Result<Lane<'_>> {
-        Lane::side(&self.memory)
+    pub fn side(&self) -> Result<P2pStream<'_>> {
+        P2pStream::side(&self.memory)
     }
 
     /// Where a rank's memory starts, for this one's device: [`STATE_BYTES`](super::STATE_BYTES) that kernels have.
@@ -162,7 +162,7 @@ impl Workspace {
 
     /// Ends all waits for signals, now and to come: nothing is enqueued any more. From any thread; waits for nothing.
     pub fn abort(&self, cause: &Arc<str>) {
-        self.memory.words.break_off(cause);
+        self.memory.signals.mark_broken(cause);
         Memory::release(&self.memory);
     }
 
@@ -184,8 +184,8 @@ impl Workspace {
     }
 
     /// The wait that a stream is held up by, in words, as far as is known.
-    pub fn stuck(&self) -> Option<String> {
-        self.memory.words.stuck(self.memory.runtime.driver())
+    pub fn stalled_on(&self) -> Option<String> {
+        self.memory.signals.stalled_on(self.memory.runtime.driver())
     }
 }
 
@@ -207,15 +207,15 @@ fn offer(
     let (place, words) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
     let has_kernels = decision.topology != Topology::Unknown;
     let memory = Memory::new(runtime, place, bytes, has_kernels, rendezvous.deadline()).map_err(words)?;
-    if !patience::until(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
+    if !polling::wait_up_to(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
         return Err(format!("{} has other work, which does not end", runtime.device()));
     }
     let own = memory.at(memory.rank, 0);
     // SAFETY: it was allocated there.
     let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(words));
-    let card = Card {
+    let descriptor = MemoryDescriptor {
         process: process(),
-        nonce: chance(),
+        nonce: random_u64(),
         ordinal: runtime.device().ordinal,
         address: own as usize as u64,
         bytes: bytes as u64,
@@ -225,58 +225,64 @@ fn offer(
     };
     // Links that nobody knows are none.
     let mesh = mesh.unwrap_or_else(|_| Mesh::new(&vec![Ends::default(); rendezvous.size()]));
-    Ok((memory, Offer { mesh, topology: decision.topology, handles: card.write() }))
+    Ok((memory, Offer { mesh, topology: decision.topology, handles: descriptor.write() }))
 }
 
 /// All ranks' memory, and what each has said besides.
 type Joined = (Arc<Memory>, Vec<Vec<u8>>);
 
 /// Opens all peers' memory, and makes sure of it.
-fn join(mut memory: Memory, rendezvous: &Rendezvous, cards: &[Vec<u8>]) -> Result<Found<Joined>> {
-    let cards: Vec<Card> = cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
+fn join(mut memory: Memory, rendezvous: &Rendezvous, descriptors: &[Vec<u8>]) -> Result<Consensus<Joined>> {
+    let descriptors: Vec<MemoryDescriptor> =
+        descriptors.iter().map(|bytes| MemoryDescriptor::read(bytes)).collect::<Result<_>>()?;
     memory.is_shown_to_peers(rendezvous.store());
-    if let Some(other) = cards.iter().position(|card| card.bytes != cards[0].bytes) {
-        let (first, second) = (cards[0].bytes, cards[other].bytes);
-        return Ok(Found::Apart(format!("rank 0 has a buffer of {first} bytes, and rank {other} of {second}")));
+    if let Some(other) = descriptors.iter().position(|descriptor| descriptor.bytes != descriptors[0].bytes) {
+        let (first, second) = (descriptors[0].bytes, descriptors[other].bytes);
+        return Ok(Consensus::Declined(format!("rank 0 has a buffer of {first} bytes, and rank {other} of {second}")));
     }
-    let opened = open(&mut memory, &cards);
-    let (memory, nonces): (_, Vec<u64>) = (Arc::new(memory), cards.iter().map(|card| card.nonce).collect());
-    let written = opened.and_then(|()| proof::write(&memory, nonces[memory.rank], rendezvous.left()));
-    if let Found::Apart(why) = rendezvous.report("written", written)? {
-        return Ok(Found::Apart(why));
+    let opened = open(&mut memory, &descriptors);
+    let (memory, nonces): (_, Vec<u64>) =
+        (Arc::new(memory), descriptors.iter().map(|descriptor| descriptor.nonce).collect());
+    let written = opened.and_then(|()| self_test::write_patterns(&memory, nonces[memory.rank], rendezvous.left()));
+    if let Consensus::Declined(why) = rendezvous.report("written", written)? {
+        return Ok(Consensus::Declined(why));
     }
-    if let Found::Apart(why) = rendezvous.report("found", proof::check(&memory, &nonces, rendezvous.left()))? {
-        return Ok(Found::Apart(why));
+    if let Consensus::Declined(why) =
+        rendezvous.report("found", self_test::check_patterns(&memory, &nonces, rendezvous.left()))?
+    {
+        return Ok(Consensus::Declined(why));
     }
-    if let Found::Apart(why) = rendezvous.report("words", proof::meet(&memory, rendezvous.left()))? {
-        return Ok(Found::Apart(why));
+    if let Consensus::Declined(why) =
+        rendezvous.report("words", self_test::exchange_signals(&memory, rendezvous.left()))?
+    {
+        return Ok(Consensus::Declined(why));
     }
     // One after the other, so that the others can help one whose stream hangs.
     for turn in 0..memory.size() {
-        let poked = if turn == memory.rank { proof::poke(&memory, rendezvous.left()) } else { Ok(()) };
-        if let Found::Apart(why) = rendezvous.report(&format!("poke {turn}"), poked)? {
+        let released = if turn == memory.rank { self_test::check_release(&memory, rendezvous.left()) } else { Ok(()) };
+        if let Consensus::Declined(why) = rendezvous.report(&format!("poke {turn}"), released)? {
             if turn != memory.rank {
-                proof::unstick(&memory, turn, rendezvous.left());
+                self_test::release_peer(&memory, turn, rendezvous.left());
             }
-            return Ok(Found::Apart(why));
+            return Ok(Consensus::Declined(why));
         }
     }
-    Ok(Found::Together((memory, cards.into_iter().map(|card| card.note).collect())))
+    Ok(Consensus::Accepted((memory, descriptors.into_iter().map(|descriptor| descriptor.note).collect())))
 }
 
-fn open(memory: &mut Memory, cards: &[Card]) -> Result<(), String> {
+fn open(memory: &mut Memory, descriptors: &[MemoryDescriptor]) -> Result<(), String> {
     let runtime = memory.runtime.clone();
     let (peers, own) = (runtime.driver().peers()?, memory.rank);
-    for (rank, card) in cards.iter().enumerate().filter(|(rank, _)| *rank != own) {
+    for (rank, descriptor) in descriptors.iter().enumerate().filter(|(rank, _)| *rank != own) {
         let peer = Rank::new(rank as u32);
-        let base = match card.process == process() {
+        let base = match descriptor.process == process() {
             true => {
-                let words = WordTable::of_peer(&card.words, cards.len());
-                let words = words.ok_or_else(|| format!("{peer} tells of {} words", card.words.len()))?;
-                peers.reach(card.ordinal).map(|()| Base::direct(card.address as usize, words))
+                let words = WordTable::of_peer(&descriptor.words, descriptors.len());
+                let words = words.ok_or_else(|| format!("{peer} tells of {} words", descriptor.words.len()))?;
+                peers.enable_access(descriptor.ordinal).map(|()| Base::direct(descriptor.address as usize, words))
             }
             false => {
-                let export = card.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
+                let export = descriptor.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
                 peers.open(export).map(Base::opened)
             }
         };
@@ -288,9 +294,9 @@ fn open(memory: &mut Memory, cards: &[Card]) -> Result<(), String> {
 /// What tells this process from all others.
 fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
-    *PROCESS.get_or_init(chance)
+    *PROCESS.get_or_init(random_u64)
 }
 
-fn chance() -> u64 {
+fn random_u64() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

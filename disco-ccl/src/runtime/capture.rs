@@ -21,11 +21,11 @@ pub(crate) struct Captures {
     /// The driver's functions, or the reason why the driver has no graphs.
     functions: Result<GraphFunctions, String>,
     /// Held while the stream is queried and while memory is freed on the stream, so that no capture begins meanwhile.
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CaptureState {
     /// Set during [`Runtime::capture`].
     recording: Option<Recording>,
     /// Memory that tensors gave back while the program captured the stream itself.
@@ -55,12 +55,12 @@ impl Captures {
         Self { functions, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CaptureState> {
         sync::lock(&self.state)
     }
 
     /// None while another thread has it.
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_state(&self) -> Option<MutexGuard<'_, CaptureState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -92,11 +92,11 @@ impl Runtime {
         let functions = self.captures.functions.clone();
         let functions = functions.map_err(|why| Error::missing(format!("capture: graphs are not available: {why}")))?;
         self.refuse_in_capture("capture", "a second capture can't begin before the first has ended")?;
-        self.enter()?;
+        self.make_current()?;
         let open = OpenCapture::begin(self, functions)?;
         work()?;
         // User code may have made another device current.
-        self.enter()?;
+        self.make_current()?;
         open.end()
     }
 
@@ -107,14 +107,14 @@ impl Runtime {
     pub fn is_capturing(&self) -> Result<bool> {
         let Ok(functions) = &self.captures.functions else { return Ok(false) };
         let mut is_capturing = Ok(false);
-        self.driver().visit(&mut || is_capturing = functions.is_capturing(self.stream()));
+        self.driver().with_current(&mut || is_capturing = functions.is_capturing(self.stream()));
         is_capturing
     }
 
     /// Refuses an operation while the stream is captured.
     ///
     /// # Errors
-    /// [`Error::State`] with the reason; the driver's own.
+    /// [`Error::CaptureState`] with the reason; the driver's own.
     pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
         match self.is_capturing()? {
             true => Err(Error::state(format!("{operation}: the stream is being captured; {why}"))),
@@ -197,7 +197,7 @@ impl Drop for OpenCapture<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let runtime = self.runtime;
-            runtime.driver().visit(&mut || match self.end_capture() {
+            runtime.driver().with_current(&mut || match self.end_capture() {
                 Ok(mut exec) => self.functions.destroy(&mut exec),
                 Err(error) => tracing::debug!(%error, "a capture has failed"),
             });

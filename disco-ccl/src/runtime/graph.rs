@@ -45,13 +45,13 @@ struct Executable {
 /// The graphs of one communicator.
 #[derive(Default)]
 pub(crate) struct Graphs {
-    state: Mutex<State>,
+    state: Mutex<GraphSlots>,
     /// The number of launches so far.
     launches: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct GraphSlots {
     slots: Vec<Weak<Slot>>,
     /// The cause of the end, once the communicator has ended.
     ended: Option<Arc<str>>,
@@ -79,13 +79,13 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed. [`Error::Deadline`] and
-    /// [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::State`]: the stream is being captured. The driver's own.
+    /// [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::GraphSlots`]: the stream is being captured. The driver's own.
     pub fn launch(&self) -> Result<()> {
         const OPERATION: &str = "launch of a graph";
         self.0.check(OPERATION)?;
-        let ready = self.0.place().clone().ok_or_else(|| self.0.broken(OPERATION))?;
+        let ready = self.0.executable().clone().ok_or_else(|| self.0.broken(OPERATION))?;
         let runtime = &ready.runtime;
-        runtime.enter()?;
+        runtime.make_current()?;
         runtime.refuse_in_capture(OPERATION, "a graph can't contain another one: launch it after the capture")?;
         runtime.check()?;
         for user in &self.0.users {
@@ -97,7 +97,7 @@ impl Graph {
 }
 
 impl Slot {
-    fn place(&self) -> MutexGuard<'_, Option<Arc<Executable>>> {
+    fn executable(&self) -> MutexGuard<'_, Option<Arc<Executable>>> {
         sync::lock(&self.exec)
     }
 
@@ -123,7 +123,7 @@ impl Graphs {
         if state.ended.is_some() {
             drop(state);
             // An abort may wait for the slot's lock, so the executable is dropped after the lock.
-            let taken = slot.place().take();
+            let taken = slot.executable().take();
             return drop(taken);
         }
         state.slots.retain(|slot| slot.strong_count() > 0);
@@ -139,7 +139,8 @@ impl Graphs {
     pub(crate) fn end(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
         self.forbid(cause);
         let slots = mem::take(&mut self.state().slots);
-        let taken: Vec<_> = slots.iter().filter_map(Weak::upgrade).filter_map(|slot| slot.place().take()).collect();
+        let taken: Vec<_> =
+            slots.iter().filter_map(Weak::upgrade).filter_map(|slot| slot.executable().take()).collect();
         (!taken.is_empty()).then(|| Teardown::spawn("the end of graphs", runtime, move || drop(taken)))
     }
 
@@ -152,7 +153,7 @@ impl Graphs {
         self.state().ended.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GraphSlots> {
         sync::lock(&self.state)
     }
 }
@@ -160,14 +161,14 @@ impl Graphs {
 impl Drop for Executable {
     fn drop(&mut self) {
         let (functions, exec) = (self.functions, &mut self.exec);
-        self.runtime.driver().visit(&mut || functions.destroy(exec));
+        self.runtime.driver().with_current(&mut || functions.destroy(exec));
         mem::take(&mut self.spans).into_iter().for_each(|span| self.runtime.give_back(span));
     }
 }
 
 impl fmt::Debug for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0.place() {
+        match &*self.0.executable() {
             Some(ready) => write!(f, "<graph on {}>", ready.runtime.device()),
             None => f.write_str("<graph that has ended>"),
         }

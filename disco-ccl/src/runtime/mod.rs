@@ -16,5 +16,5 @@ pub(crate) use capture::Kept;
 pub use graph::Graph;
 pub(crate) use graph::Graphs;
 pub use stream::Runtime;
-pub(crate) use stream::{Hold, Watch};
+pub(crate) use stream::{Hold, WorkMonitor};
 pub(crate) use teardown::{Teardown, when_idle};

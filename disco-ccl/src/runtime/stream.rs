@@ -18,39 +18,39 @@ use smallvec::SmallVec;
 
 use super::capture::Captures;
 use crate::abi::Stream;
-use crate::driver::{Driver, Way};
+use crate::driver::{CopyKind, Driver};
 use crate::heap::{Heap, MemoryUse, Span};
-use crate::patience;
+use crate::polling;
 
 /// How long the stream is waited for when there is no room, or when nobody has it any more.
-const LIMIT: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One device with one stream on it. Tensors keep it.
 ///
-/// But for [`Runtime::enter`], it is used on threads on which the device is current.
+/// But for [`Runtime::make_current`], it is used on threads on which the device is current.
 pub struct Runtime {
     driver: Arc<dyn Driver>,
     /// The second stream, once somebody has asked for it.
     side: OnceLock<Arc<dyn Driver>>,
     /// Streams of the highest priority, of which the last is in use.
-    urgent: Mutex<Vec<Arc<dyn Driver>>>,
+    priority_streams: Mutex<Vec<Arc<dyn Driver>>>,
     /// The memory of tensors.
     pub(super) heap: Heap,
     pub(super) captures: Captures,
     /// Number of aborted communicators whose kernels may still run on some rank of this process.
     holds: AtomicUsize,
     /// Those who know of work what its stream does not tell.
-    watches: Mutex<Vec<Weak<dyn Watch>>>,
+    monitors: Mutex<Vec<Weak<dyn WorkMonitor>>>,
 }
 
 /// Who knows of work on a stream what the stream does not tell.
-pub(crate) trait Watch: Send + Sync {
+pub(crate) trait WorkMonitor: Send + Sync {
     /// # Errors
     /// Work that is over has failed.
     fn check(&self) -> Result<()>;
 
     /// What streams are held up by, as far as is known.
-    fn stuck(&self) -> Option<String>;
+    fn stalled_on(&self) -> Option<String>;
 }
 
 /// What keeps a storage's memory.
@@ -66,8 +66,9 @@ impl Runtime {
     /// For a driver's device, which is current, and its stream.
     pub fn new(driver: impl Driver) -> Arc<Self> {
         let (heap, captures) = (Heap::new(&driver), Captures::new(driver.graphs()));
-        let (side, urgent, holds, watches) = (OnceLock::new(), Mutex::default(), AtomicUsize::new(0), Mutex::default());
-        Arc::new(Self { driver: Arc::new(driver), side, urgent, heap, captures, holds, watches })
+        let (side, priority_streams, holds, monitors) =
+            (OnceLock::new(), Mutex::default(), AtomicUsize::new(0), Mutex::default());
+        Arc::new(Self { driver: Arc::new(driver), side, priority_streams, heap, captures, holds, monitors })
     }
 
     /// The second stream.
@@ -78,7 +79,7 @@ impl Runtime {
         if let Some(side) = self.side.get() {
             return Ok(&**side);
         }
-        let made = Arc::from(self.driver.beside()?);
+        let made = Arc::from(self.driver.new_stream()?);
         Ok(&**self.side.get_or_init(|| made))
     }
 
@@ -87,30 +88,30 @@ impl Runtime {
     ///
     /// # Errors
     /// It can't be made.
-    pub(crate) fn urgent(&self) -> Result<Arc<dyn Driver>> {
-        let last = self.lock_urgent().last().cloned();
-        last.map_or_else(|| self.replace_urgent(), Ok)
+    pub(crate) fn priority_stream(&self) -> Result<Arc<dyn Driver>> {
+        let last = self.lock_priority_streams().last().cloned();
+        last.map_or_else(|| self.replace_priority_stream(), Ok)
     }
 
     /// Puts a new stream in the place of the one in use, which keeps its work.
     ///
     /// # Errors
     /// It can't be made.
-    pub(crate) fn replace_urgent(&self) -> Result<Arc<dyn Driver>> {
-        let made: Arc<dyn Driver> = Arc::from(self.driver.urgent()?);
-        self.lock_urgent().push(made.clone());
+    pub(crate) fn replace_priority_stream(&self) -> Result<Arc<dyn Driver>> {
+        let made: Arc<dyn Driver> = Arc::from(self.driver.new_priority_stream()?);
+        self.lock_priority_streams().push(made.clone());
         Ok(made)
     }
 
-    fn lock_urgent(&self) -> MutexGuard<'_, Vec<Arc<dyn Driver>>> {
-        sync::lock(&self.urgent)
+    fn lock_priority_streams(&self) -> MutexGuard<'_, Vec<Arc<dyn Driver>>> {
+        sync::lock(&self.priority_streams)
     }
 
     /// Asks somebody from now on, who is held weakly, where work is waited for.
-    pub(crate) fn watch(&self, watch: Weak<dyn Watch>) {
-        let mut watches = sync::lock(&self.watches);
-        watches.retain(|watch| watch.strong_count() > 0);
-        watches.push(watch);
+    pub(crate) fn add_monitor(&self, monitor: Weak<dyn WorkMonitor>) {
+        let mut monitors = sync::lock(&self.monitors);
+        monitors.retain(|monitor| monitor.strong_count() > 0);
+        monitors.push(monitor);
     }
 
     /// Whether work that is over has gone well, as far as is known.
@@ -118,17 +119,17 @@ impl Runtime {
     /// # Errors
     /// What has not.
     pub(crate) fn check(&self) -> Result<()> {
-        self.watching().iter().try_for_each(|watch| watch.check())
+        self.live_monitors().iter().try_for_each(|monitor| monitor.check())
     }
 
     /// What the streams are held up by, as far as is known.
-    pub(crate) fn stuck(&self) -> Option<String> {
-        self.watching().iter().find_map(|watch| watch.stuck())
+    pub(crate) fn stalled_on(&self) -> Option<String> {
+        self.live_monitors().iter().find_map(|monitor| monitor.stalled_on())
     }
 
-    fn watching(&self) -> SmallVec<[Arc<dyn Watch>; 2]> {
-        let watches = sync::lock(&self.watches);
-        watches.iter().filter_map(Weak::upgrade).collect()
+    fn live_monitors(&self) -> SmallVec<[Arc<dyn WorkMonitor>; 2]> {
+        let monitors = sync::lock(&self.monitors);
+        monitors.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The driver, for those who know its type.
@@ -145,8 +146,8 @@ impl Runtime {
     ///
     /// # Errors
     /// The driver's own.
-    pub fn enter(&self) -> Result<()> {
-        self.driver.enter()
+    pub fn make_current(&self) -> Result<()> {
+        self.driver.make_current()
     }
 
     /// The stream.
@@ -163,7 +164,7 @@ impl Runtime {
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
         self.refuse_in_capture("allocation", "allocate tensors before the capture")?;
         self.wait_for_peers();
-        let settle = || _ = self.wait_all_idle(LIMIT);
+        let settle = || _ = self.wait_all_idle(IDLE_TIMEOUT);
         let found = self.heap.alloc(self.driver(), bytes, settle)?;
         let span = found.ok_or_else(|| self.no_room(bytes))?;
         let owner = Box::new(Block { runtime: self.clone(), span });
@@ -191,7 +192,7 @@ impl Runtime {
         match bytes {
             0 => Ok(()),
             // SAFETY: as the caller promises.
-            bytes => unsafe { self.driver.copy(to, from, bytes, Way::OnDevice) },
+            bytes => unsafe { self.driver.copy(to, from, bytes, CopyKind::OnDevice) },
         }
     }
 
@@ -208,8 +209,8 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::is_idle`].
     pub(crate) fn is_all_idle(&self) -> Result<bool> {
-        let urgent = self.lock_urgent().clone();
-        let others = self.side.get().into_iter().chain(&urgent);
+        let priority_streams = self.lock_priority_streams().clone();
+        let others = self.side.get().into_iter().chain(&priority_streams);
         let is_idle =
             others.map(|stream| stream.is_idle()).try_fold(true, |all, is_idle| is_idle.map(|is| all && is))?;
         Ok(self.is_idle()? && is_idle)
@@ -223,12 +224,12 @@ impl Runtime {
     /// # Errors
     /// The streams are not done after 5 s; the stream is being captured; the driver's own.
     pub fn trim(&self, keep: usize) -> Result<()> {
-        self.enter()?;
+        self.make_current()?;
         self.refuse_in_capture("trim", "trim memory before or after the capture")?;
         self.wait_for_peers();
-        if !self.wait_all_idle(LIMIT) {
+        if !self.wait_all_idle(IDLE_TIMEOUT) {
             let state = format!("work on {} is not done", self.device());
-            return Err(Error::Deadline { operation: "trim".into(), after: LIMIT, state });
+            return Err(Error::Deadline { operation: "trim".into(), after: IDLE_TIMEOUT, state });
         }
         self.heap.trim(self.driver(), keep)
     }
@@ -255,22 +256,22 @@ impl Runtime {
     pub(crate) fn wait_for_peers(&self) {
         let start = Instant::now();
         while !self.are_peers_over(start) {
-            thread::sleep(patience::PAUSE);
+            thread::sleep(polling::POLL_INTERVAL);
         }
     }
 
     /// Whether no [`Hold`] exists, or 5 s have passed since `start`, which is logged.
     pub(super) fn are_peers_over(&self, start: Instant) -> bool {
-        let (are_over, is_late) = (self.holds.load(Ordering::SeqCst) == 0, start.elapsed() > LIMIT);
+        let (are_over, is_late) = (self.holds.load(Ordering::SeqCst) == 0, start.elapsed() > IDLE_TIMEOUT);
         if !are_over && is_late {
-            tracing::warn!(device = %self.device(), after = ?LIMIT, "an aborted operation has not ended on all ranks");
+            tracing::warn!(device = %self.device(), after = ?IDLE_TIMEOUT, "an aborted operation has not ended on all ranks");
         }
         are_over || is_late
     }
 
     /// Waits until no stream has anything to do, for as long as `limit`. Whether that is so; what has failed is over, too.
     pub(crate) fn wait_all_idle(&self, limit: Duration) -> bool {
-        patience::until(limit, || self.is_all_idle().unwrap_or(true))
+        polling::wait_up_to(limit, || self.is_all_idle().unwrap_or(true))
     }
 }
 
@@ -290,11 +291,11 @@ impl Drop for Block {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.give_back_deferred();
-        let urgent = mem::take(&mut *self.lock_urgent());
+        let priority_streams = mem::take(&mut *self.lock_priority_streams());
         let streams: SmallVec<[Arc<dyn Driver>; 4]> =
-            [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().chain(urgent).collect();
+            [Some(&self.driver), self.side.get()].into_iter().flatten().cloned().chain(priority_streams).collect();
         let is_idle = move || streams.iter().all(|stream| stream.is_idle().unwrap_or(true));
-        self.heap.end(&self.driver, LIMIT, is_idle);
+        self.heap.end(&self.driver, IDLE_TIMEOUT, is_idle);
     }
 }
 

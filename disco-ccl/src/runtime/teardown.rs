@@ -47,7 +47,7 @@ impl Teardown {
         let (done, end) = mpsc::channel();
         let runtime = runtime.clone();
         let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {
-            if let Err(error) = runtime.enter() {
+            if let Err(error) = runtime.make_current() {
                 tracing::warn!(%error, what, "the device can't be made current");
             }
             let result = work();
@@ -65,7 +65,7 @@ pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut
     let (own, mut idle_since) = (runtime.clone(), None);
     let poll = move || {
         let mut is_ready = false;
-        own.driver().visit(&mut || {
+        own.driver().with_current(&mut || {
             if idle_since.is_none() && own.is_all_idle().unwrap_or(true) {
                 idle_since = Some(Instant::now());
             }
@@ -74,6 +74,6 @@ pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut
         is_ready
     };
     let (what, stream, own) = (what.to_owned(), Arc::as_ptr(runtime).addr(), runtime.clone());
-    let free = Box::new(move || own.driver().visit(&mut free));
+    let free = Box::new(move || own.driver().with_current(&mut free));
     reaper::submit(Job { what, stream, limit: IDLE_LIMIT, is_ready: Box::new(poll), free });
 }

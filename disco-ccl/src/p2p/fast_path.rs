@@ -8,11 +8,11 @@ use std::time::Duration;
 use disco_core::{Abort, DType, Error, Op, OpKind, Reduction, Result};
 
 use super::options;
-use super::rendezvous::{Found, Rendezvous};
+use super::rendezvous::{Consensus, Rendezvous};
 use super::topology::{Mesh, Topology};
-use super::workspace::{BUFFER, Met, Workspace};
+use super::workspace::{DEFAULT_BUFFER_BYTES, MeetOutcome, Workspace};
 use crate::driver::BusId;
-use crate::runtime::{Runtime, Watch};
+use crate::runtime::{Runtime, WorkMonitor};
 
 /// What a vendor's crate knows of its devices.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub trait Prepared: Debug {
     fn resident(&self) -> u32;
 
     /// The kernels over this memory, whose ranks have these links. Their devices have room for `resident` blocks each, and at most
-    /// `sharing` ranks are on one. A launch waits `patience` for a peer.
+    /// `sharing` ranks are on one. A launch waits `peer_timeout` for a peer.
     ///
     /// # Errors
     /// The driver's own.
@@ -47,7 +47,7 @@ pub trait Prepared: Debug {
         workspace: &Workspace,
         topology: Topology,
         room: (u32, u32),
-        patience: Duration,
+        peer_timeout: Duration,
     ) -> Result<Box<dyn Kernels>>;
 }
 
@@ -60,7 +60,7 @@ pub trait Kernels: Debug + Send + Sync {
     fn launch(&self, op: &Op) -> Result<Result<(), Unfit>>;
 
     /// Whether a launch of the operation allocates device memory. Ranks may differ in this.
-    fn needs_room(&self, op: &Op) -> bool;
+    fn needs_allocation(&self, op: &Op) -> bool;
 
     /// Whether all launches so far have gone well, as far as is known.
     ///
@@ -91,7 +91,7 @@ pub enum Unfit {
 }
 
 /// A communicator's way around its library.
-pub struct Shortcut {
+pub struct P2pFastPath {
     vendor: Vendor,
     /// Or why there are none.
     parts: Result<Arc<Parts>, String>,
@@ -105,10 +105,10 @@ struct Parts {
 }
 
 /// Bytes of each rank's buffer.
-const BYTES: &str = "DISCO_P2P_BUFFER";
+const BUFFER_VARIABLE: &str = "DISCO_P2P_BUFFER";
 
-impl Shortcut {
-    /// That of the ranks that meet, each of whose launches waits `patience` for a peer.
+impl P2pFastPath {
+    /// That of the ranks that meet, each of whose launches waits `peer_timeout` for a peer.
     ///
     /// # Errors
     /// As [`Workspace::meet`]; a variable that can't be understood.
@@ -116,17 +116,22 @@ impl Shortcut {
         vendor: Vendor,
         runtime: &Arc<Runtime>,
         mut rendezvous: Rendezvous,
-        patience: Duration,
+        peer_timeout: Duration,
     ) -> Result<Self> {
-        let said = (vendor.check)()
-            .and_then(|()| Ok((options::bytes_of(BYTES, BUFFER)?, options::shares_devices()?, options::is_off()?)));
+        let said = (vendor.check)().and_then(|()| {
+            Ok((
+                options::bytes_of(BUFFER_VARIABLE, DEFAULT_BUFFER_BYTES)?,
+                options::shares_devices()?,
+                options::is_off()?,
+            ))
+        });
         let (bytes, shares, is_off) = *said.as_ref().unwrap_or(&(0, false, false));
         if shares {
             rendezvous = rendezvous.sharing_devices();
         }
         match &said {
             Err(error) => rendezvous.refuse(error.to_string()),
-            Ok(_) if is_off => rendezvous.refuse(options::OFF.to_owned()),
+            Ok(_) if is_off => rendezvous.refuse(options::OFF_REASON.to_owned()),
             Ok(_) => {}
         }
         let mut prepared = Err("nobody has looked".to_owned());
@@ -139,16 +144,16 @@ impl Shortcut {
         })?;
         said?;
         let parts = match found {
-            Found::Together(met) => {
-                let parts = Arc::new(Parts::new(met, prepared, patience)?);
-                runtime.watch(Arc::downgrade(&parts) as Weak<dyn Watch>);
+            Consensus::Accepted(met) => {
+                let parts = Arc::new(Parts::new(met, prepared, peer_timeout)?);
+                runtime.add_monitor(Arc::downgrade(&parts) as Weak<dyn WorkMonitor>);
                 Ok(parts)
             }
-            Found::Apart(why) => Err(why),
+            Consensus::Declined(why) => Err(why),
         };
-        let shortcut = Self { vendor, parts };
-        tracing::debug!(rank = rendezvous.rank(), ?shortcut, "peer-to-peer");
-        Ok(shortcut)
+        let fast_path = Self { vendor, parts };
+        tracing::debug!(rank = rendezvous.rank(), ?fast_path, "peer-to-peer");
+        Ok(fast_path)
     }
 
     /// The memory that ranks share.
@@ -161,7 +166,7 @@ impl Shortcut {
     }
 
     /// Why operations go by the library: all, or those that no kernel is for. None where kernels are launched.
-    pub fn why_not(&self) -> Option<&str> {
+    pub fn fallback_reason(&self) -> Option<&str> {
         match &self.parts {
             Ok(parts) => parts.kernels.as_ref().err().map(String::as_str),
             Err(why) => Some(why),
@@ -184,8 +189,8 @@ impl Shortcut {
     }
 
     /// Whether a kernel does the operation, and its launch allocates device memory.
-    pub(crate) fn needs_room(&self, op: &Op) -> bool {
-        self.kernels().is_some_and(|kernels| kernels.needs_room(op))
+    pub(crate) fn needs_allocation(&self, op: &Op) -> bool {
+        self.kernels().is_some_and(|kernels| kernels.needs_allocation(op))
     }
 
     /// An owner of the kernels and of the shared memory.
@@ -217,11 +222,11 @@ impl Shortcut {
 }
 
 impl Parts {
-    fn new(met: Met, prepared: Preparation, patience: Duration) -> Result<Self> {
+    fn new(met: MeetOutcome, prepared: Preparation, peer_timeout: Duration) -> Result<Self> {
         let kernels = match agree(&met.notes).and_then(|resident| Ok((resident, prepared?))) {
             Ok((resident, prepared)) => {
-                let room = (resident, met.sharing);
-                Ok(prepared.start(&met.workspace, met.decision.topology, room, patience)?)
+                let room = (resident, met.max_ranks_per_device);
+                Ok(prepared.start(&met.workspace, met.decision.topology, room, peer_timeout)?)
             }
             Err(why) => Err(why),
         };
@@ -229,13 +234,13 @@ impl Parts {
     }
 }
 
-impl Watch for Parts {
+impl WorkMonitor for Parts {
     fn check(&self) -> Result<()> {
         self.kernels.as_ref().map_or(Ok(()), |kernels| kernels.check())
     }
 
-    fn stuck(&self) -> Option<String> {
-        self.workspace.stuck()
+    fn stalled_on(&self) -> Option<String> {
+        self.workspace.stalled_on()
     }
 }
 
@@ -285,11 +290,11 @@ impl Display for Unfit {
     }
 }
 
-impl Debug for Shortcut {
+impl Debug for P2pFastPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts.as_deref() {
             Ok(Parts { workspace, kernels: Ok(kernels) }) => write!(f, "<{workspace:?}, {kernels:?}>"),
-            _ => write!(f, "<by the library: {}>", self.why_not().unwrap_or_default()),
+            _ => write!(f, "<by the library: {}>", self.fallback_reason().unwrap_or_default()),
         }
     }
 }

@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 
 use disco_core::Rank;
 
-use super::lane::Lane;
-use super::memory::{Memory, PROOFS};
+use super::memory::{Memory, PATTERNS_OFFSET};
+use super::signals::{self, SELF_TEST_SLOT};
+use super::stream::P2pStream;
 use super::topology::RANKS;
-use super::words::{self, PROOF};
-use crate::driver::Way;
-use crate::patience;
+use crate::driver::CopyKind;
 use crate::pinned::Pinned;
+use crate::polling;
 
 /// Of one pattern.
-const LINE: usize = 64;
+const PATTERN_BYTES: usize = 64;
 /// One of each rank.
-const LINES: usize = LINE * *RANKS.end();
+const ALL_PATTERNS_BYTES: usize = PATTERN_BYTES * *RANKS.end();
 
 /// Three sets of lines that a rank has: what peers have written, what it writes, and what it has read back.
-const WRITTEN: usize = PROOFS;
-const OWN: usize = PROOFS + LINES;
-const BACK: usize = PROOFS + 2 * LINES;
+const RECEIVED_OFFSET: usize = PATTERNS_OFFSET;
+const SENT_OFFSET: usize = PATTERNS_OFFSET + ALL_PATTERNS_BYTES;
+const READ_BACK_OFFSET: usize = PATTERNS_OFFSET + 2 * ALL_PATTERNS_BYTES;
 
-/// Pinned memory for all lines, on the way to or from the device.
+/// Pinned memory for all lines, on the kind to or from the device.
 struct Page<'m> {
     memory: &'m Memory,
     pinned: ManuallyDrop<Pinned>,
@@ -38,14 +38,17 @@ struct Page<'m> {
 ///
 /// # Errors
 /// What the driver says, in words.
-pub(super) fn write(memory: &Memory, nonce: u64, limit: Duration) -> Result<(), String> {
+pub(super) fn write_patterns(memory: &Memory, nonce: u64, limit: Duration) -> Result<(), String> {
     let page = Page::new(memory)?;
     let lines: Vec<u8> = (0..memory.size()).flat_map(|to| pattern(nonce, memory.rank, to)).collect();
     page.fill(&lines);
-    page.copy(memory.at(memory.rank, OWN), page.pinned.data(), lines.len(), Way::ToDevice)?;
+    page.copy(memory.at(memory.rank, SENT_OFFSET), page.pinned.data(), lines.len(), CopyKind::ToDevice)?;
     for to in peers(memory) {
-        let (theirs, own) = (memory.at(to, WRITTEN + memory.rank * LINE), memory.at(memory.rank, OWN + to * LINE));
-        page.copy(theirs, own, LINE, Way::OnDevice)?;
+        let (theirs, own) = (
+            memory.at(to, RECEIVED_OFFSET + memory.rank * PATTERN_BYTES),
+            memory.at(memory.rank, SENT_OFFSET + to * PATTERN_BYTES),
+        );
+        page.copy(theirs, own, PATTERN_BYTES, CopyKind::OnDevice)?;
     }
     page.settle(limit)
 }
@@ -54,16 +57,21 @@ pub(super) fn write(memory: &Memory, nonce: u64, limit: Duration) -> Result<(), 
 ///
 /// # Errors
 /// Whose have not, and what the driver says.
-pub(super) fn check(memory: &Memory, nonces: &[u64], limit: Duration) -> Result<(), String> {
-    let (page, len) = (Page::new(memory)?, memory.size() * LINE);
+pub(super) fn check_patterns(memory: &Memory, nonces: &[u64], limit: Duration) -> Result<(), String> {
+    let (page, len) = (Page::new(memory)?, memory.size() * PATTERN_BYTES);
     for to in peers(memory) {
-        let (back, theirs) = (memory.at(memory.rank, BACK + to * LINE), memory.at(to, WRITTEN + memory.rank * LINE));
-        page.copy(back, theirs, LINE, Way::OnDevice)?;
+        let (back, theirs) = (
+            memory.at(memory.rank, READ_BACK_OFFSET + to * PATTERN_BYTES),
+            memory.at(to, RECEIVED_OFFSET + memory.rank * PATTERN_BYTES),
+        );
+        page.copy(back, theirs, PATTERN_BYTES, CopyKind::OnDevice)?;
     }
-    for (lines, is_own) in [(BACK, true), (WRITTEN, false)] {
-        page.copy(page.pinned.data(), memory.at(memory.rank, lines), len, Way::ToHost)?;
+    for (lines, is_own) in [(READ_BACK_OFFSET, true), (RECEIVED_OFFSET, false)] {
+        page.copy(page.pinned.data(), memory.at(memory.rank, lines), len, CopyKind::ToHost)?;
         page.settle(limit)?;
-        for (peer, line) in page.read(len).chunks_exact(LINE).enumerate().filter(|(peer, _)| *peer != memory.rank) {
+        for (peer, line) in
+            page.read(len).chunks_exact(PATTERN_BYTES).enumerate().filter(|(peer, _)| *peer != memory.rank)
+        {
             let (from, to) = if is_own { (memory.rank, peer) } else { (peer, memory.rank) };
             if line != pattern(nonces[from], from, to) {
                 let [from, to] = [from, to].map(|rank| Rank::new(rank as u32));
@@ -78,9 +86,9 @@ pub(super) fn check(memory: &Memory, nonces: &[u64], limit: Duration) -> Result<
 ///
 /// # Errors
 /// They don't.
-pub(super) fn meet(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> {
-    Lane::main(memory).meet(PROOF).map_err(|error| error.to_string())?;
-    if patience::until(limit.min(SOON), || memory.runtime.is_idle().unwrap_or(true)) {
+pub(super) fn exchange_signals(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> {
+    P2pStream::main(memory).barrier_on(SELF_TEST_SLOT).map_err(|error| error.to_string())?;
+    if polling::wait_up_to(limit.min(SIGNAL_TIMEOUT), || memory.runtime.is_idle().unwrap_or(true)) {
         return memory.runtime.is_idle().map(drop).map_err(|error| error.to_string());
     }
     Memory::release(memory);
@@ -91,86 +99,88 @@ pub(super) fn meet(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> 
 /// not come to that is replaced, since another may have another hardware queue.
 ///
 /// # Errors
-/// No stream ends the waits: both streams wait until a peer [ends](unstick) that. The driver's own.
-pub(super) fn poke(memory: &Memory, limit: Duration) -> Result<(), String> {
+/// No stream ends the waits: both streams wait until a peer [ends](release_peer) that. The driver's own.
+pub(super) fn check_release(memory: &Memory, limit: Duration) -> Result<(), String> {
     let (runtime, words, start) = (&memory.runtime, |error: disco_core::Error| error.to_string(), Instant::now());
-    let word = memory.word(memory.rank, memory.rank, PROOF);
+    let word = memory.word(memory.rank, memory.rank, SELF_TEST_SLOT);
     let streams = [runtime.driver(), runtime.side().map_err(words)?];
     for stream in streams {
         // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
         unsafe { stream.peers()?.wait_word(word, 1) }.map_err(words)?;
     }
-    for attempt in 0..ATTEMPTS {
-        let urgent = if attempt == 0 { runtime.urgent() } else { runtime.replace_urgent() };
+    for attempt in 0..RELEASE_ATTEMPTS {
+        let priority_stream = if attempt == 0 { runtime.priority_stream() } else { runtime.replace_priority_stream() };
         // SAFETY: as above.
-        unsafe { urgent.map_err(words)?.peers()?.write_word(word, 1) }.map_err(words)?;
+        unsafe { priority_stream.map_err(words)?.peers()?.write_word(word, 1) }.map_err(words)?;
         let left = limit.saturating_sub(start.elapsed());
-        if patience::until(left.min(SOON), || streams.iter().all(|stream| stream.is_idle().unwrap_or(true))) {
+        if polling::wait_up_to(left.min(SIGNAL_TIMEOUT), || {
+            streams.iter().all(|stream| stream.is_idle().unwrap_or(true))
+        }) {
             return Ok(());
         }
     }
     Err(format!(
-        "a stream that waits for a word holds up {ATTEMPTS} streams of the highest priority, each of which was to write the word; \
+        "a stream that waits for a word holds up {RELEASE_ATTEMPTS} streams of the highest priority, each of which was to write the word; \
          more hardware queues may help: CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 by HIP"
     ))
 }
 
-/// Ends what a peer's streams wait for in [`poke`].
-pub(super) fn unstick(memory: &Memory, peer: usize, limit: Duration) {
-    let word = memory.word(peer, peer, PROOF);
-    let Ok(urgent) = memory.runtime.urgent() else { return };
+/// Ends what a peer's streams wait for in [`check_release`].
+pub(super) fn release_peer(memory: &Memory, peer: usize, limit: Duration) {
+    let word = memory.word(peer, peer, SELF_TEST_SLOT);
+    let Ok(priority_stream) = memory.runtime.priority_stream() else { return };
     // SAFETY: the peer's memory stays until this rank has closed it.
-    let written = urgent.peers().map(|peers| unsafe { peers.write_word(word, 1) });
+    let written = priority_stream.peers().map(|peers| unsafe { peers.write_word(word, 1) });
     if matches!(written, Ok(Ok(()))) {
-        patience::until(limit, || urgent.is_idle().unwrap_or(true));
+        polling::wait_up_to(limit, || priority_stream.is_idle().unwrap_or(true));
     }
 }
 
 /// How many streams are to end the waits, one after the other.
-const ATTEMPTS: usize = 3;
+const RELEASE_ATTEMPTS: usize = 3;
 /// How long words may take.
-const SOON: Duration = Duration::from_secs(2);
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-const _: () = assert!(PROOF < words::ROW, "there is a word for it");
+const _: () = assert!(SELF_TEST_SLOT < signals::SLOTS_PER_PEER, "there is a word for it");
 
 fn peers(memory: &Memory) -> impl Iterator<Item = usize> {
     let own = memory.rank;
     (0..memory.size()).filter(move |rank| *rank != own)
 }
 
-fn pattern(nonce: u64, from: usize, to: usize) -> [u8; LINE] {
+fn pattern(nonce: u64, from: usize, to: usize) -> [u8; PATTERN_BYTES] {
     let first = nonce ^ (from as u64) << 32 ^ (to as u64) << 40;
-    let words: [[u8; 8]; LINE / 8] = std::array::from_fn(|at| first.rotate_left(at as u32).to_le_bytes());
-    let mut line = [0; LINE];
+    let words: [[u8; 8]; PATTERN_BYTES / 8] = std::array::from_fn(|at| first.rotate_left(at as u32).to_le_bytes());
+    let mut line = [0; PATTERN_BYTES];
     line.copy_from_slice(words.as_flattened());
     line
 }
 
 impl<'m> Page<'m> {
     fn new(memory: &'m Memory) -> Result<Self, String> {
-        let pinned = Pinned::new(&memory.runtime, LINES).map_err(|error| error.to_string())?;
+        let pinned = Pinned::new(&memory.runtime, ALL_PATTERNS_BYTES).map_err(|error| error.to_string())?;
         Ok(Self { memory, pinned: ManuallyDrop::new(pinned) })
     }
 
     fn fill(&self, bytes: &[u8]) {
-        let len = bytes.len().min(LINES);
+        let len = bytes.len().min(ALL_PATTERNS_BYTES);
         // SAFETY: it has so many bytes, and nothing copies it now.
         unsafe { self.pinned.data().copy_from_nonoverlapping(bytes.as_ptr(), len) };
     }
 
     fn read(&self, len: usize) -> Vec<u8> {
         // SAFETY: as above, and all of them were written.
-        unsafe { std::slice::from_raw_parts(self.pinned.data(), len.min(LINES)) }.to_vec()
+        unsafe { std::slice::from_raw_parts(self.pinned.data(), len.min(ALL_PATTERNS_BYTES)) }.to_vec()
     }
 
-    fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<(), String> {
+    fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<(), String> {
         // SAFETY: both are as many bytes of a rank's memory or of the page, which stay until the stream got there.
-        unsafe { self.memory.runtime.driver().copy(to, from, bytes, way) }.map_err(|error| error.to_string())
+        unsafe { self.memory.runtime.driver().copy(to, from, bytes, kind) }.map_err(|error| error.to_string())
     }
 
     fn settle(&self, limit: Duration) -> Result<(), String> {
         let runtime = &self.memory.runtime;
-        match patience::until(limit, || runtime.is_idle().unwrap_or(true)) {
+        match polling::wait_up_to(limit, || runtime.is_idle().unwrap_or(true)) {
             true => runtime.is_idle().map(drop).map_err(|error| error.to_string()),
             false => Err(format!("copies among peers' memory have no end after {limit:?}")),
         }

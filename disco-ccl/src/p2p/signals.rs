@@ -10,44 +10,44 @@ use disco_core::tensor::Storage;
 use disco_core::{Error, Rank, Result};
 
 use super::topology::RANKS;
-use crate::driver::{Driver, Mark};
+use crate::driver::{Driver, EventHandle};
 use crate::runtime::Runtime;
 
 /// Signals that two ranks have, each for itself.
 pub const SLOTS: usize = 64;
 /// The one that barriers have.
-pub(super) const BARRIER: usize = SLOTS;
+pub(super) const BARRIER_SLOT: usize = SLOTS;
 /// The one by which ranks find out whether words come through.
-pub(super) const PROOF: usize = SLOTS + 1;
-/// Words of each peer.
-pub(super) const ROW: usize = 2 * SLOTS;
+pub(super) const SELF_TEST_SLOT: usize = SLOTS + 1;
+/// SignalCounters of each peer.
+pub(super) const SLOTS_PER_PEER: usize = 2 * SLOTS;
 
 /// Counts, alike on both ranks: the n-th wait for a slot is for its n-th signal.
 #[derive(Default)]
-pub(super) struct Words(Mutex<State>);
+pub(super) struct SignalCounters(Mutex<SignalState>);
 
-struct State {
+struct SignalState {
     sent: Counts,
     /// Signals whose last one was sent by the lane at the side.
-    sent_by_side: [[bool; ROW]; *RANKS.end()],
+    sent_by_side: [[bool; SLOTS_PER_PEER]; *RANKS.end()],
     awaited: Counts,
     /// In the order in which they were enqueued.
     pending: Vec<Pending>,
     /// Marks to be set again.
-    spare: Vec<Mark>,
+    free_events: Vec<EventHandle>,
     broken: Option<Arc<str>>,
 }
 
-struct Counts([[u32; ROW]; *RANKS.end()]);
+struct Counts([[u32; SLOTS_PER_PEER]; *RANKS.end()]);
 
 /// Something that a stream has not passed, as far as is known.
 struct Pending {
-    mark: Mark,
-    what: Held,
+    event: EventHandle,
+    work: StreamWork,
 }
 
 /// What that is.
-pub(super) enum Held {
+pub(super) enum StreamWork {
     /// A wait for a rank's signal.
     Wait(usize, usize),
     /// A copy, and the memory that it needs.
@@ -57,7 +57,7 @@ pub(super) enum Held {
     },
 }
 
-impl Words {
+impl SignalCounters {
     /// The number of the next signal to a rank, and whether the one before went by the other lane.
     pub(super) fn next_sent(&self, to: usize, slot: usize, is_side: bool) -> (u32, bool) {
         let mut state = self.state();
@@ -75,12 +75,12 @@ impl Words {
     ///
     /// # Errors
     /// The driver's own.
-    pub(super) fn hold(&self, driver: &dyn Driver, what: Held) -> Result<()> {
-        let mark = self.mark(driver)?;
+    pub(super) fn track(&self, driver: &dyn Driver, work: StreamWork) -> Result<()> {
+        let event = self.take_event(driver)?;
         // Not under the lock: a stream with too much to do has its callers wait.
         // SAFETY: it is there.
-        let recorded = unsafe { driver.record(mark) };
-        self.state().pending.push(Pending { mark, what });
+        let recorded = unsafe { driver.record_event(event) };
+        self.state().pending.push(Pending { event, work });
         recorded
     }
 
@@ -89,21 +89,21 @@ impl Words {
     /// # Errors
     /// The driver's own.
     pub(super) fn order(&self, later: &dyn Driver, earlier: &dyn Driver) -> Result<()> {
-        let mark = self.mark(earlier)?;
+        let event = self.take_event(earlier)?;
         // SAFETY: it is there.
-        let recorded = unsafe { earlier.record(mark) };
+        let recorded = unsafe { earlier.record_event(event) };
         // SAFETY: as above; a stream waits for what was recorded when it was told to.
-        let ordered = recorded.and_then(|()| unsafe { later.wait_for(mark) });
-        self.state().spare.push(mark);
+        let ordered = recorded.and_then(|()| unsafe { later.wait_event(event) });
+        self.state().free_events.push(event);
         ordered
     }
 
-    fn mark(&self, driver: &dyn Driver) -> Result<Mark> {
+    fn take_event(&self, driver: &dyn Driver) -> Result<EventHandle> {
         let mut state = self.state();
-        state.forget_passed(driver);
-        match state.spare.pop() {
-            Some(mark) => Ok(mark),
-            None => driver.mark(),
+        state.drop_completed(driver);
+        match state.free_events.pop() {
+            Some(event) => Ok(event),
+            None => driver.create_event(),
         }
     }
 
@@ -119,36 +119,38 @@ impl Words {
     }
 
     /// Nothing more is enqueued.
-    pub(super) fn break_off(&self, cause: &Arc<str>) {
+    pub(super) fn mark_broken(&self, cause: &Arc<str>) {
         self.state().broken.get_or_insert_with(|| cause.clone());
     }
 
     /// The first wait that a stream has not passed, in words.
-    pub(super) fn stuck(&self, driver: &dyn Driver) -> Option<String> {
+    pub(super) fn stalled_on(&self, driver: &dyn Driver) -> Option<String> {
         let mut state = self.state();
-        state.forget_passed(driver);
-        state.pending.iter().find_map(|pending| match pending.what {
-            Held::Wait(from, BARRIER) => Some(format!("{} has not come to the barrier", Rank::new(from as u32))),
-            Held::Wait(from, slot) => Some(format!("{} has not signalled slot {slot}", Rank::new(from as u32))),
-            Held::Copy { .. } => None,
+        state.drop_completed(driver);
+        state.pending.iter().find_map(|pending| match pending.work {
+            StreamWork::Wait(from, BARRIER_SLOT) => {
+                Some(format!("{} has not come to the barrier", Rank::new(from as u32)))
+            }
+            StreamWork::Wait(from, slot) => Some(format!("{} has not signalled slot {slot}", Rank::new(from as u32))),
+            StreamWork::Copy { .. } => None,
         })
     }
 
     /// Ends all waits, by writing what they wait for, on the stream of the highest priority: `at` says where. Whether there were any.
     pub(super) fn release(&self, runtime: &Runtime, at: impl Fn(usize, usize) -> *mut u32) -> bool {
         let mut state = self.state();
-        state.forget_passed(runtime.driver());
-        let urgent = match runtime.urgent() {
-            Ok(urgent) => urgent,
+        state.drop_completed(runtime.driver());
+        let priority_stream = match runtime.priority_stream() {
+            Ok(priority_stream) => priority_stream,
             Err(error) => {
                 tracing::warn!(%error, "streams may wait for ever");
                 return false;
             }
         };
-        let Ok(peers) = urgent.peers() else { return false };
+        let Ok(peers) = priority_stream.peers() else { return false };
         let mut are_any = false;
         for pending in &state.pending {
-            let Held::Wait(from, slot) = pending.what else { continue };
+            let StreamWork::Wait(from, slot) = pending.work else { continue };
             are_any = true;
             // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
             if let Err(error) = unsafe { peers.write_word(at(from, slot), state.awaited.0[from][slot]) } {
@@ -161,33 +163,33 @@ impl Words {
     /// When no stream has anything to do.
     pub(super) fn end(self, driver: &dyn Driver) {
         let state = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for mark in state.pending.into_iter().map(|pending| pending.mark).chain(state.spare) {
+        for event in state.pending.into_iter().map(|pending| pending.event).chain(state.free_events) {
             // SAFETY: it was made here, and is destroyed once.
-            unsafe { driver.destroy(mark) };
+            unsafe { driver.destroy_event(event) };
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SignalState> {
         sync::lock(&self.0)
     }
 }
 
-impl State {
-    fn forget_passed(&mut self, driver: &dyn Driver) {
+impl SignalState {
+    fn drop_completed(&mut self, driver: &dyn Driver) {
         let passed = self.pending.extract_if(.., |pending| {
-            // SAFETY: the mark is there. One that has failed is as good as passed.
-            unsafe { driver.has_passed(pending.mark) }.unwrap_or(true)
+            // SAFETY: the event is there. One that has failed is as good as passed.
+            unsafe { driver.is_event_complete(pending.event) }.unwrap_or(true)
         });
-        self.spare.extend(passed.map(|pending| pending.mark));
+        self.free_events.extend(passed.map(|pending| pending.event));
     }
 }
 
-impl Default for State {
+impl Default for SignalState {
     fn default() -> Self {
-        let counts = || Counts([[0; ROW]; *RANKS.end()]);
-        let sent_by_side = [[false; ROW]; *RANKS.end()];
-        let (pending, spare, broken) = (Vec::new(), Vec::new(), None);
-        Self { sent: counts(), sent_by_side, awaited: counts(), pending, spare, broken }
+        let counts = || Counts([[0; SLOTS_PER_PEER]; *RANKS.end()]);
+        let sent_by_side = [[false; SLOTS_PER_PEER]; *RANKS.end()];
+        let (pending, free_events, broken) = (Vec::new(), Vec::new(), None);
+        Self { sent: counts(), sent_by_side, awaited: counts(), pending, free_events, broken }
     }
 }
 
@@ -196,7 +198,7 @@ fn next(count: &mut u32) -> u32 {
     *count
 }
 
-impl fmt::Debug for Words {
+impl fmt::Debug for SignalCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<{} pieces of work>", self.state().pending.len())
     }

@@ -2,10 +2,10 @@
 
 use disco_core::{Error, Result};
 
-use crate::driver::Export;
+use crate::driver::IpcHandleBytes;
 
 /// One rank's memory.
-pub(super) struct Card {
+pub(super) struct MemoryDescriptor {
     /// What tells its process from others.
     pub(super) process: u64,
     /// A number of chance, by which peers know what this rank has written.
@@ -19,12 +19,12 @@ pub(super) struct Card {
     /// Addresses of its words, in its process, where they are not in the memory.
     pub(super) words: Vec<u64>,
     /// What other processes open it by, or why they can't.
-    pub(super) export: Result<Export, String>,
+    pub(super) export: Result<IpcHandleBytes, String>,
     /// What else it wants to be known.
     pub(super) note: Vec<u8>,
 }
 
-impl Card {
+impl MemoryDescriptor {
     pub(super) fn write(&self) -> Vec<u8> {
         let export = match &self.export {
             Ok(export) => (1, &export[..]),
@@ -51,7 +51,7 @@ impl Card {
     ///
     /// # Errors
     /// Why it can't.
-    pub(super) fn export(&self) -> Result<&Export, String> {
+    pub(super) fn export(&self) -> Result<&IpcHandleBytes, String> {
         if !self.words.is_empty() {
             return Err("its streams wait for words in signal memory alone, which is of one process".to_owned());
         }
@@ -90,24 +90,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_is_read_as_it_was_written_and_never_in_part() {
+    fn a_descriptor_is_read_as_it_was_written_and_never_in_part() {
         for export in [Ok([7; 64]), Err("no such function".to_owned())] {
             let (words, note) = (vec![6, 7, u64::MAX], b"note".to_vec());
-            let card = Card { process: 1, nonce: 2, ordinal: 3, address: 4, bytes: 5, words, export, note };
-            let written = card.write();
-            let read = Card::read(&written).unwrap();
+            let descriptor =
+                MemoryDescriptor { process: 1, nonce: 2, ordinal: 3, address: 4, bytes: 5, words, export, note };
+            let written = descriptor.write();
+            let read = MemoryDescriptor::read(&written).unwrap();
             assert_eq!((read.process, read.nonce, read.ordinal, read.address, read.bytes), (1, 2, 3, 4, 5));
-            assert_eq!((read.words, read.export, read.note), (card.words, card.export, card.note));
+            assert_eq!((read.words, read.export, read.note), (descriptor.words, descriptor.export, descriptor.note));
             // What comes last may be empty.
             let least = written.len() - 4;
-            assert!((0..least).all(|len| Card::read(&written[..len]).is_err()));
-            assert!((least..=written.len()).all(|len| Card::read(&written[..len]).is_ok()));
+            assert!((0..least).all(|len| MemoryDescriptor::read(&written[..len]).is_err()));
+            assert!((least..=written.len()).all(|len| MemoryDescriptor::read(&written[..len]).is_ok()));
         }
     }
 
     #[test]
     fn memory_whose_words_are_elsewhere_is_of_one_process() {
-        let card = |words| Card {
+        let descriptor = |words| MemoryDescriptor {
             process: 1,
             nonce: 2,
             ordinal: 3,
@@ -117,9 +118,9 @@ mod tests {
             export: Ok([7; 64]),
             note: Vec::new(),
         };
-        assert_eq!(card(Vec::new()).export(), Ok(&[7; 64]));
-        assert!(card(vec![8]).export().unwrap_err().contains("signal memory"));
-        let card = Card { export: Err("no such function".to_owned()), ..card(Vec::new()) };
-        assert_eq!(card.export().unwrap_err(), "no such function");
+        assert_eq!(descriptor(Vec::new()).export(), Ok(&[7; 64]));
+        assert!(descriptor(vec![8]).export().unwrap_err().contains("signal memory"));
+        let descriptor = MemoryDescriptor { export: Err("no such function".to_owned()), ..descriptor(Vec::new()) };
+        assert_eq!(descriptor.export().unwrap_err(), "no such function");
     }
 }

@@ -23,7 +23,7 @@ use disco_core::{Abort, Error, Result};
 use crate::abi::{Code, Comm};
 use crate::blocking::{Blocking, Watchdog};
 use crate::library::Library;
-use crate::owned::Owned;
+use crate::owned::OwnedComm;
 use crate::registration::Registration;
 use crate::runtime::{Graphs, Runtime, Teardown};
 use crate::siblings::Sibling;
@@ -35,14 +35,14 @@ pub(crate) const DROPPED: &str = "the communicator was dropped";
 
 /// One rank's communicator.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct SharedComm {
     library: &'static Library,
     runtime: Arc<Runtime>,
-    comm: Mutex<Owned>,
+    comm: Mutex<OwnedComm>,
     /// Where the library writes a communicator that it makes: at once, or later, from a thread of its own. Given back when it
     /// is known to be done with that.
-    place: ManuallyDrop<Arc<AtomicPtr<c_void>>>,
-    is_place_free: AtomicBool,
+    comm_ptr: ManuallyDrop<Arc<AtomicPtr<c_void>>>,
+    is_creation_over: AtomicBool,
     is_taken: AtomicBool,
     is_aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
@@ -52,12 +52,12 @@ pub(crate) struct Handle {
     graphs: Arc<Graphs>,
     /// Those split off, which hear its abort, and keep it for that.
     children: AbortRegistry,
-    _parent: Option<Arc<Handle>>,
+    _parent: Option<Arc<SharedComm>>,
     /// An abort of the library's that somebody has started.
     teardown: Mutex<Option<Teardown>>,
 }
 
-impl Handle {
+impl SharedComm {
     /// What will hold a communicator of its own.
     pub(crate) fn new(library: &'static Library, runtime: Arc<Runtime>) -> Arc<Self> {
         Self::of(library, runtime, None)
@@ -71,8 +71,8 @@ impl Handle {
     }
 
     fn of(library: &'static Library, runtime: Arc<Runtime>, parent: Option<Arc<Self>>) -> Arc<Self> {
-        let (comm, place) = (Mutex::new(Owned::new(ptr::null_mut())), ManuallyDrop::new(Arc::default()));
-        let (is_place_free, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
+        let (comm, comm_ptr) = (Mutex::new(OwnedComm::new(ptr::null_mut())), ManuallyDrop::new(Arc::default()));
+        let (is_creation_over, is_taken) = (AtomicBool::new(true), AtomicBool::new(false));
         let is_aborted = AtomicBool::new(false);
         let (cause, blocking, children) = (OnceLock::new(), OnceLock::new(), AbortRegistry::default());
         let (teardown, graphs) = (Mutex::default(), Arc::default());
@@ -80,8 +80,8 @@ impl Handle {
             library,
             runtime,
             comm,
-            place,
-            is_place_free,
+            comm_ptr,
+            is_creation_over,
             is_taken,
             is_aborted,
             cause,
@@ -93,68 +93,68 @@ impl Handle {
         })
     }
 
-    /// Has the library make the communicator, where there is none; [`Handle::made`] follows when that is settled.
+    /// Has the library make the communicator, where there is none; [`SharedComm::finish_creation`] follows when that is settled.
     ///
     /// # Errors
     /// [`Error::Aborted`].
-    pub(crate) fn make(&self, make: impl FnOnce(&Table, *mut Comm) -> Code) -> Result<Code> {
+    pub(crate) fn create(&self, make: impl FnOnce(&Table, *mut Comm) -> Code) -> Result<Code> {
         let mut comm = self.lock();
         self.check()?;
-        self.is_place_free.store(false, Ordering::Relaxed);
-        let code = self.enter(|| make(&self.library.table, self.place.as_ptr()));
-        comm.0 = self.place.load(Ordering::Acquire);
+        self.is_creation_over.store(false, Ordering::Relaxed);
+        let code = self.call_unless_aborted(|| make(&self.library.table, self.comm_ptr.as_ptr()));
+        comm.0 = self.comm_ptr.load(Ordering::Acquire);
         drop(comm);
-        self.leave(code)
+        self.after_call(code)
     }
 
     /// The library is done with making. Whether there is a communicator.
     ///
     /// # Errors
     /// [`Error::Aborted`].
-    pub(crate) fn made(&self) -> Result<bool> {
+    pub(crate) fn finish_creation(&self) -> Result<bool> {
         let mut comm = self.lock();
-        let found = self.place.load(Ordering::Acquire);
-        self.is_place_free.store(true, Ordering::Relaxed);
+        let found = self.comm_ptr.load(Ordering::Acquire);
+        self.is_creation_over.store(true, Ordering::Relaxed);
         if comm.0.is_null() && !self.is_taken.load(Ordering::Relaxed) {
             comm.0 = found;
         }
         let is_there = !comm.0.is_null();
         drop(comm);
-        self.check_left().map(|()| is_there)
+        self.finish_pending_abort().map(|()| is_there)
     }
 
     /// It is one of a communicator's ranks in this process from now on, if it was not taken out.
     ///
     /// # Errors
     /// [`Error::Aborted`].
-    pub(crate) fn join(&self, name: &str) -> Result<()> {
+    pub(crate) fn register_sibling(&self, name: &str) -> Result<()> {
         let mut comm = self.lock();
         if !comm.0.is_null() {
             comm.join(Sibling::new(name, &self.runtime));
         }
         drop(comm);
-        self.check_left()
+        self.finish_pending_abort()
     }
 
     /// The communicator, where it was made elsewhere.
     ///
     /// # Errors
     /// [`Error::Aborted`].
-    pub(crate) fn put(&self, comm: Owned) -> Result<()> {
+    pub(crate) fn set(&self, comm: OwnedComm) -> Result<()> {
         *self.lock() = comm;
-        self.check_left()
+        self.finish_pending_abort()
     }
 
     /// The communicator, which is there or will be, is a blocking one, as that of `parent`, or as the watchdog and the deadline say.
-    pub(crate) fn block(&self, watchdog: Arc<Watchdog>, deadline: Duration) {
-        let place = Arc::clone(&self.place);
-        self.blocking.get_or_init(|| Blocking::new(self.library, &self.runtime, watchdog, place, deadline));
+    pub(crate) fn set_blocking(&self, watchdog: Arc<Watchdog>, deadline: Duration) {
+        let comm_ptr = Arc::clone(&self.comm_ptr);
+        self.blocking.get_or_init(|| Blocking::new(self.library, &self.runtime, watchdog, comm_ptr, deadline));
     }
 
     /// The communicator that was split off is a blocking one, if that of the parent is.
-    pub(crate) fn block_as(&self, parent: &Self) {
+    pub(crate) fn inherit_blocking(&self, parent: &Self) {
         if let Some(blocking) = parent.blocking() {
-            self.blocking.get_or_init(|| blocking.child(Arc::clone(&self.place)));
+            self.blocking.get_or_init(|| blocking.child(Arc::clone(&self.comm_ptr)));
         }
     }
 
@@ -173,14 +173,14 @@ impl Handle {
         if comm.0.is_null() {
             return Err(self.aborted());
         }
-        let result = self.enter(|| call(&self.library.table, comm.0));
+        let result = self.call_unless_aborted(|| call(&self.library.table, comm.0));
         drop(comm);
-        self.leave(result)
+        self.after_call(result)
     }
 
     /// Makes a call of the library, unless calls are off.
     #[inline]
-    fn enter<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+    fn call_unless_aborted<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         match self.blocking.get() {
             None => Some(call()),
             Some(blocking) => blocking.call(|| self.is_aborted.load(Ordering::SeqCst), call),
@@ -189,8 +189,8 @@ impl Handle {
 
     /// What came of a call, when the lock was let go.
     #[inline]
-    fn leave<T>(&self, result: Option<T>) -> Result<T> {
-        self.check_left()?;
+    fn after_call<T>(&self, result: Option<T>) -> Result<T> {
+        self.finish_pending_abort()?;
         let Some(blocking) = self.blocking.get() else { return result.ok_or_else(|| self.aborted()) };
         blocking.check().inspect_err(|_| drop(self.end(self.lock(), &mut Vec::new())))?;
         result.ok_or_else(|| self.aborted())
@@ -215,7 +215,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Aborted`], the library's.
-    pub(crate) fn seat(&self) -> Result<(usize, usize)> {
+    pub(crate) fn rank_and_size(&self) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is there, and so is the place.
         let code = self.call(|table, comm| unsafe { (table.comm_user_rank)(comm, &mut rank) })?;
@@ -240,12 +240,12 @@ impl Handle {
     }
 
     /// Takes it out; nobody calls the library with it any more. None if somebody has.
-    pub(crate) fn take(&self) -> Option<Owned> {
+    pub(crate) fn take(&self) -> Option<OwnedComm> {
         self.take_from(&mut self.lock())
     }
 
-    fn take_from(&self, place: &mut Owned) -> Option<Owned> {
-        let comm = std::mem::replace(place, Owned::new(ptr::null_mut()));
+    fn take_from(&self, comm: &mut OwnedComm) -> Option<OwnedComm> {
+        let comm = std::mem::replace(comm, OwnedComm::new(ptr::null_mut()));
         let is_there = !comm.0.is_null();
         if is_there {
             let cause = self.cause.get().cloned().unwrap_or_else(|| DROPPED.into());
@@ -269,7 +269,7 @@ impl Handle {
     }
 
     /// Tells of aborts, to come or made.
-    pub(crate) fn tell(&self, aborter: &Arc<dyn Abort>) {
+    pub(crate) fn forward_aborts_to(&self, aborter: &Arc<dyn Abort>) {
         self.children.listen(aborter);
     }
 
@@ -280,7 +280,7 @@ impl Handle {
     }
 
     /// An abort that found this rank inside has left the teardown to it.
-    fn check_left(&self) -> Result<()> {
+    fn finish_pending_abort(&self) -> Result<()> {
         fence(Ordering::SeqCst);
         self.check().inspect_err(|_| {
             drop(self.end(self.lock(), &mut Vec::new()));
@@ -299,15 +299,19 @@ impl Handle {
     /// Ends what the communicator has under way, and itself, without waiting for that, if it is there. `kept` goes along.
     ///
     /// The teardown is stored before `comm` is unlocked (lock order: `comm`, `teardown`); no thread waits while it holds that lock.
-    fn end(&self, mut place: MutexGuard<'_, Owned>, kept: &mut Vec<Registration>) -> MutexGuard<'_, Option<Teardown>> {
+    fn end(
+        &self,
+        mut guard: MutexGuard<'_, OwnedComm>,
+        kept: &mut Vec<Registration>,
+    ) -> MutexGuard<'_, Option<Teardown>> {
         let mut teardown = sync::lock(&self.teardown);
         // Before graphs give memory back.
         let hold = self.runtime.hold();
-        let comm = self.take_from(&mut place);
-        drop(place);
+        let comm = self.take_from(&mut guard);
+        drop(guard);
         let aborted = comm.map(|comm| Aborted::new(comm, std::mem::take(kept), hold));
         let begun = match self.blocking.get() {
-            Some(blocking) => blocking.give(aborted),
+            Some(blocking) => blocking.hand_over(aborted),
             None => Err(aborted),
         };
         match begun {
@@ -318,22 +322,22 @@ impl Handle {
         teardown
     }
 
-    fn lock(&self) -> MutexGuard<'_, Owned> {
+    fn lock(&self) -> MutexGuard<'_, OwnedComm> {
         sync::lock(&self.comm)
     }
 }
 
-impl Drop for Handle {
+impl Drop for SharedComm {
     fn drop(&mut self) {
         drop(self.end(self.lock(), &mut Vec::new()));
-        if *self.is_place_free.get_mut() {
+        if *self.is_creation_over.get_mut() {
             // SAFETY: the library writes there no more, and nobody looks.
-            unsafe { ManuallyDrop::drop(&mut self.place) };
+            unsafe { ManuallyDrop::drop(&mut self.comm_ptr) };
         }
     }
 }
 
-impl Abort for Handle {
+impl Abort for SharedComm {
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
         self.graphs.forbid(cause);
