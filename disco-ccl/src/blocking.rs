@@ -1,4 +1,4 @@
-//! Calls on a blocking communicator can block inside the library until peers come. This module interrupts them.
+//! Interrupts calls on a blocking communicator, which block inside the library until all peers have called it.
 //!
 //! Since NCCL 2.22.3 each launch on a non-blocking communicator starts a thread, so communicators are blocking from that version on.
 //! Two parties interrupt a call: an abort that finds the rank inside, and the [`Watchdog`], when the call has taken longer than the
@@ -104,7 +104,7 @@ impl Blocking {
         blocking
     }
 
-    /// For a communicator that was split off.
+    /// For a communicator that is split off this one.
     pub(crate) fn child(&self, comm_ptr: Arc<AtomicPtr<c_void>>) -> Arc<Self> {
         Self::new(self.library, &self.runtime, self.watchdog.clone(), comm_ptr, self.deadline())
     }
@@ -212,7 +212,7 @@ impl Watchdog {
     /// Starts the thread. A call is interrupted at most a quarter of `shortest`, and at most 0.5 s, after its deadline.
     ///
     /// # Errors
-    /// There is no thread.
+    /// The thread can't be started.
     pub(crate) fn start(shortest: Duration) -> Result<Arc<Self>> {
         let (life, end) = mpsc::channel();
         let watchdog = Arc::new(Self { watched: Mutex::default(), _life: life });

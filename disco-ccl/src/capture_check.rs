@@ -1,4 +1,4 @@
-//! Which operations a capture refuses.
+//! Checks which operations of a communicator can be captured.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One rank of a communicator of the library's: how it launches, waits, splits, and breaks.
+//! One rank of a communicator: launches, waits, splits, and failure.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +30,7 @@ use crate::table::CommSplit;
 /// `NCCL_SPLIT_NOCOLOR`
 const NO_COLOR: c_int = -1;
 
-/// One rank: all that it launches goes on its device's one stream.
+/// One rank of a communicator of the library. It launches all operations on the stream of its [`Runtime`].
 pub struct Communicator {
     library: &'static Library,
     runtime: Arc<Runtime>,
@@ -41,20 +41,20 @@ pub struct Communicator {
     deadline: Duration,
     meeting: Meeting,
     attendance: Attendance,
-    /// Groups launched so far.
+    /// Number of groups launched so far.
     launches: u64,
     /// The last operation launched.
     last: Option<Launched>,
-    /// Why nothing works any more.
+    /// The cause of the failure, once an operation has failed. Later operations are refused.
     broken: Option<Arc<str>>,
-    /// Device memory beside the tensors.
+    /// Device memory for copies of inputs: see [`Calls::scratch`]. It grows with the largest request.
     scratch: Arc<Storage>,
     registrations: Vec<Registration>,
-    /// A way around the library, if the backend has one.
+    /// Operations over peer-to-peer memory, if the backend has them.
     fast_path: Option<P2pFastPath>,
 }
 
-/// An operation, for reports.
+/// An operation, as reports name it.
 #[derive(Clone, Copy)]
 struct Launched {
     kind: OpKind,
@@ -63,7 +63,7 @@ struct Launched {
 }
 
 impl Communicator {
-    /// This rank of a communicator that is made.
+    /// For a communicator that the library has created.
     pub(crate) fn new(
         (library, runtime, handle): (&'static Library, Arc<Runtime>, Arc<SharedComm>),
         (rank, size): (usize, usize),
@@ -97,7 +97,7 @@ impl Communicator {
         })
     }
 
-    /// Finds out, with all other ranks, what goes without the library.
+    /// Agrees with all other ranks on peer-to-peer memory, and on the operations that use it instead of the library.
     pub(crate) fn find_fast_path(&mut self, vendor: Vendor, deadline: Duration) -> Result<()> {
         let (store, name) = self.meeting.store_and_key("p2p");
         let rendezvous = Rendezvous::new(store, name, (self.rank.index(), self.size), deadline);
@@ -109,7 +109,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// The way around the library, if the backend has one.
+    /// Operations over peer-to-peer memory, if the backend has them.
     pub(crate) fn fast_path(&self) -> Option<&P2pFastPath> {
         self.fast_path.as_ref()
     }
@@ -138,7 +138,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Refuses what the library can't do, before anything is launched.
+    /// Refuses tensors of other devices, and operations that the library lacks, before anything is launched.
     fn check_able(&self, group: &[Op]) -> Result<()> {
         let (backend, device) = (self.library.backend(), self.runtime.device());
         for op in group {
@@ -165,7 +165,7 @@ impl Communicator {
         }
     }
 
-    /// Checks a group, launches it, and breaks if that fails.
+    /// Checks a group and launches it. A launch that fails aborts the communicator.
     #[inline]
     fn enqueue_scaled(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         op::check_group(group, self.rank, self.size)?;
@@ -185,7 +185,8 @@ impl Communicator {
         CaptureCheck { runtime, graphs, scratch: &self.scratch, fast_path: self.fast_path.as_ref() }
     }
 
-    /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
+    /// Launches a group in as few groups of the library as possible. Operations in one group of the library have no order, so only
+    /// independent operations share one.
     fn launch(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         let mut rest = group;
         while let Some(first) = rest.first() {
@@ -193,7 +194,8 @@ impl Communicator {
                 |end: &usize| rest[..*end].iter().all(|earlier| collective::is_independent(earlier, &rest[*end]));
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
-            // Units depend on where this rank's tensors are, and what ranks choose must not.
+            // All ranks must make this choice alike, so the choice does not depend on `unit`: units depend on the addresses of this rank's
+            // tensors.
             if group.len() > 1 || factor.is_some() || !self.launch_on_fast_path(first)? {
                 self.launch_unit(unit, first, factor)?;
             }
@@ -202,7 +204,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Launches an operation without the library, if it is one for that. All ranks come to the same answer.
+    /// Launches an operation on the fast path, and returns whether the fast path has it. The result is equal on all ranks.
     fn launch_on_fast_path(&self, op: &Op) -> Result<bool> {
         let Some(fast_path) = &self.fast_path else { return Ok(false) };
         // User code may have made another device current.
@@ -213,7 +215,7 @@ impl Communicator {
         }
     }
 
-    /// Another operation begins, alike on all ranks.
+    /// Counts an operation. The count is equal on all ranks.
     fn count(&mut self) {
         self.launches += 1;
         if let Some(blocking) = self.handle.blocking() {
@@ -221,7 +223,7 @@ impl Communicator {
         }
     }
 
-    /// The operation that this rank is in, alike on all ranks: launches of graphs count, too.
+    /// The number of this rank's current operation, equal on all ranks. Launches of graphs count, too.
     fn number(&self) -> u64 {
         self.launches + self.handle.graphs().launches()
     }
@@ -234,7 +236,7 @@ impl Communicator {
             let mut calls = Calls { table, comm, stream, me, ranks, scratch, redop: None, outcome: Outcome::NONE };
             let is_group = unit.len() > 1 || collective::is_composed(table, first);
             if is_group {
-                // SAFETY: groups are this thread's own, and ended below.
+                // SAFETY: a group belongs to the calling thread, and this thread ends it below.
                 calls.outcome.add("ncclGroupStart", unsafe { (table.group_start)() });
             }
             unit.iter().for_each(|op| match factor {
@@ -242,7 +244,7 @@ impl Communicator {
                 Some(factor) => calls.run_scaled(op, factor),
             });
             if is_group {
-                // SAFETY: one was started.
+                // SAFETY: this thread has started a group above.
                 calls.outcome.add("ncclGroupEnd", unsafe { (table.group_end)() });
             }
             (calls.outcome, calls.redop)
@@ -256,23 +258,23 @@ impl Communicator {
         for op in unit {
             if let Some((to, from, bytes)) = collective::copy_after(op, me, ranks) {
                 self.runtime.make_current()?;
-                // SAFETY: both lie in the operation's tensor, of so many bytes, whose memory stays until the stream got there.
+                // SAFETY: both ranges are in the operation's tensor, whose memory is freed in stream order, after this copy.
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
         }
         self.finish(first)
     }
 
-    /// Waits for what the host is to wait for.
+    /// Waits for a barrier: this operation makes the host wait for the stream.
     fn finish(&self, op: &Op) -> Result<()> {
         match op {
-            // Peers may owe the side a signal until they are through.
+            // Only the main stream: the side stream may wait for signals that peers send after the barrier.
             Op::Barrier => self.wait_idle(|| op.signature(self.size), Runtime::is_idle),
             _ => Ok(()),
         }
     }
 
-    /// Copies inputs aside that the library may not find in place of its outputs.
+    /// Copies in-place inputs to scratch memory, if the library does not accept them in place.
     fn prepare(&mut self, unit: &[Op]) -> Result<()> {
         for op in unit {
             let bytes = collective::scratch(op);
@@ -284,29 +286,30 @@ impl Communicator {
                 self.scratch = self.runtime.alloc(bytes)?;
             }
             if let (Some(dst), true) = (op.dst(), bytes > 0) {
-                // SAFETY: the tensor has so many bytes, and so has the scratch memory, whose last use is before on the stream.
+                // SAFETY: the tensor and the scratch memory have at least `bytes` bytes. Earlier uses of the scratch memory are earlier on the
+                // same stream.
                 unsafe { self.runtime.copy(self.scratch.pointer(), dst.data(), bytes) }?;
             }
         }
         Ok(())
     }
 
-    /// Waits until the library has done what it was called for, or has an error.
+    /// Waits until the library has completed its last call, or has failed.
     fn settle(&self, operation: impl Fn() -> String) -> Result<()> {
         self.wait(operation, || self.handle.is_settled())
     }
 
-    /// Waits until all work on the stream is done.
+    /// Waits until `is_idle` returns that the streams are done.
     fn wait_idle(&self, operation: impl Fn() -> String, is_idle: fn(&Runtime) -> Result<bool>) -> Result<()> {
         self.wait(operation, || {
             let is_idle = is_idle(&self.runtime)?;
-            // An error may be what ended the work.
+            // The stream may be idle because its work failed.
             self.runtime.check()?;
             self.handle.is_settled().map(|_| is_idle)
         })
     }
 
-    /// Says of a call that took too long which operation it was of, and who has not come.
+    /// Adds the operation and the absent ranks to the error of a call that exceeded its deadline.
     fn with_absent_ranks(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
         match error {
             Error::Deadline { after, .. } => {
@@ -316,7 +319,7 @@ impl Communicator {
         }
     }
 
-    /// Waits until something holds, as long as the deadline says.
+    /// Polls until `holds` returns true, or until the deadline or an abort.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
         let waited = |waited| self.attendance.go_on(self.number(), waited, self.deadline, &operation);
         polling::wait(|| self.handle.check(), holds, waited).map_err(|error| match (error, self.runtime.stalled_on()) {
@@ -325,7 +328,8 @@ impl Communicator {
         })
     }
 
-    /// What the library may still touch is given up first. Whether that is over.
+    /// Marks the communicator as broken, and aborts the fast path and the library's communicator. Returns whether the abort is over: until
+    /// then the library may still use the memory of operations.
     fn mark_broken(&mut self, error: &Error) -> bool {
         let cause: Arc<str> = error.to_string().into();
         if let Some(aborter) = self.fast_path.as_ref().and_then(P2pFastPath::aborter) {
@@ -336,7 +340,7 @@ impl Communicator {
         self.handle.end_and_wait(std::mem::take(&mut self.registrations))
     }
 
-    /// The communicator has ended with a call that took too long.
+    /// Marks the communicator as broken after a call that exceeded its deadline.
     fn mark_broken_if_late(&mut self, error: &Error) {
         if matches!(error, Error::Deadline { .. }) {
             self.mark_broken(error);
@@ -348,7 +352,7 @@ impl Communicator {
         let split = self.attendance.split();
         let child = self.child(handle, (split, color, key));
         child.inspect_err(|error| {
-            // Nothing of the parent's goes on then that could make a child yet.
+            // Once the parent's abort is over, the library can no longer write the child's communicator.
             if self.mark_broken(error) {
                 _ = handle.finish_creation();
                 handle.end_and_wait(Vec::new());
@@ -372,7 +376,8 @@ impl Communicator {
         Ok(Some(child))
     }
 
-    /// This rank's place in a child whose ranks meet at the store, and how many ranks that has.
+    /// Creates a child through the session's store, for libraries without `ncclCommSplit`. Returns this rank and the number of ranks in the
+    /// child.
     fn split_by_store(
         &self,
         child: &SharedComm,
@@ -387,7 +392,7 @@ impl Communicator {
         Ok(Some((rank, size)))
     }
 
-    /// This rank's place in a child that the library makes, and how many ranks that has.
+    /// Creates a child by `ncclCommSplit`. Returns this rank and the number of ranks in the child.
     fn split_by_library(
         &self,
         comm_split: CommSplit,
@@ -396,7 +401,8 @@ impl Communicator {
         key: c_int,
     ) -> Result<Option<(usize, usize)>> {
         let code = self.handle.call(|_, comm| {
-            // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
+            // SAFETY: `call` keeps the parent alive, and `create` keeps the output pointer valid. A null configuration means that of the
+            // parent.
             child.create(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
         });
         let code = code.map_err(|error| self.with_absent_ranks(error, || "split".into()))??;
@@ -431,7 +437,7 @@ impl disco_core::Communicator for Communicator {
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.check_unbroken(|| "split".into())?;
         self.runtime.refuse_in_capture("split", "split communicators before the capture")?;
-        // Whoever can't take part is there, too: the others wait for it.
+        // A rank with an invalid color takes part as well, since the other ranks wait for it.
         let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
         let child = self.split_off(&self.handle.child(), number.unwrap_or(NO_COLOR), key)?;
         match number {
@@ -452,7 +458,7 @@ impl disco_core::Communicator for Communicator {
         self.handle.clone()
     }
 
-    /// This type itself, which [`extension`](crate::extension) looks for.
+    /// Returns this type, which [`extension`](crate::extension) downcasts to.
     fn extension(&mut self) -> Option<&mut dyn Any> {
         Some(self)
     }
@@ -460,7 +466,7 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // The library waits for the communicator's graphs to be destroyed.
+        // `ncclCommDestroy` waits until the communicator's graphs are destroyed.
         let graphs = self.handle.graphs().end(&self.runtime, &DROPPED.into());
         _ = graphs.is_none_or(Teardown::wait);
         let registrations = std::mem::take(&mut self.registrations);
@@ -468,7 +474,7 @@ impl Drop for Communicator {
             Some(comm) => Teardown::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
             None => self.handle.end_and_wait(registrations),
         };
-        // Who has failed waits for nobody.
+        // After a failure, peers may not leave the shared memory, so this rank does not wait for them.
         let is_whole = self.broken.is_none() && self.handle.cause().is_none();
         if let Some(fast_path) = self.fast_path.take().filter(|_| is_whole) {
             fast_path.leave();

@@ -1,4 +1,4 @@
-//! How the library makes a communicator.
+//! Creates a communicator of the library.
 
 #![allow(unsafe_code)]
 
@@ -22,23 +22,23 @@ use crate::shared_comm::SharedComm;
 use crate::table::CommInitRankConfig;
 use crate::teardown::Aborted;
 
-/// One rank's part in making a communicator.
+/// The parameters of one rank for the creation of a communicator.
 #[derive(Clone, Copy)]
 pub(crate) struct Init<'a> {
     pub(crate) library: &'static Library,
     pub(crate) runtime: &'a Arc<Runtime>,
-    /// The handle that gets the communicator.
+    /// Gets the communicator.
     pub(crate) handle: &'a SharedComm,
     pub(crate) id: UniqueId,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// How long all of this may take.
+    /// Time limit of the creation.
     pub(crate) deadline: Duration,
-    /// How long one operation of the communicator may take.
+    /// Time limit of each later operation of the communicator.
     pub(crate) operation_deadline: Duration,
 }
 
-/// A communicator on its way from the thread that made it: aborted if it does not arrive.
+/// A communicator that its thread sends to the rank. Drop aborts the communicator if the rank has not taken it.
 struct UndeliveredComm {
     library: &'static Library,
     runtime: Arc<Runtime>,
@@ -46,10 +46,10 @@ struct UndeliveredComm {
 }
 
 impl Init<'_> {
-    /// Makes the communicator of the handle, with all ranks that have the same place to meet.
+    /// Creates the communicator, together with all ranks that have the same unique id.
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::Aborted`], the library's own.
+    /// [`Error::Deadline`]; [`Error::Aborted`]; the library's own.
     pub(crate) fn run(self) -> Result<()> {
         let made = match self.library.table.comm_init_rank_config {
             Some(comm_init_rank_config) => self.init(comm_init_rank_config),
@@ -65,9 +65,9 @@ impl Init<'_> {
             config = Config::blocking();
             self.handle.set_blocking(Watchdog::start(self.deadline.min(self.operation_deadline))?, self.deadline);
         }
-        let state = || "the library has not connected the ranks, which have all come".to_owned();
+        let state = || "all ranks have arrived, but the library has not connected them".to_owned();
         let code = self.handle.create(|_, place| {
-            // SAFETY: the place is there, and the configuration is as the library reads it.
+            // SAFETY: `create` passes a valid output, and `config` has the layout of its `version`.
             unsafe { comm_init_rank_config(place, ranks, self.id, me, &mut config) }
         });
         let code = code.map_err(|error| match error {
@@ -86,7 +86,7 @@ impl Init<'_> {
         self.handle.finish_creation().map(drop)
     }
 
-    /// Where the library can only wait: on a thread of its own, which is left behind at the deadline.
+    /// For libraries that can only block: calls the library on a separate thread. The thread is abandoned at the deadline.
     fn init_on_thread(self) -> Result<()> {
         const FUNCTION: &str = "ncclCommInitRank";
         let (made, making) = mpsc::channel();
@@ -95,7 +95,7 @@ impl Init<'_> {
         let work = move || {
             let mut comm = ptr::null_mut();
             let code = runtime.make_current().map(|()| {
-                // SAFETY: the place is there.
+                // SAFETY: `comm` is a valid output until the call returns.
                 unsafe { (library.table.comm_init_rank)(&mut comm, ranks, id, me) }
             });
             let comm = matches!(code, Ok(Code::SUCCESS)).then(|| OwnedComm::new(comm));
@@ -110,10 +110,13 @@ impl Init<'_> {
                 undelivered.comm.take().map_or(Ok(()), |comm| self.handle.set(comm)).map(|()| true)
             }
             Err(TryRecvError::Empty) => Ok(false),
-            Err(TryRecvError::Disconnected) => Err(Error::state(format!("{FUNCTION}: its thread has ended"))),
+            Err(TryRecvError::Disconnected) => {
+                Err(Error::state(format!("{FUNCTION}: the thread of the call has panicked")))
+            }
         };
         let version = library.version();
-        let state = || format!("it has not returned and is left on a thread; {version} can't be told to stop");
+        let state =
+            || format!("the call has not returned and stays on its thread, because {version} can't interrupt it");
         polling::wait(|| self.handle.check(), take, |waited| self.check(FUNCTION, waited, state))
     }
 

@@ -1,21 +1,22 @@
-//! How a rank waits: by looking, so that an abort and a deadline end every wait.
+//! Polling loops, which end at an abort or at a deadline.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::Result;
 
-/// Looks in a row.
+/// Polls between two yields of the thread.
 const POLLS_PER_YIELD: u32 = 200;
-/// Looks until pauses begin; others run in between once in so many.
+/// Polls before the loop sleeps between polls.
 const POLLS_BEFORE_SLEEP: u32 = 20_000;
-/// Between two later polls.
+/// Sleep between two polls.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Waits until something holds. Now and then `check` and `check_elapsed` say whether to go on; `check_elapsed` gets the time since it was first asked.
+/// Polls `holds` until it returns true: first in a spin loop, then with yields, then with sleeps. At each yield and sleep, calls `check` and
+/// `check_elapsed`, which gets the time since its first call. An error of any of them ends the wait.
 ///
 /// # Errors
-/// Those of `check`, `holds` and `check_elapsed`.
+/// The errors of `check`, `holds` and `check_elapsed`.
 pub(crate) fn wait(
     check: impl Fn() -> Result<()>,
     mut holds: impl FnMut() -> Result<bool>,
@@ -38,7 +39,7 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// Polls `holds` for at most `limit`, and returns whether it holds. Neither an abort nor a deadline of the rank ends the wait.
+/// Polls `holds` for at most `limit`, and returns whether it holds. Ignores aborts and the rank's deadline.
 pub(crate) fn wait_up_to(limit: Duration, holds: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !holds() {

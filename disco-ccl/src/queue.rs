@@ -1,4 +1,4 @@
-//! A worker's stream, and marks in it.
+//! A worker's stream and its events.
 
 #![allow(unsafe_code)]
 
@@ -19,11 +19,11 @@ use crate::runtime::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
 
-/// The reason why a capture refuses waits.
+/// The reason that a capture gives when it refuses waits.
 pub(crate) const CAPTURE_DOES_NOT_RUN: &str = "captured work runs when its graph is launched: synchronize after that";
-/// How long a queue that is dropped waits for copies to the host.
+/// How long the drop of a queue waits for copies.
 const DROP_COPIES_TIMEOUT: Duration = Duration::from_secs(5);
-/// Looks before pauses begin, and between later ones.
+/// Polls before the wait sleeps between polls, and the sleep.
 const POLLS_BEFORE_SLEEP: u32 = 2000;
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
@@ -31,15 +31,15 @@ const POLL_INTERVAL: Duration = Duration::from_micros(50);
 pub struct Queue {
     runtime: Arc<Runtime>,
     recorded: u64,
-    /// Marks that were not seen passed.
+    /// Events that the stream was not seen to pass.
     recorded_events: VecDeque<(Event, EventHandle)>,
-    /// Marks to be set again.
+    /// Events for reuse.
     free_events: Vec<EventHandle>,
     staging: Staging,
 }
 
 impl Queue {
-    /// Of a runtime's stream.
+    /// Makes the queue of a runtime's stream.
     pub fn new(runtime: Arc<Runtime>) -> Self {
         Self {
             runtime,
@@ -50,10 +50,10 @@ impl Queue {
         }
     }
 
-    /// The one behind a worker's queue on a kind of device.
+    /// Downcasts a worker's queue on a device of this kind.
     ///
     /// # Errors
-    /// It is on another.
+    /// The queue is on another kind of device.
     pub fn of<'a>(queue: &'a mut (dyn disco_core::Queue + 'static), kind: DeviceKind) -> Result<&'a mut Self> {
         let device = queue.device();
         let queue: &mut dyn Any = queue;
@@ -76,7 +76,8 @@ impl Queue {
         runtime.capture(|| work(self))
     }
 
-    /// Refuses tensors that are not as large, and where they should be: on the host, or on this device, which is current from now on.
+    /// Checks the tensors of a copy: their sizes are equal, and each is on the host or on this device, as `host` says. Makes the device
+    /// current.
     fn check_copy(&self, operation: &str, dst: &Tensor, src: &Tensor, host: [bool; 2]) -> Result<()> {
         // User code may have made another device current.
         self.runtime.make_current()?;
@@ -132,7 +133,7 @@ impl disco_core::Queue for Queue {
             return Ok(());
         }
         let bytes = src.bytes()?;
-        // SAFETY: the tensor is as many bytes of this device's memory, whose freeing waits for the stream.
+        // SAFETY: `dst` has as many bytes as `src`, on this device, and its memory is freed in stream order.
         unsafe { self.staging.copy_in(&self.runtime, dst.data(), &bytes) }
     }
 
@@ -141,14 +142,14 @@ impl disco_core::Queue for Queue {
         if src.byte_len() == 0 {
             return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: `src` has as many bytes as `dst`, on this device, and its memory is freed in stream order.
         unsafe { self.staging.copy_out(&self.runtime, dst, src.data()) }
     }
 
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy on device", dst, src, [false, false])?;
         [dst, src].into_iter().for_each(|tensor| self.runtime.keep(|| tensor.storage().clone()));
-        // SAFETY: both are as many bytes of this device's memory, whose freeing waits for the stream.
+        // SAFETY: both tensors have this number of bytes on this device, and their memory is freed in stream order.
         unsafe { self.runtime.copy(dst.data(), src.data(), dst.byte_len()) }
     }
 
@@ -159,7 +160,7 @@ impl disco_core::Queue for Queue {
             Some(handle) => handle,
             None => self.runtime.driver().create_event()?,
         };
-        // SAFETY: it is there.
+        // SAFETY: the event was created by this driver and is not destroyed before the queue is dropped.
         if let Err(error) = unsafe { self.runtime.driver().record_event(handle) } {
             self.free_events.push(handle);
             return Err(error);
@@ -176,7 +177,7 @@ impl disco_core::Queue for Queue {
         )?;
         let at = self.recorded_events.iter().position(|(open, _)| *open == event);
         let at = at.ok_or_else(|| Error::state(format!("{event:?} was not recorded on this queue")))?;
-        // SAFETY: the handle is there.
+        // SAFETY: the event was created by this driver and is not destroyed before the queue is dropped.
         let passed = unsafe { self.runtime.driver().is_event_complete(self.recorded_events[at].1) };
         if !matches!(passed, Ok(false)) {
             self.free_events.extend(self.recorded_events.remove(at).map(|(_, handle)| handle));
@@ -200,11 +201,11 @@ impl disco_core::Queue for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.staging.is_in_use() && self.wait(DROP_COPIES_TIMEOUT).is_err() {
-            tracing::warn!(device = %self.runtime.device(), "copies are not done; their memory is kept for ever");
+            tracing::warn!(device = %self.runtime.device(), "copies are not complete; their pinned memory is leaked");
             self.staging.forget();
         }
         for handle in self.recorded_events.drain(..).map(|(_, handle)| handle).chain(self.free_events.drain(..)) {
-            // SAFETY: it was made here, and is destroyed once.
+            // SAFETY: this driver created the event, and it is destroyed once.
             unsafe { self.runtime.driver().destroy_event(handle) };
         }
     }

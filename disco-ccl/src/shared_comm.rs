@@ -1,10 +1,9 @@
-//! A library's communicator as several threads have it: the rank that uses it, and whoever aborts it.
+//! A library's communicator, shared by the rank that uses it and by the threads that abort it.
 //!
-//! Whoever calls the library holds the lock, for this one call. Whoever ends the communicator takes it
-//! out under the lock and calls the library afterwards: from then on nobody else has it. An abort that finds the lock taken leaves
-//! the teardown to the rank inside, which looks for aborts when it has let go: each side stores, fences and looks, so that one of
-//! them sees the other. The abort also [interrupts](Blocking::interrupt) the call, if the
-//! communicator is a blocking one.
+//! Each call of the library holds the lock `comm`. The thread that ends the communicator takes it out under the lock, and then is its only
+//! owner. An abort that finds the lock taken leaves the teardown to the rank that holds the lock: the rank checks for aborts after it has
+//! unlocked. The aborter stores the abort, fences, and tries the lock; the rank unlocks, fences, and reads the abort. So at least one of
+//! them sees the other. The abort also [interrupts](Blocking::interrupt) the rank's call, if the communicator is blocking.
 
 #![allow(unsafe_code)]
 
@@ -30,40 +29,40 @@ use crate::siblings::Sibling;
 use crate::table::Table;
 use crate::teardown::Aborted;
 
-/// The cause that graphs of a dropped communicator report.
+/// The cause that graphs report after their communicator was dropped.
 pub(crate) const DROPPED: &str = "the communicator was dropped";
 
-/// One rank's communicator.
+/// One rank's communicator, until it is taken out for its teardown.
 #[derive(Debug)]
 pub(crate) struct SharedComm {
     library: &'static Library,
     runtime: Arc<Runtime>,
     comm: Mutex<OwnedComm>,
-    /// Where the library writes a communicator that it makes: at once, or later, from a thread of its own. Given back when it
-    /// is known to be done with that.
+    /// The output of the creation. The library writes it during the call, or later from a thread of its own, so it is freed only if
+    /// `is_creation_over`.
     comm_ptr: ManuallyDrop<Arc<AtomicPtr<c_void>>>,
     is_creation_over: AtomicBool,
     is_taken: AtomicBool,
     is_aborted: AtomicBool,
     cause: OnceLock<Arc<str>>,
-    /// How its calls are ended where they wait; none where they don't.
+    /// Set for a blocking communicator: interrupts its calls.
     blocking: OnceLock<Arc<Blocking>>,
-    /// The graphs of its captured operations, which end first.
+    /// The graphs of captured operations. They are destroyed before the communicator.
     graphs: Arc<Graphs>,
-    /// Those split off, which hear its abort, and keep it for that.
+    /// Forwards aborts to the communicators that were split off. Each of those owns this one as its parent.
     children: AbortRegistry,
     _parent: Option<Arc<SharedComm>>,
-    /// An abort of the library's that somebody has started.
+    /// A running abort of the library's communicator.
     teardown: Mutex<Option<Teardown>>,
 }
 
 impl SharedComm {
-    /// What will hold a communicator of its own.
+    /// An empty value, for a communicator without a parent.
     pub(crate) fn new(library: &'static Library, runtime: Arc<Runtime>) -> Arc<Self> {
         Self::of(library, runtime, None)
     }
 
-    /// What will hold one that is split off this one, and hears of its aborts.
+    /// An empty value, for a communicator that is split off this one. It gets this one's aborts.
     pub(crate) fn child(self: &Arc<Self>) -> Arc<Self> {
         let child = Self::of(self.library, self.runtime.clone(), Some(self.clone()));
         self.children.listen(&(child.clone() as Arc<dyn Abort>));
@@ -93,7 +92,7 @@ impl SharedComm {
         })
     }
 
-    /// Has the library make the communicator, where there is none; [`SharedComm::finish_creation`] follows when that is settled.
+    /// Starts the creation of the communicator by `make`. Call [`SharedComm::finish_creation`] once the library has settled it.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -107,7 +106,7 @@ impl SharedComm {
         self.after_call(code)
     }
 
-    /// The library is done with making. Whether there is a communicator.
+    /// Takes over the communicator after the library has finished its creation. Returns whether there is one.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -123,7 +122,7 @@ impl SharedComm {
         self.finish_pending_abort().map(|()| is_there)
     }
 
-    /// It is one of a communicator's ranks in this process from now on, if it was not taken out.
+    /// Registers this rank among the ranks of the communicator `name` in this process, unless the communicator was taken out.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -136,7 +135,7 @@ impl SharedComm {
         self.finish_pending_abort()
     }
 
-    /// The communicator, where it was made elsewhere.
+    /// Sets a communicator that another thread has created.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -145,20 +144,20 @@ impl SharedComm {
         self.finish_pending_abort()
     }
 
-    /// The communicator, which is there or will be, is a blocking one, as that of `parent`, or as the watchdog and the deadline say.
+    /// Marks the communicator as blocking, before or after its creation. `watchdog` interrupts calls that exceed `deadline`.
     pub(crate) fn set_blocking(&self, watchdog: Arc<Watchdog>, deadline: Duration) {
         let comm_ptr = Arc::clone(&self.comm_ptr);
         self.blocking.get_or_init(|| Blocking::new(self.library, &self.runtime, watchdog, comm_ptr, deadline));
     }
 
-    /// The communicator that was split off is a blocking one, if that of the parent is.
+    /// Marks a communicator that was split off as blocking, if its parent is blocking.
     pub(crate) fn inherit_blocking(&self, parent: &Self) {
         if let Some(blocking) = parent.blocking() {
             self.blocking.get_or_init(|| blocking.child(Arc::clone(&self.comm_ptr)));
         }
     }
 
-    /// How its calls are ended, where they wait.
+    /// Interrupts the calls of a blocking communicator; None for a non-blocking one.
     pub(crate) fn blocking(&self) -> Option<&Arc<Blocking>> {
         self.blocking.get()
     }
@@ -166,7 +165,7 @@ impl SharedComm {
     /// Calls the library with the communicator.
     ///
     /// # Errors
-    /// [`Error::Aborted`]; [`Error::Deadline`] where a call of a blocking communicator has taken too long.
+    /// [`Error::Aborted`]; [`Error::Deadline`]: the call on a blocking communicator has exceeded the deadline.
     #[inline]
     pub(crate) fn call<T>(&self, call: impl FnOnce(&Table, Comm) -> T) -> Result<T> {
         let comm = self.lock();
@@ -178,7 +177,7 @@ impl SharedComm {
         self.after_call(result)
     }
 
-    /// Makes a call of the library, unless calls are off.
+    /// Makes a call of the library. None after an abort of a blocking communicator, and after a call that exceeded the deadline.
     #[inline]
     fn call_unless_aborted<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         match self.blocking.get() {
@@ -187,7 +186,7 @@ impl SharedComm {
         }
     }
 
-    /// What came of a call, when the lock was let go.
+    /// Checks for aborts and deadlines after a call, once `comm` is unlocked.
     #[inline]
     fn after_call<T>(&self, result: Option<T>) -> Result<T> {
         self.finish_pending_abort()?;
@@ -196,13 +195,13 @@ impl SharedComm {
         result.ok_or_else(|| self.aborted())
     }
 
-    /// How far the library is with what does not wait: done, not yet, or why not.
+    /// Whether the library has completed its calls (`ncclCommGetAsyncError`).
     ///
     /// # Errors
-    /// [`Error::Aborted`], the library's.
+    /// [`Error::Aborted`]; the library's own.
     pub(crate) fn is_settled(&self) -> Result<bool> {
         let mut state = Code::SUCCESS;
-        // SAFETY: the communicator is there, and so is the place.
+        // SAFETY: `call` keeps the communicator alive, and `state` is a valid output.
         let code = self.call(|table, comm| unsafe { (table.comm_get_async_error)(comm, &mut state) })?;
         self.library.check("ncclCommGetAsyncError", code)?;
         match state {
@@ -211,35 +210,35 @@ impl SharedComm {
         }
     }
 
-    /// Where this rank is in the communicator, and how many ranks it has.
+    /// This rank in the communicator, and the number of its ranks.
     ///
     /// # Errors
-    /// [`Error::Aborted`], the library's.
+    /// [`Error::Aborted`]; the library's own.
     pub(crate) fn rank_and_size(&self) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: the communicator is there, and so is the place.
+        // SAFETY: `call` keeps the communicator alive, and `rank` is a valid output.
         let code = self.call(|table, comm| unsafe { (table.comm_user_rank)(comm, &mut rank) })?;
         self.library.check("ncclCommUserRank", code)?;
-        // SAFETY: as above.
+        // SAFETY: `call` keeps the communicator alive, and `size` is a valid output.
         let code = self.call(|table, comm| unsafe { (table.comm_count)(comm, &mut size) })?;
         self.library.check("ncclCommCount", code)?;
         Ok((rank as usize, size as usize))
     }
 
-    /// Registers all of a storage. None where the library has no use for it.
+    /// Registers a whole storage. None if the library has no registrations.
     ///
     /// # Errors
-    /// [`Error::Aborted`], the library's.
+    /// [`Error::Aborted`]; the library's own.
     pub(crate) fn register(&self, storage: &Arc<Storage>) -> Result<Option<Registration>> {
         let Some(register) = self.library.table.comm_register else { return Ok(None) };
         let (mut token, bytes) = (ptr::null_mut(), storage.byte_len());
-        // SAFETY: the communicator is there, and so are the bytes and the place.
+        // SAFETY: `call` keeps the communicator alive. The storage has `bytes` bytes, and `token` is a valid output.
         let code = self.call(|_, comm| unsafe { register(comm, storage.pointer().cast(), bytes, &mut token) })?;
         self.library.check("ncclCommRegister", code)?;
         Ok(Some(Registration::new(storage.clone(), token)))
     }
 
-    /// Takes it out; nobody calls the library with it any more. None if somebody has.
+    /// Takes the communicator out: later calls fail. None if it was taken out before.
     pub(crate) fn take(&self) -> Option<OwnedComm> {
         self.take_from(&mut self.lock())
     }
@@ -255,31 +254,33 @@ impl SharedComm {
         is_there.then_some(comm)
     }
 
-    /// Ends what is under way and the communicator, and waits up to 5 s for `ncclCommAbort` to return, also where somebody else has
-    /// started that. Whether it has. Kernels of other ranks may still write to tensors then: `kept` is released when they have ended,
-    /// and memory that tensors give back is not given out again before.
+    /// Aborts the communicator, and waits up to 5 s for `ncclCommAbort` to return, also if another thread has started the abort. Returns
+    /// whether it has returned. Kernels of other ranks may still write to tensors after that: `kept` is released when these kernels have
+    /// ended, and the memory of dropped tensors is not reused before.
     pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
         let teardown = self.end(self.lock(), &mut kept).take();
         teardown.is_none_or(Teardown::wait)
     }
 
-    /// The graphs of its captured operations.
+    /// The graphs of this communicator's captured operations.
     pub(crate) fn graphs(&self) -> &Arc<Graphs> {
         &self.graphs
     }
 
-    /// Tells of aborts, to come or made.
+    /// Forwards aborts to `aborter`, also one that has already happened.
     pub(crate) fn forward_aborts_to(&self, aborter: &Arc<dyn Abort>) {
         self.children.listen(aborter);
     }
 
+    /// Checks for an abort.
+    ///
     /// # Errors
     /// [`Error::Aborted`].
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_aborted.load(Ordering::Relaxed) { Err(self.aborted()) } else { Ok(()) }
     }
 
-    /// An abort that found this rank inside has left the teardown to it.
+    /// Checks for an abort after `comm` was unlocked. An aborter that found the lock taken has left the teardown to this rank.
     fn finish_pending_abort(&self) -> Result<()> {
         fence(Ordering::SeqCst);
         self.check().inspect_err(|_| {
@@ -287,7 +288,7 @@ impl SharedComm {
         })
     }
 
-    /// Why it is aborted, if it is.
+    /// The cause of the abort, if there was one.
     pub(crate) fn cause(&self) -> Option<Arc<str>> {
         self.check().err().and_then(|_| self.cause.get().cloned())
     }
@@ -296,7 +297,7 @@ impl SharedComm {
         Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "the communicator was given up".into()) }
     }
 
-    /// Ends what the communicator has under way, and itself, without waiting for that, if it is there. `kept` goes along.
+    /// Starts the abort of the communicator, unless it was taken out before. Does not wait. The teardown releases `kept`.
     ///
     /// The teardown is stored before `comm` is unlocked (lock order: `comm`, `teardown`); no thread waits while it holds that lock.
     fn end(
@@ -305,7 +306,7 @@ impl SharedComm {
         kept: &mut Vec<Registration>,
     ) -> MutexGuard<'_, Option<Teardown>> {
         let mut teardown = sync::lock(&self.teardown);
-        // Before graphs give memory back.
+        // Taken before `take_from` destroys graphs, which give memory back.
         let hold = self.runtime.hold();
         let comm = self.take_from(&mut guard);
         drop(guard);
@@ -331,7 +332,7 @@ impl Drop for SharedComm {
     fn drop(&mut self) {
         drop(self.end(self.lock(), &mut Vec::new()));
         if *self.is_creation_over.get_mut() {
-            // SAFETY: the library writes there no more, and nobody looks.
+            // SAFETY: the library no longer writes the output, and `self`, its last user, is being dropped.
             unsafe { ManuallyDrop::drop(&mut self.comm_ptr) };
         }
     }

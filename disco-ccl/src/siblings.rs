@@ -38,18 +38,18 @@ struct RankTeardown {
 
 /// Progress of one rank's teardown.
 enum End {
-    /// The library has its communicator.
+    /// The library has not released the rank's communicator.
     Open,
-    /// The library has released it, and the stream can't be marked while it is captured.
+    /// The library has released the communicator, and the event waits for the end of a capture of the stream.
     Unrecorded,
-    /// The library has released it, and the event follows its last kernel.
+    /// The library has released the communicator, and the event is recorded behind its last kernel.
     Recorded(EventHandle),
-    /// The stream has passed that.
+    /// The stream has passed the event.
     Over,
 }
 
 impl Sibling {
-    /// Adds a rank of the communicator of that name.
+    /// Adds a rank to the communicator of that name.
     pub(crate) fn new(name: &str, runtime: &Arc<Runtime>) -> Self {
         let mut communicators = sync::lock(&COMMUNICATORS);
         communicators.retain(|_, siblings| siblings.strong_count() > 0);
@@ -80,7 +80,7 @@ impl Drop for Sibling {
 }
 
 impl Siblings {
-    /// Waits until nothing of the communicator touches memory any more, for as long as `limit`. Whether that is so.
+    /// Waits at most `limit` until no kernel of the communicator touches memory any more. Returns whether that is so.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while !self.are_over() {
@@ -102,7 +102,7 @@ impl Siblings {
 }
 
 impl End {
-    /// A stream that can't be marked counts as over.
+    /// Records an event on the rank's stream. If that fails, the rank's kernels count as over.
     fn of(runtime: &Runtime) -> Self {
         if runtime.is_capturing().unwrap_or(false) {
             return Self::Unrecorded;
@@ -111,9 +111,9 @@ impl End {
         driver.with_current(&mut || {
             let Ok(event) = driver.create_event() else { return };
             end = Self::Recorded(event);
-            // SAFETY: it was made just now, and is destroyed when it is over.
+            // SAFETY: the event was just created, and is destroyed only when it is complete.
             if let Err(error) = unsafe { driver.record_event(event) } {
-                tracing::debug!(%error, "a stream can't be marked at the end of a communicator");
+                tracing::debug!(%error, "no event can be recorded at the end of a communicator");
             }
         });
         end
@@ -126,9 +126,9 @@ impl End {
         if let Self::Recorded(event) = *self {
             let driver = runtime.driver();
             driver.with_current(&mut || {
-                // SAFETY: the event is there. One that has failed is as good as passed.
+                // SAFETY: the event is live. Work that has failed counts as complete.
                 if unsafe { driver.is_event_complete(event) }.unwrap_or(true) {
-                    // SAFETY: it was made by this driver, and nobody has it any more.
+                    // SAFETY: this driver created the event, and this is its last use.
                     unsafe { driver.destroy_event(event) };
                     *self = Self::Over;
                 }
@@ -142,7 +142,7 @@ impl Drop for Siblings {
     fn drop(&mut self) {
         for RankTeardown { runtime, end } in self.lock().iter() {
             let (End::Recorded(event), driver) = (end, runtime.driver()) else { continue };
-            // SAFETY: it was made by this driver, and nobody has it any more.
+            // SAFETY: this driver created the event, and this is its last use.
             driver.with_current(&mut || unsafe { driver.destroy_event(*event) });
         }
     }

@@ -1,4 +1,4 @@
-//! Teardown of a communicator, which no library promises to finish.
+//! The teardown of a communicator. The calls of the library may block, so they run on separate threads.
 
 #![allow(unsafe_code)]
 
@@ -14,9 +14,9 @@ use crate::registration::Registration;
 use crate::runtime::{Hold, Runtime, Teardown};
 use crate::siblings::Siblings;
 
-/// How long memory may be waited for, by nobody.
+/// How long the teardown thread waits for kernels before it leaks memory.
 const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often it looks.
+/// Sleep between two polls.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A communicator to abort, with the memory that its kernels may still touch.
@@ -25,7 +25,7 @@ pub(crate) struct Aborted {
     memory: RetainedMemory,
 }
 
-/// Memory that is retained until no kernel of the communicator touches memory any more.
+/// Memory that is kept until no kernel of the communicator uses memory any more.
 struct RetainedMemory {
     kept: Vec<Registration>,
     siblings: Option<Arc<Siblings>>,
@@ -38,12 +38,13 @@ struct TwoPhaseAbort(&'static Library);
 /// A communicator's address.
 struct Pointer(Comm);
 
-// SAFETY: the library takes a communicator from any thread.
+// SAFETY: the library accepts a communicator on any thread.
 unsafe impl Send for Pointer {}
 
-/// Result of an orderly teardown.
+/// The result of `finalize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finalized {
+    /// All work is complete, and the communicator can be destroyed.
     InOrder,
     /// The communicator is still to be aborted.
     Not,
@@ -52,7 +53,7 @@ enum Finalized {
 }
 
 impl Teardown {
-    /// Gives up what a communicator has under way. It is over when the library's call has returned.
+    /// Aborts a communicator. The teardown is over when `ncclCommAbort` has returned.
     pub(crate) fn abort(library: &'static Library, runtime: &Arc<Runtime>, aborted: Aborted) -> Self {
         let abort = move || {
             let Aborted { comm, memory } = aborted;
@@ -87,7 +88,7 @@ impl Teardown {
         })
     }
 
-    /// Leaves in good order: when all is done, or with an abort where that takes longer than `timeout`.
+    /// Destroys a communicator after its work is complete; aborts it if that takes longer than `timeout`.
     pub(crate) fn leave(
         library: &'static Library,
         runtime: &Arc<Runtime>,
@@ -99,7 +100,7 @@ impl Teardown {
         Self::spawn("ncclCommDestroy", runtime, move || {
             let finalized = finalize(library, &own, &comm, &registrations, timeout);
             if finalized != Finalized::InOrder {
-                let why = "a communicator was dropped with work that has failed or does not end: it is aborted";
+                let why = "the work of a dropped communicator has failed or does not end: the communicator is aborted";
                 tracing::warn!(?timeout, why);
             }
             match finalized {
@@ -112,7 +113,7 @@ impl Teardown {
 }
 
 impl Aborted {
-    /// `hold` was taken before the communicator's graphs gave memory back.
+    /// The caller takes `hold` before the communicator's graphs give memory back.
     pub(crate) fn new(comm: OwnedComm, kept: Vec<Registration>, hold: Hold) -> Self {
         Self { comm, memory: RetainedMemory { kept, siblings: None, _hold: hold } }
     }
@@ -123,10 +124,10 @@ impl RetainedMemory {
         Self { siblings: comm.siblings(), ..self }
     }
 
-    /// Waits until no kernel of the communicator touches memory any more, and releases the memory.
+    /// Waits until no kernel of the communicator uses memory any more, and releases the memory.
     fn end(self) {
         if !self.siblings.is_none_or(|siblings| siblings.wait(TEARDOWN_TIMEOUT)) {
-            tracing::warn!(after = ?TEARDOWN_TIMEOUT, "an aborted operation has not ended on all ranks: registered memory is left behind");
+            tracing::warn!(after = ?TEARDOWN_TIMEOUT, "an aborted operation has not ended on all ranks: registered memory is leaked");
             std::mem::forget(self.kept);
         }
     }
@@ -135,10 +136,10 @@ impl RetainedMemory {
 impl TwoPhaseAbort {
     /// Sets the abort flags, which end calls and kernels of the communicator. [`TwoPhaseAbort::end`] frees the communicator.
     fn begin(library: &'static Library, comm: &Pointer) -> Self {
-        // SAFETY: groups are this thread's own, and this one is ended by `end`.
+        // SAFETY: a group belongs to the calling thread, which ends this one in `end`.
         let code = unsafe { (library.table.group_start)() };
         library.report("ncclGroupStart", code);
-        // SAFETY: the communicator is there until the end of the group.
+        // SAFETY: inside a group, `ncclCommAbort` frees the communicator only at the end of the group.
         let code = unsafe { (library.table.comm_abort)(comm.0) };
         library.report("ncclCommAbort", code);
         Self(library)
@@ -146,13 +147,13 @@ impl TwoPhaseAbort {
 
     /// Waits for the communicator's kernels, and frees the communicator. No thread is in a call on the communicator.
     fn end(self) {
-        // SAFETY: the group was started.
+        // SAFETY: `begin` has started a group on this thread.
         let code = unsafe { (self.0.table.group_end)() };
         self.0.report("ncclGroupEnd", code);
     }
 }
 
-/// Whether all that was under way is done, with no error.
+/// Waits until all work is complete, and finalizes the communicator.
 fn finalize(
     library: &'static Library,
     runtime: &Arc<Runtime>,
@@ -171,7 +172,7 @@ fn finalize(
     };
     let settled = || {
         let mut state = Code::SUCCESS;
-        // SAFETY: nobody else has the communicator.
+        // SAFETY: this thread is the only owner of the communicator, and `state` is a valid output.
         let code = unsafe { (library.table.comm_get_async_error)(comm.0, &mut state) };
         match (code, state) {
             (Code::SUCCESS, Code::SUCCESS) => Some(true),
@@ -205,13 +206,13 @@ fn finalize(
 }
 
 fn comm_destroy(library: &Library, comm: OwnedComm) {
-    // SAFETY: nobody else has the communicator, and nothing is under way.
+    // SAFETY: `comm` is the only owner of the communicator, whose work is complete.
     let code = unsafe { (library.table.comm_destroy)(comm.0) };
     library.report("ncclCommDestroy", code);
 }
 
 fn comm_abort(library: &Library, comm: OwnedComm) {
-    // SAFETY: nobody else has the communicator.
+    // SAFETY: `comm` is the only owner of the communicator.
     let code = unsafe { (library.table.comm_abort)(comm.0) };
     library.report("ncclCommAbort", code);
 }

@@ -146,7 +146,7 @@ on_the_double!(
             format!("signal: {numbered}"),
             format!("wait: {numbered}"),
             format!("barrier: {numbered}"),
-            "put: the stream is being captured; the side stream is not part of the capture: use the main lane".to_owned(),
+            "put: the stream is being captured; the side stream is not part of the capture: use the main stream".to_owned(),
             format!("after: {numbered}"),
         ];
         let expected: Vec<String> = REFUSED.into_iter().map(str::to_owned).chain(more).collect();

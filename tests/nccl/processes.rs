@@ -254,7 +254,7 @@ fn memory_that_can_not_be_opened_is_the_reason_on_all_ranks() {
     }
     let fault = [("GPU_DOUBLE_FAULTS", "cuIpcOpenMemHandle_v2:1:1=201")];
     for (rank, (_, text)) in ranks("processes::stay_apart", 3, &fault).into_iter().enumerate() {
-        let why = "apart: rank 1: the memory of rank 0: cuda: cuIpcOpenMemHandle returned 201: ";
+        let why = "apart: rank 1: can't open the memory of rank 0: cuda: cuIpcOpenMemHandle returned 201: ";
         assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
     }
     let fault = [("GPU_DOUBLE_FAULTS", "cuIpcGetMemHandle:0:1=801")];
@@ -324,7 +324,7 @@ fn a_rank_that_dies_after_the_rendezvous_is_named_and_streams_continue() {
     for rank in [0, 2] {
         let (_, text) = &results[rank];
         assert!(
-            text.contains("rank 1 has not come to the barrier") && text.contains("1 passed"),
+            text.contains("rank 1 has not reached the barrier") && text.contains("1 passed"),
             "rank {rank}:\n{text}"
         );
     }

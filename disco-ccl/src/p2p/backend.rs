@@ -1,4 +1,4 @@
-//! A vendor's backend that has peer-to-peer memory beside its library.
+//! A vendor's backend with peer-to-peer memory.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use disco_core::{Communicator, DeviceKind, Probe, Rendezvous, Result, Seat, Unav
 
 use super::fast_path::Vendor;
 
-/// A backend around another of the same vendor's: all goes by that one's library but what is faster over memory that ranks of a
-/// machine share. Its options are that library's.
+/// A backend that wraps the vendor's plain backend. Operations that are faster over memory that ranks of a machine share use that memory;
+/// all other operations go through the library. It has the options of the plain backend.
 pub struct Backend {
     name: &'static str,
     inner: &'static crate::Backend,
@@ -15,7 +15,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// One of this name.
+    /// A backend named `name` that wraps `inner`.
     pub const fn new(name: &'static str, inner: &'static crate::Backend, vendor: Vendor) -> Self {
         Self { name, inner, vendor }
     }

@@ -1,21 +1,21 @@
-//! How ranks find out that they can reach each other's memory, and by which handles.
+//! How the ranks of a communicator agree to share memory, and exchange the handles of their memory.
 //!
 //! ```text
-//! each rank                                                       through the session's store
-//! INTRODUCTION  host, bus id of its device, or why it can't   ──▶ all ranks
-//!   on other hosts: they stay apart          two on one device: an error
-//! decides by the mesh of all their devices, allocates
-//! OFFER         mesh, topology, handles of its memory, or why ──▶ all ranks
-//!   another mesh or topology anywhere: they stay apart
-//! opens its peers' handles, writes to each
-//! REPORT        nothing, or why it can't                      ──▶ all ranks
-//! looks whether all that was written is there, and whether words end what streams wait for
-//! REPORT        nothing, or what is not, step by step         ──▶ all ranks
-//!   a peer that can't: all close what they have opened, and stay apart
+//! each rank                                                    through the session's store
+//! INTRODUCTION  host, bus id of its device; or a refusal   ──▶ all ranks
+//!   hosts differ: all decline          two ranks on one device: an error
+//! decides the topology from the mesh of all devices, allocates its memory
+//! OFFER         mesh, topology, handles; or a refusal      ──▶ all ranks
+//!   meshes or topologies differ: all decline
+//! opens the handles of its peers, writes a pattern to each
+//! REPORT        nothing; or a refusal                      ──▶ all ranks
+//! checks the patterns, and that signal words end the waits of streams
+//! REPORT        nothing; or a refusal, for each step       ──▶ all ranks
+//!   a refusal of any rank: all close the memory of their peers, and decline
 //! ```
 //!
-//! Ranks that stay apart do so all together, each with the same reason, and have their collectives by the vendor's library alone.
-//! Every step has what is left of one deadline, past which the ranks that have not come are named.
+//! The result is equal on all ranks: either all share memory, or all decline with the same reason, and their collectives go through the
+//! vendor's library. One deadline applies to all steps together; its error names the ranks that are absent.
 
 use std::fs;
 use std::sync::Arc;
@@ -27,57 +27,57 @@ use super::survey;
 use super::topology::{Mesh, Topology};
 use crate::driver::BusId;
 
-/// One meeting of ranks of one communicator.
+/// The rendezvous of the ranks of one communicator.
 #[derive(Debug)]
 pub struct Rendezvous {
     store: Arc<dyn Store>,
-    /// Alike on all ranks, unlike that of any other meeting.
+    /// Prefix of the keys in the store: equal on all ranks, and different from that of each other rendezvous.
     name: String,
     rank: usize,
     size: usize,
     start: Instant,
     deadline: Duration,
     shares_devices: bool,
-    /// Why this rank wants no part in it.
+    /// The reason why this rank declines, if it does.
     refusal: Option<String>,
 }
 
-/// Where a rank is.
+/// The machine and the device of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "tests write some")]
 pub struct Introduction {
-    /// Its machine's name.
+    /// The host name.
     pub host: String,
-    /// What tells the machine from others of that name.
+    /// The boot id, which differs between machines of the same name.
     pub boot: String,
-    /// Its device.
+    /// The address of the device.
     pub bus_id: BusId,
 }
 
-/// What a rank offers its peers.
+/// A rank's view of the topology, and the handles of its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
 pub struct Offer {
-    /// The links between the devices, as it sees them.
+    /// The links between the devices, as this rank sees them.
     pub mesh: Mesh,
-    /// What it takes them for.
+    /// The shape of these links.
     pub topology: Topology,
-    /// The vendor's handles of its memory.
+    /// The vendor's handles of the rank's memory.
     pub handles: Vec<u8>,
 }
 
-/// What ranks have found out together.
+/// A decision that is equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "there is no third way")]
+#[allow(clippy::exhaustive_enums, reason = "ranks either share memory or decline")]
 pub enum Consensus<T> {
-    /// What all of them have said, by rank.
+    /// All ranks take part. The value has the data of all ranks, in their order.
     Accepted(T),
-    /// Why they can't reach each other's memory, the same on all ranks.
+    /// The ranks can't share memory, for this reason.
     Declined(String),
 }
 
 impl Introduction {
-    /// A device of this machine. Machines that were copied have one name, but not one boot.
+    /// For a device of this machine. Copies of a machine have the same host name, but different boot ids.
     pub fn here(bus_id: BusId) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self { host: survey::host(), boot: boot.trim().to_owned(), bus_id }
@@ -85,19 +85,19 @@ impl Introduction {
 }
 
 impl Rendezvous {
-    /// A meeting under a name that is alike on all ranks, unlike that of any other, and is over after `deadline`.
+    /// A rendezvous that fails after `deadline`. `name` is equal on all ranks, and different from that of each other rendezvous.
     pub fn new(store: Arc<dyn Store>, name: String, (rank, size): (usize, usize), deadline: Duration) -> Self {
         Self { store, name, rank, size, start: Instant::now(), deadline, shares_devices: false, refusal: None }
     }
 
-    /// Ranks may be on one device: for tests, where there are fewer devices than ranks.
+    /// Allows several ranks on one device: for tests on machines with fewer devices than ranks.
     #[must_use]
     pub fn sharing_devices(mut self) -> Self {
         self.shares_devices = true;
         self
     }
 
-    /// This rank wants no part in it, and will say so.
+    /// Makes this rank decline in its introduction.
     pub(super) fn refuse(&mut self, why: String) {
         self.refusal.get_or_insert(why);
     }
@@ -114,20 +114,20 @@ impl Rendezvous {
         self.deadline
     }
 
-    /// What is left of the deadline.
+    /// The time until the deadline.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_sub(self.start.elapsed())
     }
 
-    /// The store, and what keys in it begin with.
+    /// The store, and the prefix of the keys.
     pub(super) fn store(&self) -> (Arc<dyn Store>, String) {
         (self.store.clone(), self.name.clone())
     }
 
-    /// Where all are: this rank as it says, or why it can't take part.
+    /// Exchanges the locations of all ranks. `own` is this rank's location, or the reason why it declines.
     ///
     /// # Errors
-    /// Two ranks are on one device; [`Error::Deadline`], which names who has not come; those of the store.
+    /// Two ranks are on one device; [`Error::Deadline`] names the absent ranks; the errors of the store.
     pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Consensus<Vec<BusId>>> {
         let own = self.refusal.clone().map_or(own, Err).map(
             |Introduction { host, boot, bus_id: BusId { domain, bus, device } }| {
@@ -158,10 +158,10 @@ impl Rendezvous {
         Ok(Consensus::Accepted(all.into_iter().map(|introduction| introduction.bus_id).collect()))
     }
 
-    /// The handles of all, if all see the same links: of this rank as it offers, or why it can't.
+    /// Exchanges the handles of all ranks, if all ranks see the same links. `own` is this rank's offer, or the reason why it declines.
     ///
     /// # Errors
-    /// [`Error::Deadline`], which names who has not come; those of the store.
+    /// [`Error::Deadline`] names the absent ranks; the errors of the store.
     pub fn offer(&self, own: Result<Offer, String>) -> Result<Consensus<Vec<Vec<u8>>>> {
         let bytes = own.map(|Offer { mesh, topology, handles }| {
             let view = view(&mesh, &topology);
@@ -182,10 +182,11 @@ impl Rendezvous {
         Ok(Consensus::Accepted(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
     }
 
-    /// Whether a step is done, after the offer: by this rank, or why not. Each step has a name of its own.
+    /// Exchanges the results of a step after the offer. `own` is this rank's result, or the reason why it declines. Each step has its own
+    /// name.
     ///
     /// # Errors
-    /// [`Error::Deadline`], which names who has not come; those of the store.
+    /// [`Error::Deadline`] names the absent ranks; the errors of the store.
     pub fn report(&self, step: &str, own: Result<(), String>) -> Result<Consensus<()>> {
         Ok(match self.exchange(step, own.map(|()| Vec::new()))? {
             Consensus::Accepted(_) => Consensus::Accepted(()),
@@ -193,7 +194,7 @@ impl Rendezvous {
         })
     }
 
-    /// What all show. One that can't shows why, so that nobody waits for it.
+    /// Gathers the bytes of all ranks. A rank that declines sends its reason, so that no rank waits for it.
     fn exchange(&self, what: &str, own: Result<Vec<u8>, String>) -> Result<Consensus<Vec<Vec<u8>>>> {
         let own = match own {
             Ok(bytes) => [&[TAG_OK][..], &bytes].concat(),
@@ -219,7 +220,7 @@ impl Rendezvous {
     }
 }
 
-/// Whether a rank can take part.
+/// First byte of a message: data follows, or the reason of a refusal.
 const TAG_OK: u8 = 0;
 const TAG_REFUSED: u8 = 1;
 
@@ -237,14 +238,14 @@ fn read_offer(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(malformed)
 }
 
-/// A rank's view in words, which are the same where the view is.
+/// A rank's view of the links as a text. Equal views give equal texts.
 fn view(mesh: &Mesh, topology: &Topology) -> String {
     let rows: Vec<String> = mesh.rows().iter().map(|row| format!("{row:?}")).collect();
     format!("{topology} by {}", rows.join(" "))
 }
 
 fn malformed() -> Error {
-    Error::protocol("a peer shows what no rank of this program does")
+    Error::protocol("a peer has sent an invalid message to the peer-to-peer rendezvous")
 }
 
 #[cfg(test)]
@@ -258,7 +259,7 @@ mod tests {
 
     const TEST_DEADLINE: Duration = Duration::from_secs(60);
 
-    /// What each of some ranks comes to.
+    /// Runs `part` on a thread for each rank of `present`, and returns the results.
     fn ranks<T: Send + 'static>(
         size: usize,
         present: impl IntoIterator<Item = usize>,
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_machine_learn_each_others_devices_and_handles() {
+    fn ranks_of_one_machine_get_the_devices_and_handles_of_all_ranks() {
         let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let sites = rendezvous.introduce(Ok(here(rendezvous.rank))).unwrap();
             let offer = Offer { handles: vec![rendezvous.rank as u8; 128], ..switched(6) };
@@ -306,23 +307,23 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_several_machines_stay_apart_and_all_know_why() {
+    fn ranks_of_several_machines_all_decline_with_the_same_reason() {
         let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let host = if rendezvous.rank == 2 { "another" } else { "a machine" };
             rendezvous.introduce(Ok(Introduction { host: host.into(), ..here(rendezvous.rank) })).unwrap()
         });
-        let apart = Consensus::Declined("rank 0 is on a machine, and rank 2 on another".to_owned());
-        assert!(met.iter().all(|met| *met == apart), "{met:?}");
-        // Copies of one machine have its name and its bus ids.
+        let declined = Consensus::Declined("rank 0 is on a machine, and rank 2 on another".to_owned());
+        assert!(met.iter().all(|met| *met == declined), "{met:?}");
+        // Copies of a machine have the same host name and bus ids.
         let met = ranks(2, 0..2, TEST_DEADLINE, |rendezvous| {
             rendezvous.introduce(Ok(Introduction { boot: format!("{}", rendezvous.rank), ..here(0) })).unwrap()
         });
-        let apart = Consensus::Declined("rank 0 is on a machine, and rank 1 on another a machine".to_owned());
-        assert!(met.iter().all(|met| *met == apart), "{met:?}");
+        let declined = Consensus::Declined("rank 0 is on a machine, and rank 1 on another a machine".to_owned());
+        assert!(met.iter().all(|met| *met == declined), "{met:?}");
     }
 
     #[test]
-    fn ranks_that_share_a_device_are_told_what_to_do() {
+    fn two_ranks_on_one_device_are_an_error_unless_devices_are_shared() {
         let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank.min(1)))));
         for met in met {
             let error = met.unwrap_err().to_string();
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_see_other_links_stay_apart() {
+    fn ranks_that_see_different_links_all_decline() {
         let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             rendezvous.offer(Ok(switched(if rendezvous.rank == 1 { 4 } else { 6 }))).unwrap()
         });
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_can_t_says_why_and_nobody_waits_for_it() {
+    fn the_refusal_of_one_rank_ends_the_step_on_all_ranks() {
         let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let own = if rendezvous.rank == 1 { Err("no room for 10 MiB".to_owned()) } else { Ok(switched(6)) };
             (
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_dies_on_the_way_is_named_at_the_deadline() {
+    fn an_absent_rank_is_named_at_the_deadline() {
         let deadline = Duration::from_millis(200);
         let met = ranks(3, 0..2, deadline, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank))));
         for met in met {
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_of_a_peer_is_an_error() {
+    fn an_invalid_message_of_a_peer_is_an_error() {
         for garbage in [&[][..], &[9], &[TAG_OK, 1, 2], &[TAG_OK, 255, 255, 255, 255, 0]] {
             let store = Arc::new(View::default());
             let meet = |what: &str| {

@@ -1,6 +1,8 @@
-//! Whether a rank's memory is what it is taken for: links that are advertised may be broken, and drivers differ in what streams do
-//! with words. Each rank writes a pattern of its own into each peer's memory, reads it back from there, and looks for those of its
-//! peers in its own. Then streams of all ranks meet by words, and each rank has its streams wait for what only the host can end.
+//! Tests shared memory before its use, since advertised links may be broken, and drivers differ in their support of signal words.
+//!
+//! 1. Each rank writes a pattern into the memory of each peer, reads it back, and checks the patterns of its peers in its own memory.
+//! 2. The streams of all ranks make a barrier by signal words.
+//! 3. Each rank in turn makes its streams wait for a word, and checks that a stream of the highest priority can end these waits.
 
 #![allow(unsafe_code)]
 
@@ -18,26 +20,26 @@ use crate::driver::CopyKind;
 use crate::pinned::Pinned;
 use crate::polling;
 
-/// Of one pattern.
+/// Bytes of one pattern.
 const PATTERN_BYTES: usize = 64;
-/// One of each rank.
+/// Bytes of the patterns of all ranks.
 const ALL_PATTERNS_BYTES: usize = PATTERN_BYTES * *RANKS.end();
 
-/// Three sets of lines that a rank has: what peers have written, what it writes, and what it has read back.
+/// Offsets of a rank's three sets of patterns: written by peers, to be written to peers, and read back from peers.
 const RECEIVED_OFFSET: usize = PATTERNS_OFFSET;
 const SENT_OFFSET: usize = PATTERNS_OFFSET + ALL_PATTERNS_BYTES;
 const READ_BACK_OFFSET: usize = PATTERNS_OFFSET + 2 * ALL_PATTERNS_BYTES;
 
-/// Pinned memory for all lines, on the kind to or from the device.
+/// Pinned memory for copies of the patterns of all ranks.
 struct Page<'m> {
     memory: &'m Memory,
     pinned: ManuallyDrop<Pinned>,
 }
 
-/// Writes this rank's patterns, of its number of chance, into its peers' memory.
+/// Writes this rank's patterns, which contain `nonce`, into the memory of its peers.
 ///
 /// # Errors
-/// What the driver says, in words.
+/// The text of a driver's error, or of a timeout.
 pub(super) fn write_patterns(memory: &Memory, nonce: u64, limit: Duration) -> Result<(), String> {
     let page = Page::new(memory)?;
     let lines: Vec<u8> = (0..memory.size()).flat_map(|to| pattern(nonce, memory.rank, to)).collect();
@@ -53,10 +55,11 @@ pub(super) fn write_patterns(memory: &Memory, nonce: u64, limit: Duration) -> Re
     page.settle(limit)
 }
 
-/// Looks whether all patterns have arrived, those of this rank and those of its peers, whose numbers of chance are known.
+/// Checks that all patterns have arrived: those of this rank in its peers' memory, and those of its peers in this rank's memory. `nonces`
+/// are the numbers of all ranks.
 ///
 /// # Errors
-/// Whose have not, and what the driver says.
+/// Names the two ranks of a wrong pattern; the text of a driver's error.
 pub(super) fn check_patterns(memory: &Memory, nonces: &[u64], limit: Duration) -> Result<(), String> {
     let (page, len) = (Page::new(memory)?, memory.size() * PATTERN_BYTES);
     for to in peers(memory) {
@@ -75,42 +78,42 @@ pub(super) fn check_patterns(memory: &Memory, nonces: &[u64], limit: Duration) -
             let (from, to) = if is_own { (memory.rank, peer) } else { (peer, memory.rank) };
             if line != pattern(nonces[from], from, to) {
                 let [from, to] = [from, to].map(|rank| Rank::new(rank as u32));
-                return Err(format!("what {from} wrote to the memory of {to} is not there"));
+                return Err(format!("the memory of {to} does not contain the pattern that {from} has written"));
             }
         }
     }
     Ok(())
 }
 
-/// Lets streams of all ranks meet.
+/// Makes a barrier of the streams of all ranks by signal words.
 ///
 /// # Errors
-/// They don't.
+/// The signal of a peer does not arrive within [`SIGNAL_TIMEOUT`]; the driver's own.
 pub(super) fn exchange_signals(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> {
     P2pStream::main(memory).barrier_on(SELF_TEST_SLOT).map_err(|error| error.to_string())?;
     if polling::wait_up_to(limit.min(SIGNAL_TIMEOUT), || memory.runtime.is_idle().unwrap_or(true)) {
         return memory.runtime.is_idle().map(drop).map_err(|error| error.to_string());
     }
     Memory::release(memory);
-    Err("words that peers' streams write do not come".to_owned())
+    Err("signal words that the streams of peers write have not arrived".to_owned())
 }
 
-/// Lets both streams wait for a word, and writes it on the stream of the highest priority, as a deadline would. A stream that does
-/// not come to that is replaced, since another may have another hardware queue.
+/// Makes both streams wait for a word, and writes the word on the stream of the highest priority, as an abort does. If this stream is
+/// blocked, a new one replaces it, which may have another hardware queue.
 ///
 /// # Errors
-/// No stream ends the waits: both streams wait until a peer [ends](release_peer) that. The driver's own.
+/// No stream ends the waits; both streams wait until a peer [releases](release_peer) them. The driver's own.
 pub(super) fn check_release(memory: &Memory, limit: Duration) -> Result<(), String> {
     let (runtime, words, start) = (&memory.runtime, |error: disco_core::Error| error.to_string(), Instant::now());
     let word = memory.word(memory.rank, memory.rank, SELF_TEST_SLOT);
     let streams = [runtime.driver(), runtime.side().map_err(words)?];
     for stream in streams {
-        // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
+        // SAFETY: the word is part of this rank's memory, which stays allocated until the streams are done.
         unsafe { stream.peers()?.wait_word(word, 1) }.map_err(words)?;
     }
     for attempt in 0..RELEASE_ATTEMPTS {
         let priority_stream = if attempt == 0 { runtime.priority_stream() } else { runtime.replace_priority_stream() };
-        // SAFETY: as above.
+        // SAFETY: the word is part of this rank's memory, which stays allocated until the streams are done.
         unsafe { priority_stream.map_err(words)?.peers()?.write_word(word, 1) }.map_err(words)?;
         let left = limit.saturating_sub(start.elapsed());
         if polling::wait_up_to(left.min(SIGNAL_TIMEOUT), || {
@@ -120,12 +123,12 @@ pub(super) fn check_release(memory: &Memory, limit: Duration) -> Result<(), Stri
         }
     }
     Err(format!(
-        "a stream that waits for a word holds up {RELEASE_ATTEMPTS} streams of the highest priority, each of which was to write the word; \
-         more hardware queues may help: CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 by HIP"
+        "a stream that waits for a signal word blocks {RELEASE_ATTEMPTS} streams of the highest priority, which should write the word; \
+         more hardware queues may help: set CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 for HIP"
     ))
 }
 
-/// Ends what a peer's streams wait for in [`check_release`].
+/// Ends the waits of a peer's streams, after its [`check_release`] has failed.
 pub(super) fn release_peer(memory: &Memory, peer: usize, limit: Duration) {
     let word = memory.word(peer, peer, SELF_TEST_SLOT);
     let Ok(priority_stream) = memory.runtime.priority_stream() else { return };
@@ -136,12 +139,12 @@ pub(super) fn release_peer(memory: &Memory, peer: usize, limit: Duration) {
     }
 }
 
-/// How many streams are to end the waits, one after the other.
+/// Number of streams of the highest priority that try to end the waits, one after the other.
 const RELEASE_ATTEMPTS: usize = 3;
-/// How long words may take.
+/// Time limit for a signal word to arrive.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-const _: () = assert!(SELF_TEST_SLOT < signals::SLOTS_PER_PEER, "there is a word for it");
+const _: () = assert!(SELF_TEST_SLOT < signals::SLOTS_PER_PEER, "each peer has a signal word for the self-test");
 
 fn peers(memory: &Memory) -> impl Iterator<Item = usize> {
     let own = memory.rank;
@@ -164,17 +167,17 @@ impl<'m> Page<'m> {
 
     fn fill(&self, bytes: &[u8]) {
         let len = bytes.len().min(ALL_PATTERNS_BYTES);
-        // SAFETY: it has so many bytes, and nothing copies it now.
+        // SAFETY: the pinned memory has at least `len` bytes, and no copy uses it now.
         unsafe { self.pinned.data().copy_from_nonoverlapping(bytes.as_ptr(), len) };
     }
 
     fn read(&self, len: usize) -> Vec<u8> {
-        // SAFETY: as above, and all of them were written.
+        // SAFETY: the pinned memory has at least `len` bytes, which copies have written, and no copy uses it now.
         unsafe { std::slice::from_raw_parts(self.pinned.data(), len.min(ALL_PATTERNS_BYTES)) }.to_vec()
     }
 
     fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<(), String> {
-        // SAFETY: both are as many bytes of a rank's memory or of the page, which stay until the stream got there.
+        // SAFETY: both ranges are in a rank's memory or in the page, which stay allocated until the stream has passed this copy.
         unsafe { self.memory.runtime.driver().copy(to, from, bytes, kind) }.map_err(|error| error.to_string())
     }
 
@@ -182,7 +185,7 @@ impl<'m> Page<'m> {
         let runtime = &self.memory.runtime;
         match polling::wait_up_to(limit, || runtime.is_idle().unwrap_or(true)) {
             true => runtime.is_idle().map(drop).map_err(|error| error.to_string()),
-            false => Err(format!("copies among peers' memory have no end after {limit:?}")),
+            false => Err(format!("copies between the memory of peers are not complete after {limit:?}")),
         }
     }
 }
@@ -190,10 +193,10 @@ impl<'m> Page<'m> {
 impl Drop for Page<'_> {
     fn drop(&mut self) {
         if matches!(self.memory.runtime.driver().is_idle(), Ok(false)) {
-            tracing::warn!("a copy does not end; its pinned memory is left behind");
+            tracing::warn!("a copy of the self-test does not complete; its pinned memory is leaked");
             return;
         }
-        // SAFETY: nothing copies it, and nobody uses it any more.
+        // SAFETY: the stream is idle, so no copy uses the memory, and `self` is its only owner.
         unsafe { ManuallyDrop::drop(&mut self.pinned) };
     }
 }

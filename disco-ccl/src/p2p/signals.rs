@@ -1,4 +1,4 @@
-//! What a rank has signalled and waits for, and what its streams have not passed yet.
+//! Counters of sent and awaited signals, and the waits and copies that streams have not passed yet.
 
 #![allow(unsafe_code)]
 
@@ -13,52 +13,52 @@ use super::topology::RANKS;
 use crate::driver::{Driver, EventHandle};
 use crate::runtime::Runtime;
 
-/// Signals that two ranks have, each for itself.
+/// Number of independent signals between each two ranks.
 pub const SLOTS: usize = 64;
-/// The one that barriers have.
+/// The slot of barriers.
 pub(super) const BARRIER_SLOT: usize = SLOTS;
-/// The one by which ranks find out whether words come through.
+/// The slot of the self-test.
 pub(super) const SELF_TEST_SLOT: usize = SLOTS + 1;
-/// SignalCounters of each peer.
+/// Signal words that are reserved for each peer.
 pub(super) const SLOTS_PER_PEER: usize = 2 * SLOTS;
 
-/// Counts, alike on both ranks: the n-th wait for a slot is for its n-th signal.
+/// Counts signals, equally on both ranks: the n-th wait for a slot waits until its word has reached n.
 #[derive(Default)]
 pub(super) struct SignalCounters(Mutex<SignalState>);
 
 struct SignalState {
     sent: Counts,
-    /// Signals whose last one was sent by the lane at the side.
+    /// Whether the last signal of each slot was sent on the side stream.
     sent_by_side: [[bool; SLOTS_PER_PEER]; *RANKS.end()],
     awaited: Counts,
-    /// In the order in which they were enqueued.
+    /// Work that may not be complete, in the order of its submission.
     pending: Vec<Pending>,
-    /// Marks to be set again.
+    /// Events for reuse.
     free_events: Vec<EventHandle>,
     broken: Option<Arc<str>>,
 }
 
 struct Counts([[u32; SLOTS_PER_PEER]; *RANKS.end()]);
 
-/// Something that a stream has not passed, as far as is known.
+/// Work that was submitted to a stream, with the event behind it.
 struct Pending {
     event: EventHandle,
     work: StreamWork,
 }
 
-/// What that is.
+/// Work that a stream may not have passed yet.
 pub(super) enum StreamWork {
-    /// A wait for a rank's signal.
+    /// A wait for the signal of a rank and a slot.
     Wait(usize, usize),
-    /// A copy, and the memory that it needs.
+    /// A copy.
     Copy {
-        /// Kept, and nothing else.
+        /// The memory of the copy, which is kept until the copy is complete.
         _storage: Arc<Storage>,
     },
 }
 
 impl SignalCounters {
-    /// The number of the next signal to a rank, and whether the one before went by the other lane.
+    /// Counts a signal to a rank. Returns its number, and whether the previous signal of the slot went by the other stream.
     pub(super) fn next_sent(&self, to: usize, slot: usize, is_side: bool) -> (u32, bool) {
         let mut state = self.state();
         let by_side = std::mem::replace(&mut state.sent_by_side[to][slot], is_side);
@@ -66,33 +66,33 @@ impl SignalCounters {
         (number, number > 1 && by_side != is_side)
     }
 
-    /// The number of the next signal from a rank.
+    /// Counts a wait for a signal of a rank. Returns the number of the signal.
     pub(super) fn next_awaited(&self, from: usize, slot: usize) -> u32 {
         next(&mut self.state().awaited.0[from][slot])
     }
 
-    /// Remembers what a stream has just been given, until it has passed that.
+    /// Tracks work that was just submitted to a stream, until the stream has passed it.
     ///
     /// # Errors
     /// The driver's own.
     pub(super) fn track(&self, driver: &dyn Driver, work: StreamWork) -> Result<()> {
         let event = self.take_event(driver)?;
-        // Not under the lock: a stream with too much to do has its callers wait.
-        // SAFETY: it is there.
+        // Outside of the lock, since this call blocks while the queue of the stream is full.
+        // SAFETY: `take_event` returned a live event of this device.
         let recorded = unsafe { driver.record_event(event) };
         self.state().pending.push(Pending { event, work });
         recorded
     }
 
-    /// Lets one stream wait for all that another has been given.
+    /// Makes later work of one stream wait for all earlier work of another.
     ///
     /// # Errors
     /// The driver's own.
     pub(super) fn order(&self, later: &dyn Driver, earlier: &dyn Driver) -> Result<()> {
         let event = self.take_event(earlier)?;
-        // SAFETY: it is there.
+        // SAFETY: `take_event` returned a live event of this device.
         let recorded = unsafe { earlier.record_event(event) };
-        // SAFETY: as above; a stream waits for what was recorded when it was told to.
+        // SAFETY: the event is live. The stream waits for its current recording, so the event can be reused afterwards.
         let ordered = recorded.and_then(|()| unsafe { later.wait_event(event) });
         self.state().free_events.push(event);
         ordered
@@ -107,7 +107,7 @@ impl SignalCounters {
         }
     }
 
-    /// Refuses more where something has failed.
+    /// Refuses operations after a failure.
     ///
     /// # Errors
     /// [`Error::Broken`].
@@ -118,32 +118,33 @@ impl SignalCounters {
         }
     }
 
-    /// Nothing more is enqueued.
+    /// Makes later operations fail with this cause. The first cause stays.
     pub(super) fn mark_broken(&self, cause: &Arc<str>) {
         self.state().broken.get_or_insert_with(|| cause.clone());
     }
 
-    /// The first wait that a stream has not passed, in words.
+    /// Describes the first wait that a stream has not passed.
     pub(super) fn stalled_on(&self, driver: &dyn Driver) -> Option<String> {
         let mut state = self.state();
         state.drop_completed(driver);
         state.pending.iter().find_map(|pending| match pending.work {
             StreamWork::Wait(from, BARRIER_SLOT) => {
-                Some(format!("{} has not come to the barrier", Rank::new(from as u32)))
+                Some(format!("{} has not reached the barrier", Rank::new(from as u32)))
             }
             StreamWork::Wait(from, slot) => Some(format!("{} has not signalled slot {slot}", Rank::new(from as u32))),
             StreamWork::Copy { .. } => None,
         })
     }
 
-    /// Ends all waits, by writing what they wait for, on the stream of the highest priority: `at` says where. Whether there were any.
+    /// Ends all waits: writes their words on the stream of the highest priority. `at` returns the address of a word. Returns whether there
+    /// were waits.
     pub(super) fn release(&self, runtime: &Runtime, at: impl Fn(usize, usize) -> *mut u32) -> bool {
         let mut state = self.state();
         state.drop_completed(runtime.driver());
         let priority_stream = match runtime.priority_stream() {
             Ok(priority_stream) => priority_stream,
             Err(error) => {
-                tracing::warn!(%error, "streams may wait for ever");
+                tracing::warn!(%error, "waits for signals can't be ended: no stream of the highest priority");
                 return false;
             }
         };
@@ -152,19 +153,19 @@ impl SignalCounters {
         for pending in &state.pending {
             let StreamWork::Wait(from, slot) = pending.work else { continue };
             are_any = true;
-            // SAFETY: the word is part of this rank's memory, which stays until the streams are done.
+            // SAFETY: the word is part of this rank's memory, which stays allocated until the streams are done.
             if let Err(error) = unsafe { peers.write_word(at(from, slot), state.awaited.0[from][slot]) } {
-                tracing::warn!(%error, "a stream may wait for ever");
+                tracing::warn!(%error, "the wait for a signal can't be ended");
             }
         }
         are_any
     }
 
-    /// When no stream has anything to do.
+    /// Destroys the events. All streams are idle.
     pub(super) fn end(self, driver: &dyn Driver) {
         let state = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         for event in state.pending.into_iter().map(|pending| pending.event).chain(state.free_events) {
-            // SAFETY: it was made here, and is destroyed once.
+            // SAFETY: `take_event` created the event, the streams are idle, and it is destroyed once.
             unsafe { driver.destroy_event(event) };
         }
     }
@@ -177,7 +178,7 @@ impl SignalCounters {
 impl SignalState {
     fn drop_completed(&mut self, driver: &dyn Driver) {
         let passed = self.pending.extract_if(.., |pending| {
-            // SAFETY: the event is there. One that has failed is as good as passed.
+            // SAFETY: the event is live until `end`. Work that has failed counts as passed.
             unsafe { driver.is_event_complete(pending.event) }.unwrap_or(true)
         });
         self.free_events.extend(passed.map(|pending| pending.event));

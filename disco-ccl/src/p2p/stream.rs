@@ -1,4 +1,4 @@
-//! What ranks do with each other's memory by copies and words alone: no kernel runs, so that no multiprocessor is taken.
+//! Copies and signals over shared memory, by functions of the driver. No kernel runs, so the multiprocessors stay free.
 
 #![allow(unsafe_code)]
 
@@ -12,14 +12,14 @@ use super::signals::{BARRIER_SLOT, SLOTS, StreamWork};
 use crate::driver::Peers;
 use crate::driver::{CopyKind, Driver};
 
-/// One of the two streams that a [`Workspace`](super::Workspace) has: the worker's own, on which its collectives are, and one at its
-/// side. All calls return at once; what they are for happens in the order of the stream.
+/// One of the two streams of a [`Workspace`](super::Workspace): the main stream, on which the worker's collectives run, or the side stream.
+/// All calls return at once; their work happens in the order of the stream.
 ///
-/// Signals are counted: the n-th [`wait`](P2pStream::wait) for a slot of a peer's is for that peer's n-th [`signal`](P2pStream::signal) of it, from
-/// whichever lane: one that follows another lane's waits for that. The host counts signals, so a
-/// capture refuses them. A graph can contain copies of the main lane.
+/// Signals are counted for each pair of ranks and each slot: the n-th [`wait`](P2pStream::wait) waits for the peer's n-th
+/// [`signal`](P2pStream::signal), from either of its streams. A signal on one stream waits for the previous signal of the slot on the
+/// other stream. The host counts signals, so a capture refuses them. A graph can contain copies of the main stream.
 ///
-/// Nothing but [`P2pStream::after`] orders the two: what one has to find written, or free to be written, was given to the other before.
+/// Only [`P2pStream::after`] orders the two streams. Before one stream uses memory that the other one writes or reads, call `after`.
 pub struct P2pStream<'w> {
     memory: &'w Arc<Memory>,
     driver: &'w dyn Driver,
@@ -36,43 +36,44 @@ impl<'w> P2pStream<'w> {
         Ok(Self { memory, driver: memory.runtime.side()?, is_side: true })
     }
 
-    /// Copies a tensor of this device into a rank's buffer, from a byte on.
+    /// Copies a tensor of this device to byte `offset` of a rank's buffer.
     ///
     /// # Errors
-    /// There is no such rank or not so much room, the tensor is elsewhere or not contiguous; [`Error::Broken`]; the driver's own.
+    /// The rank does not exist; the tensor exceeds the buffer, is on another device, or is not contiguous; [`Error::Broken`]; the driver's
+    /// own.
     pub fn put(&self, src: &Tensor, to: Rank, offset: usize) -> Result<()> {
         let theirs = self.check("put", src, to, offset)?;
         self.copy(theirs, src.data(), src)
     }
 
-    /// Copies a part of a rank's buffer, from a byte on, into a tensor of this device.
+    /// Copies bytes of a rank's buffer, from byte `offset` on, into a tensor of this device.
     ///
     /// # Errors
-    /// As [`P2pStream::put`].
+    /// As for [`P2pStream::put`].
     pub fn get(&self, dst: &Tensor, from: Rank, offset: usize) -> Result<()> {
         let theirs = self.check("get", dst, from, offset)?;
         self.copy(dst.data(), theirs, dst)
     }
 
-    /// Tells a rank that what came before on this lane is done: what it put is there, what it got may be written again.
+    /// Signals a rank once all earlier work of this stream is done: its `put`s have arrived, and the memory of its `get`s can be overwritten.
     ///
     /// # Errors
-    /// There is no such rank, or the slot is not below [`SLOTS`]; [`Error::Broken`]; the driver's own.
+    /// The rank does not exist, or the slot is not below [`SLOTS`]; [`Error::Broken`]; the driver's own.
     pub fn signal(&self, to: Rank, slot: usize) -> Result<()> {
         self.check_slot("signal", to, slot)?;
         self.send(to.index(), slot)
     }
 
-    /// Lets what follows on this lane wait for a rank's next signal.
+    /// Makes later work of this stream wait for the next signal of a rank.
     ///
     /// # Errors
-    /// As [`P2pStream::signal`].
+    /// As for [`P2pStream::signal`].
     pub fn wait(&self, from: Rank, slot: usize) -> Result<()> {
         self.check_slot("wait", from, slot)?;
         self.receive(from.index(), slot)
     }
 
-    /// Lets what follows on this lane wait until all ranks' lanes have come here. Of each rank, one of its lanes comes.
+    /// Makes later work of this stream wait until all ranks have reached the barrier. Each rank calls this function on one of its streams.
     ///
     /// # Errors
     /// [`Error::Broken`]; the driver's own.
@@ -81,14 +82,14 @@ impl<'w> P2pStream<'w> {
         self.barrier_on(BARRIER_SLOT)
     }
 
-    /// A barrier by a slot of its own.
+    /// A barrier that uses the signals of `slot`.
     pub(super) fn barrier_on(&self, slot: usize) -> Result<()> {
         let others = || (0..self.memory.size()).filter(|rank| *rank != self.memory.rank);
         others().try_for_each(|peer| self.send(peer, slot))?;
         others().try_for_each(|peer| self.receive(peer, slot))
     }
 
-    /// Lets what follows on this lane wait for all that the other one was given so far.
+    /// Makes later work of this stream wait for all earlier work of the other stream.
     ///
     /// # Errors
     /// [`Error::Broken`]; the driver's own.
@@ -104,10 +105,10 @@ impl<'w> P2pStream<'w> {
         let runtime = &self.memory.runtime;
         runtime.keep(|| tensor.storage().clone());
         runtime.keep(|| self.memory.clone());
-        // SAFETY: both are as many bytes of memory that the device reaches. The workspace keeps its own until the streams are done,
-        // the runtime a tensor's until the worker's stream is, and this the tensor until the side's is.
+        // SAFETY: both ranges have the tensor's bytes, and the device can access them. The workspace keeps shared memory until the streams
+        // are done. The runtime keeps the tensor's memory until the main stream is done, and `track` until the side stream is done.
         unsafe { self.driver.copy(to, from, tensor.byte_len(), CopyKind::OnDevice) }?;
-        // What the workspace has is not to keep the workspace.
+        // Work on the workspace's own buffers must not keep the workspace alive.
         match self.is_side && !self.memory.has(tensor.data()) {
             true => self.memory.signals.track(self.driver, StreamWork::Copy { _storage: tensor.storage().clone() }),
             false => Ok(()),
@@ -117,23 +118,23 @@ impl<'w> P2pStream<'w> {
     fn send(&self, to: usize, slot: usize) -> Result<()> {
         let (number, is_by_another) = self.memory.signals.next_sent(to, slot, self.is_side);
         if is_by_another {
-            // No later number comes before it.
+            // The numbers of a slot must be written in order, and the previous one is on the other stream.
             let runtime = &self.memory.runtime;
             let other = if self.is_side { runtime.driver() } else { runtime.side()? };
             self.memory.signals.order(self.driver, other)?;
         }
         let word = self.memory.word(to, self.memory.rank, slot);
-        // SAFETY: the word is part of the rank's memory, which stays until the streams are done.
+        // SAFETY: the word is part of the rank's memory, which stays open until the streams are done.
         unsafe { self.peers()?.write_word(word, number) }
     }
 
     fn receive(&self, from: usize, slot: usize) -> Result<()> {
         let number = self.memory.signals.next_awaited(from, slot);
         let word = self.memory.word(self.memory.rank, from, slot);
-        // SAFETY: as above.
+        // SAFETY: the word is part of this rank's memory, which stays allocated until the streams are done.
         unsafe { self.peers()?.wait_word(word, number) }?;
         self.memory.signals.track(self.driver, StreamWork::Wait(from, slot))?;
-        // An abort that came in between has not seen it.
+        // An abort before `track` has not released this wait.
         self.memory.signals.check("wait").inspect_err(|_| Memory::release(self.memory))
     }
 
@@ -150,7 +151,7 @@ impl<'w> P2pStream<'w> {
             "put" | "get" => self
                 .memory
                 .runtime
-                .refuse_in_capture(operation, "the side stream is not part of the capture: use the main lane"),
+                .refuse_in_capture(operation, "the side stream is not part of the capture: use the main stream"),
             _ => self.memory.runtime.refuse_in_capture(
                 operation,
                 "the host numbers signals, and each launch would repeat old numbers: signal outside of the graph",
@@ -158,7 +159,7 @@ impl<'w> P2pStream<'w> {
         }
     }
 
-    /// The address in the rank's buffer.
+    /// Checks an operation, and returns the address of byte `offset` in the rank's buffer.
     fn check(&self, operation: &str, tensor: &Tensor, rank: Rank, offset: usize) -> Result<*mut u8> {
         self.check_usable(operation)?;
         let device = self.memory.runtime.device();
@@ -172,7 +173,10 @@ impl<'w> P2pStream<'w> {
         self.check_usable(operation)?;
         self.memory.check_rank(operation, rank)?;
         if slot >= SLOTS {
-            return Err(Error::invalid(format!("{operation}: there is no slot {slot}, but {SLOTS}")));
+            return Err(Error::invalid(format!(
+                "{operation}: slot {slot} does not exist; the slots are 0 to {}",
+                SLOTS - 1
+            )));
         }
         Ok(())
     }
@@ -180,6 +184,6 @@ impl<'w> P2pStream<'w> {
 
 impl fmt::Debug for P2pStream<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} lane of rank {}>", if self.is_side { "side" } else { "main" }, self.memory.rank)
+        write!(f, "<{} stream of rank {}>", if self.is_side { "side" } else { "main" }, self.memory.rank)
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of each rank that all ranks of a machine reach.
+//! A buffer of each rank that all ranks of the machine can access.
 
 #![allow(unsafe_code)]
 
@@ -23,42 +23,42 @@ use crate::driver::BusId;
 use crate::polling;
 use crate::runtime::Runtime;
 
-/// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](P2pStream), or as tensors
-/// ([`Workspace::p2p_buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives. What a collective writes
-/// is none of it: peers may read it before it is whole.
+/// A buffer of each rank in device memory, which all ranks can read and write: by [streams](P2pStream), or as tensors
+/// ([`Workspace::p2p_buffer`]). The program orders accesses itself, by signals, barriers or collectives. The output of a collective must not
+/// be in a buffer, since peers could read it before it is complete.
 ///
-/// Dropping it waits for nothing: peers' memory is closed when this rank's streams are done, and own memory is freed when all peers have
-/// closed it, whoever drops theirs first. Tensors of it keep it.
+/// Drop does not wait: a teardown thread closes the memory of peers once this rank's streams are done, and frees this rank's memory once all
+/// peers have closed it. Tensors of a buffer keep the workspace alive.
 #[derive(Clone)]
 pub struct Workspace {
     memory: Arc<Memory>,
 }
 
-/// What ranks have come to.
+/// The result of [`Workspace::meet`].
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct MeetOutcome {
-    /// Their memory.
+    /// The shared memory.
     pub workspace: Workspace,
-    /// What their devices are to each other.
+    /// The shape of the ranks' devices.
     pub decision: Decision,
-    /// How many ranks are on the device that most are on.
+    /// The largest number of ranks that share a device.
     pub max_ranks_per_device: u32,
-    /// What each rank has said besides, by rank.
+    /// The note of each rank, by rank.
     pub notes: Vec<Vec<u8>>,
 }
 
-/// Bytes of each rank's buffer where nobody says otherwise, as in the reference (PyTorch's `IntraNodeComm`): 10 MiB. Kernels have as
-/// many besides.
+/// Default size of each rank's buffer, as in PyTorch's `IntraNodeComm`: 10 MiB. Kernels have another buffer of this size.
 pub const DEFAULT_BUFFER_BYTES: usize = 10 << 20;
 
 impl Workspace {
-    /// Meets the other ranks, each with a buffer of so many bytes, and makes sure that each reaches the others' memory. `links` finds
-    /// the links between all ranks' devices; what `note` says, after that was decided, all ranks get to know.
+    /// Agrees with all ranks to share a buffer of `bytes` bytes each, and tests that each rank can access the memory of each other rank.
+    /// `links` queries the links between the devices of all ranks. `note` returns data that all ranks get from this rank, after the decision on
+    /// the topology.
     ///
     /// # Errors
-    /// Two ranks are on one device, and may not be; [`Error::Deadline`], which names who has not come; those of the store;
-    /// `DISCO_P2P_TOPOLOGY` asks for what can't be.
+    /// Two ranks are on one device; [`Error::Deadline`] names the absent ranks; `DISCO_P2P_TOPOLOGY` is not possible for these devices; the
+    /// errors of the store.
     pub fn meet(
         runtime: &Arc<Runtime>,
         rendezvous: &Rendezvous,
@@ -68,7 +68,11 @@ impl Workspace {
     ) -> Result<Consensus<MeetOutcome>> {
         let size = rendezvous.size();
         if !RANKS.contains(&size) {
-            return Ok(Consensus::Declined(format!("{size} ranks, where {} to {} can", RANKS.start(), RANKS.end())));
+            return Ok(Consensus::Declined(format!(
+                "peer-to-peer memory needs {} to {} ranks, and the communicator has {size}",
+                RANKS.start(),
+                RANKS.end()
+            )));
         }
         runtime.make_current()?;
         let place = runtime.driver().peers().and_then(|peers| peers.bus_id().map_err(|error| error.to_string()));
@@ -82,7 +86,7 @@ impl Workspace {
             Ok(decision) => offer(runtime, rendezvous, bytes, mesh, decision, note(decision)),
             Err(error) => Err(error.to_string()),
         };
-        // The others wait for it, also where it can't.
+        // A rank without an offer takes part as well, since the other ranks wait for it.
         let (memory, own) = match offered {
             Ok((memory, offer)) => (Some(memory), Ok(offer)),
             Err(why) => (None, Err(why)),
@@ -91,7 +95,7 @@ impl Workspace {
         let decision = decision?;
         let descriptors = match (descriptors, memory) {
             (Consensus::Accepted(descriptors), Some(memory)) => join(memory, rendezvous, &descriptors)?,
-            (Consensus::Accepted(_), None) => Consensus::Declined("this rank has nothing to offer".to_owned()),
+            (Consensus::Accepted(_), None) => Consensus::Declined("this rank has no shared memory".to_owned()),
             (Consensus::Declined(why), _) => Consensus::Declined(why),
         };
         Ok(match descriptors {
@@ -109,81 +113,83 @@ impl Workspace {
         Rank::new(self.memory.rank as u32)
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.memory.size()
     }
 
-    /// Bytes of each rank's buffer.
+    /// The size of each rank's buffer in bytes.
     pub fn bytes(&self) -> usize {
         self.memory.bytes
     }
 
-    /// A part of a rank's buffer, from a byte on that is a multiple of the dtype's size, as a tensor of this rank's device: the reference's
-    /// `get_p2p_buffer`. It has what was there.
+    /// Returns a part of a rank's buffer as a tensor, without a copy, like PyTorch's `get_p2p_buffer`. The tensor starts at byte `offset`, a
+    /// multiple of the dtype's size.
     ///
     /// # Errors
-    /// There is no such rank, or not so much room; the offset does not fit the dtype.
+    /// The rank does not exist; the tensor exceeds the buffer; the offset is not a multiple of the dtype's size.
     pub fn p2p_buffer(&self, rank: Rank, offset: usize, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         if !offset.is_multiple_of(dtype.size()) {
-            return Err(Error::invalid(format!("p2p_buffer: byte {offset} is none where a {dtype} may begin")));
+            return Err(Error::invalid(format!(
+                "p2p_buffer: offset {offset} is not a multiple of {}, the size of {dtype}",
+                dtype.size()
+            )));
         }
         Tensor::in_new_storage(dtype, shape, |bytes| {
             let place = self.memory.place("p2p_buffer", rank, offset, bytes)?;
             let (device, keeper) = (self.memory.runtime.device(), Box::new(self.memory.clone()));
-            // SAFETY: it is so many bytes that the device reaches for as long as the memory is kept; any bytes are elements.
+            // SAFETY: the range has `bytes` bytes that the device can access while `keeper` lives. Every bit pattern is a valid element.
             Ok(unsafe { Storage::from_raw(place, bytes, device, keeper) })
         })
     }
 
-    /// Copies and words on the worker's own stream, in order with its collectives.
+    /// Copies and signals on the worker's stream, in order with its collectives.
     pub fn main(&self) -> P2pStream<'_> {
         P2pStream::main(&self.memory)
     }
 
-    /// Copies and words on a second stream.
+    /// Copies and signals on a second stream.
     ///
     /// # Errors
-    /// It can't be made.
+    /// The driver can't make the stream.
     pub fn side(&self) -> Result<P2pStream<'_>> {
         P2pStream::side(&self.memory)
     }
 
-    /// Where a rank's memory starts, for this one's device: [`STATE_BYTES`](super::STATE_BYTES) that kernels have.
+    /// The address of a rank's state of kernels, for this rank's device: [`STATE_BYTES`](super::STATE_BYTES).
     pub fn state(&self, rank: usize) -> *mut u8 {
         self.memory.at(rank, 0)
     }
 
-    /// Where a rank's buffer for kernels starts, for this one's device: as many bytes as the other, which they leave alone. There is none
-    /// where no topology is known.
+    /// The address of a rank's second buffer, for this rank's device. Only kernels use it, and it has the size of the first buffer. It does
+    /// not exist if the topology is unknown.
     pub fn kernels_buffer(&self, rank: usize) -> *mut u8 {
         self.memory.kernels_buffer(rank)
     }
 
-    /// Ends all waits for signals, now and to come: nothing is enqueued any more. From any thread; waits for nothing.
+    /// Ends all waits for signals, and makes later operations fail. From any thread; does not wait.
     pub fn abort(&self, cause: &Arc<str>) {
         self.memory.signals.mark_broken(cause);
         Memory::release(&self.memory);
     }
 
-    /// Gives it up. Where nobody else has it, this waits, not for long, until peers have closed this rank's memory: those of a process
-    /// that ends may have work under way.
+    /// Drops this reference. If it is the last one, waits up to 2 s until peers have closed this rank's memory: if this process ended at once,
+    /// work of peers could still use the memory.
     pub fn leave(self) {
         Memory::leave(self.memory);
     }
 
-    /// Keeps something until the streams are done with all that is enqueued while anybody has this; then it is dropped with the
-    /// device current.
+    /// Keeps a value until the workspace is dropped and its streams are done; then drops the value with the device current.
     pub fn keep(&self, what: Box<dyn Any + Send>) {
         self.memory.keep(what);
     }
 
-    /// The device and its stream.
+    /// The device and the worker's stream.
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.memory.runtime
     }
 
-    /// The wait that a stream is held up by, in words, as far as is known.
+    /// Describes the first wait that a stream has not passed; None if no stream waits.
     pub fn stalled_on(&self) -> Option<String> {
         self.memory.signals.stalled_on(self.memory.runtime.driver())
     }
@@ -195,7 +201,7 @@ impl fmt::Debug for Workspace {
     }
 }
 
-/// This rank's memory, and what it tells its peers of that.
+/// Allocates this rank's memory, and makes the offer for its peers.
 fn offer(
     runtime: &Arc<Runtime>,
     rendezvous: &Rendezvous,
@@ -208,10 +214,10 @@ fn offer(
     let has_kernels = decision.topology != Topology::Unknown;
     let memory = Memory::new(runtime, place, bytes, has_kernels, rendezvous.deadline()).map_err(words)?;
     if !polling::wait_up_to(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
-        return Err(format!("{} has other work, which does not end", runtime.device()));
+        return Err(format!("earlier work on {} does not complete within the deadline", runtime.device()));
     }
     let own = memory.at(memory.rank, 0);
-    // SAFETY: it was allocated there.
+    // SAFETY: `alloc_shared` of this driver allocated the memory.
     let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(words));
     let descriptor = MemoryDescriptor {
         process: process(),
@@ -223,15 +229,15 @@ fn offer(
         export,
         note,
     };
-    // Links that nobody knows are none.
+    // Unknown links count as no links.
     let mesh = mesh.unwrap_or_else(|_| Mesh::new(&vec![Ends::default(); rendezvous.size()]));
     Ok((memory, Offer { mesh, topology: decision.topology, handles: descriptor.write() }))
 }
 
-/// All ranks' memory, and what each has said besides.
+/// The memory of all ranks, and their notes.
 type Joined = (Arc<Memory>, Vec<Vec<u8>>);
 
-/// Opens all peers' memory, and makes sure of it.
+/// Opens the memory of all peers, and runs the self-test.
 fn join(mut memory: Memory, rendezvous: &Rendezvous, descriptors: &[Vec<u8>]) -> Result<Consensus<Joined>> {
     let descriptors: Vec<MemoryDescriptor> =
         descriptors.iter().map(|bytes| MemoryDescriptor::read(bytes)).collect::<Result<_>>()?;
@@ -257,10 +263,10 @@ fn join(mut memory: Memory, rendezvous: &Rendezvous, descriptors: &[Vec<u8>]) ->
     {
         return Ok(Consensus::Declined(why));
     }
-    // One after the other, so that the others can help one whose stream hangs.
+    // One rank after the other, so that the other ranks can release one whose streams are blocked.
     for turn in 0..memory.size() {
         let released = if turn == memory.rank { self_test::check_release(&memory, rendezvous.left()) } else { Ok(()) };
-        if let Consensus::Declined(why) = rendezvous.report(&format!("poke {turn}"), released)? {
+        if let Consensus::Declined(why) = rendezvous.report(&format!("release {turn}"), released)? {
             if turn != memory.rank {
                 self_test::release_peer(&memory, turn, rendezvous.left());
             }
@@ -270,6 +276,7 @@ fn join(mut memory: Memory, rendezvous: &Rendezvous, descriptors: &[Vec<u8>]) ->
     Ok(Consensus::Accepted((memory, descriptors.into_iter().map(|descriptor| descriptor.note).collect())))
 }
 
+/// Opens the memory of all peers: directly in this process, by their handles in other processes.
 fn open(memory: &mut Memory, descriptors: &[MemoryDescriptor]) -> Result<(), String> {
     let runtime = memory.runtime.clone();
     let (peers, own) = (runtime.driver().peers()?, memory.rank);
@@ -278,7 +285,8 @@ fn open(memory: &mut Memory, descriptors: &[MemoryDescriptor]) -> Result<(), Str
         let base = match descriptor.process == process() {
             true => {
                 let words = WordTable::of_peer(&descriptor.words, descriptors.len());
-                let words = words.ok_or_else(|| format!("{peer} tells of {} words", descriptor.words.len()))?;
+                let words = words
+                    .ok_or_else(|| format!("{peer} has sent {} addresses of signal words", descriptor.words.len()))?;
                 peers.enable_access(descriptor.ordinal).map(|()| Base::direct(descriptor.address as usize, words))
             }
             false => {
@@ -286,17 +294,18 @@ fn open(memory: &mut Memory, descriptors: &[MemoryDescriptor]) -> Result<(), Str
                 peers.open(export).map(Base::opened)
             }
         };
-        memory.add(rank, base.map_err(|error| format!("the memory of {peer}: {error}"))?);
+        memory.add(rank, base.map_err(|error| format!("can't open the memory of {peer}: {error}"))?);
     }
     Ok(())
 }
 
-/// What tells this process from all others.
+/// A random number that identifies this process.
 fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     *PROCESS.get_or_init(random_u64)
 }
 
+/// A random number, from the seed of the standard library's hasher.
 fn random_u64() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

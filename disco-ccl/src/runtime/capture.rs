@@ -59,7 +59,7 @@ impl Captures {
         sync::lock(&self.state)
     }
 
-    /// None while another thread has it.
+    /// None while another thread holds the lock.
     fn try_state(&self) -> Option<MutexGuard<'_, CaptureState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -141,7 +141,7 @@ impl Runtime {
 
     /// Queries the stream. A stream that is being captured counts as busy, since a query would invalidate the capture.
     pub(crate) fn ask(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
-        // A free under the lock may wait for the stream.
+        // Another thread that holds the lock may be in a free, which waits for the stream.
         let Some(state) = self.captures.try_state() else { return Ok(false) };
         if state.recording.is_some() || self.is_capturing()? {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! A graph, its launches, and its end.
+//! Graphs, their launches, and their end.
 //!
 //! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A communicator that ends takes
 //! the executable out of each of its slots, since NCCL ends no communicator before its graphs are destroyed. A call that launches an

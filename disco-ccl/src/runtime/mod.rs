@@ -4,7 +4,7 @@
 //! stream    the stream, and the memory of tensors
 //! capture   captures of the stream
 //! graph     a graph that was captured, its launches, and its end
-//! teardown  what may wait for the device, on a thread of its own or the reaper's
+//! teardown  threads for work that may wait for the device or for peers
 //! ```
 
 mod capture;

@@ -1,5 +1,4 @@
-//! Teardown that may wait for the device or for peers. It runs on a thread of its own, which is left behind if the teardown
-//! takes too long.
+//! Teardown that may wait for the device or for peers. It runs on a separate thread, which is abandoned if the teardown takes too long.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -11,14 +10,14 @@ use crate::reaper::{self, Job};
 
 /// How long a rank waits for a teardown.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
-/// How long memory waits for the device before it is left behind.
+/// How long memory waits for the device before it is leaked.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A teardown that has started.
 #[derive(Debug)]
 pub(crate) struct Teardown {
     what: &'static str,
-    /// None where there was no thread for it.
+    /// None if the thread could not be started.
     end: Option<mpsc::Receiver<()>>,
 }
 
@@ -27,17 +26,17 @@ impl Teardown {
     pub(crate) fn wait(self) -> bool {
         let is_over = self.end.is_some_and(|end| end.recv_timeout(WAIT_LIMIT).is_ok());
         if !is_over {
-            tracing::warn!(what = self.what, after = ?WAIT_LIMIT, "has not returned; it is left to itself");
+            tracing::warn!(what = self.what, after = ?WAIT_LIMIT, "a teardown has not returned; its thread is abandoned");
         }
         is_over
     }
 
-    /// Runs `work` on a thread of its own, on which the device is current.
+    /// Runs `work` on a new thread, on which the device is current.
     pub(crate) fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
         Self::spawn_with(what, runtime, work, |()| {})
     }
 
-    /// As [`Teardown::spawn`], and runs `later` after it has reported that it is over.
+    /// Like [`Teardown::spawn`]; the thread then reports that the teardown is over, and runs `later`.
     pub(crate) fn spawn_with<T>(
         what: &'static str,
         runtime: &Arc<Runtime>,
@@ -55,12 +54,13 @@ impl Teardown {
             _ = done.send(());
             later(result);
         });
-        let thread = thread.inspect_err(|error| tracing::warn!(%error, what, "no thread for it; it is left behind"));
+        let thread = thread
+            .inspect_err(|error| tracing::warn!(%error, what, "a teardown is skipped: its thread can't be started"));
         Self { what, end: thread.ok().map(|_| end) }
     }
 }
 
-/// Has the [reaper](crate::reaper) run `free`, with the device current, once the device has nothing to do. Does not wait.
+/// Runs `free` on the [reaper](crate::reaper)'s thread, with the device current, once all streams of the runtime are idle. Does not wait.
 pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut() + Send + 'static) {
     let (own, mut idle_since) = (runtime.clone(), None);
     let poll = move || {
