@@ -1,5 +1,5 @@
-//! Types and constants of the C interface. C enumerations are integers here, because a newer library may return values that this module
-//! does not name.
+//! Types and constants of the C interface. C enumerations are integers here, because a newer library may return values
+//! that this module does not name.
 
 #![allow(clippy::exhaustive_structs, reason = "definitions of a C interface")]
 
@@ -36,8 +36,8 @@ impl DataType {
     /// `ncclUint8`. Operations that only move elements use this type for every dtype.
     pub const U8: Self = Self(1);
 
-    /// The library's type of a dtype. None for 16-bit integers, which the interface lacks. 8-bit floats need NCCL 2.24 or later. A bool
-    /// is an 8-bit integer, and [`RedOp::of`] selects reductions that keep it 0 or 1.
+    /// The library's type of a dtype. None for 16-bit integers, which the interface lacks. 8-bit floats need NCCL 2.24
+    /// or later. A bool is an 8-bit integer, and [`RedOp::of`] selects reductions that keep it 0 or 1.
     pub fn of(dtype: DType) -> Option<Self> {
         let code = match dtype {
             DType::I8 => 0,
@@ -69,7 +69,8 @@ impl RedOp {
     /// `ncclMin`
     pub const MIN: Self = Self(3);
 
-    /// The library's reduction for a dtype. Bools are 0 or 1, so `max` computes their `or`, and `min` computes their `and`.
+    /// The library's reduction for a dtype. Bools are 0 or 1, so `max` computes their `or`, and `min` computes their
+    /// `and`.
     pub fn of(reduction: Reduction, dtype: DType) -> Option<Self> {
         Some(match (reduction, dtype) {
             (Reduction::Avg, DType::Bool) => return None,

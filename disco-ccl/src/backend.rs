@@ -21,7 +21,8 @@ pub struct Backend {
 pub type Details = Vec<(String, String)>;
 
 impl Backend {
-    /// The backend of a vendor, for devices of one kind. `details` describes the driver and the devices, or returns why there are none.
+    /// The backend of a vendor, for devices of one kind. `details` describes the driver and the devices, or returns why
+    /// there are none.
     pub const fn new(vendor: Vendor, kind: DeviceKind, details: fn() -> Result<Details, Unavailable>) -> Self {
         Self { vendor, kind, details, library: OnceLock::new() }
     }
@@ -35,9 +36,9 @@ impl Backend {
         self.library.get_or_init(find).clone()
     }
 
-    /// Makes a zeroed tensor, like [`WorkerContext::empty`](disco_core::WorkerContext::empty), in memory that the library allocates
-    /// (`ncclMemAlloc`). If the tensor is also [registered](crate::Extension::register), the library can use its fastest transports. Only
-    /// the stream of `queue` may use the tensor.
+    /// Makes a zeroed tensor, like [`WorkerContext::empty`](disco_core::WorkerContext::empty), in memory that the
+    /// library allocates (`ncclMemAlloc`). If the tensor is also [registered](crate::Extension::register), the library
+    /// can use its fastest transports. Only the stream of `queue` may use the tensor.
     ///
     /// # Errors
     /// An invalid shape; no memory; `queue` is on another kind of device; the library is not available.

@@ -1,17 +1,18 @@
 //! Interrupts calls on a blocking communicator, which block inside the library until all peers have called it.
 //!
-//! Since NCCL 2.22.3 each launch on a non-blocking communicator starts a thread, so communicators are blocking from that version on.
-//! Two parties interrupt a call: an abort that finds the rank inside, and the [`Watchdog`], when the call has taken longer than the
-//! deadline.
+//! Since NCCL 2.22.3 each launch on a non-blocking communicator starts a thread, so communicators are blocking from
+//! that version on. Two parties interrupt a call: an abort that finds the rank inside, and the [`Watchdog`], when the
+//! call has taken longer than the deadline.
 //!
-//! The interruption is a two-phase abort on a separate thread. Inside a group, `ncclCommAbort` only sets the abort flags, which end
-//! calls and kernels of the communicator; `ncclGroupEnd` then frees the communicator. The thread ends the group after the rank has
-//! left its call and has handed the communicator over. `ncclCommRevoke` is not used: the function clears the flags before a waiting
-//! rank must have seen them, and a later `ncclCommAbort` then frees the communicator without waiting for kernels and graphs (NCCL
-//! 2.31, `src/init.cc`).
+//! The interruption is a two-phase abort on a separate thread. Inside a group, `ncclCommAbort` only sets the abort
+//! flags, which end calls and kernels of the communicator; `ncclGroupEnd` then frees the communicator. The thread ends
+//! the group after the rank has left its call and has handed the communicator over. `ncclCommRevoke` is not used: the
+//! function clears the flags before a waiting rank must have seen them, and a later `ncclCommAbort` then frees the
+//! communicator without waiting for kernels and graphs (NCCL 2.31, `src/init.cc`).
 //!
-//! The rank counts `steps` when it enters and leaves a call. The rank checks for an abort after it has counted its entry, and an
-//! aborter reads the count after it has stored the abort, so at least one of them sees the other (sequentially consistent).
+//! The rank counts `steps` when it enters and leaves a call. The rank checks for an abort after it has counted its
+//! entry, and an aborter reads the count after it has stored the abort, so at least one of them sees the other
+//! (sequentially consistent).
 
 use std::ffi::c_void;
 use std::fmt;
@@ -69,7 +70,8 @@ struct Seen {
     has_told: bool,
 }
 
-/// A thread that monitors the calls of a communicator and of all communicators split off it. The thread ends with the last of them.
+/// A thread that monitors the calls of a communicator and of all communicators split off it. The thread ends with the
+/// last of them.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     watched: Mutex<Vec<Weak<Blocking>>>,
@@ -164,8 +166,8 @@ impl Blocking {
         }
     }
 
-    /// Hands the communicator to the thread that has begun to abort it, and returns that thread's teardown. The rank is in no call.
-    /// Returns the communicator if no interruption has begun.
+    /// Hands the communicator to the thread that has begun to abort it, and returns that thread's teardown. The rank is
+    /// in no call. Returns the communicator if no interruption has begun.
     pub(crate) fn hand_over(&self, aborted: Option<Aborted>) -> Result<Option<Teardown>, Option<Aborted>> {
         let mut interruption = self.interruption();
         let Some(Interruption { give, teardown }) = &mut *interruption else { return Err(aborted) };

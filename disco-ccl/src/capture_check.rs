@@ -18,8 +18,8 @@ pub(crate) struct CaptureCheck<'a> {
 }
 
 impl CaptureCheck<'_> {
-    /// Does nothing unless the stream is being captured. Refuses operations that can't be captured, and adds the memory of all others
-    /// to the graph.
+    /// Does nothing unless the stream is being captured. Refuses operations that can't be captured, and adds the memory
+    /// of all others to the graph.
     ///
     /// # Errors
     /// [`Error::State`] with the reason.
@@ -41,8 +41,8 @@ impl CaptureCheck<'_> {
                 return refuse(
                     op,
                     format!(
-                        "the in-place form needs {needed} bytes of scratch memory, and the communicator has {there}: run the \
-                         operation once before the capture"
+                        "the in-place form needs {needed} bytes of scratch memory, and the communicator has {there}: \
+                         run the operation once before the capture"
                     ),
                 );
             }
@@ -50,7 +50,8 @@ impl CaptureCheck<'_> {
         if let ([op], false, Some(fast_path)) = (group, is_scaled, self.fast_path)
             && fast_path.needs_allocation(op)
         {
-            let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an aligned copy";
+            let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an \
+                       aligned copy";
             return refuse(op, why.into());
         }
         let tensors = group.iter().flat_map(|op| [op.src(), op.dst()]).flatten();

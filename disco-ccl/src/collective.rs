@@ -1,7 +1,7 @@
 //! Operations mapped to calls of the library.
 //!
-//! Operations that only move elements move them as bytes, so they work for every dtype. If the library has no function for an operation,
-//! the operation is composed of sends and receives in one group.
+//! Operations that only move elements move them as bytes, so they work for every dtype. If the library has no function
+//! for an operation, the operation is composed of sends and receives in one group.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,8 @@ pub(crate) struct Calls<'a> {
     pub(crate) stream: Stream,
     pub(crate) me: usize,
     pub(crate) ranks: usize,
-    /// Scratch memory: copies of inputs that the library does not accept in place, and the element that a barrier reduces.
+    /// Scratch memory: copies of inputs that the library does not accept in place, and the element that a barrier
+    /// reduces.
     pub(crate) scratch: *mut u8,
     /// Replaces the operations' own reduction, if set.
     pub(crate) redop: Option<RedOp>,
@@ -48,8 +49,9 @@ macro_rules! call {
     ($self:ident, $name:expr, $function:expr, $($arg:expr),*) => {
         if $self.outcome.is_good() {
             let (function, comm, stream) = ($function, $self.comm, $self.stream);
-            // SAFETY: `SharedComm` keeps the communicator alive during the call. The spans belong to tensors on its device, and the checks
-            // of `op` have compared their element counts with the arguments. `Runtime::alloc` frees their memory in stream order.
+            // SAFETY: `SharedComm` keeps the communicator alive during the call. The spans belong to tensors on its
+            // device, and the checks of `op` have compared their element counts with the arguments. `Runtime::alloc`
+            // frees their memory in stream order.
             let code = unsafe { function($($arg,)* comm, stream) };
             $self.outcome.add($name, code);
         }
@@ -95,7 +97,8 @@ pub(crate) fn is_composed(table: &Table, op: &Op) -> bool {
 /// The copy that the stream makes after an operation, if there is one: destination, source and bytes.
 pub(crate) fn copy_after(op: &Op, me: usize, ranks: usize) -> Option<(*mut u8, *const u8, usize)> {
     match op {
-        // In place, the library writes the result at this rank's block, and Disco's contract wants it at the start of the tensor.
+        // In place, the library writes the result at this rank's block, and Disco's contract wants it at the start of
+        // the tensor.
         Op::ReduceScatter { src: None, dst, .. } if me > 0 && dst.elements() > 0 => {
             let all = Span::of(dst);
             let own = all.block(me, ranks);

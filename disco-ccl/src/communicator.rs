@@ -185,8 +185,8 @@ impl Communicator {
         CaptureCheck { runtime, graphs, scratch: &self.scratch, fast_path: self.fast_path.as_ref() }
     }
 
-    /// Launches a group in as few groups of the library as possible. Operations in one group of the library have no order, so only
-    /// independent operations share one.
+    /// Launches a group in as few groups of the library as possible. Operations in one group of the library have no
+    /// order, so only independent operations share one.
     fn launch(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         let mut rest = group;
         while let Some(first) = rest.first() {
@@ -194,8 +194,8 @@ impl Communicator {
                 |end: &usize| rest[..*end].iter().all(|earlier| collective::is_independent(earlier, &rest[*end]));
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
-            // All ranks must make this choice alike, so the choice does not depend on `unit`: units depend on the addresses of this rank's
-            // tensors.
+            // All ranks must make this choice alike, so the choice does not depend on `unit`: units depend on the
+            // addresses of this rank's tensors.
             if group.len() > 1 || factor.is_some() || !self.launch_on_fast_path(first)? {
                 self.launch_unit(unit, first, factor)?;
             }
@@ -204,7 +204,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Launches an operation on the fast path, and returns whether the fast path has it. The result is equal on all ranks.
+    /// Launches an operation on the fast path, and returns whether the fast path has it. The result is equal on all
+    /// ranks.
     fn launch_on_fast_path(&self, op: &Op) -> Result<bool> {
         let Some(fast_path) = &self.fast_path else { return Ok(false) };
         // User code may have made another device current.
@@ -258,7 +259,8 @@ impl Communicator {
         for op in unit {
             if let Some((to, from, bytes)) = collective::copy_after(op, me, ranks) {
                 self.runtime.make_current()?;
-                // SAFETY: both ranges are in the operation's tensor, whose memory is freed in stream order, after this copy.
+                // SAFETY: both ranges are in the operation's tensor, whose memory is freed in stream order, after this
+                // copy.
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
         }
@@ -286,8 +288,8 @@ impl Communicator {
                 self.scratch = self.runtime.alloc(bytes)?;
             }
             if let (Some(dst), true) = (op.dst(), bytes > 0) {
-                // SAFETY: the tensor and the scratch memory have at least `bytes` bytes. Earlier uses of the scratch memory are earlier on the
-                // same stream.
+                // SAFETY: the tensor and the scratch memory have at least `bytes` bytes. Earlier uses of the scratch
+                // memory are earlier on the same stream.
                 unsafe { self.runtime.copy(self.scratch.pointer(), dst.data(), bytes) }?;
             }
         }
@@ -328,8 +330,8 @@ impl Communicator {
         })
     }
 
-    /// Marks the communicator as broken, and aborts the fast path and the library's communicator. Returns whether the abort is over: until
-    /// then the library may still use the memory of operations.
+    /// Marks the communicator as broken, and aborts the fast path and the library's communicator. Returns whether the
+    /// abort is over: until then the library may still use the memory of operations.
     fn mark_broken(&mut self, error: &Error) -> bool {
         let cause: Arc<str> = error.to_string().into();
         if let Some(aborter) = self.fast_path.as_ref().and_then(P2pFastPath::aborter) {
@@ -376,8 +378,8 @@ impl Communicator {
         Ok(Some(child))
     }
 
-    /// Creates a child through the session's store, for libraries without `ncclCommSplit`. Returns this rank and the number of ranks in the
-    /// child.
+    /// Creates a child through the session's store, for libraries without `ncclCommSplit`. Returns this rank and the
+    /// number of ranks in the child.
     fn split_by_store(
         &self,
         child: &SharedComm,
@@ -401,8 +403,8 @@ impl Communicator {
         key: c_int,
     ) -> Result<Option<(usize, usize)>> {
         let code = self.handle.call(|_, comm| {
-            // SAFETY: `call` keeps the parent alive, and `create` keeps the output pointer valid. A null configuration means that of the
-            // parent.
+            // SAFETY: `call` keeps the parent alive, and `create` keeps the output pointer valid. A null configuration
+            // means that of the parent.
             child.create(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
         });
         let code = code.map_err(|error| self.with_absent_ranks(error, || "split".into()))??;

@@ -1,5 +1,5 @@
-//! `ncclConfig_t` in the layout of NCCL 2.17. Newer libraries accept the older layout: they read `size` bytes, and interpret the fields
-//! as version `version` defines them.
+//! `ncclConfig_t` in the layout of NCCL 2.17. Newer libraries accept the older layout: they read `size` bytes, and
+//! interpret the fields as version `version` defines them.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;

@@ -25,12 +25,12 @@ impl Library {
         Rendezvous::new(self.unique_id()?.0)
     }
 
-    /// Creates one rank's communicator on the stream of its queue. All ranks of the world call this function. The queue's device is of
-    /// kind `kind`.
+    /// Creates one rank's communicator on the stream of its queue. All ranks of the world call this function. The
+    /// queue's device is of kind `kind`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] names the ranks that are absent; [`Error::Aborted`]; [`Error::Invalid`]: two ranks are on one device; the
-    /// library's own.
+    /// [`Error::Deadline`] names the ranks that are absent; [`Error::Aborted`]; [`Error::Invalid`]: two ranks are on
+    /// one device; the library's own.
     pub fn connect(&'static self, kind: DeviceKind, seat: Seat<'_>, at: &Rendezvous) -> Result<Communicator> {
         let runtime = Queue::of(seat.queue, kind)?.runtime().clone();
         let id = at.as_bytes().try_into().map(UniqueId);

@@ -20,8 +20,8 @@ pub fn bind<D: Driver>(
     let ordinal = ordinal.ok_or_else(|| {
         let s = if count == 1 { "" } else { "s" };
         Error::invalid(format!(
-            "{device} is not there: this process sees {count} {kind} device{s}. Start no more workers than devices, or name them with \
-             `--devices`"
+            "{device} does not exist: this process sees {count} {kind} device{s}. Start no more workers than devices, \
+             or name the devices with `--devices`"
         ))
     })?;
     let queue = Queue::new(Runtime::new(make(ordinal)?));

@@ -7,7 +7,8 @@ use disco_core::{Communicator, Error, Op, Result, Tensor};
 use crate::communicator::Communicator as Ranked;
 use crate::p2p::P2pFastPath;
 
-// The communicator is `Send`: each call makes the device current on its thread, and the library accepts calls of any thread, one at a time.
+// The communicator is `Send`: each call makes the device current on its thread, and the library accepts calls of any
+// thread, one at a time.
 const _: fn() = || {
     fn moves<T: Send>() {}
     moves::<Ranked>();
@@ -31,14 +32,14 @@ pub fn extension(comm: &mut dyn Communicator) -> Result<Extension<'_>> {
 }
 
 impl<'c> Extension<'c> {
-    /// Runs a sum in which each rank multiplies its input by its own factor (`ncclRedOpCreatePreMulSum`). The library scales while it sums,
-    /// without another pass over memory. `op` is an `AllReduce`, `Reduce` or `ReduceScatter` of floats by
-    /// [`Reduction::Sum`](disco_core::Reduction::Sum). The factor is rounded to the dtype of `op`. Reports and checks show the operation as
-    /// `op`.
+    /// Runs a sum in which each rank multiplies its input by its own factor (`ncclRedOpCreatePreMulSum`). The library
+    /// scales while it sums, without another pass over memory. `op` is an `AllReduce`, `Reduce` or `ReduceScatter` of
+    /// floats by [`Reduction::Sum`](disco_core::Reduction::Sum). The factor is rounded to the dtype of `op`. Reports
+    /// and checks show the operation as `op`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]: the library is too old, or has no factors of this dtype. [`Error::Invalid`]: `op` is not a sum. The errors of
-    /// [`Communicator::enqueue`].
+    /// [`Error::Unsupported`]: the library is too old, or has no factors of this dtype. [`Error::Invalid`]: `op` is not
+    /// a sum. The errors of [`Communicator::enqueue`].
     pub fn premul_sum(&mut self, op: &Op, factor: f64) -> Result<()> {
         self.comm.enqueue_with(slice::from_ref(op), &mut |extension| match extension.downcast_mut::<Ranked>() {
             Some(comm) => comm.premul_sum(op, factor),
@@ -46,9 +47,9 @@ impl<'c> Extension<'c> {
         })
     }
 
-    /// Registers the whole memory of a tensor with the communicator (`ncclCommRegister`). Operations on registered memory are faster if
-    /// the library has allocated the memory (`ncclMemAlloc`); on other memory, registration has no effect. The memory is kept as long as the
-    /// communicator.
+    /// Registers the whole memory of a tensor with the communicator (`ncclCommRegister`). Operations on registered
+    /// memory are faster if the library has allocated the memory (`ncclMemAlloc`); on other memory, registration has no
+    /// effect. The memory is kept as long as the communicator.
     ///
     /// # Errors
     /// The tensor is on another device; [`Error::Broken`]; the library's own.

@@ -1,8 +1,9 @@
-//! The device memory of tensors: from the driver's pool, or, for drivers without pools, from free lists of size classes.
+//! The device memory of tensors: from the driver's pool, or, for drivers without pools, from free lists of size
+//! classes.
 //!
-//! A driver's plain free (`cuMemFree`, `hipFree`) waits for all work of the device and of its peers, and so perhaps for a collective
-//! that waits for this rank. The pool's free is work of the stream and waits for nothing. Blocks without a pool are freed only by
-//! [`Heap::trim`], for an allocation that finds no room, and at the end.
+//! A driver's plain free (`cuMemFree`, `hipFree`) waits for all work of the device and of its peers, and so perhaps for
+//! a collective that waits for this rank. The pool's free is work of the stream and waits for nothing. Blocks without a
+//! pool are freed only by [`Heap::trim`], for an allocation that finds no room, and at the end.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +18,8 @@ use crate::driver::Driver;
 use crate::pool::Pool;
 use crate::reaper::{self, Job};
 
-/// Bytes that the driver's pool keeps for later allocations when the program synchronises a stream by functions of the driver.
+/// Bytes that the driver's pool keeps for later allocations when the program synchronises a stream by functions of the
+/// driver.
 const POOL_RELEASE_THRESHOLD_BYTES: u64 = 1 << 30;
 /// Number of size classes between two powers of two. A block is at most an eighth larger than the request.
 const CLASSES_PER_DOUBLING: usize = 8;
@@ -48,7 +50,8 @@ unsafe impl Send for Span {}
 // SAFETY: a shared span is an address, and only the owner of its block dereferences it.
 unsafe impl Sync for Span {}
 
-/// The device memory that a [`Runtime`](crate::Runtime) uses for tensors. It does not count peer-to-peer memory and the library's own memory.
+/// The device memory that a [`Runtime`](crate::Runtime) uses for tensors. It does not count peer-to-peer memory and the
+/// library's own memory.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
@@ -73,14 +76,15 @@ impl Heap {
                 .map_err(|error| error.to_string())
         });
         let pool = pool.inspect_err(|why| {
-            tracing::info!(device = %driver.device(), why, "the driver has no memory pools: freeing device memory may wait for peers");
+            let device = driver.device();
+            tracing::info!(%device, why, "the driver has no memory pools: freeing device memory may wait for peers");
         });
         let (kept, in_use, peak) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         Self { pool: pool.ok(), kept, in_use, peak, allocations: AtomicU64::new(0) }
     }
 
-    /// Allocates at least `bytes` bytes; None if the device has too little memory. Before a retry that frees kept memory, `settle` waits for
-    /// the stream for a limited time.
+    /// Allocates at least `bytes` bytes; None if the device has too little memory. Before a retry that frees kept
+    /// memory, `settle` waits for the stream for a limited time.
     ///
     /// # Errors
     /// The driver's own.
@@ -117,14 +121,16 @@ impl Heap {
         self.in_use.fetch_sub(span.bytes, Relaxed);
         let Some(pool) = &self.pool else { return self.kept().push(span) };
         driver.with_current(&mut || {
-            // SAFETY: the pool allocated the span, no tensor owns it, and the pool's stream orders all its uses before this.
+            // SAFETY: the pool allocated the span, no tensor owns it, and the pool's stream orders all its uses before
+            // this.
             if let Err(error) = unsafe { pool.free(span.data) } {
                 tracing::warn!(%error, bytes = span.bytes, "device memory can't be freed and is leaked");
             }
         });
     }
 
-    /// Returns unused memory to the device until at most `keep` bytes are reserved. Without a pool, all work on the memory must be done.
+    /// Returns unused memory to the device until at most `keep` bytes are reserved. Without a pool, all work on the
+    /// memory must be done.
     ///
     /// # Errors
     /// The driver's own.
@@ -154,8 +160,9 @@ impl Heap {
         MemoryUse { in_use, peak, reserved, allocations, has_pool: self.pool.is_some() }
     }
 
-    /// Frees all memory, after the last tensor was dropped. The reaper frees kept blocks once `is_idle` returns that the streams are done,
-    /// since a free may wait for peers. It leaks the blocks if the streams are not done after `limit`.
+    /// Frees all memory, after the last tensor was dropped. The reaper frees kept blocks once `is_idle` returns that
+    /// the streams are done, since a free may wait for peers. It leaks the blocks if the streams are not done after
+    /// `limit`.
     pub(crate) fn end(
         &mut self,
         driver: &Arc<dyn Driver>,

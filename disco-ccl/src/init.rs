@@ -86,7 +86,8 @@ impl Init<'_> {
         self.handle.finish_creation().map(drop)
     }
 
-    /// For libraries that can only block: calls the library on a separate thread. The thread is abandoned at the deadline.
+    /// For libraries that can only block: calls the library on a separate thread. The thread is abandoned at the
+    /// deadline.
     fn init_on_thread(self) -> Result<()> {
         const FUNCTION: &str = "ncclCommInitRank";
         let (made, making) = mpsc::channel();

@@ -1,6 +1,6 @@
-//! The part that the NCCL backend and the RCCL backend share. Both libraries have the same C interface, which this crate opens at run
-//! time. The crate has no code for CUDA or HIP: `disco-nccl` and `disco-rccl` implement [`Driver`] and [`p2p::Peers`], and describe their
-//! library by a [`Vendor`].
+//! The part that the NCCL backend and the RCCL backend share. Both libraries have the same C interface, which this
+//! crate opens at run time. The crate has no code for CUDA or HIP: `disco-nccl` and `disco-rccl` implement [`Driver`]
+//! and [`p2p::Peers`], and describe their library by a [`Vendor`].
 //!
 //! ```text
 //! disco-nccl (CUDA)     disco-rccl (HIP)            each implements `Driver` and `Peers`, and names its library
@@ -31,9 +31,9 @@
 //! ```
 //!
 //! # Waits
-//! Each wait ends at its deadline or at an abort. From NCCL 2.22.3 on, communicators are blocking, because each launch on a non-blocking
-//! communicator starts a thread; the module `blocking` interrupts their calls. From 2.14 to 2.22.2, communicators are non-blocking, and a
-//! wait is a polling loop.
+//! Each wait ends at its deadline or at an abort. From NCCL 2.22.3 on, communicators are blocking, because each launch
+//! on a non-blocking communicator starts a thread; the module `blocking` interrupts their calls. From 2.14 to 2.22.2,
+//! communicators are non-blocking, and a wait is a polling loop.
 //!
 //! # Where to look next
 //! ```text

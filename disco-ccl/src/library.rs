@@ -120,8 +120,8 @@ impl Library {
         self.vendor.backend
     }
 
-    /// The operations that the library supports: it moves elements of every dtype, and reduces the dtypes that the interface names.
-    /// `reduces_f8` is whether the device supports reductions of 8-bit floats.
+    /// The operations that the library supports: it moves elements of every dtype, and reduces the dtypes that the
+    /// interface names. `reduces_f8` is whether the device supports reductions of 8-bit floats.
     pub fn capabilities(&self, reduces_f8: bool) -> Capabilities {
         let since = |dtype: DType| match dtype {
             DType::BF16 => BF16_VERSION,
@@ -142,7 +142,8 @@ impl Library {
         })
     }
 
-    /// Checks that the library supports several ranks on one device. `found` names the ranks and their device for the error.
+    /// Checks that the library supports several ranks on one device. `found` names the ranks and their device for the
+    /// error.
     ///
     /// # Errors
     /// [`Error::Missing`]: the library is too old, or its variable does not allow shared devices.
@@ -150,14 +151,14 @@ impl Library {
         let (library, version) = (self.vendor.library, self.version);
         let why = if version < SHARED_DEVICE_VERSION {
             format!(
-                "{library} {version} takes one rank a device: name {library} {SHARED_DEVICE_VERSION} or later with {}, or give each \
-                 worker its own device with `--devices`",
+                "{library} {version} supports one rank per device: name {library} {SHARED_DEVICE_VERSION} or later \
+                 with {}, or give each worker its own device with `--devices`",
                 self.vendor.variable
             )
         } else if env::var_os(SHARED_DEVICE_VARIABLE).is_none_or(|value| value != "1") {
             format!(
-                "{library} {version} takes several ranks a device only with {SHARED_DEVICE_VARIABLE}=1 in the environment of each \
-                 rank: set it, or give each worker its own device with `--devices`"
+                "{library} {version} supports several ranks per device only with {SHARED_DEVICE_VARIABLE}=1 in the \
+                 environment of each rank: set the variable, or give each worker its own device with `--devices`"
             )
         } else {
             return Ok(());
@@ -165,7 +166,8 @@ impl Library {
         Err(Error::missing(format!("{found}, which DISCO_SHARE_DEVICES=1 allows, but {why}")))
     }
 
-    /// Whether to make blocking communicators: a launch on a non-blocking one would start a thread, and `DISCO_CCL_BLOCKING` is not 0.
+    /// Whether to make blocking communicators: a launch on a non-blocking one would start a thread, and
+    /// `DISCO_CCL_BLOCKING` is not 0.
     ///
     /// # Errors
     /// `DISCO_CCL_BLOCKING` is neither 0 nor 1.
@@ -185,7 +187,8 @@ impl Library {
         self.check("ncclGetUniqueId", code).map(|()| id)
     }
 
-    /// Converts the code of a function into a result. The error has the library's text for the code, and its last error message.
+    /// Converts the code of a function into a result. The error has the library's text for the code, and its last error
+    /// message.
     ///
     /// # Errors
     /// The code is not [`Code::SUCCESS`].

@@ -55,8 +55,8 @@ impl Meeting {
         &self.name
     }
 
-    /// Refuses two ranks on one device, with an error on all ranks that names both ranks. With `DISCO_SHARE_DEVICES=1`, checks instead that
-    /// the library supports shared devices.
+    /// Refuses two ranks on one device, with an error on all ranks that names both ranks. With `DISCO_SHARE_DEVICES=1`,
+    /// checks instead that the library supports shared devices.
     pub(crate) fn check_devices(
         &self,
         library: &Library,
@@ -77,8 +77,8 @@ impl Meeting {
                         .check_sharing(&format!("rank {first} and rank {second} are both on device {device}"));
                 }
                 return Err(Error::invalid(format!(
-                    "rank {first} and rank {second} are both on device {device}, and {} takes one rank a device: give each worker \
-                     its own with `--devices`, or start no more workers than devices",
+                    "rank {first} and rank {second} are both on device {device}, and {} supports one rank per device: \
+                     give each worker its own device with `--devices`, or start no more workers than devices",
                     library.backend()
                 )));
             }
@@ -86,9 +86,9 @@ impl Meeting {
         Ok(())
     }
 
-    /// Splits without `ncclCommSplit`: the first rank of each color makes a unique id, and the other ranks of the color read it from the
-    /// store. Returns this rank in the child, the number of ranks in the child, and the unique id. `split` is the number of the split, equal
-    /// on all ranks.
+    /// Splits without `ncclCommSplit`: the first rank of each color makes a unique id, and the other ranks of the color
+    /// read it from the store. Returns this rank in the child, the number of ranks in the child, and the unique id.
+    /// `split` is the number of the split, equal on all ranks.
     pub(crate) fn split(
         &self,
         library: &Library,

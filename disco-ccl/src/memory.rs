@@ -30,8 +30,8 @@ unsafe impl Send for Pointer {}
 unsafe impl Sync for Pointer {}
 
 impl Library {
-    /// Allocates uninitialized device memory by `ncclMemAlloc`, as the library's fastest transports require; ordinary device memory before
-    /// NCCL 2.19. Only the stream of `runtime` may use the memory.
+    /// Allocates uninitialized device memory by `ncclMemAlloc`, as the library's fastest transports require; ordinary
+    /// device memory before NCCL 2.19. Only the stream of `runtime` may use the memory.
     ///
     /// # Errors
     /// No memory; the stream is being captured; the library's own.
@@ -45,7 +45,8 @@ impl Library {
         // SAFETY: `pointer` is a valid output.
         self.check("ncclMemAlloc", unsafe { mem_alloc(&mut pointer, bytes.max(1)) })?;
         let owner = Box::new(Block { library: self, runtime: runtime.clone(), pointer: Pointer(pointer) });
-        // SAFETY: the allocation has `bytes` bytes on this device and lives until `owner` is dropped. Every bit pattern is a valid element.
+        // SAFETY: the allocation has `bytes` bytes on this device and lives until `owner` is dropped. Every bit pattern
+        // is a valid element.
         Ok(unsafe { Storage::from_raw(pointer.cast(), bytes, runtime.device(), owner) })
     }
 
@@ -72,7 +73,8 @@ impl Drop for Block {
         runtime::when_idle(&runtime, "ncclMemFree", move || {
             let pointer = pointer;
             let Some(mem_free) = library.table.mem_free else { return };
-            // SAFETY: `ncclMemAlloc` allocated the memory, its storage was dropped, the device is idle, and this is the only free.
+            // SAFETY: `ncclMemAlloc` allocated the memory, its storage was dropped, the device is idle, and this is the
+            // only free.
             let code = unsafe { mem_free(pointer.0) };
             library.report("ncclMemFree", code);
         });

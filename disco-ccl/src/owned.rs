@@ -8,12 +8,13 @@ use crate::abi::Comm;
 use crate::pinned::DeferFrees;
 use crate::siblings::{Sibling, Siblings};
 
-/// A communicator; null before its creation and after it was taken out. The guards defer frees of pinned memory, and keep this rank
-/// among the ranks of its communicator in this process.
+/// A communicator; null before its creation and after it was taken out. The guards defer frees of pinned memory, and
+/// keep this rank among the ranks of its communicator in this process.
 #[derive(Debug)]
 pub(crate) struct OwnedComm(pub(crate) Comm, DeferFrees, Option<Sibling>);
 
-// SAFETY: the library accepts a communicator on any thread, one at a time. It is behind a lock, or was taken out and has one owner.
+// SAFETY: the library accepts a communicator on any thread, one at a time. It is behind a lock, or was taken out and
+// has one owner.
 unsafe impl Send for OwnedComm {}
 
 impl OwnedComm {

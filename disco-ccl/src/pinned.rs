@@ -1,6 +1,6 @@
-//! Pinned host memory. While this process has a communicator or peer-to-peer memory, dropped pinned memory is parked for reuse and not
-//! freed: the driver's free (`cuMemFreeHost`, `hipHostFree`) waits for all work of the device and of its peers, which could be a collective
-//! that waits for this rank.
+//! Pinned host memory. While this process has a communicator or peer-to-peer memory, dropped pinned memory is parked
+//! for reuse and not freed: the driver's free (`cuMemFreeHost`, `hipHostFree`) waits for all work of the device and of
+//! its peers, which could be a collective that waits for this rank.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +22,8 @@ struct Parked {
     blocks: Vec<Block>,
 }
 
-/// Pinned host memory, with the same address on the host and on the device. The owner drops it only when no stream uses it.
+/// Pinned host memory, with the same address on the host and on the device. The owner drops it only when no stream uses
+/// it.
 pub struct Pinned(Option<Block>);
 
 struct Block {

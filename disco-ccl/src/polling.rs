@@ -12,8 +12,9 @@ const POLLS_BEFORE_SLEEP: u32 = 20_000;
 /// Sleep between two polls.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Polls `holds` until it returns true: first in a spin loop, then with yields, then with sleeps. At each yield and sleep, calls `check` and
-/// `check_elapsed`, which gets the time since its first call. An error of any of them ends the wait.
+/// Polls `holds` until it returns true: first in a spin loop, then with yields, then with sleeps. At each yield and
+/// sleep, calls `check` and `check_elapsed`, which gets the time since its first call. An error of any of them ends the
+/// wait.
 ///
 /// # Errors
 /// The errors of `check`, `holds` and `check_elapsed`.

@@ -1,5 +1,5 @@
-//! A driver's pool of device memory (`cuMemPoolCreate`, `hipMemPoolCreate`): allocations and frees happen in stream order, and do not
-//! wait.
+//! A driver's pool of device memory (`cuMemPoolCreate`, `hipMemPoolCreate`): allocations and frees happen in stream
+//! order, and do not wait.
 
 #![allow(unsafe_code)]
 
@@ -78,7 +78,8 @@ const RESERVED: c_int = 5;
 /// `CUDA_ERROR_OUT_OF_MEMORY`, `hipErrorOutOfMemory`
 const OUT_OF_MEMORY: c_int = 2;
 
-/// A pool of one device, whose memory is allocated and freed in the order of one stream. Its calls are made with the device current.
+/// A pool of one device, whose memory is allocated and freed in the order of one stream. Its calls are made with the
+/// device current.
 pub(crate) struct Pool {
     functions: PoolFunctions,
     handle: PoolHandle,
@@ -125,8 +126,8 @@ impl PoolFunctions {
 }
 
 impl Pool {
-    /// Makes a pool that keeps at most `kept` unused bytes when the program synchronises a stream. `accessors` are the devices with access to
-    /// its memory: NCCL lets the ranks of one process read each other's buffers.
+    /// Makes a pool that keeps at most `kept` unused bytes when the program synchronises a stream. `accessors` are the
+    /// devices with access to its memory: NCCL lets the ranks of one process read each other's buffers.
     ///
     /// # Errors
     /// The device has no pools; the driver's own.
@@ -173,7 +174,8 @@ impl Pool {
     /// # Errors
     /// The driver's own.
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> Result<()> {
-        // SAFETY: the caller guarantees that `memory` is from this pool and that later work does not use it; the stream exists.
+        // SAFETY: the caller guarantees that `memory` is from this pool and that later work does not use it; the stream
+        // exists.
         self.functions.check(7, unsafe { (self.functions.free)(memory, self.stream) })
     }
 

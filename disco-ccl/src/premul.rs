@@ -26,7 +26,8 @@ impl Factor {
     /// Encodes a factor for an operation that sums floats.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]: the library is too old, or has no factors of this dtype. [`Error::Invalid`]: the operation is not a sum.
+    /// [`Error::Unsupported`]: the library is too old, or has no factors of this dtype. [`Error::Invalid`]: the
+    /// operation is not a sum.
     pub(crate) fn new(library: &Library, op: &Op, factor: f64) -> Result<Self> {
         let Some(dtype) = op.dtype().filter(|_| op.reduction() == Some(Reduction::Sum)) else {
             return Err(Error::invalid(format!("premul_sum: {} is not a sum of tensors", op.kind())));
@@ -50,13 +51,15 @@ fn unsupported(library: &Library, dtype: DType) -> Error {
 }
 
 impl Calls<'_> {
-    /// Makes the calls of one operation, with a factor for this rank's input. The caller [destroys](destroy) the reduction afterwards.
+    /// Makes the calls of one operation, with a factor for this rank's input. The caller [destroys](destroy) the
+    /// reduction afterwards.
     pub(crate) fn run_scaled(&mut self, op: &Op, factor: Factor) {
         let Some(create) = self.table.red_op_create_pre_mul_sum else {
             return self.outcome.add("ncclRedOpCreatePreMulSum", Code::INVALID_ARGUMENT);
         };
         let mut redop = RedOp::MAX;
-        // SAFETY: `SharedComm::call` keeps the communicator alive. `redop` is a valid output, and the factor is an element of its dtype.
+        // SAFETY: `SharedComm::call` keeps the communicator alive. `redop` is a valid output, and the factor is an
+        // element of its dtype.
         let code = unsafe { create(&mut redop, factor.bytes.as_ptr().cast(), factor.dtype, HOST_IMMEDIATE, self.comm) };
         self.outcome.add("ncclRedOpCreatePreMulSum", code);
         if code != Code::SUCCESS {

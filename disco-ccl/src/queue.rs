@@ -66,8 +66,8 @@ impl Queue {
         &self.runtime
     }
 
-    /// Captures the work that `work` gives to the stream: see [`Runtime::capture`], which does not borrow the queue. Of the queue's own methods,
-    /// `copy_within` can be captured, and all others are refused.
+    /// Captures the work that `work` gives to the stream: see [`Runtime::capture`], which does not borrow the queue. Of
+    /// the queue's own methods, `copy_within` can be captured, and all others are refused.
     ///
     /// # Errors
     /// As [`Runtime::capture`].
@@ -76,8 +76,8 @@ impl Queue {
         runtime.capture(|| work(self))
     }
 
-    /// Checks the tensors of a copy: their sizes are equal, and each is on the host or on this device, as `host` says. Makes the device
-    /// current.
+    /// Checks the tensors of a copy: their sizes are equal, and each is on the host or on this device, as `host` says.
+    /// Makes the device current.
     fn check_copy(&self, operation: &str, dst: &Tensor, src: &Tensor, host: [bool; 2]) -> Result<()> {
         // User code may have made another device current.
         self.runtime.make_current()?;

@@ -1,8 +1,9 @@
 //! One thread of the process that frees memory once the device is done with it.
 //!
-//! The thread starts with the first job, polls all jobs in the order of their arrival, and ends when no job is left. A job of a stream
-//! is polled only after the earlier jobs of that stream. A free may block until the device is idle, and delays only later frees. Work that
-//! waits for other ranks, such as the end of a communicator, uses a [`Teardown`](crate::runtime::Teardown) thread instead.
+//! The thread starts with the first job, polls all jobs in the order of their arrival, and ends when no job is left. A
+//! job of a stream is polled only after the earlier jobs of that stream. A free may block until the device is idle, and
+//! delays only later frees. Work that waits for other ranks, such as the end of a communicator, uses a
+//! [`Teardown`](crate::runtime::Teardown) thread instead.
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};

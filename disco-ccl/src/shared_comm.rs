@@ -1,9 +1,10 @@
 //! A library's communicator, shared by the rank that uses it and by the threads that abort it.
 //!
-//! Each call of the library holds the lock `comm`. The thread that ends the communicator takes it out under the lock, and then is its only
-//! owner. An abort that finds the lock taken leaves the teardown to the rank that holds the lock: the rank checks for aborts after it has
-//! unlocked. The aborter stores the abort, fences, and tries the lock; the rank unlocks, fences, and reads the abort. So at least one of
-//! them sees the other. The abort also [interrupts](Blocking::interrupt) the rank's call, if the communicator is blocking.
+//! Each call of the library holds the lock `comm`. The thread that ends the communicator takes it out under the lock,
+//! and then is its only owner. An abort that finds the lock taken leaves the teardown to the rank that holds the lock:
+//! the rank checks for aborts after it has unlocked. The aborter stores the abort, fences, and tries the lock; the rank
+//! unlocks, fences, and reads the abort. So at least one of them sees the other. The abort also
+//! [interrupts](Blocking::interrupt) the rank's call, if the communicator is blocking.
 
 #![allow(unsafe_code)]
 
@@ -38,8 +39,8 @@ pub(crate) struct SharedComm {
     library: &'static Library,
     runtime: Arc<Runtime>,
     comm: Mutex<OwnedComm>,
-    /// The output of the creation. The library writes it during the call, or later from a thread of its own, so it is freed only if
-    /// `is_creation_over`.
+    /// The output of the creation. The library writes it during the call, or later from a thread of its own, so it is
+    /// freed only if `is_creation_over`.
     comm_ptr: ManuallyDrop<Arc<AtomicPtr<c_void>>>,
     is_creation_over: AtomicBool,
     is_taken: AtomicBool,
@@ -92,7 +93,8 @@ impl SharedComm {
         })
     }
 
-    /// Starts the creation of the communicator by `make`. Call [`SharedComm::finish_creation`] once the library has settled it.
+    /// Starts the creation of the communicator by `make`. Call [`SharedComm::finish_creation`] once the library has
+    /// settled it.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -122,7 +124,8 @@ impl SharedComm {
         self.finish_pending_abort().map(|()| is_there)
     }
 
-    /// Registers this rank among the ranks of the communicator `name` in this process, unless the communicator was taken out.
+    /// Registers this rank among the ranks of the communicator `name` in this process, unless the communicator was
+    /// taken out.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -144,7 +147,8 @@ impl SharedComm {
         self.finish_pending_abort()
     }
 
-    /// Marks the communicator as blocking, before or after its creation. `watchdog` interrupts calls that exceed `deadline`.
+    /// Marks the communicator as blocking, before or after its creation. `watchdog` interrupts calls that exceed
+    /// `deadline`.
     pub(crate) fn set_blocking(&self, watchdog: Arc<Watchdog>, deadline: Duration) {
         let comm_ptr = Arc::clone(&self.comm_ptr);
         self.blocking.get_or_init(|| Blocking::new(self.library, &self.runtime, watchdog, comm_ptr, deadline));
@@ -177,7 +181,8 @@ impl SharedComm {
         self.after_call(result)
     }
 
-    /// Makes a call of the library. None after an abort of a blocking communicator, and after a call that exceeded the deadline.
+    /// Makes a call of the library. None after an abort of a blocking communicator, and after a call that exceeded the
+    /// deadline.
     #[inline]
     fn call_unless_aborted<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         match self.blocking.get() {
@@ -254,9 +259,9 @@ impl SharedComm {
         is_there.then_some(comm)
     }
 
-    /// Aborts the communicator, and waits up to 5 s for `ncclCommAbort` to return, also if another thread has started the abort. Returns
-    /// whether it has returned. Kernels of other ranks may still write to tensors after that: `kept` is released when these kernels have
-    /// ended, and the memory of dropped tensors is not reused before.
+    /// Aborts the communicator, and waits up to 5 s for `ncclCommAbort` to return, also if another thread has started
+    /// the abort. Returns whether it has returned. Kernels of other ranks may still write to tensors after that: `kept`
+    /// is released when these kernels have ended, and the memory of dropped tensors is not reused before.
     pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
         let teardown = self.end(self.lock(), &mut kept).take();
         teardown.is_none_or(Teardown::wait)
@@ -280,7 +285,8 @@ impl SharedComm {
         if self.is_aborted.load(Ordering::Relaxed) { Err(self.aborted()) } else { Ok(()) }
     }
 
-    /// Checks for an abort after `comm` was unlocked. An aborter that found the lock taken has left the teardown to this rank.
+    /// Checks for an abort after `comm` was unlocked. An aborter that found the lock taken has left the teardown to
+    /// this rank.
     fn finish_pending_abort(&self) -> Result<()> {
         fence(Ordering::SeqCst);
         self.check().inspect_err(|_| {
@@ -297,9 +303,11 @@ impl SharedComm {
         Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "the communicator was given up".into()) }
     }
 
-    /// Starts the abort of the communicator, unless it was taken out before. Does not wait. The teardown releases `kept`.
+    /// Starts the abort of the communicator, unless it was taken out before. Does not wait. The teardown releases
+    /// `kept`.
     ///
-    /// The teardown is stored before `comm` is unlocked (lock order: `comm`, `teardown`); no thread waits while it holds that lock.
+    /// The teardown is stored before `comm` is unlocked (lock order: `comm`, `teardown`); no thread waits while it
+    /// holds that lock.
     fn end(
         &self,
         mut guard: MutexGuard<'_, OwnedComm>,

@@ -1,8 +1,10 @@
-//! The ranks of one communicator in this process, and the point after an abort at which none of their kernels touches memory any more.
+//! The ranks of one communicator in this process, and the point after an abort at which none of their kernels touches
+//! memory any more.
 //!
-//! `ncclCommAbort` returns at once for all ranks of a process but the last, and a rank's own kernel ends some time after the call. Until
-//! the kernels of all these ranks have ended, they may still write to each other's tensors. Therefore [`Runtime::alloc`] waits after an
-//! abort until the library has released the communicator of each rank here and each stream has passed the communicator's kernels.
+//! `ncclCommAbort` returns at once for all ranks of a process but the last, and a rank's own kernel ends some time
+//! after the call. Until the kernels of all these ranks have ended, they may still write to each other's tensors.
+//! Therefore [`Runtime::alloc`] waits after an abort until the library has released the communicator of each rank here
+//! and each stream has passed the communicator's kernels.
 
 #![allow(unsafe_code)]
 

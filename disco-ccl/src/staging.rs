@@ -1,9 +1,10 @@
-//! Copies between host tensors and device memory, through pinned memory. For ordinary host memory the driver may block until the stream
-//! has passed the copy, and so wait for peers that never come; copies of pinned memory run in stream order.
+//! Copies between host tensors and device memory, through pinned memory. For ordinary host memory the driver may block
+//! until the stream has passed the copy, and so wait for peers that never come; copies of pinned memory run in stream
+//! order.
 //!
-//! A copy is split into pieces, which use a few chunks of pinned memory in turn: while the stream copies one piece, the host fills or
-//! empties another chunk. If the stream makes no progress, because it waits for a peer, the host does not wait but allocates more chunks,
-//! and frees them once the stream is done.
+//! A copy is split into pieces, which use a few chunks of pinned memory in turn: while the stream copies one piece, the
+//! host fills or empties another chunk. If the stream makes no progress, because it waits for a peer, the host does not
+//! wait but allocates more chunks, and frees them once the stream is done.
 
 #![allow(unsafe_code)]
 
@@ -74,7 +75,8 @@ impl Staging {
             let (pinned, part) = (chunk.pinned.data().wrapping_add(at), &from[offset..offset + bytes]);
             // SAFETY: the chunk has `bytes` bytes at this offset, and no other copy uses them.
             unsafe { pinned.copy_from_nonoverlapping(part.as_ptr(), bytes) };
-            // SAFETY: the caller guarantees that `to` is valid for the copy. The chunk is kept until the stream has passed the copy.
+            // SAFETY: the caller guarantees that `to` is valid for the copy. The chunk is kept until the stream has
+            // passed the copy.
             unsafe { runtime.driver().copy(to.wrapping_add(offset), pinned, bytes, CopyKind::ToDevice) }
         })
     }
@@ -85,12 +87,14 @@ impl Staging {
     /// The driver's own.
     ///
     /// # Safety
-    /// `from` has as many bytes as `to`, on the runtime's device, and stays allocated until the stream has passed the copy.
+    /// `from` has as many bytes as `to`, on the runtime's device, and stays allocated until the stream has passed the
+    /// copy.
     pub(crate) unsafe fn copy_out(&mut self, runtime: &Arc<Runtime>, to: &Tensor, from: *const u8) -> Result<()> {
         self.pieces(runtime, to.byte_len(), |chunk, (offset, at, bytes)| {
             let pinned = chunk.pinned.data().wrapping_add(at);
             chunk.pending_pieces.push(Piece { tensor: to.clone(), offset, at, bytes });
-            // SAFETY: the caller guarantees that `from` is valid for the copy. The chunk is kept until the stream has passed the copy.
+            // SAFETY: the caller guarantees that `from` is valid for the copy. The chunk is kept until the stream has
+            // passed the copy.
             unsafe { runtime.driver().copy(pinned, from.wrapping_add(offset), bytes, CopyKind::ToHost) }
         })
     }
@@ -98,7 +102,8 @@ impl Staging {
     /// Delivers all pieces to their host tensors. The stream is done.
     ///
     /// # Errors
-    /// [`Error::Busy`](disco_core::Error::Busy): the program views one of the tensors. All other tensors get their pieces.
+    /// [`Error::Busy`](disco_core::Error::Busy): the program views one of the tensors. All other tensors get their
+    /// pieces.
     pub(crate) fn finish_copies(&mut self) -> Result<()> {
         let mut outcome = Ok(());
         for chunk in &mut self.chunks {
@@ -121,7 +126,8 @@ impl Staging {
         mem::forget(mem::take(self));
     }
 
-    /// Calls `copy_piece` for each piece of a copy, with the chunk and (offset in the copy, offset in the chunk, bytes).
+    /// Calls `copy_piece` for each piece of a copy, with the chunk and (offset in the copy, offset in the chunk,
+    /// bytes).
     fn pieces(
         &mut self,
         runtime: &Arc<Runtime>,
@@ -144,7 +150,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Makes another chunk the one in use: the least recently used one if the stream has passed it, otherwise a new one.
+    /// Makes another chunk the one in use: the least recently used one if the stream has passed it, otherwise a new
+    /// one.
     fn next_chunk(&mut self, runtime: &Arc<Runtime>) -> Result<()> {
         if let Some(last) = self.chunks.back() {
             // SAFETY: the event lives as long as its chunk.
@@ -158,8 +165,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Whether the least recently used chunk can be reused. Waits for it at most [`STALL_LIMIT`], and only once while the stream makes no
-    /// progress.
+    /// Whether the least recently used chunk can be reused. Waits for it at most [`STALL_LIMIT`], and only once while
+    /// the stream makes no progress.
     fn is_first_free(&mut self, runtime: &Runtime) -> Result<bool> {
         let Some(first) = self.chunks.front_mut() else { return Ok(false) };
         let start = Instant::now();
@@ -191,7 +198,8 @@ impl Chunk {
     /// Delivers the chunk's pieces to their host tensors. The stream has passed all copies of the chunk.
     ///
     /// # Errors
-    /// [`Error::Busy`](disco_core::Error::Busy): the program views one of the tensors, whose pieces stay. All other tensors get their pieces.
+    /// [`Error::Busy`](disco_core::Error::Busy): the program views one of the tensors, whose pieces stay. All other
+    /// tensors get their pieces.
     fn deliver(&mut self) -> Result<()> {
         let (mut outcome, data) = (Ok(()), self.pinned.data());
         self.pending_pieces.retain(|piece| {

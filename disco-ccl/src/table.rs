@@ -1,4 +1,5 @@
-//! The functions of the library. Functions of the oldest supported version (2.7) are required; functions of later versions are optional.
+//! The functions of the library. Functions of the oldest supported version (2.7) are required; functions of later
+//! versions are optional.
 
 #![allow(unsafe_code)]
 
@@ -69,7 +70,8 @@ disco_dl::functions! {
         comm_finalize: c"ncclCommFinalize"(Comm) -> Code;
         /// `ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t *child, ncclConfig_t *)`, since 2.18
         comm_split: c"ncclCommSplit"(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
-        /// `ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *factor, ncclDataType_t, ncclScalarResidence_t, ncclComm_t)`, since 2.11
+        /// `ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *factor, ncclDataType_t, ncclScalarResidence_t, ncclComm_t)`,
+        /// since 2.11
         red_op_create_pre_mul_sum: c"ncclRedOpCreatePreMulSum"(*mut RedOp, *const c_void, DataType, c_int, Comm) -> Code;
         /// `ncclRedOpDestroy(ncclRedOp_t, ncclComm_t)`, since 2.11
         red_op_destroy: c"ncclRedOpDestroy"(RedOp, Comm) -> Code;
@@ -85,8 +87,8 @@ disco_dl::functions! {
         all_to_all: c"ncclAlltoAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
         /// RCCL's spelling of `ncclAlltoAll`, with the same arguments.
         all_to_all_rccl: c"ncclAllToAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
-        /// `ncclAllToAllv(send, size_t sendcounts[], size_t sdispls[], recv, size_t recvcounts[], size_t rdispls[], ncclDataType_t,
-        /// ncclComm_t, hipStream_t)`, of RCCL
+        /// `ncclAllToAllv(send, size_t sendcounts[], size_t sdispls[], recv, size_t recvcounts[], size_t rdispls[],
+        /// ncclDataType_t, ncclComm_t, hipStream_t)`, of RCCL
         all_to_all_v: c"ncclAllToAllv"(In, Counts, Counts, Out, Counts, Counts, DataType, Comm, Stream) -> Code;
         /// `ncclGather(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`, since 2.28
         gather: c"ncclGather"(In, Out, usize, DataType, c_int, Comm, Stream) -> Code;

@@ -64,7 +64,8 @@ impl Teardown {
         Self::spawn_with("ncclCommAbort", runtime, abort, RetainedMemory::end)
     }
 
-    /// Aborts a communicator while its rank is in a call: the first phase begins at once, the second when the rank has sent `given`.
+    /// Aborts a communicator while its rank is in a call: the first phase begins at once, the second when the rank has
+    /// sent `given`.
     pub(crate) fn interrupt(
         library: &'static Library,
         runtime: &Arc<Runtime>,
@@ -127,14 +128,16 @@ impl RetainedMemory {
     /// Waits until no kernel of the communicator uses memory any more, and releases the memory.
     fn end(self) {
         if !self.siblings.is_none_or(|siblings| siblings.wait(TEARDOWN_TIMEOUT)) {
-            tracing::warn!(after = ?TEARDOWN_TIMEOUT, "an aborted operation has not ended on all ranks: registered memory is leaked");
+            let why = "an aborted operation has not ended on all ranks: registered memory is leaked";
+            tracing::warn!(after = ?TEARDOWN_TIMEOUT, why);
             std::mem::forget(self.kept);
         }
     }
 }
 
 impl TwoPhaseAbort {
-    /// Sets the abort flags, which end calls and kernels of the communicator. [`TwoPhaseAbort::end`] frees the communicator.
+    /// Sets the abort flags, which end calls and kernels of the communicator. [`TwoPhaseAbort::end`] frees the
+    /// communicator.
     fn begin(library: &'static Library, comm: &Pointer) -> Self {
         // SAFETY: a group belongs to the calling thread, which ends this one in `end`.
         let code = unsafe { (library.table.group_start)() };

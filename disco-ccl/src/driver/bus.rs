@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A device's address on the PCI bus. It is equal in all processes of a machine, while each process numbers the devices in its own way.
+/// A device's address on the PCI bus. It is equal in all processes of a machine, while each process numbers the devices
+/// in its own way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
 pub struct BusId {

@@ -14,8 +14,8 @@ use crate::pool::PoolFunctions;
 
 /// The functions of a vendor's device library, for one device and one stream. Both stay valid as long as this value.
 ///
-/// The device is current on the calling thread, except for [`Driver::make_current`] and [`Driver::with_current`]. No function waits for
-/// the stream, except those that free memory.
+/// The device is current on the calling thread, except for [`Driver::make_current`] and [`Driver::with_current`]. No
+/// function waits for the stream, except those that free memory.
 pub trait Driver: Any + Debug + Send + Sync {
     /// The device.
     fn device(&self) -> Device;
@@ -89,7 +89,8 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// Fills device memory with zeros, in stream order.
     ///
     /// # Safety
-    /// `memory` is `bytes` bytes of device memory, at least one, and stays allocated until the stream has passed this call.
+    /// `memory` is `bytes` bytes of device memory, at least one, and stays allocated until the stream has passed this
+    /// call.
     ///
     /// # Errors
     /// The library's own.
@@ -98,8 +99,8 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// Copies memory, in stream order.
     ///
     /// # Safety
-    /// `to` and `from` are `bytes` bytes, at least one, of device memory or pinned memory, as `kind` says. Both stay allocated until the
-    /// stream has passed this call.
+    /// `to` and `from` are `bytes` bytes, at least one, of device memory or pinned memory, as `kind` says. Both stay
+    /// allocated until the stream has passed this call.
     ///
     /// # Errors
     /// The library's own.
@@ -156,8 +157,9 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// The library's own.
     fn new_stream(&self) -> Result<Box<dyn Driver>>;
 
-    /// A driver of the same device with a new stream of the highest priority. Ordinary streams share hardware queues, and a stream that
-    /// waits blocks the other streams of its queue. A stream of a higher priority shares no queue with ordinary streams.
+    /// A driver of the same device with a new stream of the highest priority. Ordinary streams share hardware queues,
+    /// and a stream that waits blocks the other streams of its queue. A stream of a higher priority shares no queue
+    /// with ordinary streams.
     ///
     /// # Errors
     /// The library lacks a function for it; the library's own.

@@ -14,8 +14,8 @@ pub type IpcHandleBytes = [u8; 64];
 /// Bytes of an allocation for one signal word, as `hipMallocSignalMemory` requires.
 pub const WORD_BYTES: usize = 8;
 
-/// The functions of a vendor's device library for memory that several devices share, and for signal words: 32-bit integers that streams
-/// write and wait for. The device is current on the calling thread.
+/// The functions of a vendor's device library for memory that several devices share, and for signal words: 32-bit
+/// integers that streams write and wait for. The device is current on the calling thread.
 pub trait Peers: Debug + Send + Sync {
     /// The address of the device on the PCI bus.
     ///
@@ -29,15 +29,17 @@ pub trait Peers: Debug + Send + Sync {
     /// The devices have no peer access.
     fn enable_access(&self, ordinal: i32) -> Result<()>;
 
-    /// Allocates uninitialized device memory that peers can open. None if the device has too little memory. Where the device has
-    /// fine-grained memory, running work sees the writes of peers. [`Driver::free`](crate::Driver::free) frees the memory.
+    /// Allocates uninitialized device memory that peers can open. None if the device has too little memory. Where the
+    /// device has fine-grained memory, running work sees the writes of peers. [`Driver::free`](crate::Driver::free)
+    /// frees the memory.
     ///
     /// # Errors
     /// The library's own.
     fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>>;
 
-    /// Allocates [`WORD_BYTES`] uninitialized bytes for one signal word, which all devices of this process can write. None: the library has
-    /// no separate memory for signal words. [`Driver::free`](crate::Driver::free) frees the memory.
+    /// Allocates [`WORD_BYTES`] uninitialized bytes for one signal word, which all devices of this process can write.
+    /// None: the library has no separate memory for signal words. [`Driver::free`](crate::Driver::free) frees the
+    /// memory.
     ///
     /// # Errors
     /// The library's own.
@@ -76,7 +78,8 @@ pub trait Peers: Debug + Send + Sync {
     /// The library's own.
     unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()>;
 
-    /// Makes later work of the stream wait until `*word` has reached `value`: `*word - value`, as a signed 32-bit integer, is 0 or more.
+    /// Makes later work of the stream wait until `*word` has reached `value`: `*word - value`, as a signed 32-bit
+    /// integer, is 0 or more.
     ///
     /// # Safety
     /// As for [`Peers::write_word`].

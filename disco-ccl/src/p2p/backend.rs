@@ -6,8 +6,8 @@ use disco_core::{Communicator, DeviceKind, Probe, Rendezvous, Result, Seat, Unav
 
 use super::fast_path::Vendor;
 
-/// A backend that wraps the vendor's plain backend. Operations that are faster over memory that ranks of a machine share use that memory;
-/// all other operations go through the library. It has the options of the plain backend.
+/// A backend that wraps the vendor's plain backend. Operations that are faster over memory that ranks of a machine
+/// share use that memory; all other operations go through the library. It has the options of the plain backend.
 pub struct Backend {
     name: &'static str,
     inner: &'static crate::Backend,

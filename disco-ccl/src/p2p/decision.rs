@@ -21,7 +21,8 @@ pub struct Decision {
 const TOPOLOGY_VARIABLE: &str = "DISCO_P2P_TOPOLOGY";
 
 impl Decision {
-    /// Decides the shape of `devices` devices with these links. The shape is [`Topology::Unknown`] if the links are not known.
+    /// Decides the shape of `devices` devices with these links. The shape is [`Topology::Unknown`] if the links are not
+    /// known.
     ///
     /// # Errors
     /// `DISCO_P2P_TOPOLOGY` is not a shape, or not possible with so many devices.

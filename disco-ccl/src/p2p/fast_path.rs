@@ -37,8 +37,8 @@ pub trait Prepared: Debug {
     /// The number of blocks that fit on the device at the same time.
     fn resident(&self) -> u32;
 
-    /// Starts the kernels over this memory. `room` is the number of blocks that fit on each device, and the largest number of ranks that
-    /// share a device. A launch waits for a peer for at most `peer_timeout`.
+    /// Starts the kernels over this memory. `room` is the number of blocks that fit on each device, and the largest
+    /// number of ranks that share a device. A launch waits for a peer for at most `peer_timeout`.
     ///
     /// # Errors
     /// The driver's own.
@@ -108,7 +108,8 @@ struct Parts {
 const BUFFER_VARIABLE: &str = "DISCO_P2P_BUFFER";
 
 impl P2pFastPath {
-    /// Agrees with all ranks of the rendezvous on shared memory and kernels. A launch waits for a peer for at most `peer_timeout`.
+    /// Agrees with all ranks of the rendezvous on shared memory and kernels. A launch waits for a peer for at most
+    /// `peer_timeout`.
     ///
     /// # Errors
     /// As for [`Workspace::meet`]; an environment variable has an invalid value.
@@ -165,8 +166,8 @@ impl P2pFastPath {
         self.parts.as_ref().map(|parts| &parts.workspace).map_err(why)
     }
 
-    /// The reason why all operations go through the library: there is no shared memory, or there are no kernels. None if there are kernels;
-    /// then only the operations that no kernel supports go through the library.
+    /// The reason why all operations go through the library: there is no shared memory, or there are no kernels. None
+    /// if there are kernels; then only the operations that no kernel supports go through the library.
     pub fn fallback_reason(&self) -> Option<&str> {
         match &self.parts {
             Ok(parts) => parts.kernels.as_ref().err().map(String::as_str),
@@ -262,7 +263,8 @@ fn note(prepared: &Preparation) -> Vec<u8> {
     }
 }
 
-/// The smallest `resident` of all ranks, or the reason why the ranks don't have the same kernels. Equal notes give equal results.
+/// The smallest `resident` of all ranks, or the reason why the ranks don't have the same kernels. Equal notes give
+/// equal results.
 fn agree(notes: &[Vec<u8>]) -> Result<u32, String> {
     let mut all = Vec::with_capacity(notes.len());
     for (rank, note) in notes.iter().enumerate() {

@@ -218,8 +218,8 @@ impl Memory {
         sync::lock(&self.kept).push(what);
     }
 
-    /// Ends all waits for signals, from any thread and without waiting. A late signal of a peer can overwrite the released value, so a thread
-    /// repeats the release until no stream waits.
+    /// Ends all waits for signals, from any thread and without waiting. A late signal of a peer can overwrite the
+    /// released value, so a thread repeats the release until no stream waits.
     pub(super) fn release(this: &Arc<Self>) {
         let memory = this.clone();
         drop(Teardown::spawn("the end of waits for peers", &this.runtime, move || {
@@ -245,8 +245,8 @@ impl Memory {
 /// Alignment of buffers, equal to that of allocations: kernels move whole vectors.
 const ALIGNMENT: usize = 512;
 
-/// Does not wait. A teardown thread waits for the streams, and ends their waits if necessary; then it closes the memory of peers; then
-/// it frees this rank's memory once all peers have closed it.
+/// Does not wait. A teardown thread waits for the streams, and ends their waits if necessary; then it closes the memory
+/// of peers; then it frees this rank's memory once all peers have closed it.
 impl Drop for Memory {
     fn drop(&mut self) {
         let (runtime, signals, bases) =
@@ -293,15 +293,17 @@ fn end(runtime: &Runtime, rank: usize, bases: &[Base], close_handshake: Option<C
         return;
     }
     bases[rank].words.free(driver);
-    // SAFETY: `alloc_shared` allocated the memory, the streams are done, all peers have closed it, and this is the only free.
+    // SAFETY: `alloc_shared` allocated the memory, the streams are done, all peers have closed it, and this is the only
+    // free.
     if let Err(error) = unsafe { driver.free(bases[rank].address as *mut u8) } {
         tracing::warn!(%error, "peer-to-peer memory is leaked");
     }
 }
 
 impl CloseHandshake {
-    /// Reports that this rank has closed its peers' memory, and waits for the same report of all peers. Returns whether all have reported. If
-    /// the store has failed, the session is over or aborted: peers end their work as well, and this waits for [`PEERS_CLOSE_GRACE`].
+    /// Reports that this rank has closed its peers' memory, and waits for the same report of all peers. Returns whether
+    /// all have reported. If the store has failed, the session is over or aborted: peers end their work as well, and
+    /// this waits for [`PEERS_CLOSE_GRACE`].
     fn is_over(&self) -> bool {
         let (start, key) = (Instant::now(), |rank: usize| format!("{}: left by rank {rank}", self.name));
         let mut told = self.store.set(&key(self.rank), &[]).map(|()| Vec::new());

@@ -14,8 +14,9 @@
 //!   a refusal of any rank: all close the memory of their peers, and decline
 //! ```
 //!
-//! The result is equal on all ranks: either all share memory, or all decline with the same reason, and their collectives go through the
-//! vendor's library. One deadline applies to all steps together; its error names the ranks that are absent.
+//! The result is equal on all ranks: either all share memory, or all decline with the same reason, and their
+//! collectives go through the vendor's library. One deadline applies to all steps together; its error names the ranks
+//! that are absent.
 
 use std::fs;
 use std::sync::Arc;
@@ -85,7 +86,8 @@ impl Introduction {
 }
 
 impl Rendezvous {
-    /// A rendezvous that fails after `deadline`. `name` is equal on all ranks, and different from that of each other rendezvous.
+    /// A rendezvous that fails after `deadline`. `name` is equal on all ranks, and different from that of each other
+    /// rendezvous.
     pub fn new(store: Arc<dyn Store>, name: String, (rank, size): (usize, usize), deadline: Duration) -> Self {
         Self { store, name, rank, size, start: Instant::now(), deadline, shares_devices: false, refusal: None }
     }
@@ -158,7 +160,8 @@ impl Rendezvous {
         Ok(Consensus::Accepted(all.into_iter().map(|introduction| introduction.bus_id).collect()))
     }
 
-    /// Exchanges the handles of all ranks, if all ranks see the same links. `own` is this rank's offer, or the reason why it declines.
+    /// Exchanges the handles of all ranks, if all ranks see the same links. `own` is this rank's offer, or the reason
+    /// why it declines.
     ///
     /// # Errors
     /// [`Error::Deadline`] names the absent ranks; the errors of the store.
@@ -182,8 +185,8 @@ impl Rendezvous {
         Ok(Consensus::Accepted(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
     }
 
-    /// Exchanges the results of a step after the offer. `own` is this rank's result, or the reason why it declines. Each step has its own
-    /// name.
+    /// Exchanges the results of a step after the offer. `own` is this rank's result, or the reason why it declines.
+    /// Each step has its own name.
     ///
     /// # Errors
     /// [`Error::Deadline`] names the absent ranks; the errors of the store.

@@ -1,8 +1,11 @@
-//! Tests shared memory before its use, since advertised links may be broken, and drivers differ in their support of signal words.
+//! Tests shared memory before its use, since advertised links may be broken, and drivers differ in their support of
+//! signal words.
 //!
-//! 1. Each rank writes a pattern into the memory of each peer, reads it back, and checks the patterns of its peers in its own memory.
+//! 1. Each rank writes a pattern into the memory of each peer, reads it back, and checks the patterns of its peers in
+//!    its own memory.
 //! 2. The streams of all ranks make a barrier by signal words.
-//! 3. Each rank in turn makes its streams wait for a word, and checks that a stream of the highest priority can end these waits.
+//! 3. Each rank in turn makes its streams wait for a word, and checks that a stream of the highest priority can end
+//!    these waits.
 
 #![allow(unsafe_code)]
 
@@ -55,8 +58,8 @@ pub(super) fn write_patterns(memory: &Memory, nonce: u64, limit: Duration) -> Re
     page.settle(limit)
 }
 
-/// Checks that all patterns have arrived: those of this rank in its peers' memory, and those of its peers in this rank's memory. `nonces`
-/// are the numbers of all ranks.
+/// Checks that all patterns have arrived: those of this rank in its peers' memory, and those of its peers in this
+/// rank's memory. `nonces` are the numbers of all ranks.
 ///
 /// # Errors
 /// Names the two ranks of a wrong pattern; the text of a driver's error.
@@ -98,8 +101,8 @@ pub(super) fn exchange_signals(memory: &Arc<Memory>, limit: Duration) -> Result<
     Err("signal words that the streams of peers write have not arrived".to_owned())
 }
 
-/// Makes both streams wait for a word, and writes the word on the stream of the highest priority, as an abort does. If this stream is
-/// blocked, a new one replaces it, which may have another hardware queue.
+/// Makes both streams wait for a word, and writes the word on the stream of the highest priority, as an abort does. If
+/// this stream is blocked, a new one replaces it, which may have another hardware queue.
 ///
 /// # Errors
 /// No stream ends the waits; both streams wait until a peer [releases](release_peer) them. The driver's own.
@@ -123,8 +126,9 @@ pub(super) fn check_release(memory: &Memory, limit: Duration) -> Result<(), Stri
         }
     }
     Err(format!(
-        "a stream that waits for a signal word blocks {RELEASE_ATTEMPTS} streams of the highest priority, which should write the word; \
-         more hardware queues may help: set CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 for HIP"
+        "a stream that waits for a signal word blocks {RELEASE_ATTEMPTS} streams of the highest priority, which should \
+         write the word; more hardware queues may help: set CUDA_DEVICE_MAX_CONNECTIONS=32, or \
+         GPU_MAX_HW_QUEUES=32 for HIP"
     ))
 }
 
@@ -177,7 +181,8 @@ impl<'m> Page<'m> {
     }
 
     fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<(), String> {
-        // SAFETY: both ranges are in a rank's memory or in the page, which stay allocated until the stream has passed this copy.
+        // SAFETY: both ranges are in a rank's memory or in the page, which stay allocated until the stream has passed
+        // this copy.
         unsafe { self.memory.runtime.driver().copy(to, from, bytes, kind) }.map_err(|error| error.to_string())
     }
 

@@ -58,7 +58,8 @@ pub(super) enum StreamWork {
 }
 
 impl SignalCounters {
-    /// Counts a signal to a rank. Returns its number, and whether the previous signal of the slot went by the other stream.
+    /// Counts a signal to a rank. Returns its number, and whether the previous signal of the slot went by the other
+    /// stream.
     pub(super) fn next_sent(&self, to: usize, slot: usize, is_side: bool) -> (u32, bool) {
         let mut state = self.state();
         let by_side = std::mem::replace(&mut state.sent_by_side[to][slot], is_side);
@@ -136,8 +137,8 @@ impl SignalCounters {
         })
     }
 
-    /// Ends all waits: writes their words on the stream of the highest priority. `at` returns the address of a word. Returns whether there
-    /// were waits.
+    /// Ends all waits: writes their words on the stream of the highest priority. `at` returns the address of a word.
+    /// Returns whether there were waits.
     pub(super) fn release(&self, runtime: &Runtime, at: impl Fn(usize, usize) -> *mut u32) -> bool {
         let mut state = self.state();
         state.drop_completed(runtime.driver());

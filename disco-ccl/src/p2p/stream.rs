@@ -12,14 +12,16 @@ use super::signals::{BARRIER_SLOT, SLOTS, StreamWork};
 use crate::driver::Peers;
 use crate::driver::{CopyKind, Driver};
 
-/// One of the two streams of a [`Workspace`](super::Workspace): the main stream, on which the worker's collectives run, or the side stream.
-/// All calls return at once; their work happens in the order of the stream.
+/// One of the two streams of a [`Workspace`](super::Workspace): the main stream, on which the worker's collectives run,
+/// or the side stream. All calls return at once; their work happens in the order of the stream.
 ///
-/// Signals are counted for each pair of ranks and each slot: the n-th [`wait`](P2pStream::wait) waits for the peer's n-th
-/// [`signal`](P2pStream::signal), from either of its streams. A signal on one stream waits for the previous signal of the slot on the
-/// other stream. The host counts signals, so a capture refuses them. A graph can contain copies of the main stream.
+/// Signals are counted for each pair of ranks and each slot: the n-th [`wait`](P2pStream::wait) waits for the peer's
+/// n-th [`signal`](P2pStream::signal), from either of its streams. A signal on one stream waits for the previous signal
+/// of the slot on the other stream. The host counts signals, so a capture refuses them. A graph can contain copies of
+/// the main stream.
 ///
-/// Only [`P2pStream::after`] orders the two streams. Before one stream uses memory that the other one writes or reads, call `after`.
+/// Only [`P2pStream::after`] orders the two streams. Before one stream uses memory that the other one writes or reads,
+/// call `after`.
 pub struct P2pStream<'w> {
     memory: &'w Arc<Memory>,
     driver: &'w dyn Driver,
@@ -39,8 +41,8 @@ impl<'w> P2pStream<'w> {
     /// Copies a tensor of this device to byte `offset` of a rank's buffer.
     ///
     /// # Errors
-    /// The rank does not exist; the tensor exceeds the buffer, is on another device, or is not contiguous; [`Error::Broken`]; the driver's
-    /// own.
+    /// The rank does not exist; the tensor exceeds the buffer, is on another device, or is not contiguous;
+    /// [`Error::Broken`]; the driver's own.
     pub fn put(&self, src: &Tensor, to: Rank, offset: usize) -> Result<()> {
         let theirs = self.check("put", src, to, offset)?;
         self.copy(theirs, src.data(), src)
@@ -55,7 +57,8 @@ impl<'w> P2pStream<'w> {
         self.copy(dst.data(), theirs, dst)
     }
 
-    /// Signals a rank once all earlier work of this stream is done: its `put`s have arrived, and the memory of its `get`s can be overwritten.
+    /// Signals a rank once all earlier work of this stream is done: its `put`s have arrived, and the memory of its
+    /// `get`s can be overwritten.
     ///
     /// # Errors
     /// The rank does not exist, or the slot is not below [`SLOTS`]; [`Error::Broken`]; the driver's own.
@@ -73,7 +76,8 @@ impl<'w> P2pStream<'w> {
         self.receive(from.index(), slot)
     }
 
-    /// Makes later work of this stream wait until all ranks have reached the barrier. Each rank calls this function on one of its streams.
+    /// Makes later work of this stream wait until all ranks have reached the barrier. Each rank calls this function on
+    /// one of its streams.
     ///
     /// # Errors
     /// [`Error::Broken`]; the driver's own.
@@ -105,8 +109,9 @@ impl<'w> P2pStream<'w> {
         let runtime = &self.memory.runtime;
         runtime.keep(|| tensor.storage().clone());
         runtime.keep(|| self.memory.clone());
-        // SAFETY: both ranges have the tensor's bytes, and the device can access them. The workspace keeps shared memory until the streams
-        // are done. The runtime keeps the tensor's memory until the main stream is done, and `track` until the side stream is done.
+        // SAFETY: both ranges have the tensor's bytes, and the device can access them. The workspace keeps shared
+        // memory until the streams are done. The runtime keeps the tensor's memory until the main stream is done, and
+        // `track` until the side stream is done.
         unsafe { self.driver.copy(to, from, tensor.byte_len(), CopyKind::OnDevice) }?;
         // Work on the workspace's own buffers must not keep the workspace alive.
         match self.is_side && !self.memory.has(tensor.data()) {

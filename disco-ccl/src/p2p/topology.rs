@@ -1,5 +1,5 @@
-//! Links between devices, and the shapes that kernels are written for. The rules are those of PyTorch's IntraNodeComm, with one
-//! difference: a link counts only if both of its ends report it.
+//! Links between devices, and the shapes that kernels are written for. The rules are those of PyTorch's IntraNodeComm,
+//! with one difference: a link counts only if both of its ends report it.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -41,8 +41,8 @@ pub enum Topology {
 }
 
 impl Mesh {
-    /// The mesh of devices with these link ends. All switches count as one network: two devices have as many links through it as the device
-    /// with fewer links to switches.
+    /// The mesh of devices with these link ends. All switches count as one network: two devices have as many links
+    /// through it as the device with fewer links to switches.
     pub fn new(ends: &[Ends]) -> Self {
         let count = |from: usize, to: usize| match from == to {
             true => 0,
@@ -131,7 +131,8 @@ impl Topology {
         *self != Self::Unknown
     }
 
-    /// For a hybrid cube mesh: the group of a device, as a mask with a bit for each device, and the relay of the device.
+    /// For a hybrid cube mesh: the group of a device, as a mask with a bit for each device, and the relay of the
+    /// device.
     pub fn near(&self, device: usize) -> Option<(u8, usize)> {
         match self {
             Self::HybridCubeMesh { relay, half } => {
@@ -150,7 +151,8 @@ impl Topology {
                 let pairs: Vec<_> = pairs.map(|(device, relay)| format!("{device}-{relay}")).collect();
                 let relays = pairs.join(" ");
                 vec![format!(
-                    "each of 8 devices has links to 4 others, and shares no neighbour with one of them, its relay: {relays}"
+                    "each of 8 devices has links to 4 others, and shares no neighbour with one of them, its relay: \
+                     {relays}"
                 )]
             }
             Self::Unknown if mesh.size() < 2 => vec!["a link takes two devices".to_owned()],
@@ -178,8 +180,8 @@ fn full(mesh: &Mesh) -> String {
     }
 }
 
-/// The reasons why the links have no known shape: the first pairs without a link, one-sided links first; the number of other such pairs; and
-/// the missing property of a hybrid cube mesh.
+/// The reasons why the links have no known shape: the first pairs without a link, one-sided links first; the number of
+/// other such pairs; and the missing property of a hybrid cube mesh.
 fn lacking(mesh: &Mesh) -> Vec<String> {
     let mut gaps = mesh.gaps();
     gaps.sort_by_key(|(one, other)| mesh.rows[*one][*other] == mesh.rows[*other][*one]);
@@ -354,10 +356,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cube_mesh_is_found_for_any_order_of_its_devices(order in Just((0..8).collect::<Vec<usize>>()).prop_shuffle()) {
+        fn a_cube_mesh_is_found_for_any_order_of_its_devices(
+            order in Just((0..8).collect::<Vec<usize>>()).prop_shuffle()
+        ) {
             let topology = Topology::of(&permuted(&DGX_1, &order));
             for device in 0..8 {
-                let Some((near, relay)) = topology.near(device) else { return Err(TestCaseError::fail("no cube mesh")) };
+                let Some((near, relay)) = topology.near(device) else {
+                    return Err(TestCaseError::fail("no cube mesh"));
+                };
                 prop_assert_eq!(order[relay], RELAY[order[device]]);
                 for (other, was) in order.iter().enumerate() {
                     prop_assert_eq!(near >> other & 1 == 1, was / 4 == order[device] / 4);

@@ -1,5 +1,6 @@
-//! The addresses of a rank's signal words, which peers write and the rank's streams wait for. The words are in the rank's shared memory,
-//! or, where streams can't wait for words there, each word is in separate signal memory of the driver.
+//! The addresses of a rank's signal words, which peers write and the rank's streams wait for. The words are in the
+//! rank's shared memory, or, where streams can't wait for words there, each word is in separate signal memory of the
+//! driver.
 
 #![allow(unsafe_code)]
 
@@ -16,8 +17,8 @@ const WORDS_PER_PEER: usize = SELF_TEST_SLOT + 1;
 pub(super) struct WordTable(Vec<u64>);
 
 impl WordTable {
-    /// Makes the table of this rank. Enqueues a wait for the word `shared` in shared memory, which is satisfied at once. If the driver refuses
-    /// the wait, allocates separate memory for each word, and zeroes it in stream order.
+    /// Makes the table of this rank. Enqueues a wait for the word `shared` in shared memory, which is satisfied at
+    /// once. If the driver refuses the wait, allocates separate memory for each word, and zeroes it in stream order.
     ///
     /// # Errors
     /// The driver refuses the wait and has no signal memory; the driver's own.

@@ -24,11 +24,11 @@ use crate::polling;
 use crate::runtime::Runtime;
 
 /// A buffer of each rank in device memory, which all ranks can read and write: by [streams](P2pStream), or as tensors
-/// ([`Workspace::p2p_buffer`]). The program orders accesses itself, by signals, barriers or collectives. The output of a collective must not
-/// be in a buffer, since peers could read it before it is complete.
+/// ([`Workspace::p2p_buffer`]). The program orders accesses itself, by signals, barriers or collectives. The output of
+/// a collective must not be in a buffer, since peers could read it before it is complete.
 ///
-/// Drop does not wait: a teardown thread closes the memory of peers once this rank's streams are done, and frees this rank's memory once all
-/// peers have closed it. Tensors of a buffer keep the workspace alive.
+/// Drop does not wait: a teardown thread closes the memory of peers once this rank's streams are done, and frees this
+/// rank's memory once all peers have closed it. Tensors of a buffer keep the workspace alive.
 #[derive(Clone)]
 pub struct Workspace {
     memory: Arc<Memory>,
@@ -48,17 +48,18 @@ pub struct MeetOutcome {
     pub notes: Vec<Vec<u8>>,
 }
 
-/// Default size of each rank's buffer, as in PyTorch's `IntraNodeComm`: 10 MiB. Kernels have another buffer of this size.
+/// Default size of each rank's buffer, as in PyTorch's `IntraNodeComm`: 10 MiB. Kernels have another buffer of this
+/// size.
 pub const DEFAULT_BUFFER_BYTES: usize = 10 << 20;
 
 impl Workspace {
-    /// Agrees with all ranks to share a buffer of `bytes` bytes each, and tests that each rank can access the memory of each other rank.
-    /// `links` queries the links between the devices of all ranks. `note` returns data that all ranks get from this rank, after the decision on
-    /// the topology.
+    /// Agrees with all ranks to share a buffer of `bytes` bytes each, and tests that each rank can access the memory of
+    /// each other rank. `links` queries the links between the devices of all ranks. `note` returns data that all ranks
+    /// get from this rank, after the decision on the topology.
     ///
     /// # Errors
-    /// Two ranks are on one device; [`Error::Deadline`] names the absent ranks; `DISCO_P2P_TOPOLOGY` is not possible for these devices; the
-    /// errors of the store.
+    /// Two ranks are on one device; [`Error::Deadline`] names the absent ranks; `DISCO_P2P_TOPOLOGY` is not possible
+    /// for these devices; the errors of the store.
     pub fn meet(
         runtime: &Arc<Runtime>,
         rendezvous: &Rendezvous,
@@ -123,8 +124,8 @@ impl Workspace {
         self.memory.bytes
     }
 
-    /// Returns a part of a rank's buffer as a tensor, without a copy, like PyTorch's `get_p2p_buffer`. The tensor starts at byte `offset`, a
-    /// multiple of the dtype's size.
+    /// Returns a part of a rank's buffer as a tensor, without a copy, like PyTorch's `get_p2p_buffer`. The tensor
+    /// starts at byte `offset`, a multiple of the dtype's size.
     ///
     /// # Errors
     /// The rank does not exist; the tensor exceeds the buffer; the offset is not a multiple of the dtype's size.
@@ -138,7 +139,8 @@ impl Workspace {
         Tensor::in_new_storage(dtype, shape, |bytes| {
             let place = self.memory.place("p2p_buffer", rank, offset, bytes)?;
             let (device, keeper) = (self.memory.runtime.device(), Box::new(self.memory.clone()));
-            // SAFETY: the range has `bytes` bytes that the device can access while `keeper` lives. Every bit pattern is a valid element.
+            // SAFETY: the range has `bytes` bytes that the device can access while `keeper` lives. Every bit pattern is
+            // a valid element.
             Ok(unsafe { Storage::from_raw(place, bytes, device, keeper) })
         })
     }
@@ -161,8 +163,8 @@ impl Workspace {
         self.memory.at(rank, 0)
     }
 
-    /// The address of a rank's second buffer, for this rank's device. Only kernels use it, and it has the size of the first buffer. It does
-    /// not exist if the topology is unknown.
+    /// The address of a rank's second buffer, for this rank's device. Only kernels use it, and it has the size of the
+    /// first buffer. It does not exist if the topology is unknown.
     pub fn kernels_buffer(&self, rank: usize) -> *mut u8 {
         self.memory.kernels_buffer(rank)
     }
@@ -173,13 +175,14 @@ impl Workspace {
         Memory::release(&self.memory);
     }
 
-    /// Drops this reference. If it is the last one, waits up to 2 s until peers have closed this rank's memory: if this process ended at once,
-    /// work of peers could still use the memory.
+    /// Drops this reference. If it is the last one, waits up to 2 s until peers have closed this rank's memory: if this
+    /// process ended at once, work of peers could still use the memory.
     pub fn leave(self) {
         Memory::leave(self.memory);
     }
 
-    /// Keeps a value until the workspace is dropped and its streams are done; then drops the value with the device current.
+    /// Keeps a value until the workspace is dropped and its streams are done; then drops the value with the device
+    /// current.
     pub fn keep(&self, what: Box<dyn Any + Send>) {
         self.memory.keep(what);
     }

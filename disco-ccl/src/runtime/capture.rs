@@ -70,24 +70,25 @@ impl Captures {
 }
 
 impl Runtime {
-    /// Captures the work that `work` gives to the stream, and runs none of it: operations of communicators on this device, copies on the
-    /// device, kernels of the program. Each [launch](Graph::launch) of the graph runs the captured work.
+    /// Captures the work that `work` gives to the stream, and runs none of it: operations of communicators on this
+    /// device, copies on the device, kernels of the program. Each [launch](Graph::launch) of the graph runs the
+    /// captured work.
     ///
-    /// The worker's thread makes this call, and the capture is thread-local (`CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`). The graph keeps the
-    /// tensors of the operations, and the memory of tensors that are dropped during the capture. The program keeps all other memory that
-    /// its own kernels use. All ranks of a communicator capture the same operations in the same order, and launch their graphs in the
-    /// same order relative to other graphs and operations.
+    /// The worker's thread makes this call, and the capture is thread-local (`CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`).
+    /// The graph keeps the tensors of the operations, and the memory of tensors that are dropped during the capture.
+    /// The program keeps all other memory that its own kernels use. All ranks of a communicator capture the same
+    /// operations in the same order, and launch their graphs in the same order relative to other graphs and operations.
     ///
-    /// A capture refuses work that needs the host or new memory, with an error that names the operation and the reason: barriers, copies
-    /// from and to the host, waits, events, allocations, splits, registrations, signals over peers' memory. Three operations of
-    /// communicators need memory only at times: an in-place `all_to_all` or `all_to_all_v` that is larger than all before, and a `cuda_p2p` sum
-    /// of tensors that do not start at a multiple of 16 bytes. A refusal changes neither the communicator nor the capture; `work` may
-    /// go on without the operation.
+    /// A capture refuses work that needs the host or new memory, with an error that names the operation and the reason:
+    /// barriers, copies from and to the host, waits, events, allocations, splits, registrations, signals over peers'
+    /// memory. Three operations of communicators need memory only at times: an in-place `all_to_all` or `all_to_all_v`
+    /// that is larger than all before, and a `cuda_p2p` sum of tensors that do not start at a multiple of 16 bytes. A
+    /// refusal changes neither the communicator nor the capture; `work` may go on without the operation.
     ///
     /// # Errors
-    /// The errors of `work`; a function that the driver lacks; the driver's own, also where a call of the program has ended the capture
-    /// (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already; [`Error::Broken`]: a communicator of the operations
-    /// has ended meanwhile.
+    /// The errors of `work`; a function that the driver lacks; the driver's own, also where a call of the program has
+    /// ended the capture (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already;
+    /// [`Error::Broken`]: a communicator of the operations has ended meanwhile.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let functions = self.captures.functions.clone();
         let functions = functions.map_err(|why| Error::missing(format!("capture: graphs are not available: {why}")))?;
@@ -129,7 +130,8 @@ impl Runtime {
         }
     }
 
-    /// Adds an operation to the graph of a running [`Runtime::capture`]: the owners of its memory, and the graphs of its communicator.
+    /// Adds an operation to the graph of a running [`Runtime::capture`]: the owners of its memory, and the graphs of
+    /// its communicator.
     pub(crate) fn record(&self, kept: impl IntoIterator<Item = Kept>, user: &Arc<Graphs>) {
         let mut state = self.captures.state();
         let Some(recording) = &mut state.recording else { return };
@@ -151,7 +153,8 @@ impl Runtime {
         answer
     }
 
-    /// Takes back memory of a tensor. Keeps the memory during a capture, since a free on the stream would become part of the graph.
+    /// Takes back memory of a tensor. Keeps the memory during a capture, since a free on the stream would become part
+    /// of the graph.
     pub(crate) fn give_back(&self, span: Span) {
         let mut state = self.captures.state();
         if let Some(recording) = &mut state.recording {

@@ -1,9 +1,9 @@
 //! Graphs, their launches, and their end.
 //!
-//! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A communicator that ends takes
-//! the executable out of each of its slots, since NCCL ends no communicator before its graphs are destroyed. A call that launches an
-//! executable holds a reference: the last reference destroys the executable. `cuGraphExecDestroy` does not wait, and the driver frees an
-//! executable after its running launches.
+//! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A
+//! communicator that ends takes the executable out of each of its slots, since NCCL ends no communicator before its
+//! graphs are destroyed. A call that launches an executable holds a reference: the last reference destroys the
+//! executable. `cuGraphExecDestroy` does not wait, and the driver frees an executable after its running launches.
 
 use std::fmt;
 use std::mem;
@@ -20,9 +20,9 @@ use crate::heap::Span;
 
 /// Work of a worker's stream that was [captured](Runtime::capture), to be launched any number of times.
 ///
-/// Each launch runs the captured operations on the current contents of their tensors. A graph ends with the first of its communicators
-/// that ends: a communicator that is dropped, aborted or broken destroys its graphs first, and later launches fail. Drop does not wait,
-/// and running launches complete.
+/// Each launch runs the captured operations on the current contents of their tensors. A graph ends with the first of
+/// its communicators that ends: a communicator that is dropped, aborted or broken destroys its graphs first, and later
+/// launches fail. Drop does not wait, and running launches complete.
 pub struct Graph(Arc<Slot>);
 
 /// Holder of a graph's executable form, shared by the graph and its communicators.
@@ -71,15 +71,17 @@ impl Graph {
         slot.check("capture").map(|()| Self(slot))
     }
 
-    /// Launches the graph on the stream of the capture, behind all earlier work of the stream. Does not wait for the launch to complete.
+    /// Launches the graph on the stream of the capture, behind all earlier work of the stream. Does not wait for the
+    /// launch to complete.
     ///
-    /// The call makes the device current on the calling thread. All ranks of the graph's communicators launch their graphs, in the same
-    /// order relative to other operations. [`synchronize`](disco_core::Communicator::synchronize) waits for launches, with the same deadline and
-    /// the same reports as for operations.
+    /// The call makes the device current on the calling thread. All ranks of the graph's communicators launch their
+    /// graphs, in the same order relative to other operations. [`synchronize`](disco_core::Communicator::synchronize)
+    /// waits for launches, with the same deadline and the same reports as for operations.
     ///
     /// # Errors
-    /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed. [`Error::Deadline`] and
-    /// [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::GraphSlots`]: the stream is being captured. The driver's own.
+    /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed.
+    /// [`Error::Deadline`] and [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::GraphSlots`]: the
+    /// stream is being captured. The driver's own.
     pub fn launch(&self) -> Result<()> {
         const OPERATION: &str = "launch of a graph";
         self.0.check(OPERATION)?;
@@ -91,7 +93,8 @@ impl Graph {
         for user in &self.0.users {
             user.launches.fetch_add(1, Ordering::Relaxed);
         }
-        // No lock is held here: `cuGraphLaunch` may block until the stream has room, behind work that only an abort ends.
+        // No lock is held here: `cuGraphLaunch` may block until the stream has room, behind work that only an abort
+        // ends.
         ready.functions.launch(&ready.exec, runtime.stream())
     }
 }
@@ -135,7 +138,8 @@ impl Graphs {
         self.state().ended.get_or_insert_with(|| cause.clone());
     }
 
-    /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no graphs.
+    /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no
+    /// graphs.
     pub(crate) fn end(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
         self.forbid(cause);
         let slots = mem::take(&mut self.state().slots);

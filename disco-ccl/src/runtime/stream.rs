@@ -1,5 +1,5 @@
-//! One device with one stream, and the memory of tensors on it. Two more streams are made on request: the side stream, and a stream of the
-//! highest priority.
+//! One device with one stream, and the memory of tensors on it. Two more streams are made on request: the side stream,
+//! and a stream of the highest priority.
 
 #![allow(unsafe_code)]
 
@@ -43,7 +43,8 @@ pub struct Runtime {
     monitors: Mutex<Vec<Weak<dyn WorkMonitor>>>,
 }
 
-/// Reports the state of work that the driver does not report: failures of kernels, and the signal that a stream waits for.
+/// Reports the state of work that the driver does not report: failures of kernels, and the signal that a stream waits
+/// for.
 pub(crate) trait WorkMonitor: Send + Sync {
     /// Checks completed work.
     ///
@@ -85,8 +86,8 @@ impl Runtime {
         Ok(&**self.side.get_or_init(|| made))
     }
 
-    /// The stream of the highest priority, for work that ends waits of the other streams. The first call makes it. Make it before any stream
-    /// waits, since a stream that is made later may be blocked.
+    /// The stream of the highest priority, for work that ends waits of the other streams. The first call makes it. Make
+    /// it before any stream waits, since a stream that is made later may be blocked.
     ///
     /// # Errors
     /// The driver's own.
@@ -157,9 +158,9 @@ impl Runtime {
         self.driver.stream()
     }
 
-    /// Allocates `bytes` uninitialized bytes. A dropped storage is freed in stream order, and its drop does not wait. After an abort, this
-    /// function waits up to 5 s until the operation has ended on all ranks of the process, since these ranks may still write to each other's
-    /// tensors.
+    /// Allocates `bytes` uninitialized bytes. A dropped storage is freed in stream order, and its drop does not wait.
+    /// After an abort, this function waits up to 5 s until the operation has ended on all ranks of the process, since
+    /// these ranks may still write to each other's tensors.
     ///
     /// # Errors
     /// No memory; the stream is being captured; the driver's own.
@@ -170,7 +171,8 @@ impl Runtime {
         let found = self.heap.alloc(self.driver(), bytes, settle)?;
         let span = found.ok_or_else(|| self.no_room(bytes))?;
         let owner = Box::new(Block { runtime: self.clone(), span });
-        // SAFETY: the block has `bytes` bytes on this device and lives until `owner` is dropped. Every bit pattern is a valid element.
+        // SAFETY: the block has `bytes` bytes on this device and lives until `owner` is dropped. Every bit pattern is a
+        // valid element.
         Ok(unsafe { Storage::from_raw(span.data, bytes, self.device(), owner) })
     }
 
@@ -189,11 +191,13 @@ impl Runtime {
     /// Copies on the device, in stream order.
     ///
     /// # Safety
-    /// `to` and `from` are `bytes` bytes of the device's memory, and stay allocated until the stream has passed the copy.
+    /// `to` and `from` are `bytes` bytes of the device's memory, and stay allocated until the stream has passed the
+    /// copy.
     pub(crate) unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
         match bytes {
             0 => Ok(()),
-            // SAFETY: the caller guarantees that both ranges have `bytes` bytes and stay allocated until the stream has passed the copy.
+            // SAFETY: the caller guarantees that both ranges have `bytes` bytes and stay allocated until the stream has
+            // passed the copy.
             bytes => unsafe { self.driver.copy(to, from, bytes, CopyKind::OnDevice) },
         }
     }
@@ -220,8 +224,8 @@ impl Runtime {
 
     /// Returns unused memory to the device until at most `keep` bytes are reserved.
     ///
-    /// The driver may wait for all work of the device and of its peers, so call this function only when no peer waits for this rank. Disco
-    /// itself trims only when an allocation finds no memory.
+    /// The driver may wait for all work of the device and of its peers, so call this function only when no peer waits
+    /// for this rank. Disco itself trims only when an allocation finds no memory.
     ///
     /// # Errors
     /// The streams are not done after 5 s; the stream is being captured; the driver's own.
@@ -248,7 +252,8 @@ impl Runtime {
         Error::OutOfMemory { bytes, memory: Memory::Device(self.device()), why: Some(why) }
     }
 
-    /// While the returned guard exists, [`Runtime::alloc`] waits: ranks of this process may still write to freed memory.
+    /// While the returned guard exists, [`Runtime::alloc`] waits: ranks of this process may still write to freed
+    /// memory.
     pub(crate) fn hold(self: &Arc<Self>) -> Hold {
         self.holds.fetch_add(1, Ordering::SeqCst);
         Hold(self.clone())
@@ -266,12 +271,14 @@ impl Runtime {
     pub(super) fn are_peers_over(&self, start: Instant) -> bool {
         let (are_over, is_late) = (self.holds.load(Ordering::SeqCst) == 0, start.elapsed() > IDLE_TIMEOUT);
         if !are_over && is_late {
-            tracing::warn!(device = %self.device(), after = ?IDLE_TIMEOUT, "an aborted operation has not ended on all ranks");
+            let device = self.device();
+            tracing::warn!(%device, after = ?IDLE_TIMEOUT, "an aborted operation has not ended on all ranks");
         }
         are_over || is_late
     }
 
-    /// Waits at most `limit` until all streams are idle. Returns whether they are. A stream whose work has failed counts as idle.
+    /// Waits at most `limit` until all streams are idle. Returns whether they are. A stream whose work has failed
+    /// counts as idle.
     pub(crate) fn wait_all_idle(&self, limit: Duration) -> bool {
         polling::wait_up_to(limit, || self.is_all_idle().unwrap_or(true))
     }

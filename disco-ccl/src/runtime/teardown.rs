@@ -1,4 +1,5 @@
-//! Teardown that may wait for the device or for peers. It runs on a separate thread, which is abandoned if the teardown takes too long.
+//! Teardown that may wait for the device or for peers. It runs on a separate thread, which is abandoned if the teardown
+//! takes too long.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -26,7 +27,8 @@ impl Teardown {
     pub(crate) fn wait(self) -> bool {
         let is_over = self.end.is_some_and(|end| end.recv_timeout(WAIT_LIMIT).is_ok());
         if !is_over {
-            tracing::warn!(what = self.what, after = ?WAIT_LIMIT, "a teardown has not returned; its thread is abandoned");
+            let what = self.what;
+            tracing::warn!(what, after = ?WAIT_LIMIT, "a teardown has not returned; its thread is abandoned");
         }
         is_over
     }
@@ -60,7 +62,8 @@ impl Teardown {
     }
 }
 
-/// Runs `free` on the [reaper](crate::reaper)'s thread, with the device current, once all streams of the runtime are idle. Does not wait.
+/// Runs `free` on the [reaper](crate::reaper)'s thread, with the device current, once all streams of the runtime are
+/// idle. Does not wait.
 pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut() + Send + 'static) {
     let (own, mut idle_since) = (runtime.clone(), None);
     let poll = move || {
