@@ -28,7 +28,7 @@ use disco_core::{Error, Result};
 
 use crate::library::Library;
 use crate::runtime::{Runtime, Teardown};
-use crate::teardown::Aborted;
+use crate::teardown::AbortedComm;
 
 /// Polls of the watchdog per deadline.
 const POLLS_PER_DEADLINE: u32 = 8;
@@ -59,7 +59,7 @@ pub(crate) struct Blocking {
 
 /// A two-phase abort whose first phase has begun.
 struct Interruption {
-    give: Option<mpsc::Sender<Option<Aborted>>>,
+    give: Option<mpsc::Sender<Option<AbortedComm>>>,
     teardown: Option<Teardown>,
 }
 
@@ -168,7 +168,7 @@ impl Blocking {
 
     /// Hands the communicator to the thread that has begun to abort it, and returns that thread's teardown. The rank is
     /// in no call. Returns the communicator if no interruption has begun.
-    pub(crate) fn hand_over(&self, aborted: Option<Aborted>) -> Result<Option<Teardown>, Option<Aborted>> {
+    pub(crate) fn hand_over(&self, aborted: Option<AbortedComm>) -> Result<Option<Teardown>, Option<AbortedComm>> {
         let mut interruption = self.interruption();
         let Some(Interruption { give, teardown }) = &mut *interruption else { return Err(aborted) };
         if let Some(give) = give.take() {

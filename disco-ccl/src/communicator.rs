@@ -34,7 +34,7 @@ const NO_COLOR: c_int = -1;
 pub struct Communicator {
     library: &'static Library,
     runtime: Arc<Runtime>,
-    handle: Arc<SharedComm>,
+    shared_comm: Arc<SharedComm>,
     rank: Rank,
     size: usize,
     capabilities: Capabilities,
@@ -65,15 +65,15 @@ struct Launched {
 impl Communicator {
     /// For a communicator that the library has created.
     pub(crate) fn new(
-        (library, runtime, handle): (&'static Library, Arc<Runtime>, Arc<SharedComm>),
+        (library, runtime, shared_comm): (&'static Library, Arc<Runtime>, Arc<SharedComm>),
         (rank, size): (usize, usize),
         deadline: Duration,
         meeting: Meeting,
         attendance: Attendance,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
-        handle.register_sibling(meeting.name())?;
-        if let Some(blocking) = handle.blocking() {
+        shared_comm.register_sibling(meeting.name())?;
+        if let Some(blocking) = shared_comm.blocking() {
             blocking.set_voice(attendance.voice());
         }
         let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
@@ -81,7 +81,7 @@ impl Communicator {
         Ok(Self {
             library,
             runtime,
-            handle,
+            shared_comm,
             rank,
             size,
             capabilities,
@@ -103,7 +103,7 @@ impl Communicator {
         let rendezvous = Rendezvous::new(store, name, (self.rank.index(), self.size), deadline);
         let fast_path = P2pFastPath::meet(vendor, &self.runtime, rendezvous, self.deadline)?;
         if let Some(aborter) = fast_path.aborter() {
-            self.handle.forward_aborts_to(&aborter);
+            self.shared_comm.forward_aborts_to(&aborter);
         }
         self.fast_path = Some(fast_path);
         Ok(())
@@ -130,7 +130,7 @@ impl Communicator {
         }
         let storage = tensor.storage();
         if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
-            let registered = self.handle.register(storage);
+            let registered = self.shared_comm.register(storage);
             let registered = registered.map_err(|error| self.with_absent_ranks(error, || "register".into()));
             let registered = registered.inspect_err(|error| self.mark_broken_if_late(error))?;
             self.registrations.extend(registered);
@@ -139,7 +139,7 @@ impl Communicator {
     }
 
     /// Refuses tensors of other devices, and operations that the library lacks, before anything is launched.
-    fn check_able(&self, group: &[Op]) -> Result<()> {
+    fn check_supported(&self, group: &[Op]) -> Result<()> {
         let (backend, device) = (self.library.backend(), self.runtime.device());
         for op in group {
             if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| tensor.device() != device) {
@@ -159,7 +159,7 @@ impl Communicator {
     }
 
     fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
-        match self.broken.clone().or_else(|| self.handle.cause()) {
+        match self.broken.clone().or_else(|| self.shared_comm.cause()) {
             Some(cause) => Err(Error::Broken { operation: operation(), cause }),
             None => Ok(()),
         }
@@ -169,19 +169,19 @@ impl Communicator {
     #[inline]
     fn enqueue_scaled(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         op::check_group(group, self.rank, self.size)?;
-        self.check_able(group)?;
+        self.check_supported(group)?;
         let Some(last) = group.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
         self.capture_check().check(group, factor.is_some())?;
         let checked = self.fast_path.as_ref().map_or(Ok(()), P2pFastPath::check);
         checked.inspect_err(|error| _ = self.mark_broken(error))?;
-        self.count();
+        self.count_operation();
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
         self.launch(group, factor).inspect_err(|error| _ = self.mark_broken(error))
     }
 
     fn capture_check(&self) -> CaptureCheck<'_> {
-        let (runtime, graphs) = (&*self.runtime, self.handle.graphs());
+        let (runtime, graphs) = (&*self.runtime, self.shared_comm.graphs());
         CaptureCheck { runtime, graphs, scratch: &self.scratch, fast_path: self.fast_path.as_ref() }
     }
 
@@ -211,29 +211,29 @@ impl Communicator {
         // User code may have made another device current.
         self.runtime.make_current()?;
         match fast_path.launch(op)? {
-            true => self.finish(op).map(|()| true),
+            true => self.wait_for_barrier(op).map(|()| true),
             false => Ok(false),
         }
     }
 
     /// Counts an operation. The count is equal on all ranks.
-    fn count(&mut self) {
+    fn count_operation(&mut self) {
         self.launches += 1;
-        if let Some(blocking) = self.handle.blocking() {
-            blocking.set_operation(self.number());
+        if let Some(blocking) = self.shared_comm.blocking() {
+            blocking.set_operation(self.operation_number());
         }
     }
 
     /// The number of this rank's current operation, equal on all ranks. Launches of graphs count, too.
-    fn number(&self) -> u64 {
-        self.launches + self.handle.graphs().launches()
+    fn operation_number(&self) -> u64 {
+        self.launches + self.shared_comm.graphs().launches()
     }
 
     fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
-        self.prepare(unit)?;
+        self.copy_inputs_to_scratch(unit)?;
         let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
         let scratch = self.scratch.pointer();
-        let called = self.handle.call(|table, comm| {
+        let called = self.shared_comm.call(|table, comm| {
             let mut calls = Calls { table, comm, stream, me, ranks, scratch, redop: None, outcome: Outcome::NONE };
             let is_group = unit.len() > 1 || collective::is_composed(table, first);
             if is_group {
@@ -255,7 +255,7 @@ impl Communicator {
         if outcome.code != crate::abi::Code::SUCCESS {
             self.settle(|| first.signature(ranks))?;
         }
-        redop.map_or(Ok(()), |redop| premul::destroy(self.library, &self.handle, redop))?;
+        redop.map_or(Ok(()), |redop| premul::destroy(self.library, &self.shared_comm, redop))?;
         for op in unit {
             if let Some((to, from, bytes)) = collective::copy_after(op, me, ranks) {
                 self.runtime.make_current()?;
@@ -264,11 +264,11 @@ impl Communicator {
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
         }
-        self.finish(first)
+        self.wait_for_barrier(first)
     }
 
     /// Waits for a barrier: this operation makes the host wait for the stream.
-    fn finish(&self, op: &Op) -> Result<()> {
+    fn wait_for_barrier(&self, op: &Op) -> Result<()> {
         match op {
             // Only the main stream: the side stream may wait for signals that peers send after the barrier.
             Op::Barrier => self.wait_idle(|| op.signature(self.size), Runtime::is_idle),
@@ -277,7 +277,7 @@ impl Communicator {
     }
 
     /// Copies in-place inputs to scratch memory, if the library does not accept them in place.
-    fn prepare(&mut self, unit: &[Op]) -> Result<()> {
+    fn copy_inputs_to_scratch(&mut self, unit: &[Op]) -> Result<()> {
         for op in unit {
             let bytes = collective::scratch(op);
             if bytes > 0 {
@@ -298,7 +298,7 @@ impl Communicator {
 
     /// Waits until the library has completed its last call, or has failed.
     fn settle(&self, operation: impl Fn() -> String) -> Result<()> {
-        self.wait(operation, || self.handle.is_settled())
+        self.wait(operation, || self.shared_comm.is_settled())
     }
 
     /// Waits until `is_idle` returns that the streams are done.
@@ -307,7 +307,7 @@ impl Communicator {
             let is_idle = is_idle(&self.runtime)?;
             // The stream may be idle because its work failed.
             self.runtime.check()?;
-            self.handle.is_settled().map(|_| is_idle)
+            self.shared_comm.is_settled().map(|_| is_idle)
         })
     }
 
@@ -315,7 +315,7 @@ impl Communicator {
     fn with_absent_ranks(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
         match error {
             Error::Deadline { after, .. } => {
-                Error::Deadline { operation: operation(), after, state: self.attendance.call(self.number()) }
+                Error::Deadline { operation: operation(), after, state: self.attendance.call(self.operation_number()) }
             }
             error => error,
         }
@@ -323,10 +323,12 @@ impl Communicator {
 
     /// Polls until `holds` returns true, or until the deadline or an abort.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let waited = |waited| self.attendance.go_on(self.number(), waited, self.deadline, &operation);
-        polling::wait(|| self.handle.check(), holds, waited).map_err(|error| match (error, self.runtime.stalled_on()) {
-            (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
-            (error, _) => error,
+        let waited = |waited| self.attendance.go_on(self.operation_number(), waited, self.deadline, &operation);
+        polling::wait(|| self.shared_comm.check(), holds, waited).map_err(|error| {
+            match (error, self.runtime.stalled_on()) {
+                (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
+                (error, _) => error,
+            }
         })
     }
 
@@ -337,9 +339,9 @@ impl Communicator {
         if let Some(aborter) = self.fast_path.as_ref().and_then(P2pFastPath::aborter) {
             aborter.abort(&cause);
         }
-        self.handle.graphs().forbid(&cause);
+        self.shared_comm.graphs().forbid(&cause);
         self.broken = Some(cause);
-        self.handle.end_and_wait(std::mem::take(&mut self.registrations))
+        self.shared_comm.abort_and_wait(std::mem::take(&mut self.registrations))
     }
 
     /// Marks the communicator as broken after a call that exceeded its deadline.
@@ -349,28 +351,28 @@ impl Communicator {
         }
     }
 
-    fn split_off(&mut self, handle: &Arc<SharedComm>, color: c_int, key: i32) -> Result<Option<Self>> {
-        self.count();
+    fn split_off(&mut self, shared_comm: &Arc<SharedComm>, color: c_int, key: i32) -> Result<Option<Self>> {
+        self.count_operation();
         let split = self.attendance.split();
-        let child = self.child(handle, (split, color, key));
+        let child = self.child(shared_comm, (split, color, key));
         child.inspect_err(|error| {
             // Once the parent's abort is over, the library can no longer write the child's communicator.
             if self.mark_broken(error) {
-                _ = handle.finish_creation();
-                handle.end_and_wait(Vec::new());
+                _ = shared_comm.finish_creation();
+                shared_comm.abort_and_wait(Vec::new());
             }
         })
     }
 
-    fn child(&self, handle: &Arc<SharedComm>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
+    fn child(&self, shared_comm: &Arc<SharedComm>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
         let seat = match self.library.table.comm_split {
-            Some(comm_split) => self.split_by_library(comm_split, handle, color, key)?,
-            None => self.split_by_store(handle, (split, color, key))?,
+            Some(comm_split) => self.split_by_library(comm_split, shared_comm, color, key)?,
+            None => self.split_by_store(shared_comm, (split, color, key))?,
         };
         let Some((rank, size)) = seat else { return Ok(None) };
         let attendance = self.attendance.child(color.cast_unsigned(), rank, size);
         let meeting = self.meeting.child(attendance.name().to_owned());
-        let parts = (self.library, self.runtime.clone(), handle.clone());
+        let parts = (self.library, self.runtime.clone(), shared_comm.clone());
         let mut child = Self::new(parts, (rank, size), self.deadline, meeting, attendance)?;
         if let Some(fast_path) = &self.fast_path {
             child.find_fast_path(fast_path.vendor(), self.deadline)?;
@@ -390,7 +392,7 @@ impl Communicator {
         let Some((rank, size, id)) = self.meeting.split(library, place, (split, color, key), deadline)? else {
             return Ok(None);
         };
-        Init { library, runtime, handle: child, id, rank, size, deadline, operation_deadline: deadline }.run()?;
+        Init { library, runtime, shared_comm: child, id, rank, size, deadline, operation_deadline: deadline }.run()?;
         Ok(Some((rank, size)))
     }
 
@@ -402,7 +404,7 @@ impl Communicator {
         color: c_int,
         key: c_int,
     ) -> Result<Option<(usize, usize)>> {
-        let code = self.handle.call(|_, comm| {
+        let code = self.shared_comm.call(|_, comm| {
             // SAFETY: `call` keeps the parent alive, and `create` keeps the output pointer valid. A null configuration
             // means that of the parent.
             child.create(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
@@ -413,7 +415,7 @@ impl Communicator {
         if !child.finish_creation()? {
             return Ok(None);
         }
-        child.inherit_blocking(&self.handle);
+        child.inherit_blocking(&self.shared_comm);
         self.wait(|| "split".into(), || child.is_settled())?;
         child.rank_and_size().map(Some)
     }
@@ -441,7 +443,7 @@ impl disco_core::Communicator for Communicator {
         self.runtime.refuse_in_capture("split", "split communicators before the capture")?;
         // A rank with an invalid color takes part as well, since the other ranks wait for it.
         let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
-        let child = self.split_off(&self.handle.child(), number.unwrap_or(NO_COLOR), key)?;
+        let child = self.split_off(&self.shared_comm.child(), number.unwrap_or(NO_COLOR), key)?;
         match number {
             Ok(_) => Ok(child.map(|child| Box::new(child) as _)),
             Err(_) => Err(Error::invalid("split: colors end at 2^31 - 1")),
@@ -457,7 +459,7 @@ impl disco_core::Communicator for Communicator {
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
-        self.handle.clone()
+        self.shared_comm.clone()
     }
 
     /// Returns this type, which [`extension`](crate::extension) downcasts to.
@@ -469,15 +471,17 @@ impl disco_core::Communicator for Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         // `ncclCommDestroy` waits until the communicator's graphs are destroyed.
-        let graphs = self.handle.graphs().end(&self.runtime, &DROPPED.into());
+        let graphs = self.shared_comm.graphs().destroy_all(&self.runtime, &DROPPED.into());
         _ = graphs.is_none_or(Teardown::wait);
         let registrations = std::mem::take(&mut self.registrations);
-        _ = match self.handle.take() {
-            Some(comm) => Teardown::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
-            None => self.handle.end_and_wait(registrations),
+        _ = match self.shared_comm.take() {
+            Some(comm) => {
+                Teardown::finalize_and_destroy(self.library, &self.runtime, comm, registrations, self.deadline).wait()
+            }
+            None => self.shared_comm.abort_and_wait(registrations),
         };
         // After a failure, peers may not leave the shared memory, so this rank does not wait for them.
-        let is_whole = self.broken.is_none() && self.handle.cause().is_none();
+        let is_whole = self.broken.is_none() && self.shared_comm.cause().is_none();
         if let Some(fast_path) = self.fast_path.take().filter(|_| is_whole) {
             fast_path.leave();
         }

@@ -41,8 +41,8 @@ impl Library {
             ))
         })?;
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
-        let handle = SharedComm::new(self, runtime.clone());
-        seat.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
+        let shared_comm = SharedComm::new(self, runtime.clone());
+        seat.link.on_abort(&(shared_comm.clone() as Arc<dyn Abort>));
         if !self.blocks()? && env::var_os(BLOCKING_VARIABLE).is_some_and(|value| value == "1") {
             let why = "makes calls block in the library, where Disco can't interrupt them: unset it";
             return Err(Error::invalid(format!("{}: {BLOCKING_VARIABLE}=1 {why}", self.backend())));
@@ -51,9 +51,18 @@ impl Library {
         let meeting = Meeting::new(seat.link.store(), &id);
         meeting.check_devices(self, &runtime, (rank, size), deadline)?;
         let operation_deadline = seat.deadline;
-        Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline, operation_deadline }
-            .run()?;
+        Init {
+            library: self,
+            runtime: &runtime,
+            shared_comm: &shared_comm,
+            id,
+            rank,
+            size,
+            deadline,
+            operation_deadline,
+        }
+        .run()?;
         let attendance = Attendance::new(seat.link.store(), meeting.name().to_owned(), rank, size);
-        Communicator::new((self, runtime, handle), (rank, size), seat.deadline, meeting, attendance)
+        Communicator::new((self, runtime, shared_comm), (rank, size), seat.deadline, meeting, attendance)
     }
 }

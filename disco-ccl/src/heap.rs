@@ -31,7 +31,7 @@ const MIN_BLOCK_BYTES: usize = 512;
 pub(crate) struct Heap {
     pool: Option<Pool>,
     /// Free blocks of a heap without a pool. One stream orders all uses of a block, so the next use needs no wait.
-    kept: Mutex<Vec<Span>>,
+    free_spans: Mutex<Vec<Span>>,
     in_use: AtomicUsize,
     peak: AtomicUsize,
     allocations: AtomicU64,
@@ -79,8 +79,8 @@ impl Heap {
             let device = driver.device();
             tracing::info!(%device, why, "the driver has no memory pools: freeing device memory may wait for peers");
         });
-        let (kept, in_use, peak) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { pool: pool.ok(), kept, in_use, peak, allocations: AtomicU64::new(0) }
+        let (free_spans, in_use, peak) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { pool: pool.ok(), free_spans, in_use, peak, allocations: AtomicU64::new(0) }
     }
 
     /// Allocates at least `bytes` bytes; None if the device has too little memory. Before a retry that frees kept
@@ -90,11 +90,11 @@ impl Heap {
     /// The driver's own.
     pub(crate) fn alloc(&self, driver: &dyn Driver, bytes: usize, settle: impl Fn()) -> Result<Option<Span>> {
         let bytes = if self.pool.is_some() { bytes.max(1) } else { class(bytes) };
-        let mut found = self.take(driver, bytes)?;
+        let mut found = self.take_or_allocate(driver, bytes)?;
         if found.is_none() && self.usage().reserved > self.in_use.load(Relaxed) {
             settle();
             self.trim(driver, 0)?;
-            found = self.take(driver, bytes)?;
+            found = self.take_or_allocate(driver, bytes)?;
         }
         if let Some(span) = found {
             let in_use = self.in_use.fetch_add(span.bytes, Relaxed) + span.bytes;
@@ -104,22 +104,22 @@ impl Heap {
         Ok(found)
     }
 
-    fn take(&self, driver: &dyn Driver, bytes: usize) -> Result<Option<Span>> {
+    fn take_or_allocate(&self, driver: &dyn Driver, bytes: usize) -> Result<Option<Span>> {
         if let Some(pool) = &self.pool {
             return Ok(pool.alloc(bytes)?.map(|data| Span { data, bytes }));
         }
-        let mut kept = self.kept();
-        if let Some(at) = kept.iter().rposition(|span| span.bytes == bytes) {
-            return Ok(Some(kept.swap_remove(at)));
+        let mut free_spans = self.free_spans();
+        if let Some(at) = free_spans.iter().rposition(|span| span.bytes == bytes) {
+            return Ok(Some(free_spans.swap_remove(at)));
         }
-        drop(kept);
+        drop(free_spans);
         Ok(driver.alloc(bytes)?.map(|data| Span { data, bytes }))
     }
 
     /// Takes memory back. Earlier work of the stream may still use the memory.
     pub(crate) fn give_back(&self, driver: &dyn Driver, span: Span) {
         self.in_use.fetch_sub(span.bytes, Relaxed);
-        let Some(pool) = &self.pool else { return self.kept().push(span) };
+        let Some(pool) = &self.pool else { return self.free_spans().push(span) };
         driver.with_current(&mut || {
             // SAFETY: the pool allocated the span, no tensor owns it, and the pool's stream orders all its uses before
             // this.
@@ -139,10 +139,10 @@ impl Heap {
             return pool.trim(keep);
         }
         loop {
-            let mut kept = self.kept();
-            let reserved = self.in_use.load(Relaxed) + kept.iter().map(|span| span.bytes).sum::<usize>();
-            let Some(span) = (reserved > keep).then(|| kept.pop()).flatten() else { return Ok(()) };
-            drop(kept);
+            let mut free_spans = self.free_spans();
+            let reserved = self.in_use.load(Relaxed) + free_spans.iter().map(|span| span.bytes).sum::<usize>();
+            let Some(span) = (reserved > keep).then(|| free_spans.pop()).flatten() else { return Ok(()) };
+            drop(free_spans);
             // SAFETY: this driver allocated the span, no tensor owns it, and it is freed once.
             unsafe { driver.free(span.data) }?;
         }
@@ -151,10 +151,10 @@ impl Heap {
     /// Counts the memory in use.
     pub(crate) fn usage(&self) -> MemoryUse {
         let in_use = self.in_use.load(Relaxed);
-        let kept = || self.kept().iter().map(|span| span.bytes).sum::<usize>();
+        let free_bytes = || self.free_spans().iter().map(|span| span.bytes).sum::<usize>();
         let reserved = match &self.pool {
             Some(pool) => pool.reserved().unwrap_or(in_use),
-            None => in_use + kept(),
+            None => in_use + free_bytes(),
         };
         let (peak, allocations) = (self.peak.load(Relaxed), self.allocations.load(Relaxed));
         MemoryUse { in_use, peak, reserved, allocations, has_pool: self.pool.is_some() }
@@ -169,20 +169,20 @@ impl Heap {
         limit: Duration,
         is_idle: impl Fn() -> bool + Send + 'static,
     ) {
-        let (pool, kept) = (self.pool.take(), std::mem::take(&mut *self.kept()));
+        let (pool, free_spans) = (self.pool.take(), std::mem::take(&mut *self.free_spans()));
         if let Some(pool) = pool {
             let mut pool = Some(pool);
             driver.with_current(&mut || drop(pool.take()));
         }
-        if kept.is_empty() {
+        if free_spans.is_empty() {
             return;
         }
-        let bytes = kept.iter().map(|span| span.bytes).sum::<usize>();
+        let bytes = free_spans.iter().map(|span| span.bytes).sum::<usize>();
         let (what, stream) = (format!("{bytes} bytes of {}", driver.device()), Arc::as_ptr(driver).addr());
         let driver = driver.clone();
         let free = move || {
             driver.with_current(&mut || {
-                for span in &kept {
+                for span in &free_spans {
                     // SAFETY: this driver allocated the span, no tensor owns it, and it is freed once.
                     if let Err(error) = unsafe { driver.free(span.data) } {
                         tracing::warn!(%error, bytes = span.bytes, "device memory can't be freed and is leaked");
@@ -193,8 +193,8 @@ impl Heap {
         reaper::submit(Job { what, stream, limit, is_ready: Box::new(is_idle), free: Box::new(free) });
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<Span>> {
-        sync::lock(&self.kept)
+    fn free_spans(&self) -> MutexGuard<'_, Vec<Span>> {
+        sync::lock(&self.free_spans)
     }
 }
 

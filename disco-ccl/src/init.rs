@@ -20,7 +20,7 @@ use crate::polling;
 use crate::runtime::{Runtime, Teardown};
 use crate::shared_comm::SharedComm;
 use crate::table::CommInitRankConfig;
-use crate::teardown::Aborted;
+use crate::teardown::AbortedComm;
 
 /// The parameters of one rank for the creation of a communicator.
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ pub(crate) struct Init<'a> {
     pub(crate) library: &'static Library,
     pub(crate) runtime: &'a Arc<Runtime>,
     /// Gets the communicator.
-    pub(crate) handle: &'a SharedComm,
+    pub(crate) shared_comm: &'a SharedComm,
     pub(crate) id: UniqueId,
     pub(crate) rank: usize,
     pub(crate) size: usize,
@@ -55,7 +55,7 @@ impl Init<'_> {
             Some(comm_init_rank_config) => self.init(comm_init_rank_config),
             None => self.init_on_thread(),
         };
-        made.inspect_err(|_| _ = self.handle.end_and_wait(Vec::new()))
+        made.inspect_err(|_| _ = self.shared_comm.abort_and_wait(Vec::new()))
     }
 
     fn init(self, comm_init_rank_config: CommInitRankConfig) -> Result<()> {
@@ -63,10 +63,10 @@ impl Init<'_> {
         let (ranks, me, mut config) = (self.size as c_int, self.rank as c_int, Config::non_blocking());
         if self.library.blocks()? {
             config = Config::blocking();
-            self.handle.set_blocking(Watchdog::start(self.deadline.min(self.operation_deadline))?, self.deadline);
+            self.shared_comm.set_blocking(Watchdog::start(self.deadline.min(self.operation_deadline))?, self.deadline);
         }
         let state = || "all ranks have arrived, but the library has not connected them".to_owned();
-        let code = self.handle.create(|_, place| {
+        let code = self.shared_comm.create(|_, place| {
             // SAFETY: `create` passes a valid output, and `config` has the layout of its `version`.
             unsafe { comm_init_rank_config(place, ranks, self.id, me, &mut config) }
         });
@@ -76,14 +76,14 @@ impl Init<'_> {
         })?;
         self.library.check_launched(FUNCTION, code)?;
         polling::wait(
-            || self.handle.check(),
-            || self.handle.is_settled(),
+            || self.shared_comm.check(),
+            || self.shared_comm.is_settled(),
             |waited| self.check(FUNCTION, waited, state),
         )?;
-        if let Some(blocking) = self.handle.blocking() {
+        if let Some(blocking) = self.shared_comm.blocking() {
             blocking.set_deadline(self.operation_deadline);
         }
-        self.handle.finish_creation().map(drop)
+        self.shared_comm.finish_creation().map(drop)
     }
 
     /// For libraries that can only block: calls the library on a separate thread. The thread is abandoned at the
@@ -108,7 +108,7 @@ impl Init<'_> {
         let take = || match making.try_recv() {
             Ok((code, mut undelivered)) => {
                 library.check(FUNCTION, code?)?;
-                undelivered.comm.take().map_or(Ok(()), |comm| self.handle.set(comm)).map(|()| true)
+                undelivered.comm.take().map_or(Ok(()), |comm| self.shared_comm.set(comm)).map(|()| true)
             }
             Err(TryRecvError::Empty) => Ok(false),
             Err(TryRecvError::Disconnected) => {
@@ -118,7 +118,7 @@ impl Init<'_> {
         let version = library.version();
         let state =
             || format!("the call has not returned and stays on its thread, because {version} can't interrupt it");
-        polling::wait(|| self.handle.check(), take, |waited| self.check(FUNCTION, waited, state))
+        polling::wait(|| self.shared_comm.check(), take, |waited| self.check(FUNCTION, waited, state))
     }
 
     fn check(self, function: &str, waited: Duration, state: impl Fn() -> String) -> Result<()> {
@@ -132,7 +132,7 @@ impl Init<'_> {
 impl Drop for UndeliveredComm {
     fn drop(&mut self) {
         if let Some(comm) = self.comm.take() {
-            let aborted = Aborted::new(comm, Vec::new(), self.runtime.hold());
+            let aborted = AbortedComm::new(comm, Vec::new(), self.runtime.hold());
             drop(Teardown::abort(self.library, &self.runtime, aborted));
         }
     }

@@ -38,12 +38,12 @@ impl Meeting {
     fn exchange(
         &self,
         what: &str,
-        place: (usize, usize),
+        position: (usize, usize),
         bytes: &[u8],
         operation: &str,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>> {
-        attendance::all_gather(&*self.store, &format!("{}: {what}", self.name), place, bytes, operation, deadline)
+        attendance::all_gather(&*self.store, &format!("{}: {what}", self.name), position, bytes, operation, deadline)
     }
 
     /// The store, and a prefix for the keys of another exchange `what`.

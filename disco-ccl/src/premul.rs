@@ -74,9 +74,9 @@ impl Calls<'_> {
 ///
 /// # Errors
 /// [`Error::Aborted`]; the library's own.
-pub(crate) fn destroy(library: &Library, handle: &SharedComm, redop: RedOp) -> Result<()> {
+pub(crate) fn destroy(library: &Library, shared_comm: &SharedComm, redop: RedOp) -> Result<()> {
     let Some(destroy) = library.table.red_op_destroy else { return Ok(()) };
     // SAFETY: this communicator has made the reduction, and launched operations have copied the data that they need.
-    let code = handle.call(|_, comm| unsafe { destroy(redop, comm) })?;
+    let code = shared_comm.call(|_, comm| unsafe { destroy(redop, comm) })?;
     library.check("ncclRedOpDestroy", code)
 }

@@ -31,10 +31,10 @@ impl Registration {
     }
 
     /// Deregisters the memory, before its communicator is destroyed.
-    pub(crate) fn end(&self, library: &Library, comm: &OwnedComm) {
-        let Some(deregister) = library.table.comm_deregister else { return };
+    pub(crate) fn deregister(&self, library: &Library, comm: &OwnedComm) {
+        let Some(comm_deregister) = library.table.comm_deregister else { return };
         // SAFETY: this is the only owner of the communicator, which made this registration.
-        let code = unsafe { deregister(comm.0, self.token) };
+        let code = unsafe { comm_deregister(comm.0, self.token) };
         library.report("ncclCommDeregister", code);
     }
 }

@@ -28,7 +28,7 @@ use crate::registration::Registration;
 use crate::runtime::{Graphs, Runtime, Teardown};
 use crate::siblings::Sibling;
 use crate::table::Table;
-use crate::teardown::Aborted;
+use crate::teardown::AbortedComm;
 
 /// The cause that graphs report after their communicator was dropped.
 pub(crate) const DROPPED: &str = "the communicator was dropped";
@@ -196,7 +196,7 @@ impl SharedComm {
     fn after_call<T>(&self, result: Option<T>) -> Result<T> {
         self.finish_pending_abort()?;
         let Some(blocking) = self.blocking.get() else { return result.ok_or_else(|| self.aborted()) };
-        blocking.check().inspect_err(|_| drop(self.end(self.lock(), &mut Vec::new())))?;
+        blocking.check().inspect_err(|_| drop(self.start_abort(self.lock(), &mut Vec::new())))?;
         result.ok_or_else(|| self.aborted())
     }
 
@@ -253,7 +253,7 @@ impl SharedComm {
         let is_there = !comm.0.is_null();
         if is_there {
             let cause = self.cause.get().cloned().unwrap_or_else(|| DROPPED.into());
-            drop(self.graphs.end(&self.runtime, &cause));
+            drop(self.graphs.destroy_all(&self.runtime, &cause));
         }
         self.is_taken.fetch_or(is_there, Ordering::Relaxed);
         is_there.then_some(comm)
@@ -262,8 +262,8 @@ impl SharedComm {
     /// Aborts the communicator, and waits up to 5 s for `ncclCommAbort` to return, also if another thread has started
     /// the abort. Returns whether it has returned. Kernels of other ranks may still write to tensors after that: `kept`
     /// is released when these kernels have ended, and the memory of dropped tensors is not reused before.
-    pub(crate) fn end_and_wait(&self, mut kept: Vec<Registration>) -> bool {
-        let teardown = self.end(self.lock(), &mut kept).take();
+    pub(crate) fn abort_and_wait(&self, mut kept: Vec<Registration>) -> bool {
+        let teardown = self.start_abort(self.lock(), &mut kept).take();
         teardown.is_none_or(Teardown::wait)
     }
 
@@ -290,7 +290,7 @@ impl SharedComm {
     fn finish_pending_abort(&self) -> Result<()> {
         fence(Ordering::SeqCst);
         self.check().inspect_err(|_| {
-            drop(self.end(self.lock(), &mut Vec::new()));
+            drop(self.start_abort(self.lock(), &mut Vec::new()));
         })
     }
 
@@ -308,7 +308,7 @@ impl SharedComm {
     ///
     /// The teardown is stored before `comm` is unlocked (lock order: `comm`, `teardown`); no thread waits while it
     /// holds that lock.
-    fn end(
+    fn start_abort(
         &self,
         mut guard: MutexGuard<'_, OwnedComm>,
         kept: &mut Vec<Registration>,
@@ -318,7 +318,7 @@ impl SharedComm {
         let hold = self.runtime.hold();
         let comm = self.take_from(&mut guard);
         drop(guard);
-        let aborted = comm.map(|comm| Aborted::new(comm, std::mem::take(kept), hold));
+        let aborted = comm.map(|comm| AbortedComm::new(comm, std::mem::take(kept), hold));
         let begun = match self.blocking.get() {
             Some(blocking) => blocking.hand_over(aborted),
             None => Err(aborted),
@@ -338,7 +338,7 @@ impl SharedComm {
 
 impl Drop for SharedComm {
     fn drop(&mut self) {
-        drop(self.end(self.lock(), &mut Vec::new()));
+        drop(self.start_abort(self.lock(), &mut Vec::new()));
         if *self.is_creation_over.get_mut() {
             // SAFETY: the library no longer writes the output, and `self`, its last user, is being dropped.
             unsafe { ManuallyDrop::drop(&mut self.comm_ptr) };
@@ -353,8 +353,8 @@ impl Abort for SharedComm {
         self.is_aborted.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         match self.comm.try_lock() {
-            Ok(comm) => drop(self.end(comm, &mut Vec::new())),
-            Err(TryLockError::Poisoned(poisoned)) => drop(self.end(poisoned.into_inner(), &mut Vec::new())),
+            Ok(comm) => drop(self.start_abort(comm, &mut Vec::new())),
+            Err(TryLockError::Poisoned(poisoned)) => drop(self.start_abort(poisoned.into_inner(), &mut Vec::new())),
             Err(TryLockError::WouldBlock) => {
                 if let Some(blocking) = self.blocking.get() {
                     blocking.interrupt();

@@ -35,11 +35,11 @@ pub(crate) struct Sibling {
 
 struct RankTeardown {
     runtime: Arc<Runtime>,
-    end: End,
+    progress: TeardownProgress,
 }
 
 /// Progress of one rank's teardown.
-enum End {
+enum TeardownProgress {
     /// The library has not released the rank's communicator.
     Open,
     /// The library has released the communicator, and the event waits for the end of a capture of the stream.
@@ -59,10 +59,10 @@ impl Sibling {
         let all = known.unwrap_or_else(|| Arc::new(Siblings(Mutex::default())));
         communicators.insert(name.to_owned(), Arc::downgrade(&all));
         drop(communicators);
-        let mut states = all.lock();
-        states.push(RankTeardown { runtime: runtime.clone(), end: End::Open });
-        let index = states.len() - 1;
-        drop(states);
+        let mut ranks = all.lock();
+        ranks.push(RankTeardown { runtime: runtime.clone(), progress: TeardownProgress::Open });
+        let index = ranks.len() - 1;
+        drop(ranks);
         Self { all, index }
     }
 
@@ -74,9 +74,9 @@ impl Sibling {
 
 impl Drop for Sibling {
     fn drop(&mut self) {
-        let mut states = self.all.lock();
-        if let Some(state) = states.get_mut(self.index) {
-            state.end = End::of(&state.runtime);
+        let mut ranks = self.all.lock();
+        if let Some(state) = ranks.get_mut(self.index) {
+            state.progress = TeardownProgress::of(&state.runtime);
         }
     }
 }
@@ -95,7 +95,7 @@ impl Siblings {
     }
 
     fn are_over(&self) -> bool {
-        self.lock().iter_mut().all(|RankTeardown { runtime, end }| end.is_over(runtime))
+        self.lock().iter_mut().all(|RankTeardown { runtime, progress }| progress.is_over(runtime))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<RankTeardown>> {
@@ -103,22 +103,22 @@ impl Siblings {
     }
 }
 
-impl End {
+impl TeardownProgress {
     /// Records an event on the rank's stream. If that fails, the rank's kernels count as over.
     fn of(runtime: &Runtime) -> Self {
         if runtime.is_capturing().unwrap_or(false) {
             return Self::Unrecorded;
         }
-        let (driver, mut end) = (runtime.driver(), Self::Over);
+        let (driver, mut progress) = (runtime.driver(), Self::Over);
         driver.with_current(&mut || {
             let Ok(event) = driver.create_event() else { return };
-            end = Self::Recorded(event);
+            progress = Self::Recorded(event);
             // SAFETY: the event was just created, and is destroyed only when it is complete.
             if let Err(error) = unsafe { driver.record_event(event) } {
                 tracing::debug!(%error, "no event can be recorded at the end of a communicator");
             }
         });
-        end
+        progress
     }
 
     fn is_over(&mut self, runtime: &Runtime) -> bool {
@@ -142,8 +142,8 @@ impl End {
 
 impl Drop for Siblings {
     fn drop(&mut self) {
-        for RankTeardown { runtime, end } in self.lock().iter() {
-            let (End::Recorded(event), driver) = (end, runtime.driver()) else { continue };
+        for RankTeardown { runtime, progress } in self.lock().iter() {
+            let (TeardownProgress::Recorded(event), driver) = (progress, runtime.driver()) else { continue };
             // SAFETY: this driver created the event, and this is its last use.
             driver.with_current(&mut || unsafe { driver.destroy_event(*event) });
         }

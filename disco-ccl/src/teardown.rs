@@ -20,7 +20,7 @@ const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A communicator to abort, with the memory that its kernels may still touch.
-pub(crate) struct Aborted {
+pub(crate) struct AbortedComm {
     comm: OwnedComm,
     memory: RetainedMemory,
 }
@@ -54,43 +54,43 @@ enum Finalized {
 
 impl Teardown {
     /// Aborts a communicator. The teardown is over when `ncclCommAbort` has returned.
-    pub(crate) fn abort(library: &'static Library, runtime: &Arc<Runtime>, aborted: Aborted) -> Self {
+    pub(crate) fn abort(library: &'static Library, runtime: &Arc<Runtime>, aborted: AbortedComm) -> Self {
         let abort = move || {
-            let Aborted { comm, memory } = aborted;
-            let memory = memory.of(&comm);
+            let AbortedComm { comm, memory } = aborted;
+            let memory = memory.with_siblings(&comm);
             comm_abort(library, comm);
             memory
         };
-        Self::spawn_with("ncclCommAbort", runtime, abort, RetainedMemory::end)
+        Self::spawn_with("ncclCommAbort", runtime, abort, RetainedMemory::release_when_unused)
     }
 
     /// Aborts a communicator while its rank is in a call: the first phase begins at once, the second when the rank has
-    /// sent `given`.
+    /// sent `handed_over`.
     pub(crate) fn interrupt(
         library: &'static Library,
         runtime: &Arc<Runtime>,
         comm: Comm,
-        given: mpsc::Receiver<Option<Aborted>>,
+        handed_over: mpsc::Receiver<Option<AbortedComm>>,
     ) -> Self {
         let pointer = Pointer(comm);
         let abort = move || {
             let abort = TwoPhaseAbort::begin(library, &pointer);
             // The rank sends this after its call. If the call never returns, the communicator leaks.
-            let given = given.recv().ok()?;
-            let parts = given.map(|Aborted { comm, memory }| (memory.of(&comm), comm));
+            let handed_over = handed_over.recv().ok()?;
+            let parts = handed_over.map(|AbortedComm { comm, memory }| (memory.with_siblings(&comm), comm));
             abort.end();
             // The second phase has freed the communicator.
             parts.map(|(memory, _comm)| memory)
         };
         Self::spawn_with("ncclCommAbort", runtime, abort, |memory| {
             if let Some(memory) = memory {
-                memory.end();
+                memory.release_when_unused();
             }
         })
     }
 
     /// Destroys a communicator after its work is complete; aborts it if that takes longer than `timeout`.
-    pub(crate) fn leave(
+    pub(crate) fn finalize_and_destroy(
         library: &'static Library,
         runtime: &Arc<Runtime>,
         comm: OwnedComm,
@@ -113,7 +113,7 @@ impl Teardown {
     }
 }
 
-impl Aborted {
+impl AbortedComm {
     /// The caller takes `hold` before the communicator's graphs give memory back.
     pub(crate) fn new(comm: OwnedComm, kept: Vec<Registration>, hold: Hold) -> Self {
         Self { comm, memory: RetainedMemory { kept, siblings: None, _hold: hold } }
@@ -121,12 +121,12 @@ impl Aborted {
 }
 
 impl RetainedMemory {
-    fn of(self, comm: &OwnedComm) -> Self {
+    fn with_siblings(self, comm: &OwnedComm) -> Self {
         Self { siblings: comm.siblings(), ..self }
     }
 
     /// Waits until no kernel of the communicator uses memory any more, and releases the memory.
-    fn end(self) {
+    fn release_when_unused(self) {
         if !self.siblings.is_none_or(|siblings| siblings.wait(TEARDOWN_TIMEOUT)) {
             let why = "an aborted operation has not ended on all ranks: registered memory is leaked";
             tracing::warn!(after = ?TEARDOWN_TIMEOUT, why);
@@ -186,7 +186,7 @@ fn finalize(
     if !until(&|| runtime.is_idle().ok()) || !until(&settled) {
         return Finalized::Not;
     }
-    registrations.iter().for_each(|registration| registration.end(library, comm));
+    registrations.iter().for_each(|registration| registration.deregister(library, comm));
     let Some(comm_finalize) = library.table.comm_finalize else { return Finalized::InOrder };
     // On a blocking communicator the call may wait for other ranks.
     let (pointer, (done, end)) = (Pointer(comm.0), mpsc::channel());

@@ -131,8 +131,8 @@ impl P2pFastPath {
             rendezvous = rendezvous.sharing_devices();
         }
         match &said {
-            Err(error) => rendezvous.refuse(error.to_string()),
-            Ok(_) if is_off => rendezvous.refuse(options::OFF_REASON.to_owned()),
+            Err(error) => rendezvous.decline(error.to_string()),
+            Ok(_) if is_off => rendezvous.decline(options::OFF_REASON.to_owned()),
             Ok(_) => {}
         }
         let mut prepared = Err("the ranks have not agreed on a topology".to_owned());
@@ -141,7 +141,7 @@ impl P2pFastPath {
                 Topology::Unknown => Err(format!("topology unknown: {}", decision.why.join("; "))),
                 _ => (vendor.kernels)(runtime),
             };
-            note(&prepared)
+            encode_kernels(&prepared)
         })?;
         said?;
         let parts = match found {
@@ -256,7 +256,7 @@ impl Abort for Parts {
 }
 
 /// Encodes a rank's kernels for its peers: `resident` and `terms`; or 0 and the reason why it has none.
-fn note(prepared: &Preparation) -> Vec<u8> {
+fn encode_kernels(prepared: &Preparation) -> Vec<u8> {
     match prepared {
         Ok(kernels) => [&kernels.resident().to_le_bytes()[..], kernels.terms().as_bytes()].concat(),
         Err(why) => [&0u32.to_le_bytes()[..], why.as_bytes()].concat(),

@@ -53,7 +53,7 @@ pub(super) struct Memory {
     /// Size of each rank's buffer.
     pub(super) bytes: usize,
     /// The memory of each rank, once it is known.
-    bases: Vec<Base>,
+    rank_memories: Vec<RankMemory>,
     pub(super) signals: SignalCounters,
     /// Other values that live until the streams are done.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -62,14 +62,14 @@ pub(super) struct Memory {
     /// Set once peers may have opened this rank's memory.
     close_handshake: Option<CloseHandshake>,
     /// Closed at the end of the teardown, which wakes [`Memory::leave`].
-    leaver: Mutex<Option<mpsc::Sender<()>>>,
+    teardown_done: Mutex<Option<mpsc::Sender<()>>>,
     /// Kernels over the memory may wait for peers, so pinned memory is not freed meanwhile.
     defer_frees: Option<DeferFrees>,
 }
 
 /// The address of a rank's memory, for this rank's device.
 #[derive(Clone, Default)]
-pub(super) struct Base {
+pub(super) struct RankMemory {
     address: usize,
     /// Whether the memory is that of another process, and must be closed.
     is_opened: bool,
@@ -85,7 +85,7 @@ struct CloseHandshake {
     size: usize,
 }
 
-impl Base {
+impl RankMemory {
     /// Memory of this process.
     pub(super) fn direct(address: usize, words: WordTable) -> Self {
         Self { address, is_opened: false, words }
@@ -124,71 +124,71 @@ impl Memory {
         runtime.priority_stream()?;
         let peers = runtime.driver().peers().map_err(Error::missing)?;
         let own = peers.alloc_shared(all)?.ok_or_else(no_room)?;
-        let mut bases = vec![Base::default(); size];
-        bases[rank] = Base::direct(own as usize, WordTable::default());
-        let (runtime, signals, kept, leaver) =
+        let mut rank_memories = vec![RankMemory::default(); size];
+        rank_memories[rank] = RankMemory::direct(own as usize, WordTable::default());
+        let (runtime, signals, kept, teardown_done) =
             (runtime.clone(), SignalCounters::default(), Mutex::default(), Mutex::default());
         let defer_frees = Some(DeferFrees::new());
         let mut memory = Self {
             runtime,
             rank,
             bytes,
-            bases,
+            rank_memories,
             signals,
             kept,
             idle_timeout,
             close_handshake: None,
-            leaver,
+            teardown_done,
             defer_frees,
         };
         // SAFETY: `own` was just allocated with `all` bytes, and is freed only after the streams are done.
         unsafe { memory.runtime.driver().clear(own, all) }?;
         let shared = memory.word(rank, rank, SELF_TEST_SLOT);
-        memory.bases[rank].words = WordTable::new(memory.runtime.driver(), (rank, size), shared)?;
+        memory.rank_memories[rank].words = WordTable::new(memory.runtime.driver(), (rank, size), shared)?;
         Ok(memory)
     }
 
     /// From now on, peers may open this rank's memory. They report in the store when they have closed it.
-    pub(super) fn is_shown_to_peers(&mut self, (store, name): (Arc<dyn Store>, String)) {
+    pub(super) fn enable_close_handshake(&mut self, (store, name): (Arc<dyn Store>, String)) {
         self.close_handshake = Some(CloseHandshake { store, name, rank: self.rank, size: self.size() });
     }
 
     /// Sets the memory of a peer.
-    pub(super) fn add(&mut self, rank: usize, base: Base) {
-        self.bases[rank] = base;
+    pub(super) fn add(&mut self, rank: usize, memory: RankMemory) {
+        self.rank_memories[rank] = memory;
     }
 
     /// The address of byte `offset` of a rank's memory, for this rank's device.
-    pub(super) fn at(&self, rank: usize, offset: usize) -> *mut u8 {
-        (self.bases[rank].address + offset) as *mut u8
+    pub(super) fn address(&self, rank: usize, offset: usize) -> *mut u8 {
+        (self.rank_memories[rank].address + offset) as *mut u8
     }
 
     /// The signal word in the memory of `rank` that rank `from` writes for a slot.
     pub(super) fn word(&self, rank: usize, from: usize, slot: usize) -> *mut u32 {
-        self.bases[rank].word(from, slot)
+        self.rank_memories[rank].word(from, slot)
     }
 
     /// The table of a rank's signal words.
     pub(super) fn words_of(&self, rank: usize) -> &WordTable {
-        &self.bases[rank].words
+        &self.rank_memories[rank].words
     }
 
-    /// The address of a rank's buffer for kernels, which has the size of the buffer of [`Memory::place`].
+    /// The address of a rank's buffer for kernels, which has the size of the buffer of [`Memory::buffer_address`].
     pub(super) fn kernels_buffer(&self, rank: usize) -> *mut u8 {
-        self.at(rank, DATA_OFFSET + self.bytes.next_multiple_of(ALIGNMENT))
+        self.address(rank, DATA_OFFSET + self.bytes.next_multiple_of(ALIGNMENT))
     }
 
     /// Whether an address is in any rank's buffer, and so stays valid until the streams are done.
-    pub(super) fn has(&self, address: *const u8) -> bool {
-        let offset = |base: &Base| (address as usize).checked_sub(base.address + DATA_OFFSET);
-        self.bases.iter().filter_map(offset).any(|offset| offset < self.bytes)
+    pub(super) fn contains(&self, address: *const u8) -> bool {
+        let offset = |memory: &RankMemory| (address as usize).checked_sub(memory.address + DATA_OFFSET);
+        self.rank_memories.iter().filter_map(offset).any(|offset| offset < self.bytes)
     }
 
     /// The address of byte `offset` in a rank's buffer, for an access of `bytes` bytes.
     ///
     /// # Errors
     /// The rank does not exist, or the access exceeds the buffer.
-    pub(super) fn place(&self, operation: &str, rank: Rank, offset: usize, bytes: usize) -> Result<*mut u8> {
+    pub(super) fn buffer_address(&self, operation: &str, rank: Rank, offset: usize, bytes: usize) -> Result<*mut u8> {
         self.check_rank(operation, rank)?;
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             let room = self.bytes;
@@ -196,7 +196,7 @@ impl Memory {
                 "{operation}: {bytes} bytes at offset {offset} exceed the buffer of {room} bytes"
             )));
         }
-        Ok(self.at(rank.index(), DATA_OFFSET + offset))
+        Ok(self.address(rank.index(), DATA_OFFSET + offset))
     }
 
     /// Checks that a rank exists.
@@ -210,7 +210,7 @@ impl Memory {
 
     /// How many ranks there are.
     pub(super) fn size(&self) -> usize {
-        self.bases.len()
+        self.rank_memories.len()
     }
 
     /// Keeps a value until the streams are done.
@@ -234,7 +234,7 @@ impl Memory {
     /// Drops this reference. If it is the last one, waits at most [`LEAVE_TIMEOUT`] for the teardown.
     pub(super) fn leave(this: Arc<Self>) {
         let (tell, end) = mpsc::channel();
-        *sync::lock(&this.leaver) = Some(tell);
+        *sync::lock(&this.teardown_done) = Some(tell);
         if Arc::into_inner(this).is_some() {
             // The teardown thread continues after the timeout.
             _ = end.recv_timeout(LEAVE_TIMEOUT);
@@ -249,14 +249,14 @@ const ALIGNMENT: usize = 512;
 /// of peers; then it frees this rank's memory once all peers have closed it.
 impl Drop for Memory {
     fn drop(&mut self) {
-        let (runtime, signals, bases) =
-            (self.runtime.clone(), mem::take(&mut self.signals), mem::take(&mut self.bases));
+        let (runtime, signals, rank_memories) =
+            (self.runtime.clone(), mem::take(&mut self.signals), mem::take(&mut self.rank_memories));
         let (kept, close_handshake) = (mem::take(&mut self.kept), self.close_handshake.take());
         let (rank, idle_timeout) = (self.rank, self.idle_timeout);
-        let (leaver, defer_frees) = (mem::take(&mut self.leaver), self.defer_frees.take());
+        let (teardown_done, defer_frees) = (mem::take(&mut self.teardown_done), self.defer_frees.take());
         drop(Teardown::spawn("the end of peer-to-peer memory", &self.runtime, move || {
             if !runtime.wait_all_idle(idle_timeout) {
-                signals.release(&runtime, |from, slot| bases[rank].word(from, slot));
+                signals.release(&runtime, |from, slot| rank_memories[rank].word(from, slot));
                 if !runtime.wait_all_idle(idle_timeout) {
                     let device = runtime.device();
                     tracing::warn!(%device, "peer-to-peer memory is leaked: work on its streams does not end");
@@ -266,9 +266,9 @@ impl Drop for Memory {
             }
             signals.end(runtime.driver());
             drop(kept);
-            end(&runtime, rank, &bases, close_handshake);
+            close_and_free(&runtime, rank, &rank_memories, close_handshake);
             drop(defer_frees);
-            drop(leaver);
+            drop(teardown_done);
         }));
     }
 }
@@ -279,23 +279,28 @@ fn signal_offset(from: usize, slot: usize) -> usize {
 }
 
 /// Closes the memory of peers, and frees this rank's memory after the handshake.
-fn end(runtime: &Runtime, rank: usize, bases: &[Base], close_handshake: Option<CloseHandshake>) {
+fn close_and_free(
+    runtime: &Runtime,
+    rank: usize,
+    rank_memories: &[RankMemory],
+    close_handshake: Option<CloseHandshake>,
+) {
     let driver = runtime.driver();
-    for base in bases.iter().filter(|base| base.is_opened) {
+    for memory in rank_memories.iter().filter(|memory| memory.is_opened) {
         // SAFETY: `open` returned the address, the streams have passed all uses, and this is the only close.
-        let closed = driver.peers().map(|peers| unsafe { peers.close(base.address as *mut u8) });
+        let closed = driver.peers().map(|peers| unsafe { peers.close(memory.address as *mut u8) });
         if let Ok(Err(error)) = closed {
             tracing::warn!(%error, "the memory of a peer can't be closed");
         }
     }
-    if close_handshake.is_some_and(|close_handshake| !close_handshake.is_over()) {
+    if close_handshake.is_some_and(|close_handshake| !close_handshake.complete()) {
         tracing::warn!(after = ?PEERS_CLOSE_TIMEOUT, "peer-to-peer memory is leaked: peers have not closed it");
         return;
     }
-    bases[rank].words.free(driver);
+    rank_memories[rank].words.free(driver);
     // SAFETY: `alloc_shared` allocated the memory, the streams are done, all peers have closed it, and this is the only
     // free.
-    if let Err(error) = unsafe { driver.free(bases[rank].address as *mut u8) } {
+    if let Err(error) = unsafe { driver.free(rank_memories[rank].address as *mut u8) } {
         tracing::warn!(%error, "peer-to-peer memory is leaked");
     }
 }
@@ -304,7 +309,7 @@ impl CloseHandshake {
     /// Reports that this rank has closed its peers' memory, and waits for the same report of all peers. Returns whether
     /// all have reported. If the store has failed, the session is over or aborted: peers end their work as well, and
     /// this waits for [`PEERS_CLOSE_GRACE`].
-    fn is_over(&self) -> bool {
+    fn complete(&self) -> bool {
         let (start, key) = (Instant::now(), |rank: usize| format!("{}: left by rank {rank}", self.name));
         let mut told = self.store.set(&key(self.rank), &[]).map(|()| Vec::new());
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {

@@ -100,7 +100,7 @@ impl Rendezvous {
     }
 
     /// Makes this rank decline in its introduction.
-    pub(super) fn refuse(&mut self, why: String) {
+    pub(super) fn decline(&mut self, why: String) {
         self.refusal.get_or_insert(why);
     }
 
@@ -117,7 +117,7 @@ impl Rendezvous {
     }
 
     /// The time until the deadline.
-    pub(super) fn left(&self) -> Duration {
+    pub(super) fn time_left(&self) -> Duration {
         self.deadline.saturating_sub(self.start.elapsed())
     }
 
@@ -203,7 +203,7 @@ impl Rendezvous {
             Ok(bytes) => [&[TAG_OK][..], &bytes].concat(),
             Err(why) => [&[TAG_REFUSED][..], why.as_bytes()].concat(),
         };
-        let (prefix, left) = (format!("{}: {what}", self.name), self.left());
+        let (prefix, left) = (format!("{}: {what}", self.name), self.time_left());
         let gathered = attendance::all_gather(&*self.store, &prefix, (self.rank, self.size), &own, "meet", left);
         let mut all = gathered.map_err(|error| match error {
             Error::Deadline { operation, state, .. } => Error::Deadline { operation, after: self.deadline, state },

@@ -34,7 +34,7 @@ const SENT_OFFSET: usize = PATTERNS_OFFSET + ALL_PATTERNS_BYTES;
 const READ_BACK_OFFSET: usize = PATTERNS_OFFSET + 2 * ALL_PATTERNS_BYTES;
 
 /// Pinned memory for copies of the patterns of all ranks.
-struct Page<'m> {
+struct PatternBuffer<'m> {
     memory: &'m Memory,
     pinned: ManuallyDrop<Pinned>,
 }
@@ -44,18 +44,18 @@ struct Page<'m> {
 /// # Errors
 /// The text of a driver's error, or of a timeout.
 pub(super) fn write_patterns(memory: &Memory, nonce: u64, limit: Duration) -> Result<(), String> {
-    let page = Page::new(memory)?;
+    let buffer = PatternBuffer::new(memory)?;
     let lines: Vec<u8> = (0..memory.size()).flat_map(|to| pattern(nonce, memory.rank, to)).collect();
-    page.fill(&lines);
-    page.copy(memory.at(memory.rank, SENT_OFFSET), page.pinned.data(), lines.len(), CopyKind::ToDevice)?;
+    buffer.fill(&lines);
+    buffer.copy(memory.address(memory.rank, SENT_OFFSET), buffer.pinned.data(), lines.len(), CopyKind::ToDevice)?;
     for to in peers(memory) {
         let (theirs, own) = (
-            memory.at(to, RECEIVED_OFFSET + memory.rank * PATTERN_BYTES),
-            memory.at(memory.rank, SENT_OFFSET + to * PATTERN_BYTES),
+            memory.address(to, RECEIVED_OFFSET + memory.rank * PATTERN_BYTES),
+            memory.address(memory.rank, SENT_OFFSET + to * PATTERN_BYTES),
         );
-        page.copy(theirs, own, PATTERN_BYTES, CopyKind::OnDevice)?;
+        buffer.copy(theirs, own, PATTERN_BYTES, CopyKind::OnDevice)?;
     }
-    page.settle(limit)
+    buffer.wait_idle(limit)
 }
 
 /// Checks that all patterns have arrived: those of this rank in its peers' memory, and those of its peers in this
@@ -64,19 +64,19 @@ pub(super) fn write_patterns(memory: &Memory, nonce: u64, limit: Duration) -> Re
 /// # Errors
 /// Names the two ranks of a wrong pattern; the text of a driver's error.
 pub(super) fn check_patterns(memory: &Memory, nonces: &[u64], limit: Duration) -> Result<(), String> {
-    let (page, len) = (Page::new(memory)?, memory.size() * PATTERN_BYTES);
+    let (buffer, len) = (PatternBuffer::new(memory)?, memory.size() * PATTERN_BYTES);
     for to in peers(memory) {
         let (back, theirs) = (
-            memory.at(memory.rank, READ_BACK_OFFSET + to * PATTERN_BYTES),
-            memory.at(to, RECEIVED_OFFSET + memory.rank * PATTERN_BYTES),
+            memory.address(memory.rank, READ_BACK_OFFSET + to * PATTERN_BYTES),
+            memory.address(to, RECEIVED_OFFSET + memory.rank * PATTERN_BYTES),
         );
-        page.copy(back, theirs, PATTERN_BYTES, CopyKind::OnDevice)?;
+        buffer.copy(back, theirs, PATTERN_BYTES, CopyKind::OnDevice)?;
     }
     for (lines, is_own) in [(READ_BACK_OFFSET, true), (RECEIVED_OFFSET, false)] {
-        page.copy(page.pinned.data(), memory.at(memory.rank, lines), len, CopyKind::ToHost)?;
-        page.settle(limit)?;
+        buffer.copy(buffer.pinned.data(), memory.address(memory.rank, lines), len, CopyKind::ToHost)?;
+        buffer.wait_idle(limit)?;
         for (peer, line) in
-            page.read(len).chunks_exact(PATTERN_BYTES).enumerate().filter(|(peer, _)| *peer != memory.rank)
+            buffer.read(len).chunks_exact(PATTERN_BYTES).enumerate().filter(|(peer, _)| *peer != memory.rank)
         {
             let (from, to) = if is_own { (memory.rank, peer) } else { (peer, memory.rank) };
             if line != pattern(nonces[from], from, to) {
@@ -163,7 +163,7 @@ fn pattern(nonce: u64, from: usize, to: usize) -> [u8; PATTERN_BYTES] {
     line
 }
 
-impl<'m> Page<'m> {
+impl<'m> PatternBuffer<'m> {
     fn new(memory: &'m Memory) -> Result<Self, String> {
         let pinned = Pinned::new(&memory.runtime, ALL_PATTERNS_BYTES).map_err(|error| error.to_string())?;
         Ok(Self { memory, pinned: ManuallyDrop::new(pinned) })
@@ -181,12 +181,12 @@ impl<'m> Page<'m> {
     }
 
     fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<(), String> {
-        // SAFETY: both ranges are in a rank's memory or in the page, which stay allocated until the stream has passed
+        // SAFETY: both ranges are in a rank's memory or in the buffer, which stay allocated until the stream has passed
         // this copy.
         unsafe { self.memory.runtime.driver().copy(to, from, bytes, kind) }.map_err(|error| error.to_string())
     }
 
-    fn settle(&self, limit: Duration) -> Result<(), String> {
+    fn wait_idle(&self, limit: Duration) -> Result<(), String> {
         let runtime = &self.memory.runtime;
         match polling::wait_up_to(limit, || runtime.is_idle().unwrap_or(true)) {
             true => runtime.is_idle().map(drop).map_err(|error| error.to_string()),
@@ -195,7 +195,7 @@ impl<'m> Page<'m> {
     }
 }
 
-impl Drop for Page<'_> {
+impl Drop for PatternBuffer<'_> {
     fn drop(&mut self) {
         if matches!(self.memory.runtime.driver().is_idle(), Ok(false)) {
             tracing::warn!("a copy of the self-test does not complete; its pinned memory is leaked");

@@ -114,7 +114,7 @@ impl<'w> P2pStream<'w> {
         // `track` until the side stream is done.
         unsafe { self.driver.copy(to, from, tensor.byte_len(), CopyKind::OnDevice) }?;
         // Work on the workspace's own buffers must not keep the workspace alive.
-        match self.is_side && !self.memory.has(tensor.data()) {
+        match self.is_side && !self.memory.contains(tensor.data()) {
             true => self.memory.signals.track(self.driver, StreamWork::Copy { _storage: tensor.storage().clone() }),
             false => Ok(()),
         }
@@ -171,7 +171,7 @@ impl<'w> P2pStream<'w> {
         if tensor.device() != device || !tensor.is_contiguous() {
             return Err(Error::invalid(format!("{operation}: {tensor} is not contiguous on {device}")));
         }
-        self.memory.place(operation, rank, offset, tensor.byte_len())
+        self.memory.buffer_address(operation, rank, offset, tensor.byte_len())
     }
 
     fn check_slot(&self, operation: &str, rank: Rank, slot: usize) -> Result<()> {

@@ -12,7 +12,7 @@ use disco_core::tensor::Storage;
 use disco_core::{DType, Error, Rank, Result, Shape, Tensor};
 
 use super::decision::Decision;
-use super::memory::{Base, Memory};
+use super::memory::{Memory, RankMemory};
 use super::memory_descriptor::MemoryDescriptor;
 use super::rendezvous::{Consensus, Introduction, Offer, Rendezvous};
 use super::self_test;
@@ -137,7 +137,7 @@ impl Workspace {
             )));
         }
         Tensor::in_new_storage(dtype, shape, |bytes| {
-            let place = self.memory.place("p2p_buffer", rank, offset, bytes)?;
+            let place = self.memory.buffer_address("p2p_buffer", rank, offset, bytes)?;
             let (device, keeper) = (self.memory.runtime.device(), Box::new(self.memory.clone()));
             // SAFETY: the range has `bytes` bytes that the device can access while `keeper` lives. Every bit pattern is
             // a valid element.
@@ -160,7 +160,7 @@ impl Workspace {
 
     /// The address of a rank's state of kernels, for this rank's device: [`STATE_BYTES`](super::STATE_BYTES).
     pub fn state(&self, rank: usize) -> *mut u8 {
-        self.memory.at(rank, 0)
+        self.memory.address(rank, 0)
     }
 
     /// The address of a rank's second buffer, for this rank's device. Only kernels use it, and it has the size of the
@@ -216,10 +216,10 @@ fn offer(
     let (place, words) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
     let has_kernels = decision.topology != Topology::Unknown;
     let memory = Memory::new(runtime, place, bytes, has_kernels, rendezvous.deadline()).map_err(words)?;
-    if !polling::wait_up_to(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
+    if !polling::wait_up_to(rendezvous.time_left(), || runtime.is_idle().unwrap_or(true)) {
         return Err(format!("earlier work on {} does not complete within the deadline", runtime.device()));
     }
-    let own = memory.at(memory.rank, 0);
+    let own = memory.address(memory.rank, 0);
     // SAFETY: `alloc_shared` of this driver allocated the memory.
     let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(words));
     let descriptor = MemoryDescriptor {
@@ -244,7 +244,7 @@ type Joined = (Arc<Memory>, Vec<Vec<u8>>);
 fn join(mut memory: Memory, rendezvous: &Rendezvous, descriptors: &[Vec<u8>]) -> Result<Consensus<Joined>> {
     let descriptors: Vec<MemoryDescriptor> =
         descriptors.iter().map(|bytes| MemoryDescriptor::read(bytes)).collect::<Result<_>>()?;
-    memory.is_shown_to_peers(rendezvous.store());
+    memory.enable_close_handshake(rendezvous.store());
     if let Some(other) = descriptors.iter().position(|descriptor| descriptor.bytes != descriptors[0].bytes) {
         let (first, second) = (descriptors[0].bytes, descriptors[other].bytes);
         return Ok(Consensus::Declined(format!("rank 0 has a buffer of {first} bytes, and rank {other} of {second}")));
@@ -252,26 +252,27 @@ fn join(mut memory: Memory, rendezvous: &Rendezvous, descriptors: &[Vec<u8>]) ->
     let opened = open(&mut memory, &descriptors);
     let (memory, nonces): (_, Vec<u64>) =
         (Arc::new(memory), descriptors.iter().map(|descriptor| descriptor.nonce).collect());
-    let written = opened.and_then(|()| self_test::write_patterns(&memory, nonces[memory.rank], rendezvous.left()));
+    let written = opened.and_then(|()| self_test::write_patterns(&memory, nonces[memory.rank], rendezvous.time_left()));
     if let Consensus::Declined(why) = rendezvous.report("written", written)? {
         return Ok(Consensus::Declined(why));
     }
     if let Consensus::Declined(why) =
-        rendezvous.report("found", self_test::check_patterns(&memory, &nonces, rendezvous.left()))?
+        rendezvous.report("found", self_test::check_patterns(&memory, &nonces, rendezvous.time_left()))?
     {
         return Ok(Consensus::Declined(why));
     }
     if let Consensus::Declined(why) =
-        rendezvous.report("words", self_test::exchange_signals(&memory, rendezvous.left()))?
+        rendezvous.report("words", self_test::exchange_signals(&memory, rendezvous.time_left()))?
     {
         return Ok(Consensus::Declined(why));
     }
     // One rank after the other, so that the other ranks can release one whose streams are blocked.
     for turn in 0..memory.size() {
-        let released = if turn == memory.rank { self_test::check_release(&memory, rendezvous.left()) } else { Ok(()) };
+        let released =
+            if turn == memory.rank { self_test::check_release(&memory, rendezvous.time_left()) } else { Ok(()) };
         if let Consensus::Declined(why) = rendezvous.report(&format!("release {turn}"), released)? {
             if turn != memory.rank {
-                self_test::release_peer(&memory, turn, rendezvous.left());
+                self_test::release_peer(&memory, turn, rendezvous.time_left());
             }
             return Ok(Consensus::Declined(why));
         }
@@ -290,11 +291,11 @@ fn open(memory: &mut Memory, descriptors: &[MemoryDescriptor]) -> Result<(), Str
                 let words = WordTable::of_peer(&descriptor.words, descriptors.len());
                 let words = words
                     .ok_or_else(|| format!("{peer} has sent {} addresses of signal words", descriptor.words.len()))?;
-                peers.enable_access(descriptor.ordinal).map(|()| Base::direct(descriptor.address as usize, words))
+                peers.enable_access(descriptor.ordinal).map(|()| RankMemory::direct(descriptor.address as usize, words))
             }
             false => {
                 let export = descriptor.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
-                peers.open(export).map(Base::opened)
+                peers.open(export).map(RankMemory::opened)
             }
         };
         memory.add(rank, base.map_err(|error| format!("can't open the memory of {peer}: {error}"))?);

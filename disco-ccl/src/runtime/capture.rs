@@ -142,7 +142,7 @@ impl Runtime {
     }
 
     /// Queries the stream. A stream that is being captured counts as busy, since a query would invalidate the capture.
-    pub(crate) fn ask(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    pub(crate) fn query_idle(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
         // Another thread that holds the lock may be in a free, which waits for the stream.
         let Some(state) = self.captures.try_state() else { return Ok(false) };
         if state.recording.is_some() || self.is_capturing()? {

@@ -140,7 +140,7 @@ impl Graphs {
 
     /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no
     /// graphs.
-    pub(crate) fn end(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
+    pub(crate) fn destroy_all(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
         self.forbid(cause);
         let slots = mem::take(&mut self.state().slots);
         let taken: Vec<_> =

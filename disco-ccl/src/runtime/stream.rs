@@ -207,7 +207,7 @@ impl Runtime {
     /// # Errors
     /// The driver's own, of work that failed.
     pub(crate) fn is_idle(&self) -> Result<bool> {
-        self.ask(|| self.driver.is_idle())
+        self.query_idle(|| self.driver.is_idle())
     }
 
     /// Whether all work on all streams is done: the side stream may wait for peers while the main stream is idle.
@@ -262,13 +262,13 @@ impl Runtime {
     /// Waits up to 5 s until no [`Hold`] exists.
     pub(crate) fn wait_for_peers(&self) {
         let start = Instant::now();
-        while !self.are_peers_over(start) {
+        while !self.are_peers_done(start) {
             thread::sleep(polling::POLL_INTERVAL);
         }
     }
 
     /// Whether no [`Hold`] exists, or 5 s have passed since `start`, which is logged.
-    pub(super) fn are_peers_over(&self, start: Instant) -> bool {
+    pub(super) fn are_peers_done(&self, start: Instant) -> bool {
         let (are_over, is_late) = (self.holds.load(Ordering::SeqCst) == 0, start.elapsed() > IDLE_TIMEOUT);
         if !are_over && is_late {
             let device = self.device();

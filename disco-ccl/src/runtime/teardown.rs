@@ -72,7 +72,7 @@ pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut
             if idle_since.is_none() && own.is_all_idle().unwrap_or(true) {
                 idle_since = Some(Instant::now());
             }
-            is_ready = idle_since.is_some_and(|since| own.are_peers_over(since));
+            is_ready = idle_since.is_some_and(|since| own.are_peers_done(since));
         });
         is_ready
     };
