@@ -20,7 +20,7 @@ impl Library {
     /// Makes the rendezvous of a new communicator: a unique id of the library.
     ///
     /// # Errors
-    /// The library's own, for example if it finds no network interface.
+    /// Errors of the library, for example if it finds no network interface.
     pub fn rendezvous(&self) -> Result<Rendezvous> {
         Rendezvous::new(self.unique_id()?.0)
     }
@@ -30,15 +30,12 @@ impl Library {
     ///
     /// # Errors
     /// [`Error::Deadline`] names the ranks that are absent; [`Error::Aborted`]; [`Error::Invalid`]: two ranks are on
-    /// one device; the library's own.
+    /// one device; errors of the library.
     pub fn connect(&'static self, kind: DeviceKind, seat: Seat<'_>, at: &Rendezvous) -> Result<Communicator> {
         let runtime = Queue::of(seat.queue, kind)?.runtime().clone();
         let id = at.as_bytes().try_into().map(UniqueId);
         let id = id.map_err(|_| {
-            Error::protocol(format!(
-                "{}: the rendezvous is not a unique id of the library, which has 128 bytes",
-                self.backend()
-            ))
+            Error::protocol(format!("{}: the rendezvous is not a unique id of 128 bytes", self.backend()))
         })?;
         let (rank, size, deadline) = (seat.rank.index(), seat.world.size(), seat.connect_deadline);
         let shared_comm = SharedComm::new(self, runtime.clone());

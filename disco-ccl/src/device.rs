@@ -10,7 +10,7 @@ use crate::runtime::Runtime;
 /// Makes a queue on `device`. The process sees `count` devices of this kind, and `make` makes the driver of a device.
 ///
 /// # Errors
-/// The process sees no such device; the driver's own.
+/// The process sees no such device; errors of the driver.
 pub fn bind<D: Driver>(
     (kind, count): (DeviceKind, usize),
     device: Device,

@@ -52,7 +52,7 @@ impl<'c> Extension<'c> {
     /// effect. The memory is kept as long as the communicator.
     ///
     /// # Errors
-    /// The tensor is on another device; [`Error::Broken`]; the library's own.
+    /// The tensor is on another device; [`Error::Broken`]; errors of the library.
     pub fn register(&mut self, tensor: &Tensor) -> Result<()> {
         let comm = self.comm.extension().and_then(|extension| extension.downcast_mut::<Ranked>());
         comm.ok_or_else(unsupported)?.register(tensor)

@@ -87,7 +87,7 @@ impl Heap {
     /// memory, `settle` waits for the stream for a limited time.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn alloc(&self, driver: &dyn Driver, bytes: usize, settle: impl Fn()) -> Result<Option<Span>> {
         let bytes = if self.pool.is_some() { bytes.max(1) } else { class(bytes) };
         let mut found = self.take_or_allocate(driver, bytes)?;
@@ -133,7 +133,7 @@ impl Heap {
     /// memory must be done.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn trim(&self, driver: &dyn Driver, keep: usize) -> Result<()> {
         if let Some(pool) = &self.pool {
             return pool.trim(keep);

@@ -49,7 +49,7 @@ impl Init<'_> {
     /// Creates the communicator, together with all ranks that have the same unique id.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Aborted`]; the library's own.
+    /// [`Error::Deadline`]; [`Error::Aborted`]; errors of the library.
     pub(crate) fn run(self) -> Result<()> {
         let made = match self.library.table.comm_init_rank_config {
             Some(comm_init_rank_config) => self.init(comm_init_rank_config),

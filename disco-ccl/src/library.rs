@@ -49,7 +49,7 @@ pub struct Library {
     version: Version,
     /// The path of the file.
     file: String,
-    /// Its functions.
+    /// The functions of the library.
     pub table: Table,
 }
 
@@ -179,7 +179,7 @@ impl Library {
     /// Makes a unique id, at which the ranks of a new communicator connect.
     ///
     /// # Errors
-    /// The library's own, for example if it finds no network interface.
+    /// Errors of the library, for example if it finds no network interface.
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: `id` is a valid output.
@@ -229,7 +229,7 @@ fn text(words: *const c_char) -> String {
     if words.is_null() {
         return String::new();
     }
-    // SAFETY: the library's texts end with a zero, and stay valid until its next call on this thread.
+    // SAFETY: the library's texts end with a zero, and stay valid until the function is called again.
     let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -110,14 +110,13 @@ impl Meeting {
             .collect();
         members.sort_unstable();
         let me = members.iter().position(|(_, rank)| *rank == own).unwrap_or_default();
-        let key = format!("{}, {what}: place of color {color}", self.name);
+        let key = format!("{}, {what}: unique id of color {color}", self.name);
         if me == 0 {
             self.store.set(&key, &library.unique_id()?.0)?;
         }
         let id = self.store.wait(&key, deadline)?;
-        let id = id
-            .try_into()
-            .map_err(|_| Error::protocol("split: the store has no unique id of the library, which has 128 bytes"))?;
+        let id =
+            id.try_into().map_err(|_| Error::protocol("split: the unique id in the store does not have 128 bytes"))?;
         Ok(Some((me, members.len(), UniqueId(id))))
     }
 }

@@ -34,7 +34,7 @@ impl Library {
     /// device memory before NCCL 2.19. Only the stream of `runtime` may use the memory.
     ///
     /// # Errors
-    /// No memory; the stream is being captured; the library's own.
+    /// No memory; the stream is being captured; errors of the library.
     pub fn alloc(&'static self, runtime: &Arc<Runtime>, bytes: usize) -> Result<Arc<Storage>> {
         let (Some(mem_alloc), Some(_)) = (self.table.mem_alloc, self.table.mem_free) else {
             return runtime.alloc(bytes);

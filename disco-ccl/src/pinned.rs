@@ -45,7 +45,7 @@ impl Pinned {
     /// Allocates `bytes` uninitialized bytes. The device is current.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub fn new(runtime: &Arc<Runtime>, bytes: usize) -> Result<Self> {
         let device = runtime.device();
         let mut parked = parked();

@@ -130,7 +130,7 @@ impl Pool {
     /// devices with access to its memory: NCCL lets the ranks of one process read each other's buffers.
     ///
     /// # Errors
-    /// The device has no pools; the driver's own.
+    /// The device has no pools; errors of the driver.
     pub(crate) fn new(
         functions: PoolFunctions,
         (device, stream): (c_int, Stream),
@@ -156,7 +156,7 @@ impl Pool {
     /// Allocates memory for later work of the stream. None if the device has too little memory.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
         let mut memory = ptr::null_mut();
         // SAFETY: the pool and the stream exist, and `memory` is a valid output.
@@ -172,7 +172,7 @@ impl Pool {
     /// The memory came from [`Pool::alloc`], and nothing that is enqueued later uses it.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> Result<()> {
         // SAFETY: the caller guarantees that `memory` is from this pool and that later work does not use it; the stream
         // exists.
@@ -182,7 +182,7 @@ impl Pool {
     /// Bytes that the pool has allocated from the device, used and unused.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn reserved(&self) -> Result<usize> {
         let mut bytes = 0;
         // SAFETY: the pool exists, and `bytes` is a valid output of 64 bits.
@@ -193,7 +193,7 @@ impl Pool {
     /// Returns unused memory to the device until at most `keep` bytes are reserved.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn trim(&self, keep: usize) -> Result<()> {
         // SAFETY: the pool exists.
         self.functions.check(5, unsafe { (self.functions.trim_to)(self.handle, keep) })

@@ -73,7 +73,7 @@ impl Calls<'_> {
 /// Destroys a reduction, after the library has settled the launch that uses it.
 ///
 /// # Errors
-/// [`Error::Aborted`]; the library's own.
+/// [`Error::Aborted`]; errors of the library.
 pub(crate) fn destroy(library: &Library, shared_comm: &SharedComm, redop: RedOp) -> Result<()> {
     let Some(destroy) = library.table.red_op_destroy else { return Ok(()) };
     // SAFETY: this communicator has made the reduction, and launched operations have copied the data that they need.

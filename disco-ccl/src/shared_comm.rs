@@ -203,7 +203,7 @@ impl SharedComm {
     /// Whether the library has completed its calls (`ncclCommGetAsyncError`).
     ///
     /// # Errors
-    /// [`Error::Aborted`]; the library's own.
+    /// [`Error::Aborted`]; errors of the library.
     pub(crate) fn is_settled(&self) -> Result<bool> {
         let mut state = Code::SUCCESS;
         // SAFETY: `call` keeps the communicator alive, and `state` is a valid output.
@@ -218,7 +218,7 @@ impl SharedComm {
     /// This rank in the communicator, and the number of its ranks.
     ///
     /// # Errors
-    /// [`Error::Aborted`]; the library's own.
+    /// [`Error::Aborted`]; errors of the library.
     pub(crate) fn rank_and_size(&self) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: `call` keeps the communicator alive, and `rank` is a valid output.
@@ -233,7 +233,7 @@ impl SharedComm {
     /// Registers a whole storage. None if the library has no registrations.
     ///
     /// # Errors
-    /// [`Error::Aborted`]; the library's own.
+    /// [`Error::Aborted`]; errors of the library.
     pub(crate) fn register(&self, storage: &Arc<Storage>) -> Result<Option<Registration>> {
         let Some(register) = self.library.table.comm_register else { return Ok(None) };
         let (mut token, bytes) = (ptr::null_mut(), storage.byte_len());

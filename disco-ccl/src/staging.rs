@@ -66,7 +66,7 @@ impl Staging {
     /// Copies from host to device. The contents of `from` are read before the return. The device is current.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     ///
     /// # Safety
     /// `to` has `from.len()` bytes on the runtime's device, and stays allocated until the stream has passed the copy.
@@ -84,7 +84,7 @@ impl Staging {
     /// Copies from device to host. The copy is complete after [`Staging::finish_copies`]. The device is current.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     ///
     /// # Safety
     /// `from` has as many bytes as `to`, on the runtime's device, and stays allocated until the stream has passed the

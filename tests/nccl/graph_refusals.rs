@@ -37,7 +37,7 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
         all.push(disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8]).map(drop));
         all.push(capture(ctx, |_| Ok(())).map(drop));
         if let Ok(shared) =
-            disco::nccl::extension(ctx.comm()?)?.p2p_fast_path().and_then(|shortcut| shortcut.workspace())
+            disco::nccl::extension(ctx.comm()?)?.p2p_fast_path().and_then(|fast_path| fast_path.workspace())
         {
             let shared = shared.clone();
             all.push(ctx.comm()?.all_reduce_in_place(&shifted, Reduction::Sum));

@@ -23,7 +23,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// A text that identifies the device in all processes: usually a UUID.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn identity(&self) -> Result<String>;
 
     /// Whether the library reduces 8-bit floats on this device.
@@ -35,7 +35,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// Makes the device current on the calling thread.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn make_current(&self) -> Result<()>;
 
     /// Runs `work` with the device current, and then restores the previous device.
@@ -59,7 +59,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// Allocates uninitialized device memory, outside of pools. None if the device has too little memory.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>>;
 
     /// Frees memory of [`Driver::alloc`]. May wait for all work of the device and of its peers.
@@ -68,13 +68,13 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// `memory` came from [`Driver::alloc`] or [`Peers`] of this device, and nothing uses it any more.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn free(&self, memory: *mut u8) -> Result<()>;
 
     /// Allocates uninitialized pinned host memory. Copies of it run in stream order.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc_pinned(&self, bytes: usize) -> Result<*mut u8>;
 
     /// Frees pinned memory. May wait for all work of the device and of its peers.
@@ -83,7 +83,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// `memory` came from [`Driver::alloc_pinned`], and nothing uses it any more.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn free_pinned(&self, memory: *mut u8) -> Result<()>;
 
     /// Fills device memory with zeros, in stream order.
@@ -93,7 +93,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// call.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn clear(&self, memory: *mut u8, bytes: usize) -> Result<()>;
 
     /// Copies memory, in stream order.
@@ -103,19 +103,19 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// allocated until the stream has passed this call.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<()>;
 
     /// Whether all work on the stream is done.
     ///
     /// # Errors
-    /// The library's own, of work that failed.
+    /// Errors of the library, also of work that has failed.
     fn is_idle(&self) -> Result<bool>;
 
     /// Creates an event.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn create_event(&self) -> Result<EventHandle>;
 
     /// Records an event on the stream, behind all earlier work.
@@ -124,7 +124,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// `event` came from [`Driver::create_event`] of this device, and is not destroyed.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn record_event(&self, event: EventHandle) -> Result<()>;
 
     /// Whether the stream has passed an event.
@@ -133,7 +133,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// As for [`Driver::record_event`].
     ///
     /// # Errors
-    /// The library's own, of work that failed.
+    /// Errors of the library, also of work that has failed.
     unsafe fn is_event_complete(&self, event: EventHandle) -> Result<bool>;
 
     /// Destroys an event.
@@ -148,13 +148,13 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// As for [`Driver::record_event`].
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn wait_event(&self, event: EventHandle) -> Result<()>;
 
     /// A driver of the same device with a new stream.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn new_stream(&self) -> Result<Box<dyn Driver>>;
 
     /// A driver of the same device with a new stream of the highest priority. Ordinary streams share hardware queues,
@@ -162,7 +162,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// with ordinary streams.
     ///
     /// # Errors
-    /// The library lacks a function for it; the library's own.
+    /// The library lacks a function for it; errors of the library.
     fn new_priority_stream(&self) -> Result<Box<dyn Driver>>;
 
     /// The functions for memory that several devices share, or the reason why they are not available.

@@ -83,7 +83,7 @@ impl GraphFunctions {
     /// Begins a thread-local capture of a stream, which exists.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn begin(&self, stream: Stream) -> Result<()> {
         // SAFETY: the caller's stream exists.
         self.check(0, unsafe { (self.begin)(stream, THREAD_LOCAL) })

@@ -20,7 +20,7 @@ pub trait Peers: Debug + Send + Sync {
     /// The address of the device on the PCI bus.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn bus_id(&self) -> Result<BusId>;
 
     /// Gives this device access to all memory of another device of this process.
@@ -34,7 +34,7 @@ pub trait Peers: Debug + Send + Sync {
     /// frees the memory.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>>;
 
     /// Allocates [`WORD_BYTES`] uninitialized bytes for one signal word, which all devices of this process can write.
@@ -42,7 +42,7 @@ pub trait Peers: Debug + Send + Sync {
     /// memory.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc_word(&self) -> Result<Option<*mut u8>>;
 
     /// The handle by which other processes open the memory. It is valid until the memory is freed.
@@ -66,7 +66,7 @@ pub trait Peers: Debug + Send + Sync {
     /// `memory` came from [`Peers::open`], and nothing uses it any more.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn close(&self, memory: *mut u8) -> Result<()>;
 
     /// Writes a signal word, in stream order. An observer of the value also sees all earlier writes of the stream.
@@ -75,7 +75,7 @@ pub trait Peers: Debug + Send + Sync {
     /// `word` stays allocated until the stream has passed this call.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()>;
 
     /// Makes later work of the stream wait until `*word` has reached `value`: `*word - value`, as a signed 32-bit
@@ -85,6 +85,6 @@ pub trait Peers: Debug + Send + Sync {
     /// As for [`Peers::write_word`].
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()>;
 }

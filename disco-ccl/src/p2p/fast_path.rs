@@ -41,7 +41,7 @@ pub trait Prepared: Debug {
     /// number of ranks that share a device. A launch waits for a peer for at most `peer_timeout`.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     fn start(
         self: Box<Self>,
         workspace: &Workspace,
@@ -56,7 +56,7 @@ pub trait Kernels: Debug + Send + Sync {
     /// Launches an operation, or returns why no kernel supports it. The answer is equal on all ranks.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     fn launch(&self, op: &Op) -> Result<Result<(), Unfit>>;
 
     /// Whether a launch of the operation allocates device memory. The answer may differ between ranks.

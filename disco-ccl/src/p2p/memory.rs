@@ -106,7 +106,7 @@ impl Memory {
     /// Allocates this rank's memory, and zeroes it in stream order. `has_kernels` adds the second buffer.
     ///
     /// # Errors
-    /// No memory; the errors of [`Runtime::priority_stream`]; the driver's own.
+    /// No memory; the errors of [`Runtime::priority_stream`]; errors of the driver.
     pub(super) fn new(
         runtime: &Arc<Runtime>,
         (rank, size): (usize, usize),

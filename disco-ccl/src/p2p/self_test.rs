@@ -91,7 +91,7 @@ pub(super) fn check_patterns(memory: &Memory, nonces: &[u64], limit: Duration) -
 /// Makes a barrier of the streams of all ranks by signal words.
 ///
 /// # Errors
-/// The signal of a peer does not arrive within [`SIGNAL_TIMEOUT`]; the driver's own.
+/// The signal of a peer does not arrive within [`SIGNAL_TIMEOUT`]; errors of the driver.
 pub(super) fn exchange_signals(memory: &Arc<Memory>, limit: Duration) -> Result<(), String> {
     P2pStream::main(memory).barrier_on(SELF_TEST_SLOT).map_err(|error| error.to_string())?;
     if polling::wait_up_to(limit.min(SIGNAL_TIMEOUT), || memory.runtime.is_idle().unwrap_or(true)) {
@@ -105,7 +105,7 @@ pub(super) fn exchange_signals(memory: &Arc<Memory>, limit: Duration) -> Result<
 /// this stream is blocked, a new one replaces it, which may have another hardware queue.
 ///
 /// # Errors
-/// No stream ends the waits; both streams wait until a peer [releases](release_peer) them. The driver's own.
+/// No stream ends the waits; both streams wait until a peer [releases](release_peer) them. Errors of the driver.
 pub(super) fn check_release(memory: &Memory, limit: Duration) -> Result<(), String> {
     let (runtime, words, start) = (&memory.runtime, |error: disco_core::Error| error.to_string(), Instant::now());
     let word = memory.word(memory.rank, memory.rank, SELF_TEST_SLOT);

@@ -75,7 +75,7 @@ impl SignalCounters {
     /// Tracks work that was just submitted to a stream, until the stream has passed it.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(super) fn track(&self, driver: &dyn Driver, work: StreamWork) -> Result<()> {
         let event = self.take_event(driver)?;
         // Outside of the lock, since this call blocks while the queue of the stream is full.
@@ -88,7 +88,7 @@ impl SignalCounters {
     /// Makes later work of one stream wait for all earlier work of another.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(super) fn order(&self, later: &dyn Driver, earlier: &dyn Driver) -> Result<()> {
         let event = self.take_event(earlier)?;
         // SAFETY: `take_event` returned a live event of this device.

@@ -42,7 +42,7 @@ impl<'w> P2pStream<'w> {
     ///
     /// # Errors
     /// The rank does not exist; the tensor exceeds the buffer, is on another device, or is not contiguous;
-    /// [`Error::Broken`]; the driver's own.
+    /// [`Error::Broken`]; errors of the driver.
     pub fn put(&self, src: &Tensor, to: Rank, offset: usize) -> Result<()> {
         let theirs = self.check("put", src, to, offset)?;
         self.copy(theirs, src.data(), src)
@@ -61,7 +61,7 @@ impl<'w> P2pStream<'w> {
     /// `get`s can be overwritten.
     ///
     /// # Errors
-    /// The rank does not exist, or the slot is not below [`SLOTS`]; [`Error::Broken`]; the driver's own.
+    /// The rank does not exist, or the slot is not below [`SLOTS`]; [`Error::Broken`]; errors of the driver.
     pub fn signal(&self, to: Rank, slot: usize) -> Result<()> {
         self.check_slot("signal", to, slot)?;
         self.send(to.index(), slot)
@@ -80,7 +80,7 @@ impl<'w> P2pStream<'w> {
     /// one of its streams.
     ///
     /// # Errors
-    /// [`Error::Broken`]; the driver's own.
+    /// [`Error::Broken`]; errors of the driver.
     pub fn barrier(&self) -> Result<()> {
         self.check_usable("barrier")?;
         self.barrier_on(BARRIER_SLOT)
@@ -96,7 +96,7 @@ impl<'w> P2pStream<'w> {
     /// Makes later work of this stream wait for all earlier work of the other stream.
     ///
     /// # Errors
-    /// [`Error::Broken`]; the driver's own.
+    /// [`Error::Broken`]; errors of the driver.
     pub fn after(&self, other: &P2pStream<'_>) -> Result<()> {
         self.check_usable("after")?;
         self.memory.signals.order(self.driver, other.driver)

@@ -21,7 +21,7 @@ impl WordTable {
     /// once. If the driver refuses the wait, allocates separate memory for each word, and zeroes it in stream order.
     ///
     /// # Errors
-    /// The driver refuses the wait and has no signal memory; the driver's own.
+    /// The driver refuses the wait and has no signal memory; errors of the driver.
     pub(super) fn new(driver: &dyn Driver, (rank, size): (usize, usize), shared: *const u32) -> Result<Self> {
         let peers = driver.peers().map_err(Error::missing)?;
         // SAFETY: the word is part of the rank's memory, which stays allocated until the stream is done.

@@ -86,8 +86,8 @@ impl Runtime {
     /// refusal changes neither the communicator nor the capture; `work` may go on without the operation.
     ///
     /// # Errors
-    /// The errors of `work`; a function that the driver lacks; the driver's own, also where a call of the program has
-    /// ended the capture (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already;
+    /// The errors of `work`; a function that the driver lacks; errors of the driver, also where a call of the program
+    /// has ended the capture (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already;
     /// [`Error::Broken`]: a communicator of the operations has ended meanwhile.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let functions = self.captures.functions.clone();
@@ -104,7 +104,7 @@ impl Runtime {
     /// Whether the stream is being captured, by [`Runtime::capture`] or by the program itself.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub fn is_capturing(&self) -> Result<bool> {
         let Ok(functions) = &self.captures.functions else { return Ok(false) };
         let mut is_capturing = Ok(false);
@@ -115,7 +115,7 @@ impl Runtime {
     /// Refuses an operation while the stream is captured.
     ///
     /// # Errors
-    /// [`Error::CaptureState`] with the reason; the driver's own.
+    /// [`Error::CaptureState`] with the reason; errors of the driver.
     pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
         match self.is_capturing()? {
             true => Err(Error::state(format!("{operation}: the stream is being captured; {why}"))),

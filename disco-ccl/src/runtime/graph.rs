@@ -81,7 +81,7 @@ impl Graph {
     /// # Errors
     /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed.
     /// [`Error::Deadline`] and [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::GraphSlots`]: the
-    /// stream is being captured. The driver's own.
+    /// stream is being captured. Errors of the driver.
     pub fn launch(&self) -> Result<()> {
         const OPERATION: &str = "launch of a graph";
         self.0.check(OPERATION)?;

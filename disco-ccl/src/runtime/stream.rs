@@ -77,7 +77,7 @@ impl Runtime {
     /// The side stream. The first call makes it.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn side(&self) -> Result<&dyn Driver> {
         if let Some(side) = self.side.get() {
             return Ok(&**side);
@@ -90,7 +90,7 @@ impl Runtime {
     /// it before any stream waits, since a stream that is made later may be blocked.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn priority_stream(&self) -> Result<Arc<dyn Driver>> {
         let last = self.lock_priority_streams().last().cloned();
         last.map_or_else(|| self.replace_priority_stream(), Ok)
@@ -99,7 +99,7 @@ impl Runtime {
     /// Replaces the stream of the highest priority by a new one. The old stream keeps its work.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn replace_priority_stream(&self) -> Result<Arc<dyn Driver>> {
         let made: Arc<dyn Driver> = Arc::from(self.driver.new_priority_stream()?);
         self.lock_priority_streams().push(made.clone());
@@ -148,7 +148,7 @@ impl Runtime {
     /// Makes the device current on the calling thread.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub fn make_current(&self) -> Result<()> {
         self.driver.make_current()
     }
@@ -163,7 +163,7 @@ impl Runtime {
     /// these ranks may still write to each other's tensors.
     ///
     /// # Errors
-    /// No memory; the stream is being captured; the driver's own.
+    /// No memory; the stream is being captured; errors of the driver.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
         self.refuse_in_capture("allocation", "allocate tensors before the capture")?;
         self.wait_for_peers();
@@ -179,7 +179,7 @@ impl Runtime {
     /// Fills a storage with zeros, in stream order.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub fn clear(&self, storage: &Storage) -> Result<()> {
         match storage.byte_len() {
             0 => Ok(()),
@@ -205,7 +205,7 @@ impl Runtime {
     /// Whether all work on the stream is done; false while the stream is being captured.
     ///
     /// # Errors
-    /// The driver's own, of work that failed.
+    /// Errors of the driver, also of work that has failed.
     pub(crate) fn is_idle(&self) -> Result<bool> {
         self.query_idle(|| self.driver.is_idle())
     }
@@ -228,7 +228,7 @@ impl Runtime {
     /// for this rank. Disco itself trims only when an allocation finds no memory.
     ///
     /// # Errors
-    /// The streams are not done after 5 s; the stream is being captured; the driver's own.
+    /// The streams are not done after 5 s; the stream is being captured; errors of the driver.
     pub fn trim(&self, keep: usize) -> Result<()> {
         self.make_current()?;
         self.refuse_in_capture("trim", "trim memory before or after the capture")?;
