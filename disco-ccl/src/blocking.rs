@@ -67,7 +67,7 @@ struct Interruption {
 struct Seen {
     step: u64,
     since: Instant,
-    has_told: bool,
+    has_notified: bool,
 }
 
 /// A thread that monitors the calls of a communicator and of all communicators split off it. The thread ends with the
@@ -100,7 +100,7 @@ impl Blocking {
             is_late: AtomicBool::new(false),
             is_interrupted: AtomicBool::new(false),
             interruption: Mutex::default(),
-            seen: Mutex::new(Seen { step: 0, since: Instant::now(), has_told: false }),
+            seen: Mutex::new(Seen { step: 0, since: Instant::now(), has_notified: false }),
         });
         blocking.watchdog.watch(&blocking);
         blocking
@@ -111,7 +111,7 @@ impl Blocking {
         Self::new(self.library, &self.runtime, self.watchdog.clone(), comm_ptr, self.deadline())
     }
 
-    /// Sets the channel through which the watchdog tells peers that this rank waits in an operation.
+    /// Sets the channel through which the watchdog notifies peers that this rank waits in an operation.
     pub(crate) fn set_voice(&self, voice: Voice) {
         _ = self.voice.set(voice);
     }
@@ -178,18 +178,19 @@ impl Blocking {
         Ok(teardown.take())
     }
 
-    /// Polls once: tells peers about a long call, and interrupts a call that exceeds the deadline.
+    /// Polls once: notifies peers about a long call, and interrupts a call that exceeds the deadline.
     fn poll(&self) {
         let (step, deadline) = (self.steps.load(Ordering::SeqCst), self.deadline());
         let mut seen = sync::lock(&self.seen);
         if seen.step != step || !is_inside(step) {
-            *seen = Seen { step, since: Instant::now(), has_told: false };
+            *seen = Seen { step, since: Instant::now(), has_notified: false };
         }
         let waited = seen.since.elapsed();
-        let tells =
-            is_inside(step) && attendance::is_long(waited, deadline) && !std::mem::replace(&mut seen.has_told, true);
+        let notifies = is_inside(step)
+            && attendance::is_long(waited, deadline)
+            && !std::mem::replace(&mut seen.has_notified, true);
         drop(seen);
-        if tells {
+        if notifies {
             let operation = self.operation.load(Ordering::Relaxed);
             let told = self.voice.get().map_or(Ok(()), |voice| voice.tell(operation));
             told.unwrap_or_else(|error| tracing::debug!(%error, "peers can't be told that this rank waits"));

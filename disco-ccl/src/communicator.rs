@@ -253,7 +253,7 @@ impl Communicator {
         let (outcome, redop) = called.map_err(|error| self.with_absent_ranks(error, || first.signature(ranks)))?;
         self.library.check_launched(outcome.function, outcome.code)?;
         if outcome.code != crate::abi::Code::SUCCESS {
-            self.settle(|| first.signature(ranks))?;
+            self.wait_settled(|| first.signature(ranks))?;
         }
         redop.map_or(Ok(()), |redop| premul::destroy(self.library, &self.shared_comm, redop))?;
         for op in unit {
@@ -297,7 +297,7 @@ impl Communicator {
     }
 
     /// Waits until the library has completed its last call, or has failed.
-    fn settle(&self, operation: impl Fn() -> String) -> Result<()> {
+    fn wait_settled(&self, operation: impl Fn() -> String) -> Result<()> {
         self.wait(operation, || self.shared_comm.is_settled())
     }
 
@@ -388,8 +388,8 @@ impl Communicator {
         (split, color, key): (u64, c_int, c_int),
     ) -> Result<Option<(usize, usize)>> {
         let (library, runtime, deadline) = (self.library, &self.runtime, self.deadline);
-        let place = (self.rank.index(), self.size);
-        let Some((rank, size, id)) = self.meeting.split(library, place, (split, color, key), deadline)? else {
+        let position = (self.rank.index(), self.size);
+        let Some((rank, size, id)) = self.meeting.split(library, position, (split, color, key), deadline)? else {
             return Ok(None);
         };
         Init { library, runtime, shared_comm: child, id, rank, size, deadline, operation_deadline: deadline }.run()?;
@@ -407,11 +407,11 @@ impl Communicator {
         let code = self.shared_comm.call(|_, comm| {
             // SAFETY: `call` keeps the parent alive, and `create` keeps the output pointer valid. A null configuration
             // means that of the parent.
-            child.create(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
+            child.create(|_, output| unsafe { comm_split(comm, color, key, output, ptr::null_mut()) })
         });
         let code = code.map_err(|error| self.with_absent_ranks(error, || "split".into()))??;
         self.library.check_launched("ncclCommSplit", code)?;
-        self.settle(|| "split".into())?;
+        self.wait_settled(|| "split".into())?;
         if !child.finish_creation()? {
             return Ok(None);
         }
@@ -481,8 +481,8 @@ impl Drop for Communicator {
             None => self.shared_comm.abort_and_wait(registrations),
         };
         // After a failure, peers may not leave the shared memory, so this rank does not wait for them.
-        let is_whole = self.broken.is_none() && self.shared_comm.cause().is_none();
-        if let Some(fast_path) = self.fast_path.take().filter(|_| is_whole) {
+        let has_not_failed = self.broken.is_none() && self.shared_comm.cause().is_none();
+        if let Some(fast_path) = self.fast_path.take().filter(|_| has_not_failed) {
             fast_path.leave();
         }
     }

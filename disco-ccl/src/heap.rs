@@ -71,8 +71,8 @@ impl Heap {
     /// Uses a pool of the driver, if the driver has pools. The device is current.
     pub(crate) fn new(driver: &dyn Driver) -> Self {
         let pool = driver.pools().and_then(|functions| {
-            let place = (driver.device().ordinal, driver.stream());
-            Pool::new(functions, place, &driver.accessors(), POOL_RELEASE_THRESHOLD_BYTES)
+            let device_and_stream = (driver.device().ordinal, driver.stream());
+            Pool::new(functions, device_and_stream, &driver.accessors(), POOL_RELEASE_THRESHOLD_BYTES)
                 .map_err(|error| error.to_string())
         });
         let pool = pool.inspect_err(|why| {

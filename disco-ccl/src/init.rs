@@ -66,9 +66,9 @@ impl Init<'_> {
             self.shared_comm.set_blocking(Watchdog::start(self.deadline.min(self.operation_deadline))?, self.deadline);
         }
         let state = || "all ranks have arrived, but the library has not connected them".to_owned();
-        let code = self.shared_comm.create(|_, place| {
+        let code = self.shared_comm.create(|_, output| {
             // SAFETY: `create` passes a valid output, and `config` has the layout of its `version`.
-            unsafe { comm_init_rank_config(place, ranks, self.id, me, &mut config) }
+            unsafe { comm_init_rank_config(output, ranks, self.id, me, &mut config) }
         });
         let code = code.map_err(|error| match error {
             Error::Deadline { after, .. } => Error::Deadline { operation: FUNCTION.to_owned(), after, state: state() },

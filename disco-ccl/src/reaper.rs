@@ -16,8 +16,8 @@ use disco_core::sync;
 static JOBS: Mutex<Jobs> = Mutex::new(Jobs { waiting: Vec::new(), has_thread: false });
 
 /// Pause between two passes over the jobs. It doubles, up to the longest, while no job is ready.
-const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_micros(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 struct Jobs {
     /// Jobs that the thread has not taken over.
@@ -60,7 +60,7 @@ pub(crate) fn submit(job: Job) {
 }
 
 fn run() {
-    let (mut waiting, mut pause) = (Vec::new(), SHORTEST_PAUSE);
+    let (mut waiting, mut poll_interval) = (Vec::new(), MIN_POLL_INTERVAL);
     loop {
         let mut jobs = lock();
         let arrived = mem::take(&mut jobs.waiting);
@@ -74,9 +74,10 @@ fn run() {
         waiting.extend(arrived.into_iter().map(|job| Waiting(job, now)));
         let before = waiting.len();
         waiting = pass(waiting);
-        pause = if waiting.len() < before { SHORTEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        poll_interval =
+            if waiting.len() < before { MIN_POLL_INTERVAL } else { (poll_interval * 2).min(MAX_POLL_INTERVAL) };
         if !waiting.is_empty() {
-            thread::sleep(pause);
+            thread::sleep(poll_interval);
         }
     }
 }

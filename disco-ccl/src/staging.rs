@@ -30,14 +30,14 @@ const MIN_REST_BYTES: usize = CHUNK_BYTES / 4;
 /// Alignment of pieces in a chunk.
 const ALIGNMENT: usize = 256;
 /// How long the host waits for a stream without progress before it allocates another chunk.
-const STALL_LIMIT: Duration = Duration::from_millis(20);
+const STALL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The chunks of one stream, and the running copies in them.
 #[derive(Default)]
 pub(crate) struct Staging {
     /// In the order of their use: the last chunk is in use.
     chunks: VecDeque<Chunk>,
-    /// Set while the stream has made no progress since a wait of [`STALL_LIMIT`].
+    /// Set while the stream has made no progress since a wait of [`STALL_TIMEOUT`].
     is_stalled: bool,
 }
 
@@ -165,14 +165,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Whether the least recently used chunk can be reused. Waits for it at most [`STALL_LIMIT`], and only once while
+    /// Whether the least recently used chunk can be reused. Waits for it at most [`STALL_TIMEOUT`], and only once while
     /// the stream makes no progress.
     fn is_first_free(&mut self, runtime: &Runtime) -> Result<bool> {
         let Some(first) = self.chunks.front_mut() else { return Ok(false) };
         let start = Instant::now();
         // SAFETY: the event lives as long as its chunk, and was recorded when the next chunk came into use.
         while first.taken > 0 && !unsafe { runtime.driver().is_event_complete(first.event) }? {
-            if self.is_stalled || start.elapsed() > STALL_LIMIT {
+            if self.is_stalled || start.elapsed() > STALL_TIMEOUT {
                 self.is_stalled = true;
                 return Ok(false);
             }

@@ -29,8 +29,8 @@ impl FromStr for BusId {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let parse = || {
-            let (place, function) = text.rsplit_once('.')?;
-            let mut numbers = place.split(':').map(|number| u32::from_str_radix(number, 16).ok());
+            let (address, function) = text.rsplit_once('.')?;
+            let mut numbers = address.split(':').map(|number| u32::from_str_radix(number, 16).ok());
             let mut next = || numbers.next()?;
             let found = Self { domain: next()?, bus: next()?, device: next()? };
             (function == "0" && numbers.next().is_none()).then_some(found)

@@ -107,17 +107,17 @@ pub(super) fn exchange_signals(memory: &Arc<Memory>, limit: Duration) -> Result<
 /// # Errors
 /// No stream ends the waits; both streams wait until a peer [releases](release_peer) them. Errors of the driver.
 pub(super) fn check_release(memory: &Memory, limit: Duration) -> Result<(), String> {
-    let (runtime, words, start) = (&memory.runtime, |error: disco_core::Error| error.to_string(), Instant::now());
+    let (runtime, text, start) = (&memory.runtime, |error: disco_core::Error| error.to_string(), Instant::now());
     let word = memory.word(memory.rank, memory.rank, SELF_TEST_SLOT);
-    let streams = [runtime.driver(), runtime.side().map_err(words)?];
+    let streams = [runtime.driver(), runtime.side().map_err(text)?];
     for stream in streams {
         // SAFETY: the word is part of this rank's memory, which stays allocated until the streams are done.
-        unsafe { stream.peers()?.wait_word(word, 1) }.map_err(words)?;
+        unsafe { stream.peers()?.wait_word(word, 1) }.map_err(text)?;
     }
     for attempt in 0..RELEASE_ATTEMPTS {
         let priority_stream = if attempt == 0 { runtime.priority_stream() } else { runtime.replace_priority_stream() };
         // SAFETY: the word is part of this rank's memory, which stays allocated until the streams are done.
-        unsafe { priority_stream.map_err(words)?.peers()?.write_word(word, 1) }.map_err(words)?;
+        unsafe { priority_stream.map_err(text)?.peers()?.write_word(word, 1) }.map_err(text)?;
         let left = limit.saturating_sub(start.elapsed());
         if polling::wait_up_to(left.min(SIGNAL_TIMEOUT), || {
             streams.iter().all(|stream| stream.is_idle().unwrap_or(true))

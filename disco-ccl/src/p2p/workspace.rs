@@ -76,8 +76,8 @@ impl Workspace {
             )));
         }
         runtime.make_current()?;
-        let place = runtime.driver().peers().and_then(|peers| peers.bus_id().map_err(|error| error.to_string()));
-        let sites = match rendezvous.introduce(place.map(Introduction::here))? {
+        let bus_id = runtime.driver().peers().and_then(|peers| peers.bus_id().map_err(|error| error.to_string()));
+        let sites = match rendezvous.introduce(bus_id.map(Introduction::here))? {
             Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
             Consensus::Accepted(sites) => sites,
         };
@@ -137,11 +137,11 @@ impl Workspace {
             )));
         }
         Tensor::in_new_storage(dtype, shape, |bytes| {
-            let place = self.memory.buffer_address("p2p_buffer", rank, offset, bytes)?;
+            let address = self.memory.buffer_address("p2p_buffer", rank, offset, bytes)?;
             let (device, keeper) = (self.memory.runtime.device(), Box::new(self.memory.clone()));
             // SAFETY: the range has `bytes` bytes that the device can access while `keeper` lives. Every bit pattern is
             // a valid element.
-            Ok(unsafe { Storage::from_raw(place, bytes, device, keeper) })
+            Ok(unsafe { Storage::from_raw(address, bytes, device, keeper) })
         })
     }
 
@@ -213,15 +213,15 @@ fn offer(
     decision: &Decision,
     note: Vec<u8>,
 ) -> Result<(Memory, Offer), String> {
-    let (place, words) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
+    let (position, text) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
     let has_kernels = decision.topology != Topology::Unknown;
-    let memory = Memory::new(runtime, place, bytes, has_kernels, rendezvous.deadline()).map_err(words)?;
+    let memory = Memory::new(runtime, position, bytes, has_kernels, rendezvous.deadline()).map_err(text)?;
     if !polling::wait_up_to(rendezvous.time_left(), || runtime.is_idle().unwrap_or(true)) {
         return Err(format!("earlier work on {} does not complete within the deadline", runtime.device()));
     }
     let own = memory.address(memory.rank, 0);
     // SAFETY: `alloc_shared` of this driver allocated the memory.
-    let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(words));
+    let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(text));
     let descriptor = MemoryDescriptor {
         process: process(),
         nonce: random_u64(),

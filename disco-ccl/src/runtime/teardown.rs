@@ -10,9 +10,9 @@ use super::Runtime;
 use crate::reaper::{self, Job};
 
 /// How long a rank waits for a teardown.
-const WAIT_LIMIT: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long memory waits for the device before it is leaked.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A teardown that has started.
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub(crate) struct Teardown {
 }
 
 impl Teardown {
-    /// Waits for the teardown, at most [`WAIT_LIMIT`]. Returns whether it is over.
+    /// Waits for the teardown, at most [`WAIT_TIMEOUT`]. Returns whether it is over.
     pub(crate) fn wait(self) -> bool {
-        let is_over = self.end.is_some_and(|end| end.recv_timeout(WAIT_LIMIT).is_ok());
+        let is_over = self.end.is_some_and(|end| end.recv_timeout(WAIT_TIMEOUT).is_ok());
         if !is_over {
             let what = self.what;
-            tracing::warn!(what, after = ?WAIT_LIMIT, "a teardown has not returned; its thread is abandoned");
+            tracing::warn!(what, after = ?WAIT_TIMEOUT, "a teardown has not returned; its thread is abandoned");
         }
         is_over
     }
@@ -78,5 +78,5 @@ pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut
     };
     let (what, stream, own) = (what.to_owned(), Arc::as_ptr(runtime).addr(), runtime.clone());
     let free = Box::new(move || own.driver().with_current(&mut free));
-    reaper::submit(Job { what, stream, limit: IDLE_LIMIT, is_ready: Box::new(poll), free });
+    reaper::submit(Job { what, stream, limit: IDLE_TIMEOUT, is_ready: Box::new(poll), free });
 }
