@@ -30,7 +30,7 @@ impl Factor {
     /// operation is not a sum.
     pub(crate) fn new(library: &Library, op: &Op, factor: f64) -> Result<Self> {
         let Some(dtype) = op.dtype().filter(|_| op.reduction() == Some(Reduction::Sum)) else {
-            return Err(Error::invalid(format!("premul_sum: {} is not a sum of tensors", op.kind())));
+            return Err(Error::invalid(format!("premul_sum: {} is not a sum", op.kind())));
         };
         let mut bytes = [0; 8];
         match dtype {

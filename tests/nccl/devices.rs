@@ -104,7 +104,7 @@ on_the_double!(two_workers_on_one_device_are_an_error_that_names_the_remedy, [],
     let session = session(3);
     let error = text(block_on(session.init_ccl("nccl", &[0, 1, 0])));
     assert!(error.contains("rank 0 and rank 2 are both on device "), "{error}");
-    assert!(error.contains("give each worker its own with `--devices`"), "{error}");
+    assert!(error.contains("give each worker its own device with `--devices`"), "{error}");
     works_again(&session);
 });
 

@@ -351,7 +351,7 @@ on_the_double!(with_nine_ranks_nccl_runs_all_operations, ["GPU_DOUBLE_DEVICES" =
 
 on_the_double!(without_peer_access_nccl_runs_all_operations, ["GPU_DOUBLE_PEER_ACCESS" = "0"], {
     let session = sharing(2);
-    assert_eq!(reason(&session), "rank 0: the memory of rank 1: cuda:0 can't access the memory of cuda:1");
+    assert_eq!(reason(&session), "rank 0: can't open the memory of rank 1: cuda:0 can't access the memory of cuda:1");
     assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
 });
 

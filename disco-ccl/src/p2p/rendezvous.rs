@@ -152,7 +152,7 @@ impl Rendezvous {
         for (second, introduction) in all.iter().enumerate().filter(|_| !self.shares_devices) {
             if let Some(first) = all[..second].iter().position(|earlier| earlier.bus_id == introduction.bus_id) {
                 return Err(Error::invalid(format!(
-                    "rank {first} and rank {second} are both on device {}: give each worker its own with `--devices`",
+                    "rank {first} and rank {second} are both on device {}: give each worker its own device with `--devices`",
                     introduction.bus_id
                 )));
             }
@@ -332,7 +332,7 @@ mod tests {
             let error = met.unwrap_err().to_string();
             assert_eq!(
                 error,
-                "rank 1 and rank 2 are both on device 0000:01:00.0: give each worker its own with `--devices`"
+                "rank 1 and rank 2 are both on device 0000:01:00.0: give each worker its own device with `--devices`"
             );
         }
         for met in ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
