@@ -462,7 +462,7 @@ impl disco_core::Communicator for Communicator {
         self.shared_comm.clone()
     }
 
-    /// Returns this type, which [`extension`](crate::extension) downcasts to.
+    /// Returns this type, which [`extension`](crate::extension()) downcasts to.
     fn extension(&mut self) -> Option<&mut dyn Any> {
         Some(self)
     }

@@ -152,7 +152,8 @@ impl Rendezvous {
         for (second, introduction) in all.iter().enumerate().filter(|_| !self.shares_devices) {
             if let Some(first) = all[..second].iter().position(|earlier| earlier.bus_id == introduction.bus_id) {
                 return Err(Error::invalid(format!(
-                    "rank {first} and rank {second} are both on device {}: give each worker its own device with `--devices`",
+                    "rank {first} and rank {second} are both on device {}: give each worker its own device with \
+                     `--devices`",
                     introduction.bus_id
                 )));
             }

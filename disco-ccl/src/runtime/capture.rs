@@ -115,7 +115,7 @@ impl Runtime {
     /// Refuses an operation while the stream is captured.
     ///
     /// # Errors
-    /// [`Error::CaptureState`] with the reason; errors of the driver.
+    /// [`Error::State`] with the reason; errors of the driver.
     pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
         match self.is_capturing()? {
             true => Err(Error::state(format!("{operation}: the stream is being captured; {why}"))),

@@ -80,7 +80,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed.
-    /// [`Error::Deadline`] and [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::GraphSlots`]: the
+    /// [`Error::Deadline`] and [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::State`]: the
     /// stream is being captured. Errors of the driver.
     pub fn launch(&self) -> Result<()> {
         const OPERATION: &str = "launch of a graph";

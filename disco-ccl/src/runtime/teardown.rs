@@ -62,7 +62,7 @@ impl Teardown {
     }
 }
 
-/// Runs `free` on the [reaper](crate::reaper)'s thread, with the device current, once all streams of the runtime are
+/// Runs `free` on the [reaper]'s thread, with the device current, once all streams of the runtime are
 /// idle. Does not wait.
 pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut() + Send + 'static) {
     let (own, mut idle_since) = (runtime.clone(), None);
