@@ -98,7 +98,7 @@ fn verdict(times: [Vec<f64>; 2]) -> String {
 
 /// Compares our sum by a kernel with the driver's launch of the same kernel on the same stream, without peers.
 fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
-    if let Some(why) = nccl::extension(ctx.comm()?)?.shortcut()?.why_not() {
+    if let Some(why) = nccl::extension(ctx.comm()?)?.p2p_fast_path()?.fallback_reason() {
         return Ok(format!("skipped: {why}").into_bytes());
     }
     let mut tensor = |dtype, len| ctx.empty(dtype, [len]);

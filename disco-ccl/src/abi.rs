@@ -1,6 +1,7 @@
-//! Types and constants of the interface. Enumerations are integers: a library that is newer than this page knows more.
+//! Types and constants of the C interface. C enumerations are integers here, because a newer library may return values
+//! that this module does not name.
 
-#![allow(clippy::exhaustive_structs, reason = "the interface's")]
+#![allow(clippy::exhaustive_structs, reason = "definitions of a C interface")]
 
 use std::ffi::{c_int, c_void};
 
@@ -22,7 +23,7 @@ impl Code {
     pub const SUCCESS: Self = Self(0);
     /// `ncclInvalidArgument`
     pub const INVALID_ARGUMENT: Self = Self(4);
-    /// `ncclInProgress`: a non-blocking communicator has not got that far.
+    /// `ncclInProgress`: a call on a non-blocking communicator has not completed yet.
     pub const IN_PROGRESS: Self = Self(7);
 }
 
@@ -32,11 +33,11 @@ impl Code {
 pub struct DataType(pub c_int);
 
 impl DataType {
-    /// `ncclUint8`: also what is moved and not computed with.
+    /// `ncclUint8`. Operations that only move elements use this type for every dtype.
     pub const U8: Self = Self(1);
 
-    /// What the interface calls a dtype; none for 16-bit integers, which it has not. Libraries have eighths since NCCL 2.24. A bool
-    /// is a number of 8 bits, of which [`RedOp::of`] knows.
+    /// The library's type of a dtype. None for 16-bit integers, which the interface lacks. 8-bit floats need NCCL 2.24
+    /// or later. A bool is an 8-bit integer, and [`RedOp::of`] selects reductions that keep it 0 or 1.
     pub fn of(dtype: DType) -> Option<Self> {
         let code = match dtype {
             DType::I8 => 0,
@@ -68,7 +69,8 @@ impl RedOp {
     /// `ncclMin`
     pub const MIN: Self = Self(3);
 
-    /// What the interface calls a reduction of a dtype. Bools of 0 and 1 have their largest for `or`, and their smallest for `and`.
+    /// The library's reduction for a dtype. Bools are 0 or 1, so `max` computes their `or`, and `min` computes their
+    /// `and`.
     pub fn of(reduction: Reduction, dtype: DType) -> Option<Self> {
         Some(match (reduction, dtype) {
             (Reduction::Avg, DType::Bool) => return None,
@@ -84,7 +86,7 @@ impl RedOp {
     }
 }
 
-/// `ncclUniqueId`: where the ranks of a communicator meet. Passed by value.
+/// `ncclUniqueId`: the address at which the ranks of a new communicator connect. Passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);
@@ -94,13 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn largest_and_smallest_are_not_in_our_order() {
+    fn max_and_min_have_the_codes_2_and_3() {
         assert_eq!(RedOp::of(Reduction::Max, DType::F32), Some(RedOp(2)));
         assert_eq!(RedOp::of(Reduction::Min, DType::F32), Some(RedOp(3)));
     }
 
     #[test]
-    fn bools_are_reduced_as_numbers_of_0_and_1() {
+    fn reductions_of_bools_use_only_max_and_min() {
         for (reduction, op) in [
             (Reduction::Sum, Some(RedOp::MAX)),
             (Reduction::Prod, Some(RedOp::MIN)),

@@ -1,4 +1,4 @@
-//! A vendor's backend as the registry has it.
+//! A vendor's backend, as the registry of backends has it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use disco_core::{
 
 use crate::library::{Library, Vendor};
 
-/// A library and the devices that it works on: each vendor's crate has one.
+/// A vendor's library and its kind of devices. Each vendor's crate has one static value.
 pub struct Backend {
     vendor: Vendor,
     kind: DeviceKind,
@@ -17,30 +17,31 @@ pub struct Backend {
     library: OnceLock<Result<&'static Library, Unavailable>>,
 }
 
-/// What users may want to see of driver and devices.
+/// Names and values for the user: the driver's version, and the name of each device.
 pub type Details = Vec<(String, String)>;
 
 impl Backend {
-    /// That of a vendor, on devices of a kind, whose driver and devices `details` tells, or why there are none.
+    /// The backend of a vendor, for devices of one kind. `details` describes the driver and the devices, or returns why
+    /// there are none.
     pub const fn new(vendor: Vendor, kind: DeviceKind, details: fn() -> Result<Details, Unavailable>) -> Self {
         Self { vendor, kind, details, library: OnceLock::new() }
     }
 
-    /// The library, looked for once: for those who call it themselves, too.
+    /// The vendor's library. The first call searches for it; later calls return the same result.
     ///
     /// # Errors
-    /// Every candidate and why it would not do.
+    /// [`Unavailable`] lists each candidate and the reason why it was rejected.
     pub fn library(&self) -> Result<&'static Library, Unavailable> {
         let find = || Library::find(self.vendor).map(|library| &*Box::leak(Box::new(library)));
         self.library.get_or_init(find).clone()
     }
 
-    /// A zeroed tensor like [`WorkerContext::empty`](disco_core::WorkerContext::empty) makes, in memory that the library has allocated
-    /// (`ncclMemAlloc`): where [registered](crate::Extension::register), its fastest ways are open to it. For the stream of this
-    /// queue alone.
+    /// Makes a zeroed tensor, like [`WorkerContext::empty`](disco_core::WorkerContext::empty), in memory that the
+    /// library allocates (`ncclMemAlloc`). If the tensor is also [registered](crate::Extension::register), the library
+    /// can use its fastest transports. Only the stream of `queue` may use the tensor.
     ///
     /// # Errors
-    /// An impossible shape, no room, a queue of another kind of device, no library.
+    /// An invalid shape; no memory; `queue` is on another kind of device; the library is not available.
     pub fn empty(&self, queue: &mut (dyn Queue + 'static), dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         self.library()?.empty(queue, self.kind, dtype, shape.into())
     }

@@ -1,4 +1,4 @@
-//! Which operations a capture refuses.
+//! Checks which operations of a communicator can be captured.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use disco_core::tensor::Storage;
 use disco_core::{Error, Op, Result};
 
 use crate::collective;
-use crate::p2p::Shortcut;
+use crate::p2p::P2pFastPath;
 use crate::runtime::{Graphs, Kept, Runtime};
 
 /// The parts of a communicator that decide whether its operations can be captured.
@@ -14,12 +14,12 @@ pub(crate) struct CaptureCheck<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) graphs: &'a Arc<Graphs>,
     pub(crate) scratch: &'a Arc<Storage>,
-    pub(crate) shortcut: Option<&'a Shortcut>,
+    pub(crate) fast_path: Option<&'a P2pFastPath>,
 }
 
 impl CaptureCheck<'_> {
-    /// Does nothing unless the stream is being captured. Refuses operations that can't be captured, and adds the memory of all others
-    /// to the graph.
+    /// Does nothing unless the stream is being captured. Refuses operations that can't be captured, and adds the memory
+    /// of all others to the graph.
     ///
     /// # Errors
     /// [`Error::State`] with the reason.
@@ -41,21 +41,22 @@ impl CaptureCheck<'_> {
                 return refuse(
                     op,
                     format!(
-                        "the in-place form needs {needed} bytes of scratch memory, and the communicator has {there}: run the \
-                         operation once before the capture"
+                        "the in-place form needs {needed} bytes of scratch memory, and the communicator has {there}: \
+                         run the operation once before the capture"
                     ),
                 );
             }
         }
-        if let ([op], false, Some(shortcut)) = (group, is_scaled, self.shortcut)
-            && shortcut.needs_room(op)
+        if let ([op], false, Some(fast_path)) = (group, is_scaled, self.fast_path)
+            && fast_path.needs_allocation(op)
         {
-            let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an aligned copy";
+            let why = "the kernel needs tensors that start at a multiple of 16 bytes, and a capture can't allocate an \
+                       aligned copy";
             return refuse(op, why.into());
         }
         let tensors = group.iter().flat_map(|op| [op.src(), op.dst()]).flatten();
         let kept = tensors.map(|tensor| tensor.storage().clone() as Kept).chain([self.scratch.clone() as Kept]);
-        self.runtime.record(kept.chain(self.shortcut.and_then(Shortcut::keeper)), self.graphs);
+        self.runtime.record(kept.chain(self.fast_path.and_then(P2pFastPath::keeper)), self.graphs);
         Ok(())
     }
 }

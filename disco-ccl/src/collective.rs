@@ -1,7 +1,7 @@
-//! Operations as calls of the library.
+//! Operations mapped to calls of the library.
 //!
-//! What only moves elements moves bytes, so that it works for every dtype. Where the library has no function for an operation it
-//! is put together from sends and receives in one group.
+//! Operations that only move elements move them as bytes, so they work for every dtype. If the library has no function
+//! for an operation, the operation is composed of sends and receives in one group.
 
 #![allow(unsafe_code)]
 
@@ -14,42 +14,44 @@ use smallvec::SmallVec;
 use crate::abi::{Code, Comm, DataType, RedOp, Stream};
 use crate::table::Table;
 
-/// The calls of one group, until one fails.
+/// Makes the calls of one group. After a call that fails, later calls are skipped.
 pub(crate) struct Calls<'a> {
     pub(crate) table: &'a Table,
     pub(crate) comm: Comm,
     pub(crate) stream: Stream,
     pub(crate) me: usize,
     pub(crate) ranks: usize,
-    /// Where inputs lie that the library may not find in place of its outputs, and what a barrier reduces.
+    /// Scratch memory: copies of inputs that the library does not accept in place, and the element that a barrier
+    /// reduces.
     pub(crate) scratch: *mut u8,
-    /// What takes the place of the operations' own reduction.
+    /// Replaces the operations' own reduction, if set.
     pub(crate) redop: Option<RedOp>,
-    /// The last function called and what it returned; the first that failed.
+    /// The first call that failed; otherwise the last call.
     pub(crate) outcome: Outcome,
 }
 
-/// What came of some calls.
+/// A function of the library, and the code that it returned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) function: &'static str,
     pub(crate) code: Code,
 }
 
-/// Bytes of device memory.
+/// A range of device memory.
 #[derive(Clone, Copy)]
 struct Span {
     data: *mut u8,
     bytes: usize,
 }
 
-/// Calls a function of the table, unless one has failed before.
+/// Calls a function of the table, unless an earlier call has failed.
 macro_rules! call {
     ($self:ident, $name:expr, $function:expr, $($arg:expr),*) => {
         if $self.outcome.is_good() {
             let (function, comm, stream) = ($function, $self.comm, $self.stream);
-            // SAFETY: the communicator is there; the spans are those of tensors on its device, which were checked to have so
-            // many elements, and whose memory is freed no sooner than the stream has got there: `Runtime::alloc` says so.
+            // SAFETY: `SharedComm` keeps the communicator alive during the call. The spans belong to tensors on its
+            // device, and the checks of `op` have compared their element counts with the arguments. `Runtime::alloc`
+            // frees their memory in stream order.
             let code = unsafe { function($($arg,)* comm, stream) };
             $self.outcome.add($name, code);
         }
@@ -57,7 +59,7 @@ macro_rules! call {
 }
 
 impl Outcome {
-    /// Nothing was called.
+    /// No call yet.
     pub(crate) const NONE: Self = Self { function: "", code: Code::SUCCESS };
 
     pub(crate) fn is_good(self) -> bool {
@@ -71,7 +73,7 @@ impl Outcome {
     }
 }
 
-/// What an operation needs beside its tensors, in bytes: see [`Calls::scratch`].
+/// Bytes of scratch memory that an operation needs: see [`Calls::scratch`].
 pub(crate) fn scratch(op: &Op) -> usize {
     match op {
         Op::AllToAll { src: None, dst } | Op::AllToAllV { src: None, dst, .. } => dst.byte_len(),
@@ -80,7 +82,7 @@ pub(crate) fn scratch(op: &Op) -> usize {
     }
 }
 
-/// Whether an operation is more than one call, which must be one group.
+/// Whether an operation takes several calls, which must be in one group.
 pub(crate) fn is_composed(table: &Table, op: &Op) -> bool {
     match op {
         Op::AllGatherV { .. } => true,
@@ -92,10 +94,11 @@ pub(crate) fn is_composed(table: &Table, op: &Op) -> bool {
     }
 }
 
-/// What is copied on the stream after an operation: from where to where in its tensor, and how many bytes.
-pub(crate) fn afterwards(op: &Op, me: usize, ranks: usize) -> Option<(*mut u8, *const u8, usize)> {
+/// The copy that the stream makes after an operation, if there is one: destination, source and bytes.
+pub(crate) fn copy_after(op: &Op, me: usize, ranks: usize) -> Option<(*mut u8, *const u8, usize)> {
     match op {
-        // The library leaves a rank's block where it was.
+        // In place, the library writes the result at this rank's block, and Disco's contract wants it at the start of
+        // the tensor.
         Op::ReduceScatter { src: None, dst, .. } if me > 0 && dst.elements() > 0 => {
             let all = Span::of(dst);
             let own = all.block(me, ranks);
@@ -106,7 +109,7 @@ pub(crate) fn afterwards(op: &Op, me: usize, ranks: usize) -> Option<(*mut u8, *
 }
 
 impl Calls<'_> {
-    /// Calls what makes up one operation.
+    /// Makes the calls of one operation.
     pub(crate) fn run(&mut self, op: &Op) {
         match op {
             Op::AllReduce { src, dst, reduction } => self.all_reduce(src.as_ref(), dst, *reduction),
@@ -140,7 +143,7 @@ impl Calls<'_> {
                 let function = self.table.all_reduce;
                 call!(self, "ncclAllReduce", function, one.input(), one.output(), 1, DataType::U8, RedOp::MAX);
             }
-            // Operations to come are not among the capabilities.
+            // Unreachable: `capabilities` excludes operations that this match does not have.
             _ => self.outcome.add("(no function)", Code::INVALID_ARGUMENT),
         }
     }
@@ -165,7 +168,7 @@ impl Calls<'_> {
         let Some((dtype, redop)) = self.reduction(dst.dtype(), reduction) else { return };
         let (from, to) = match src {
             Some(src) => (Span::of(src), Span::of(dst)),
-            // As the library wants it in place; `afterwards` moves it to the front.
+            // The library's in-place form writes to this rank's block. `copy_after` moves the result to the start.
             None => (Span::of(dst), Span::of(dst).block(self.me, self.ranks)),
         };
         let (function, count) = (self.table.reduce_scatter, to.bytes / dst.dtype().size());
@@ -228,7 +231,7 @@ impl Calls<'_> {
     }
 
     fn all_gather_v(&mut self, src: Option<&Tensor>, dst: &Tensor, counts: &[usize]) {
-        let place = |peer: usize| Span::of(dst).stretch(counts, peer, dst.dtype());
+        let place = |peer: usize| Span::of(dst).range_of(counts, peer, dst.dtype());
         let own = src.map_or_else(|| place(self.me), Span::of);
         let me = self.me;
         for peer in (0..self.ranks).filter(|peer| *peer != me || src.is_some()) {
@@ -249,12 +252,12 @@ impl Calls<'_> {
             return;
         }
         for peer in 0..self.ranks {
-            self.send(from.stretch(send.1, peer, dtype), peer);
-            self.recv(to.stretch(recv.1, peer, dtype), peer);
+            self.send(from.range_of(send.1, peer, dtype), peer);
+            self.recv(to.range_of(recv.1, peer, dtype), peer);
         }
     }
 
-    /// Nothing is not sent: its receiver does not wait for it.
+    /// Sends bytes, unless there are none: a receive of zero bytes is skipped, too.
     fn send(&mut self, from: Span, to: usize) {
         if from.bytes > 0 {
             let function = self.table.send;
@@ -272,14 +275,14 @@ impl Calls<'_> {
     fn reduction(&mut self, dtype: DType, reduction: Reduction) -> Option<(DataType, RedOp)> {
         let found = DataType::of(dtype).zip(self.redop.or_else(|| RedOp::of(reduction, dtype)));
         if found.is_none() {
-            // What it can't reduce is not among the capabilities.
+            // Unreachable: `capabilities` excludes reductions that the library lacks.
             self.outcome.add("(no reduction)", Code::INVALID_ARGUMENT);
         }
         found
     }
 }
 
-/// How long the stretches of all ranks are, and where they start.
+/// Converts element counts of all ranks to sizes and offsets in bytes.
 fn in_bytes(counts: &[usize], dtype: DType) -> (Bytes, Bytes) {
     let sizes: Bytes = counts.iter().map(|count| count * dtype.size()).collect();
     let starts = sizes.iter().scan(0, |end, size| {
@@ -290,7 +293,7 @@ fn in_bytes(counts: &[usize], dtype: DType) -> (Bytes, Bytes) {
     (sizes, starts)
 }
 
-/// As many need no allocation.
+/// Up to 16 ranks need no heap allocation.
 type Bytes = SmallVec<[usize; 16]>;
 
 impl Span {
@@ -298,14 +301,14 @@ impl Span {
         Self { data: tensor.data(), bytes: tensor.byte_len() }
     }
 
-    /// Block `index` of `blocks` equal ones.
+    /// Block `index` of `blocks` equal blocks.
     fn block(self, index: usize, blocks: usize) -> Self {
         let bytes = self.bytes / blocks;
         Self { data: self.data.wrapping_add(index * bytes), bytes }
     }
 
-    /// The stretch of `index`, where stretches of so many elements follow each other.
-    fn stretch(self, counts: &[usize], index: usize, dtype: DType) -> Self {
+    /// The range of rank `index`, if the ranges of all ranks, of `counts` elements each, follow each other.
+    fn range_of(self, counts: &[usize], index: usize, dtype: DType) -> Self {
         let start: usize = counts[..index].iter().sum();
         Self { data: self.data.wrapping_add(start * dtype.size()), bytes: counts[index] * dtype.size() }
     }
@@ -319,7 +322,7 @@ impl Span {
     }
 }
 
-/// Whether two operations may run in any order, or at once.
+/// Whether two operations may run in any order, or at the same time. One group of the library has no order.
 pub(crate) fn is_independent(earlier: &Op, later: &Op) -> bool {
     if earlier.kind().is_point_to_point() {
         return true;

@@ -1,4 +1,4 @@
-//! One rank of a communicator of the library's: how it launches, waits, splits, and breaks.
+//! One rank of a communicator: launches, waits, splits, and failure.
 
 #![allow(unsafe_code)]
 
@@ -15,46 +15,46 @@ use disco_core::{Abort, Attendance, Capabilities, DType, Error, Op, OpKind, Rank
 
 use crate::capture_check::CaptureCheck;
 use crate::collective::{self, Calls, Outcome};
-use crate::handle::{DROPPED, Handle};
 use crate::init::Init;
 use crate::library::Library;
 use crate::meeting::Meeting;
-use crate::p2p::{Rendezvous, Shortcut, Vendor};
-use crate::patience;
+use crate::p2p::{P2pFastPath, Rendezvous, Vendor};
+use crate::polling;
 use crate::premul::{self, Factor};
-use crate::queue::NOTHING_RUNS;
+use crate::queue::CAPTURE_DOES_NOT_RUN;
 use crate::registration::Registration;
 use crate::runtime::{Runtime, Teardown};
+use crate::shared_comm::{DROPPED, SharedComm};
 use crate::table::CommSplit;
 
 /// `NCCL_SPLIT_NOCOLOR`
 const NO_COLOR: c_int = -1;
 
-/// One rank: all that it launches goes on its device's one stream.
+/// One rank of a communicator of the library. It launches all operations on the stream of its [`Runtime`].
 pub struct Communicator {
     library: &'static Library,
     runtime: Arc<Runtime>,
-    handle: Arc<Handle>,
+    shared_comm: Arc<SharedComm>,
     rank: Rank,
     size: usize,
     capabilities: Capabilities,
     deadline: Duration,
     meeting: Meeting,
-    roll: Attendance,
-    /// Groups launched so far.
+    attendance: Attendance,
+    /// Number of groups launched so far.
     launches: u64,
     /// The last operation launched.
     last: Option<Launched>,
-    /// Why nothing works any more.
+    /// The cause of the failure, once an operation has failed. Later operations are refused.
     broken: Option<Arc<str>>,
-    /// Device memory beside the tensors.
+    /// Device memory for copies of inputs: see [`Calls::scratch`]. It grows with the largest request.
     scratch: Arc<Storage>,
     registrations: Vec<Registration>,
-    /// A way around the library, if the backend has one.
-    shortcut: Option<Shortcut>,
+    /// Operations over peer-to-peer memory, if the backend has them.
+    fast_path: Option<P2pFastPath>,
 }
 
-/// An operation, for reports.
+/// An operation, as reports name it.
 #[derive(Clone, Copy)]
 struct Launched {
     kind: OpKind,
@@ -63,55 +63,55 @@ struct Launched {
 }
 
 impl Communicator {
-    /// This rank of a communicator that is made.
+    /// For a communicator that the library has created.
     pub(crate) fn new(
-        (library, runtime, handle): (&'static Library, Arc<Runtime>, Arc<Handle>),
+        (library, runtime, shared_comm): (&'static Library, Arc<Runtime>, Arc<SharedComm>),
         (rank, size): (usize, usize),
         deadline: Duration,
         meeting: Meeting,
-        roll: Attendance,
+        attendance: Attendance,
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
-        handle.join(meeting.name())?;
-        if let Some(blocking) = handle.blocking() {
-            blocking.tell_by(roll.announcer());
+        shared_comm.register_sibling(meeting.name())?;
+        if let Some(blocking) = shared_comm.blocking() {
+            blocking.set_announcer(attendance.announcer());
         }
         let (capabilities, rank) = (library.capabilities(runtime.driver().reduces_f8()), Rank::new(rank as u32));
-        let (launches, last, broken, registrations, shortcut) = (0, None, None, Vec::new(), None);
+        let (launches, last, broken, registrations, fast_path) = (0, None, None, Vec::new(), None);
         Ok(Self {
             library,
             runtime,
-            handle,
+            shared_comm,
             rank,
             size,
             capabilities,
             deadline,
             meeting,
-            roll,
+            attendance,
             launches,
             last,
             broken,
             scratch,
             registrations,
-            shortcut,
+            fast_path,
         })
     }
 
-    /// Finds out, with all other ranks, what goes without the library.
-    pub(crate) fn find_shortcut(&mut self, vendor: Vendor, deadline: Duration) -> Result<()> {
-        let (store, name) = self.meeting.place("p2p");
+    /// Agrees with all other ranks on peer-to-peer memory, and on the operations that use it instead of the library.
+    pub(crate) fn find_fast_path(&mut self, vendor: Vendor, deadline: Duration) -> Result<()> {
+        let (store, name) = self.meeting.store_and_key("p2p");
         let rendezvous = Rendezvous::new(store, name, (self.rank.index(), self.size), deadline);
-        let shortcut = Shortcut::meet(vendor, &self.runtime, rendezvous, self.deadline)?;
-        if let Some(aborter) = shortcut.aborter() {
-            self.handle.tell(&aborter);
+        let fast_path = P2pFastPath::meet(vendor, &self.runtime, rendezvous, self.deadline)?;
+        if let Some(aborter) = fast_path.aborter() {
+            self.shared_comm.forward_aborts_to(&aborter);
         }
-        self.shortcut = Some(shortcut);
+        self.fast_path = Some(fast_path);
         Ok(())
     }
 
-    /// The way around the library, if the backend has one.
-    pub(crate) fn shortcut(&self) -> Option<&Shortcut> {
-        self.shortcut.as_ref()
+    /// Operations over peer-to-peer memory, if the backend has them.
+    pub(crate) fn fast_path(&self) -> Option<&P2pFastPath> {
+        self.fast_path.as_ref()
     }
 
     /// [`Extension::premul_sum`](crate::Extension::premul_sum)
@@ -130,16 +130,16 @@ impl Communicator {
         }
         let storage = tensor.storage();
         if !self.registrations.iter().any(|registration| registration.is_of(storage)) {
-            let registered = self.handle.register(storage);
-            let registered = registered.map_err(|error| self.call_roll(error, || "register".into()));
-            let registered = registered.inspect_err(|error| self.break_off_if_late(error))?;
+            let registered = self.shared_comm.register(storage);
+            let registered = registered.map_err(|error| self.with_absent_ranks(error, || "register".into()));
+            let registered = registered.inspect_err(|error| self.mark_broken_if_late(error))?;
             self.registrations.extend(registered);
         }
         Ok(())
     }
 
-    /// Refuses what the library can't do, before anything is launched.
-    fn check_able(&self, group: &[Op]) -> Result<()> {
+    /// Refuses tensors of other devices, and operations that the library lacks, before anything is launched.
+    fn check_supported(&self, group: &[Op]) -> Result<()> {
         let (backend, device) = (self.library.backend(), self.runtime.device());
         for op in group {
             if let Some(tensor) = [op.src(), op.dst()].into_iter().flatten().find(|tensor| tensor.device() != device) {
@@ -159,33 +159,34 @@ impl Communicator {
     }
 
     fn check_unbroken(&self, operation: impl FnOnce() -> String) -> Result<()> {
-        match self.broken.clone().or_else(|| self.handle.cause()) {
+        match self.broken.clone().or_else(|| self.shared_comm.cause()) {
             Some(cause) => Err(Error::Broken { operation: operation(), cause }),
             None => Ok(()),
         }
     }
 
-    /// Checks a group, launches it, and breaks if that fails.
+    /// Checks a group and launches it. A launch that fails aborts the communicator.
     #[inline]
     fn enqueue_scaled(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         op::check_group(group, self.rank, self.size)?;
-        self.check_able(group)?;
+        self.check_supported(group)?;
         let Some(last) = group.last() else { return Ok(()) };
         self.check_unbroken(|| last.signature(self.size))?;
         self.capture_check().check(group, factor.is_some())?;
-        let checked = self.shortcut.as_ref().map_or(Ok(()), Shortcut::check);
-        checked.inspect_err(|error| _ = self.break_off(error))?;
-        self.count();
+        let checked = self.fast_path.as_ref().map_or(Ok(()), P2pFastPath::check);
+        checked.inspect_err(|error| _ = self.mark_broken(error))?;
+        self.count_operation();
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
-        self.launch(group, factor).inspect_err(|error| _ = self.break_off(error))
+        self.launch(group, factor).inspect_err(|error| _ = self.mark_broken(error))
     }
 
     fn capture_check(&self) -> CaptureCheck<'_> {
-        let (runtime, graphs) = (&*self.runtime, self.handle.graphs());
-        CaptureCheck { runtime, graphs, scratch: &self.scratch, shortcut: self.shortcut.as_ref() }
+        let (runtime, graphs) = (&*self.runtime, self.shared_comm.graphs());
+        CaptureCheck { runtime, graphs, scratch: &self.scratch, fast_path: self.fast_path.as_ref() }
     }
 
-    /// Launches a group, in as few of the library's as may be: in one of those, nothing is in order.
+    /// Launches a group in as few groups of the library as possible. Operations in one group of the library have no
+    /// order, so only independent operations share one.
     fn launch(&mut self, group: &[Op], factor: Option<Factor>) -> Result<()> {
         let mut rest = group;
         while let Some(first) = rest.first() {
@@ -193,8 +194,9 @@ impl Communicator {
                 |end: &usize| rest[..*end].iter().all(|earlier| collective::is_independent(earlier, &rest[*end]));
             let end = (1..rest.len()).find(|end| !independent(end)).unwrap_or(rest.len());
             let (unit, later) = rest.split_at(end);
-            // Units depend on where this rank's tensors are, and what ranks choose must not.
-            if group.len() > 1 || factor.is_some() || !self.launch_aside(first)? {
+            // All ranks must make this choice alike, so the choice does not depend on `unit`: units depend on the
+            // addresses of this rank's tensors.
+            if group.len() > 1 || factor.is_some() || !self.launch_on_fast_path(first)? {
                 self.launch_unit(unit, first, factor)?;
             }
             rest = later;
@@ -202,39 +204,40 @@ impl Communicator {
         Ok(())
     }
 
-    /// Launches an operation without the library, if it is one for that. All ranks come to the same answer.
-    fn launch_aside(&self, op: &Op) -> Result<bool> {
-        let Some(shortcut) = &self.shortcut else { return Ok(false) };
+    /// Launches an operation on the fast path, and returns whether the fast path has it. The result is equal on all
+    /// ranks.
+    fn launch_on_fast_path(&self, op: &Op) -> Result<bool> {
+        let Some(fast_path) = &self.fast_path else { return Ok(false) };
         // User code may have made another device current.
-        self.runtime.enter()?;
-        match shortcut.launch(op)? {
-            true => self.finish(op).map(|()| true),
+        self.runtime.make_current()?;
+        match fast_path.launch(op)? {
+            true => self.wait_for_barrier(op).map(|()| true),
             false => Ok(false),
         }
     }
 
-    /// Another operation begins, alike on all ranks.
-    fn count(&mut self) {
+    /// Counts an operation. The count is equal on all ranks.
+    fn count_operation(&mut self) {
         self.launches += 1;
-        if let Some(blocking) = self.handle.blocking() {
-            blocking.begin(self.number());
+        if let Some(blocking) = self.shared_comm.blocking() {
+            blocking.set_operation(self.operation_number());
         }
     }
 
-    /// The operation that this rank is in, alike on all ranks: launches of graphs count, too.
-    fn number(&self) -> u64 {
-        self.launches + self.handle.graphs().launches()
+    /// The number of this rank's current operation, equal on all ranks. Launches of graphs count, too.
+    fn operation_number(&self) -> u64 {
+        self.launches + self.shared_comm.graphs().launches()
     }
 
     fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
-        self.prepare(unit)?;
+        self.copy_inputs_to_scratch(unit)?;
         let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
         let scratch = self.scratch.pointer();
-        let called = self.handle.call(|table, comm| {
+        let called = self.shared_comm.call(|table, comm| {
             let mut calls = Calls { table, comm, stream, me, ranks, scratch, redop: None, outcome: Outcome::NONE };
             let is_group = unit.len() > 1 || collective::is_composed(table, first);
             if is_group {
-                // SAFETY: groups are this thread's own, and ended below.
+                // SAFETY: a group belongs to the calling thread, and this thread ends it below.
                 calls.outcome.add("ncclGroupStart", unsafe { (table.group_start)() });
             }
             unit.iter().for_each(|op| match factor {
@@ -242,172 +245,181 @@ impl Communicator {
                 Some(factor) => calls.run_scaled(op, factor),
             });
             if is_group {
-                // SAFETY: one was started.
+                // SAFETY: this thread has started a group above.
                 calls.outcome.add("ncclGroupEnd", unsafe { (table.group_end)() });
             }
             (calls.outcome, calls.redop)
         });
-        let (outcome, redop) = called.map_err(|error| self.call_roll(error, || first.signature(ranks)))?;
+        let (outcome, redop) = called.map_err(|error| self.with_absent_ranks(error, || first.signature(ranks)))?;
         self.library.check_launched(outcome.function, outcome.code)?;
         if outcome.code != crate::abi::Code::SUCCESS {
-            self.settle(|| first.signature(ranks))?;
+            self.wait_settled(|| first.signature(ranks))?;
         }
-        redop.map_or(Ok(()), |redop| premul::destroy(self.library, &self.handle, redop))?;
+        redop.map_or(Ok(()), |redop| premul::destroy(self.library, &self.shared_comm, redop))?;
         for op in unit {
-            if let Some((to, from, bytes)) = collective::afterwards(op, me, ranks) {
-                self.runtime.enter()?;
-                // SAFETY: both lie in the operation's tensor, of so many bytes, whose memory stays until the stream got there.
+            if let Some((to, from, bytes)) = collective::copy_after(op, me, ranks) {
+                self.runtime.make_current()?;
+                // SAFETY: both ranges are in the operation's tensor, whose memory is freed in stream order, after this
+                // copy.
                 unsafe { self.runtime.copy(to, from, bytes) }?;
             }
         }
-        self.finish(first)
+        self.wait_for_barrier(first)
     }
 
-    /// Waits for what the host is to wait for.
-    fn finish(&self, op: &Op) -> Result<()> {
+    /// Waits for a barrier: this operation makes the host wait for the stream.
+    fn wait_for_barrier(&self, op: &Op) -> Result<()> {
         match op {
-            // Peers may owe the side a signal until they are through.
+            // Only the main stream: the side stream may wait for signals that peers send after the barrier.
             Op::Barrier => self.wait_idle(|| op.signature(self.size), Runtime::is_idle),
             _ => Ok(()),
         }
     }
 
-    /// Copies inputs aside that the library may not find in place of its outputs.
-    fn prepare(&mut self, unit: &[Op]) -> Result<()> {
+    /// Copies in-place inputs to scratch memory, if the library does not accept them in place.
+    fn copy_inputs_to_scratch(&mut self, unit: &[Op]) -> Result<()> {
         for op in unit {
             let bytes = collective::scratch(op);
             if bytes > 0 {
                 // User code may have made another device current.
-                self.runtime.enter()?;
+                self.runtime.make_current()?;
             }
             if bytes > self.scratch.byte_len() {
                 self.scratch = self.runtime.alloc(bytes)?;
             }
             if let (Some(dst), true) = (op.dst(), bytes > 0) {
-                // SAFETY: the tensor has so many bytes, and so has the scratch memory, whose last use is before on the stream.
+                // SAFETY: the tensor and the scratch memory have at least `bytes` bytes. Earlier uses of the scratch
+                // memory are earlier on the same stream.
                 unsafe { self.runtime.copy(self.scratch.pointer(), dst.data(), bytes) }?;
             }
         }
         Ok(())
     }
 
-    /// Waits until the library has done what it was called for, or has an error.
-    fn settle(&self, operation: impl Fn() -> String) -> Result<()> {
-        self.wait(operation, || self.handle.is_settled())
+    /// Waits until the library has completed its last call, or has failed.
+    fn wait_settled(&self, operation: impl Fn() -> String) -> Result<()> {
+        self.wait(operation, || self.shared_comm.is_settled())
     }
 
-    /// Waits until all work on the stream is done.
+    /// Waits until `is_idle` returns that the streams are done.
     fn wait_idle(&self, operation: impl Fn() -> String, is_idle: fn(&Runtime) -> Result<bool>) -> Result<()> {
         self.wait(operation, || {
             let is_idle = is_idle(&self.runtime)?;
-            // An error may be what ended the work.
+            // The stream may be idle because its work failed.
             self.runtime.check()?;
-            self.handle.is_settled().map(|_| is_idle)
+            self.shared_comm.is_settled().map(|_| is_idle)
         })
     }
 
-    /// Says of a call that took too long which operation it was of, and who has not come.
-    fn call_roll(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
+    /// Adds the operation and the absent ranks to the error of a call that exceeded its deadline.
+    fn with_absent_ranks(&self, error: Error, operation: impl FnOnce() -> String) -> Error {
         match error {
-            Error::Deadline { after, .. } => {
-                Error::Deadline { operation: operation(), after, state: self.roll.describe_missing(self.number()) }
-            }
+            Error::Deadline { after, .. } => Error::Deadline {
+                operation: operation(),
+                after,
+                state: self.attendance.describe_missing(self.operation_number()),
+            },
             error => error,
         }
     }
 
-    /// Waits until something holds, as long as the deadline says.
+    /// Polls until `holds` returns true, or until the deadline or an abort.
     fn wait(&self, operation: impl Fn() -> String, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-        let waited = |waited| self.roll.check_wait(self.number(), waited, self.deadline, &operation);
-        patience::wait(|| self.handle.check(), holds, waited).map_err(|error| match (error, self.runtime.stuck()) {
-            (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
-            (error, _) => error,
-        })
-    }
-
-    /// What the library may still touch is given up first. Whether that is over.
-    fn break_off(&mut self, error: &Error) -> bool {
-        let cause: Arc<str> = error.to_string().into();
-        if let Some(aborter) = self.shortcut.as_ref().and_then(Shortcut::aborter) {
-            aborter.abort(&cause);
-        }
-        self.handle.graphs().forbid(&cause);
-        self.broken = Some(cause);
-        self.handle.end_and_wait(std::mem::take(&mut self.registrations))
-    }
-
-    /// The communicator has ended with a call that took too long.
-    fn break_off_if_late(&mut self, error: &Error) {
-        if matches!(error, Error::Deadline { .. }) {
-            self.break_off(error);
-        }
-    }
-
-    fn split_off(&mut self, handle: &Arc<Handle>, color: c_int, key: i32) -> Result<Option<Self>> {
-        self.count();
-        let split = self.roll.split();
-        let child = self.child(handle, (split, color, key));
-        child.inspect_err(|error| {
-            // Nothing of the parent's goes on then that could make a child yet.
-            if self.break_off(error) {
-                _ = handle.made();
-                handle.end_and_wait(Vec::new());
+        let waited = |waited| self.attendance.check_wait(self.operation_number(), waited, self.deadline, &operation);
+        polling::wait(|| self.shared_comm.check(), holds, waited).map_err(|error| {
+            match (error, self.runtime.stalled_on()) {
+                (Error::Deadline { operation, after, .. }, Some(state)) => Error::Deadline { operation, after, state },
+                (error, _) => error,
             }
         })
     }
 
-    fn child(&self, handle: &Arc<Handle>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
-        let seat = match self.library.table.comm_split {
-            Some(comm_split) => self.split_by_library(comm_split, handle, color, key)?,
-            None => self.split_by_store(handle, (split, color, key))?,
+    /// Marks the communicator as broken, and aborts the fast path and the library's communicator. Returns whether the
+    /// abort is over: until then the library may still use the memory of operations.
+    fn mark_broken(&mut self, error: &Error) -> bool {
+        let cause: Arc<str> = error.to_string().into();
+        if let Some(aborter) = self.fast_path.as_ref().and_then(P2pFastPath::aborter) {
+            aborter.abort(&cause);
+        }
+        self.shared_comm.graphs().forbid(&cause);
+        self.broken = Some(cause);
+        self.shared_comm.abort_and_wait(std::mem::take(&mut self.registrations))
+    }
+
+    /// Marks the communicator as broken after a call that exceeded its deadline.
+    fn mark_broken_if_late(&mut self, error: &Error) {
+        if matches!(error, Error::Deadline { .. }) {
+            self.mark_broken(error);
+        }
+    }
+
+    fn split_off(&mut self, shared_comm: &Arc<SharedComm>, color: c_int, key: i32) -> Result<Option<Self>> {
+        self.count_operation();
+        let split = self.attendance.split();
+        let child = self.child(shared_comm, (split, color, key));
+        child.inspect_err(|error| {
+            // Once the parent's abort is over, the library can no longer write the child's communicator.
+            if self.mark_broken(error) {
+                _ = shared_comm.finish_creation();
+                shared_comm.abort_and_wait(Vec::new());
+            }
+        })
+    }
+
+    fn child(&self, shared_comm: &Arc<SharedComm>, (split, color, key): (u64, c_int, c_int)) -> Result<Option<Self>> {
+        let params = match self.library.table.comm_split {
+            Some(comm_split) => self.split_by_library(comm_split, shared_comm, color, key)?,
+            None => self.split_by_store(shared_comm, (split, color, key))?,
         };
-        let Some((rank, size)) = seat else { return Ok(None) };
-        let roll = self.roll.child(color.cast_unsigned(), rank, size);
-        let meeting = self.meeting.child(roll.name().to_owned());
-        let parts = (self.library, self.runtime.clone(), handle.clone());
-        let mut child = Self::new(parts, (rank, size), self.deadline, meeting, roll)?;
-        if let Some(shortcut) = &self.shortcut {
-            child.find_shortcut(shortcut.vendor(), self.deadline)?;
+        let Some((rank, size)) = params else { return Ok(None) };
+        let attendance = self.attendance.child(color.cast_unsigned(), rank, size);
+        let meeting = self.meeting.child(attendance.name().to_owned());
+        let parts = (self.library, self.runtime.clone(), shared_comm.clone());
+        let mut child = Self::new(parts, (rank, size), self.deadline, meeting, attendance)?;
+        if let Some(fast_path) = &self.fast_path {
+            child.find_fast_path(fast_path.vendor(), self.deadline)?;
         }
         Ok(Some(child))
     }
 
-    /// This rank's place in a child whose ranks meet at the store, and how many ranks that has.
+    /// Creates a child through the session's store, for libraries without `ncclCommSplit`. Returns this rank and the
+    /// number of ranks in the child.
     fn split_by_store(
         &self,
-        child: &Handle,
+        child: &SharedComm,
         (split, color, key): (u64, c_int, c_int),
     ) -> Result<Option<(usize, usize)>> {
         let (library, runtime, deadline) = (self.library, &self.runtime, self.deadline);
-        let place = (self.rank.index(), self.size);
-        let Some((rank, size, id)) = self.meeting.split(library, place, (split, color, key), deadline)? else {
+        let position = (self.rank.index(), self.size);
+        let Some((rank, size, id)) = self.meeting.split(library, position, (split, color, key), deadline)? else {
             return Ok(None);
         };
-        Init { library, runtime, handle: child, id, rank, size, deadline, patience: deadline }.run()?;
+        Init { library, runtime, shared_comm: child, id, rank, size, deadline, operation_deadline: deadline }.run()?;
         Ok(Some((rank, size)))
     }
 
-    /// This rank's place in a child that the library makes, and how many ranks that has.
+    /// Creates a child by `ncclCommSplit`. Returns this rank and the number of ranks in the child.
     fn split_by_library(
         &self,
         comm_split: CommSplit,
-        child: &Handle,
+        child: &SharedComm,
         color: c_int,
         key: c_int,
     ) -> Result<Option<(usize, usize)>> {
-        let code = self.handle.call(|_, comm| {
-            // SAFETY: the communicator is there, and so is the place; no configuration is the parent's.
-            child.make(|_, place| unsafe { comm_split(comm, color, key, place, ptr::null_mut()) })
+        let code = self.shared_comm.call(|_, comm| {
+            // SAFETY: `call` keeps the parent alive, and `create` keeps the output pointer valid. A null configuration
+            // means that of the parent.
+            child.create(|_, output| unsafe { comm_split(comm, color, key, output, ptr::null_mut()) })
         });
-        let code = code.map_err(|error| self.call_roll(error, || "split".into()))??;
+        let code = code.map_err(|error| self.with_absent_ranks(error, || "split".into()))??;
         self.library.check_launched("ncclCommSplit", code)?;
-        self.settle(|| "split".into())?;
-        if !child.made()? {
+        self.wait_settled(|| "split".into())?;
+        if !child.finish_creation()? {
             return Ok(None);
         }
-        child.block_as(&self.handle);
+        child.inherit_blocking(&self.shared_comm);
         self.wait(|| "split".into(), || child.is_settled())?;
-        child.seat().map(Some)
+        child.rank_and_size().map(Some)
     }
 }
 
@@ -431,9 +443,9 @@ impl disco_core::Communicator for Communicator {
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn disco_core::Communicator>>> {
         self.check_unbroken(|| "split".into())?;
         self.runtime.refuse_in_capture("split", "split communicators before the capture")?;
-        // Whoever can't take part is there, too: the others wait for it.
+        // A rank with an invalid color takes part as well, since the other ranks wait for it.
         let number = color.map_or(Ok(NO_COLOR), c_int::try_from);
-        let child = self.split_off(&self.handle.child(), number.unwrap_or(NO_COLOR), key)?;
+        let child = self.split_off(&self.shared_comm.child(), number.unwrap_or(NO_COLOR), key)?;
         match number {
             Ok(_) => Ok(child.map(|child| Box::new(child) as _)),
             Err(_) => Err(Error::invalid("split: colors end at 2^31 - 1")),
@@ -442,17 +454,17 @@ impl disco_core::Communicator for Communicator {
 
     fn synchronize(&mut self) -> Result<()> {
         self.check_unbroken(|| "synchronize".into())?;
-        self.runtime.refuse_in_capture("synchronize", NOTHING_RUNS)?;
+        self.runtime.refuse_in_capture("synchronize", CAPTURE_DOES_NOT_RUN)?;
         let last = self.last;
         let operation = || last.map_or("synchronize".to_owned(), |last| last.to_string());
-        self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.break_off(error))
+        self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.mark_broken(error))
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
-        self.handle.clone()
+        self.shared_comm.clone()
     }
 
-    /// This type itself, which [`extension`](crate::extension) looks for.
+    /// Returns this type, which [`extension`](crate::extension()) downcasts to.
     fn extension(&mut self) -> Option<&mut dyn Any> {
         Some(self)
     }
@@ -460,18 +472,20 @@ impl disco_core::Communicator for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // The library waits for the communicator's graphs to be destroyed.
-        let graphs = self.handle.graphs().end(&self.runtime, &DROPPED.into());
+        // `ncclCommDestroy` waits until the communicator's graphs are destroyed.
+        let graphs = self.shared_comm.graphs().destroy_all(&self.runtime, &DROPPED.into());
         _ = graphs.is_none_or(Teardown::wait);
         let registrations = std::mem::take(&mut self.registrations);
-        _ = match self.handle.take() {
-            Some(comm) => Teardown::leave(self.library, &self.runtime, comm, registrations, self.deadline).wait(),
-            None => self.handle.end_and_wait(registrations),
+        _ = match self.shared_comm.take() {
+            Some(comm) => {
+                Teardown::finalize_and_destroy(self.library, &self.runtime, comm, registrations, self.deadline).wait()
+            }
+            None => self.shared_comm.abort_and_wait(registrations),
         };
-        // Who has failed waits for nobody.
-        let is_whole = self.broken.is_none() && self.handle.cause().is_none();
-        if let Some(shortcut) = self.shortcut.take().filter(|_| is_whole) {
-            shortcut.leave();
+        // After a failure, peers may not leave the shared memory, so this rank does not wait for them.
+        let has_not_failed = self.broken.is_none() && self.shared_comm.cause().is_none();
+        if let Some(fast_path) = self.fast_path.take().filter(|_| has_not_failed) {
+            fast_path.leave();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `ncclConfig_t`, as much of it as is used: the library reads no further than `size`, and takes fields for what they were at
-//! `version`.
+//! `ncclConfig_t` in the layout of NCCL 2.17. Newer libraries accept the older layout: they read `size` bytes, and
+//! interpret the fields as version `version` defines them.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;
 
-/// How a communicator is to be made.
+/// The configuration of a new communicator.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -18,23 +18,24 @@ pub struct Config {
     net_name: *const c_char,
 }
 
-/// The version that has these fields and no others: 2.17.
-const VERSION: c_uint = 21700;
-/// What nobody has said.
+/// The version with exactly these fields: 2.17.
+const CONFIG_VERSION: c_uint = 21700;
+/// `NCCL_CONFIG_UNDEF_INT`: the library's default.
 const UNDEFINED: c_int = c_int::MIN;
 
 impl Config {
-    /// One whose calls wait, inside the library.
+    /// For a blocking communicator: calls return when they are complete.
     pub(crate) fn blocking() -> Self {
         Self { blocking: 1, ..Self::non_blocking() }
     }
 
-    /// One whose calls don't wait: they say [`IN_PROGRESS`](crate::abi::Code::IN_PROGRESS), and are asked how far they are.
+    /// For a non-blocking communicator: a call may return [`IN_PROGRESS`](crate::abi::Code::IN_PROGRESS), and
+    /// `ncclCommGetAsyncError` tells when it is complete.
     pub fn non_blocking() -> Self {
         Self {
             size: size_of::<Self>(),
             magic: 0xcafe_beef,
-            version: VERSION,
+            version: CONFIG_VERSION,
             blocking: 0,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_where_the_library_reads_them() {
+    fn field_offsets_match_the_c_struct() {
         let offsets = [
             offset_of!(Config, size),
             offset_of!(Config, magic),

@@ -1,4 +1,4 @@
-//! How ranks get their communicator.
+//! How the ranks of a world get their communicator.
 
 use std::env;
 use std::sync::Arc;
@@ -7,29 +7,30 @@ use disco_core::{Abort, Attendance, ConnectParams, DeviceKind, Error, Rendezvous
 
 use crate::abi::UniqueId;
 use crate::communicator::Communicator;
-use crate::handle::Handle;
 use crate::init::Init;
 use crate::library::Library;
 use crate::meeting::Meeting;
 use crate::queue::Queue;
+use crate::shared_comm::SharedComm;
 
-/// The library's own variable, which overrules a communicator's configuration.
-const BLOCKING: &str = "NCCL_COMM_BLOCKING";
+/// The library's variable that overrides `Config::blocking`.
+const BLOCKING_VARIABLE: &str = "NCCL_COMM_BLOCKING";
 
 impl Library {
-    /// Where the ranks of a new communicator will meet.
+    /// Makes the rendezvous of a new communicator: a unique id of the library.
     ///
     /// # Errors
-    /// The library finds no network to listen on.
+    /// Errors of the library, for example if it finds no network interface.
     pub fn rendezvous(&self) -> Result<Rendezvous> {
         Rendezvous::new(self.unique_id()?.0)
     }
 
-    /// One rank's communicator, with all others of its world, on the device and the stream of its queue, which is of this kind.
+    /// Creates one rank's communicator on the stream of its queue. All ranks of the world call this function. The
+    /// queue's device is of kind `kind`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] naming the ranks that did not come, [`Error::Aborted`]; [`Error::Invalid`] where two ranks have one
-    /// device; the library's own.
+    /// [`Error::Deadline`] names the ranks that are absent; [`Error::Aborted`]; [`Error::Invalid`]: two ranks are on
+    /// one device; errors of the library.
     pub fn connect(
         &'static self,
         kind: DeviceKind,
@@ -38,20 +39,32 @@ impl Library {
     ) -> Result<Communicator> {
         let runtime = Queue::of(params.queue, kind)?.runtime().clone();
         let id = at.as_bytes().try_into().map(UniqueId);
-        let id = id.map_err(|_| Error::protocol(format!("{}: that is no place to meet", self.backend())))?;
+        let id = id.map_err(|_| {
+            Error::protocol(format!("{}: the rendezvous is not a unique id of 128 bytes", self.backend()))
+        })?;
         let (rank, size, deadline) = (params.rank.index(), params.world.size(), params.connect_deadline);
-        let handle = Handle::new(self, runtime.clone());
-        params.link.on_abort(&(handle.clone() as Arc<dyn Abort>));
-        if !self.blocks()? && env::var_os(BLOCKING).is_some_and(|value| value == "1") {
-            let why = "makes calls wait that Disco can't interrupt: unset it";
-            return Err(Error::invalid(format!("{}: {BLOCKING}=1 {why}", self.backend())));
+        let shared_comm = SharedComm::new(self, runtime.clone());
+        params.link.on_abort(&(shared_comm.clone() as Arc<dyn Abort>));
+        if !self.blocks()? && env::var_os(BLOCKING_VARIABLE).is_some_and(|value| value == "1") {
+            let why = "makes calls block in the library, where Disco can't interrupt them: unset it";
+            return Err(Error::invalid(format!("{}: {BLOCKING_VARIABLE}=1 {why}", self.backend())));
         }
-        runtime.enter()?;
+        runtime.make_current()?;
         let meeting = Meeting::new(params.link.store(), &id);
         meeting.check_devices(self, &runtime, (rank, size), deadline)?;
-        let patience = params.deadline;
-        Init { library: self, runtime: &runtime, handle: &handle, id, rank, size, deadline, patience }.run()?;
-        let roll = Attendance::new(params.link.store(), meeting.name().to_owned(), rank, size);
-        Communicator::new((self, runtime, handle), (rank, size), params.deadline, meeting, roll)
+        let operation_deadline = params.deadline;
+        Init {
+            library: self,
+            runtime: &runtime,
+            shared_comm: &shared_comm,
+            id,
+            rank,
+            size,
+            deadline,
+            operation_deadline,
+        }
+        .run()?;
+        let attendance = Attendance::new(params.link.store(), meeting.name().to_owned(), rank, size);
+        Communicator::new((self, runtime, shared_comm), (rank, size), params.deadline, meeting, attendance)
     }
 }

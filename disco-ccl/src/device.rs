@@ -1,4 +1,4 @@
-//! Which devices there are.
+//! The devices of this process.
 
 use disco_core::{Device, DeviceKind, Error, Queue as _, Result};
 
@@ -7,10 +7,10 @@ use crate::driver::Driver;
 use crate::queue::Queue;
 use crate::runtime::Runtime;
 
-/// A queue on a device of a kind of which this process sees `count`, whose driver `make` makes.
+/// Makes a queue on `device`. The process sees `count` devices of this kind, and `make` makes the driver of a device.
 ///
 /// # Errors
-/// There is no such device; the driver's own.
+/// The process sees no such device; errors of the driver.
 pub fn bind<D: Driver>(
     (kind, count): (DeviceKind, usize),
     device: Device,
@@ -20,16 +20,16 @@ pub fn bind<D: Driver>(
     let ordinal = ordinal.ok_or_else(|| {
         let s = if count == 1 { "" } else { "s" };
         Error::invalid(format!(
-            "{device} is not there: this process sees {count} {kind} device{s}. Start no more workers than devices, or name them with \
-             `--devices`"
+            "{device} does not exist: this process sees {count} {kind} device{s}. Start no more workers than devices, \
+             or name the devices with `--devices`"
         ))
     })?;
     let queue = Queue::new(Runtime::new(make(ordinal)?));
-    debug_assert_eq!(queue.device(), device, "the driver is of that device");
+    debug_assert_eq!(queue.device(), device, "`make` makes the driver of the requested device");
     Ok(Box::new(queue))
 }
 
-/// What users may want to see: the driver's version, and each device's name, or why it can't be had.
+/// Details for the user: the driver's version, and for each device its name or the error of the query.
 pub fn details(driver: String, (kind, count): (DeviceKind, usize), name: impl Fn(usize) -> Result<String>) -> Details {
     let names = (0..count).map(|ordinal| {
         let name = name(ordinal).unwrap_or_else(|error| error.to_string());

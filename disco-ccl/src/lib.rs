@@ -1,43 +1,74 @@
-//! What NCCL and RCCL share: one C interface, opened at run time.
+//! The part that the NCCL backend and the RCCL backend share. Both libraries have the same C interface, which this
+//! crate opens at run time. The crate has no code for CUDA or HIP: `disco-nccl` and `disco-rccl` implement [`Driver`]
+//! and [`p2p::Peers`], and describe their library by a [`Vendor`].
 //!
 //! ```text
-//! abi           types, codes and constants of the interface
-//! config        how a communicator is to be made, as the library reads it
-//! table         the functions, and since which version they are there
-//! backend       a vendor's backend as the registry has it
-//! library       the search, the gate, what its version can do, the text of errors
-//! driver        what is asked of the vendor's device library
-//! runtime       one device with one stream on it, the memory of tensors there, captured work
-//!   heap          the device memory of tensors
-//!   pool          the driver's pools of device memory
-//!   pinned        pinned host memory, and how long it stays
-//!   device        which devices there are
-//!   queue         a worker's stream, and marks in it
-//!   reaper        the thread that frees memory when the device is done with it
-//!   staging       copies from and to the host
-//! communicator  one rank: launches, waits, splits, breaks
-//!   extension     what programs ask of one beside the common contract
-//!   collective    operations as calls of the library
-//!   premul        sums of inputs that are multiplied first
-//!   capture_check which operations a capture refuses
-//!   connect       how ranks get their communicator
-//!   init          how the library makes one
-//!   meeting       what ranks tell each other beside the library
-//!   handle        the library's communicator between its rank and whoever aborts it
-//!   blocking      calls that wait inside the library, and what interrupts them
-//!   patience      waiting
-//!   owned         that communicator, with what ends after it
-//!   memory        device memory of the library's own
-//!   registration  memory that is registered with a communicator
-//!   teardown      the end of a communicator
-//!   siblings      its ranks in this process, and when they have all ended
-//! p2p           what devices of one machine are to each other
+//! disco-nccl (CUDA)     disco-rccl (HIP)            each implements `Driver` and `Peers`, and names its library
+//!         └─────────┬─────────┘
+//! Backend ──► Library ──► Table                     the vendor's library, and its functions
+//!     │ connect
+//! Communicator ──► SharedComm ──► Blocking          one rank: launches, waits, splits and aborts
+//!     │                 └──► teardown, siblings     the end of a communicator
+//! Queue ──► Runtime ──► Driver                      one device with one stream, and the memory of its tensors
 //! ```
 //!
-//! Deadlines and aborts end every wait. Communicators are blocking since 2.22.3, where launches on others cost a thread each; from 2.14
-//! to 2.22 they are non-blocking, and each wait is a polling loop.
+//! # Example
+//! Searches for NCCL, and prints what the installed version can do:
 //!
-//! Nothing here knows CUDA or HIP: who opens a [`Library`] says what it is called and where to look ([`Vendor`]).
+//! ```
+//! use disco_ccl::{Library, Vendor};
+//! use disco_core::{DType, OpKind, Reduction};
+//!
+//! let variable = "DISCO_NCCL_LIBRARY"; // names a file instead of the search
+//! let candidates = &["libnccl.so.2"];
+//! match Library::find(Vendor { backend: "nccl", library: "NCCL", variable, candidates, wheels: &[] }) {
+//!     Ok(library) => {
+//!         let averages = library.capabilities(false).supports(OpKind::AllReduce, DType::F32, Some(Reduction::Avg));
+//!         println!("NCCL {} from {}; averages: {averages}", library.version(), library.file());
+//!     }
+//!     Err(unavailable) => println!("{unavailable}"), // lists each candidate and the reason why it was rejected
+//! }
+//! ```
+//!
+//! # Waits
+//! Each wait ends at its deadline or at an abort. From NCCL 2.22.3 on, communicators are blocking, because each launch
+//! on a non-blocking communicator starts a thread; the module `blocking` interrupts their calls. From 2.14 to 2.22.2,
+//! communicators are non-blocking, and a wait is a polling loop.
+//!
+//! # Where to look next
+//! ```text
+//! abi             types, codes and constants of the C interface
+//! config          the configuration of a communicator, as the library reads it
+//! table           the functions, with the versions that added them
+//! backend         a vendor's backend, as the registry has it
+//! library         search, minimum version, capabilities, and the texts of errors
+//! driver          the functions of the vendor's device library (CUDA, HIP)
+//! runtime         one device with one stream: memory of tensors, captures, graphs, teardown threads
+//!   heap          device memory of tensors
+//!   pool          pools of device memory in the driver
+//!   pinned        pinned host memory
+//!   device        the devices of this process
+//!   queue         a worker's stream and its events
+//!   reaper        the thread that frees memory once the device is done with it
+//!   staging       copies from and to the host
+//! communicator    one rank: launches, waits, splits, failure
+//!   extension     the functions of NCCL and RCCL that other backends lack
+//!   collective    operations mapped to functions of the library
+//!   premul        sums of inputs that each rank scales first
+//!   capture_check operations that a capture refuses
+//!   connect       how ranks get their communicator
+//!   init          how the library creates a communicator
+//!   meeting       exchanges between ranks through the session's store
+//!   shared_comm   the library's communicator, shared by its rank and the threads that abort it
+//!   blocking      calls that block in the library, and their interruption
+//!   polling       polling loops
+//!   owned         the library's communicator, with the guards that are dropped after it
+//!   memory        device memory that the library allocates
+//!   registration  memory that is registered with a communicator
+//!   teardown      the end of a communicator
+//!   siblings      the ranks of one communicator in this process
+//! p2p             memory that ranks of one machine share
+//! ```
 
 pub mod abi;
 mod backend;
@@ -50,7 +81,6 @@ mod connect;
 mod device;
 mod driver;
 mod extension;
-mod handle;
 mod heap;
 mod init;
 mod library;
@@ -58,14 +88,15 @@ mod meeting;
 mod memory;
 mod owned;
 pub mod p2p;
-mod patience;
 mod pinned;
+mod polling;
 mod pool;
 mod premul;
 mod queue;
 mod reaper;
 mod registration;
 mod runtime;
+mod shared_comm;
 mod siblings;
 mod staging;
 mod table;
@@ -75,7 +106,7 @@ pub use backend::{Backend, Details};
 pub use communicator::Communicator;
 pub use config::Config;
 pub use device::{bind, details};
-pub use driver::{Driver, GraphFunctions, Mark, Way};
+pub use driver::{CopyKind, Driver, EventHandle, GraphFunctions};
 pub use extension::{Extension, extension};
 pub use heap::MemoryUse;
 pub use library::{Library, Vendor, Version};

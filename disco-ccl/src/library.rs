@@ -1,4 +1,4 @@
-//! A library of either vendor: searched for, gated by its version, asked for the text of its errors.
+//! NCCL or RCCL: the search, the check of the version, the capabilities, and the texts of errors.
 
 #![allow(unsafe_code)]
 
@@ -14,19 +14,19 @@ use disco_dl::{Candidate, python};
 use crate::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use crate::table::Table;
 
-/// Whose library, and where it may be.
+/// The names of a vendor's library, and the places to search for it.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
 pub struct Vendor {
-    /// The backend, as users name it: `nccl`, `rccl`.
+    /// The name of the backend: `nccl`, `rccl`.
     pub backend: &'static str,
-    /// The library, as its makers do: `NCCL`.
+    /// The name of the library: `NCCL`, `RCCL`.
     pub library: &'static str,
-    /// The variable that names a file in place of the search.
+    /// The environment variable that names a file instead of the search.
     pub variable: &'static str,
-    /// Files, and names that the system's loader looks for, in order.
+    /// Paths, and names for the system's loader, in the order of the search.
     pub candidates: &'static [&'static str],
-    /// Where it is in Python's folders of packages.
+    /// Paths of the library inside Python's package folders.
     pub wheels: &'static [&'static str],
 }
 
@@ -34,43 +34,45 @@ pub struct Vendor {
 #[allow(clippy::exhaustive_structs, reason = "three numbers")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// The first number.
+    /// The major version.
     pub major: u32,
-    /// The second.
+    /// The minor version.
     pub minor: u32,
-    /// The third.
+    /// The patch version.
     pub patch: u32,
 }
 
-/// A library that will do.
+/// A library of a supported version, with its functions.
 #[derive(Debug)]
 pub struct Library {
     vendor: Vendor,
     version: Version,
-    /// Where it is.
+    /// The path of the file.
     file: String,
-    /// Its functions.
+    /// The functions of the library.
     pub table: Table,
 }
 
-/// The first version with sends and receives, which much is made of.
-const LEAST: Version = Version { major: 2, minor: 7, patch: 0 };
-/// Those with averages, and with elements that came later.
-const AVG: Version = Version { major: 2, minor: 10, patch: 0 };
-const BF16: Version = AVG;
-const F8: Version = Version { major: 2, minor: 24, patch: 0 };
-/// The first that starts a thread for each launch on a communicator that does not block.
-const THREADS: Version = Version { major: 2, minor: 22, patch: 3 };
+/// The first version with sends and receives. Several operations are composed of them.
+const MIN_VERSION: Version = Version { major: 2, minor: 7, patch: 0 };
+/// The first version with averages.
+const AVG_VERSION: Version = Version { major: 2, minor: 10, patch: 0 };
+/// The first version with `bf16`.
+const BF16_VERSION: Version = AVG_VERSION;
+/// The first version with 8-bit floats.
+const F8_VERSION: Version = Version { major: 2, minor: 24, patch: 0 };
+/// The first version that starts a thread for each launch on a non-blocking communicator.
+const THREAD_PER_LAUNCH_VERSION: Version = Version { major: 2, minor: 22, patch: 3 };
 const BLOCKING_VARIABLE: &str = "DISCO_CCL_BLOCKING";
-/// The first that takes several ranks on one device, where its variable allows it.
-const SHARING: Version = Version { major: 2, minor: 30, patch: 3 };
-const SHARING_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+/// The first version that supports several ranks on one device, if its variable allows them.
+const SHARED_DEVICE_VERSION: Version = Version { major: 2, minor: 30, patch: 3 };
+const SHARED_DEVICE_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 impl Library {
-    /// Finds the vendor's library. What it leaves running stays with the process.
+    /// Finds and loads the vendor's library. The library is never unloaded, since it may have started threads.
     ///
     /// # Errors
-    /// Every candidate and why it would not do: not there, no such library, too old.
+    /// [`Unavailable`] lists each candidate with the reason: the file is absent, is another library, or is too old.
     pub fn find(vendor: Vendor) -> Result<Self, Unavailable> {
         let candidates = match Variable::read(vendor.variable).path() {
             Some(file) => vec![Candidate::file(file)],
@@ -86,48 +88,49 @@ impl Library {
         if library.address(c"ncclGetVersion").is_none() {
             return Err(format!("there is no {} in it", vendor.library));
         }
-        // SAFETY: this function has been the same in all versions.
+        // SAFETY: `ncclGetVersion` has this signature in all versions.
         let get_version: Option<unsafe extern "C" fn(*mut i32) -> Code> =
             unsafe { library.function(c"ncclGetVersion") };
         let mut number = 0;
-        // SAFETY: the number is there.
+        // SAFETY: `number` is a valid output.
         let code = get_version.map(|get_version| unsafe { get_version(&mut number) });
         let version = Version::from_number(number);
-        if code != Some(Code::SUCCESS) || version < LEAST {
-            return Err(format!("it is {} {version}; {LEAST} or later is needed", vendor.library));
+        if code != Some(Code::SUCCESS) || version < MIN_VERSION {
+            return Err(format!("it is {} {version}; {MIN_VERSION} or later is needed", vendor.library));
         }
-        // SAFETY: these are the functions of the interface.
+        // SAFETY: the library is NCCL or RCCL, whose functions have the signatures of the table.
         let table = unsafe { Table::resolve(library) }?;
         let file = library.file(c"ncclGetVersion").map(|file| file.display().to_string());
         let file = file.unwrap_or_else(|| library.name().to_owned());
         Ok(Self { vendor, version, file, table })
     }
 
-    /// Its version.
+    /// The version of the library.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Where it was loaded from.
+    /// The path from which the library was loaded.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The backend, as users name it.
+    /// The name of the backend.
     pub fn backend(&self) -> &'static str {
         self.vendor.backend
     }
 
-    /// What it can do: it moves all that has bytes, and reduces what it has a name for; 8-bit floats on devices that do.
+    /// The operations that the library supports: it moves elements of every dtype, and reduces the dtypes that the
+    /// interface names. `reduces_f8` is whether the device supports reductions of 8-bit floats.
     pub fn capabilities(&self, reduces_f8: bool) -> Capabilities {
         let since = |dtype: DType| match dtype {
-            DType::BF16 => BF16,
-            DType::F8E4M3 | DType::F8E5M2 => F8,
-            _ => LEAST,
+            DType::BF16 => BF16_VERSION,
+            DType::F8E4M3 | DType::F8E5M2 => F8_VERSION,
+            _ => MIN_VERSION,
         };
         let moves = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
         Reduction::ALL.into_iter().fold(moves, |caps, reduction| {
-            let is_there = reduction != Reduction::Avg || self.version >= AVG;
+            let is_there = reduction != Reduction::Avg || self.version >= AVG_VERSION;
             let reduces = |dtype: &DType| {
                 is_there
                     && (reduces_f8 || !matches!(dtype, DType::F8E4M3 | DType::F8E5M2))
@@ -139,22 +142,23 @@ impl Library {
         })
     }
 
-    /// Checks that the library takes several ranks on one device. `found` says which ranks are on which device.
+    /// Checks that the library supports several ranks on one device. `found` names the ranks and their device for the
+    /// error.
     ///
     /// # Errors
-    /// [`Error::Missing`] where the library is too old, or its own variable does not allow it.
+    /// [`Error::Missing`]: the library is too old, or its variable does not allow shared devices.
     pub(crate) fn check_sharing(&self, found: &str) -> Result<()> {
         let (library, version) = (self.vendor.library, self.version);
-        let why = if version < SHARING {
+        let why = if version < SHARED_DEVICE_VERSION {
             format!(
-                "{library} {version} takes one rank a device: name {library} {SHARING} or later with {}, or give each \
-                 worker its own device with `--devices`",
+                "{library} {version} supports one rank per device: name {library} {SHARED_DEVICE_VERSION} or later \
+                 with {}, or give each worker its own device with `--devices`",
                 self.vendor.variable
             )
-        } else if env::var_os(SHARING_VARIABLE).is_none_or(|value| value != "1") {
+        } else if env::var_os(SHARED_DEVICE_VARIABLE).is_none_or(|value| value != "1") {
             format!(
-                "{library} {version} takes several ranks a device only with {SHARING_VARIABLE}=1 in the environment of each \
-                 rank: set it, or give each worker its own device with `--devices`"
+                "{library} {version} supports several ranks per device only with {SHARED_DEVICE_VARIABLE}=1 in the \
+                 environment of each rank: set the variable, or give each worker its own device with `--devices`"
             )
         } else {
             return Ok(());
@@ -162,38 +166,40 @@ impl Library {
         Err(Error::missing(format!("{found}, which DISCO_SHARE_DEVICES=1 allows, but {why}")))
     }
 
-    /// Whether communicators are blocking: launches on others cost a thread each, and `DISCO_CCL_BLOCKING` is not 0.
+    /// Whether to make blocking communicators: a launch on a non-blocking one would start a thread, and
+    /// `DISCO_CCL_BLOCKING` is not 0.
     ///
     /// # Errors
-    /// The variable is neither 0 nor 1.
+    /// `DISCO_CCL_BLOCKING` is neither 0 nor 1.
     pub(crate) fn blocks(&self) -> Result<bool> {
         let is_wanted = Variable::read(BLOCKING_VARIABLE).flag()?.unwrap_or(true);
-        Ok(is_wanted && self.version >= THREADS && self.table.comm_init_rank_config.is_some())
+        Ok(is_wanted && self.version >= THREAD_PER_LAUNCH_VERSION && self.table.comm_init_rank_config.is_some())
     }
 
-    /// A new place for ranks to meet.
+    /// Makes a unique id, at which the ranks of a new communicator connect.
     ///
     /// # Errors
-    /// The library finds no network to listen on.
+    /// Errors of the library, for example if it finds no network interface.
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = UniqueId([0; 128]);
-        // SAFETY: the id is there.
+        // SAFETY: `id` is a valid output.
         let code = unsafe { (self.table.get_unique_id)(&mut id) };
         self.check("ncclGetUniqueId", code).map(|()| id)
     }
 
-    /// The error of a function, in the library's words: what the code means, and what it has said last.
+    /// Converts the code of a function into a result. The error has the library's text for the code, and its last error
+    /// message.
     ///
     /// # Errors
-    /// The code is another than success.
+    /// The code is not [`Code::SUCCESS`].
     pub fn check(&self, function: &'static str, code: Code) -> Result<()> {
         if code == Code::SUCCESS { Ok(()) } else { Err(self.error(function, code)) }
     }
 
-    /// As [`Library::check`], of a function that may go on by itself.
+    /// Like [`Library::check`], for a function that may complete later.
     ///
     /// # Errors
-    /// The code is neither success nor that it is in progress.
+    /// The code is neither [`Code::SUCCESS`] nor [`Code::IN_PROGRESS`].
     #[inline]
     pub(crate) fn check_launched(&self, function: &'static str, code: Code) -> Result<()> {
         if code == Code::IN_PROGRESS { Ok(()) } else { self.check(function, code) }
@@ -202,34 +208,34 @@ impl Library {
     /// Logs the failure of a call that is part of a teardown.
     pub(crate) fn report(&self, function: &'static str, code: Code) {
         if let Err(error) = self.check_launched(function, code) {
-            tracing::warn!(%error, function, "the end of a communicator or of its memory has failed");
+            tracing::warn!(%error, function, "a call that releases a communicator or its memory has failed");
         }
     }
 
     #[cold]
     fn error(&self, function: &'static str, code: Code) -> Error {
-        // SAFETY: any number may be asked for.
+        // SAFETY: the function accepts every number.
         let meaning = text(unsafe { (self.table.get_error_string)(code) });
         let none: Comm = ptr::null_mut();
-        // SAFETY: the last error of this process needs no communicator.
+        // SAFETY: the function accepts a null communicator, and then returns the last error of the process.
         let last = self.table.get_last_error.map(|last| text(unsafe { last(none) })).filter(|last| !last.is_empty());
         let message = [Some(meaning), last].into_iter().flatten().collect::<Vec<_>>().join(": ");
         Error::Library { backend: self.vendor.backend, function, code: code.0.into(), message }
     }
 }
 
-/// What the library says, on one line.
+/// Copies a text of the library, with each run of white space as one space.
 fn text(words: *const c_char) -> String {
     if words.is_null() {
         return String::new();
     }
-    // SAFETY: the library's texts end with a zero, and stay until it is asked again.
+    // SAFETY: the library's texts end with a zero, and stay valid until the function is called again.
     let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl Version {
-    /// From the library's number: 2708 until 2.8, 22809 from 2.9 on.
+    /// Decodes the library's version number: 2708 is 2.7.8 (format until 2.8), and 22809 is 2.28.9 (format since 2.9).
     pub fn from_number(number: i32) -> Self {
         let number = u32::try_from(number).unwrap_or_default();
         let (major, rest) =
@@ -255,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_in_both_forms() {
+    fn version_numbers_are_decoded_in_both_formats() {
         let text = |number| Version::from_number(number).to_string();
         assert_eq!(
             [2708, 2804, 20903, 22809, 0, -1].map(text),
@@ -264,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_library_is_a_value() {
+    fn the_error_of_an_absent_library_lists_each_candidate() {
         let candidates = &["libdisco-absent.so.2", "libm.so.6"];
         let vendor =
             Vendor { backend: "nccl", library: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };

@@ -1,4 +1,4 @@
-//! What ranks tell each other through the session's store, before and beside the library.
+//! Exchanges between the ranks of a communicator through the session's store.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,43 +11,43 @@ use crate::library::Library;
 use crate::p2p::shares_devices;
 use crate::runtime::Runtime;
 
-/// The ranks of one communicator, at the store.
+/// The view that one communicator has of the session's store.
 #[derive(Debug)]
 pub(crate) struct Meeting {
     store: Arc<dyn Store>,
-    /// Alike on all ranks, unlike that of any other communicator.
+    /// Prefix of the keys: equal on all ranks, and different from that of each other communicator.
     name: String,
 }
 
 impl Meeting {
     pub(crate) fn new(store: Arc<dyn Store>, id: &UniqueId) -> Self {
         let name = id.0.iter().fold("ccl ".to_owned(), |mut name, byte| {
-            // A string takes all text.
+            // Writing to a `String` can't fail.
             _ = write!(name, "{byte:02x}");
             name
         });
         Self { store, name }
     }
 
-    /// That of a communicator which is split off this one.
+    /// For a communicator that is split off this one.
     pub(crate) fn child(&self, name: String) -> Self {
         Self { store: self.store.clone(), name }
     }
 
-    /// What each rank shows, by rank.
+    /// Gathers the bytes of all ranks, in the order of ranks.
     fn exchange(
         &self,
         what: &str,
-        place: (usize, usize),
+        position: (usize, usize),
         bytes: &[u8],
         operation: &str,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>> {
-        attendance::all_gather(&*self.store, &format!("{}: {what}", self.name), place, bytes, operation, deadline)
+        attendance::all_gather(&*self.store, &format!("{}: {what}", self.name), position, bytes, operation, deadline)
     }
 
-    /// Where the ranks can meet for something else.
-    pub(crate) fn place(&self, what: &str) -> (Arc<dyn Store>, String) {
+    /// The store, and a prefix for the keys of another exchange `what`.
+    pub(crate) fn store_and_key(&self, what: &str) -> (Arc<dyn Store>, String) {
         (self.store.clone(), format!("{}: {what}", self.name))
     }
 
@@ -55,8 +55,8 @@ impl Meeting {
         &self.name
     }
 
-    /// Refuses two ranks on one device, on all ranks, in better words than the library has, unless `DISCO_SHARE_DEVICES=1` and
-    /// the library takes several.
+    /// Refuses two ranks on one device, with an error on all ranks that names both ranks. With `DISCO_SHARE_DEVICES=1`,
+    /// checks instead that the library supports shared devices.
     pub(crate) fn check_devices(
         &self,
         library: &Library,
@@ -65,7 +65,7 @@ impl Meeting {
         deadline: Duration,
     ) -> Result<()> {
         let identity = runtime.driver().identity();
-        // Whoever can't say is there, too: the others wait for it.
+        // A rank whose query fails takes part as well, since the other ranks wait for it.
         let own = identity.as_ref().map_or_else(|_| format!("of rank {rank}"), String::clone);
         let all = self.exchange("device", (rank, size), own.as_bytes(), "connect", deadline)?;
         identity?;
@@ -77,8 +77,8 @@ impl Meeting {
                         .check_sharing(&format!("rank {first} and rank {second} are both on device {device}"));
                 }
                 return Err(Error::invalid(format!(
-                    "rank {first} and rank {second} are both on device {device}, and {} takes one rank a device: give each worker \
-                     its own with `--devices`, or start no more workers than devices",
+                    "rank {first} and rank {second} are both on device {device}, and {} supports one rank per device: \
+                     give each worker its own device with `--devices`, or start no more workers than devices",
                     library.backend()
                 )));
             }
@@ -86,9 +86,9 @@ impl Meeting {
         Ok(())
     }
 
-    /// Splits where the library has no function for it: the ranks of a color meet at a place of their own. This rank's place among
-    /// them, how many they are, and the library's id of that place, which the first of them makes. `split` is its number, alike on all
-    /// ranks.
+    /// Splits without `ncclCommSplit`: the first rank of each color makes a unique id, and the other ranks of the color
+    /// read it from the store. Returns this rank in the child, the number of ranks in the child, and the unique id.
+    /// `split` is the number of the split, equal on all ranks.
     pub(crate) fn split(
         &self,
         library: &Library,
@@ -110,12 +110,13 @@ impl Meeting {
             .collect();
         members.sort_unstable();
         let me = members.iter().position(|(_, rank)| *rank == own).unwrap_or_default();
-        let key = format!("{}, {what}: place of color {color}", self.name);
+        let key = format!("{}, {what}: unique id of color {color}", self.name);
         if me == 0 {
             self.store.set(&key, &library.unique_id()?.0)?;
         }
         let id = self.store.wait(&key, deadline)?;
-        let id = id.try_into().map_err(|_| Error::protocol("split: that is no place to meet"))?;
+        let id =
+            id.try_into().map_err(|_| Error::protocol("split: the unique id in the store does not have 128 bytes"))?;
         Ok(Some((me, members.len(), UniqueId(id))))
     }
 }

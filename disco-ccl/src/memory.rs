@@ -1,4 +1,4 @@
-//! Device memory of the library's own.
+//! Device memory that the library allocates (`ncclMemAlloc`).
 
 #![allow(unsafe_code)]
 
@@ -13,43 +13,44 @@ use crate::library::Library;
 use crate::queue::Queue;
 use crate::runtime::{self, Runtime};
 
-/// What keeps memory of the library's.
+/// The owner of one allocation.
 struct Block {
     library: &'static Library,
     runtime: Arc<Runtime>,
     pointer: Pointer,
 }
 
-/// Its address.
+/// The address of an allocation.
 #[derive(Clone, Copy)]
 struct Pointer(*mut c_void);
 
-// SAFETY: it is an address, which the library takes back from any thread.
+// SAFETY: `ncclMemFree` accepts the address on any thread.
 unsafe impl Send for Pointer {}
-// SAFETY: as above.
+// SAFETY: a shared address is only copied.
 unsafe impl Sync for Pointer {}
 
 impl Library {
-    /// Device memory that the library has allocated as its fastest ways want it, with anything in it; of the device's ordinary
-    /// memory where it has none of its own (before 2.19). Its tensors are for work on the stream of `runtime`.
+    /// Allocates uninitialized device memory by `ncclMemAlloc`, as the library's fastest transports require; ordinary
+    /// device memory before NCCL 2.19. Only the stream of `runtime` may use the memory.
     ///
     /// # Errors
-    /// No room.
+    /// No memory; the stream is being captured; errors of the library.
     pub fn alloc(&'static self, runtime: &Arc<Runtime>, bytes: usize) -> Result<Arc<Storage>> {
         let (Some(mem_alloc), Some(_)) = (self.table.mem_alloc, self.table.mem_free) else {
             return runtime.alloc(bytes);
         };
-        runtime.enter()?;
+        runtime.make_current()?;
         runtime.refuse_in_capture("allocation", "allocate tensors before the capture")?;
         let mut pointer = ptr::null_mut();
-        // SAFETY: the place is there.
+        // SAFETY: `pointer` is a valid output.
         self.check("ncclMemAlloc", unsafe { mem_alloc(&mut pointer, bytes.max(1)) })?;
         let owner = Box::new(Block { library: self, runtime: runtime.clone(), pointer: Pointer(pointer) });
-        // SAFETY: it is so many bytes of this device's memory, until the block is dropped; any bytes are elements.
+        // SAFETY: the allocation has `bytes` bytes on this device and lives until `owner` is dropped. Every bit pattern
+        // is a valid element.
         Ok(unsafe { Storage::from_raw(pointer.cast(), bytes, runtime.device(), owner) })
     }
 
-    /// A zeroed tensor in [memory of the library's](Library::alloc).
+    /// Makes a zeroed tensor in [memory of the library](Library::alloc).
     pub(crate) fn empty(
         &'static self,
         queue: &mut (dyn disco_core::Queue + 'static),
@@ -68,11 +69,12 @@ impl Library {
 impl Drop for Block {
     fn drop(&mut self) {
         let (library, runtime, pointer) = (self.library, self.runtime.clone(), self.pointer);
-        // As the driver's, the library's free may wait for what the device does.
+        // Like the driver's free, `ncclMemFree` may wait for the device.
         runtime::when_idle(&runtime, "ncclMemFree", move || {
             let pointer = pointer;
             let Some(mem_free) = library.table.mem_free else { return };
-            // SAFETY: it came from there, nobody has it any more, and it is freed once.
+            // SAFETY: `ncclMemAlloc` allocated the memory, its storage was dropped, the device is idle, and this is the
+            // only free.
             let code = unsafe { mem_free(pointer.0) };
             library.report("ncclMemFree", code);
         });

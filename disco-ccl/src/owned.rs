@@ -1,31 +1,33 @@
-//! A communicator of the library's, with what ends after it.
+//! The library's communicator, with the guards that are dropped after it.
 
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use crate::abi::Comm;
-use crate::pinned::Living;
+use crate::pinned::DeferFrees;
 use crate::siblings::{Sibling, Siblings};
 
-/// A communicator, or null before it is made and after it was taken out. Pinned memory stays until it is dropped.
+/// A communicator; null before its creation and after it was taken out. The guards defer frees of pinned memory, and
+/// keep this rank among the ranks of its communicator in this process.
 #[derive(Debug)]
-pub(crate) struct Owned(pub(crate) Comm, Living, Option<Sibling>);
+pub(crate) struct OwnedComm(pub(crate) Comm, DeferFrees, Option<Sibling>);
 
-// SAFETY: the library takes a communicator from any thread, one at a time; it is behind a lock, or taken out from there.
-unsafe impl Send for Owned {}
+// SAFETY: the library accepts a communicator on any thread, one at a time. It is behind a lock, or was taken out and
+// has one owner.
+unsafe impl Send for OwnedComm {}
 
-impl Owned {
+impl OwnedComm {
     pub(crate) fn new(comm: Comm) -> Self {
-        Self(comm, Living::new(), None)
+        Self(comm, DeferFrees::new(), None)
     }
 
-    /// The ranks of the communicator in this process, once it has any operations.
+    /// The ranks of the communicator in this process; None before [`OwnedComm::join`].
     pub(crate) fn siblings(&self) -> Option<Arc<Siblings>> {
         self.2.as_ref().map(|sibling| sibling.all().clone())
     }
 
-    /// It is one of the communicator's ranks in this process from now on.
+    /// Adds this rank to the communicator's ranks in this process.
     pub(crate) fn join(&mut self, sibling: Sibling) {
         self.2 = Some(sibling);
     }

@@ -1,5 +1,6 @@
-//! Pinned host memory, which is never freed while a communicator of this process lives: the driver's free (`cuMemFreeHost`,
-//! `hipHostFree`) waits for all work of the device and of its peers, and so perhaps for a collective that waits for this rank.
+//! Pinned host memory. While this process has a communicator or peer-to-peer memory, dropped pinned memory is parked
+//! for reuse and not freed: the driver's free (`cuMemFreeHost`, `hipHostFree`) waits for all work of the device and of
+//! its peers, which could be a collective that waits for this rank.
 
 #![allow(unsafe_code)]
 
@@ -12,15 +13,17 @@ use disco_core::sync;
 
 use crate::runtime::Runtime;
 
-static PARKED: Mutex<Parked> = Mutex::new(Parked { living: 0, blocks: Vec::new() });
+static PARKED: Mutex<Parked> = Mutex::new(Parked { deferrals: 0, blocks: Vec::new() });
 
-/// What waits for the last communicator.
+/// Pinned memory that waits for the last [`DeferFrees`].
 struct Parked {
-    living: usize,
+    /// Number of [`DeferFrees`] values.
+    deferrals: usize,
     blocks: Vec<Block>,
 }
 
-/// Pinned host memory, at one address for host and device. The owner drops it only when no stream uses it.
+/// Pinned host memory, with the same address on the host and on the device. The owner drops it only when no stream uses
+/// it.
 pub struct Pinned(Option<Block>);
 
 struct Block {
@@ -29,20 +32,20 @@ struct Block {
     bytes: usize,
 }
 
-// SAFETY: a block is an address of memory that it alone owns.
+// SAFETY: a block is the only owner of its memory.
 unsafe impl Send for Block {}
-// SAFETY: as above; those who have it see to who writes.
+// SAFETY: a shared block only gives out the address. Users of the address order their accesses.
 unsafe impl Sync for Block {}
 
-/// While one lives, pinned memory is not freed: kernels of this process may wait for their peers.
+/// While a value exists, pinned memory is not freed, since kernels of this process may wait for their peers.
 #[derive(Debug)]
-pub(crate) struct Living(());
+pub(crate) struct DeferFrees(());
 
 impl Pinned {
-    /// So many bytes, with anything in them. The device is current.
+    /// Allocates `bytes` uninitialized bytes. The device is current.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub fn new(runtime: &Arc<Runtime>, bytes: usize) -> Result<Self> {
         let device = runtime.device();
         let mut parked = parked();
@@ -55,7 +58,7 @@ impl Pinned {
         Ok(Self(Some(Block { runtime: runtime.clone(), data, bytes })))
     }
 
-    /// Where it starts.
+    /// The address.
     pub fn data(&self) -> *mut u8 {
         self.0.as_ref().map_or(std::ptr::null_mut(), |block| block.data)
     }
@@ -65,7 +68,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let Some(block) = self.0.take() else { return };
         let mut parked = parked();
-        match parked.living {
+        match parked.deferrals {
             0 => {
                 drop(parked);
                 block.free();
@@ -78,29 +81,29 @@ impl Drop for Pinned {
 impl Block {
     fn free(self) {
         let (driver, data) = (self.runtime.driver(), self.data);
-        driver.visit(&mut || {
-            // SAFETY: it was allocated there, no stream has it, and it is freed once.
+        driver.with_current(&mut || {
+            // SAFETY: this driver allocated the memory, no stream uses it, and it is freed once.
             if let Err(error) = unsafe { driver.free_pinned(data) } {
-                tracing::warn!(%error, "pinned memory is left behind");
+                tracing::warn!(%error, "pinned memory can't be freed and is leaked");
             }
         });
     }
 }
 
-impl Living {
-    /// One more.
+impl DeferFrees {
+    /// Defers frees until the drop.
     pub(crate) fn new() -> Self {
-        parked().living += 1;
+        parked().deferrals += 1;
         Self(())
     }
 }
 
-impl Drop for Living {
-    /// The last one frees what was parked.
+impl Drop for DeferFrees {
+    /// The last drop frees the parked memory.
     fn drop(&mut self) {
         let mut parked = parked();
-        parked.living = parked.living.saturating_sub(1);
-        let over = if parked.living == 0 { mem::take(&mut parked.blocks) } else { Vec::new() };
+        parked.deferrals = parked.deferrals.saturating_sub(1);
+        let over = if parked.deferrals == 0 { mem::take(&mut parked.blocks) } else { Vec::new() };
         drop(parked);
         over.into_iter().for_each(Block::free);
     }

@@ -1,5 +1,5 @@
-//! A driver's pool of device memory (`cuMemPoolCreate`, `hipMemPoolCreate`): allocations and frees happen in the order of a stream,
-//! and wait for nothing.
+//! A driver's pool of device memory (`cuMemPoolCreate`, `hipMemPoolCreate`): allocations and frees happen in stream
+//! order, and do not wait.
 
 #![allow(unsafe_code)]
 
@@ -12,33 +12,33 @@ use disco_dl::Library;
 
 use crate::abi::Stream;
 
-/// The functions, alike in CUDA (11.2 or later) and in HIP (5.2 or later).
+/// The functions, which have the same signatures in CUDA (11.2 or later) and HIP (5.2 or later).
 #[derive(Clone, Copy, Debug)]
 pub struct PoolFunctions {
     /// `cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *)`
-    create: unsafe extern "C" fn(*mut Handle, *const Props) -> c_int,
+    create: unsafe extern "C" fn(*mut PoolHandle, *const Props) -> c_int,
     /// `cuMemPoolDestroy(CUmemoryPool)`
-    destroy: unsafe extern "C" fn(Handle) -> c_int,
+    destroy: unsafe extern "C" fn(PoolHandle) -> c_int,
     /// `cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
-    set_attribute: unsafe extern "C" fn(Handle, c_int, *const u64) -> c_int,
+    set_attribute: unsafe extern "C" fn(PoolHandle, c_int, *const u64) -> c_int,
     /// `cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
-    get_attribute: unsafe extern "C" fn(Handle, c_int, *mut u64) -> c_int,
+    get_attribute: unsafe extern "C" fn(PoolHandle, c_int, *mut u64) -> c_int,
     /// `cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t count)`
-    set_access: unsafe extern "C" fn(Handle, *const Access, usize) -> c_int,
+    set_access: unsafe extern "C" fn(PoolHandle, *const Access, usize) -> c_int,
     /// `cuMemPoolTrimTo(CUmemoryPool, size_t keep)`
-    trim_to: unsafe extern "C" fn(Handle, usize) -> c_int,
+    trim_to: unsafe extern "C" fn(PoolHandle, usize) -> c_int,
     /// `cuMemAllocFromPoolAsync(CUdeviceptr *, size_t bytes, CUmemoryPool, CUstream)`
-    alloc: unsafe extern "C" fn(*mut *mut u8, usize, Handle, Stream) -> c_int,
+    alloc: unsafe extern "C" fn(*mut *mut u8, usize, PoolHandle, Stream) -> c_int,
     /// `cuMemFreeAsync(CUdeviceptr, CUstream)`
     free: unsafe extern "C" fn(*mut u8, Stream) -> c_int,
-    /// As the library names them, in this order.
+    /// The library's names of the functions, in this order.
     names: &'static [&'static CStr; 8],
-    /// What a code of a function means.
+    /// Converts the code of a function into a result.
     check: fn(&'static CStr, c_int) -> Result<()>,
 }
 
 /// `CUmemoryPool`, `hipMemPool_t`
-type Handle = *mut c_void;
+type PoolHandle = *mut c_void;
 
 /// `CUmemPoolProps`, `hipMemPoolProps`
 #[repr(C)]
@@ -78,26 +78,27 @@ const RESERVED: c_int = 5;
 /// `CUDA_ERROR_OUT_OF_MEMORY`, `hipErrorOutOfMemory`
 const OUT_OF_MEMORY: c_int = 2;
 
-/// A pool of one device, whose memory is allocated and freed in the order of one stream. Its calls are made with the device current.
+/// A pool of one device, whose memory is allocated and freed in the order of one stream. Its calls are made with the
+/// device current.
 pub(crate) struct Pool {
     functions: PoolFunctions,
-    handle: Handle,
+    handle: PoolHandle,
     stream: Stream,
 }
 
-// SAFETY: the driver takes a pool and a stream on any thread.
+// SAFETY: the driver accepts a pool and a stream on any thread.
 unsafe impl Send for Pool {}
-// SAFETY: as above, also of several at a time.
+// SAFETY: the driver accepts calls on one pool from several threads at a time.
 unsafe impl Sync for Pool {}
 
 impl PoolFunctions {
-    /// The functions of a library, or the first that it lacks. `names` are those of the fields, in their order.
+    /// Resolves the functions in a library. `names` has the library's name of each field, in the order of the fields.
     ///
     /// # Errors
-    /// The name that is absent.
+    /// The first name that the library lacks.
     ///
     /// # Safety
-    /// The names are those of CUDA's or HIP's functions.
+    /// `names` are the names of CUDA's or HIP's functions for these fields.
     pub unsafe fn resolve(
         library: &Library,
         names: &'static [&'static CStr; 8],
@@ -105,7 +106,7 @@ impl PoolFunctions {
     ) -> Result<Self, &'static CStr> {
         macro_rules! function {
             ($at:literal) => {
-                // SAFETY: the field of this name has its arguments and its result, by the caller's word.
+                // SAFETY: the caller guarantees that the function of this name has the signature of the field.
                 unsafe { library.function(names[$at]) }.ok_or(names[$at])?
             };
         }
@@ -125,11 +126,11 @@ impl PoolFunctions {
 }
 
 impl Pool {
-    /// A pool that keeps at most `kept` bytes when somebody synchronises a stream. `accessors` are the devices that may touch its
-    /// memory: NCCL lets the ranks of one process read each other's buffers.
+    /// Makes a pool that keeps at most `kept` unused bytes when the program synchronises a stream. `accessors` are the
+    /// devices with access to its memory: NCCL lets the ranks of one process read each other's buffers.
     ///
     /// # Errors
-    /// The device has no pools; the driver's own.
+    /// The device has no pools; errors of the driver.
     pub(crate) fn new(
         functions: PoolFunctions,
         (device, stream): (c_int, Stream),
@@ -138,62 +139,63 @@ impl Pool {
     ) -> Result<Self> {
         let (mut handle, location) = (ptr::null_mut(), Location { kind: DEVICE, id: device });
         let props = Props { kind: PINNED, handles: 0, location, security: ptr::null_mut(), most: 0, reserved: [0; 56] };
-        // SAFETY: both places are there.
+        // SAFETY: `handle` is a valid output, and `props` has the driver's layout.
         functions.check(0, unsafe { (functions.create)(&mut handle, &props) })?;
         let pool = Self { functions, handle, stream };
-        // SAFETY: the pool is there, and the value has 64 bits.
+        // SAFETY: the pool exists, and the value of this attribute has 64 bits.
         functions.check(2, unsafe { (functions.set_attribute)(handle, RELEASE_THRESHOLD, &kept) })?;
         let access = |&id| Access { location: Location { kind: DEVICE, id }, flags: READ_WRITE };
         let access: Vec<Access> = accessors.iter().map(access).collect();
         if !access.is_empty() {
-            // SAFETY: the pool is there, and so many descriptions are.
+            // SAFETY: the pool exists, and `access` has `access.len()` descriptions.
             functions.check(4, unsafe { (functions.set_access)(handle, access.as_ptr(), access.len()) })?;
         }
         Ok(pool)
     }
 
-    /// Memory that work on the stream may use from now on; none where there is no room.
+    /// Allocates memory for later work of the stream. None if the device has too little memory.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
         let mut memory = ptr::null_mut();
-        // SAFETY: pool and stream are there, and so is the place.
+        // SAFETY: the pool and the stream exist, and `memory` is a valid output.
         match unsafe { (self.functions.alloc)(&mut memory, bytes, self.handle, self.stream) } {
             OUT_OF_MEMORY => Ok(None),
             code => self.functions.check(6, code).map(|()| Some(memory)),
         }
     }
 
-    /// Frees memory when the stream gets there. Waits for nothing.
+    /// Frees memory in stream order. Does not wait.
     ///
     /// # Safety
     /// The memory came from [`Pool::alloc`], and nothing that is enqueued later uses it.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> Result<()> {
-        // SAFETY: as the caller promises; the stream is there.
+        // SAFETY: the caller guarantees that `memory` is from this pool and that later work does not use it; the stream
+        // exists.
         self.functions.check(7, unsafe { (self.functions.free)(memory, self.stream) })
     }
 
-    /// Bytes that the pool has of the device, used or not.
+    /// Bytes that the pool has allocated from the device, used and unused.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn reserved(&self) -> Result<usize> {
         let mut bytes = 0;
-        // SAFETY: the pool is there, and the place has 64 bits.
+        // SAFETY: the pool exists, and `bytes` is a valid output of 64 bits.
         let code = unsafe { (self.functions.get_attribute)(self.handle, RESERVED, &mut bytes) };
         self.functions.check(3, code).map(|()| bytes as usize)
     }
 
-    /// Gives unused memory back to the device until no more than `keep` bytes are reserved.
+    /// Returns unused memory to the device until at most `keep` bytes are reserved.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(crate) fn trim(&self, keep: usize) -> Result<()> {
-        // SAFETY: the pool is there.
+        // SAFETY: the pool exists.
         self.functions.check(5, unsafe { (self.functions.trim_to)(self.handle, keep) })
     }
 }
@@ -205,18 +207,18 @@ impl PoolFunctions {
 }
 
 impl Drop for Pool {
-    /// Frees that the stream has not come to are still done.
+    /// The driver completes pending frees of the stream before it destroys the pool.
     fn drop(&mut self) {
-        // SAFETY: the pool is there, for the last time.
+        // SAFETY: the pool exists, and its only owner destroys it once.
         let code = unsafe { (self.functions.destroy)(self.handle) };
         if let Err(error) = self.functions.check(1, code) {
-            tracing::warn!(%error, "a pool of device memory is left behind");
+            tracing::warn!(%error, "a pool of device memory can't be destroyed and is leaked");
         }
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<pool of the driver's>")
+        write!(f, "<pool of the driver>")
     }
 }

@@ -1,4 +1,4 @@
-//! Sums of inputs that each rank multiplies by a factor first.
+//! Sums of inputs that each rank multiplies by its own factor first.
 
 #![allow(unsafe_code)]
 
@@ -9,13 +9,13 @@ use half::{bf16, f16};
 
 use crate::abi::{Code, DataType, RedOp};
 use crate::collective::Calls;
-use crate::handle::Handle;
 use crate::library::Library;
+use crate::shared_comm::SharedComm;
 
 /// `ncclScalarHostImmediate`: the factor is read from the host, before the call returns.
-const HOST: c_int = 1;
+const HOST_IMMEDIATE: c_int = 1;
 
-/// A factor as an element.
+/// A factor, encoded as an element of its dtype.
 #[derive(Clone, Copy)]
 pub(crate) struct Factor {
     bytes: [u8; 8],
@@ -23,13 +23,14 @@ pub(crate) struct Factor {
 }
 
 impl Factor {
-    /// For an operation that sums floats.
+    /// Encodes a factor for an operation that sums floats.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]: the library is too old, or has no factors of this type; [`Error::Invalid`]: another operation.
+    /// [`Error::Unsupported`]: the library is too old, or has no factors of this dtype. [`Error::Invalid`]: the
+    /// operation is not a sum.
     pub(crate) fn new(library: &Library, op: &Op, factor: f64) -> Result<Self> {
         let Some(dtype) = op.dtype().filter(|_| op.reduction() == Some(Reduction::Sum)) else {
-            return Err(Error::invalid(format!("premul_sum: {} is no sum", op.kind())));
+            return Err(Error::invalid(format!("premul_sum: {} is not a sum", op.kind())));
         };
         let mut bytes = [0; 8];
         match dtype {
@@ -50,14 +51,16 @@ fn unsupported(library: &Library, dtype: DType) -> Error {
 }
 
 impl Calls<'_> {
-    /// Calls what makes up one operation, with a factor in front of its sum. The reduction stays, to be [destroyed](destroy).
+    /// Makes the calls of one operation, with a factor for this rank's input. The caller [destroys](destroy) the
+    /// reduction afterwards.
     pub(crate) fn run_scaled(&mut self, op: &Op, factor: Factor) {
         let Some(create) = self.table.red_op_create_pre_mul_sum else {
             return self.outcome.add("ncclRedOpCreatePreMulSum", Code::INVALID_ARGUMENT);
         };
         let mut redop = RedOp::MAX;
-        // SAFETY: the communicator is there, and so are the place and the factor, which is an element of this type.
-        let code = unsafe { create(&mut redop, factor.bytes.as_ptr().cast(), factor.dtype, HOST, self.comm) };
+        // SAFETY: `SharedComm::call` keeps the communicator alive. `redop` is a valid output, and the factor is an
+        // element of its dtype.
+        let code = unsafe { create(&mut redop, factor.bytes.as_ptr().cast(), factor.dtype, HOST_IMMEDIATE, self.comm) };
         self.outcome.add("ncclRedOpCreatePreMulSum", code);
         if code != Code::SUCCESS {
             return;
@@ -67,13 +70,13 @@ impl Calls<'_> {
     }
 }
 
-/// Ends a reduction when the launch that it was made for is settled: calls before that come too early.
+/// Destroys a reduction, after the library has settled the launch that uses it.
 ///
 /// # Errors
-/// [`Error::Aborted`], the library's.
-pub(crate) fn destroy(library: &Library, handle: &Handle, redop: RedOp) -> Result<()> {
+/// [`Error::Aborted`]; errors of the library.
+pub(crate) fn destroy(library: &Library, shared_comm: &SharedComm, redop: RedOp) -> Result<()> {
     let Some(destroy) = library.table.red_op_destroy else { return Ok(()) };
-    // SAFETY: it was made by this communicator; what was launched with it keeps what it needs.
-    let code = handle.call(|_, comm| unsafe { destroy(redop, comm) })?;
+    // SAFETY: this communicator has made the reduction, and launched operations have copied the data that they need.
+    let code = shared_comm.call(|_, comm| unsafe { destroy(redop, comm) })?;
     library.check("ncclRedOpDestroy", code)
 }

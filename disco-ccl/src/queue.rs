@@ -1,4 +1,4 @@
-//! A worker's stream, and marks in it.
+//! A worker's stream and its events.
 
 #![allow(unsafe_code)]
 
@@ -14,40 +14,46 @@ use disco_core::device_api::Event;
 use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Error, Result, Tensor};
 
-use crate::driver::Mark;
+use crate::driver::EventHandle;
 use crate::runtime::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
 
-/// The reason why a capture refuses waits.
-pub(crate) const NOTHING_RUNS: &str = "captured work runs when its graph is launched: synchronize after that";
-/// How long a queue that is dropped waits for copies to the host.
-const LIMIT: Duration = Duration::from_secs(5);
-/// Looks before pauses begin, and between later ones.
-const SPINS: u32 = 2000;
-const PAUSE: Duration = Duration::from_micros(50);
+/// The reason that a capture gives when it refuses waits.
+pub(crate) const CAPTURE_DOES_NOT_RUN: &str = "captured work runs when its graph is launched: synchronize after that";
+/// How long the drop of a queue waits for copies.
+const DROP_COPIES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Polls before the wait sleeps between polls, and the sleep.
+const POLLS_BEFORE_SLEEP: u32 = 2000;
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// One worker's stream on one device.
 pub struct Queue {
     runtime: Arc<Runtime>,
     recorded: u64,
-    /// Marks that were not seen passed.
-    open: VecDeque<(Event, Mark)>,
-    /// Marks to be set again.
-    spare: Vec<Mark>,
+    /// Events that the stream was not seen to pass.
+    recorded_events: VecDeque<(Event, EventHandle)>,
+    /// Events for reuse.
+    free_events: Vec<EventHandle>,
     staging: Staging,
 }
 
 impl Queue {
-    /// Of a runtime's stream.
+    /// Makes the queue of a runtime's stream.
     pub fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime, recorded: 0, open: VecDeque::new(), spare: Vec::new(), staging: Staging::default() }
+        Self {
+            runtime,
+            recorded: 0,
+            recorded_events: VecDeque::new(),
+            free_events: Vec::new(),
+            staging: Staging::default(),
+        }
     }
 
-    /// The one behind a worker's queue on a kind of device.
+    /// Downcasts a worker's queue on a device of this kind.
     ///
     /// # Errors
-    /// It is on another.
+    /// The queue is on another kind of device.
     pub fn of<'a>(queue: &'a mut (dyn disco_core::Queue + 'static), kind: DeviceKind) -> Result<&'a mut Self> {
         let device = queue.device();
         let queue: &mut dyn Any = queue;
@@ -60,8 +66,8 @@ impl Queue {
         &self.runtime
     }
 
-    /// Captures the work that `work` gives to the stream: see [`Runtime::capture`], which does not borrow the queue. Of the queue's own methods,
-    /// `copy_within` can be captured, and all others are refused.
+    /// Captures the work that `work` gives to the stream: see [`Runtime::capture`], which does not borrow the queue. Of
+    /// the queue's own methods, `copy_within` can be captured, and all others are refused.
     ///
     /// # Errors
     /// As [`Runtime::capture`].
@@ -70,10 +76,11 @@ impl Queue {
         runtime.capture(|| work(self))
     }
 
-    /// Refuses tensors that are not as large, and where they should be: on the host, or on this device, which is current from now on.
+    /// Checks the tensors of a copy: their sizes are equal, and each is on the host or on this device, as `host` says.
+    /// Makes the device current.
     fn check_copy(&self, operation: &str, dst: &Tensor, src: &Tensor, host: [bool; 2]) -> Result<()> {
         // User code may have made another device current.
-        self.runtime.enter()?;
+        self.runtime.make_current()?;
         if host.contains(&true) {
             let why = "a graph can't copy host tensors: copy before the capture or after a launch";
             self.runtime.refuse_in_capture(operation, why)?;
@@ -95,15 +102,15 @@ impl Queue {
     }
 
     fn wait(&self, deadline: Duration) -> Result<()> {
-        let (start, mut looks) = (Instant::now(), 0);
+        let (start, mut polls) = (Instant::now(), 0);
         while !self.runtime.is_idle()? {
-            looks += 1;
+            polls += 1;
             if start.elapsed() > deadline {
-                let state = self.runtime.stuck();
+                let state = self.runtime.stalled_on();
                 let state = state.unwrap_or_else(|| format!("work on {} is not done", self.runtime.device()));
                 return Err(Error::Deadline { operation: "synchronize".into(), after: deadline, state });
             }
-            if looks > SPINS { thread::sleep(PAUSE) } else { thread::yield_now() }
+            if polls > POLLS_BEFORE_SLEEP { thread::sleep(POLL_INTERVAL) } else { thread::yield_now() }
         }
         self.runtime.check()
     }
@@ -115,7 +122,7 @@ impl disco_core::Queue for Queue {
     }
 
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>> {
-        self.runtime.enter()?;
+        self.runtime.make_current()?;
         let storage = self.runtime.alloc(bytes)?;
         self.runtime.clear(&storage).map(|()| storage)
     }
@@ -126,7 +133,7 @@ impl disco_core::Queue for Queue {
             return Ok(());
         }
         let bytes = src.bytes()?;
-        // SAFETY: the tensor is as many bytes of this device's memory, whose freeing waits for the stream.
+        // SAFETY: `dst` has as many bytes as `src`, on this device, and its memory is freed in stream order.
         unsafe { self.staging.copy_in(&self.runtime, dst.data(), &bytes) }
     }
 
@@ -135,31 +142,31 @@ impl disco_core::Queue for Queue {
         if src.byte_len() == 0 {
             return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: `src` has as many bytes as `dst`, on this device, and its memory is freed in stream order.
         unsafe { self.staging.copy_out(&self.runtime, dst, src.data()) }
     }
 
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy on device", dst, src, [false, false])?;
         [dst, src].into_iter().for_each(|tensor| self.runtime.keep(|| tensor.storage().clone()));
-        // SAFETY: both are as many bytes of this device's memory, whose freeing waits for the stream.
+        // SAFETY: both tensors have this number of bytes on this device, and their memory is freed in stream order.
         unsafe { self.runtime.copy(dst.data(), src.data(), dst.byte_len()) }
     }
 
     fn record(&mut self) -> Result<Event> {
-        self.runtime.enter()?;
+        self.runtime.make_current()?;
         self.runtime.refuse_in_capture("record", "the host can't query an event of a graph")?;
-        let mark = match self.spare.pop() {
-            Some(mark) => mark,
-            None => self.runtime.driver().mark()?,
+        let handle = match self.free_events.pop() {
+            Some(handle) => handle,
+            None => self.runtime.driver().create_event()?,
         };
-        // SAFETY: it is there.
-        if let Err(error) = unsafe { self.runtime.driver().record(mark) } {
-            self.spare.push(mark);
+        // SAFETY: the event was created by this driver and is not destroyed before the queue is dropped.
+        if let Err(error) = unsafe { self.runtime.driver().record_event(handle) } {
+            self.free_events.push(handle);
             return Err(error);
         }
         self.recorded += 1;
-        self.open.push_back((Event(self.recorded), mark));
+        self.recorded_events.push_back((Event(self.recorded), handle));
         Ok(Event(self.recorded))
     }
 
@@ -168,22 +175,22 @@ impl disco_core::Queue for Queue {
             "poll",
             "the driver ends a capture whose thread queries an event: poll after the capture",
         )?;
-        let at = self.open.iter().position(|(open, _)| *open == event);
+        let at = self.recorded_events.iter().position(|(open, _)| *open == event);
         let at = at.ok_or_else(|| Error::state(format!("{event:?} was not recorded on this queue")))?;
-        // SAFETY: the mark is there.
-        let passed = unsafe { self.runtime.driver().has_passed(self.open[at].1) };
+        // SAFETY: the event was created by this driver and is not destroyed before the queue is dropped.
+        let passed = unsafe { self.runtime.driver().is_event_complete(self.recorded_events[at].1) };
         if !matches!(passed, Ok(false)) {
-            self.spare.extend(self.open.remove(at).map(|(_, mark)| mark));
+            self.free_events.extend(self.recorded_events.remove(at).map(|(_, handle)| handle));
             self.runtime.check()?;
         }
         passed
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
-        self.runtime.refuse_in_capture("synchronize", NOTHING_RUNS)?;
+        self.runtime.refuse_in_capture("synchronize", CAPTURE_DOES_NOT_RUN)?;
         self.wait(deadline)?;
-        self.runtime.enter()?;
-        self.staging.arrive()
+        self.runtime.make_current()?;
+        self.staging.finish_copies()
     }
 
     fn raw(&self) -> *mut c_void {
@@ -193,13 +200,13 @@ impl disco_core::Queue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if self.staging.is_lent() && self.wait(LIMIT).is_err() {
-            tracing::warn!(device = %self.runtime.device(), "copies are not done; their memory is kept for ever");
+        if self.staging.is_in_use() && self.wait(DROP_COPIES_TIMEOUT).is_err() {
+            tracing::warn!(device = %self.runtime.device(), "copies are not complete; their pinned memory is leaked");
             self.staging.forget();
         }
-        for mark in self.open.drain(..).map(|(_, mark)| mark).chain(self.spare.drain(..)) {
-            // SAFETY: it was made here, and is destroyed once.
-            unsafe { self.runtime.driver().destroy(mark) };
+        for handle in self.recorded_events.drain(..).map(|(_, handle)| handle).chain(self.free_events.drain(..)) {
+            // SAFETY: this driver created the event, and it is destroyed once.
+            unsafe { self.runtime.driver().destroy_event(handle) };
         }
     }
 }

@@ -1,8 +1,9 @@
 //! One thread of the process that frees memory once the device is done with it.
 //!
-//! The thread starts with the first job, polls all jobs in the order of their arrival, and ends when no job is left. A job of a stream
-//! is polled only after the earlier jobs of that stream. A free may block until the device is idle, and holds up only later frees: what
-//! itself waits for other ranks, as the end of a communicator does, has a [`Teardown`](crate::runtime::Teardown) thread instead.
+//! The thread starts with the first job, polls all jobs in the order of their arrival, and ends when no job is left. A
+//! job of a stream is polled only after the earlier jobs of that stream. A free may block until the device is idle, and
+//! delays only later frees. Work that waits for other ranks, such as the end of a communicator, uses a
+//! [`Teardown`](crate::runtime::Teardown) thread instead.
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
@@ -15,8 +16,8 @@ use disco_core::sync;
 static JOBS: Mutex<Jobs> = Mutex::new(Jobs { waiting: Vec::new(), has_thread: false });
 
 /// Pause between two passes over the jobs. It doubles, up to the longest, while no job is ready.
-const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_micros(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 struct Jobs {
     /// Jobs that the thread has not taken over.
@@ -30,7 +31,7 @@ pub(crate) struct Job {
     pub(crate) what: String,
     /// Address that all jobs of one stream share, which become ready in order.
     pub(crate) stream: usize,
-    /// The memory is left behind if the job is not ready after so long.
+    /// The memory is leaked if the job is not ready after this time.
     pub(crate) limit: Duration,
     pub(crate) is_ready: Box<dyn FnMut() -> bool + Send>,
     pub(crate) free: Box<dyn FnOnce() + Send>,
@@ -53,13 +54,13 @@ pub(crate) fn submit(job: Job) {
         let lost = mem::take(&mut jobs.waiting);
         drop(jobs);
         for Job { what, .. } in lost {
-            tracing::warn!(%error, what, "memory is left behind: the thread that frees it can't be started");
+            tracing::warn!(%error, what, "memory is leaked: the thread that frees it can't be started");
         }
     }
 }
 
 fn run() {
-    let (mut waiting, mut pause) = (Vec::new(), SHORTEST_PAUSE);
+    let (mut waiting, mut poll_interval) = (Vec::new(), MIN_POLL_INTERVAL);
     loop {
         let mut jobs = lock();
         let arrived = mem::take(&mut jobs.waiting);
@@ -73,9 +74,10 @@ fn run() {
         waiting.extend(arrived.into_iter().map(|job| Waiting(job, now)));
         let before = waiting.len();
         waiting = pass(waiting);
-        pause = if waiting.len() < before { SHORTEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        poll_interval =
+            if waiting.len() < before { MIN_POLL_INTERVAL } else { (poll_interval * 2).min(MAX_POLL_INTERVAL) };
         if !waiting.is_empty() {
-            thread::sleep(pause);
+            thread::sleep(poll_interval);
         }
     }
 }
@@ -104,9 +106,9 @@ fn pass(jobs: Vec<Waiting>) -> Vec<Waiting> {
             }
             Ok(false) => {
                 let (what, after) = (job.what, job.limit);
-                tracing::warn!(what, ?after, "memory is left behind: a stream does not end");
+                tracing::warn!(what, ?after, "memory is leaked: work on its stream does not end");
             }
-            Err(_) => tracing::error!(what = job.what, "memory is left behind: asking for its stream panicked"),
+            Err(_) => tracing::error!(what = job.what, "memory is leaked: the query of its stream panicked"),
         }
     }
     left
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_passes_its_limit_or_panics_is_left_behind_and_later_jobs_run() {
+    fn a_job_that_passes_its_limit_or_panics_is_leaked_and_later_jobs_run() {
         let (freed, found) = channel();
         let mut panics = job(3, true, Duration::MAX, &freed);
         panics.0.is_ready = Box::new(|| panic!("expected by this test"));

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use disco_core::tensor::Storage;
 
 use crate::library::Library;
-use crate::owned::Owned;
+use crate::owned::OwnedComm;
 
-/// Memory that was registered, which stays until its communicator ends.
+/// Registered memory, which is kept until its communicator ends.
 pub(crate) struct Registration {
     storage: Arc<Storage>,
     token: *mut c_void,
 }
 
-// SAFETY: the token is passed back to the library only, from whatever thread has its communicator.
+// SAFETY: the token is only passed back to the library, by the thread that owns its communicator.
 unsafe impl Send for Registration {}
 
 impl Registration {
-    /// For what the library has given out for a storage.
+    /// A registration of a storage, with the library's token.
     pub(crate) fn new(storage: Arc<Storage>, token: *mut c_void) -> Self {
         Self { storage, token }
     }
@@ -30,11 +30,11 @@ impl Registration {
         Arc::ptr_eq(&self.storage, storage)
     }
 
-    /// Takes it back, before its communicator is destroyed.
-    pub(crate) fn end(&self, library: &Library, comm: &Owned) {
-        let Some(deregister) = library.table.comm_deregister else { return };
+    /// Deregisters the memory, before its communicator is destroyed.
+    pub(crate) fn deregister(&self, library: &Library, comm: &OwnedComm) {
+        let Some(comm_deregister) = library.table.comm_deregister else { return };
         // SAFETY: this is the only owner of the communicator, which made this registration.
-        let code = unsafe { deregister(comm.0, self.token) };
+        let code = unsafe { comm_deregister(comm.0, self.token) };
         library.report("ncclCommDeregister", code);
     }
 }

@@ -1,8 +1,10 @@
-//! The ranks of one communicator in this process, and the point after an abort at which none of their kernels touches memory any more.
+//! The ranks of one communicator in this process, and the point after an abort at which none of their kernels touches
+//! memory any more.
 //!
-//! `ncclCommAbort` returns at once for all ranks of a process but the last, and a rank's own kernel ends some time after the call. Until
-//! the kernels of all these ranks have ended, they may still write to each other's tensors. Therefore [`Runtime::alloc`] waits after an
-//! abort until the library has released the communicator of each rank here and each stream has passed the communicator's kernels.
+//! `ncclCommAbort` returns at once for all ranks of a process but the last, and a rank's own kernel ends some time
+//! after the call. Until the kernels of all these ranks have ended, they may still write to each other's tensors.
+//! Therefore [`Runtime::alloc`] waits after an abort until the library has released the communicator of each rank here
+//! and each stream has passed the communicator's kernels.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::sync;
 
-use crate::driver::Mark;
+use crate::driver::EventHandle;
 use crate::runtime::Runtime;
 
 /// Keyed by the communicator's name.
@@ -23,7 +25,7 @@ static COMMUNICATORS: Mutex<BTreeMap<String, Weak<Siblings>>> = Mutex::new(BTree
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The ranks of one communicator in this process.
-pub(crate) struct Siblings(Mutex<Vec<State>>);
+pub(crate) struct Siblings(Mutex<Vec<RankTeardown>>);
 
 /// One rank's entry. Dropped when the library has released the rank's communicator.
 pub(crate) struct Sibling {
@@ -31,25 +33,25 @@ pub(crate) struct Sibling {
     index: usize,
 }
 
-struct State {
+struct RankTeardown {
     runtime: Arc<Runtime>,
-    end: End,
+    progress: TeardownProgress,
 }
 
 /// Progress of one rank's teardown.
-enum End {
-    /// The library has its communicator.
+enum TeardownProgress {
+    /// The library has not released the rank's communicator.
     Open,
-    /// The library has released it, and the stream can't be marked while it is captured.
-    Unmarked,
-    /// The library has released it, and the mark follows its last kernel.
-    Marked(Mark),
-    /// The stream has passed that.
+    /// The library has released the communicator, and the event waits for the end of a capture of the stream.
+    Unrecorded,
+    /// The library has released the communicator, and the event is recorded behind its last kernel.
+    Recorded(EventHandle),
+    /// The stream has passed the event.
     Over,
 }
 
 impl Sibling {
-    /// Adds a rank of the communicator of that name.
+    /// Adds a rank to the communicator of that name.
     pub(crate) fn new(name: &str, runtime: &Arc<Runtime>) -> Self {
         let mut communicators = sync::lock(&COMMUNICATORS);
         communicators.retain(|_, siblings| siblings.strong_count() > 0);
@@ -57,10 +59,10 @@ impl Sibling {
         let all = known.unwrap_or_else(|| Arc::new(Siblings(Mutex::default())));
         communicators.insert(name.to_owned(), Arc::downgrade(&all));
         drop(communicators);
-        let mut states = all.lock();
-        states.push(State { runtime: runtime.clone(), end: End::Open });
-        let index = states.len() - 1;
-        drop(states);
+        let mut ranks = all.lock();
+        ranks.push(RankTeardown { runtime: runtime.clone(), progress: TeardownProgress::Open });
+        let index = ranks.len() - 1;
+        drop(ranks);
         Self { all, index }
     }
 
@@ -72,15 +74,15 @@ impl Sibling {
 
 impl Drop for Sibling {
     fn drop(&mut self) {
-        let mut states = self.all.lock();
-        if let Some(state) = states.get_mut(self.index) {
-            state.end = End::of(&state.runtime);
+        let mut ranks = self.all.lock();
+        if let Some(state) = ranks.get_mut(self.index) {
+            state.progress = TeardownProgress::of(&state.runtime);
         }
     }
 }
 
 impl Siblings {
-    /// Waits until nothing of the communicator touches memory any more, for as long as `limit`. Whether that is so.
+    /// Waits at most `limit` until no kernel of the communicator touches memory any more. Returns whether that is so.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while !self.are_over() {
@@ -93,43 +95,43 @@ impl Siblings {
     }
 
     fn are_over(&self) -> bool {
-        self.lock().iter_mut().all(|State { runtime, end }| end.is_over(runtime))
+        self.lock().iter_mut().all(|RankTeardown { runtime, progress }| progress.is_over(runtime))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<State>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<RankTeardown>> {
         sync::lock(&self.0)
     }
 }
 
-impl End {
-    /// A stream that can't be marked counts as over.
+impl TeardownProgress {
+    /// Records an event on the rank's stream. If that fails, the rank's kernels count as over.
     fn of(runtime: &Runtime) -> Self {
         if runtime.is_capturing().unwrap_or(false) {
-            return Self::Unmarked;
+            return Self::Unrecorded;
         }
-        let (driver, mut end) = (runtime.driver(), Self::Over);
-        driver.visit(&mut || {
-            let Ok(mark) = driver.mark() else { return };
-            end = Self::Marked(mark);
-            // SAFETY: it was made just now, and is destroyed when it is over.
-            if let Err(error) = unsafe { driver.record(mark) } {
-                tracing::debug!(%error, "a stream can't be marked at the end of a communicator");
+        let (driver, mut progress) = (runtime.driver(), Self::Over);
+        driver.with_current(&mut || {
+            let Ok(event) = driver.create_event() else { return };
+            progress = Self::Recorded(event);
+            // SAFETY: the event was just created, and is destroyed only when it is complete.
+            if let Err(error) = unsafe { driver.record_event(event) } {
+                tracing::debug!(%error, "no event can be recorded at the end of a communicator");
             }
         });
-        end
+        progress
     }
 
     fn is_over(&mut self, runtime: &Runtime) -> bool {
-        if let Self::Unmarked = *self {
+        if let Self::Unrecorded = *self {
             *self = Self::of(runtime);
         }
-        if let Self::Marked(mark) = *self {
+        if let Self::Recorded(event) = *self {
             let driver = runtime.driver();
-            driver.visit(&mut || {
-                // SAFETY: the mark is there. One that has failed is as good as passed.
-                if unsafe { driver.has_passed(mark) }.unwrap_or(true) {
-                    // SAFETY: it was made by this driver, and nobody has it any more.
-                    unsafe { driver.destroy(mark) };
+            driver.with_current(&mut || {
+                // SAFETY: the event is live. Work that has failed counts as complete.
+                if unsafe { driver.is_event_complete(event) }.unwrap_or(true) {
+                    // SAFETY: this driver created the event, and this is its last use.
+                    unsafe { driver.destroy_event(event) };
                     *self = Self::Over;
                 }
             });
@@ -140,10 +142,10 @@ impl End {
 
 impl Drop for Siblings {
     fn drop(&mut self) {
-        for State { runtime, end } in self.lock().iter() {
-            let (End::Marked(mark), driver) = (end, runtime.driver()) else { continue };
-            // SAFETY: it was made by this driver, and nobody has it any more.
-            driver.visit(&mut || unsafe { driver.destroy(*mark) });
+        for RankTeardown { runtime, progress } in self.lock().iter() {
+            let (TeardownProgress::Recorded(event), driver) = (progress, runtime.driver()) else { continue };
+            // SAFETY: this driver created the event, and this is its last use.
+            driver.with_current(&mut || unsafe { driver.destroy_event(*event) });
         }
     }
 }

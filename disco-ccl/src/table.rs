@@ -1,4 +1,5 @@
-//! The functions. Those that every version has which is taken (2.7) are required; others came later.
+//! The functions of the library. Functions of the oldest supported version (2.7) are required; functions of later
+//! versions are optional.
 
 #![allow(unsafe_code)]
 
@@ -7,20 +8,20 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::abi::{Code, Comm, DataType, RedOp, Stream, UniqueId};
 use crate::config::Config;
 
-/// Memory that is read.
+/// Memory that the library reads.
 type In = *const c_void;
-/// One a rank.
+/// An array with one element for each rank.
 type Counts = *const usize;
-/// Memory that is written.
+/// Memory that the library writes.
 type Out = *mut c_void;
 
-/// [`Table::comm_split`], where it is there.
+/// The type of [`Table::comm_split`].
 pub(crate) type CommSplit = unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
-/// [`Table::comm_init_rank_config`], likewise.
+/// The type of [`Table::comm_init_rank_config`].
 pub(crate) type CommInitRankConfig = unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> Code;
 
 disco_dl::functions! {
-    /// What the library exports.
+    /// The functions that the library exports.
     #[non_exhaustive]
     pub struct Table {
         /// `ncclGetVersion(int *version)`
@@ -69,7 +70,8 @@ disco_dl::functions! {
         comm_finalize: c"ncclCommFinalize"(Comm) -> Code;
         /// `ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t *child, ncclConfig_t *)`, since 2.18
         comm_split: c"ncclCommSplit"(Comm, c_int, c_int, *mut Comm, *mut Config) -> Code;
-        /// `ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *factor, ncclDataType_t, ncclScalarResidence_t, ncclComm_t)`, since 2.11
+        /// `ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *factor, ncclDataType_t, ncclScalarResidence_t, ncclComm_t)`,
+        /// since 2.11
         red_op_create_pre_mul_sum: c"ncclRedOpCreatePreMulSum"(*mut RedOp, *const c_void, DataType, c_int, Comm) -> Code;
         /// `ncclRedOpDestroy(ncclRedOp_t, ncclComm_t)`, since 2.11
         red_op_destroy: c"ncclRedOpDestroy"(RedOp, Comm) -> Code;
@@ -83,10 +85,10 @@ disco_dl::functions! {
         comm_deregister: c"ncclCommDeregister"(Comm, Out) -> Code;
         /// `ncclAlltoAll(send, recv, size_t count, ncclDataType_t, ncclComm_t, cudaStream_t)`, since NCCL 2.28
         all_to_all: c"ncclAlltoAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
-        /// The same as RCCL spells it.
+        /// RCCL's spelling of `ncclAlltoAll`, with the same arguments.
         all_to_all_rccl: c"ncclAllToAll"(In, Out, usize, DataType, Comm, Stream) -> Code;
-        /// `ncclAllToAllv(send, size_t sendcounts[], size_t sdispls[], recv, size_t recvcounts[], size_t rdispls[], ncclDataType_t,
-        /// ncclComm_t, hipStream_t)`, of RCCL
+        /// `ncclAllToAllv(send, size_t sendcounts[], size_t sdispls[], recv, size_t recvcounts[], size_t rdispls[],
+        /// ncclDataType_t, ncclComm_t, hipStream_t)`, of RCCL
         all_to_all_v: c"ncclAllToAllv"(In, Counts, Counts, Out, Counts, Counts, DataType, Comm, Stream) -> Code;
         /// `ncclGather(send, recv, size_t count, ncclDataType_t, int root, ncclComm_t, cudaStream_t)`, since 2.28
         gather: c"ncclGather"(In, Out, usize, DataType, c_int, Comm, Stream) -> Code;

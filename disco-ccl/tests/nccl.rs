@@ -1,4 +1,4 @@
-//! The real NCCL, as far as it goes without a GPU: what `cargo xtask test` fetches.
+//! Tests with the real NCCL, which `cargo xtask test` fetches. They need no GPU.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -13,20 +13,20 @@ use disco_ccl::{Config, Library, Vendor, Version};
 use disco_conformance::Required;
 use disco_core::{DType, OpKind, Reduction};
 
-/// A wheel.
+/// A Python wheel that contains NCCL.
 #[derive(Clone, Copy)]
 struct Fetched {
     folder: &'static str,
-    /// Whether it is fetched for the long tests only.
+    /// Whether only the long tests fetch the wheel.
     is_long: bool,
 }
 
 const NEW: Fetched = Fetched { folder: "nvidia-nccl-cu12-2.28.9", is_long: false };
-/// The first with non-blocking communicators; none of what came later.
+/// The first version with non-blocking communicators. It lacks all later functions.
 const OLD: Fetched = Fetched { folder: "nvidia-nccl-cu11-2.14.3", is_long: true };
 
 impl Fetched {
-    /// Its folder; none, said, where it was not fetched.
+    /// The folder of the wheel. If it was not fetched, prints that the test is skipped and returns None.
     fn folder(self) -> Option<PathBuf> {
         let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(self.folder));
         let found = folder.filter(|folder| folder.is_dir());
@@ -49,7 +49,7 @@ impl Fetched {
 }
 
 #[test]
-fn it_passes_the_gate_and_has_what_its_version_has() {
+fn nccl_2_28_is_accepted_and_has_the_functions_of_its_version() {
     let Some(library) = NEW.library() else { return };
     assert_eq!(library.version(), Version { major: 2, minor: 28, patch: 9 });
     assert!(library.file().ends_with("lib/libnccl.so.2"), "{}", library.file());
@@ -60,7 +60,7 @@ fn it_passes_the_gate_and_has_what_its_version_has() {
 }
 
 #[test]
-fn an_older_one_lacks_what_came_later() {
+fn nccl_2_14_lacks_the_functions_of_later_versions() {
     let Some(library) = OLD.library() else { return };
     assert_eq!(library.version(), Version { major: 2, minor: 14, patch: 3 });
     let table = &library.table;
@@ -70,31 +70,31 @@ fn an_older_one_lacks_what_came_later() {
     let can = library.capabilities(true);
     assert!(can.supports(OpKind::AllReduce, DType::BF16, Some(Reduction::Avg)));
     assert!(!can.supports(OpKind::AllReduce, DType::F8E4M3, Some(Reduction::Sum)));
-    assert!(can.supports(OpKind::Broadcast, DType::F8E4M3, None), "what is moved is bytes");
+    assert!(can.supports(OpKind::Broadcast, DType::F8E4M3, None), "operations without a reduction move bytes");
 }
 
 #[test]
-fn each_place_to_meet_is_another() {
+fn unique_ids_differ() {
     for library in [NEW, OLD].into_iter().filter_map(Fetched::library) {
         assert_ne!(library.unique_id().unwrap(), library.unique_id().unwrap());
     }
 }
 
 #[test]
-fn an_empty_group_is_nothing() {
+fn an_empty_group_succeeds() {
     let Some(library) = NEW.library() else { return };
-    // SAFETY: a group may be empty.
+    // SAFETY: the calling thread ends this group below; a group may be empty.
     assert_eq!(unsafe { (library.table.group_start)() }, Code::SUCCESS);
-    // SAFETY: it was started.
+    // SAFETY: the calling thread has started a group.
     assert_eq!(unsafe { (library.table.group_end)() }, Code::SUCCESS);
 }
 
 #[test]
-fn errors_have_the_library_s_words() {
+fn errors_contain_the_text_of_the_library() {
     let Some(library) = NEW.library() else { return };
     let text = |code| library.check("ncclAllReduce", Code(code)).unwrap_err().to_string();
     assert!(text(4).starts_with("nccl: ncclAllReduce returned 4: invalid argument"), "{}", text(4));
-    // One that the library does not know is an error, too.
+    // A code that the library does not know is an error as well.
     assert!(text(99).starts_with("nccl: ncclAllReduce returned 99: unknown result code"), "{}", text(99));
 }
 
@@ -102,22 +102,22 @@ fn errors_have_the_library_s_words() {
 fn a_communicator_without_a_gpu_is_an_error_at_once() {
     let has_driver = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).is_ok();
     if has_driver {
-        eprintln!("skipped: there is a GPU, perhaps");
+        eprintln!("skipped: this machine has a CUDA driver, so it may have a GPU");
         return;
     }
     for library in [NEW, OLD].into_iter().filter_map(Fetched::library) {
         let (id, mut comm, mut config) =
             (library.unique_id().unwrap(), ptr::null_mut::<std::ffi::c_void>() as Comm, Config::non_blocking());
-        // SAFETY: all of them are there.
+        // SAFETY: `comm` is a valid output, and `config` has the layout of its version.
         let code = unsafe { library.table.comm_init_rank_config.unwrap()(&mut comm, 1, id, 0, &mut config) };
         let error = library.check("ncclCommInitRankConfig", code).unwrap_err().to_string();
         assert!(error.starts_with("nccl: ncclCommInitRankConfig returned 1: unhandled cuda error"), "{error}");
     }
 }
 
-/// The header's own offsets, of the fields that `Config` has, and their end.
+/// Compiles a C program against NCCL's header that prints the offsets of the fields of `Config`, and of the next field.
 #[test]
-fn the_configuration_is_laid_out_as_in_the_header() {
+fn config_has_the_layout_of_the_c_header() {
     let Some(folder) = NEW.folder() else { return };
     let header = fs::read_to_string(folder.join("include/nccl.h")).unwrap();
     let start = header.find("typedef struct ncclConfig_v").unwrap();
@@ -134,6 +134,6 @@ fn the_configuration_is_laid_out_as_in_the_header() {
     let output = Command::new(&program).output().unwrap();
     fs::remove_file(file).unwrap();
     fs::remove_file(program).unwrap();
-    // As a test of `Config` has them.
+    // Equal to the offsets in the unit test of `Config`.
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "0 8 12 16 20 24 28 32 40 ");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{env, process, thread};
 
 use disco::nccl::cuda::Cuda;
-use disco::nccl::disco_ccl::p2p::{Found, Kernels, Rendezvous, Workspace};
+use disco::nccl::disco_ccl::p2p::{Consensus, Kernels, Rendezvous, Workspace};
 use disco::nccl::disco_ccl::{self, Runtime};
 use disco::nccl::p2p::VENDOR;
 use disco::{DType, Device, DeviceApi as _, DeviceKind, Op, Queue, Reduction, Store, Tensor};
@@ -81,11 +81,11 @@ impl GpuRank {
         let place = (self.index, self.size);
         let rendezvous = Rendezvous::new(self.store.clone(), "p2p".into(), place, HANG_LIMIT).sharing_devices();
         let met = match Workspace::meet(&self.runtime, &rendezvous, BUFFER, disco::nccl::p2p::mesh, |_| Vec::new())? {
-            Found::Together(met) => met,
-            Found::Apart(why) => return Err(format!("the ranks share no memory: {why}").into()),
+            Consensus::Accepted(met) => met,
+            Consensus::Declined(why) => return Err(format!("the ranks share no memory: {why}").into()),
         };
         let prepared = (VENDOR.kernels)(&self.runtime)?;
-        let room = (prepared.resident(), met.sharing);
+        let room = (prepared.resident(), met.max_ranks_per_device);
         let kernels = prepared.start(&met.workspace, met.decision.topology, room, wait_limit)?;
         Ok((met.workspace, kernels))
     }

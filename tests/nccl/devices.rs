@@ -104,7 +104,7 @@ on_the_double!(two_workers_on_one_device_are_an_error_that_names_the_remedy, [],
     let session = session(3);
     let error = text(block_on(session.init_ccl("nccl", &[0, 1, 0])));
     assert!(error.contains("rank 0 and rank 2 are both on device "), "{error}");
-    assert!(error.contains("give each worker its own with `--devices`"), "{error}");
+    assert!(error.contains("give each worker its own device with `--devices`"), "{error}");
     works_again(&session);
 });
 
@@ -142,7 +142,7 @@ on_the_double!(
         let session = session(2);
         let error = text(block_on(session.init_ccl("cuda_p2p", &[0, 0])));
         assert!(error.contains("rank 0 and rank 1 are both on device "), "{error}");
-        assert!(error.contains("NCCL 2.28.9 takes one rank a device: name NCCL 2.30.3 or later"), "{error}");
+        assert!(error.contains("NCCL 2.28.9 supports one rank per device: name NCCL 2.30.3 or later"), "{error}");
         works_again(&session);
     }
 );
@@ -161,7 +161,7 @@ on_the_double!(
 on_the_double!(fewer_devices_than_workers_are_an_error_with_the_number, ["GPU_DOUBLE_DEVICES" = "1"], {
     let session = session(2);
     let error = text(block_on(session.init_ccl("nccl", &[])));
-    assert!(error.contains("cuda:1 is not there: this process sees 1 cuda device."), "{error}");
+    assert!(error.contains("cuda:1 does not exist: this process sees 1 cuda device."), "{error}");
     assert!(block_on(session.sync_all()).is_err());
 });
 

@@ -197,7 +197,7 @@ on_the_double!(the_connect_deadline_names_a_missing_rank, ["GPU_DOUBLE_FAULTS" =
     let session = session(2);
     let error = text(block_on(session.init_ccl("nccl", &[])));
     let expected =
-        "ncclCommInitRankConfig: no end after 500ms: the library has not connected the ranks, which have all come";
+        "ncclCommInitRankConfig: no end after 500ms: all ranks have arrived, but the library has not connected them";
     assert!(error.contains(expected), "{error}");
     works_again(&session);
 });
@@ -363,8 +363,8 @@ on_the_double!(
     {
         let session = session(2);
         let error = text(block_on(session.init_ccl("nccl", &[])));
-        let expected =
-            "ncclCommInitRank: no end after 500ms: it has not returned and is left on a thread; 2.8.4 can't be told";
+        let expected = "ncclCommInitRank: no end after 500ms: the call has not returned and stays on its thread, because \
+                        2.8.4 can't interrupt it";
         assert!(error.contains(expected), "{error}");
         works_again(&session);
     }

@@ -36,7 +36,9 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
         all.push(tensor(ctx, 1).map(drop));
         all.push(disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8]).map(drop));
         all.push(capture(ctx, |_| Ok(())).map(drop));
-        if let Ok(shared) = disco::nccl::extension(ctx.comm()?)?.shortcut().and_then(|shortcut| shortcut.workspace()) {
+        if let Ok(shared) =
+            disco::nccl::extension(ctx.comm()?)?.p2p_fast_path().and_then(|fast_path| fast_path.workspace())
+        {
             let shared = shared.clone();
             all.push(ctx.comm()?.all_reduce_in_place(&shifted, Reduction::Sum));
             all.push(shared.main().signal(0.into(), 0));
@@ -83,7 +85,7 @@ fn capture_beside_an_end(ctx: &mut WorkerContext) -> disco::Result<()> {
     for _ in 0..3 {
         let x = tensor(ctx, LEN)?;
         let mut child = ctx.comm()?.split(Some(0), 0)?.ok_or_else(|| Error::invalid("there is a color"))?;
-        let shared = disco::nccl::extension(&mut *child)?.shortcut()?.workspace()?.clone();
+        let shared = disco::nccl::extension(&mut *child)?.p2p_fast_path()?.workspace()?.clone();
         drop(child);
         // The stream is busy until the capture begins.
         (0..20).try_for_each(|_| ctx.queue().copy_within(&x, &x))?;
@@ -144,7 +146,7 @@ on_the_double!(
             format!("signal: {numbered}"),
             format!("wait: {numbered}"),
             format!("barrier: {numbered}"),
-            "put: the stream is being captured; the side stream is not part of the capture: use the main lane".to_owned(),
+            "put: the stream is being captured; the side stream is not part of the capture: use the main stream".to_owned(),
             format!("after: {numbered}"),
         ];
         let expected: Vec<String> = REFUSED.into_iter().map(str::to_owned).chain(more).collect();

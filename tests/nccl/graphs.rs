@@ -169,7 +169,7 @@ fn tensors_of_graphs(ctx: &mut WorkerContext) -> disco::Result<()> {
 
 /// Each launch copies the current contents of a tensor into the next rank's shared memory.
 fn copies_to_a_peer(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let shared = disco::nccl::extension(ctx.comm()?)?.shortcut()?.workspace()?.clone();
+    let shared = disco::nccl::extension(ctx.comm()?)?.p2p_fast_path()?.workspace()?.clone();
     let (ranks, own) = (shared.size(), ctx.worker().index());
     let next = (((own + 1) % ranks) as u32).into();
     let (src, dst) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?);

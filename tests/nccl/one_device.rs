@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use disco::nccl::disco_ccl::p2p::{Found, Kernels, Workspace};
+use disco::nccl::disco_ccl::p2p::{Consensus, Kernels, Workspace};
 use disco::nccl::p2p::VENDOR;
 use disco::{DType, Op, Reduction, Tensor};
 use disco_core::store::View;
@@ -18,11 +18,11 @@ use crate::processes::Seat;
 /// The shared memory of a rank, and the kernels over it.
 pub(crate) fn start(seat: &Seat, patience: Duration) -> (Workspace, Box<dyn Kernels>) {
     let met = match seat.meet().unwrap() {
-        Found::Together(met) => met,
-        Found::Apart(why) => panic!("apart: {why}"),
+        Consensus::Accepted(met) => met,
+        Consensus::Declined(why) => panic!("apart: {why}"),
     };
     let prepared = (VENDOR.kernels)(&seat.runtime).unwrap();
-    let room = (prepared.resident(), met.sharing);
+    let room = (prepared.resident(), met.max_ranks_per_device);
     let kernels = prepared.start(&met.workspace, met.decision.topology, room, patience).unwrap();
     (met.workspace, kernels)
 }
@@ -101,7 +101,7 @@ on_the_double_or_a_gpu!(
 
 /// Drops the shared memory while the stream waits for a signal in it.
 fn drop_early(seat: &mut Seat) {
-    let Found::Together(met) = seat.meet().unwrap() else { panic!("apart") };
+    let Consensus::Accepted(met) = seat.meet().unwrap() else { panic!("apart") };
     if seat.rank == 0 {
         met.workspace.main().wait(1.into(), 0).unwrap();
     }

@@ -81,7 +81,7 @@ fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
     let op = Op::AllReduce { src: None, dst: x.clone(), reduction: Reduction::Sum };
     assert_eq!(refused(&op, comm), "nccl does not support premul_sum of i32");
     let op = Op::AllReduce { src: None, dst: x, reduction: Reduction::Max };
-    assert_eq!(refused(&op, comm), "premul_sum: all_reduce is no sum");
+    assert_eq!(refused(&op, comm), "premul_sum: all_reduce is not a sum");
     comm.synchronize()
 }
 

@@ -14,7 +14,7 @@ const LEN: usize = 1000;
 
 /// The memory that this worker's ranks share.
 fn workspace(ctx: &mut WorkerContext) -> disco::Result<Workspace> {
-    nccl::extension(ctx.comm()?)?.shortcut()?.workspace().cloned()
+    nccl::extension(ctx.comm()?)?.p2p_fast_path()?.workspace().cloned()
 }
 
 fn rank(index: usize) -> Rank {
@@ -153,7 +153,7 @@ fn by_both_lanes(ctx: &mut WorkerContext) -> disco::Result<()> {
 }
 
 fn why_not(ctx: &mut WorkerContext) -> disco::Result<String> {
-    Ok(nccl::extension(ctx.comm()?)?.shortcut()?.why_not().unwrap_or("kernels are launched").to_owned())
+    Ok(nccl::extension(ctx.comm()?)?.p2p_fast_path()?.fallback_reason().unwrap_or("kernels are launched").to_owned())
 }
 
 /// Drops the communicators; one worker uses its buffer once more.
@@ -171,7 +171,7 @@ fn look_late(ctx: &mut WorkerContext, buffer: Tensor) -> disco::Result<()> {
 
 /// Each group has its own communicators, and so its own shared memory.
 fn in_groups(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let shared = nccl::extension(ctx.group_comm()?)?.shortcut()?.workspace()?.clone();
+    let shared = nccl::extension(ctx.group_comm()?)?.p2p_fast_path()?.workspace()?.clone();
     assert_eq!((shared.size(), workspace(ctx)?.size()), (2, 4));
     let (own, other) = (ctx.worker().index() as f32, rank(1 - shared.rank().index()));
     let mine = full(ctx, own)?;
@@ -250,7 +250,7 @@ on_the_double!(
     ["GPU_DOUBLE_FAULTS" = "cuStreamWriteValue32_v2:1:1=801"],
     {
         let session = sharing(2);
-        assert_eq!(reason(&session), "rank 0: words that peers' streams write do not come");
+        assert_eq!(reason(&session), "rank 0: signal words that the streams of peers write have not arrived");
         assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
     }
 );
@@ -275,13 +275,13 @@ on_the_double!(invalid_copies_and_signals_are_rejected, ["DISCO_P2P_BUFFER" = "4
         text.lines().collect::<Vec<_>>(),
         [
             "put: no rank 2 among 2",
-            "put: 4000 bytes from byte 4080 on leave a buffer of 4096 bytes",
-            "get: 4000 bytes from byte 18446744073709551615 on leave a buffer of 4096 bytes",
+            "put: 4000 bytes at offset 4080 exceed the buffer of 4096 bytes",
+            "get: 4000 bytes at offset 18446744073709551615 exceed the buffer of 4096 bytes",
             "put: tensor f32[4] on cpu is not contiguous on cuda:0",
-            "signal: there is no slot 64, but 64",
+            "signal: slot 64 does not exist; the slots are 0 to 63",
             "wait: no rank 7 among 2",
-            "p2p_buffer: byte 2 is none where a f32 may begin",
-            "p2p_buffer: 20 bytes from byte 4080 on leave a buffer of 4096 bytes",
+            "p2p_buffer: offset 2 is not a multiple of 4, the size of f32",
+            "p2p_buffer: 20 bytes at offset 4080 exceed the buffer of 4096 bytes",
             "fine",
         ]
     );
@@ -345,13 +345,13 @@ on_the_double!(a_threshold_that_is_not_a_number_is_an_error, ["DISCO_P2P_TWO_SHO
 
 on_the_double!(with_nine_ranks_nccl_runs_all_operations, ["GPU_DOUBLE_DEVICES" = "9"], {
     let session = sharing(9);
-    assert_eq!(reason(&session), "9 ranks, where 2 to 8 can");
+    assert_eq!(reason(&session), "peer-to-peer memory needs 2 to 8 ranks, and the communicator has 9");
     assert_eq!(block_on(sum(&session)).unwrap(), 45.0);
 });
 
 on_the_double!(without_peer_access_nccl_runs_all_operations, ["GPU_DOUBLE_PEER_ACCESS" = "0"], {
     let session = sharing(2);
-    assert_eq!(reason(&session), "rank 0: the memory of rank 1: cuda:0 can't access the memory of cuda:1");
+    assert_eq!(reason(&session), "rank 0: can't open the memory of rank 1: cuda:0 can't access the memory of cuda:1");
     assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
 });
 

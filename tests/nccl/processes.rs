@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io, process, thread};
 
 use disco::nccl::cuda::Cuda;
-use disco::nccl::disco_ccl::p2p::{Found, Met, Rendezvous, Workspace};
+use disco::nccl::disco_ccl::p2p::{Consensus, MeetOutcome, Rendezvous, Workspace};
 use disco::nccl::disco_ccl::{self, Runtime};
 use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Op, Queue, Rank, Reduction, Store, Tensor};
 
@@ -139,7 +139,7 @@ impl Seat {
         Self { queue, runtime, rank, size, store, is_shared }
     }
 
-    pub(crate) fn meet(&self) -> disco::Result<Found<Met>> {
+    pub(crate) fn meet(&self) -> disco::Result<Consensus<MeetOutcome>> {
         let rendezvous = Rendezvous::new(self.store.clone(), "p2p".into(), (self.rank, self.size), limit());
         let rendezvous = if self.is_shared { rendezvous.sharing_devices() } else { rendezvous };
         Workspace::meet(&self.runtime, &rendezvous, 1 << 16, disco::nccl::p2p::mesh, |_| vec![self.rank as u8])
@@ -147,11 +147,11 @@ impl Seat {
 
     fn together(&self) -> Workspace {
         match self.meet().unwrap() {
-            Found::Together(met) => {
+            Consensus::Accepted(met) => {
                 assert_eq!(met.notes, (0..self.size).map(|rank| vec![rank as u8]).collect::<Vec<_>>());
                 met.workspace
             }
-            Found::Apart(why) => panic!("apart: {why}"),
+            Consensus::Declined(why) => panic!("apart: {why}"),
         }
     }
 
@@ -254,7 +254,7 @@ fn memory_that_can_not_be_opened_is_the_reason_on_all_ranks() {
     }
     let fault = [("GPU_DOUBLE_FAULTS", "cuIpcOpenMemHandle_v2:1:1=201")];
     for (rank, (_, text)) in ranks("processes::stay_apart", 3, &fault).into_iter().enumerate() {
-        let why = "apart: rank 1: the memory of rank 0: cuda: cuIpcOpenMemHandle returned 201: ";
+        let why = "apart: rank 1: can't open the memory of rank 0: cuda: cuIpcOpenMemHandle returned 201: ";
         assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
     }
     let fault = [("GPU_DOUBLE_FAULTS", "cuIpcGetMemHandle:0:1=801")];
@@ -277,8 +277,8 @@ fn ranks_that_see_different_links_do_not_share_memory() {
 fn stay_apart() {
     let seat = Seat::take();
     match seat.meet().unwrap() {
-        Found::Together(_) => panic!("together"),
-        Found::Apart(why) => eprintln!("apart: {why}"),
+        Consensus::Accepted(_) => panic!("together"),
+        Consensus::Declined(why) => eprintln!("apart: {why}"),
     }
 }
 
@@ -293,8 +293,8 @@ fn see_otherwise() {
         env::set_var("DISCO_P2P_TOPOLOGY", shape);
     }
     match seat.meet().unwrap() {
-        Found::Together(_) => panic!("together"),
-        Found::Apart(why) => eprintln!("apart: {why}"),
+        Consensus::Accepted(_) => panic!("together"),
+        Consensus::Declined(why) => eprintln!("apart: {why}"),
     }
 }
 
@@ -324,7 +324,7 @@ fn a_rank_that_dies_after_the_rendezvous_is_named_and_streams_continue() {
     for rank in [0, 2] {
         let (_, text) = &results[rank];
         assert!(
-            text.contains("rank 1 has not come to the barrier") && text.contains("1 passed"),
+            text.contains("rank 1 has not reached the barrier") && text.contains("1 passed"),
             "rank {rank}:\n{text}"
         );
     }
@@ -340,7 +340,7 @@ fn lose_one() {
     may_die("with all");
     shared.main().barrier().unwrap();
     let error = seat.queue.synchronize(Duration::from_millis(300)).unwrap_err();
-    eprintln!("{error}: {}", shared.stuck().unwrap());
+    eprintln!("{error}: {}", shared.stalled_on().unwrap());
     shared.abort(&"it is over".into());
     // The stream has no pending wait any more.
     seat.queue.synchronize(limit()).unwrap();

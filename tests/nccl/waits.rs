@@ -60,8 +60,8 @@ on_the_double!(
         let session = sharing(2);
         assert_eq!(
             reason(&session),
-            "rank 0: a stream that waits for a word holds up 3 streams of the highest priority, each of which was to write the word; \
-             more hardware queues may help: CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 by HIP"
+            "rank 0: a stream that waits for a signal word blocks 3 streams of the highest priority, which should write \
+             the word; more hardware queues may help: set CUDA_DEVICE_MAX_CONNECTIONS=32, or GPU_MAX_HW_QUEUES=32 for HIP"
         );
         // A peer has ended the waits.
         works_again(&session);
@@ -86,7 +86,8 @@ on_the_double!(
     {
         let session = patient(2);
         block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
-        let why = "rank 0: streams do not wait for words in shared memory: hip: hipStreamWaitValue32 returned 1: invalid argument";
+        let why = "rank 0: streams can't wait for signal words in shared memory: hip: hipStreamWaitValue32 returned 1: \
+                   invalid argument";
         assert_eq!(reason(&session), format!("{why}; HIP lacks hipExtMallocWithFlags"));
         assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
     }

@@ -1,4 +1,4 @@
-//! The calls on one device with one stream.
+//! The functions of one device with one stream.
 
 #![allow(unsafe_code)]
 
@@ -12,21 +12,21 @@ use super::{GraphFunctions, Peers};
 use crate::abi::Stream;
 use crate::pool::PoolFunctions;
 
-/// The calls of a vendor's device library, on one device with one stream on it, both of which stay as long as this does.
+/// The functions of a vendor's device library, for one device and one stream. Both stay valid as long as this value.
 ///
-/// But for [`Driver::enter`] and [`Driver::visit`], they are made on a thread on which the device is current. None waits for the
-/// stream, but those that free.
+/// The device is current on the calling thread, except for [`Driver::make_current`] and [`Driver::with_current`]. No
+/// function waits for the stream, except those that free memory.
 pub trait Driver: Any + Debug + Send + Sync {
     /// The device.
     fn device(&self) -> Device;
 
-    /// What tells it from every other device, in any process: a UUID, as a rule.
+    /// A text that identifies the device in all processes: usually a UUID.
     ///
     /// # Errors
-    /// The library's own, as of all that follow.
+    /// Errors of the library.
     fn identity(&self) -> Result<String>;
 
-    /// Whether reductions of 8-bit floats work on the device.
+    /// Whether the library reduces 8-bit floats on this device.
     fn reduces_f8(&self) -> bool;
 
     /// The stream.
@@ -35,156 +35,159 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// Makes the device current on the calling thread.
     ///
     /// # Errors
-    /// The library's own.
-    fn enter(&self) -> Result<()>;
+    /// Errors of the library.
+    fn make_current(&self) -> Result<()>;
 
-    /// Does something with the device current, and makes current again what was.
-    fn visit(&self, work: &mut dyn FnMut());
+    /// Runs `work` with the device current, and then restores the previous device.
+    fn with_current(&self, work: &mut dyn FnMut());
 
-    /// The functions for [pools](PoolFunctions) of device memory, or why there are none.
+    /// The functions for [pools](PoolFunctions) of device memory, or the reason why they are not available.
     ///
     /// # Errors
     /// The function that the library lacks.
     fn pools(&self) -> Result<PoolFunctions, String>;
 
-    /// The functions for [graphs](crate::Graph), or why there are none.
+    /// The functions for [graphs](crate::Graph), or the reason why they are not available.
     ///
     /// # Errors
     /// The function that the library lacks.
     fn graphs(&self) -> Result<GraphFunctions, String>;
 
-    /// Numbers of the other devices of this process that can have access to this one's memory.
+    /// Ordinals of the other devices of this process that can access this device's memory.
     fn accessors(&self) -> Vec<i32>;
 
-    /// Device memory of no pool, with anything in it; none where there is no room.
+    /// Allocates uninitialized device memory, outside of pools. None if the device has too little memory.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>>;
 
-    /// Gives it back. May wait for all that the device and its peers do.
+    /// Frees memory of [`Driver::alloc`]. May wait for all work of the device and of its peers.
     ///
     /// # Safety
-    /// It came from there, and nobody uses it any more.
+    /// `memory` came from [`Driver::alloc`] or [`Peers`] of this device, and nothing uses it any more.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn free(&self, memory: *mut u8) -> Result<()>;
 
-    /// Host memory that copies touch when the stream gets there, with anything in it.
+    /// Allocates uninitialized pinned host memory. Copies of it run in stream order.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc_pinned(&self, bytes: usize) -> Result<*mut u8>;
 
-    /// As [`Driver::free`].
+    /// Frees pinned memory. May wait for all work of the device and of its peers.
     ///
     /// # Safety
-    /// As there.
+    /// `memory` came from [`Driver::alloc_pinned`], and nothing uses it any more.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn free_pinned(&self, memory: *mut u8) -> Result<()>;
 
-    /// Zeros, on the stream.
+    /// Fills device memory with zeros, in stream order.
     ///
     /// # Safety
-    /// It is so many bytes of device memory, at least one, until the stream got there.
+    /// `memory` is `bytes` bytes of device memory, at least one, and stays allocated until the stream has passed this
+    /// call.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn clear(&self, memory: *mut u8, bytes: usize) -> Result<()>;
 
-    /// Copies, on the stream.
+    /// Copies memory, in stream order.
     ///
     /// # Safety
-    /// Both are so many bytes, at least one, of device memory or pinned memory, as the way says, until the stream got there.
+    /// `to` and `from` are `bytes` bytes, at least one, of device memory or pinned memory, as `kind` says. Both stay
+    /// allocated until the stream has passed this call.
     ///
     /// # Errors
-    /// The library's own.
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<()>;
+    /// Errors of the library.
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<()>;
 
     /// Whether all work on the stream is done.
     ///
     /// # Errors
-    /// The library's own, of work that failed.
+    /// Errors of the library, also of work that has failed.
     fn is_idle(&self) -> Result<bool>;
 
-    /// A new mark for the stream.
+    /// Creates an event.
     ///
     /// # Errors
-    /// The library's own.
-    fn mark(&self) -> Result<Mark>;
+    /// Errors of the library.
+    fn create_event(&self) -> Result<EventHandle>;
 
-    /// Sets a mark here.
+    /// Records an event on the stream, behind all earlier work.
     ///
     /// # Safety
-    /// It came from [`Driver::mark`] and is not destroyed.
+    /// `event` came from [`Driver::create_event`] of this device, and is not destroyed.
     ///
     /// # Errors
-    /// The library's own.
-    unsafe fn record(&self, mark: Mark) -> Result<()>;
+    /// Errors of the library.
+    unsafe fn record_event(&self, event: EventHandle) -> Result<()>;
 
-    /// Whether the stream has passed it.
+    /// Whether the stream has passed an event.
     ///
     /// # Safety
-    /// As [`Driver::record`].
+    /// As for [`Driver::record_event`].
     ///
     /// # Errors
-    /// The library's own, of work that failed.
-    unsafe fn has_passed(&self, mark: Mark) -> Result<bool>;
+    /// Errors of the library, also of work that has failed.
+    unsafe fn is_event_complete(&self, event: EventHandle) -> Result<bool>;
 
-    /// Destroys it.
+    /// Destroys an event.
     ///
     /// # Safety
-    /// As [`Driver::record`], for the last time.
-    unsafe fn destroy(&self, mark: Mark);
+    /// As for [`Driver::record_event`], and nothing uses the event afterwards.
+    unsafe fn destroy_event(&self, event: EventHandle);
 
-    /// Lets the stream wait until another one has passed a mark that was set there.
+    /// Makes later work of the stream wait until another stream has passed an event that was recorded there.
     ///
     /// # Safety
-    /// As [`Driver::record`].
+    /// As for [`Driver::record_event`].
     ///
     /// # Errors
-    /// The library's own.
-    unsafe fn wait_for(&self, mark: Mark) -> Result<()>;
+    /// Errors of the library.
+    unsafe fn wait_event(&self, event: EventHandle) -> Result<()>;
 
-    /// The same device with another stream.
+    /// A driver of the same device with a new stream.
     ///
     /// # Errors
-    /// The library's own.
-    fn beside(&self) -> Result<Box<dyn Driver>>;
+    /// Errors of the library.
+    fn new_stream(&self) -> Result<Box<dyn Driver>>;
 
-    /// The same device with a new stream of the highest priority. Ordinary streams share hardware queues, in which a stream that waits
-    /// holds up the others; a stream of a higher priority shares none with them.
+    /// A driver of the same device with a new stream of the highest priority. Ordinary streams share hardware queues,
+    /// and a stream that waits blocks the other streams of its queue. A stream of a higher priority shares no queue
+    /// with ordinary streams.
     ///
     /// # Errors
-    /// The library lacks a function for it; the library's own.
-    fn urgent(&self) -> Result<Box<dyn Driver>>;
+    /// The library lacks a function for it; errors of the library.
+    fn new_priority_stream(&self) -> Result<Box<dyn Driver>>;
 
-    /// Its calls for memory that several devices have, or why there are none.
+    /// The functions for memory that several devices share, or the reason why they are not available.
     ///
     /// # Errors
-    /// The library is too old, or the device can't.
+    /// The library is too old, or the device lacks the feature.
     fn peers(&self) -> Result<&dyn Peers, String>;
 }
 
-/// From where to where.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "each driver names them all")]
-pub enum Way {
-    /// From pinned memory.
+pub enum CopyKind {
+    /// From pinned memory to device memory.
     ToDevice,
-    /// To pinned memory.
+    /// From device memory to pinned memory.
     ToHost,
     /// From device memory to device memory.
     OnDevice,
 }
 
-/// A vendor's event.
+/// A vendor's event: `CUevent`, `hipEvent_t`.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "each driver makes them")]
-pub struct Mark(pub *mut c_void);
+pub struct EventHandle(pub *mut c_void);
 
-// SAFETY: it is a name, which the library takes on any thread.
-unsafe impl Send for Mark {}
+// SAFETY: an event is an opaque handle, which the library accepts on any thread.
+unsafe impl Send for EventHandle {}

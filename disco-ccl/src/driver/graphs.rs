@@ -10,52 +10,52 @@ use disco_dl::Library;
 
 use crate::abi::Stream;
 
-/// The functions, alike in CUDA (11.4 or later) and in HIP (5.3 or later).
+/// The functions, which have the same signatures in CUDA (11.4 or later) and HIP (5.3 or later).
 #[derive(Clone, Copy, Debug)]
 pub struct GraphFunctions {
     /// `cuStreamBeginCapture(CUstream, CUstreamCaptureMode)`
     begin: unsafe extern "C" fn(Stream, c_int) -> c_int,
     /// `cuStreamEndCapture(CUstream, CUgraph *)`
-    end: unsafe extern "C" fn(Stream, *mut Handle) -> c_int,
+    end: unsafe extern "C" fn(Stream, *mut GraphHandle) -> c_int,
     /// `cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`
     is_capturing: unsafe extern "C" fn(Stream, *mut c_int) -> c_int,
     /// `cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`
-    instantiate: unsafe extern "C" fn(*mut Handle, Handle, c_ulonglong) -> c_int,
+    instantiate: unsafe extern "C" fn(*mut GraphHandle, GraphHandle, c_ulonglong) -> c_int,
     /// `cuGraphLaunch(CUgraphExec, CUstream)`
-    launch: unsafe extern "C" fn(Handle, Stream) -> c_int,
+    launch: unsafe extern "C" fn(GraphHandle, Stream) -> c_int,
     /// `cuGraphExecDestroy(CUgraphExec)`
-    destroy_exec: unsafe extern "C" fn(Handle) -> c_int,
+    destroy_exec: unsafe extern "C" fn(GraphHandle) -> c_int,
     /// `cuGraphDestroy(CUgraph)`
-    destroy: unsafe extern "C" fn(Handle) -> c_int,
+    destroy: unsafe extern "C" fn(GraphHandle) -> c_int,
     /// The library's names of the functions, in this order.
     names: &'static [&'static CStr; 7],
-    /// The meaning of a function's code.
+    /// Converts the code of a function into a result.
     check: fn(&'static CStr, c_int) -> Result<()>,
 }
 
 /// `CUgraph`, `CUgraphExec`, `hipGraph_t`, `hipGraphExec_t`
-type Handle = *mut c_void;
+type GraphHandle = *mut c_void;
 
 /// A graph that can be launched. Its calls are made with the device current.
 #[derive(Debug)]
-pub(crate) struct Exec(Handle);
+pub(crate) struct Exec(GraphHandle);
 
 // SAFETY: the driver takes an executable graph on any thread.
 unsafe impl Send for Exec {}
-// SAFETY: as above, also of several at a time.
+// SAFETY: `&Exec` allows launches only, which the driver accepts from several threads at a time.
 unsafe impl Sync for Exec {}
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls of other threads do not concern the capture.
 const THREAD_LOCAL: c_int = 1;
 
 impl GraphFunctions {
-    /// The functions of a library, or the first that it lacks. `names` are those of the fields, in their order.
+    /// Resolves the functions in a library. `names` has the library's name of each field, in the order of the fields.
     ///
     /// # Errors
-    /// The name that is absent.
+    /// The first name that the library lacks.
     ///
     /// # Safety
-    /// The names are those of CUDA's or HIP's functions.
+    /// `names` are the names of CUDA's or HIP's functions for these fields.
     pub unsafe fn resolve(
         library: &Library,
         names: &'static [&'static CStr; 7],
@@ -63,7 +63,7 @@ impl GraphFunctions {
     ) -> Result<Self, &'static CStr> {
         macro_rules! function {
             ($at:literal) => {
-                // SAFETY: the field of this name has its arguments and its result, by the caller's word.
+                // SAFETY: the caller guarantees that the function of this name has the signature of the field.
                 unsafe { library.function(names[$at]) }.ok_or(names[$at])?
             };
         }
@@ -80,25 +80,25 @@ impl GraphFunctions {
         })
     }
 
-    /// Begins a capture of a stream, which is there.
+    /// Begins a thread-local capture of a stream, which exists.
     ///
     /// # Errors
-    /// The driver's own, as of all that follow.
+    /// Errors of the driver.
     pub(crate) fn begin(&self, stream: Stream) -> Result<()> {
-        // SAFETY: the stream is there.
+        // SAFETY: the caller's stream exists.
         self.check(0, unsafe { (self.begin)(stream, THREAD_LOCAL) })
     }
 
-    /// Ends a capture that began on this thread. Its graph, ready for launches.
+    /// Ends a capture that this thread has begun, and returns its graph, ready for launches.
     pub(crate) fn end(&self, stream: Stream) -> Result<Exec> {
         let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the stream is there, and so is the place.
+        // SAFETY: the caller's stream exists, and `graph` is a valid output.
         self.check(1, unsafe { (self.end)(stream, &mut graph) })?;
-        // SAFETY: the driver has just made the graph, and the place is there; 0 is no flag.
+        // SAFETY: the driver has just made the graph, and `exec` is a valid output; 0 means no flags.
         let made = self.check(3, unsafe { (self.instantiate)(&mut exec, graph, 0) });
-        // SAFETY: the graph exists and is destroyed once; its executable does not need it.
+        // SAFETY: the graph exists and is destroyed once. Its executable does not refer to it.
         if let Err(error) = self.check(6, unsafe { (self.destroy)(graph) }) {
-            tracing::warn!(%error, "a graph is left behind");
+            tracing::warn!(%error, "a graph can't be destroyed and is leaked");
         }
         made.map(|()| Exec(exec))
     }
@@ -106,21 +106,21 @@ impl GraphFunctions {
     /// Whether a stream, which exists, is being captured. An invalidated capture counts.
     pub(crate) fn is_capturing(&self, stream: Stream) -> Result<bool> {
         let mut status = 0;
-        // SAFETY: the stream is there, and so is the place.
+        // SAFETY: the caller's stream exists, and `status` is a valid output.
         self.check(2, unsafe { (self.is_capturing)(stream, &mut status) }).map(|()| status != 0)
     }
 
     /// Launches a graph on a stream, which exists. The memory of the graph stays until the stream has done the launch.
     pub(crate) fn launch(&self, exec: &Exec, stream: Stream) -> Result<()> {
-        // SAFETY: both are there.
+        // SAFETY: the borrowed executable is not destroyed, and the caller's stream exists.
         self.check(4, unsafe { (self.launch)(exec.0, stream) })
     }
 
-    /// Destroys an executable. Does not wait: the driver frees the executable after its running launches.
+    /// Destroys an executable, once. Does not wait: the driver frees the executable after its running launches.
     pub(crate) fn destroy(&self, exec: &mut Exec) {
         // SAFETY: the executable exists, and its owner, which is being dropped, destroys it once.
         if let Err(error) = self.check(5, unsafe { (self.destroy_exec)(exec.0) }) {
-            tracing::warn!(%error, "a graph is left behind");
+            tracing::warn!(%error, "a graph can't be destroyed and is leaked");
         }
     }
 

@@ -1,10 +1,10 @@
 //! The functions of a vendor's device library (CUDA, HIP) that this crate calls.
 //!
 //! ```text
-//! calls   one device with one stream on it
+//! calls   one device with one stream: memory, copies, events
 //! graphs  captures of a stream, and graphs
 //! peers   memory that devices share
-//! bus     where a device is on the PCI bus
+//! bus     the address of a device on the PCI bus
 //! ```
 
 mod bus;
@@ -13,7 +13,7 @@ mod graphs;
 mod peers;
 
 pub use bus::BusId;
-pub use calls::{Driver, Mark, Way};
+pub use calls::{CopyKind, Driver, EventHandle};
 pub(crate) use graphs::Exec;
 pub use graphs::GraphFunctions;
-pub use peers::{Export, Peers, WORD_BYTES};
+pub use peers::{IpcHandleBytes, Peers, WORD_BYTES};

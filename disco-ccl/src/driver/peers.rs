@@ -1,4 +1,4 @@
-//! The functions of a vendor's device library with which devices share memory.
+//! The functions of a vendor's device library for memory that devices share.
 
 #![allow(unsafe_code)]
 
@@ -8,80 +8,83 @@ use disco_core::Result;
 
 use super::BusId;
 
-/// The name of an allocation for other processes of this machine: `CUipcMemHandle`, `hipIpcMemHandle_t`.
-pub type Export = [u8; 64];
+/// The handle by which other processes of this machine open an allocation: `CUipcMemHandle`, `hipIpcMemHandle_t`.
+pub type IpcHandleBytes = [u8; 64];
 
-/// Bytes of memory for one word: what `hipMallocSignalMemory` has.
+/// Bytes of an allocation for one signal word, as `hipMallocSignalMemory` requires.
 pub const WORD_BYTES: usize = 8;
 
-/// The calls of a vendor's device library for memory that several devices have, and for words in it that streams write and wait
-/// for. Made on a thread on which the device is current.
+/// The functions of a vendor's device library for memory that several devices share, and for signal words: 32-bit
+/// integers that streams write and wait for. The device is current on the calling thread.
 pub trait Peers: Debug + Send + Sync {
-    /// Where the device is.
+    /// The address of the device on the PCI bus.
     ///
     /// # Errors
-    /// The library's own, as of all that follow.
+    /// Errors of the library.
     fn bus_id(&self) -> Result<BusId>;
 
-    /// Lets the device touch what another one of this process has, from now on.
+    /// Gives this device access to all memory of another device of this process.
     ///
     /// # Errors
-    /// They can't.
-    fn reach(&self, ordinal: i32) -> Result<()>;
+    /// The devices have no peer access.
+    fn enable_access(&self, ordinal: i32) -> Result<()>;
 
-    /// Device memory for all that the device shares, with anything in it; none where there is no room. What peers write is seen by work
-    /// that runs on the device at the time, if the device has such memory. [`Driver::free`](crate::Driver::free) frees it.
+    /// Allocates uninitialized device memory that peers can open. None if the device has too little memory. Where the
+    /// device has fine-grained memory, running work sees the writes of peers. [`Driver::free`](crate::Driver::free)
+    /// frees the memory.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>>;
 
-    /// Memory of [`WORD_BYTES`] for one word, in which streams can wait and which all devices of this process reach,
-    /// with anything in it. None: the library has no memory for words alone. [`Driver::free`](crate::Driver::free) frees it.
+    /// Allocates [`WORD_BYTES`] uninitialized bytes for one signal word, which all devices of this process can write.
+    /// None: the library has no separate memory for signal words. [`Driver::free`](crate::Driver::free) frees the
+    /// memory.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     fn alloc_word(&self) -> Result<Option<*mut u8>>;
 
-    /// What other processes open the memory by, for as long as it is not freed.
+    /// The handle by which other processes open the memory. It is valid until the memory is freed.
     ///
     /// # Safety
-    /// It came from [`Peers::alloc_shared`].
+    /// `memory` came from [`Peers::alloc_shared`].
     ///
     /// # Errors
     /// The memory can't be shared.
-    unsafe fn export(&self, memory: *mut u8) -> Result<Export>;
+    unsafe fn export(&self, memory: *mut u8) -> Result<IpcHandleBytes>;
 
-    /// Memory of another process, for this device to touch.
+    /// Opens memory of another process for this device.
     ///
     /// # Errors
-    /// There is no such memory, or the device can't reach it.
-    fn open(&self, export: &Export) -> Result<*mut u8>;
+    /// The memory does not exist, or the device can't access it.
+    fn open(&self, export: &IpcHandleBytes) -> Result<*mut u8>;
 
-    /// Ends that. May wait for all that the device does.
+    /// Closes memory of another process. May wait for all work of the device.
     ///
     /// # Safety
-    /// It came from [`Peers::open`], and nobody uses it any more.
+    /// `memory` came from [`Peers::open`], and nothing uses it any more.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn close(&self, memory: *mut u8) -> Result<()>;
 
-    /// Writes a word when the stream gets there: who sees it sees all that the stream wrote before.
+    /// Writes a signal word, in stream order. An observer of the value also sees all earlier writes of the stream.
     ///
     /// # Safety
-    /// The word is there until then.
+    /// `word` stays allocated until the stream has passed this call.
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()>;
 
-    /// Lets the stream wait until the word is at least as high: `word - value`, as a signed number, is not below 0.
+    /// Makes later work of the stream wait until `*word` has reached `value`: `*word - value`, as a signed 32-bit
+    /// integer, is 0 or more.
     ///
     /// # Safety
-    /// As [`Peers::write_word`].
+    /// As for [`Peers::write_word`].
     ///
     /// # Errors
-    /// The library's own.
+    /// Errors of the library.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()>;
 }

@@ -1,13 +1,13 @@
-//! A vendor's backend that has peer-to-peer memory beside its library.
+//! A vendor's backend with peer-to-peer memory.
 
 use std::fmt;
 
 use disco_core::{Communicator, ConnectParams, DeviceKind, Probe, Rendezvous, Result, Unavailable, World};
 
-use super::shortcut::Vendor;
+use super::fast_path::Vendor;
 
-/// A backend around another of the same vendor's: all goes by that one's library but what is faster over memory that ranks of a
-/// machine share. Its options are that library's.
+/// A backend that wraps the vendor's plain backend. Operations that are faster over memory that ranks of a machine
+/// share use that memory; all other operations go through the library. It has the options of the plain backend.
 pub struct Backend {
     name: &'static str,
     inner: &'static crate::Backend,
@@ -15,7 +15,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// One of this name.
+    /// A backend named `name` that wraps `inner`.
     pub const fn new(name: &'static str, inner: &'static crate::Backend, vendor: Vendor) -> Self {
         Self { name, inner, vendor }
     }
@@ -41,7 +41,7 @@ impl disco_core::Backend for Backend {
     fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
         let deadline = params.connect_deadline;
         let mut comm = self.inner.library()?.connect(self.device_kind(), params, at)?;
-        comm.find_shortcut(self.vendor, deadline)?;
+        comm.find_fast_path(self.vendor, deadline)?;
         Ok(Box::new(comm))
     }
 }

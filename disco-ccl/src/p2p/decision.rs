@@ -1,32 +1,33 @@
-//! Which shape a group of devices has, and why.
+//! The shape of a group of devices, with the reasons.
 
 use disco_core::env::Variable;
 use disco_core::{Error, Result};
 
 use super::topology::{Mesh, Topology};
 
-/// What a group's links were taken for.
+/// The shape of a group of devices.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The shape.
     pub topology: Topology,
-    /// A sentence for each reason.
+    /// The reasons: one sentence each.
     pub why: Vec<String>,
-    /// Whether `DISCO_P2P_TOPOLOGY` said so, whatever the links are.
+    /// Whether `DISCO_P2P_TOPOLOGY` has set the shape, independent of the links.
     pub is_forced: bool,
 }
 
-/// What tests force a shape with.
-const VARIABLE: &str = "DISCO_P2P_TOPOLOGY";
+/// The variable by which tests force a shape.
+const TOPOLOGY_VARIABLE: &str = "DISCO_P2P_TOPOLOGY";
 
 impl Decision {
-    /// The shape of so many devices with these links. Where the links are not known, nor is the shape.
+    /// Decides the shape of `devices` devices with these links. The shape is [`Topology::Unknown`] if the links are not
+    /// known.
     ///
     /// # Errors
-    /// `DISCO_P2P_TOPOLOGY` is no shape, or none that so many devices can have.
+    /// `DISCO_P2P_TOPOLOGY` is not a shape, or not possible with so many devices.
     pub fn of(devices: usize, mesh: &Result<Mesh>) -> Result<Self> {
-        match Variable::read(VARIABLE).text()? {
+        match Variable::read(TOPOLOGY_VARIABLE).text()? {
             Some(shape) => Self::forced(shape, devices, mesh),
             None => Ok(Self::found(mesh)),
         }
@@ -46,7 +47,7 @@ impl Decision {
     }
 
     fn forced(shape: &str, devices: usize, mesh: &Result<Mesh>) -> Result<Self> {
-        let refused = |why: &str| Error::invalid(format!("{VARIABLE}={shape}: {why}"));
+        let refused = |why: &str| Error::invalid(format!("{TOPOLOGY_VARIABLE}={shape}: {why}"));
         let found = Self::found(mesh).topology;
         let topology = match shape {
             "fully_connected" if devices < 2 => return Err(refused("it takes two devices")),
@@ -59,7 +60,7 @@ impl Decision {
             "unknown" => Topology::Unknown,
             _ => return Err(refused("the shapes are: fully_connected, hybrid_cube_mesh, unknown")),
         };
-        Ok(Self { topology, why: vec![format!("{VARIABLE} says so")], is_forced: true })
+        Ok(Self { topology, why: vec![format!("{TOPOLOGY_VARIABLE} says so")], is_forced: true })
     }
 }
 
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_are_not_known_have_no_shape_and_the_reason_is_kept() {
+    fn unknown_links_give_an_unknown_shape_with_the_reason() {
         let decision = Decision::found(&Err(Unavailable::new("NVML").into()));
         assert_eq!(decision.topology, Topology::Unknown);
         assert_eq!(decision.why, ["the links are not known: NVML is not available"]);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_may_force_any_shape_that_the_devices_can_have() {
+    fn the_variable_forces_any_shape_that_the_devices_can_have() {
         let force = |shape, devices| Decision::forced(shape, devices, &switched(devices));
         for (shape, devices) in [("fully_connected", 2), ("hybrid_cube_mesh", 8), ("unknown", 1)] {
             let decision = force(shape, devices).unwrap();

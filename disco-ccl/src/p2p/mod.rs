@@ -1,49 +1,49 @@
-//! What devices of one machine are to each other: whether kernels of our own can reach their peers' memory.
+//! Memory that ranks of one machine share, and the operations that use it instead of the vendor's library.
 //!
 //! ```text
-//! topology    links between devices, and the shapes that kernels are written for
-//! decision    which shape a group has, and why; what a test wants instead
-//! survey      all devices of a kind on this machine
-//! rendezvous  how ranks agree on it, and hand each other handles of their memory
-//! workspace   that memory: a buffer of each rank
-//!   card      what a rank tells its peers of its own
-//!   memory    where each rank's starts, and how it ends
-//!   proof     whether ranks reach each other
-//!   lane      copies and signals by streams
-//!   words     what was signalled, and what streams have not passed
-//!   word_table  where words are, if not in that memory
-//! shortcut    what a communicator does over it, without its library
-//!   options   what users say of it
-//! backend     a vendor's backend that has such
+//! topology             links between devices, and the shapes that kernels are written for
+//! decision             the shape of a group of devices with the reasons, or the shape that a test forces
+//! survey               all devices of one kind on this machine
+//! rendezvous           how ranks agree to share memory, and exchange its handles
+//! workspace            the shared memory: a buffer of each rank
+//!   memory_descriptor  the description of a rank's memory for its peers
+//!   memory             layout, addresses and end of the shared memory
+//!   self_test          checks that ranks can access each other's memory
+//!   stream             copies and signals by streams
+//!   signals            counters of signals, and work that streams have not passed
+//!   word_table         separate memory for signal words, where the driver needs it
+//! fast_path            operations of a communicator over the shared memory
+//!   options            environment variables
+//! backend              a vendor's backend with peer-to-peer memory
 //! ```
 //!
-//! No vendor's library is asked here: each vendor's crate walks its links and hands in where they end.
+//! This module calls no vendor's library: each vendor's crate queries the links of its devices and passes them in.
 
 mod backend;
-mod card;
 mod decision;
-mod lane;
+mod fast_path;
 mod memory;
+mod memory_descriptor;
 mod options;
-mod proof;
 mod rendezvous;
-mod shortcut;
+mod self_test;
+mod signals;
+mod stream;
 mod survey;
 mod topology;
 mod word_table;
-mod words;
 mod workspace;
 
 pub use backend::Backend;
 pub use decision::Decision;
-pub use lane::Lane;
+pub use fast_path::{Kernels, P2pFastPath, Preparation, Prepared, Unfit, Vendor};
 pub use memory::STATE_BYTES;
-pub use options::{OFF, bytes_of, is_off, shares_devices};
-pub use rendezvous::{Found, Introduction, Offer, Rendezvous};
-pub use shortcut::{Kernels, Preparation, Prepared, Shortcut, Unfit, Vendor};
+pub use options::{OFF_REASON, bytes_of, is_off, shares_devices};
+pub use rendezvous::{Consensus, Introduction, Offer, Rendezvous};
+pub use signals::SLOTS;
+pub use stream::P2pStream;
 pub use survey::{Site, Survey, host};
 pub use topology::{Ends, Mesh, RANKS, Topology};
-pub use words::SLOTS;
-pub use workspace::{BUFFER, Met, Workspace};
+pub use workspace::{DEFAULT_BUFFER_BYTES, MeetOutcome, Workspace};
 
-pub use crate::driver::{BusId, Export, Peers, WORD_BYTES};
+pub use crate::driver::{BusId, IpcHandleBytes, Peers, WORD_BYTES};

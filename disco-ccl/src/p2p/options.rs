@@ -1,12 +1,12 @@
-//! What users say by variables.
+//! Environment variables of peer-to-peer memory.
 
 use disco_core::Result;
 use disco_core::env::Variable;
 
-/// All goes by the vendor's library.
-pub const OFF: &str = "DISCO_P2P=0";
+/// The reason that is reported when users have turned peer-to-peer memory off.
+pub const OFF_REASON: &str = "DISCO_P2P=0";
 
-/// Whether users want no peer-to-peer memory.
+/// Whether users have turned peer-to-peer memory off.
 ///
 /// # Errors
 /// `DISCO_P2P` is neither 0 nor 1.
@@ -14,18 +14,18 @@ pub fn is_off() -> Result<bool> {
     Ok(Variable::read("DISCO_P2P").flag()? == Some(false))
 }
 
-/// Whether several ranks may be on one device (`DISCO_SHARE_DEVICES=1`): for evidence on a machine with one GPU.
+/// Whether several ranks may be on one device (`DISCO_SHARE_DEVICES=1`): for measurements on a machine with one GPU.
 ///
 /// # Errors
-/// The variable is neither 0 nor 1.
+/// `DISCO_SHARE_DEVICES` is neither 0 nor 1.
 pub fn shares_devices() -> Result<bool> {
     Ok(Variable::read("DISCO_SHARE_DEVICES").flag()?.unwrap_or(false))
 }
 
-/// The bytes that a variable says, or so many where it says nothing.
+/// The number of bytes that a variable sets, or `otherwise` if it is not set.
 ///
 /// # Errors
-/// It is no number.
+/// The value is not a number.
 pub fn bytes_of(variable: &str, otherwise: usize) -> Result<usize> {
     let variable = Variable::read(variable);
     let bytes = variable.number().map_err(|_| variable.refuse("that is no number of bytes"))?;

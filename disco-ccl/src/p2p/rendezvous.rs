@@ -1,21 +1,22 @@
-//! How ranks find out that they can reach each other's memory, and by which handles.
+//! How the ranks of a communicator agree to share memory, and exchange the handles of their memory.
 //!
 //! ```text
-//! each rank                                                       through the session's store
-//! INTRODUCTION  host, bus id of its device, or why it can't   ──▶ all ranks
-//!   on other hosts: they stay apart          two on one device: an error
-//! decides by the mesh of all their devices, allocates
-//! OFFER         mesh, topology, handles of its memory, or why ──▶ all ranks
-//!   another mesh or topology anywhere: they stay apart
-//! opens its peers' handles, writes to each
-//! REPORT        nothing, or why it can't                      ──▶ all ranks
-//! looks whether all that was written is there, and whether words end what streams wait for
-//! REPORT        nothing, or what is not, step by step         ──▶ all ranks
-//!   a peer that can't: all close what they have opened, and stay apart
+//! each rank                                                    through the session's store
+//! INTRODUCTION  host, bus id of its device; or a refusal   ──▶ all ranks
+//!   hosts differ: all decline          two ranks on one device: an error
+//! decides the topology from the mesh of all devices, allocates its memory
+//! OFFER         mesh, topology, handles; or a refusal      ──▶ all ranks
+//!   meshes or topologies differ: all decline
+//! opens the handles of its peers, writes a pattern to each
+//! REPORT        nothing; or a refusal                      ──▶ all ranks
+//! checks the patterns, and that signal words end the waits of streams
+//! REPORT        nothing; or a refusal, for each step       ──▶ all ranks
+//!   a refusal of any rank: all close the memory of their peers, and decline
 //! ```
 //!
-//! Ranks that stay apart do so all together, each with the same reason, and have their collectives by the vendor's library alone.
-//! Every step has what is left of one deadline, past which the ranks that have not come are named.
+//! The result is equal on all ranks: either all share memory, or all decline with the same reason, and their
+//! collectives go through the vendor's library. One deadline applies to all steps together; its error names the ranks
+//! that are absent.
 
 use std::fs;
 use std::sync::Arc;
@@ -27,57 +28,57 @@ use super::survey;
 use super::topology::{Mesh, Topology};
 use crate::driver::BusId;
 
-/// One meeting of ranks of one communicator.
+/// The rendezvous of the ranks of one communicator.
 #[derive(Debug)]
 pub struct Rendezvous {
     store: Arc<dyn Store>,
-    /// Alike on all ranks, unlike that of any other meeting.
+    /// Prefix of the keys in the store: equal on all ranks, and different from that of each other rendezvous.
     name: String,
     rank: usize,
     size: usize,
     start: Instant,
     deadline: Duration,
     shares_devices: bool,
-    /// Why this rank wants no part in it.
+    /// The reason why this rank declines, if it does.
     refusal: Option<String>,
 }
 
-/// Where a rank is.
+/// The machine and the device of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "tests write some")]
 pub struct Introduction {
-    /// Its machine's name.
+    /// The host name.
     pub host: String,
-    /// What tells the machine from others of that name.
+    /// The boot id, which differs between machines of the same name.
     pub boot: String,
-    /// Its device.
+    /// The address of the device.
     pub bus_id: BusId,
 }
 
-/// What a rank offers its peers.
+/// A rank's view of the topology, and the handles of its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
 pub struct Offer {
-    /// The links between the devices, as it sees them.
+    /// The links between the devices, as this rank sees them.
     pub mesh: Mesh,
-    /// What it takes them for.
+    /// The shape of these links.
     pub topology: Topology,
-    /// The vendor's handles of its memory.
+    /// The vendor's handles of the rank's memory.
     pub handles: Vec<u8>,
 }
 
-/// What ranks have found out together.
+/// A decision that is equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "there is no third way")]
-pub enum Found<T> {
-    /// What all of them have said, by rank.
-    Together(T),
-    /// Why they can't reach each other's memory, the same on all ranks.
-    Apart(String),
+#[allow(clippy::exhaustive_enums, reason = "ranks either share memory or decline")]
+pub enum Consensus<T> {
+    /// All ranks take part. The value has the data of all ranks, in their order.
+    Accepted(T),
+    /// The ranks can't share memory, for this reason.
+    Declined(String),
 }
 
 impl Introduction {
-    /// A device of this machine. Machines that were copied have one name, but not one boot.
+    /// For a device of this machine. Copies of a machine have the same host name, but different boot ids.
     pub fn here(bus_id: BusId) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self { host: survey::host(), boot: boot.trim().to_owned(), bus_id }
@@ -85,20 +86,21 @@ impl Introduction {
 }
 
 impl Rendezvous {
-    /// A meeting under a name that is alike on all ranks, unlike that of any other, and is over after `deadline`.
+    /// A rendezvous that fails after `deadline`. `name` is equal on all ranks, and different from that of each other
+    /// rendezvous.
     pub fn new(store: Arc<dyn Store>, name: String, (rank, size): (usize, usize), deadline: Duration) -> Self {
         Self { store, name, rank, size, start: Instant::now(), deadline, shares_devices: false, refusal: None }
     }
 
-    /// Ranks may be on one device: for tests, where there are fewer devices than ranks.
+    /// Allows several ranks on one device: for tests on machines with fewer devices than ranks.
     #[must_use]
     pub fn sharing_devices(mut self) -> Self {
         self.shares_devices = true;
         self
     }
 
-    /// This rank wants no part in it, and will say so.
-    pub(super) fn refuse(&mut self, why: String) {
+    /// Makes this rank decline in its introduction.
+    pub(super) fn decline(&mut self, why: String) {
         self.refusal.get_or_insert(why);
     }
 
@@ -114,92 +116,95 @@ impl Rendezvous {
         self.deadline
     }
 
-    /// What is left of the deadline.
-    pub(super) fn left(&self) -> Duration {
+    /// The time until the deadline.
+    pub(super) fn time_left(&self) -> Duration {
         self.deadline.saturating_sub(self.start.elapsed())
     }
 
-    /// The store, and what keys in it begin with.
+    /// The store, and the prefix of the keys.
     pub(super) fn store(&self) -> (Arc<dyn Store>, String) {
         (self.store.clone(), self.name.clone())
     }
 
-    /// Where all are: this rank as it says, or why it can't take part.
+    /// Exchanges the locations of all ranks. `own` is this rank's location, or the reason why it declines.
     ///
     /// # Errors
-    /// Two ranks are on one device; [`Error::Deadline`], which names who has not come; those of the store.
-    pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Found<Vec<BusId>>> {
+    /// Two ranks are on one device; [`Error::Deadline`] names the absent ranks; the errors of the store.
+    pub fn introduce(&self, own: Result<Introduction, String>) -> Result<Consensus<Vec<BusId>>> {
         let own = self.refusal.clone().map_or(own, Err).map(
             |Introduction { host, boot, bus_id: BusId { domain, bus, device } }| {
                 let numbers = [domain, bus, device].map(u32::to_le_bytes);
                 [numbers.as_flattened(), boot.as_bytes(), b"\n", host.as_bytes()].concat()
             },
         );
-        let all = match self.show("introduction", own)? {
-            Found::Apart(why) => return Ok(Found::Apart(why)),
-            Found::Together(all) => all,
+        let all = match self.exchange("introduction", own)? {
+            Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
+            Consensus::Accepted(all) => all,
         };
         let all: Vec<Introduction> = all.iter().map(|bytes| read_introduction(bytes)).collect::<Result<_>>()?;
         for (rank, other) in all.iter().enumerate() {
             if (&other.host, &other.boot) != (&all[0].host, &all[0].boot) {
                 let another = if other.host == all[0].host { "another " } else { "" };
                 let (first, second) = (&all[0].host, &other.host);
-                return Ok(Found::Apart(format!("rank 0 is on {first}, and rank {rank} on {another}{second}")));
+                return Ok(Consensus::Declined(format!("rank 0 is on {first}, and rank {rank} on {another}{second}")));
             }
         }
         for (second, introduction) in all.iter().enumerate().filter(|_| !self.shares_devices) {
             if let Some(first) = all[..second].iter().position(|earlier| earlier.bus_id == introduction.bus_id) {
                 return Err(Error::invalid(format!(
-                    "rank {first} and rank {second} are both on device {}: give each worker its own with `--devices`",
+                    "rank {first} and rank {second} are both on device {}: give each worker its own device with \
+                     `--devices`",
                     introduction.bus_id
                 )));
             }
         }
-        Ok(Found::Together(all.into_iter().map(|introduction| introduction.bus_id).collect()))
+        Ok(Consensus::Accepted(all.into_iter().map(|introduction| introduction.bus_id).collect()))
     }
 
-    /// The handles of all, if all see the same links: of this rank as it offers, or why it can't.
+    /// Exchanges the handles of all ranks, if all ranks see the same links. `own` is this rank's offer, or the reason
+    /// why it declines.
     ///
     /// # Errors
-    /// [`Error::Deadline`], which names who has not come; those of the store.
-    pub fn offer(&self, own: Result<Offer, String>) -> Result<Found<Vec<Vec<u8>>>> {
+    /// [`Error::Deadline`] names the absent ranks; the errors of the store.
+    pub fn offer(&self, own: Result<Offer, String>) -> Result<Consensus<Vec<Vec<u8>>>> {
         let bytes = own.map(|Offer { mesh, topology, handles }| {
             let view = view(&mesh, &topology);
             [&(view.len() as u32).to_le_bytes()[..], view.as_bytes(), &handles].concat()
         });
-        let all = match self.show("offer", bytes)? {
-            Found::Apart(why) => return Ok(Found::Apart(why)),
-            Found::Together(all) => all,
+        let all = match self.exchange("offer", bytes)? {
+            Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
+            Consensus::Accepted(all) => all,
         };
         let all: Vec<(&[u8], &[u8])> = all.iter().map(|bytes| read_offer(bytes)).collect::<Result<_>>()?;
         for (rank, (theirs, _)) in all.iter().enumerate() {
             if *theirs != all[0].0 {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 let (first, other) = (text(all[0].0), text(theirs));
-                return Ok(Found::Apart(format!("rank 0 sees {first}, and rank {rank} {other}")));
+                return Ok(Consensus::Declined(format!("rank 0 sees {first}, and rank {rank} {other}")));
             }
         }
-        Ok(Found::Together(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
+        Ok(Consensus::Accepted(all.into_iter().map(|(_, handles)| handles.to_vec()).collect()))
     }
 
-    /// Whether a step is done, after the offer: by this rank, or why not. Each step has a name of its own.
+    /// Exchanges the results of a step after the offer. `own` is this rank's result, or the reason why it declines.
+    /// Each step has its own name.
     ///
     /// # Errors
-    /// [`Error::Deadline`], which names who has not come; those of the store.
-    pub fn report(&self, step: &str, own: Result<(), String>) -> Result<Found<()>> {
-        Ok(match self.show(step, own.map(|()| Vec::new()))? {
-            Found::Together(_) => Found::Together(()),
-            Found::Apart(why) => Found::Apart(why),
+    /// [`Error::Deadline`] names the absent ranks; the errors of the store.
+    pub fn report(&self, step: &str, own: Result<(), String>) -> Result<Consensus<()>> {
+        Ok(match self.exchange(step, own.map(|()| Vec::new()))? {
+            Consensus::Accepted(_) => Consensus::Accepted(()),
+            Consensus::Declined(why) => Consensus::Declined(why),
         })
     }
 
-    /// What all show. One that can't shows why, so that nobody waits for it.
-    fn show(&self, what: &str, own: Result<Vec<u8>, String>) -> Result<Found<Vec<Vec<u8>>>> {
+    /// Gathers the bytes of all ranks. A rank that declines sends its reason, so that no rank waits for it.
+    fn exchange(&self, what: &str, own: Result<Vec<u8>, String>) -> Result<Consensus<Vec<Vec<u8>>>> {
         let own = match own {
-            Ok(bytes) => [&[FINE][..], &bytes].concat(),
-            Err(why) => [&[SORRY][..], why.as_bytes()].concat(),
+            Ok(bytes) => [&[TAG_OK][..], &bytes].concat(),
+            Err(why) => [&[TAG_REFUSED][..], why.as_bytes()].concat(),
         };
-        let (prefix, left) = (format!("{}: {what}", self.name), self.left());
+        let (prefix, left) = (format!("{}: {what}", self.name), self.time_left());
         let gathered = attendance::all_gather(&*self.store, &prefix, (self.rank, self.size), &own, "meet", left);
         let mut all = gathered.map_err(|error| match error {
             Error::Deadline { operation, state, .. } => Error::Deadline { operation, after: self.deadline, state },
@@ -207,44 +212,44 @@ impl Rendezvous {
         })?;
         for (rank, bytes) in all.iter_mut().enumerate() {
             match bytes.split_first() {
-                Some((&FINE, _)) => _ = bytes.remove(0),
-                Some((&SORRY, why)) => {
+                Some((&TAG_OK, _)) => _ = bytes.remove(0),
+                Some((&TAG_REFUSED, why)) => {
                     let (rank, why) = (Rank::new(rank as u32), String::from_utf8_lossy(why));
-                    return Ok(Found::Apart(format!("{rank}: {why}")));
+                    return Ok(Consensus::Declined(format!("{rank}: {why}")));
                 }
-                _ => return Err(strange()),
+                _ => return Err(malformed()),
             }
         }
-        Ok(Found::Together(all))
+        Ok(Consensus::Accepted(all))
     }
 }
 
-/// Whether a rank can take part.
-const FINE: u8 = 0;
-const SORRY: u8 = 1;
+/// First byte of a message: data follows, or the reason of a refusal.
+const TAG_OK: u8 = 0;
+const TAG_REFUSED: u8 = 1;
 
 fn read_introduction(bytes: &[u8]) -> Result<Introduction> {
-    let (numbers, host) = bytes.split_first_chunk::<12>().ok_or_else(strange)?;
+    let (numbers, host) = bytes.split_first_chunk::<12>().ok_or_else(malformed)?;
     let (numbers, _) = numbers.as_chunks::<4>();
     let [domain, bus, device] = [0, 1, 2].map(|at: usize| u32::from_le_bytes(numbers[at]));
-    let text = str::from_utf8(host).map_err(|_| strange())?;
-    let (boot, host) = text.split_once('\n').ok_or_else(strange)?;
+    let text = str::from_utf8(host).map_err(|_| malformed())?;
+    let (boot, host) = text.split_once('\n').ok_or_else(malformed)?;
     Ok(Introduction { host: host.into(), boot: boot.into(), bus_id: BusId { domain, bus, device } })
 }
 
 fn read_offer(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk().ok_or_else(strange)?;
-    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(strange)
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(malformed)
 }
 
-/// A rank's view in words, which are the same where the view is.
+/// A rank's view of the links as a text. Equal views give equal texts.
 fn view(mesh: &Mesh, topology: &Topology) -> String {
     let rows: Vec<String> = mesh.rows().iter().map(|row| format!("{row:?}")).collect();
     format!("{topology} by {}", rows.join(" "))
 }
 
-fn strange() -> Error {
-    Error::protocol("a peer shows what no rank of this program does")
+fn malformed() -> Error {
+    Error::protocol("a peer has sent an invalid message to the peer-to-peer rendezvous")
 }
 
 #[cfg(test)]
@@ -256,9 +261,9 @@ mod tests {
     use super::super::topology::Ends;
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(60);
+    const TEST_DEADLINE: Duration = Duration::from_secs(60);
 
-    /// What each of some ranks comes to.
+    /// Runs `part` on a thread for each rank of `present`, and returns the results.
     fn ranks<T: Send + 'static>(
         size: usize,
         present: impl IntoIterator<Item = usize>,
@@ -288,8 +293,8 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_machine_learn_each_others_devices_and_handles() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+    fn ranks_of_one_machine_get_the_devices_and_handles_of_all_ranks() {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let sites = rendezvous.introduce(Ok(here(rendezvous.rank))).unwrap();
             let offer = Offer { handles: vec![rendezvous.rank as u8; 128], ..switched(6) };
             let handles = rendezvous.offer(Ok(offer)).unwrap();
@@ -298,51 +303,55 @@ mod tests {
         let sites: Vec<BusId> = (0..3).map(|rank| here(rank).bus_id).collect();
         let handles: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 128]).collect();
         for rank in met {
-            assert_eq!(rank, (Found::Together(sites.clone()), Found::Together(handles.clone()), Found::Together(())));
+            assert_eq!(
+                rank,
+                (Consensus::Accepted(sites.clone()), Consensus::Accepted(handles.clone()), Consensus::Accepted(()))
+            );
         }
     }
 
     #[test]
-    fn ranks_of_several_machines_stay_apart_and_all_know_why() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+    fn ranks_of_several_machines_all_decline_with_the_same_reason() {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let host = if rendezvous.rank == 2 { "another" } else { "a machine" };
             rendezvous.introduce(Ok(Introduction { host: host.into(), ..here(rendezvous.rank) })).unwrap()
         });
-        let apart = Found::Apart("rank 0 is on a machine, and rank 2 on another".to_owned());
-        assert!(met.iter().all(|met| *met == apart), "{met:?}");
-        // Copies of one machine have its name and its bus ids.
-        let met = ranks(2, 0..2, LIMIT, |rendezvous| {
+        let declined = Consensus::Declined("rank 0 is on a machine, and rank 2 on another".to_owned());
+        assert!(met.iter().all(|met| *met == declined), "{met:?}");
+        // Copies of a machine have the same host name and bus ids.
+        let met = ranks(2, 0..2, TEST_DEADLINE, |rendezvous| {
             rendezvous.introduce(Ok(Introduction { boot: format!("{}", rendezvous.rank), ..here(0) })).unwrap()
         });
-        let apart = Found::Apart("rank 0 is on a machine, and rank 1 on another a machine".to_owned());
-        assert!(met.iter().all(|met| *met == apart), "{met:?}");
+        let declined = Consensus::Declined("rank 0 is on a machine, and rank 1 on another a machine".to_owned());
+        assert!(met.iter().all(|met| *met == declined), "{met:?}");
     }
 
     #[test]
-    fn ranks_that_share_a_device_are_told_what_to_do() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank.min(1)))));
+    fn two_ranks_on_one_device_are_an_error_unless_devices_are_shared() {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank.min(1)))));
         for met in met {
             let error = met.unwrap_err().to_string();
             assert_eq!(
                 error,
-                "rank 1 and rank 2 are both on device 0000:01:00.0: give each worker its own with `--devices`"
+                "rank 1 and rank 2 are both on device 0000:01:00.0: give each worker its own device with `--devices`"
             );
         }
-        for met in ranks(3, 0..3, LIMIT, |rendezvous| {
-            let rendezvous = Rendezvous::new(rendezvous.store.clone(), "shared".into(), (rendezvous.rank, 3), LIMIT);
+        for met in ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
+            let rendezvous =
+                Rendezvous::new(rendezvous.store.clone(), "shared".into(), (rendezvous.rank, 3), TEST_DEADLINE);
             rendezvous.sharing_devices().introduce(Ok(here(7)))
         }) {
-            assert_eq!(met.unwrap(), Found::Together(vec![here(7).bus_id; 3]));
+            assert_eq!(met.unwrap(), Consensus::Accepted(vec![here(7).bus_id; 3]));
         }
     }
 
     #[test]
-    fn ranks_that_see_other_links_stay_apart() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+    fn ranks_that_see_different_links_all_decline() {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             rendezvous.offer(Ok(switched(if rendezvous.rank == 1 { 4 } else { 6 }))).unwrap()
         });
         for met in met {
-            let Found::Apart(why) = met else { panic!("{met:?}") };
+            let Consensus::Declined(why) = met else { panic!("{met:?}") };
             let (first, second) = why.split_once(", and rank 1 ").unwrap();
             assert_eq!(first, "rank 0 sees fully_connected by [0, 6, 6] [6, 0, 6] [6, 6, 0]");
             assert_eq!(second, "fully_connected by [0, 4, 4] [4, 0, 4] [4, 4, 0]");
@@ -350,8 +359,8 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_can_t_says_why_and_nobody_waits_for_it() {
-        let met = ranks(3, 0..3, LIMIT, |rendezvous| {
+    fn the_refusal_of_one_rank_ends_the_step_on_all_ranks() {
+        let met = ranks(3, 0..3, TEST_DEADLINE, |rendezvous| {
             let own = if rendezvous.rank == 1 { Err("no room for 10 MiB".to_owned()) } else { Ok(switched(6)) };
             (
                 rendezvous.offer(own).unwrap(),
@@ -359,13 +368,13 @@ mod tests {
             )
         });
         for (offer, report) in met {
-            assert_eq!(offer, Found::Apart("rank 1: no room for 10 MiB".into()));
-            assert_eq!(report.unwrap(), Found::Apart("rank 2: IPC".into()));
+            assert_eq!(offer, Consensus::Declined("rank 1: no room for 10 MiB".into()));
+            assert_eq!(report.unwrap(), Consensus::Declined("rank 2: IPC".into()));
         }
     }
 
     #[test]
-    fn a_rank_that_dies_on_the_way_is_named_at_the_deadline() {
+    fn an_absent_rank_is_named_at_the_deadline() {
         let deadline = Duration::from_millis(200);
         let met = ranks(3, 0..2, deadline, |rendezvous| rendezvous.introduce(Ok(here(rendezvous.rank))));
         for met in met {
@@ -381,12 +390,12 @@ mod tests {
     }
 
     #[test]
-    fn garbage_of_a_peer_is_an_error() {
-        for garbage in [&[][..], &[9], &[FINE, 1, 2], &[FINE, 255, 255, 255, 255, 0]] {
+    fn an_invalid_message_of_a_peer_is_an_error() {
+        for garbage in [&[][..], &[9], &[TAG_OK, 1, 2], &[TAG_OK, 255, 255, 255, 255, 0]] {
             let store = Arc::new(View::default());
             let meet = |what: &str| {
                 store.set(&format!("p2p: {what} of rank 1"), garbage).unwrap();
-                Rendezvous::new(store.clone(), "p2p".into(), (0, 2), LIMIT)
+                Rendezvous::new(store.clone(), "p2p".into(), (0, 2), TEST_DEADLINE)
             };
             assert!(meet("introduction").introduce(Ok(here(0))).is_err(), "{garbage:?}");
             assert!(meet("offer").offer(Ok(switched(6))).is_err(), "{garbage:?}");

@@ -1,4 +1,4 @@
-//! All devices of a kind on this machine.
+//! The devices of one kind that this process sees, and their links.
 
 use disco_core::{Device, Result};
 
@@ -6,17 +6,17 @@ use super::decision::Decision;
 use super::topology::Mesh;
 use crate::driver::BusId;
 
-/// The devices of a kind that this process sees, and what they are to each other.
+/// The devices of one kind that this process sees, their links, and their shape.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct Survey {
-    /// The machine's name.
+    /// The host name.
     pub host: String,
-    /// The devices, by their numbers.
+    /// The devices, by ordinal.
     pub sites: Vec<Site>,
-    /// The links between them, or why they are not known: no library to ask, or what it failed with.
+    /// The links between the devices, or the error of the vendor's library.
     pub mesh: Result<Mesh>,
-    /// What follows.
+    /// The shape of the links.
     pub decision: Decision,
 }
 
@@ -24,26 +24,26 @@ pub struct Survey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes them")]
 pub struct Site {
-    /// The device, as this process numbers it.
+    /// The device, with its ordinal in this process.
     pub device: Device,
-    /// What its makers call it.
+    /// The vendor's name of the device.
     pub name: String,
-    /// Where it is.
+    /// The address of the device.
     pub bus_id: BusId,
 }
 
 impl Survey {
-    /// Decides what devices with these links are to each other.
+    /// Decides the shape of these links.
     ///
     /// # Errors
-    /// As [`Decision::of`].
+    /// As for [`Decision::of`].
     pub fn new(sites: Vec<Site>, mesh: Result<Mesh>) -> Result<Self> {
         let decision = Decision::of(sites.len(), &mesh)?;
         Ok(Self { host: host(), sites, mesh, decision })
     }
 }
 
-/// This machine's name, as `uname -n` prints it.
+/// The host name, as `uname -n` prints it.
 pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

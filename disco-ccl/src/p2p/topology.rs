@@ -1,10 +1,10 @@
-//! Links between devices, and the shapes that kernels are written for. The rules are those of PyTorch's IntraNodeComm, but that a
-//! link counts as one where both of its ends say that it is there.
+//! Links between devices, and the shapes that kernels are written for. The rules are those of PyTorch's IntraNodeComm,
+//! with one difference: a link counts only if both of its ends report it.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// How many ranks kernels of our own are written for.
+/// The numbers of ranks that Disco's kernels support.
 pub const RANKS: RangeInclusive<usize> = 2..=8;
 
 /// Where the links of one device end.
@@ -13,11 +13,11 @@ pub const RANKS: RangeInclusive<usize> = 2..=8;
 pub struct Ends {
     /// A peer's position in the group, once for each link to it.
     pub peers: Vec<usize>,
-    /// How many end at a switch.
+    /// The number of links to a switch.
     pub switches: u32,
 }
 
-/// How many links go from each device of a group to each other.
+/// The number of links from each device of a group to each other device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mesh {
     rows: Vec<Vec<u32>>,
@@ -25,24 +25,24 @@ pub struct Mesh {
 
 /// The shape of a group's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "kernels are chosen by it: a new shape is to be seen by all who choose")]
+#[allow(clippy::exhaustive_enums, reason = "kernels are chosen by shape, so each choice must handle a new shape")]
 pub enum Topology {
-    /// Each two devices have a link.
+    /// Each two devices are linked.
     FullyConnected,
-    /// Two fully connected groups of four, in which each device has a link to one of the other group, its relay.
+    /// Two fully connected groups of four. Each device has a link to one device of the other group, its relay.
     HybridCubeMesh {
         /// Each device's relay.
         relay: [usize; 8],
-        /// The group of four that device 0 is in: a bit for each device.
+        /// The group of device 0, as a mask with a bit for each device.
         half: u8,
     },
-    /// None that kernels are written for.
+    /// A shape without kernels.
     Unknown,
 }
 
 impl Mesh {
-    /// Of devices whose links end there. All switches are taken for one network, through which two devices have as many links as
-    /// the one that has fewer.
+    /// The mesh of devices with these link ends. All switches count as one network: two devices have as many links
+    /// through it as the device with fewer links to switches.
     pub fn new(ends: &[Ends]) -> Self {
         let count = |from: usize, to: usize| match from == to {
             true => 0,
@@ -55,12 +55,12 @@ impl Mesh {
         Self { rows: (0..ends.len()).map(row).collect() }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn size(&self) -> usize {
         self.rows.len()
     }
 
-    /// For each device, as many numbers as devices: its links to them.
+    /// A row for each device, with the number of its links to each device.
     pub fn rows(&self) -> &[Vec<u32>] {
         &self.rows
     }
@@ -79,7 +79,7 @@ impl Mesh {
         pairs.filter(|(one, other)| !self.are_linked(*one, *other)).collect()
     }
 
-    /// Each device's relay, or what a hybrid cube mesh has and this has not.
+    /// The relay of each device, or the reason why this is not a hybrid cube mesh.
     fn relays(&self) -> Result<[usize; 8], String> {
         if self.size() != 8 {
             return Err(format!("there are {} devices, not 8", self.size()));
@@ -106,7 +106,7 @@ impl Mesh {
 }
 
 impl Topology {
-    /// Its name among users and in variables.
+    /// The name of the shape, for users and for environment variables.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::FullyConnected => "fully_connected",
@@ -126,12 +126,13 @@ impl Topology {
         })
     }
 
-    /// Whether there are kernels for it.
+    /// Whether there are kernels for the shape.
     pub fn has_kernels(&self) -> bool {
         *self != Self::Unknown
     }
 
-    /// In a hybrid cube mesh, a device and its neighbours but the relay, a bit for each, and the relay.
+    /// For a hybrid cube mesh: the group of a device, as a mask with a bit for each device, and the relay of the
+    /// device.
     pub fn near(&self, device: usize) -> Option<(u8, usize)> {
         match self {
             Self::HybridCubeMesh { relay, half } => {
@@ -141,7 +142,7 @@ impl Topology {
         }
     }
 
-    /// Why links are of this shape: a sentence for each reason.
+    /// The reasons why the links have this shape: one sentence each.
     pub fn why(&self, mesh: &Mesh) -> Vec<String> {
         match self {
             Self::FullyConnected => vec![full(mesh)],
@@ -150,7 +151,8 @@ impl Topology {
                 let pairs: Vec<_> = pairs.map(|(device, relay)| format!("{device}-{relay}")).collect();
                 let relays = pairs.join(" ");
                 vec![format!(
-                    "each of 8 devices has links to 4 others, and shares no neighbour with one of them, its relay: {relays}"
+                    "each of 8 devices has links to 4 others, and shares no neighbour with one of them, its relay: \
+                     {relays}"
                 )]
             }
             Self::Unknown if mesh.size() < 2 => vec!["a link takes two devices".to_owned()],
@@ -178,12 +180,13 @@ fn full(mesh: &Mesh) -> String {
     }
 }
 
-/// The first pairs that have no link, broken ones before all, how many more there are, and what a cube mesh has.
+/// The reasons why the links have no known shape: the first pairs without a link, one-sided links first; the number of
+/// other such pairs; and the missing property of a hybrid cube mesh.
 fn lacking(mesh: &Mesh) -> Vec<String> {
     let mut gaps = mesh.gaps();
     gaps.sort_by_key(|(one, other)| mesh.rows[*one][*other] == mesh.rows[*other][*one]);
-    let mut why: Vec<String> = gaps.iter().take(GAPS).map(|(one, other)| gap(mesh, *one, *other)).collect();
-    match gaps.len().saturating_sub(GAPS) {
+    let mut why: Vec<String> = gaps.iter().take(MAX_NAMED_GAPS).map(|(one, other)| gap(mesh, *one, *other)).collect();
+    match gaps.len().saturating_sub(MAX_NAMED_GAPS) {
         0 => {}
         1 => why.push("1 more pair of devices has no link".to_owned()),
         more => why.push(format!("{more} more pairs of devices have no link")),
@@ -200,8 +203,8 @@ fn gap(mesh: &Mesh, one: usize, other: usize) -> String {
     }
 }
 
-/// How many are named.
-const GAPS: usize = 4;
+/// The number of pairs without a link that are named.
+const MAX_NAMED_GAPS: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -209,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// NVIDIA's DGX-1 with V100: where each device's six links end.
+    /// NVIDIA's DGX-1 with V100: the peers of each device's six links.
     const DGX_1: [[usize; 6]; 8] = [
         [1, 2, 3, 3, 4, 4],
         [0, 2, 2, 3, 5, 5],
@@ -230,7 +233,7 @@ mod tests {
         Mesh::new(&switches.iter().map(|&switches| Ends { peers: Vec::new(), switches }).collect::<Vec<_>>())
     }
 
-    /// The same devices in another order: device i is what was `order[i]`.
+    /// The same devices in another order: device i is the former device `order[i]`.
     fn permuted(peers: &[[usize; 6]], order: &[usize]) -> Mesh {
         let place = |device: &usize| order.iter().position(|was| was == device).unwrap();
         let peers: Vec<Vec<usize>> = order.iter().map(|was| peers[*was].iter().map(place).collect()).collect();
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_one_end_does_not_know_is_none() {
+    fn a_link_that_only_one_end_reports_does_not_count() {
         let mut ends: Vec<Ends> = DGX_1.iter().map(|peers| Ends { peers: peers.to_vec(), switches: 0 }).collect();
         ends[7].peers.retain(|peer| *peer != 3);
         let mesh = Mesh::new(&ends);
@@ -329,14 +332,14 @@ mod tests {
         assert_eq!(gap(&two, 0, 1), "device 1 has a link to device 0, which says that there is none");
     }
 
-    /// Eight devices with four neighbours each, and yet no relays, or too many.
+    /// Eight devices with four neighbours each, but without relays, or with several.
     #[test]
-    fn what_is_nearly_a_cube_mesh_is_none() {
+    fn four_neighbours_without_exactly_one_relay_are_no_cube_mesh() {
         let near = |steps: [usize; 4]| {
             let peers: Vec<Vec<usize>> = (0..8).map(|i| steps.iter().map(|step| (i + step) % 8).collect()).collect();
             direct(&peers.iter().map(Vec::as_slice).collect::<Vec<_>>())
         };
-        // A ring with its chords: each edge is in a triangle. Two halves, each device with all of the other half: none is.
+        // A ring with chords, in which each edge is in a triangle; and a bipartite graph, in which no edge is.
         for (steps, apart) in [([1, 2, 6, 7], 0), ([1, 3, 5, 7], 4)] {
             let mesh = near(steps);
             assert_eq!(Topology::of(&mesh), Topology::Unknown);
@@ -344,7 +347,7 @@ mod tests {
                 format!("it is no hybrid cube mesh: device 0 shares no neighbour with {apart} of its 4, not with one");
             assert_eq!(why(&mesh).last(), Some(&lacks));
         }
-        // A link of device 0's to its relay goes to device 5, which has five neighbours then.
+        // Device 0's links to its relay go to device 5 instead, which then has five neighbours.
         let mut peers = DGX_1;
         (peers[0][4], peers[0][5], peers[4][0], peers[4][1]) = (5, 5, 5, 5);
         peers[5][0] = 0;
@@ -353,10 +356,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cube_mesh_is_one_however_its_devices_are_numbered(order in Just((0..8).collect::<Vec<usize>>()).prop_shuffle()) {
+        fn a_cube_mesh_is_found_for_any_order_of_its_devices(
+            order in Just((0..8).collect::<Vec<usize>>()).prop_shuffle()
+        ) {
             let topology = Topology::of(&permuted(&DGX_1, &order));
             for device in 0..8 {
-                let Some((near, relay)) = topology.near(device) else { return Err(TestCaseError::fail("no cube mesh")) };
+                let Some((near, relay)) = topology.near(device) else {
+                    return Err(TestCaseError::fail("no cube mesh"));
+                };
                 prop_assert_eq!(order[relay], RELAY[order[device]]);
                 for (other, was) in order.iter().enumerate() {
                     prop_assert_eq!(near >> other & 1 == 1, was / 4 == order[device] / 4);
@@ -365,7 +372,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cube_mesh_without_any_one_pair_of_neighbours_is_none(device in 0..8_usize, link in 0..6_usize) {
+        fn a_cube_mesh_that_lacks_any_link_is_unknown(device in 0..8_usize, link in 0..6_usize) {
             let peer = DGX_1[device][link];
             let mut ends: Vec<Ends> = DGX_1.iter().map(|peers| Ends { peers: peers.to_vec(), switches: 0 }).collect();
             ends[device].peers.retain(|other| *other != peer);
@@ -373,7 +380,7 @@ mod tests {
         }
 
         #[test]
-        fn the_shape_says_what_the_links_are(rows in links()) {
+        fn the_shape_of_random_links_matches_the_links(rows in links()) {
             let ends: Vec<Ends> = rows.iter().map(|peers| Ends { peers: peers.clone(), switches: 0 }).collect();
             let mesh = Mesh::new(&ends);
             let topology = Topology::of(&mesh);
@@ -389,7 +396,7 @@ mod tests {
         }
     }
 
-    /// Two to sixteen devices with any links, most of them there.
+    /// Random links between 2 to 16 devices, of which 95 % exist.
     fn links() -> impl Strategy<Value = Vec<Vec<usize>>> {
         (2..=16_usize).prop_flat_map(|size| {
             let row = proptest::collection::vec(prop::bool::weighted(0.95), size);

@@ -1,4 +1,4 @@
-//! Memory of each rank that all ranks of a machine reach.
+//! A buffer of each rank that all ranks of the machine can access.
 
 #![allow(unsafe_code)]
 
@@ -11,70 +11,75 @@ use std::sync::{Arc, OnceLock};
 use disco_core::tensor::Storage;
 use disco_core::{DType, Error, Rank, Result, Shape, Tensor};
 
-use super::card::Card;
 use super::decision::Decision;
-use super::lane::Lane;
-use super::memory::{Base, Memory};
-use super::proof;
-use super::rendezvous::{Found, Introduction, Offer, Rendezvous};
+use super::memory::{Memory, RankMemory};
+use super::memory_descriptor::MemoryDescriptor;
+use super::rendezvous::{Consensus, Introduction, Offer, Rendezvous};
+use super::self_test;
+use super::stream::P2pStream;
 use super::topology::{Ends, Mesh, RANKS, Topology};
 use super::word_table::WordTable;
 use crate::driver::BusId;
-use crate::patience;
+use crate::polling;
 use crate::runtime::Runtime;
 
-/// A buffer of each rank, in plain device memory, that every rank reads and writes: by [lanes](Lane), or as tensors
-/// ([`Workspace::p2p_buffer`]). Who uses it sees to the order itself, with signals, barriers or collectives. What a collective writes
-/// is none of it: peers may read it before it is whole.
+/// A buffer of each rank in device memory, which all ranks can read and write: by [streams](P2pStream), or as tensors
+/// ([`Workspace::p2p_buffer`]). The program orders accesses itself, by signals, barriers or collectives. The output of
+/// a collective must not be in a buffer, since peers could read it before it is complete.
 ///
-/// Dropping it waits for nothing: peers' memory is closed when this rank's streams are done, and own memory is freed when all peers have
-/// closed it, whoever drops theirs first. Tensors of it keep it.
+/// Drop does not wait: a teardown thread closes the memory of peers once this rank's streams are done, and frees this
+/// rank's memory once all peers have closed it. Tensors of a buffer keep the workspace alive.
 #[derive(Clone)]
 pub struct Workspace {
     memory: Arc<Memory>,
 }
 
-/// What ranks have come to.
+/// The result of [`Workspace::meet`].
 #[non_exhaustive]
 #[derive(Debug)]
-pub struct Met {
-    /// Their memory.
+pub struct MeetOutcome {
+    /// The shared memory.
     pub workspace: Workspace,
-    /// What their devices are to each other.
+    /// The shape of the ranks' devices.
     pub decision: Decision,
-    /// How many ranks are on the device that most are on.
-    pub sharing: u32,
-    /// What each rank has said besides, by rank.
+    /// The largest number of ranks that share a device.
+    pub max_ranks_per_device: u32,
+    /// The note of each rank, by rank.
     pub notes: Vec<Vec<u8>>,
 }
 
-/// Bytes of each rank's buffer where nobody says otherwise, as in the reference (PyTorch's `IntraNodeComm`): 10 MiB. Kernels have as
-/// many besides.
-pub const BUFFER: usize = 10 << 20;
+/// Default size of each rank's buffer, as in PyTorch's `IntraNodeComm`: 10 MiB. Kernels have another buffer of this
+/// size.
+pub const DEFAULT_BUFFER_BYTES: usize = 10 << 20;
 
 impl Workspace {
-    /// Meets the other ranks, each with a buffer of so many bytes, and makes sure that each reaches the others' memory. `links` finds
-    /// the links between all ranks' devices; what `note` says, after that was decided, all ranks get to know.
+    /// Agrees with all ranks to share a buffer of `bytes` bytes each, and tests that each rank can access the memory of
+    /// each other rank. `links` queries the links between the devices of all ranks. `note` returns data that all ranks
+    /// get from this rank, after the decision on the topology.
     ///
     /// # Errors
-    /// Two ranks are on one device, and may not be; [`Error::Deadline`], which names who has not come; those of the store;
-    /// `DISCO_P2P_TOPOLOGY` asks for what can't be.
+    /// Two ranks are on one device; [`Error::Deadline`] names the absent ranks; `DISCO_P2P_TOPOLOGY` is not possible
+    /// for these devices; the errors of the store.
     pub fn meet(
         runtime: &Arc<Runtime>,
         rendezvous: &Rendezvous,
         bytes: usize,
         links: impl FnOnce(&[BusId]) -> Result<Mesh>,
         note: impl FnOnce(&Decision) -> Vec<u8>,
-    ) -> Result<Found<Met>> {
+    ) -> Result<Consensus<MeetOutcome>> {
         let size = rendezvous.size();
         if !RANKS.contains(&size) {
-            return Ok(Found::Apart(format!("{size} ranks, where {} to {} can", RANKS.start(), RANKS.end())));
+            return Ok(Consensus::Declined(format!(
+                "peer-to-peer memory needs {} to {} ranks, and the communicator has {size}",
+                RANKS.start(),
+                RANKS.end()
+            )));
         }
-        runtime.enter()?;
-        let place = runtime.driver().peers().and_then(|peers| peers.bus_id().map_err(|error| error.to_string()));
-        let sites = match rendezvous.introduce(place.map(Introduction::here))? {
-            Found::Apart(why) => return Ok(Found::Apart(why)),
-            Found::Together(sites) => sites,
+        runtime.make_current()?;
+        let bus_id = runtime.driver().peers().and_then(|peers| peers.bus_id().map_err(|error| error.to_string()));
+        let sites = match rendezvous.introduce(bus_id.map(Introduction::here))? {
+            Consensus::Declined(why) => return Ok(Consensus::Declined(why)),
+            Consensus::Accepted(sites) => sites,
         };
         let mesh = links(&sites);
         let decision = Decision::of(size, &mesh);
@@ -82,25 +87,25 @@ impl Workspace {
             Ok(decision) => offer(runtime, rendezvous, bytes, mesh, decision, note(decision)),
             Err(error) => Err(error.to_string()),
         };
-        // The others wait for it, also where it can't.
+        // A rank without an offer takes part as well, since the other ranks wait for it.
         let (memory, own) = match offered {
             Ok((memory, offer)) => (Some(memory), Ok(offer)),
             Err(why) => (None, Err(why)),
         };
-        let cards = rendezvous.offer(own)?;
+        let descriptors = rendezvous.offer(own)?;
         let decision = decision?;
-        let cards = match (cards, memory) {
-            (Found::Together(cards), Some(memory)) => join(memory, rendezvous, &cards)?,
-            (Found::Together(_), None) => Found::Apart("this rank has nothing to offer".to_owned()),
-            (Found::Apart(why), _) => Found::Apart(why),
+        let descriptors = match (descriptors, memory) {
+            (Consensus::Accepted(descriptors), Some(memory)) => join(memory, rendezvous, &descriptors)?,
+            (Consensus::Accepted(_), None) => Consensus::Declined("this rank has no shared memory".to_owned()),
+            (Consensus::Declined(why), _) => Consensus::Declined(why),
         };
-        Ok(match cards {
-            Found::Together((memory, notes)) => {
+        Ok(match descriptors {
+            Consensus::Accepted((memory, notes)) => {
                 let on = |site: &BusId| sites.iter().filter(|other| *other == site).count() as u32;
-                let sharing = sites.iter().map(on).max().unwrap_or(1);
-                Found::Together(Met { workspace: Self { memory }, decision, sharing, notes })
+                let max_ranks_per_device = sites.iter().map(on).max().unwrap_or(1);
+                Consensus::Accepted(MeetOutcome { workspace: Self { memory }, decision, max_ranks_per_device, notes })
             }
-            Found::Apart(why) => Found::Apart(why),
+            Consensus::Declined(why) => Consensus::Declined(why),
         })
     }
 
@@ -109,83 +114,87 @@ impl Workspace {
         Rank::new(self.memory.rank as u32)
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.memory.size()
     }
 
-    /// Bytes of each rank's buffer.
+    /// The size of each rank's buffer in bytes.
     pub fn bytes(&self) -> usize {
         self.memory.bytes
     }
 
-    /// A part of a rank's buffer, from a byte on that is a multiple of the dtype's size, as a tensor of this rank's device: the reference's
-    /// `get_p2p_buffer`. It has what was there.
+    /// Returns a part of a rank's buffer as a tensor, without a copy, like PyTorch's `get_p2p_buffer`. The tensor
+    /// starts at byte `offset`, a multiple of the dtype's size.
     ///
     /// # Errors
-    /// There is no such rank, or not so much room; the offset does not fit the dtype.
+    /// The rank does not exist; the tensor exceeds the buffer; the offset is not a multiple of the dtype's size.
     pub fn p2p_buffer(&self, rank: Rank, offset: usize, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
         if !offset.is_multiple_of(dtype.size()) {
-            return Err(Error::invalid(format!("p2p_buffer: byte {offset} is none where a {dtype} may begin")));
+            return Err(Error::invalid(format!(
+                "p2p_buffer: offset {offset} is not a multiple of {}, the size of {dtype}",
+                dtype.size()
+            )));
         }
         Tensor::in_new_storage(dtype, shape, |bytes| {
-            let place = self.memory.place("p2p_buffer", rank, offset, bytes)?;
+            let address = self.memory.buffer_address("p2p_buffer", rank, offset, bytes)?;
             let (device, keeper) = (self.memory.runtime.device(), Box::new(self.memory.clone()));
-            // SAFETY: it is so many bytes that the device reaches for as long as the memory is kept; any bytes are elements.
-            Ok(unsafe { Storage::from_raw(place, bytes, device, keeper) })
+            // SAFETY: the range has `bytes` bytes that the device can access while `keeper` lives. Every bit pattern is
+            // a valid element.
+            Ok(unsafe { Storage::from_raw(address, bytes, device, keeper) })
         })
     }
 
-    /// Copies and words on the worker's own stream, in order with its collectives.
-    pub fn main(&self) -> Lane<'_> {
-        Lane::main(&self.memory)
+    /// Copies and signals on the worker's stream, in order with its collectives.
+    pub fn main(&self) -> P2pStream<'_> {
+        P2pStream::main(&self.memory)
     }
 
-    /// Copies and words on a second stream.
+    /// Copies and signals on a second stream.
     ///
     /// # Errors
-    /// It can't be made.
-    pub fn side(&self) -> Result<Lane<'_>> {
-        Lane::side(&self.memory)
+    /// The driver can't make the stream.
+    pub fn side(&self) -> Result<P2pStream<'_>> {
+        P2pStream::side(&self.memory)
     }
 
-    /// Where a rank's memory starts, for this one's device: [`STATE_BYTES`](super::STATE_BYTES) that kernels have.
+    /// The address of a rank's state of kernels, for this rank's device: [`STATE_BYTES`](super::STATE_BYTES).
     pub fn state(&self, rank: usize) -> *mut u8 {
-        self.memory.at(rank, 0)
+        self.memory.address(rank, 0)
     }
 
-    /// Where a rank's buffer for kernels starts, for this one's device: as many bytes as the other, which they leave alone. There is none
-    /// where no topology is known.
+    /// The address of a rank's second buffer, for this rank's device. Only kernels use it, and it has the size of the
+    /// first buffer. It does not exist if the topology is unknown.
     pub fn kernels_buffer(&self, rank: usize) -> *mut u8 {
         self.memory.kernels_buffer(rank)
     }
 
-    /// Ends all waits for signals, now and to come: nothing is enqueued any more. From any thread; waits for nothing.
+    /// Ends all waits for signals, and makes later operations fail. From any thread; does not wait.
     pub fn abort(&self, cause: &Arc<str>) {
-        self.memory.words.break_off(cause);
+        self.memory.signals.mark_broken(cause);
         Memory::release(&self.memory);
     }
 
-    /// Gives it up. Where nobody else has it, this waits, not for long, until peers have closed this rank's memory: those of a process
-    /// that ends may have work under way.
+    /// Drops this reference. If it is the last one, waits up to 2 s until peers have closed this rank's memory: if this
+    /// process ended at once, work of peers could still use the memory.
     pub fn leave(self) {
         Memory::leave(self.memory);
     }
 
-    /// Keeps something until the streams are done with all that is enqueued while anybody has this; then it is dropped with the
-    /// device current.
+    /// Keeps a value until the workspace is dropped and its streams are done; then drops the value with the device
+    /// current.
     pub fn keep(&self, what: Box<dyn Any + Send>) {
         self.memory.keep(what);
     }
 
-    /// The device and its stream.
+    /// The device and the worker's stream.
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.memory.runtime
     }
 
-    /// The wait that a stream is held up by, in words, as far as is known.
-    pub fn stuck(&self) -> Option<String> {
-        self.memory.words.stuck(self.memory.runtime.driver())
+    /// Describes the first wait that a stream has not passed; None if no stream waits.
+    pub fn stalled_on(&self) -> Option<String> {
+        self.memory.signals.stalled_on(self.memory.runtime.driver())
     }
 }
 
@@ -195,7 +204,7 @@ impl fmt::Debug for Workspace {
     }
 }
 
-/// This rank's memory, and what it tells its peers of that.
+/// Allocates this rank's memory, and makes the offer for its peers.
 fn offer(
     runtime: &Arc<Runtime>,
     rendezvous: &Rendezvous,
@@ -204,18 +213,18 @@ fn offer(
     decision: &Decision,
     note: Vec<u8>,
 ) -> Result<(Memory, Offer), String> {
-    let (place, words) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
+    let (position, text) = ((rendezvous.rank(), rendezvous.size()), |error: Error| error.to_string());
     let has_kernels = decision.topology != Topology::Unknown;
-    let memory = Memory::new(runtime, place, bytes, has_kernels, rendezvous.deadline()).map_err(words)?;
-    if !patience::until(rendezvous.left(), || runtime.is_idle().unwrap_or(true)) {
-        return Err(format!("{} has other work, which does not end", runtime.device()));
+    let memory = Memory::new(runtime, position, bytes, has_kernels, rendezvous.deadline()).map_err(text)?;
+    if !polling::wait_up_to(rendezvous.time_left(), || runtime.is_idle().unwrap_or(true)) {
+        return Err(format!("earlier work on {} does not complete within the deadline", runtime.device()));
     }
-    let own = memory.at(memory.rank, 0);
-    // SAFETY: it was allocated there.
-    let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(words));
-    let card = Card {
+    let own = memory.address(memory.rank, 0);
+    // SAFETY: `alloc_shared` of this driver allocated the memory.
+    let export = runtime.driver().peers().and_then(|peers| unsafe { peers.export(own) }.map_err(text));
+    let descriptor = MemoryDescriptor {
         process: process(),
-        nonce: chance(),
+        nonce: random_u64(),
         ordinal: runtime.device().ordinal,
         address: own as usize as u64,
         bytes: bytes as u64,
@@ -223,74 +232,84 @@ fn offer(
         export,
         note,
     };
-    // Links that nobody knows are none.
+    // Unknown links count as no links.
     let mesh = mesh.unwrap_or_else(|_| Mesh::new(&vec![Ends::default(); rendezvous.size()]));
-    Ok((memory, Offer { mesh, topology: decision.topology, handles: card.write() }))
+    Ok((memory, Offer { mesh, topology: decision.topology, handles: descriptor.write() }))
 }
 
-/// All ranks' memory, and what each has said besides.
+/// The memory of all ranks, and their notes.
 type Joined = (Arc<Memory>, Vec<Vec<u8>>);
 
-/// Opens all peers' memory, and makes sure of it.
-fn join(mut memory: Memory, rendezvous: &Rendezvous, cards: &[Vec<u8>]) -> Result<Found<Joined>> {
-    let cards: Vec<Card> = cards.iter().map(|bytes| Card::read(bytes)).collect::<Result<_>>()?;
-    memory.is_shown_to_peers(rendezvous.store());
-    if let Some(other) = cards.iter().position(|card| card.bytes != cards[0].bytes) {
-        let (first, second) = (cards[0].bytes, cards[other].bytes);
-        return Ok(Found::Apart(format!("rank 0 has a buffer of {first} bytes, and rank {other} of {second}")));
+/// Opens the memory of all peers, and runs the self-test.
+fn join(mut memory: Memory, rendezvous: &Rendezvous, descriptors: &[Vec<u8>]) -> Result<Consensus<Joined>> {
+    let descriptors: Vec<MemoryDescriptor> =
+        descriptors.iter().map(|bytes| MemoryDescriptor::read(bytes)).collect::<Result<_>>()?;
+    memory.enable_close_handshake(rendezvous.store());
+    if let Some(other) = descriptors.iter().position(|descriptor| descriptor.bytes != descriptors[0].bytes) {
+        let (first, second) = (descriptors[0].bytes, descriptors[other].bytes);
+        return Ok(Consensus::Declined(format!("rank 0 has a buffer of {first} bytes, and rank {other} of {second}")));
     }
-    let opened = open(&mut memory, &cards);
-    let (memory, nonces): (_, Vec<u64>) = (Arc::new(memory), cards.iter().map(|card| card.nonce).collect());
-    let written = opened.and_then(|()| proof::write(&memory, nonces[memory.rank], rendezvous.left()));
-    if let Found::Apart(why) = rendezvous.report("written", written)? {
-        return Ok(Found::Apart(why));
+    let opened = open(&mut memory, &descriptors);
+    let (memory, nonces): (_, Vec<u64>) =
+        (Arc::new(memory), descriptors.iter().map(|descriptor| descriptor.nonce).collect());
+    let written = opened.and_then(|()| self_test::write_patterns(&memory, nonces[memory.rank], rendezvous.time_left()));
+    if let Consensus::Declined(why) = rendezvous.report("written", written)? {
+        return Ok(Consensus::Declined(why));
     }
-    if let Found::Apart(why) = rendezvous.report("found", proof::check(&memory, &nonces, rendezvous.left()))? {
-        return Ok(Found::Apart(why));
+    if let Consensus::Declined(why) =
+        rendezvous.report("found", self_test::check_patterns(&memory, &nonces, rendezvous.time_left()))?
+    {
+        return Ok(Consensus::Declined(why));
     }
-    if let Found::Apart(why) = rendezvous.report("words", proof::meet(&memory, rendezvous.left()))? {
-        return Ok(Found::Apart(why));
+    if let Consensus::Declined(why) =
+        rendezvous.report("words", self_test::exchange_signals(&memory, rendezvous.time_left()))?
+    {
+        return Ok(Consensus::Declined(why));
     }
-    // One after the other, so that the others can help one whose stream hangs.
+    // One rank after the other, so that the other ranks can release one whose streams are blocked.
     for turn in 0..memory.size() {
-        let poked = if turn == memory.rank { proof::poke(&memory, rendezvous.left()) } else { Ok(()) };
-        if let Found::Apart(why) = rendezvous.report(&format!("poke {turn}"), poked)? {
+        let released =
+            if turn == memory.rank { self_test::check_release(&memory, rendezvous.time_left()) } else { Ok(()) };
+        if let Consensus::Declined(why) = rendezvous.report(&format!("release {turn}"), released)? {
             if turn != memory.rank {
-                proof::unstick(&memory, turn, rendezvous.left());
+                self_test::release_peer(&memory, turn, rendezvous.time_left());
             }
-            return Ok(Found::Apart(why));
+            return Ok(Consensus::Declined(why));
         }
     }
-    Ok(Found::Together((memory, cards.into_iter().map(|card| card.note).collect())))
+    Ok(Consensus::Accepted((memory, descriptors.into_iter().map(|descriptor| descriptor.note).collect())))
 }
 
-fn open(memory: &mut Memory, cards: &[Card]) -> Result<(), String> {
+/// Opens the memory of all peers: directly in this process, by their handles in other processes.
+fn open(memory: &mut Memory, descriptors: &[MemoryDescriptor]) -> Result<(), String> {
     let runtime = memory.runtime.clone();
     let (peers, own) = (runtime.driver().peers()?, memory.rank);
-    for (rank, card) in cards.iter().enumerate().filter(|(rank, _)| *rank != own) {
+    for (rank, descriptor) in descriptors.iter().enumerate().filter(|(rank, _)| *rank != own) {
         let peer = Rank::new(rank as u32);
-        let base = match card.process == process() {
+        let base = match descriptor.process == process() {
             true => {
-                let words = WordTable::of_peer(&card.words, cards.len());
-                let words = words.ok_or_else(|| format!("{peer} tells of {} words", card.words.len()))?;
-                peers.reach(card.ordinal).map(|()| Base::direct(card.address as usize, words))
+                let words = WordTable::of_peer(&descriptor.words, descriptors.len());
+                let words = words
+                    .ok_or_else(|| format!("{peer} has sent {} addresses of signal words", descriptor.words.len()))?;
+                peers.enable_access(descriptor.ordinal).map(|()| RankMemory::direct(descriptor.address as usize, words))
             }
             false => {
-                let export = card.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
-                peers.open(export).map(Base::opened)
+                let export = descriptor.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
+                peers.open(export).map(RankMemory::opened)
             }
         };
-        memory.add(rank, base.map_err(|error| format!("the memory of {peer}: {error}"))?);
+        memory.add(rank, base.map_err(|error| format!("can't open the memory of {peer}: {error}"))?);
     }
     Ok(())
 }
 
-/// What tells this process from all others.
+/// A random number that identifies this process.
 fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
-    *PROCESS.get_or_init(chance)
+    *PROCESS.get_or_init(random_u64)
 }
 
-fn chance() -> u64 {
+/// A random number, from the seed of the standard library's hasher.
+fn random_u64() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

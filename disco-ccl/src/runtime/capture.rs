@@ -21,11 +21,11 @@ pub(crate) struct Captures {
     /// The driver's functions, or the reason why the driver has no graphs.
     functions: Result<GraphFunctions, String>,
     /// Held while the stream is queried and while memory is freed on the stream, so that no capture begins meanwhile.
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CaptureState {
     /// Set during [`Runtime::capture`].
     recording: Option<Recording>,
     /// Memory that tensors gave back while the program captured the stream itself.
@@ -55,12 +55,12 @@ impl Captures {
         Self { functions, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CaptureState> {
         sync::lock(&self.state)
     }
 
-    /// None while another thread has it.
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    /// None while another thread holds the lock.
+    fn try_state(&self) -> Option<MutexGuard<'_, CaptureState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -70,51 +70,52 @@ impl Captures {
 }
 
 impl Runtime {
-    /// Captures the work that `work` gives to the stream, and runs none of it: operations of communicators on this device, copies on the
-    /// device, kernels of the program. Each [launch](Graph::launch) of the graph runs the captured work.
+    /// Captures the work that `work` gives to the stream, and runs none of it: operations of communicators on this
+    /// device, copies on the device, kernels of the program. Each [launch](Graph::launch) of the graph runs the
+    /// captured work.
     ///
-    /// The worker's thread makes this call, and the capture is thread-local (`CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`). The graph keeps the
-    /// tensors of the operations, and the memory of tensors that are dropped during the capture. The program keeps all other memory that
-    /// its own kernels use. All ranks of a communicator capture the same operations in the same order, and launch their graphs in the
-    /// same order relative to other graphs and operations.
+    /// The worker's thread makes this call, and the capture is thread-local (`CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`).
+    /// The graph keeps the tensors of the operations, and the memory of tensors that are dropped during the capture.
+    /// The program keeps all other memory that its own kernels use. All ranks of a communicator capture the same
+    /// operations in the same order, and launch their graphs in the same order relative to other graphs and operations.
     ///
-    /// A capture refuses work that needs the host or new memory, with an error that names the operation and the reason: barriers, copies
-    /// from and to the host, waits, events, allocations, splits, registrations, signals over peers' memory. Three operations of
-    /// communicators need memory only at times: an in-place `all_to_all` or `all_to_all_v` that is larger than all before, and a `cuda_p2p` sum
-    /// of tensors that do not start at a multiple of 16 bytes. A refusal changes neither the communicator nor the capture; `work` may
-    /// go on without the operation.
+    /// A capture refuses work that needs the host or new memory, with an error that names the operation and the reason:
+    /// barriers, copies from and to the host, waits, events, allocations, splits, registrations, signals over peers'
+    /// memory. Three operations of communicators need memory only at times: an in-place `all_to_all` or `all_to_all_v`
+    /// that is larger than all before, and a `cuda_p2p` sum of tensors that do not start at a multiple of 16 bytes. A
+    /// refusal changes neither the communicator nor the capture; `work` may go on without the operation.
     ///
     /// # Errors
-    /// The errors of `work`; a function that the driver lacks; the driver's own, also where a call of the program has ended the capture
-    /// (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already; [`Error::Broken`]: a communicator of the operations
-    /// has ended meanwhile.
+    /// The errors of `work`; a function that the driver lacks; errors of the driver, also where a call of the program
+    /// has ended the capture (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`); the stream is being captured already;
+    /// [`Error::Broken`]: a communicator of the operations has ended meanwhile.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let functions = self.captures.functions.clone();
         let functions = functions.map_err(|why| Error::missing(format!("capture: graphs are not available: {why}")))?;
         self.refuse_in_capture("capture", "a second capture can't begin before the first has ended")?;
-        self.enter()?;
+        self.make_current()?;
         let open = OpenCapture::begin(self, functions)?;
         work()?;
         // User code may have made another device current.
-        self.enter()?;
+        self.make_current()?;
         open.end()
     }
 
     /// Whether the stream is being captured, by [`Runtime::capture`] or by the program itself.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub fn is_capturing(&self) -> Result<bool> {
         let Ok(functions) = &self.captures.functions else { return Ok(false) };
         let mut is_capturing = Ok(false);
-        self.driver().visit(&mut || is_capturing = functions.is_capturing(self.stream()));
+        self.driver().with_current(&mut || is_capturing = functions.is_capturing(self.stream()));
         is_capturing
     }
 
     /// Refuses an operation while the stream is captured.
     ///
     /// # Errors
-    /// [`Error::State`] with the reason; the driver's own.
+    /// [`Error::State`] with the reason; errors of the driver.
     pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
         match self.is_capturing()? {
             true => Err(Error::state(format!("{operation}: the stream is being captured; {why}"))),
@@ -129,7 +130,8 @@ impl Runtime {
         }
     }
 
-    /// Adds an operation to the graph of a running [`Runtime::capture`]: the owners of its memory, and the graphs of its communicator.
+    /// Adds an operation to the graph of a running [`Runtime::capture`]: the owners of its memory, and the graphs of
+    /// its communicator.
     pub(crate) fn record(&self, kept: impl IntoIterator<Item = Kept>, user: &Arc<Graphs>) {
         let mut state = self.captures.state();
         let Some(recording) = &mut state.recording else { return };
@@ -140,8 +142,8 @@ impl Runtime {
     }
 
     /// Queries the stream. A stream that is being captured counts as busy, since a query would invalidate the capture.
-    pub(crate) fn ask(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
-        // A free under the lock may wait for the stream.
+    pub(crate) fn query_idle(&self, is_idle: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        // Another thread that holds the lock may be in a free, which waits for the stream.
         let Some(state) = self.captures.try_state() else { return Ok(false) };
         if state.recording.is_some() || self.is_capturing()? {
             return Ok(false);
@@ -151,7 +153,8 @@ impl Runtime {
         answer
     }
 
-    /// Takes back memory of a tensor. Keeps the memory during a capture, since a free on the stream would become part of the graph.
+    /// Takes back memory of a tensor. Keeps the memory during a capture, since a free on the stream would become part
+    /// of the graph.
     pub(crate) fn give_back(&self, span: Span) {
         let mut state = self.captures.state();
         if let Some(recording) = &mut state.recording {
@@ -197,7 +200,7 @@ impl Drop for OpenCapture<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let runtime = self.runtime;
-            runtime.driver().visit(&mut || match self.end_capture() {
+            runtime.driver().with_current(&mut || match self.end_capture() {
                 Ok(mut exec) => self.functions.destroy(&mut exec),
                 Err(error) => tracing::debug!(%error, "a capture has failed"),
             });

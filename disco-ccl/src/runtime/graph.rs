@@ -1,9 +1,9 @@
-//! A graph, its launches, and its end.
+//! Graphs, their launches, and their end.
 //!
-//! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A communicator that ends takes
-//! the executable out of each of its slots, since NCCL ends no communicator before its graphs are destroyed. A call that launches an
-//! executable holds a reference: the last reference destroys the executable. `cuGraphExecDestroy` does not wait, and the driver frees an
-//! executable after its running launches.
+//! The executable form of a graph is in a slot that [`Graph`] and the communicators of its operations share. A
+//! communicator that ends takes the executable out of each of its slots, since NCCL ends no communicator before its
+//! graphs are destroyed. A call that launches an executable holds a reference: the last reference destroys the
+//! executable. `cuGraphExecDestroy` does not wait, and the driver frees an executable after its running launches.
 
 use std::fmt;
 use std::mem;
@@ -20,9 +20,9 @@ use crate::heap::Span;
 
 /// Work of a worker's stream that was [captured](Runtime::capture), to be launched any number of times.
 ///
-/// Each launch runs the captured operations on the current contents of their tensors. A graph ends with the first of its communicators
-/// that ends: a communicator that is dropped, aborted or broken destroys its graphs first, and later launches fail. Drop does not wait,
-/// and running launches complete.
+/// Each launch runs the captured operations on the current contents of their tensors. A graph ends with the first of
+/// its communicators that ends: a communicator that is dropped, aborted or broken destroys its graphs first, and later
+/// launches fail. Drop does not wait, and running launches complete.
 pub struct Graph(Arc<Slot>);
 
 /// Holder of a graph's executable form, shared by the graph and its communicators.
@@ -45,13 +45,13 @@ struct Executable {
 /// The graphs of one communicator.
 #[derive(Default)]
 pub(crate) struct Graphs {
-    state: Mutex<State>,
+    state: Mutex<GraphSlots>,
     /// The number of launches so far.
     launches: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct GraphSlots {
     slots: Vec<Weak<Slot>>,
     /// The cause of the end, once the communicator has ended.
     ended: Option<Arc<str>>,
@@ -71,33 +71,36 @@ impl Graph {
         slot.check("capture").map(|()| Self(slot))
     }
 
-    /// Launches the graph on the stream of the capture, behind all earlier work of the stream. Does not wait for the launch to complete.
+    /// Launches the graph on the stream of the capture, behind all earlier work of the stream. Does not wait for the
+    /// launch to complete.
     ///
-    /// The call makes the device current on the calling thread. All ranks of the graph's communicators launch their graphs, in the same
-    /// order relative to other operations. [`synchronize`](disco_core::Communicator::synchronize) waits for launches, with the same deadline and
-    /// the same reports as for operations.
+    /// The call makes the device current on the calling thread. All ranks of the graph's communicators launch their
+    /// graphs, in the same order relative to other operations. [`synchronize`](disco_core::Communicator::synchronize)
+    /// waits for launches, with the same deadline and the same reports as for operations.
     ///
     /// # Errors
-    /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed. [`Error::Deadline`] and
-    /// [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::State`]: the stream is being captured. The driver's own.
+    /// [`Error::Broken`] with the cause: a communicator of the operations was dropped or has failed.
+    /// [`Error::Deadline`] and [`Error::Aborted`]: a kernel of an earlier launch has failed. [`Error::State`]: the
+    /// stream is being captured. Errors of the driver.
     pub fn launch(&self) -> Result<()> {
         const OPERATION: &str = "launch of a graph";
         self.0.check(OPERATION)?;
-        let ready = self.0.place().clone().ok_or_else(|| self.0.broken(OPERATION))?;
+        let ready = self.0.executable().clone().ok_or_else(|| self.0.broken(OPERATION))?;
         let runtime = &ready.runtime;
-        runtime.enter()?;
+        runtime.make_current()?;
         runtime.refuse_in_capture(OPERATION, "a graph can't contain another one: launch it after the capture")?;
         runtime.check()?;
         for user in &self.0.users {
             user.launches.fetch_add(1, Ordering::Relaxed);
         }
-        // No lock is held here: `cuGraphLaunch` may block until the stream has room, behind work that only an abort ends.
+        // No lock is held here: `cuGraphLaunch` may block until the stream has room, behind work that only an abort
+        // ends.
         ready.functions.launch(&ready.exec, runtime.stream())
     }
 }
 
 impl Slot {
-    fn place(&self) -> MutexGuard<'_, Option<Arc<Executable>>> {
+    fn executable(&self) -> MutexGuard<'_, Option<Arc<Executable>>> {
         sync::lock(&self.exec)
     }
 
@@ -123,7 +126,7 @@ impl Graphs {
         if state.ended.is_some() {
             drop(state);
             // An abort may wait for the slot's lock, so the executable is dropped after the lock.
-            let taken = slot.place().take();
+            let taken = slot.executable().take();
             return drop(taken);
         }
         state.slots.retain(|slot| slot.strong_count() > 0);
@@ -135,11 +138,13 @@ impl Graphs {
         self.state().ended.get_or_insert_with(|| cause.clone());
     }
 
-    /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no graphs.
-    pub(crate) fn end(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
+    /// Destroys all graphs on a separate thread, since the driver may block behind a launch; no thread if there are no
+    /// graphs.
+    pub(crate) fn destroy_all(&self, runtime: &Arc<Runtime>, cause: &Arc<str>) -> Option<Teardown> {
         self.forbid(cause);
         let slots = mem::take(&mut self.state().slots);
-        let taken: Vec<_> = slots.iter().filter_map(Weak::upgrade).filter_map(|slot| slot.place().take()).collect();
+        let taken: Vec<_> =
+            slots.iter().filter_map(Weak::upgrade).filter_map(|slot| slot.executable().take()).collect();
         (!taken.is_empty()).then(|| Teardown::spawn("the end of graphs", runtime, move || drop(taken)))
     }
 
@@ -152,7 +157,7 @@ impl Graphs {
         self.state().ended.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GraphSlots> {
         sync::lock(&self.state)
     }
 }
@@ -160,14 +165,14 @@ impl Graphs {
 impl Drop for Executable {
     fn drop(&mut self) {
         let (functions, exec) = (self.functions, &mut self.exec);
-        self.runtime.driver().visit(&mut || functions.destroy(exec));
+        self.runtime.driver().with_current(&mut || functions.destroy(exec));
         mem::take(&mut self.spans).into_iter().for_each(|span| self.runtime.give_back(span));
     }
 }
 
 impl fmt::Debug for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0.place() {
+        match &*self.0.executable() {
             Some(ready) => write!(f, "<graph on {}>", ready.runtime.device()),
             None => f.write_str("<graph that has ended>"),
         }

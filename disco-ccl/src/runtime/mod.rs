@@ -4,7 +4,7 @@
 //! stream    the stream, and the memory of tensors
 //! capture   captures of the stream
 //! graph     a graph that was captured, its launches, and its end
-//! teardown  what may wait for the device, on a thread of its own or the reaper's
+//! teardown  threads for work that may wait for the device or for peers
 //! ```
 
 mod capture;
@@ -16,5 +16,5 @@ pub(crate) use capture::Kept;
 pub use graph::Graph;
 pub(crate) use graph::Graphs;
 pub use stream::Runtime;
-pub(crate) use stream::{Hold, Watch};
+pub(crate) use stream::{Hold, WorkMonitor};
 pub(crate) use teardown::{Teardown, when_idle};

@@ -1,4 +1,4 @@
-//! Teardown that may wait for the device or for peers. It runs on a thread of its own, which is left behind if the teardown
+//! Teardown that may wait for the device or for peers. It runs on a separate thread, which is abandoned if the teardown
 //! takes too long.
 
 use std::sync::Arc;
@@ -10,34 +10,35 @@ use super::Runtime;
 use crate::reaper::{self, Job};
 
 /// How long a rank waits for a teardown.
-const WAIT_LIMIT: Duration = Duration::from_secs(5);
-/// How long memory waits for the device before it is left behind.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long memory waits for the device before it is leaked.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A teardown that has started.
 #[derive(Debug)]
 pub(crate) struct Teardown {
     what: &'static str,
-    /// None where there was no thread for it.
+    /// None if the thread could not be started.
     end: Option<mpsc::Receiver<()>>,
 }
 
 impl Teardown {
-    /// Waits for the teardown, at most [`WAIT_LIMIT`]. Returns whether it is over.
+    /// Waits for the teardown, at most [`WAIT_TIMEOUT`]. Returns whether it is over.
     pub(crate) fn wait(self) -> bool {
-        let is_over = self.end.is_some_and(|end| end.recv_timeout(WAIT_LIMIT).is_ok());
+        let is_over = self.end.is_some_and(|end| end.recv_timeout(WAIT_TIMEOUT).is_ok());
         if !is_over {
-            tracing::warn!(what = self.what, after = ?WAIT_LIMIT, "has not returned; it is left to itself");
+            let what = self.what;
+            tracing::warn!(what, after = ?WAIT_TIMEOUT, "a teardown has not returned; its thread is abandoned");
         }
         is_over
     }
 
-    /// Runs `work` on a thread of its own, on which the device is current.
+    /// Runs `work` on a new thread, on which the device is current.
     pub(crate) fn spawn(what: &'static str, runtime: &Arc<Runtime>, work: impl FnOnce() + Send + 'static) -> Self {
         Self::spawn_with(what, runtime, work, |()| {})
     }
 
-    /// As [`Teardown::spawn`], and runs `later` after it has reported that it is over.
+    /// Like [`Teardown::spawn`]; the thread then reports that the teardown is over, and runs `later`.
     pub(crate) fn spawn_with<T>(
         what: &'static str,
         runtime: &Arc<Runtime>,
@@ -47,7 +48,7 @@ impl Teardown {
         let (done, end) = mpsc::channel();
         let runtime = runtime.clone();
         let thread = thread::Builder::new().name("disco-ccl-end".into()).spawn(move || {
-            if let Err(error) = runtime.enter() {
+            if let Err(error) = runtime.make_current() {
                 tracing::warn!(%error, what, "the device can't be made current");
             }
             let result = work();
@@ -55,25 +56,27 @@ impl Teardown {
             _ = done.send(());
             later(result);
         });
-        let thread = thread.inspect_err(|error| tracing::warn!(%error, what, "no thread for it; it is left behind"));
+        let thread = thread
+            .inspect_err(|error| tracing::warn!(%error, what, "a teardown is skipped: its thread can't be started"));
         Self { what, end: thread.ok().map(|_| end) }
     }
 }
 
-/// Has the [reaper](crate::reaper) run `free`, with the device current, once the device has nothing to do. Does not wait.
+/// Runs `free` on the [reaper]'s thread, with the device current, once all streams of the runtime are
+/// idle. Does not wait.
 pub(crate) fn when_idle(runtime: &Arc<Runtime>, what: &str, mut free: impl FnMut() + Send + 'static) {
     let (own, mut idle_since) = (runtime.clone(), None);
     let poll = move || {
         let mut is_ready = false;
-        own.driver().visit(&mut || {
+        own.driver().with_current(&mut || {
             if idle_since.is_none() && own.is_all_idle().unwrap_or(true) {
                 idle_since = Some(Instant::now());
             }
-            is_ready = idle_since.is_some_and(|since| own.are_peers_over(since));
+            is_ready = idle_since.is_some_and(|since| own.are_peers_done(since));
         });
         is_ready
     };
     let (what, stream, own) = (what.to_owned(), Arc::as_ptr(runtime).addr(), runtime.clone());
-    let free = Box::new(move || own.driver().visit(&mut free));
-    reaper::submit(Job { what, stream, limit: IDLE_LIMIT, is_ready: Box::new(poll), free });
+    let free = Box::new(move || own.driver().with_current(&mut free));
+    reaper::submit(Job { what, stream, limit: IDLE_TIMEOUT, is_ready: Box::new(poll), free });
 }

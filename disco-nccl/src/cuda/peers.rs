@@ -6,7 +6,7 @@ use std::ffi::c_char;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUresult, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
-use disco_ccl::p2p::{BusId, Export, Peers};
+use disco_ccl::p2p::{BusId, IpcHandleBytes, Peers};
 use disco_core::{Error, Result};
 
 use super::error::check;
@@ -24,7 +24,7 @@ impl Peers for Stream {
         device::bus_id(self.ordinal())
     }
 
-    fn reach(&self, ordinal: i32) -> Result<()> {
+    fn enable_access(&self, ordinal: i32) -> Result<()> {
         if ordinal == self.ordinal() as i32 {
             return Ok(());
         }
@@ -58,7 +58,7 @@ impl Peers for Stream {
         Ok(None)
     }
 
-    unsafe fn export(&self, memory: *mut u8) -> Result<Export> {
+    unsafe fn export(&self, memory: *mut u8) -> Result<IpcHandleBytes> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: as the caller promises, and the place is there.
         let exported = unsafe { sys::cuIpcGetMemHandle(&mut handle, memory as sys::CUdeviceptr) };
@@ -66,7 +66,7 @@ impl Peers for Stream {
         Ok(handle.reserved.map(c_char::cast_unsigned))
     }
 
-    fn open(&self, export: &Export) -> Result<*mut u8> {
+    fn open(&self, export: &IpcHandleBytes) -> Result<*mut u8> {
         let handle = sys::CUipcMemHandle { reserved: export.map(u8::cast_signed) };
         let mut address = 0;
         // SAFETY: the driver refuses what is no handle, and the place is there.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use disco_ccl::p2p::Peers;
-use disco_ccl::{Driver, GraphFunctions, Mark, PoolFunctions, Way};
+use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions};
 use disco_core::{Device, DeviceKind, Error, Result};
 
 use super::error::check;
@@ -79,11 +79,11 @@ impl Driver for Stream {
         self.cu_stream().cast::<c_void>()
     }
 
-    fn enter(&self) -> Result<()> {
+    fn make_current(&self) -> Result<()> {
         current::set(&self.context)
     }
 
-    fn visit(&self, work: &mut dyn FnMut()) {
+    fn with_current(&self, work: &mut dyn FnMut()) {
         current::with(&self.context, work);
     }
 
@@ -130,19 +130,19 @@ impl Driver for Stream {
         check("cuMemsetD8Async", cleared)
     }
 
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<()> {
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<()> {
         let (stream, on) = (self.cu_stream(), |address: *const u8| address as sys::CUdeviceptr);
-        match way {
+        match kind {
             // SAFETY: as the caller promises.
-            Way::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
+            CopyKind::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(on(to), from.cast(), bytes, stream).result()
             }),
             // SAFETY: as above.
-            Way::ToHost => check("cuMemcpyDtoHAsync", unsafe {
+            CopyKind::ToHost => check("cuMemcpyDtoHAsync", unsafe {
                 sys::cuMemcpyDtoHAsync_v2(to.cast(), on(from), bytes, stream).result()
             }),
             // SAFETY: as above.
-            Way::OnDevice => check("cuMemcpyDtoDAsync", unsafe {
+            CopyKind::OnDevice => check("cuMemcpyDtoDAsync", unsafe {
                 sys::cuMemcpyDtoDAsync_v2(on(to), on(from), bytes, stream).result()
             }),
         }
@@ -153,36 +153,36 @@ impl Driver for Stream {
         is_done("cuStreamQuery", unsafe { sys::cuStreamQuery(self.cu_stream()) })
     }
 
-    fn mark(&self) -> Result<Mark> {
+    fn create_event(&self) -> Result<EventHandle> {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        check("cuEventCreate", event).map(|event| Mark(event.cast()))
+        check("cuEventCreate", event).map(|event| EventHandle(event.cast()))
     }
 
-    unsafe fn record(&self, mark: Mark) -> Result<()> {
+    unsafe fn record_event(&self, event: EventHandle) -> Result<()> {
         // SAFETY: as the caller promises.
-        check("cuEventRecord", unsafe { result::event::record(mark.0.cast(), self.cu_stream()) })
+        check("cuEventRecord", unsafe { result::event::record(event.0.cast(), self.cu_stream()) })
     }
 
-    unsafe fn has_passed(&self, mark: Mark) -> Result<bool> {
+    unsafe fn is_event_complete(&self, event: EventHandle) -> Result<bool> {
         // SAFETY: as the caller promises.
-        is_done("cuEventQuery", unsafe { sys::cuEventQuery(mark.0.cast()) })
+        is_done("cuEventQuery", unsafe { sys::cuEventQuery(event.0.cast()) })
     }
 
-    unsafe fn destroy(&self, mark: Mark) {
+    unsafe fn destroy_event(&self, event: EventHandle) {
         // SAFETY: as the caller promises.
-        _ = unsafe { result::event::destroy(mark.0.cast()) };
+        _ = unsafe { result::event::destroy(event.0.cast()) };
     }
 
-    unsafe fn wait_for(&self, mark: Mark) -> Result<()> {
+    unsafe fn wait_event(&self, event: EventHandle) -> Result<()> {
         // SAFETY: as the caller promises; 0 is the one flag.
-        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.cu_stream(), mark.0.cast(), 0).result() })
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.cu_stream(), event.0.cast(), 0).result() })
     }
 
-    fn beside(&self) -> Result<Box<dyn Driver>> {
+    fn new_stream(&self) -> Result<Box<dyn Driver>> {
         Ok(Box::new(Self::new(self.ordinal())?))
     }
 
-    fn urgent(&self) -> Result<Box<dyn Driver>> {
+    fn new_priority_stream(&self) -> Result<Box<dyn Driver>> {
         driver::check_has(driver::SHARING).map_err(Error::missing)?;
         let (_, greatest) = check("cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
         let create = |context: &Arc<CudaContext>| context.new_stream_with_priority(greatest);

@@ -16,7 +16,7 @@ mod survey;
 
 use disco_ccl::p2p::Vendor;
 pub use disco_ccl::p2p::{
-    BusId, Decision, Lane, Mesh, RANKS, SLOTS, Shortcut, Site, Survey, Topology, Workspace, host,
+    BusId, Decision, Mesh, P2pFastPath, P2pStream, RANKS, SLOTS, Site, Survey, Topology, Workspace, host,
 };
 pub use launch::readiness;
 pub use nvml::mesh;

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use disco_ccl::p2p::{BusId, Export, Peers, WORD_BYTES};
+use disco_ccl::p2p::{BusId, IpcHandleBytes, Peers, WORD_BYTES};
 use disco_core::{Error, Result};
 
 use super::stream::{Stream, call};
@@ -59,7 +59,7 @@ impl Peers for Stream {
         text.parse().map_err(|()| Error::invalid(format!("{text} is no place on a PCI bus")))
     }
 
-    fn reach(&self, ordinal: i32) -> Result<()> {
+    fn enable_access(&self, ordinal: i32) -> Result<()> {
         if ordinal == self.ordinal {
             return Ok(());
         }
@@ -94,12 +94,12 @@ impl Peers for Stream {
         Ok(Some(memory.cast()))
     }
 
-    unsafe fn export(&self, memory: *mut u8) -> Result<Export> {
+    unsafe fn export(&self, memory: *mut u8) -> Result<IpcHandleBytes> {
         let mut handle = IpcHandle([0; 64]);
         call!(self, "hipIpcGetMemHandle", optional ipc_get_mem_handle(&mut handle, memory.cast())).map(|()| handle.0)
     }
 
-    fn open(&self, export: &Export) -> Result<*mut u8> {
+    fn open(&self, export: &IpcHandleBytes) -> Result<*mut u8> {
         let (mut memory, handle) = (ptr::null_mut::<c_void>(), IpcHandle(*export));
         let flags = LAZY_ENABLE_PEER_ACCESS;
         call!(self, "hipIpcOpenMemHandle", optional ipc_open_mem_handle(&mut memory, handle, flags))?;

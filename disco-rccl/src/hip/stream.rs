@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use disco_ccl::p2p::Peers;
-use disco_ccl::{Driver, GraphFunctions, Mark, PoolFunctions, Way};
+use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions};
 use disco_core::{Device, DeviceKind, Result};
 
 use super::library::Library;
@@ -56,7 +56,7 @@ impl Stream {
     /// A new stream on a device that is there, which becomes current.
     pub(super) fn new(ordinal: usize) -> Result<Self> {
         let mut stream = Self { library: Library::get()?, ordinal: ordinal as c_int, stream: ptr::null_mut() };
-        stream.enter()?;
+        stream.make_current()?;
         call!(stream, "hipStreamCreateWithFlags", stream_create(&mut stream.stream, NON_BLOCKING))?;
         Ok(stream)
     }
@@ -87,14 +87,14 @@ impl Driver for Stream {
         self.stream
     }
 
-    fn enter(&self) -> Result<()> {
+    fn make_current(&self) -> Result<()> {
         call!(self, "hipSetDevice", set_device(self.ordinal))
     }
 
-    fn visit(&self, work: &mut dyn FnMut()) {
+    fn with_current(&self, work: &mut dyn FnMut()) {
         let mut before = 0;
         let known = call!(self, "hipGetDevice", get_device(&mut before));
-        match self.enter() {
+        match self.make_current() {
             Ok(()) => work(),
             Err(error) => tracing::warn!(%error, "something on a device is left behind"),
         }
@@ -141,12 +141,12 @@ impl Driver for Stream {
         call!(self, "hipMemsetAsync", memset_async(memory.cast(), 0, bytes, self.stream))
     }
 
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> Result<()> {
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<()> {
         // `hipMemcpyKind`
-        let kind = match way {
-            Way::ToDevice => 1,
-            Way::ToHost => 2,
-            Way::OnDevice => 3,
+        let kind = match kind {
+            CopyKind::ToDevice => 1,
+            CopyKind::ToHost => 2,
+            CopyKind::OnDevice => 3,
         };
         call!(self, "hipMemcpyAsync", memcpy_async(to.cast(), from.cast(), bytes, kind, self.stream))
     }
@@ -156,36 +156,36 @@ impl Driver for Stream {
         self.is_done("hipStreamQuery", unsafe { (self.library.table.stream_query)(self.stream) })
     }
 
-    fn mark(&self) -> Result<Mark> {
+    fn create_event(&self) -> Result<EventHandle> {
         let mut event = ptr::null_mut();
-        call!(self, "hipEventCreateWithFlags", event_create(&mut event, NO_TIMING)).map(|()| Mark(event))
+        call!(self, "hipEventCreateWithFlags", event_create(&mut event, NO_TIMING)).map(|()| EventHandle(event))
     }
 
-    unsafe fn record(&self, mark: Mark) -> Result<()> {
-        call!(self, "hipEventRecord", event_record(mark.0, self.stream))
+    unsafe fn record_event(&self, event: EventHandle) -> Result<()> {
+        call!(self, "hipEventRecord", event_record(event.0, self.stream))
     }
 
-    unsafe fn has_passed(&self, mark: Mark) -> Result<bool> {
+    unsafe fn is_event_complete(&self, event: EventHandle) -> Result<bool> {
         // SAFETY: as the caller promises.
-        self.is_done("hipEventQuery", unsafe { (self.library.table.event_query)(mark.0) })
+        self.is_done("hipEventQuery", unsafe { (self.library.table.event_query)(event.0) })
     }
 
-    unsafe fn destroy(&self, mark: Mark) {
-        _ = call!(self, "hipEventDestroy", event_destroy(mark.0));
+    unsafe fn destroy_event(&self, event: EventHandle) {
+        _ = call!(self, "hipEventDestroy", event_destroy(event.0));
     }
 
-    unsafe fn wait_for(&self, mark: Mark) -> Result<()> {
-        call!(self, "hipStreamWaitEvent", optional stream_wait_event(self.stream, mark.0, 0))
+    unsafe fn wait_event(&self, event: EventHandle) -> Result<()> {
+        call!(self, "hipStreamWaitEvent", optional stream_wait_event(self.stream, event.0, 0))
     }
 
-    fn beside(&self) -> Result<Box<dyn Driver>> {
+    fn new_stream(&self) -> Result<Box<dyn Driver>> {
         Ok(Box::new(Self::new(self.ordinal as usize)?))
     }
 
-    fn urgent(&self) -> Result<Box<dyn Driver>> {
+    fn new_priority_stream(&self) -> Result<Box<dyn Driver>> {
         let (mut least, mut greatest) = (0, 0);
         let mut stream = Self { library: self.library, ordinal: self.ordinal, stream: ptr::null_mut() };
-        stream.enter()?;
+        stream.make_current()?;
         call!(stream, "hipDeviceGetStreamPriorityRange", optional device_get_stream_priority_range(&mut least, &mut greatest))?;
         call!(
             stream,

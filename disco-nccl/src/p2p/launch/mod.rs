@@ -21,7 +21,7 @@ use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
 };
 use disco_ccl::p2p::{self, Preparation, Prepared, STATE_BYTES, Topology, Unfit, Workspace};
-use disco_ccl::{Runtime, Way};
+use disco_ccl::{CopyKind, Runtime};
 use disco_core::{Error, Op, Reduction, Result};
 
 use self::module::Module;
@@ -37,7 +37,7 @@ const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "kernels' state has r
 /// What is missing.
 pub fn readiness() -> Result<String, String> {
     if p2p::is_off().map_err(|error| error.to_string())? {
-        return Err(p2p::OFF.to_owned());
+        return Err(p2p::OFF_REASON.to_owned());
     }
     driver::check_has(driver::SHARING)?;
     driver::check_has(driver::LAUNCHING)?;
@@ -185,7 +185,7 @@ impl Kernels {
     /// Between a tensor and memory at its side.
     fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
         // SAFETY: both are so many bytes of the device's, which the runtime keeps until the stream got there.
-        unsafe { self.runtime.driver().copy(to, from, bytes, Way::OnDevice) }
+        unsafe { self.runtime.driver().copy(to, from, bytes, CopyKind::OnDevice) }
     }
 }
 
@@ -219,7 +219,7 @@ impl p2p::Kernels for Kernels {
         .map(Ok)
     }
 
-    fn needs_room(&self, op: &Op) -> bool {
+    fn needs_allocation(&self, op: &Op) -> bool {
         self.choose(op).is_ok_and(|(_, _, params)| !is_aligned(&params))
     }
 

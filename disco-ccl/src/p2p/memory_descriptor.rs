@@ -1,30 +1,31 @@
-//! What a rank tells its peers of its memory.
+//! The description of a rank's memory that peers use to open the memory, and its encoding.
 
 use disco_core::{Error, Result};
 
-use crate::driver::Export;
+use crate::driver::IpcHandleBytes;
 
-/// One rank's memory.
-pub(super) struct Card {
-    /// What tells its process from others.
+/// Describes the shared memory of one rank.
+pub(super) struct MemoryDescriptor {
+    /// Random number of the rank's process: ranks with the same number are in one process.
     pub(super) process: u64,
-    /// A number of chance, by which peers know what this rank has written.
+    /// Random number that peers expect in the test patterns of this rank.
     pub(super) nonce: u64,
-    /// Its device, as its process numbers it.
+    /// The ordinal of the device in the rank's process.
     pub(super) ordinal: i32,
-    /// Where the memory starts, in its process.
+    /// The address of the memory in the rank's process.
     pub(super) address: u64,
-    /// Of its buffer.
+    /// Size of the rank's buffer.
     pub(super) bytes: u64,
-    /// Addresses of its words, in its process, where they are not in the memory.
+    /// Addresses of the signal words in the rank's process, if they are outside of the memory; otherwise empty.
     pub(super) words: Vec<u64>,
-    /// What other processes open it by, or why they can't.
-    pub(super) export: Result<Export, String>,
-    /// What else it wants to be known.
+    /// The handle for other processes, or the reason why there is none.
+    pub(super) export: Result<IpcHandleBytes, String>,
+    /// Data of the caller of [`Workspace::meet`](super::Workspace::meet).
     pub(super) note: Vec<u8>,
 }
 
-impl Card {
+impl MemoryDescriptor {
+    /// Encodes the descriptor.
     pub(super) fn write(&self) -> Vec<u8> {
         let export = match &self.export {
             Ok(export) => (1, &export[..]),
@@ -41,19 +42,23 @@ impl Card {
         bytes
     }
 
-    /// # Errors
-    /// No rank of this program has written that.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
-        Self::parse(bytes).ok_or_else(|| Error::protocol("a peer offers what no rank of this program does"))
-    }
-
-    /// What another process opens the memory by.
+    /// Decodes a descriptor.
     ///
     /// # Errors
-    /// Why it can't.
-    pub(super) fn export(&self) -> Result<&Export, String> {
+    /// The bytes are not a descriptor.
+    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
+        Self::parse(bytes).ok_or_else(|| Error::protocol("a peer has sent an invalid memory descriptor"))
+    }
+
+    /// The handle by which another process opens the memory.
+    ///
+    /// # Errors
+    /// The reason why another process can't open the memory.
+    pub(super) fn export(&self) -> Result<&IpcHandleBytes, String> {
         if !self.words.is_empty() {
-            return Err("its streams wait for words in signal memory alone, which is of one process".to_owned());
+            return Err(
+                "its streams can wait only for words in signal memory, which other processes can't open".to_owned()
+            );
         }
         self.export.as_ref().map_err(Clone::clone)
     }
@@ -90,24 +95,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_is_read_as_it_was_written_and_never_in_part() {
+    fn a_descriptor_survives_a_round_trip_and_truncated_bytes_are_refused() {
         for export in [Ok([7; 64]), Err("no such function".to_owned())] {
             let (words, note) = (vec![6, 7, u64::MAX], b"note".to_vec());
-            let card = Card { process: 1, nonce: 2, ordinal: 3, address: 4, bytes: 5, words, export, note };
-            let written = card.write();
-            let read = Card::read(&written).unwrap();
+            let descriptor =
+                MemoryDescriptor { process: 1, nonce: 2, ordinal: 3, address: 4, bytes: 5, words, export, note };
+            let written = descriptor.write();
+            let read = MemoryDescriptor::read(&written).unwrap();
             assert_eq!((read.process, read.nonce, read.ordinal, read.address, read.bytes), (1, 2, 3, 4, 5));
-            assert_eq!((read.words, read.export, read.note), (card.words, card.export, card.note));
-            // What comes last may be empty.
+            assert_eq!((read.words, read.export, read.note), (descriptor.words, descriptor.export, descriptor.note));
+            // The note, the last field, has no length: a prefix of it is valid.
             let least = written.len() - 4;
-            assert!((0..least).all(|len| Card::read(&written[..len]).is_err()));
-            assert!((least..=written.len()).all(|len| Card::read(&written[..len]).is_ok()));
+            assert!((0..least).all(|len| MemoryDescriptor::read(&written[..len]).is_err()));
+            assert!((least..=written.len()).all(|len| MemoryDescriptor::read(&written[..len]).is_ok()));
         }
     }
 
     #[test]
-    fn memory_whose_words_are_elsewhere_is_of_one_process() {
-        let card = |words| Card {
+    fn memory_with_separate_signal_words_has_no_handle_for_other_processes() {
+        let descriptor = |words| MemoryDescriptor {
             process: 1,
             nonce: 2,
             ordinal: 3,
@@ -117,9 +123,9 @@ mod tests {
             export: Ok([7; 64]),
             note: Vec::new(),
         };
-        assert_eq!(card(Vec::new()).export(), Ok(&[7; 64]));
-        assert!(card(vec![8]).export().unwrap_err().contains("signal memory"));
-        let card = Card { export: Err("no such function".to_owned()), ..card(Vec::new()) };
-        assert_eq!(card.export().unwrap_err(), "no such function");
+        assert_eq!(descriptor(Vec::new()).export(), Ok(&[7; 64]));
+        assert!(descriptor(vec![8]).export().unwrap_err().contains("signal memory"));
+        let descriptor = MemoryDescriptor { export: Err("no such function".to_owned()), ..descriptor(Vec::new()) };
+        assert_eq!(descriptor.export().unwrap_err(), "no such function");
     }
 }

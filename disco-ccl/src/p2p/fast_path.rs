@@ -1,4 +1,4 @@
-//! What a communicator does without its library, where ranks reach each other's memory.
+//! Operations of a communicator over memory that its ranks share, instead of its library.
 
 use std::any::Any;
 use std::fmt::{self, Debug, Display};
@@ -8,160 +8,167 @@ use std::time::Duration;
 use disco_core::{Abort, DType, Error, Op, OpKind, Reduction, Result};
 
 use super::options;
-use super::rendezvous::{Found, Rendezvous};
+use super::rendezvous::{Consensus, Rendezvous};
 use super::topology::{Mesh, Topology};
-use super::workspace::{BUFFER, Met, Workspace};
+use super::workspace::{DEFAULT_BUFFER_BYTES, MeetOutcome, Workspace};
 use crate::driver::BusId;
-use crate::runtime::{Runtime, Watch};
+use crate::runtime::{Runtime, WorkMonitor};
 
-/// What a vendor's crate knows of its devices.
+/// The functions of a vendor's crate for peer-to-peer memory.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "each vendor's crate writes one")]
 pub struct Vendor {
-    /// The links between devices.
+    /// Queries the links between devices.
     pub links: fn(&[BusId]) -> Result<Mesh>,
-    /// Whether users' variables for kernels can be understood.
+    /// Checks the environment variables for kernels.
     pub check: fn() -> Result<()>,
-    /// Kernels for a runtime's device, ready to be launched, or why there are none.
+    /// Prepares the kernels for a runtime's device, or returns why there are none.
     pub kernels: fn(&Arc<Runtime>) -> Preparation,
 }
 
-/// Kernels that are ready, or why there are none.
+/// Prepared kernels, or the reason why there are none.
 pub type Preparation = Result<Box<dyn Prepared>, String>;
 
-/// Kernels that are ready, before ranks have agreed on them.
+/// Kernels that are compiled and loaded, before the ranks have agreed on them.
 pub trait Prepared: Debug {
-    /// What all ranks must have alike, in words.
+    /// A text that must be equal on all ranks: it describes the kernels and their parameters.
     fn terms(&self) -> String;
 
-    /// How many blocks fit on the device at once.
+    /// The number of blocks that fit on the device at the same time.
     fn resident(&self) -> u32;
 
-    /// The kernels over this memory, whose ranks have these links. Their devices have room for `resident` blocks each, and at most
-    /// `sharing` ranks are on one. A launch waits `patience` for a peer.
+    /// Starts the kernels over this memory. `room` is the number of blocks that fit on each device, and the largest
+    /// number of ranks that share a device. A launch waits for a peer for at most `peer_timeout`.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     fn start(
         self: Box<Self>,
         workspace: &Workspace,
         topology: Topology,
         room: (u32, u32),
-        patience: Duration,
+        peer_timeout: Duration,
     ) -> Result<Box<dyn Kernels>>;
 }
 
 /// Kernels over memory that ranks share.
 pub trait Kernels: Debug + Send + Sync {
-    /// Launches an operation, or says why it is none for them: all ranks alike.
+    /// Launches an operation, or returns why no kernel supports it. The answer is equal on all ranks.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     fn launch(&self, op: &Op) -> Result<Result<(), Unfit>>;
 
-    /// Whether a launch of the operation allocates device memory. Ranks may differ in this.
-    fn needs_room(&self, op: &Op) -> bool;
+    /// Whether a launch of the operation allocates device memory. The answer may differ between ranks.
+    fn needs_allocation(&self, op: &Op) -> bool;
 
-    /// Whether all launches so far have gone well, as far as is known.
+    /// Checks the launches that are known to be complete.
     ///
     /// # Errors
-    /// [`Error::Deadline`] and [`Error::Aborted`], of the first that has not.
+    /// [`Error::Deadline`] or [`Error::Aborted`] of the first launch that has failed.
     fn check(&self) -> Result<()>;
 
-    /// Has launches give up. From any thread.
+    /// Makes running and later launches end without a result. From any thread.
     fn abort(&self, cause: &Arc<str>);
 }
 
-/// Why no kernel is for an operation.
+/// The reason why no kernel supports an operation.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// There is none for such.
+    /// No kernel implements this operation.
     Kind(OpKind),
-    /// They sum.
+    /// Kernels only compute sums.
     Reduction(Reduction),
-    /// They are for other elements.
+    /// No kernel supports this dtype.
     DType(DType),
-    /// It has so many bytes, which are no multiple of what a thread moves at once.
+    /// The size in bytes is not a multiple of the vector that a thread moves at once.
     Multiple(usize),
-    /// It has so many bytes, for which the library is faster, or the buffers too small.
+    /// For this size in bytes, the library is faster, or the buffers are too small.
     Bytes(usize),
-    /// Ranks that share a device have no room on it at once.
+    /// The ranks that share a device don't fit on it at the same time.
     Room,
 }
 
-/// A communicator's way around its library.
-pub struct Shortcut {
+/// Operations of one communicator over peer-to-peer memory, which bypass its library.
+pub struct P2pFastPath {
     vendor: Vendor,
-    /// Or why there are none.
+    /// The shared memory and the kernels, or the reason why there is no shared memory.
     parts: Result<Arc<Parts>, String>,
 }
 
 #[derive(Debug)]
 struct Parts {
     workspace: Workspace,
-    /// Or why there are none.
+    /// The kernels, or the reason why there are none.
     kernels: Result<Box<dyn Kernels>, String>,
 }
 
-/// Bytes of each rank's buffer.
-const BYTES: &str = "DISCO_P2P_BUFFER";
+/// The variable for the bytes of each rank's buffer.
+const BUFFER_VARIABLE: &str = "DISCO_P2P_BUFFER";
 
-impl Shortcut {
-    /// That of the ranks that meet, each of whose launches waits `patience` for a peer.
+impl P2pFastPath {
+    /// Agrees with all ranks of the rendezvous on shared memory and kernels. A launch waits for a peer for at most
+    /// `peer_timeout`.
     ///
     /// # Errors
-    /// As [`Workspace::meet`]; a variable that can't be understood.
+    /// As for [`Workspace::meet`]; an environment variable has an invalid value.
     pub(crate) fn meet(
         vendor: Vendor,
         runtime: &Arc<Runtime>,
         mut rendezvous: Rendezvous,
-        patience: Duration,
+        peer_timeout: Duration,
     ) -> Result<Self> {
-        let said = (vendor.check)()
-            .and_then(|()| Ok((options::bytes_of(BYTES, BUFFER)?, options::shares_devices()?, options::is_off()?)));
+        let said = (vendor.check)().and_then(|()| {
+            Ok((
+                options::bytes_of(BUFFER_VARIABLE, DEFAULT_BUFFER_BYTES)?,
+                options::shares_devices()?,
+                options::is_off()?,
+            ))
+        });
         let (bytes, shares, is_off) = *said.as_ref().unwrap_or(&(0, false, false));
         if shares {
             rendezvous = rendezvous.sharing_devices();
         }
         match &said {
-            Err(error) => rendezvous.refuse(error.to_string()),
-            Ok(_) if is_off => rendezvous.refuse(options::OFF.to_owned()),
+            Err(error) => rendezvous.decline(error.to_string()),
+            Ok(_) if is_off => rendezvous.decline(options::OFF_REASON.to_owned()),
             Ok(_) => {}
         }
-        let mut prepared = Err("nobody has looked".to_owned());
+        let mut prepared = Err("the ranks have not agreed on a topology".to_owned());
         let found = Workspace::meet(runtime, &rendezvous, bytes, vendor.links, |decision| {
             prepared = match decision.topology {
                 Topology::Unknown => Err(format!("topology unknown: {}", decision.why.join("; "))),
                 _ => (vendor.kernels)(runtime),
             };
-            note(&prepared)
+            encode_kernels(&prepared)
         })?;
         said?;
         let parts = match found {
-            Found::Together(met) => {
-                let parts = Arc::new(Parts::new(met, prepared, patience)?);
-                runtime.watch(Arc::downgrade(&parts) as Weak<dyn Watch>);
+            Consensus::Accepted(met) => {
+                let parts = Arc::new(Parts::new(met, prepared, peer_timeout)?);
+                runtime.add_monitor(Arc::downgrade(&parts) as Weak<dyn WorkMonitor>);
                 Ok(parts)
             }
-            Found::Apart(why) => Err(why),
+            Consensus::Declined(why) => Err(why),
         };
-        let shortcut = Self { vendor, parts };
-        tracing::debug!(rank = rendezvous.rank(), ?shortcut, "peer-to-peer");
-        Ok(shortcut)
+        let fast_path = Self { vendor, parts };
+        tracing::debug!(rank = rendezvous.rank(), ?fast_path, "peer-to-peer");
+        Ok(fast_path)
     }
 
-    /// The memory that ranks share.
+    /// The memory that the ranks share.
     ///
     /// # Errors
-    /// Why they have none.
+    /// [`Error::Missing`] with the reason why the ranks share no memory.
     pub fn workspace(&self) -> Result<&Workspace> {
         let why = |why: &String| Error::missing(format!("no peer-to-peer memory: {why}"));
         self.parts.as_ref().map(|parts| &parts.workspace).map_err(why)
     }
 
-    /// Why operations go by the library: all, or those that no kernel is for. None where kernels are launched.
-    pub fn why_not(&self) -> Option<&str> {
+    /// The reason why all operations go through the library: there is no shared memory, or there are no kernels. None
+    /// if there are kernels; then only the operations that no kernel supports go through the library.
+    pub fn fallback_reason(&self) -> Option<&str> {
         match &self.parts {
             Ok(parts) => parts.kernels.as_ref().err().map(String::as_str),
             Err(why) => Some(why),
@@ -172,7 +179,7 @@ impl Shortcut {
         self.vendor
     }
 
-    /// Launches an operation without the library, if that is to be. All ranks come to the same answer.
+    /// Launches an operation by a kernel. Returns false if no kernel supports it. The answer is equal on all ranks.
     pub(crate) fn launch(&self, op: &Op) -> Result<bool> {
         let Some(kernels) = self.kernels() else { return Ok(false) };
         let launched = kernels.launch(op)?;
@@ -183,17 +190,17 @@ impl Shortcut {
         Ok(launched.is_ok())
     }
 
-    /// Whether a kernel does the operation, and its launch allocates device memory.
-    pub(crate) fn needs_room(&self, op: &Op) -> bool {
-        self.kernels().is_some_and(|kernels| kernels.needs_room(op))
+    /// Whether a kernel supports the operation, and its launch allocates device memory.
+    pub(crate) fn needs_allocation(&self, op: &Op) -> bool {
+        self.kernels().is_some_and(|kernels| kernels.needs_allocation(op))
     }
 
-    /// An owner of the kernels and of the shared memory.
+    /// An owner of the kernels and the shared memory.
     pub(crate) fn keeper(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.parts.as_ref().ok().map(|parts| parts.clone() as _)
     }
 
-    /// Whether all launches so far have gone well.
+    /// Checks the launches that are known to be complete.
     pub(crate) fn check(&self) -> Result<()> {
         self.kernels().map_or(Ok(()), Kernels::check)
     }
@@ -202,7 +209,7 @@ impl Shortcut {
         self.parts.as_ref().ok().and_then(|parts| parts.kernels.as_deref().ok())
     }
 
-    /// Gives it up, as [`Workspace::leave`].
+    /// Drops the kernels, and leaves the shared memory: see [`Workspace::leave`].
     pub(crate) fn leave(self) {
         if let Some(parts) = self.parts.ok().and_then(Arc::into_inner) {
             drop(parts.kernels);
@@ -210,18 +217,18 @@ impl Shortcut {
         }
     }
 
-    /// What ends all that is under way.
+    /// Aborts running kernels and waits; None without shared memory.
     pub(crate) fn aborter(&self) -> Option<Arc<dyn Abort>> {
         self.parts.as_ref().ok().map(|parts| parts.clone() as Arc<dyn Abort>)
     }
 }
 
 impl Parts {
-    fn new(met: Met, prepared: Preparation, patience: Duration) -> Result<Self> {
+    fn new(met: MeetOutcome, prepared: Preparation, peer_timeout: Duration) -> Result<Self> {
         let kernels = match agree(&met.notes).and_then(|resident| Ok((resident, prepared?))) {
             Ok((resident, prepared)) => {
-                let room = (resident, met.sharing);
-                Ok(prepared.start(&met.workspace, met.decision.topology, room, patience)?)
+                let room = (resident, met.max_ranks_per_device);
+                Ok(prepared.start(&met.workspace, met.decision.topology, room, peer_timeout)?)
             }
             Err(why) => Err(why),
         };
@@ -229,13 +236,13 @@ impl Parts {
     }
 }
 
-impl Watch for Parts {
+impl WorkMonitor for Parts {
     fn check(&self) -> Result<()> {
         self.kernels.as_ref().map_or(Ok(()), |kernels| kernels.check())
     }
 
-    fn stuck(&self) -> Option<String> {
-        self.workspace.stuck()
+    fn stalled_on(&self) -> Option<String> {
+        self.workspace.stalled_on()
     }
 }
 
@@ -248,19 +255,22 @@ impl Abort for Parts {
     }
 }
 
-/// What a rank tells of its kernels: room and terms, or why it has none.
-fn note(prepared: &Preparation) -> Vec<u8> {
+/// Encodes a rank's kernels for its peers: `resident` and `terms`; or 0 and the reason why it has none.
+fn encode_kernels(prepared: &Preparation) -> Vec<u8> {
     match prepared {
         Ok(kernels) => [&kernels.resident().to_le_bytes()[..], kernels.terms().as_bytes()].concat(),
         Err(why) => [&0u32.to_le_bytes()[..], why.as_bytes()].concat(),
     }
 }
 
-/// The fewest blocks that any rank has room for, or why not all have the same kernels: of the same notes, the same answer.
+/// The smallest `resident` of all ranks, or the reason why the ranks don't have the same kernels. Equal notes give
+/// equal results.
 fn agree(notes: &[Vec<u8>]) -> Result<u32, String> {
     let mut all = Vec::with_capacity(notes.len());
     for (rank, note) in notes.iter().enumerate() {
-        let (resident, text) = note.split_first_chunk().ok_or_else(|| format!("rank {rank} says nothing"))?;
+        let (resident, text) = note
+            .split_first_chunk()
+            .ok_or_else(|| format!("rank {rank} has sent an invalid description of its kernels"))?;
         match (u32::from_le_bytes(*resident), String::from_utf8_lossy(text)) {
             (0, why) => return Err(format!("rank {rank}: {why}")),
             found => all.push(found),
@@ -275,21 +285,21 @@ fn agree(notes: &[Vec<u8>]) -> Result<u32, String> {
 impl Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kind(kind) => write!(f, "no kernel does {kind}"),
-            Self::Reduction(reduction) => write!(f, "kernels sum, and this is {reduction}"),
+            Self::Kind(kind) => write!(f, "no kernel implements {kind}"),
+            Self::Reduction(reduction) => write!(f, "kernels only compute sums, and the reduction is {reduction}"),
             Self::DType(dtype) => write!(f, "no kernel sums {dtype}"),
-            Self::Multiple(bytes) => write!(f, "{bytes} bytes are no multiple of 16"),
-            Self::Bytes(bytes) => write!(f, "no kernel is for {bytes} bytes"),
-            Self::Room => f.write_str("ranks that share a device have no room on it at once"),
+            Self::Multiple(bytes) => write!(f, "{bytes} bytes are not a multiple of 16"),
+            Self::Bytes(bytes) => write!(f, "no kernel supports {bytes} bytes"),
+            Self::Room => f.write_str("the ranks that share a device don't fit on it at the same time"),
         }
     }
 }
 
-impl Debug for Shortcut {
+impl Debug for P2pFastPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts.as_deref() {
             Ok(Parts { workspace, kernels: Ok(kernels) }) => write!(f, "<{workspace:?}, {kernels:?}>"),
-            _ => write!(f, "<by the library: {}>", self.why_not().unwrap_or_default()),
+            _ => write!(f, "<by the library: {}>", self.fallback_reason().unwrap_or_default()),
         }
     }
 }
@@ -303,10 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_launched_where_all_ranks_have_the_same() {
+    fn ranks_agree_on_kernels_only_if_all_have_the_same_kernels() {
         assert_eq!(agree(&[says(64, "a"), says(32, "a")]), Ok(32));
         assert_eq!(agree(&[says(64, "a"), says(32, "b")]), Err("rank 0 has a, and rank 1 b".into()));
         assert_eq!(agree(&[says(64, "a"), says(0, "no NVRTC")]), Err("rank 1: no NVRTC".into()));
-        assert_eq!(agree(&[says(64, "a"), vec![1]]), Err("rank 1 says nothing".into()));
+        assert_eq!(
+            agree(&[says(64, "a"), vec![1]]),
+            Err("rank 1 has sent an invalid description of its kernels".into())
+        );
     }
 }
