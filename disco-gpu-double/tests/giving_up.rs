@@ -21,7 +21,7 @@ fn a_peer_that_does_not_come_is_reported() {
     let _devices = devices();
     let mut members = members(3, 4);
     let patience = Duration::from_millis(200);
-    members.iter_mut().for_each(|member| member.params.patience = patience.as_nanos() as u64);
+    members.iter_mut().for_each(|member| member.params.timeout_ns = patience.as_nanos() as u64);
     let start = Instant::now();
     thread::scope(|scope| {
         for member in &members[..2] {
@@ -37,7 +37,7 @@ fn a_peer_that_does_not_come_is_reported() {
     });
     assert!(start.elapsed() >= patience && start.elapsed() < LONG);
     // From now on the two meet nobody, and rank 2 waits for them in vain.
-    members[0].params.patience = PATIENT;
+    members[0].params.timeout_ns = PATIENT;
     let (one, last) = (&members[0], &members[2]);
     last.enter();
     let flags = [0, 1].map(|peer| last.state(128 * peer));
@@ -79,7 +79,7 @@ fn later_handshakes_are_reported_as_what_they_are() {
     let _devices = devices();
     let mut members = members(2, 4);
     let one = &mut members[0];
-    one.params.patience = 30_000_000;
+    one.params.timeout_ns = 30_000_000;
     one.enter();
     let (state, line) = (one.params.state[0], 128);
     // Rank 1 has come to the leading handshake of block 0, then to the mid one too.

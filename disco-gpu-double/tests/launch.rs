@@ -35,7 +35,7 @@ fn parameters_are_those_of_the_kernels() {
         ("output", offset_of!(Params, output)),
         ("abort", offset_of!(Params, abort)),
         ("report", offset_of!(Params, report)),
-        ("patience", offset_of!(Params, patience)),
+        ("timeout_ns", offset_of!(Params, timeout_ns)),
         ("count", offset_of!(Params, count)),
         ("rank", offset_of!(Params, rank)),
         ("world", offset_of!(Params, world)),
@@ -141,7 +141,7 @@ fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
     let mut members = members(2, 4);
     let (whole, one) = (members[0].params, &mut members[0]);
     one.enter();
-    one.params.patience = 0;
+    one.params.timeout_ns = 0;
     change(&mut one.params);
     assert_eq!(one.launch(ONE_SHOT, 1, 32), OK, "it is found out later");
     let outcome = one.synchronize();
@@ -225,7 +225,7 @@ fn states_are_shared_with_streams() {
     let run = |member: &Member| {
         member.enter();
         assert_eq!((member.launch(BARRIER, 1, 32), member.synchronize()), (OK, OK));
-        assert_eq!(member.params.patience, PATIENT);
+        assert_eq!(member.params.timeout_ns, PATIENT);
     };
     thread::scope(|scope| [one, two].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
     let stream = use_device(0);

@@ -106,7 +106,7 @@ fn a_killed_process_is_waited_for_no_longer_than_is_said() {
     child.tell("0");
     assert_eq!((launch(&own, 0), child.answer().len()), (OK, 2 * 16 * COUNT));
     child.kill();
-    own.params.patience = 50_000_000;
+    own.params.timeout_ns = 50_000_000;
     assert_eq!((launch(&own, 2), own.report()), (OK, 0x0104_0100));
     end(own);
 }

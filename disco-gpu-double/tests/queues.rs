@@ -160,7 +160,7 @@ fn a_wait_for_an_event_holds_up_the_queue_too() {
 
 /// A kernel of one of two ranks, which meets the other's.
 fn meet(stream: Stream, states: [u64; 2], rank: u32, [abort, report]: [u64; 2]) {
-    let mut params = Params { patience: 60_000_000_000, world: 2, rank, abort, report, ..Params::default() };
+    let mut params = Params { timeout_ns: 60_000_000_000, world: 2, rank, abort, report, ..Params::default() };
     params.state[..2].copy_from_slice(&states);
     let params: *const c_void = (&raw const params).cast();
     // SAFETY: the parameters are there.

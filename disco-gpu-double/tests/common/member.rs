@@ -70,7 +70,7 @@ impl Member {
     /// One, which knows nobody: only its own memory is in its parameters.
     pub(crate) fn new(rank: usize, world: usize, count: usize) -> Self {
         let stream = use_device(rank as c_int);
-        let mut params = Params { patience: PATIENT, count: count as u32, rank: rank as u32, ..Params::default() };
+        let mut params = Params { timeout_ns: PATIENT, count: count as u32, rank: rank as u32, ..Params::default() };
         params.world = world as u32;
         params.data[rank] = allocate(2 * 16 * count);
         params.state[rank] = allocate(STATE_BYTES);

@@ -16,7 +16,7 @@ pub(super) fn set(context: &CudaContext) -> Result<()> {
 }
 
 /// Does something with a context, and makes the one before, or none, current again.
-pub(super) fn with(context: &CudaContext, work: impl FnOnce()) {
+pub(super) fn with_current(context: &CudaContext, work: impl FnOnce()) {
     let before = result::ctx::get_current().ok().flatten();
     if before == Some(context.cu_ctx()) {
         return work();

@@ -30,13 +30,13 @@ pub(crate) struct Driver {
 pub(crate) struct Version(c_int);
 
 /// The oldest that cudarc knows.
-const LEAST: Version = Version(11040);
+const MIN_VERSION: Version = Version(11040);
 
 /// Names that cudarc looks for, in its order.
 const CANDIDATES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
 /// What is called through cudarc, by it or by us.
-const FUNCTIONS: [&CStr; 30] = [
+const REQUIRED_FUNCTIONS: [&CStr; 30] = [
     c"cuCtxGetCurrent",
     c"cuCtxSetCurrent",
     c"cuCtxSynchronize",
@@ -70,7 +70,7 @@ const FUNCTIONS: [&CStr; 30] = [
 ];
 
 /// What is called besides, for memory that several devices have.
-pub(crate) const SHARING: &[&CStr] = &[
+pub(crate) const PEER_FUNCTIONS: &[&CStr] = &[
     c"cuCtxEnablePeerAccess",
     c"cuCtxGetStreamPriorityRange",
     c"cuDeviceCanAccessPeer",
@@ -83,7 +83,7 @@ pub(crate) const SHARING: &[&CStr] = &[
 ];
 
 /// What is called besides, for kernels.
-pub(crate) const LAUNCHING: &[&CStr] = &[
+pub(crate) const KERNEL_FUNCTIONS: &[&CStr] = &[
     c"cuLaunchKernel",
     c"cuModuleGetFunction",
     c"cuModuleLoadData",
@@ -92,7 +92,7 @@ pub(crate) const LAUNCHING: &[&CStr] = &[
 ];
 
 /// Those for pools of memory.
-const POOLS: [&CStr; 8] = [
+const POOL_FUNCTIONS: [&CStr; 8] = [
     c"cuMemPoolCreate",
     c"cuMemPoolDestroy",
     c"cuMemPoolSetAttribute",
@@ -104,7 +104,7 @@ const POOLS: [&CStr; 8] = [
 ];
 
 /// The functions for graphs.
-const GRAPHS: [&CStr; 7] = [
+const GRAPH_FUNCTIONS: [&CStr; 7] = [
     c"cuStreamBeginCapture_v2",
     c"cuStreamEndCapture",
     c"cuStreamIsCapturing",
@@ -123,7 +123,7 @@ type GetErrorString = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 /// There is none, it is too old, or it finds no device.
 pub(crate) fn get() -> Result<&'static Driver, Unavailable> {
     static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
-    let find = || disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| accept(&library));
+    let find = || disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| inspect(&library));
     DRIVER.get_or_init(find).as_ref().map_err(Clone::clone)
 }
 
@@ -131,13 +131,13 @@ pub(crate) fn get() -> Result<&'static Driver, Unavailable> {
 ///
 /// # Errors
 /// Which it lacks; there is none.
-pub(crate) fn check_has(functions: &[&CStr]) -> Result<(), String> {
+pub(crate) fn require(functions: &[&CStr]) -> Result<(), String> {
     let driver = get().map_err(|unavailable| unavailable.to_string())?;
     let missing: Vec<_> = functions.iter().copied().filter(|name| driver.lacking.contains(name)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("the CUDA driver lacks {}", names(&missing))) }
 }
 
-fn accept(library: &Library) -> Result<Driver, String> {
+fn inspect(library: &Library) -> Result<Driver, String> {
     let first = Library::open(&Candidate::file(CANDIDATES[0]));
     if first.is_ok_and(|first| first.address(c"cuInit") != library.address(c"cuInit")) {
         return Err(format!("cudarc would take {}, which is another", CANDIDATES[0]));
@@ -145,7 +145,7 @@ fn accept(library: &Library) -> Result<Driver, String> {
     let lacking = |wanted: &[&'static CStr]| -> Vec<&'static CStr> {
         wanted.iter().copied().filter(|name| library.address(name).is_none()).collect()
     };
-    let missing = lacking(&FUNCTIONS);
+    let missing = lacking(&REQUIRED_FUNCTIONS);
     if !missing.is_empty() {
         return Err(format!("it lacks {}", names(&missing)));
     }
@@ -155,8 +155,8 @@ fn accept(library: &Library) -> Result<Driver, String> {
     let mut version = Version(0);
     // SAFETY: the number is there.
     let code = get_version.map(|get_version| unsafe { get_version(&mut version.0) });
-    if code != Some(0) || version < LEAST {
-        return Err(format!("its CUDA is {version}; {LEAST} or later is needed"));
+    if code != Some(0) || version < MIN_VERSION {
+        return Err(format!("its CUDA is {version}; {MIN_VERSION} or later is needed"));
     }
     // SAFETY: as above.
     let init: Option<unsafe extern "C" fn(c_uint) -> c_int> = unsafe { library.function(c"cuInit") };
@@ -164,16 +164,16 @@ fn accept(library: &Library) -> Result<Driver, String> {
     match init.map(|init| unsafe { init(0) }) {
         Some(0) => {
             // SAFETY: these are the driver's functions.
-            let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_code) };
+            let pools = unsafe { PoolFunctions::resolve(library, &POOL_FUNCTIONS, check_code) };
             // SAFETY: as above.
-            let graphs = unsafe { GraphFunctions::resolve(library, &GRAPHS, check_code) };
-            let get_error_string = error_string_of(library);
-            let lacking = lacking(&[SHARING, LAUNCHING].concat());
+            let graphs = unsafe { GraphFunctions::resolve(library, &GRAPH_FUNCTIONS, check_code) };
+            let get_error_string = resolve_error_string(library);
+            let lacking = lacking(&[PEER_FUNCTIONS, KERNEL_FUNCTIONS].concat());
             Ok(Driver { version, lacking, pools, graphs, get_error_string })
         }
         code => {
             let code = code.unwrap_or(-1);
-            Err(format!("cuInit returned {code}: {}", words(error_string_of(library), code)))
+            Err(format!("cuInit returned {code}: {}", error_text(resolve_error_string(library), code)))
         }
     }
 }
@@ -188,18 +188,18 @@ fn check_code(function: &'static CStr, code: c_int) -> disco_core::Result<()> {
     if code == 0 {
         return Ok(());
     }
-    let message = words(get().ok().and_then(|driver| driver.get_error_string), code);
+    let message = error_text(get().ok().and_then(|driver| driver.get_error_string), code);
     let function = function.to_str().unwrap_or("a function of the driver's");
     Err(Error::Library { backend: "cuda", function, code: code.into(), message })
 }
 
-fn error_string_of(library: &Library) -> Option<GetErrorString> {
+fn resolve_error_string(library: &Library) -> Option<GetErrorString> {
     // SAFETY: this function has been the same in all versions.
     unsafe { library.function(c"cuGetErrorString") }
 }
 
 /// What a code means, in the driver's words.
-fn words(get_error_string: Option<GetErrorString>, code: c_int) -> String {
+fn error_text(get_error_string: Option<GetErrorString>, code: c_int) -> String {
     let mut text = std::ptr::null();
     // SAFETY: any number may be asked for, and the place is there.
     let told = get_error_string.map(|get| unsafe { get(code, &mut text) });

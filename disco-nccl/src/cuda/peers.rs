@@ -16,8 +16,8 @@ use super::{device, driver};
 /// The one flag of `cuIpcOpenMemHandle`: `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 /// That nothing is reordered with the write, and that the value is to be as high.
-const IN_ORDER: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
-const AS_HIGH: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+const WRITE_DEFAULT: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+const WAIT_GREATER_OR_EQUAL: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
 
 impl Peers for Stream {
     fn bus_id(&self) -> Result<BusId> {
@@ -83,15 +83,16 @@ impl Peers for Stream {
     unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()> {
         let (stream, address) = (self.cu_stream(), word as sys::CUdeviceptr);
         // SAFETY: as the caller promises.
-        let enqueued = unsafe { sys::cuStreamWriteValue32_v2(stream, address, value, IN_ORDER) };
+        let enqueued = unsafe { sys::cuStreamWriteValue32_v2(stream, address, value, WRITE_DEFAULT) };
         check("cuStreamWriteValue32", enqueued.result())
     }
 
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (stream, address) = (self.cu_stream(), word as sys::CUdeviceptr);
-        let flush = if self.flushes { CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH as u32 } else { 0 };
+        let flush =
+            if self.flushes_remote_writes { CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH as u32 } else { 0 };
         // SAFETY: as the caller promises.
-        let enqueued = unsafe { sys::cuStreamWaitValue32_v2(stream, address, value, AS_HIGH | flush) };
+        let enqueued = unsafe { sys::cuStreamWaitValue32_v2(stream, address, value, WAIT_GREATER_OR_EQUAL | flush) };
         check("cuStreamWaitValue32", enqueued.result())
     }
 }
@@ -106,7 +107,7 @@ pub(super) fn accessors(ordinal: i32) -> Vec<i32> {
         asked == CUresult::CUDA_SUCCESS && can != 0
     };
     let count = result::device::get_count().unwrap_or(0);
-    match driver::check_has(&[c"cuDeviceCanAccessPeer"]) {
+    match driver::require(&[c"cuDeviceCanAccessPeer"]) {
         Ok(()) => (0..count).filter(|peer| *peer != ordinal).filter(can_access).collect(),
         Err(_) => Vec::new(),
     }

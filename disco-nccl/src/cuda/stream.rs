@@ -22,7 +22,7 @@ pub(super) struct Stream {
     stream: ManuallyDrop<Arc<CudaStream>>,
     device: Device,
     /// Its device can make sure that what peers wrote before a word is there when the word is.
-    pub(super) flushes: bool,
+    pub(super) flushes_remote_writes: bool,
 }
 
 impl Stream {
@@ -41,9 +41,9 @@ impl Stream {
         unsafe { context.enable_event_tracking() };
         let stream = ManuallyDrop::new(stream?);
         let device = Device::new(DeviceKind::Cuda, ordinal as i32);
-        let flushes = device::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
-        let flushes = flushes.is_ok_and(|flushes| flushes != 0);
-        Ok(Self { context: ManuallyDrop::new(context), stream, device, flushes })
+        let flushes_remote_writes = device::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
+        let flushes_remote_writes = flushes_remote_writes.is_ok_and(|flushes_remote_writes| flushes_remote_writes != 0);
+        Ok(Self { context: ManuallyDrop::new(context), stream, device, flushes_remote_writes })
     }
 
     /// The stream, as cudarc has it.
@@ -84,7 +84,7 @@ impl Driver for Stream {
     }
 
     fn visit(&self, work: &mut dyn FnMut()) {
-        current::with(&self.context, work);
+        current::with_current(&self.context, work);
     }
 
     fn pools(&self) -> Result<PoolFunctions, String> {
@@ -183,14 +183,14 @@ impl Driver for Stream {
     }
 
     fn urgent(&self) -> Result<Box<dyn Driver>> {
-        driver::check_has(driver::SHARING).map_err(Error::missing)?;
+        driver::require(driver::PEER_FUNCTIONS).map_err(Error::missing)?;
         let (_, greatest) = check("cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
         let create = |context: &Arc<CudaContext>| context.new_stream_with_priority(greatest);
         Ok(Box::new(Self::make(self.ordinal(), |context| check("cuStreamCreateWithPriority", create(context)))?))
     }
 
     fn peers(&self) -> Result<&dyn Peers, String> {
-        driver::check_has(driver::SHARING).map(|()| self as &dyn Peers)
+        driver::require(driver::PEER_FUNCTIONS).map(|()| self as &dyn Peers)
     }
 }
 
@@ -205,7 +205,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let context = (*self.context).clone();
         // These make the context current, too.
-        current::with(&context, || {
+        current::with_current(&context, || {
             // SAFETY: nobody uses it any more.
             unsafe { ManuallyDrop::drop(&mut self.stream) };
             // SAFETY: as above.

@@ -21,22 +21,22 @@ use super::{BusId, Mesh};
 /// # Errors
 /// [`Error::Unavailable`] where there is no NVML; NVML's own, of anything but a link that is not there.
 pub fn mesh(bus_ids: &[BusId]) -> Result<Mesh> {
-    let nvml = Nvml::start(table()?)?;
+    let nvml = Nvml::start(functions()?)?;
     let ends = bus_ids.iter().map(|own| nvml.ends(*own, bus_ids)).collect::<Result<Vec<_>>>()?;
     Ok(Mesh::new(&ends))
 }
 
 /// The most links that a GPU may have.
-const MOST_LINKS: c_uint = 20;
+const MAX_LINKS: c_uint = 20;
 
 /// NVML between its start and its end.
 struct Nvml(Table);
 
 impl Nvml {
-    fn start(table: Table) -> Result<Self> {
+    fn start(functions: Table) -> Result<Self> {
         // SAFETY: it may be started any number of times.
-        let code = unsafe { (table.init)() };
-        check(&table, "nvmlInit_v2", code).map(|()| Self(table))
+        let code = unsafe { (functions.init)() };
+        check(&functions, "nvmlInit_v2", code).map(|()| Self(functions))
     }
 
     fn check(&self, function: &'static str, code: Code) -> Result<()> {
@@ -46,11 +46,11 @@ impl Nvml {
     /// Where a GPU's links end, among these.
     fn ends(&self, own: BusId, group: &[BusId]) -> Result<Ends> {
         let (device, mut ends) = (self.device(own)?, Ends::default());
-        for link in 0..MOST_LINKS {
+        for link in 0..MAX_LINKS {
             match self.is_active(device, link)? {
                 None => break,
                 Some(false) => {}
-                Some(true) => self.follow(device, link, (own, group), &mut ends)?,
+                Some(true) => self.count_remote_end(device, link, (own, group), &mut ends)?,
             }
         }
         Ok(ends)
@@ -75,7 +75,13 @@ impl Nvml {
     }
 
     /// Counts what is at a link's other end.
-    fn follow(&self, device: Device, link: c_uint, (own, group): (BusId, &[BusId]), ends: &mut Ends) -> Result<()> {
+    fn count_remote_end(
+        &self,
+        device: Device,
+        link: c_uint,
+        (own, group): (BusId, &[BusId]),
+        ends: &mut Ends,
+    ) -> Result<()> {
         match self.remote_type(device, link)? {
             None | Some(DeviceType::GPU) => {
                 let remote = self.remote_bus_id(device, link)?;
@@ -115,22 +121,22 @@ impl Drop for Nvml {
     }
 }
 
-fn check(table: &Table, function: &'static str, code: Code) -> Result<()> {
+fn check(functions: &Table, function: &'static str, code: Code) -> Result<()> {
     if code == Code::SUCCESS {
         return Ok(());
     }
     // SAFETY: any number may be asked for.
-    let words = unsafe { (table.error_string)(code) };
-    let message = match words.is_null() {
+    let text = unsafe { (functions.error_string)(code) };
+    let message = match text.is_null() {
         true => "NVML has no words for it".to_owned(),
         // SAFETY: NVML's texts end with a zero, and stay.
-        false => unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned(),
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
     };
     Err(Error::Library { backend: "nvml", function, code: code.0.into(), message })
 }
 
 /// NVML, looked for once.
-fn table() -> Result<Table, Unavailable> {
+fn functions() -> Result<Table, Unavailable> {
     static TABLE: OnceLock<Result<Table, Unavailable>> = OnceLock::new();
     let resolve = |library: Library| {
         // SAFETY: these are NVML's functions, as its header declares them.

@@ -8,7 +8,7 @@
 
 #include <all_reduce.cu>
 
-constexpr unsigned MOST = 160;
+constexpr unsigned MAX_VECTORS = 160;
 constexpr unsigned SENTINEL = 0xdeadbeef;
 
 using Kernel = void (*)(Params);
@@ -37,8 +37,8 @@ struct Launch {
 // A rank's device.
 struct Device {
     State state = {};
-    uint4 data[2 * MOST];
-    uint4 input[MOST], output[MOST + 1];
+    uint4 data[2 * MAX_VECTORS];
+    uint4 input[MAX_VECTORS], output[MAX_VECTORS + 1];
     unsigned abort = 0, report = 0;
     // Of all its threads: one launch is over before the next begins. Nothing like that is between ranks.
     pthread_barrier_t gate;
@@ -49,7 +49,7 @@ class Group {
   public:
     const unsigned world;
     std::vector<std::unique_ptr<Device>> devices;
-    unsigned long long patience = 60'000'000'000;
+    unsigned long long timeout_ns = 60'000'000'000;
     // How ranks are connected in a hybrid cube mesh: four in a row, or every other.
     bool rows = true;
 
@@ -123,7 +123,7 @@ class Group {
         p.output = own.output;
         p.abort = &own.abort;
         p.report = &own.report;
-        p.patience = patience;
+        p.timeout_ns = timeout_ns;
         p.count = launch.count;
         p.rank = rank;
         p.world = world;

@@ -39,7 +39,7 @@ unsigned long long sums(Group &group, const std::vector<Launch> &launches)
     };
     auto after = [&](unsigned rank, unsigned i) {
         Device &device = *group.devices[rank];
-        unsigned report = glance(&device.report);
+        unsigned report = load_relaxed(&device.report);
         CHECK(report == 0, "rank %u, launch %u: failed with %08x", rank, i, report);
         if (launches[i].algorithm != BARRIER && !check(device, launches[i], group.world, rank, digests[rank][i]))
             failed();
@@ -82,7 +82,7 @@ void every_sum(unsigned rounds)
 void faults()
 {
     Group group(3, 2, 0u - 12);
-    group.patience = 2'000'000'000;
+    group.timeout_ns = 2'000'000'000;
     std::vector<Launch> launches;
     for (unsigned i = 0; i < 24; i++)
         launches.push_back({i % 2 ? ONE_SHOT : TWO_SHOT, 0, 33 + i, 2, i, false, false});
@@ -95,38 +95,38 @@ unsigned status(Cause cause, Barrier barrier, unsigned peer)
 }
 
 // A rank does something else than the others, or nothing. The others end, say what is `expected` of each, and meet nobody from then on.
-void one_is_out_of_step(unsigned world, unsigned who, Algorithm algorithm, std::vector<Launch> others,
+void one_rank_is_out_of_step(unsigned world, unsigned absentee, Algorithm algorithm, std::vector<Launch> others,
                         std::function<unsigned(unsigned)> expected)
 {
     constexpr unsigned START = 0u - 1;
     Group group(world, 1, START);
-    group.patience = 1'500'000'000;
+    group.timeout_ns = 1'500'000'000;
     Launch launch = {algorithm, 0, 33, 1, 1, false, false};
     // Of other numbers, which are not to come where peers may still read.
     const Launch next = {algorithm, 0, 33, 1, 2, false, false};
     std::vector launches(world, std::vector{launch, next});
-    launches[who] = others;
+    launches[absentee] = others;
     std::vector<unsigned> flags(world);
     std::vector<std::vector<uint4>> shared(world);
     auto before = [&](unsigned rank, unsigned i) {
-        if (rank != who && algorithm != BARRIER)
+        if (rank != absentee && algorithm != BARRIER)
             fill(*group.devices[rank], i ? next : launch, rank);
     };
     auto sum_of_flags = [&](unsigned rank) {
         unsigned sum = 0;
         for (unsigned peer = 0; peer < world; peer++)
-            sum += glance(&group.devices[peer]->state.flags[0][rank].word);
+            sum += load_relaxed(&group.devices[peer]->state.flags[0][rank].word);
         return sum;
     };
     auto after = [&](unsigned rank, unsigned i) {
-        if (rank == who)
+        if (rank == absentee)
             return;
-        unsigned report = glance(&group.devices[rank]->report);
+        unsigned report = load_relaxed(&group.devices[rank]->report);
         CHECK(report == expected(rank), "rank %u: %08x", rank, report);
         const uint4 *data = group.devices[rank]->data;
         if (i == 0) {
             flags[rank] = sum_of_flags(rank);
-            shared[rank].assign(data, data + 2 * MOST);
+            shared[rank].assign(data, data + 2 * MAX_VECTORS);
         }
         CHECK(flags[rank] == sum_of_flags(rank), "rank %u goes on after it failed", rank);
         bool same = !std::memcmp(shared[rank].data(), data, sizeof(Device::data));
@@ -136,7 +136,7 @@ void one_is_out_of_step(unsigned world, unsigned who, Algorithm algorithm, std::
 }
 
 // A rank never comes; the others have all the time, but are told to give up.
-void it_is_called_off(unsigned world)
+void host_aborts(unsigned world)
 {
     Group group(world, 2, 0);
     Launch launch = {TWO_SHOT, 1, 64, 2, 1, false, false};
@@ -147,13 +147,13 @@ void it_is_called_off(unsigned world)
         for (unsigned from = 1; from < world; from++)
             for (unsigned to = 1; to < world; to++)
                 for (unsigned b = 0; b < 2; b++)
-                    while (from != to && glance(&group.devices[to]->state.flags[b][from].word) == 0)
+                    while (from != to && load_relaxed(&group.devices[to]->state.flags[b][from].word) == 0)
                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         for (auto &device : group.devices)
             __atomic_store_n(&device->abort, 1, __ATOMIC_RELAXED);
     });
     auto after = [&](unsigned rank, unsigned) {
-        unsigned report = glance(&group.devices[rank]->report) & ~0xffu;
+        unsigned report = load_relaxed(&group.devices[rank]->report) & ~0xffu;
         CHECK(rank == 0 || report == status(ABORTED, LEADING, 0), "rank %u: %08x", rank, report);
     };
     group.run(launches, [](unsigned, unsigned) {}, after);
@@ -163,18 +163,18 @@ void it_is_called_off(unsigned world)
 void ends()
 {
     const Launch barrier = {BARRIER, 0, 0, 1, 1, false, false};
-    auto missed = [](Barrier barrier, unsigned who) { return [=](unsigned) { return status(DEADLINE, barrier, who); }; };
-    one_is_out_of_step(3, 2, ONE_SHOT, {}, missed(LEADING, 2));
-    one_is_out_of_step(5, 1, TWO_SHOT, {barrier}, missed(MID, 1));
-    one_is_out_of_step(2, 0, BARRIER, {}, missed(ALONE, 0));
-    one_is_out_of_step(2, 1, ONE_SHOT, {barrier}, missed(TRAILING, 1));
-    one_is_out_of_step(2, 0, TWO_SHOT, {barrier, barrier}, missed(TRAILING, 0));
+    auto missed = [](Barrier barrier, unsigned absentee) { return [=](unsigned) { return status(DEADLINE, barrier, absentee); }; };
+    one_rank_is_out_of_step(3, 2, ONE_SHOT, {}, missed(LEADING, 2));
+    one_rank_is_out_of_step(5, 1, TWO_SHOT, {barrier}, missed(MID, 1));
+    one_rank_is_out_of_step(2, 0, BARRIER, {}, missed(ALONE, 0));
+    one_rank_is_out_of_step(2, 1, ONE_SHOT, {barrier}, missed(TRAILING, 1));
+    one_rank_is_out_of_step(2, 0, TWO_SHOT, {barrier, barrier}, missed(TRAILING, 0));
     // Those next to it miss it first, the others what comes of that.
-    one_is_out_of_step(8, 5, CUBE_MESH, {}, [](unsigned rank) {
+    one_rank_is_out_of_step(8, 5, CUBE_MESH, {}, [](unsigned rank) {
         return rank < 4 ? status(DEADLINE, MID, rank + 4) : status(DEADLINE, LEADING, 5);
     });
     for (unsigned world : {3, 8})
-        it_is_called_off(world);
+        host_aborts(world);
 }
 
 } // namespace

@@ -60,35 +60,35 @@ inline int __syncthreads_or(int value)
 }
 
 #ifdef FAULT_STORE
-#define PUBLISHED __ATOMIC_RELAXED
+#define STORE_ORDER __ATOMIC_RELAXED
 #else
-#define PUBLISHED __ATOMIC_RELEASE
+#define STORE_ORDER __ATOMIC_RELEASE
 #endif
 
 #ifdef FAULT_LOAD
-#define OBSERVED __ATOMIC_RELAXED
+#define LOAD_ORDER __ATOMIC_RELAXED
 #else
-#define OBSERVED __ATOMIC_ACQUIRE
+#define LOAD_ORDER __ATOMIC_ACQUIRE
 #endif
 
-inline void publish(unsigned *word, unsigned value)
+inline void store_release(unsigned *word, unsigned value)
 {
-    __atomic_store_n(word, value, PUBLISHED);
+    __atomic_store_n(word, value, STORE_ORDER);
 }
 
-inline unsigned observe(const unsigned *word)
+inline unsigned load_acquire(const unsigned *word)
 {
     // There are more threads than cores.
     sched_yield();
-    return __atomic_load_n(word, OBSERVED);
+    return __atomic_load_n(word, LOAD_ORDER);
 }
 
-inline unsigned glance(const unsigned *word)
+inline unsigned load_relaxed(const unsigned *word)
 {
     return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-inline bool claim(unsigned *word, unsigned value)
+inline bool set_if_zero(unsigned *word, unsigned value)
 {
     unsigned none = 0;
     return __atomic_compare_exchange_n(word, &none, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -110,7 +110,7 @@ impl<'l> Handshake<'l> {
     /// Waits until all peers have arrived; returns whether they have.
     fn wait(&self, barrier: Barrier, mut peers: Vec<usize>) -> bool {
         let own = &self.launch.own;
-        let timeout = Duration::from_nanos(self.launch.params.patience);
+        let timeout = Duration::from_nanos(self.launch.params.timeout_ns);
         let (mut start, mut pauses) = (None, Pauses::default());
         loop {
             for _ in 0..POLLS_PER_CHECK {

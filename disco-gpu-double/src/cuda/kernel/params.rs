@@ -27,7 +27,7 @@ pub struct Params {
     /// A word, which says why a launch has failed.
     pub report: u64,
     /// How long to wait for a peer, in nanoseconds.
-    pub patience: u64,
+    pub timeout_ns: u64,
     /// Of input and output, in vectors.
     pub count: u32,
     /// Who launches.

@@ -72,7 +72,7 @@ __device__ __forceinline__ unsigned vector_stride()
     return gridDim.x * blockDim.x;
 }
 
-__device__ __forceinline__ unsigned everyone(const Params &p)
+__device__ __forceinline__ unsigned all_ranks(const Params &p)
 {
     return (1u << p.world) - 1;
 }
@@ -103,26 +103,26 @@ __device__ __forceinline__ void copy_in(const Params &p)
 // Everyone reads all of everyone's.
 template <class T> __device__ __forceinline__ void one_shot(const Params &p)
 {
-    Handshake hand = begin(p);
-    if (!is_whole(hand))
+    Handshake handshake = begin(p);
+    if (!all_healthy(handshake))
         return;
     copy_in(p);
-    if (!meet(p, LEADING, everyone(p), hand))
+    if (!meet(p, LEADING, all_ranks(p), handshake))
         return;
     for (unsigned i = first_vector(); i < p.count; i += vector_stride())
-        p.output[i] = sum_of<T>(p, everyone(p), i);
-    leave(p, TRAILING, everyone(p), hand);
+        p.output[i] = sum_of<T>(p, all_ranks(p), i);
+    meet_last(p, TRAILING, all_ranks(p), handshake);
 }
 
 // How many vectors each rank sums: whole lines, so that the last slices may be smaller or empty. As in `grid.rs`.
-__device__ __forceinline__ unsigned slice_of(const Params &p)
+__device__ __forceinline__ unsigned vectors_per_slice(const Params &p)
 {
     return (p.count + p.world * 8 - 1) / (p.world * 8) * 8;
 }
 
 // Copies the vectors of that number in each slice.
 template <class From, class To>
-__device__ __forceinline__ void copy_row(const Params &p, unsigned slice, unsigned j, From from, To to)
+__device__ __forceinline__ void copy_vector_of_each_slice(const Params &p, unsigned slice, unsigned j, From from, To to)
 {
     uint4 vectors[MAX_WORLD];
     UNROLL
@@ -138,42 +138,42 @@ __device__ __forceinline__ void copy_row(const Params &p, unsigned slice, unsign
 // Everyone sums a slice, and reads the other slices' sums.
 template <class T> __device__ __forceinline__ void two_shot(const Params &p)
 {
-    Handshake hand = begin(p);
-    if (!is_whole(hand))
+    Handshake handshake = begin(p);
+    if (!all_healthy(handshake))
         return;
-    const unsigned slice = slice_of(p);
+    const unsigned slice = vectors_per_slice(p);
     uint4 *own = p.data[p.rank];
     auto input = [&](unsigned) { return p.input; };
     for (unsigned j = first_vector(); j < slice; j += vector_stride())
-        copy_row(p, slice, j, input, own);
-    if (!meet(p, LEADING, everyone(p), hand))
+        copy_vector_of_each_slice(p, slice, j, input, own);
+    if (!meet(p, LEADING, all_ranks(p), handshake))
         return;
     for (unsigned j = first_vector(); j < slice; j += vector_stride()) {
         unsigned i = p.rank * slice + j;
         if (i < p.count)
-            own[i] = sum_of<T>(p, everyone(p), i);
+            own[i] = sum_of<T>(p, all_ranks(p), i);
     }
-    if (!meet(p, MID, everyone(p), hand))
+    if (!meet(p, MID, all_ranks(p), handshake))
         return;
     auto data = [&](unsigned rank) { return p.data[rank]; };
     for (unsigned j = first_vector(); j < slice; j += vector_stride())
-        copy_row(p, slice, j, data, p.output);
-    leave(p, TRAILING, everyone(p), hand);
+        copy_vector_of_each_slice(p, slice, j, data, p.output);
+    meet_last(p, TRAILING, all_ranks(p), handshake);
 }
 
 // Four that are connected sum theirs behind their inputs; each adds what its relay, one of the other four, has there.
 template <class T> __device__ __forceinline__ void hybrid_cube_mesh(const Params &p)
 {
-    Handshake hand = begin(p);
-    if (!is_whole(hand))
+    Handshake handshake = begin(p);
+    if (!all_healthy(handshake))
         return;
     copy_in(p);
-    if (!meet(p, LEADING, p.near, hand))
+    if (!meet(p, LEADING, p.near, handshake))
         return;
     uint4 *own = p.data[p.rank] + p.count;
     for (unsigned i = first_vector(); i < p.count; i += vector_stride())
         own[i] = sum_of<T>(p, p.near, i);
-    if (!meet(p, MID, 1u << p.relay, hand))
+    if (!meet(p, MID, 1u << p.relay, handshake))
         return;
     const uint4 *other = p.data[p.relay] + p.count;
     for (unsigned i = first_vector(); i < p.count; i += vector_stride()) {
@@ -182,7 +182,7 @@ template <class T> __device__ __forceinline__ void hybrid_cube_mesh(const Params
         sum.add(other[i]);
         p.output[i] = sum.pack();
     }
-    leave(p, TRAILING, p.near | 1u << p.relay, hand);
+    meet_last(p, TRAILING, p.near | 1u << p.relay, handshake);
 }
 
 #define KERNEL(name, body)                                                                                             \
@@ -199,4 +199,4 @@ KERNEL(disco_hybrid_cube_mesh_f16, hybrid_cube_mesh<F16>(p))
 KERNEL(disco_hybrid_cube_mesh_bf16, hybrid_cube_mesh<BF16>(p))
 
 // One block: what was done on this rank's stream before is done when this is over on any.
-KERNEL(disco_barrier, Handshake hand = begin(p); leave(p, ALONE, everyone(p), hand))
+KERNEL(disco_barrier, Handshake handshake = begin(p); meet_last(p, ALONE, all_ranks(p), handshake))

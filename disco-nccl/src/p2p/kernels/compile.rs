@@ -29,14 +29,14 @@ impl Architecture {
 }
 
 /// The first whose memory has the order that flags are published and observed in.
-const LEAST: Architecture = Architecture::new(7, 0);
+const MIN_ARCHITECTURE: Architecture = Architecture::new(7, 0);
 
-const MAIN: Source<'_> = ("all_reduce.cu", include_str!("all_reduce.cu"));
+const KERNEL_SOURCE: Source<'_> = ("all_reduce.cu", include_str!("all_reduce.cu"));
 const HEADERS: [Source<'_>; 2] =
     [("handshake.cuh", include_str!("handshake.cuh")), ("machine.cuh", include_str!("machine.cuh"))];
 
 /// A file in place of the search.
-const VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
+const LIBRARY_VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
 const CANDIDATES: [&str; 5] = [
     "libnvrtc.so.12",
     "libnvrtc.so.13",
@@ -45,7 +45,7 @@ const CANDIDATES: [&str; 5] = [
     "/opt/cuda/lib64/libnvrtc.so",
 ];
 /// Where it is in Python's folders of packages.
-const WHEELS: [&str; 2] = ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"];
+const WHEEL_PATHS: [&str; 2] = ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"];
 
 /// All kernels for an architecture. Threads that ask at once wait for the one that compiles.
 ///
@@ -71,13 +71,13 @@ pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
 /// [`Error::Unsupported`] for an architecture that is too old; [`Error::Library`] with NVRTC's log, as where it does not know the
 /// architecture yet.
 pub fn compile(nvrtc: &Nvrtc, architecture: Architecture, options: &[&str]) -> Result<Compiled> {
-    if architecture < LEAST {
-        let operation = format!("kernels of its own for {architecture}, but from {LEAST} on");
+    if architecture < MIN_ARCHITECTURE {
+        let operation = format!("kernels of its own for {architecture}, but from {MIN_ARCHITECTURE} on");
         return Err(Error::Unsupported { backend: "nccl", operation, dtype: None });
     }
     let ours = [format!("--gpu-architecture={architecture}"), "--std=c++17".into()];
     let options: Vec<_> = ours.into_iter().chain(options.iter().map(ToString::to_string)).collect();
-    nvrtc.compile(MAIN, &HEADERS, &options)
+    nvrtc.compile(KERNEL_SOURCE, &HEADERS, &options)
 }
 
 /// NVRTC, looked for once.
@@ -90,10 +90,10 @@ pub fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
 }
 
 fn candidates() -> Vec<Candidate> {
-    match Variable::read(VARIABLE).path() {
+    match Variable::read(LIBRARY_VARIABLE).path() {
         Some(file) => vec![Candidate::file(file)],
         None => {
-            let wheels = disco_dl::python::packaged(&WHEELS).into_iter().map(Candidate::file);
+            let wheels = disco_dl::python::packaged(&WHEEL_PATHS).into_iter().map(Candidate::file);
             CANDIDATES.iter().map(Candidate::file).chain(wheels).collect()
         }
     }

@@ -20,7 +20,7 @@ enum Barrier : unsigned { LEADING = 1, MID = 2, TRAILING = 3, ALONE = 4 };
 enum Cause : unsigned { DEADLINE = 1, ABORTED = 2 };
 
 // Looks at a flag until the clock and whether all is called off are looked at.
-constexpr unsigned LOOKS = 64;
+constexpr unsigned POLLS_PER_CHECK = 64;
 
 // A word on a line of its own.
 struct alignas(128) Line {
@@ -50,7 +50,7 @@ struct Params {
     // Where the host is told why this failed.
     unsigned *report;
     // How long to wait for a peer, in nanoseconds.
-    unsigned long long patience;
+    unsigned long long timeout_ns;
     // Of input and output, in 16 bytes.
     unsigned count;
     unsigned rank;
@@ -70,30 +70,30 @@ struct Handshake {
     bool failed;
 };
 
-__device__ __forceinline__ bool meets_one(const Params &p)
+__device__ __forceinline__ bool has_peer(const Params &p)
 {
     return threadIdx.x < p.world && threadIdx.x != p.rank;
 }
 
 __device__ __forceinline__ Handshake begin(const Params &p)
 {
-    Handshake hand = {0, false};
-    if (meets_one(p)) {
+    Handshake handshake = {0, false};
+    if (has_peer(p)) {
         State *own = p.state[p.rank];
-        hand.count = own->counts[blockIdx.x][threadIdx.x];
-        hand.failed = glance(&own->status.word) != 0;
+        handshake.count = own->counts[blockIdx.x][threadIdx.x];
+        handshake.failed = load_relaxed(&own->status.word) != 0;
     }
-    return hand;
+    return handshake;
 }
 
 // Whether no launch has failed so far. All threads of the block come. One that follows a failure leaves shared memory alone: a peer
 // that met this rank before may still read it.
-__device__ __forceinline__ bool is_whole(const Handshake &hand)
+__device__ __forceinline__ bool all_healthy(const Handshake &handshake)
 {
 #ifdef FAULT_FAILED
-    return (void)hand, true;
+    return (void)handshake, true;
 #else
-    return !__syncthreads_or(hand.failed);
+    return !__syncthreads_or(handshake.failed);
 #endif
 }
 
@@ -101,12 +101,12 @@ __device__ __forceinline__ bool is_whole(const Handshake &hand)
 __device__ __forceinline__ bool fail(const Params &p, Cause cause, Barrier barrier)
 {
     unsigned status = cause << 24 | barrier << 16 | threadIdx.x << 8 | blockIdx.x;
-    if (claim(&p.state[p.rank]->status.word, status))
-        publish(p.report, status);
+    if (set_if_zero(&p.state[p.rank]->status.word, status))
+        store_release(p.report, status);
     return false;
 }
 
-__device__ __forceinline__ bool is_before(unsigned seen, unsigned count)
+__device__ __forceinline__ bool is_behind(unsigned seen, unsigned count)
 {
 #ifdef FAULT_COMPARE // The tests plant faults, to show that they would find them.
     return seen < count;
@@ -116,21 +116,21 @@ __device__ __forceinline__ bool is_before(unsigned seen, unsigned count)
 }
 
 // Waits until the peer has come. Says whether it has.
-__device__ __forceinline__ bool await(const Params &p, Barrier barrier, unsigned count)
+__device__ __forceinline__ bool wait_for_peer(const Params &p, Barrier barrier, unsigned count)
 {
     State *own = p.state[p.rank];
     const unsigned *flag = &own->flags[blockIdx.x][threadIdx.x].word;
     unsigned long long start = 0;
-    for (unsigned look = 1; is_before(observe(flag), count); look++) {
-        if (look % LOOKS)
+    for (unsigned poll = 1; is_behind(load_acquire(flag), count); poll++) {
+        if (poll % POLLS_PER_CHECK)
             continue;
-        if (glance(&own->status.word))
+        if (load_relaxed(&own->status.word))
             return false;
-        if (glance(p.abort))
+        if (load_relaxed(p.abort))
             return fail(p, ABORTED, barrier);
         unsigned long long now = nanoseconds();
         start = start ? start : now;
-        if (now - start > p.patience)
+        if (now - start > p.timeout_ns)
             return fail(p, DEADLINE, barrier);
     }
     return true;
@@ -138,24 +138,24 @@ __device__ __forceinline__ bool await(const Params &p, Barrier barrier, unsigned
 
 // Meets the ranks in `mask`; this one's bit says nothing. All threads of the block come, and all get the same answer: whether
 // all that they met have come.
-__device__ __forceinline__ bool meet(const Params &p, Barrier barrier, unsigned mask, Handshake &hand)
+__device__ __forceinline__ bool meet(const Params &p, Barrier barrier, unsigned mask, Handshake &handshake)
 {
 #ifdef FAULT_SKIP
     if (barrier == FAULT_SKIP)
         return true;
 #endif
     __syncthreads();
-    if (meets_one(p) && (mask >> threadIdx.x & 1) && !hand.failed) {
-        hand.count++;
-        publish(&p.state[threadIdx.x]->flags[blockIdx.x][p.rank].word, hand.count);
-        hand.failed = !await(p, barrier, hand.count);
+    if (has_peer(p) && (mask >> threadIdx.x & 1) && !handshake.failed) {
+        handshake.count++;
+        store_release(&p.state[threadIdx.x]->flags[blockIdx.x][p.rank].word, handshake.count);
+        handshake.failed = !wait_for_peer(p, barrier, handshake.count);
     }
-    return !__syncthreads_or(hand.failed);
+    return !__syncthreads_or(handshake.failed);
 }
 
 // The last handshake of a launch: what is counted is kept.
-__device__ __forceinline__ void leave(const Params &p, Barrier barrier, unsigned mask, Handshake &hand)
+__device__ __forceinline__ void meet_last(const Params &p, Barrier barrier, unsigned mask, Handshake &handshake)
 {
-    if (meet(p, barrier, mask, hand) && meets_one(p))
-        p.state[p.rank]->counts[blockIdx.x][threadIdx.x] = hand.count;
+    if (meet(p, barrier, mask, handshake) && has_peer(p))
+        p.state[p.rank]->counts[blockIdx.x][threadIdx.x] = handshake.count;
 }

@@ -6,13 +6,13 @@
 #define UNROLL _Pragma("unroll")
 
 // Writes a word; who observes it sees all that came before, on any GPU.
-__device__ __forceinline__ void publish(unsigned *word, unsigned value)
+__device__ __forceinline__ void store_release(unsigned *word, unsigned value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
 // Reads a word that may have been published.
-__device__ __forceinline__ unsigned observe(const unsigned *word)
+__device__ __forceinline__ unsigned load_acquire(const unsigned *word)
 {
     unsigned value;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
@@ -20,7 +20,7 @@ __device__ __forceinline__ unsigned observe(const unsigned *word)
 }
 
 // Reads a word as it is now, and nothing that it may stand for.
-__device__ __forceinline__ unsigned glance(const unsigned *word)
+__device__ __forceinline__ unsigned load_relaxed(const unsigned *word)
 {
     unsigned value;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
@@ -28,7 +28,7 @@ __device__ __forceinline__ unsigned glance(const unsigned *word)
 }
 
 // Sets a word of this GPU that is 0. Says whether it was.
-__device__ __forceinline__ bool claim(unsigned *word, unsigned value)
+__device__ __forceinline__ bool set_if_zero(unsigned *word, unsigned value)
 {
     return atomicCAS(word, 0u, value) == 0;
 }

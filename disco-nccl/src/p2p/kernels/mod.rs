@@ -34,7 +34,7 @@
 //!   meet nobody and write nothing; to begin anew, all ranks stop, clear their states, meet, and go on.
 //!
 //! # How it ends where a peer does not come
-//! A wait ends when the host sets the word at [`Params::abort`], or after [`Params::patience`]; the kernel is over soon after, its output
+//! A wait ends when the host sets the word at [`Params::abort`], or after [`Params::timeout_ns`]; the kernel is over soon after, its output
 //! is unspecified, and the word at [`Params::report`] says why ([`Failure`]).
 
 mod choice;

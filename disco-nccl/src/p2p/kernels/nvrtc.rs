@@ -62,10 +62,10 @@ impl Nvrtc {
     /// # Errors
     /// Every candidate and why it will not.
     pub fn find(candidates: impl IntoIterator<Item = Candidate>) -> Result<Self, Unavailable> {
-        disco_dl::find("NVRTC", candidates, |library| Self::accept(&library))
+        disco_dl::find("NVRTC", candidates, |library| Self::inspect(&library))
     }
 
-    fn accept(library: &Library) -> Result<Self, String> {
+    fn inspect(library: &Library) -> Result<Self, String> {
         // SAFETY: these functions have been the same in all versions that have all of them.
         let table = unsafe { Table::resolve(library) }?;
         let (mut major, mut minor) = (0, 0);
@@ -120,12 +120,12 @@ impl Nvrtc {
             return Ok(());
         }
         // SAFETY: any number may be asked for.
-        let words = unsafe { (self.table.get_error_string)(code) };
-        let message = if words.is_null() {
+        let text = unsafe { (self.table.get_error_string)(code) };
+        let message = if text.is_null() {
             "NVRTC has no words for it".into()
         } else {
             // SAFETY: its texts end with a zero, and stay.
-            unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         Err(Error::Library { backend: "nvrtc", function, code: code.into(), message })
     }

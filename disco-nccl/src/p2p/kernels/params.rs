@@ -14,10 +14,11 @@ pub const VECTOR: usize = 16;
 pub(super) const MAX_VECTORS: usize = 1 << 30;
 
 /// Of a rank's state: a flag for each block and peer on a line of its own, the numbers of its own handshakes, its status.
-pub const STATE_BYTES: usize = LINE * MAX_BLOCKS * MAX_WORLD + size_of::<u32>() * MAX_BLOCKS * MAX_WORLD + LINE;
+pub const STATE_BYTES: usize =
+    CACHE_LINE_BYTES * MAX_BLOCKS * MAX_WORLD + size_of::<u32>() * MAX_BLOCKS * MAX_WORLD + CACHE_LINE_BYTES;
 
 /// No two flags are on one.
-const LINE: usize = 128;
+const CACHE_LINE_BYTES: usize = 128;
 
 /// The one parameter of every kernel. Addresses are those that the launching rank's device knows.
 #[allow(clippy::exhaustive_structs, reason = "kernels know its fields")]
@@ -37,7 +38,7 @@ pub struct Params {
     /// A word, 0 so far, where the host is told why a launch has failed: [`Failure::of`](super::Failure::of).
     pub report: u64,
     /// How long each handshake waits for a peer, in nanoseconds.
-    pub patience: u64,
+    pub timeout_ns: u64,
     /// Vectors of 16 bytes in input and output.
     pub count: u32,
     /// Who launches.
@@ -60,7 +61,7 @@ pub const FIELDS: [(&str, usize); 13] = [
     ("output", offset_of!(Params, output)),
     ("abort", offset_of!(Params, abort)),
     ("report", offset_of!(Params, report)),
-    ("patience", offset_of!(Params, patience)),
+    ("timeout_ns", offset_of!(Params, timeout_ns)),
     ("count", offset_of!(Params, count)),
     ("rank", offset_of!(Params, rank)),
     ("world", offset_of!(Params, world)),

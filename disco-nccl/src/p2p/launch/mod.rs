@@ -7,8 +7,8 @@
 
 #![allow(unsafe_code)]
 
+mod control;
 mod module;
-mod words;
 
 use std::fmt;
 use std::ptr;
@@ -24,8 +24,8 @@ use disco_ccl::p2p::{self, Preparation, Prepared, STATE_BYTES, Topology, Unfit, 
 use disco_ccl::{Runtime, Way};
 use disco_core::{Error, Op, Reduction, Result};
 
+use self::control::ControlWords;
 use self::module::Module;
-use self::words::Words;
 use crate::cuda::{attribute_of, driver};
 use crate::p2p::kernels::{self, Architecture, Cause, Failure, Params, Thresholds, VECTOR, grid};
 
@@ -39,8 +39,8 @@ pub fn readiness() -> Result<String, String> {
     if p2p::is_off().map_err(|error| error.to_string())? {
         return Err(p2p::OFF.to_owned());
     }
-    driver::check_has(driver::SHARING)?;
-    driver::check_has(driver::LAUNCHING)?;
+    driver::require(driver::PEER_FUNCTIONS)?;
+    driver::require(driver::KERNEL_FUNCTIONS)?;
     let nvrtc = kernels::nvrtc().map_err(|unavailable| unavailable.to_string())?;
     let (major, minor) = nvrtc.version();
     Ok(format!("NVRTC {major}.{minor} ({})", nvrtc.file()))
@@ -59,27 +59,27 @@ pub(super) fn check_options() -> Result<()> {
 /// # Errors
 /// The driver or NVRTC lack something, or refuse the kernels; thresholds that can't be understood.
 pub(super) fn prepare(runtime: &Arc<Runtime>) -> Preparation {
-    driver::check_has(driver::LAUNCHING)?;
-    Ready::new(runtime).map(|ready| Box::new(ready) as _).map_err(|error| error.to_string())
+    driver::require(driver::KERNEL_FUNCTIONS)?;
+    LoadedKernels::new(runtime).map(|loaded| Box::new(loaded) as _).map_err(|error| error.to_string())
 }
 
 /// Kernels that are loaded.
 #[derive(Debug)]
-struct Ready {
+struct LoadedKernels {
     module: Module,
     thresholds: Thresholds,
-    resident: u32,
+    resident_blocks: u32,
 }
 
 /// Kernels over memory that ranks share.
 struct Kernels {
     runtime: Arc<Runtime>,
     /// What a launch needs until it is over, which the workspace keeps.
-    tools: Arc<Tools>,
+    resources: Arc<LaunchResources>,
     thresholds: Thresholds,
     topology: Topology,
-    room: grid::Room,
-    patience: Duration,
+    occupancy: grid::Occupancy,
+    timeout: Duration,
     /// What is alike in all launches.
     params: Params,
     /// Bytes of each rank's buffer.
@@ -87,12 +87,12 @@ struct Kernels {
     cause: OnceLock<Arc<str>>,
 }
 
-struct Tools {
+struct LaunchResources {
     module: Module,
-    words: Words,
+    control: ControlWords,
 }
 
-impl Ready {
+impl LoadedKernels {
     fn new(runtime: &Arc<Runtime>) -> Result<Self> {
         let thresholds = Thresholds::from_env()?;
         let number = |attribute| attribute_of(runtime.device().ordinal as usize, attribute).map(i32::cast_unsigned);
@@ -100,34 +100,35 @@ impl Ready {
         let minor = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let cubin = kernels::cubin(Architecture::new(major, minor))?;
         let module = Module::load(&cubin)?;
-        let resident = module.blocks_at_once()? * number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        if resident == 0 {
+        let resident_blocks =
+            module.max_blocks_per_multiprocessor()? * number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        if resident_blocks == 0 {
             return Err(Error::invalid("the device has no room for a block"));
         }
-        Ok(Self { module, thresholds, resident })
+        Ok(Self { module, thresholds, resident_blocks })
     }
 }
 
-impl Prepared for Ready {
+impl Prepared for LoadedKernels {
     fn terms(&self) -> String {
         let Thresholds { one_shot, two_shot, hybrid_cube_mesh } = self.thresholds;
         format!("one-shot to {one_shot}, two-shot to {two_shot}, hybrid cube mesh to {hybrid_cube_mesh} bytes")
     }
 
     fn resident(&self) -> u32 {
-        self.resident
+        self.resident_blocks
     }
 
     fn start(
         self: Box<Self>,
         workspace: &Workspace,
         topology: Topology,
-        (resident, sharing): (u32, u32),
-        patience: Duration,
+        (resident_blocks, ranks_per_device): (u32, u32),
+        timeout: Duration,
     ) -> Result<Box<dyn p2p::Kernels>> {
         let runtime = workspace.runtime().clone();
-        let tools = Arc::new(Tools { module: self.module, words: Words::new(&runtime)? });
-        workspace.keep(Box::new(tools.clone()));
+        let resources = Arc::new(LaunchResources { module: self.module, control: ControlWords::new(&runtime)? });
+        workspace.keep(Box::new(resources.clone()));
         let (rank, world) = (workspace.rank().index(), workspace.size());
         let each = |at: &dyn Fn(usize) -> *mut u8| {
             std::array::from_fn(|rank| if rank < world { at(rank) as usize as u64 } else { 0 })
@@ -136,18 +137,18 @@ impl Prepared for Ready {
         let params = Params {
             data: each(&|rank| workspace.kernels_buffer(rank)),
             state: each(&|rank| workspace.state(rank)),
-            abort: ptr::from_ref(tools.words.abort()) as usize as u64,
-            report: ptr::from_ref(tools.words.report()) as usize as u64,
-            patience: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+            abort: ptr::from_ref(resources.control.abort()) as usize as u64,
+            report: ptr::from_ref(resources.control.failure_report()) as usize as u64,
+            timeout_ns: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
             rank: rank as u32,
             world: world as u32,
             near: near.into(),
             relay: relay as u32,
             ..Params::default()
         };
-        let room = grid::Room { resident, sharing, most: grid::MOST };
+        let occupancy = grid::Occupancy { resident_blocks, ranks_per_device, max_blocks: grid::DEFAULT_MAX_BLOCKS };
         let (thresholds, buffer, cause) = (self.thresholds, workspace.bytes(), OnceLock::new());
-        Ok(Box::new(Kernels { runtime, tools, thresholds, topology, room, patience, params, buffer, cause }))
+        Ok(Box::new(Kernels { runtime, resources, thresholds, topology, occupancy, timeout, params, buffer, cause }))
     }
 }
 
@@ -157,8 +158,8 @@ impl Kernels {
         let (src, dst, reduction) = match op {
             Op::AllReduce { src, dst, reduction } => (src, dst, reduction),
             Op::Barrier => {
-                let grid = grid::barrier(self.room).ok_or(Unfit::Room)?;
-                return Ok((self.tools.module.barrier, grid, self.params));
+                let grid = grid::barrier(self.occupancy).ok_or(Unfit::Room)?;
+                return Ok((self.resources.module.barrier, grid, self.params));
             }
             other => return Err(Unfit::Kind(other.kind())),
         };
@@ -170,8 +171,8 @@ impl Kernels {
             return Err(Unfit::Multiple(bytes));
         }
         let algorithm = self.thresholds.choose(self.topology, bytes, world, self.buffer).ok_or(Unfit::Bytes(bytes))?;
-        let function = self.tools.module.find(algorithm, dst.dtype()).ok_or(Unfit::DType(dst.dtype()))?;
-        let grid = grid::grid(algorithm, bytes / VECTOR, world, self.room).ok_or(Unfit::Room)?;
+        let function = self.resources.module.find(algorithm, dst.dtype()).ok_or(Unfit::DType(dst.dtype()))?;
+        let grid = grid::grid(algorithm, bytes / VECTOR, world, self.occupancy).ok_or(Unfit::Room)?;
         let (input, output) = (input.data() as usize as u64, dst.data() as usize as u64);
         let params = Params { input, output, count: (bytes / VECTOR) as u32, ..self.params };
         Ok((function, grid, params))
@@ -204,15 +205,15 @@ impl p2p::Kernels for Kernels {
             Ok(launch) => launch,
             Err(why) => return Ok(Err(why)),
         };
-        let aside = (!is_aligned(&params)).then(|| self.runtime.alloc(bytes_of(&params)));
-        match aside.transpose()? {
+        let staging = (!is_aligned(&params)).then(|| self.runtime.alloc(bytes_of(&params)));
+        match staging.transpose()? {
             None => self.start(function, grid, &params),
             // Where a tensor starts is this rank's own: its peers launch kernels, and wait for one here.
-            Some(aside) => {
-                let (address, bytes) = (aside.pointer(), aside.byte_len());
-                let place = address as usize as u64;
+            Some(staging) => {
+                let (address, bytes) = (staging.pointer(), staging.byte_len());
+                let pointer = address as usize as u64;
                 self.copy(address, params.input as *const u8, bytes)?;
-                self.start(function, grid, &Params { input: place, output: place, ..params })?;
+                self.start(function, grid, &Params { input: pointer, output: pointer, ..params })?;
                 self.copy(params.output as *mut u8, address, bytes)
             }
         }
@@ -224,11 +225,11 @@ impl p2p::Kernels for Kernels {
     }
 
     fn check(&self) -> Result<()> {
-        let Some(failure) = Failure::of(self.tools.words.said()) else { return Ok(()) };
+        let Some(failure) = Failure::of(self.resources.control.failure()) else { return Ok(()) };
         Err(match failure.cause {
             Cause::ABORTED => Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "given up".into()) },
             _ => {
-                let (operation, after) = ("all_reduce by peer-to-peer memory".to_owned(), self.patience);
+                let (operation, after) = ("all_reduce by peer-to-peer memory".to_owned(), self.timeout);
                 Error::Deadline { operation, after, state: failure.to_string() }
             }
         })
@@ -236,7 +237,7 @@ impl p2p::Kernels for Kernels {
 
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
-        self.tools.words.abort().store(1, Ordering::Release);
+        self.resources.control.abort().store(1, Ordering::Release);
     }
 }
 

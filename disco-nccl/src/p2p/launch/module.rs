@@ -58,7 +58,7 @@ impl Module {
     ///
     /// # Errors
     /// The driver's own.
-    pub(super) fn blocks_at_once(&self) -> Result<u32> {
+    pub(super) fn max_blocks_per_multiprocessor(&self) -> Result<u32> {
         let mut fewest = u32::MAX;
         for (_, _, Function(function)) in &self.functions {
             let (mut blocks, threads) = (0, MAX_THREADS as i32);
