@@ -15,14 +15,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use disco_conformance::Required;
 
 /// What the sanitizer exits with when it has found something.
-const RACE: i32 = 66;
+const RACE_EXIT_CODE: i32 = 66;
 /// What the harness does when something else than expected comes out.
-const WRONG: i32 = 1;
+const CHECK_FAILED_EXIT_CODE: i32 = 1;
 /// Runs after which a planted fault counts as not found.
-const MOST_RUNS: usize = 10;
+const MAX_RUNS: usize = 10;
 
 #[test]
-fn all_ranks_get_the_same_sums_and_they_are_right() {
+fn sums_are_correct_and_identical_on_all_ranks() {
     let Some(compiler) = Compiler::find() else { return };
     let rounds = if env::var_os("DISCO_LONG_TESTS").is_some() { "60" } else { "1" };
     let program = compiler.build("sums", &[]);
@@ -35,34 +35,34 @@ fn all_ranks_get_the_same_sums_and_they_are_right() {
 }
 
 #[test]
-fn a_peer_that_does_not_come_is_named_and_nobody_is_met_afterwards() {
+fn a_missing_peer_is_reported_and_later_launches_write_nothing() {
     let Some(compiler) = Compiler::find() else { return };
     let output = compiler.build("ends", &[]).run(&["ends"]);
     assert!(output.status.success(), "{}", text(&output));
     let output = compiler.build("goes-on", &["-DFAULT_FAILED"]).run(&["ends"]);
-    assert_eq!(output.status.code(), Some(WRONG), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(CHECK_FAILED_EXIT_CODE), "{}", text(&output));
 }
 
 #[test]
-fn faults_that_are_planted_are_found() {
+fn injected_faults_are_detected() {
     let Some(compiler) = Compiler::find() else { return };
     let faults: [(&str, &[i32]); 6] = [
-        ("FAULT_SKIP=LEADING", &[RACE, WRONG]),
-        ("FAULT_SKIP=MID", &[RACE, WRONG]),
-        ("FAULT_SKIP=TRAILING", &[RACE, WRONG]),
+        ("FAULT_SKIP=LEADING", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
+        ("FAULT_SKIP=MID", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
+        ("FAULT_SKIP=TRAILING", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
         // This processor orders more than was asked for: only the sanitizer can tell.
-        ("FAULT_STORE", &[RACE]),
-        ("FAULT_LOAD", &[RACE]),
-        ("FAULT_COMPARE", &[RACE, WRONG]),
+        ("FAULT_STORE", &[RACE_EXIT_CODE]),
+        ("FAULT_LOAD", &[RACE_EXIT_CODE]),
+        ("FAULT_COMPARE", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
     ];
     for (fault, found) in faults {
         let program = compiler.build(fault, &[&format!("-D{fault}")]);
         // Whether a run meets the fault depends on how its threads are scheduled: one run in twelve of a busy machine misses
         // `FAULT_COMPARE`.
-        let output = (0..MOST_RUNS).map(|_| program.run(&["faults"])).find(|output| !output.status.success());
-        let output = output.unwrap_or_else(|| panic!("{fault}: not found in {MOST_RUNS} runs"));
+        let output = (0..MAX_RUNS).map(|_| program.run(&["faults"])).find(|output| !output.status.success());
+        let output = output.unwrap_or_else(|| panic!("{fault}: not found in {MAX_RUNS} runs"));
         assert!(output.status.code().is_some_and(|code| found.contains(&code)), "{fault}: {}", text(&output));
-        let how = if output.status.code() == Some(RACE) { "a race" } else { "another result" };
+        let how = if output.status.code() == Some(RACE_EXIT_CODE) { "a race" } else { "another result" };
         eprintln!("{fault}: found, as {how}");
     }
 }
@@ -114,7 +114,7 @@ impl Program {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        let options = format!("halt_on_error=1 exitcode={RACE}");
+        let options = format!("halt_on_error=1 exitcode={RACE_EXIT_CODE}");
         Command::new(&self.0).args(args).env("TSAN_OPTIONS", options).output().unwrap()
     }
 }

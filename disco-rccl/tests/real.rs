@@ -13,7 +13,7 @@ use disco_core::{Backend as _, DType, DeviceApi as _, OpKind, Reduction};
 use disco_rccl::{BACKEND, Hip};
 
 #[test]
-fn it_goes_as_far_as_it_can_without_a_gpu() {
+fn the_real_libraries_load_and_report_that_no_gpu_exists() {
     let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("debian-rccl"));
     let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
         eprintln!("skipped: debian-rccl is not there; `cargo xtask test --long` fetches it");
@@ -22,7 +22,9 @@ fn it_goes_as_far_as_it_can_without_a_gpu() {
     let libraries = folder.join("usr/lib/x86_64-linux-gnu");
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(&libraries).arg(env::current_exe().unwrap());
-    command.args(["under_its_own_c_library", "--exact", "--ignored", "--nocapture"]).env_remove("DISCO_RCCL_LIBRARY");
+    command
+        .args(["child_process_with_the_fetched_c_library", "--exact", "--ignored", "--nocapture"])
+        .env_remove("DISCO_RCCL_LIBRARY");
     let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
@@ -30,7 +32,7 @@ fn it_goes_as_far_as_it_can_without_a_gpu() {
 
 #[test]
 #[ignore = "run by its neighbour"]
-fn under_its_own_c_library() {
+fn child_process_with_the_fetched_c_library() {
     let library = BACKEND.library().unwrap();
     assert!(library.version().to_string().starts_with("2.13."), "{}", library.version());
     let table = &library.table;

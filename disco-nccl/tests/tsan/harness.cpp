@@ -89,9 +89,9 @@ void faults()
     sums(group, launches);
 }
 
-unsigned status(Cause cause, Barrier barrier, unsigned peer)
+unsigned status(Cause cause, Phase phase, unsigned peer)
 {
-    return cause << 24 | barrier << 16 | peer << 8;
+    return cause << 24 | phase << 16 | peer << 8;
 }
 
 // A rank does something else than the others, or nothing. The others end, say what is `expected` of each, and meet nobody from then on.
@@ -163,7 +163,7 @@ void host_aborts(unsigned world)
 void ends()
 {
     const Launch barrier = {BARRIER, 0, 0, 1, 1, false, false};
-    auto missed = [](Barrier barrier, unsigned absentee) { return [=](unsigned) { return status(DEADLINE, barrier, absentee); }; };
+    auto missed = [](Phase phase, unsigned absentee) { return [=](unsigned) { return status(DEADLINE, phase, absentee); }; };
     one_rank_is_out_of_step(3, 2, ONE_SHOT, {}, missed(LEADING, 2));
     one_rank_is_out_of_step(5, 1, TWO_SHOT, {barrier}, missed(MID, 1));
     one_rank_is_out_of_step(2, 0, BARRIER, {}, missed(ALONE, 0));

@@ -28,7 +28,7 @@ const CANDIDATES: [&str; 5] =
     ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"];
 
 /// Those for pools of memory, since HIP 5.2.
-const POOLS: [&CStr; 8] = [
+const POOL_FUNCTIONS: [&CStr; 8] = [
     c"hipMemPoolCreate",
     c"hipMemPoolDestroy",
     c"hipMemPoolSetAttribute",
@@ -40,7 +40,7 @@ const POOLS: [&CStr; 8] = [
 ];
 
 /// The functions for graphs, since HIP 5.3.
-const GRAPHS: [&CStr; 7] = [
+const GRAPH_FUNCTIONS: [&CStr; 7] = [
     c"hipStreamBeginCapture",
     c"hipStreamEndCapture",
     c"hipStreamIsCapturing",
@@ -69,9 +69,9 @@ impl Library {
         // SAFETY: these are its functions.
         let table = unsafe { Table::resolve(library) }?;
         // SAFETY: as above.
-        let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_code) };
+        let pools = unsafe { PoolFunctions::resolve(library, &POOL_FUNCTIONS, check_code) };
         // SAFETY: as above.
-        let graphs = unsafe { GraphFunctions::resolve(library, &GRAPHS, check_code) };
+        let graphs = unsafe { GraphFunctions::resolve(library, &GRAPH_FUNCTIONS, check_code) };
         let mut found = Self { table, pools, graphs, version: 0 };
         // SAFETY: the place is there.
         let code = unsafe { (found.table.runtime_get_version)(&mut found.version) };

@@ -12,7 +12,7 @@ use super::stream::{Stream, call};
 use super::table::{IpcHandle, Table};
 
 /// `hipErrorPeerAccessAlreadyEnabled`
-const ALREADY_ENABLED: c_int = 704;
+const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
 /// `hipIpcMemLazyEnablePeerAccess`
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 /// `hipDeviceMallocFinegrained`
@@ -20,10 +20,10 @@ const FINE_GRAINED: c_uint = 1;
 /// `hipMallocSignalMemory`
 const SIGNAL_MEMORY: c_uint = 2;
 /// `hipStreamWaitValueGte`
-const AS_HIGH: c_uint = 0;
+const WAIT_GREATER_OR_EQUAL: c_uint = 0;
 
 /// The functions that a HIP lacks of those that are called here and for lanes.
-pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
+pub(super) fn missing_functions(table: &Table) -> Vec<&'static str> {
     let all = [
         ("hipStreamWaitEvent", table.stream_wait_event.is_some()),
         ("hipDeviceCanAccessPeer", table.device_can_access_peer.is_some()),
@@ -70,7 +70,7 @@ impl Peers for Stream {
             return Err(Error::missing(format!("rocm:{own} can't access the memory of rocm:{ordinal}")));
         }
         match call!(self, "hipDeviceEnablePeerAccess", optional device_enable_peer_access(ordinal, 0)) {
-            Err(Error::Library { code, .. }) if code == i64::from(ALREADY_ENABLED) => Ok(()),
+            Err(Error::Library { code, .. }) if code == i64::from(PEER_ACCESS_ALREADY_ENABLED) => Ok(()),
             enabled => enabled,
         }
     }
@@ -117,6 +117,6 @@ impl Peers for Stream {
     /// HIP compares numbers without a sign: what wraps, after 2³² signals of one slot, ends a wait too early.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (word, all) = (word.cast_mut().cast(), u32::MAX);
-        call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, AS_HIGH, all))
+        call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, WAIT_GREATER_OR_EQUAL, all))
     }
 }

@@ -19,7 +19,7 @@ const NOT_READY: c_int = 600;
 /// `hipStreamNonBlocking`
 const NON_BLOCKING: c_uint = 1;
 /// `hipEventDisableTiming`
-const NO_TIMING: c_uint = 2;
+const DISABLE_TIMING: c_uint = 2;
 
 /// A stream on a device.
 pub(super) struct Stream {
@@ -158,7 +158,7 @@ impl Driver for Stream {
 
     fn mark(&self) -> Result<Mark> {
         let mut event = ptr::null_mut();
-        call!(self, "hipEventCreateWithFlags", event_create(&mut event, NO_TIMING)).map(|()| Mark(event))
+        call!(self, "hipEventCreateWithFlags", event_create(&mut event, DISABLE_TIMING)).map(|()| Mark(event))
     }
 
     unsafe fn record(&self, mark: Mark) -> Result<()> {
@@ -196,8 +196,8 @@ impl Driver for Stream {
     }
 
     fn peers(&self) -> Result<&dyn Peers, String> {
-        let lacking = peers::lacking(&self.library.table);
-        if lacking.is_empty() { Ok(self) } else { Err(format!("HIP lacks {}", lacking.join(", "))) }
+        let missing_functions = peers::missing_functions(&self.library.table);
+        if missing_functions.is_empty() { Ok(self) } else { Err(format!("HIP lacks {}", missing_functions.join(", "))) }
     }
 }
 

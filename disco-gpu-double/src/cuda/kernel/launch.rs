@@ -32,7 +32,7 @@ impl Launch {
     /// None: some memory is not there.
     pub(super) fn new(kernel: Kernel, grid: Grid, params: Params, device: &Device) -> Option<Self> {
         let rank = params.rank as usize;
-        let met = met(kernel, &params)?;
+        let peers = peers_of(kernel, &params)?;
         let bytes = params.count as usize * VECTOR;
         let (own_bytes, shared_bytes) = match kernel {
             Kernel::OneShot(_) | Kernel::TwoShot(_) => (bytes, bytes),
@@ -47,7 +47,7 @@ impl Launch {
         };
         let word = |address: u64| Word::find(address).filter(|word| word.reach(device).is_ok());
         let has_data = shared_bytes > 0;
-        let data = met.iter().copied().chain([rank]).filter(|_| has_data);
+        let data = peers.iter().copied().chain([rank]).filter(|_| has_data);
         let data = data.map(|rank| Some((rank, shared(params.data[rank], shared_bytes)?))).collect::<Option<_>>()?;
         let (input, output) =
             if has_data { (Some(own(params.input)?), Some(own(params.output)?)) } else { (None, None) };
@@ -56,7 +56,7 @@ impl Launch {
             grid,
             params,
             own: state(rank)?,
-            states: met.iter().map(|&rank| Some((rank, state(rank)?))).collect::<Option<_>>()?,
+            states: peers.iter().map(|&rank| Some((rank, state(rank)?))).collect::<Option<_>>()?,
             data,
             input,
             output,
@@ -74,7 +74,7 @@ impl Launch {
 }
 
 /// The ranks that a launch meets.
-fn met(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
+fn peers_of(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
     let world = params.world as usize;
     let is_possible = (1..=MAX_WORLD).contains(&world) && params.rank < params.world;
     let all = (1u32 << world.min(MAX_WORLD)) - 1;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::Kernel;
-use super::handshake::{Barrier, Handshake};
+use super::handshake::{Handshake, Phase};
 use super::launch::Launch;
 use super::params::{MAX_WORLD, VECTOR};
 use crate::cuda::memory::Span;
@@ -21,14 +21,14 @@ pub(crate) enum Element {
 /// One block after the other.
 pub(super) fn run(launch: &Launch) {
     for block in 0..launch.grid.blocks {
-        Block { launch, block, hand: Handshake::begin(launch, block) }.run();
+        Block { launch, block, handshake: Handshake::begin(launch, block) }.run();
     }
 }
 
 struct Block<'l> {
     launch: &'l Launch,
     block: usize,
-    hand: Handshake<'l>,
+    handshake: Handshake<'l>,
 }
 
 impl Block<'_> {
@@ -40,28 +40,28 @@ impl Block<'_> {
             Kernel::TwoShot(element) => self.two_shot(element),
             Kernel::HybridCubeMesh(element) => self.hybrid_cube_mesh(element),
             Kernel::Barrier => {
-                let everyone = self.everyone();
-                self.hand.leave(Barrier::Alone, everyone);
+                let all_ranks = self.all_ranks();
+                self.handshake.finish(Phase::Alone, all_ranks);
             }
         }
     }
 
     /// Everyone reads all of everyone's.
     fn one_shot(mut self, element: Element) {
-        let everyone = self.everyone();
+        let all_ranks = self.all_ranks();
         self.copy_in();
-        if !self.hand.meet(Barrier::Leading, everyone) {
+        if !self.handshake.meet(Phase::Leading, all_ranks) {
             return;
         }
         for vectors in self.runs(self.count()) {
-            write(&self.launch.output, vectors.start, &self.sum(element, everyone, &vectors));
+            write(&self.launch.output, vectors.start, &self.sum(element, all_ranks, &vectors));
         }
-        self.hand.leave(Barrier::Trailing, everyone);
+        self.handshake.finish(Phase::Trailing, all_ranks);
     }
 
     /// Everyone sums a slice, and reads the other slices' sums.
     fn two_shot(mut self, element: Element) {
-        let everyone = self.everyone();
+        let all_ranks = self.all_ranks();
         let (rank, own) = (self.launch.params.rank as usize, self.own());
         let slice = self.count().div_ceil(self.world() * 8) * 8;
         for row in self.runs(slice) {
@@ -69,13 +69,13 @@ impl Block<'_> {
                 write(&own, part.start, &read(&self.launch.input, &part));
             }
         }
-        if !self.hand.meet(Barrier::Leading, everyone) {
+        if !self.handshake.meet(Phase::Leading, all_ranks) {
             return;
         }
         for part in self.runs(slice).map(|row| self.part(rank * slice, &row)) {
-            write(&own, part.start, &self.sum(element, everyone, &part));
+            write(&own, part.start, &self.sum(element, all_ranks, &part));
         }
-        if !self.hand.meet(Barrier::Mid, everyone) {
+        if !self.handshake.meet(Phase::Mid, all_ranks) {
             return;
         }
         for row in self.runs(slice) {
@@ -84,21 +84,21 @@ impl Block<'_> {
                 write(&self.launch.output, part.start, &read(&self.launch.data.get(&rank).cloned(), &part));
             }
         }
-        self.hand.leave(Barrier::Trailing, everyone);
+        self.handshake.finish(Phase::Trailing, all_ranks);
     }
 
     /// Four that are connected sum theirs behind their inputs; each adds what its relay, one of the other four, has there.
     fn hybrid_cube_mesh(mut self, element: Element) {
         let (near, relay, count) = (self.launch.params.near, self.launch.params.relay, self.count());
         self.copy_in();
-        if !self.hand.meet(Barrier::Leading, near) {
+        if !self.handshake.meet(Phase::Leading, near) {
             return;
         }
         let own = self.own();
         for vectors in self.runs(count) {
             write(&own, count + vectors.start, &self.sum(element, near, &vectors));
         }
-        if !self.hand.meet(Barrier::Mid, 1 << relay) {
+        if !self.handshake.meet(Phase::Mid, 1 << relay) {
             return;
         }
         let other = self.launch.data.get(&(relay as usize)).cloned();
@@ -107,7 +107,7 @@ impl Block<'_> {
             let halves = [&own, &other].map(|half| read(half, &behind));
             write(&self.launch.output, vectors.start, &element.sum(&halves));
         }
-        self.hand.leave(Barrier::Trailing, near | 1 << relay);
+        self.handshake.finish(Phase::Trailing, near | 1 << relay);
     }
 
     fn copy_in(&self) {
@@ -140,7 +140,7 @@ impl Block<'_> {
         self.launch.data.get(&(self.launch.params.rank as usize)).cloned()
     }
 
-    fn everyone(&self) -> u32 {
+    fn all_ranks(&self) -> u32 {
         (1 << self.world()) - 1
     }
 

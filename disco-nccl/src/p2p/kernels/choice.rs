@@ -84,7 +84,7 @@ mod tests {
     const BUFFER: usize = 10 << 20;
 
     #[test]
-    fn size_decides_where_all_are_connected() {
+    fn full_connection_chooses_by_size() {
         let chosen = |bytes| choose(Topology::FullyConnected, bytes, 5, BUFFER);
         assert_eq!([16, 256 * KIB].map(chosen), [Some(Algorithm::OneShot); 2]);
         assert_eq!([256 * KIB + 16, BUFFER].map(chosen), [Some(Algorithm::TwoShot); 2]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_vectors_that_fit_are_summed() {
+    fn only_whole_vectors_that_fit_the_buffer_have_an_algorithm() {
         let chosen = |bytes, buffer| choose(Topology::FullyConnected, bytes, 2, buffer);
         assert_eq!([0, 8, 24, 257].map(|bytes| chosen(bytes, BUFFER)), [None; 4]);
         assert_eq!((chosen(64, 64), chosen(80, 64)), (Some(Algorithm::OneShot), None));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cube_mesh_is_of_eight_and_wants_room_for_sums() {
+    fn cube_mesh_needs_eight_ranks_and_twice_the_buffer() {
         let cube = Topology::HybridCubeMesh { relay: [4, 5, 6, 7, 0, 1, 2, 3], half: 0b1111 };
         let chosen = |bytes, world, buffer| choose(cube, bytes, world, buffer);
         assert_eq!(chosen(256 * KIB, 8, 512 * KIB), Some(Algorithm::HybridCubeMesh));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_a_vector_until_there_are_enough_blocks() {
+    fn the_grid_grows_with_the_vectors_up_to_max_blocks() {
         let blocks = |vectors| of(Algorithm::OneShot, vectors, OCCUPANCY).unwrap();
         assert_eq!([1, 32, 33, 512, 513].map(blocks), [(1, 32), (1, 32), (1, 64), (1, 512), (2, 512)]);
         assert_eq!([16384, 16385, usize::MAX].map(blocks), [(32, 512); 3]);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_a_device_share_its_room() {
+    fn ranks_on_one_device_divide_its_blocks() {
         let shared = |ranks_per_device| of(Algorithm::OneShot, 16384, Occupancy { ranks_per_device, ..OCCUPANCY });
         assert_eq!([8, 9, 264].map(shared), [Some((32, 512)), Some((29, 512)), Some((1, 512))]);
         assert_eq!([265, 0].map(shared), [None; 2]);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_blocks_than_flags_nor_none() {
+    fn the_number_of_blocks_is_between_one_and_the_number_of_flags() {
         let max_blocks = |max_blocks| of(Algorithm::OneShot, 1 << 20, Occupancy { max_blocks, ..OCCUPANCY });
         assert_eq!([1000, 0].map(max_blocks), [Some((64, 512)), Some((1, 512))]);
     }

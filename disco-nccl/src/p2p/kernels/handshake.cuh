@@ -16,7 +16,7 @@ constexpr unsigned MAX_BLOCKS = 64;
 constexpr unsigned MAX_THREADS = 512;
 
 // Which handshake of a kernel: part of what is reported. As in `status.rs`.
-enum Barrier : unsigned { LEADING = 1, MID = 2, TRAILING = 3, ALONE = 4 };
+enum Phase : unsigned { LEADING = 1, MID = 2, TRAILING = 3, ALONE = 4 };
 enum Cause : unsigned { DEADLINE = 1, ABORTED = 2 };
 
 // Looks at a flag until the clock and whether all is called off are looked at.
@@ -98,9 +98,9 @@ __device__ __forceinline__ bool all_healthy(const Handshake &handshake)
 }
 
 // The first that fails is reported. What comes later fails, too, and writes no flag that a peer could take for another.
-__device__ __forceinline__ bool fail(const Params &p, Cause cause, Barrier barrier)
+__device__ __forceinline__ bool fail(const Params &p, Cause cause, Phase phase)
 {
-    unsigned status = cause << 24 | barrier << 16 | threadIdx.x << 8 | blockIdx.x;
+    unsigned status = cause << 24 | phase << 16 | threadIdx.x << 8 | blockIdx.x;
     if (set_if_zero(&p.state[p.rank]->status.word, status))
         store_release(p.report, status);
     return false;
@@ -116,7 +116,7 @@ __device__ __forceinline__ bool is_behind(unsigned seen, unsigned count)
 }
 
 // Waits until the peer has come. Says whether it has.
-__device__ __forceinline__ bool wait_for_peer(const Params &p, Barrier barrier, unsigned count)
+__device__ __forceinline__ bool wait_for_peer(const Params &p, Phase phase, unsigned count)
 {
     State *own = p.state[p.rank];
     const unsigned *flag = &own->flags[blockIdx.x][threadIdx.x].word;
@@ -127,35 +127,35 @@ __device__ __forceinline__ bool wait_for_peer(const Params &p, Barrier barrier, 
         if (load_relaxed(&own->status.word))
             return false;
         if (load_relaxed(p.abort))
-            return fail(p, ABORTED, barrier);
+            return fail(p, ABORTED, phase);
         unsigned long long now = nanoseconds();
         start = start ? start : now;
         if (now - start > p.timeout_ns)
-            return fail(p, DEADLINE, barrier);
+            return fail(p, DEADLINE, phase);
     }
     return true;
 }
 
 // Meets the ranks in `mask`; this one's bit says nothing. All threads of the block come, and all get the same answer: whether
 // all that they met have come.
-__device__ __forceinline__ bool meet(const Params &p, Barrier barrier, unsigned mask, Handshake &handshake)
+__device__ __forceinline__ bool meet(const Params &p, Phase phase, unsigned mask, Handshake &handshake)
 {
 #ifdef FAULT_SKIP
-    if (barrier == FAULT_SKIP)
+    if (phase == FAULT_SKIP)
         return true;
 #endif
     __syncthreads();
     if (has_peer(p) && (mask >> threadIdx.x & 1) && !handshake.failed) {
         handshake.count++;
         store_release(&p.state[threadIdx.x]->flags[blockIdx.x][p.rank].word, handshake.count);
-        handshake.failed = !wait_for_peer(p, barrier, handshake.count);
+        handshake.failed = !wait_for_peer(p, phase, handshake.count);
     }
     return !__syncthreads_or(handshake.failed);
 }
 
 // The last handshake of a launch: what is counted is kept.
-__device__ __forceinline__ void meet_last(const Params &p, Barrier barrier, unsigned mask, Handshake &handshake)
+__device__ __forceinline__ void meet_last(const Params &p, Phase phase, unsigned mask, Handshake &handshake)
 {
-    if (meet(p, barrier, mask, handshake) && has_peer(p))
+    if (meet(p, phase, mask, handshake) && has_peer(p))
         p.state[p.rank]->counts[blockIdx.x][threadIdx.x] = handshake.count;
 }

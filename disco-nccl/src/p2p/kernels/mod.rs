@@ -51,4 +51,4 @@ pub use grid::Grid;
 pub use name::{BARRIER, KERNELS, name};
 pub use nvrtc::{Compiled, Nvrtc};
 pub use params::{FIELDS, MAX_BLOCKS, MAX_THREADS, MAX_WORLD, Params, STATE_BYTES, VECTOR};
-pub use status::{Barrier, Cause, Failure};
+pub use status::{Cause, Failure, Phase};

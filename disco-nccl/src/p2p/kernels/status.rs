@@ -11,7 +11,7 @@ pub struct Failure {
     /// Why it was given up.
     pub cause: Cause,
     /// Which one of its launch.
-    pub barrier: Barrier,
+    pub phase: Phase,
     /// Who was waited for.
     pub peer: Rank,
     /// By which block.
@@ -24,7 +24,7 @@ pub struct Cause(u8);
 
 /// A handshake of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Barrier(u8);
+pub struct Phase(u8);
 
 impl Cause {
     /// The peer did not come in time.
@@ -33,7 +33,7 @@ impl Cause {
     pub const ABORTED: Self = Self(2);
 }
 
-impl Barrier {
+impl Phase {
     /// After inputs are in shared buffers.
     pub const LEADING: Self = Self(1);
     /// After sums of slices, or of four ranks, are.
@@ -47,25 +47,25 @@ impl Barrier {
 impl Failure {
     /// What the word at [`Params::report`](super::Params::report) says; None while nothing has failed.
     pub fn of(word: u32) -> Option<Self> {
-        let [block, peer, barrier, cause] = word.to_le_bytes();
+        let [block, peer, phase, cause] = word.to_le_bytes();
         let failure =
-            Self { cause: Cause(cause), barrier: Barrier(barrier), peer: Rank::new(peer.into()), block: block.into() };
+            Self { cause: Cause(cause), phase: Phase(phase), peer: Rank::new(peer.into()), block: block.into() };
         (word != 0).then_some(failure)
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cause, barrier, peer, block } = self;
+        let Self { cause, phase, peer, block } = self;
         match *cause {
-            Cause::DEADLINE => write!(f, "{peer} has not come in time to the {barrier} of block {block}"),
-            Cause::ABORTED => write!(f, "aborted while {peer} had not come to the {barrier} of block {block}"),
-            Cause(other) => write!(f, "cause {other}, while {peer} had not come to the {barrier} of block {block}"),
+            Cause::DEADLINE => write!(f, "{peer} has not come in time to the {phase} of block {block}"),
+            Cause::ABORTED => write!(f, "aborted while {peer} had not come to the {phase} of block {block}"),
+            Cause(other) => write!(f, "cause {other}, while {peer} had not come to the {phase} of block {block}"),
         }
     }
 }
 
-impl fmt::Display for Barrier {
+impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::LEADING => f.write_str("leading handshake"),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_names_peer_handshake_and_block() {
+    fn a_failure_names_peer_handshake_and_block() {
         let text = |word| Failure::of(word).unwrap().to_string();
         assert_eq!(text(0x0102_0703), "rank 7 has not come in time to the mid handshake of block 3");
         assert_eq!(text(0x0204_0000), "aborted while rank 0 had not come to the barrier of block 0");
