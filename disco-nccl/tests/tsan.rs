@@ -1,8 +1,8 @@
-//! The kernels of ours, compiled for the host and run on threads under ThreadSanitizer: each rank's blocks' threads are threads, and
-//! only a rank's own launches wait for each other. What is left out of the kernels, or weakened, is found.
+//! The kernels of ours, compiled for the host and run on threads under ThreadSanitizer: each rank's blocks' threads are
+//! threads, and only a rank's own launches wait for each other. What is left out of the kernels, or weakened, is found.
 //!
-//! `DISCO_REQUIRE=tsan` makes it a failure that there is no g++ with that sanitizer. `DISCO_LONG_TESTS`, which `cargo xtask
-//! test --long` sets, has sums go on for longer.
+//! `DISCO_REQUIRE=tsan` makes it a failure that there is no g++ with that sanitizer. `DISCO_LONG_TESTS`, which
+//! `cargo xtask test --long` sets, has sums go on for longer.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -57,8 +57,8 @@ fn injected_faults_are_detected() {
     ];
     for (fault, found) in faults {
         let program = compiler.build(fault, &[&format!("-D{fault}")]);
-        // Whether a run meets the fault depends on how its threads are scheduled: one run in twelve of a busy machine misses
-        // `FAULT_COMPARE`.
+        // Whether a run meets the fault depends on how its threads are scheduled: one run in twelve of a busy machine
+        // misses `FAULT_COMPARE`.
         let output = (0..MAX_RUNS).map(|_| program.run(&["faults"])).find(|output| !output.status.success());
         let output = output.unwrap_or_else(|| panic!("{fault}: not found in {MAX_RUNS} runs"));
         assert!(output.status.code().is_some_and(|code| found.contains(&code)), "{fault}: {}", text(&output));
@@ -67,8 +67,8 @@ fn injected_faults_are_detected() {
     }
 }
 
-/// A g++ that knows the sanitizer, and makes programs that run here: one test's after the other's, for threads of one that spin hold
-/// up those of the other.
+/// A g++ that knows the sanitizer, and makes programs that run here: one test's after the other's, for threads of one
+/// that spin hold up those of the other.
 struct Compiler {
     _alone: MutexGuard<'static, ()>,
 }

@@ -11,8 +11,8 @@ use crate::hip;
 /// The backend named `rccl`: device memory, one GPU a rank.
 pub static BACKEND: Backend = Backend::new(VENDOR, DeviceKind::Rocm, hip::details);
 
-/// The backend named `rocm_p2p`: memory that ranks of a machine share, beside RCCL, by which all collectives go. Kernels of ours
-/// are for CUDA alone, and links between AMD's devices are not looked at.
+/// The backend named `rocm_p2p`: memory that ranks of a machine share, beside RCCL, by which all collectives go.
+/// Kernels of ours are for CUDA alone, and links between AMD's devices are not looked at.
 pub static P2P: p2p::Backend = p2p::Backend::new("rocm_p2p", &BACKEND, p2p::Vendor { links, check, kernels });
 
 disco_core::register_backend!(BACKEND);

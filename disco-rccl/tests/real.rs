@@ -1,5 +1,5 @@
-//! The real RCCL and HIP, as far as they go without a GPU: Debian's, which `cargo xtask test --long` fetches. They need a newer C library
-//! than this machine may have, so that a process of its own is started under theirs.
+//! The real RCCL and HIP, as far as they go without a GPU: Debian's, which `cargo xtask test --long` fetches. They need
+//! a newer C library than this machine may have, so that a process of its own is started under theirs.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -1,4 +1,5 @@
-//! GPUs of one machine that read and write each other's memory: which links there are between them, and sums over these.
+//! GPUs of one machine that read and write each other's memory: which links there are between them, and sums over
+//! these.
 //!
 //! ```text
 //! nvml      NVML's functions, and a walk over the links that it knows

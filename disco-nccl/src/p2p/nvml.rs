@@ -12,11 +12,12 @@ use disco_dl::{Candidate, Library};
 
 use super::{BusId, Mesh};
 
-/// The links between GPUs at these places: those that end at one of them, and those through NVSwitches, all of which are taken for
-/// one network. Inactive links are none, and so are those to GPUs that are not of the group.
+/// The links between GPUs at these places: those that end at one of them, and those through NVSwitches, all of which
+/// are taken for one network. Inactive links are none, and so are those to GPUs that are not of the group.
 ///
-/// Each GPU is asked for its links from 0 on until it has no more. Where NVML is too old to say what is at a link's other end (without
-/// `nvmlDeviceGetNvLinkRemoteDeviceType`), what is none of the group's GPUs is not taken for a switch: it may be a GPU as well.
+/// Each GPU is asked for its links from 0 on until it has no more. Where NVML is too old to say what is at a link's
+/// other end (without `nvmlDeviceGetNvLinkRemoteDeviceType`), what is none of the group's GPUs is not taken for a
+/// switch: it may be a GPU as well.
 ///
 /// # Errors
 /// [`Error::Unavailable`] where there is no NVML; NVML's own, of anything but a link that is not there.

@@ -7,8 +7,8 @@ use crate::cuda::{self, Cuda};
 
 /// The GPUs that this process sees, the links between them, and what these are good for. Starts nothing on any of them.
 ///
-/// Without NVML, or where it fails, the links are not known, and the reason is in the survey. `DISCO_P2P_TOPOLOGY` says, for tests,
-/// what is decided all the same.
+/// Without NVML, or where it fails, the links are not known, and the reason is in the survey. `DISCO_P2P_TOPOLOGY`
+/// says, for tests, what is decided all the same.
 ///
 /// # Errors
 /// [`Error::Unavailable`] where there is no driver or no GPU; the driver's own; the variable asks for what can't be.

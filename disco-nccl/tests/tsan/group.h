@@ -69,8 +69,8 @@ class Group {
 
     unsigned threads() const { return world; }
 
-    // Has every rank do its launches. Before each, one thread of the rank calls `before`, and afterwards `after`, with the rank and
-    // the launch's number.
+    // Has every rank do its launches. Before each, one thread of the rank calls `before`, and afterwards `after`, with
+    // the rank and the launch's number.
     template <class Before, class After>
     void run(const std::vector<std::vector<Launch>> &launches, Before before, After after)
     {

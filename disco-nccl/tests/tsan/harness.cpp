@@ -51,8 +51,8 @@ unsigned long long sums(Group &group, const std::vector<Launch> &launches)
     return launches.size();
 }
 
-// Every kernel, dtype and count, one after the other on the same buffers. Numbers of handshakes start where they soon pass 2^31, or
-// begin again from 0.
+// Every kernel, dtype and count, one after the other on the same buffers. Numbers of handshakes start where they soon
+// pass 2^31, or begin again from 0.
 void every_sum(unsigned rounds)
 {
     constexpr unsigned BLOCKS = 2;
@@ -94,7 +94,8 @@ unsigned status(Cause cause, Phase phase, unsigned peer)
     return cause << 24 | phase << 16 | peer << 8;
 }
 
-// A rank does something else than the others, or nothing. The others end, say what is `expected` of each, and meet nobody from then on.
+// A rank does something else than the others, or nothing. The others end, say what is `expected` of each, and meet
+// nobody from then on.
 void one_rank_is_out_of_step(unsigned world, unsigned absentee, Algorithm algorithm, std::vector<Launch> others,
                         std::function<unsigned(unsigned)> expected)
 {

@@ -20,7 +20,8 @@ use disco_ccl::{Graph, Queue};
 use disco_core::{DeviceKind, Result, WorkerContext};
 
 /// Captures the work that `work` gives to the worker's stream, as a graph that can be launched many times.
-/// [`Runtime::capture`](disco_ccl::Runtime::capture) lists the work that can be captured; [`Graph`] describes launches and the end of a graph.
+/// [`Runtime::capture`](disco_ccl::Runtime::capture) lists the work that can be captured; [`Graph`] describes launches
+/// and the end of a graph.
 ///
 /// # Errors
 /// The worker's queue is on another kind of device; as [`Runtime::capture`](disco_ccl::Runtime::capture).

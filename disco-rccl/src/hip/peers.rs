@@ -75,8 +75,9 @@ impl Peers for Stream {
         }
     }
 
-    /// Fine-grained memory. A kernel sees what a peer wrote to other memory before the kernel began, and a wait is a kernel that runs
-    /// while the peer writes. Where a device has no such memory, the ranks' proof finds out whether waits end.
+    /// Fine-grained memory. A kernel sees what a peer wrote to other memory before the kernel began, and a wait is a
+    /// kernel that runs while the peer writes. Where a device has no such memory, the ranks' proof finds out whether
+    /// waits end.
     fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>> {
         let mut memory = ptr::null_mut();
         match call!(self, "hipExtMallocWithFlags", optional ext_malloc_with_flags(&mut memory, bytes, FINE_GRAINED)) {
@@ -85,8 +86,8 @@ impl Peers for Stream {
         }
     }
 
-    /// Signal memory: HIP documents waits for no other. ROCm's `hip_stream_ops.cpp` has refused other memory at first, and later only
-    /// with `GPU_STREAMOPS_CP_WAIT=1`.
+    /// Signal memory: HIP documents waits for no other. ROCm's `hip_stream_ops.cpp` has refused other memory at first,
+    /// and later only with `GPU_STREAMOPS_CP_WAIT=1`.
     fn alloc_word(&self) -> Result<Option<*mut u8>> {
         let mut memory = ptr::null_mut();
         let flags = SIGNAL_MEMORY;

@@ -1,6 +1,6 @@
-// Sums over ranks that write and read each other's memory. Every rank launches the same kernel on as many blocks and threads, on
-// as many vectors of 16 bytes; which thread works on which vector is the same on all, so that blocks of one number need to
-// meet and no others.
+// Sums over ranks that write and read each other's memory. Every rank launches the same kernel on as many blocks and
+// threads, on as many vectors of 16 bytes; which thread works on which vector is the same on all, so that blocks of one
+// number need to meet and no others.
 //
 // Elements are summed as f32 in the order of ranks: all ranks get the same bits.
 

@@ -46,8 +46,8 @@ impl Thresholds {
         })
     }
 
-    /// The algorithm for a sum of so many `bytes` over `world` ranks, each with a shared buffer of `buffer` bytes. None where there
-    /// is none: NCCL is to be asked.
+    /// The algorithm for a sum of so many `bytes` over `world` ranks, each with a shared buffer of `buffer` bytes. None
+    /// where there is none: NCCL is to be asked.
     pub fn choose(&self, topology: Topology, bytes: usize, world: usize, buffer: usize) -> Option<Algorithm> {
         let fits = (2..=MAX_WORLD).contains(&world)
             && bytes > 0

@@ -1,7 +1,7 @@
 //! The source, and machine code of it for a device's architecture.
 //!
-//! Compiling takes a second or two, once a process and architecture; what comes of it is kept in memory only. A cache on disk would be code
-//! that the process runs from a file that others may be able to write, for that second.
+//! Compiling takes a second or two, once a process and architecture; what comes of it is kept in memory only. A cache
+//! on disk would be code that the process runs from a file that others may be able to write, for that second.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,8 +50,8 @@ const WHEEL_PATHS: [&str; 2] = ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/
 /// All kernels for an architecture. Threads that ask at once wait for the one that compiles.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where there is no NVRTC, which is looked for once; otherwise as [`compile`], which is tried again by who asks
-/// again.
+/// [`Error::Unavailable`] where there is no NVRTC, which is looked for once; otherwise as [`compile`], which is tried
+/// again by who asks again.
 pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<BTreeMap<Architecture, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
     let nvrtc = nvrtc()?;
@@ -68,8 +68,8 @@ pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
 /// Compiles all kernels, with options of NVRTC's beside ours.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for an architecture that is too old; [`Error::Library`] with NVRTC's log, as where it does not know the
-/// architecture yet.
+/// [`Error::Unsupported`] for an architecture that is too old; [`Error::Library`] with NVRTC's log, as where it does
+/// not know the architecture yet.
 pub fn compile(nvrtc: &Nvrtc, architecture: Architecture, options: &[&str]) -> Result<Compiled> {
     if architecture < MIN_ARCHITECTURE {
         let operation = format!("kernels of its own for {architecture}, but from {MIN_ARCHITECTURE} on");

@@ -18,7 +18,8 @@ pub struct Grid {
 #[allow(clippy::exhaustive_structs, reason = "its caller asks the driver")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    /// How many blocks of [`MAX_THREADS`] of the kernel can be on the smallest device at once: occupancy × multiprocessors.
+    /// How many blocks of [`MAX_THREADS`] of the kernel can be on the smallest device at once: occupancy ×
+    /// multiprocessors.
     pub resident_blocks: u32,
     /// How many ranks share the device that most ranks share.
     pub ranks_per_device: u32,
@@ -26,8 +27,8 @@ pub struct Occupancy {
     pub max_blocks: u32,
 }
 
-/// Blocks are few, because they spin on multiprocessors that others could use, and enough to keep links busy. A guess, unmeasured
-/// here: 32 blocks of 512 threads have 2 MiB on the way where 8 ranks are read.
+/// Blocks are few, because they spin on multiprocessors that others could use, and enough to keep links busy. A guess,
+/// unmeasured here: 32 blocks of 512 threads have 2 MiB on the way where 8 ranks are read.
 pub const DEFAULT_MAX_BLOCKS: u32 = 32;
 
 /// Threads are in warps of so many.

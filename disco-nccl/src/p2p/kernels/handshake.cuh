@@ -1,11 +1,12 @@
 // How blocks of the same number meet over GPUs, and how that ends where a peer does not come.
 //
-// Two ranks count their handshakes, block by block. In each, both write the number that it has to the other's memory and wait
-// until the other's is there. Nobody gets further than one ahead, so that numbers are compared by their difference and may
-// start again from 0; and they are kept in memory between launches, so that a launch that is replayed takes the next.
+// Two ranks count their handshakes, block by block. In each, both write the number that it has to the other's memory
+// and wait until the other's is there. Nobody gets further than one ahead, so that numbers are compared by their
+// difference and may start again from 0; and they are kept in memory between launches, so that a launch that is
+// replayed takes the next.
 //
-// What a block's threads did before is seen by the threads of those that it met: bar.sync orders it before the release of the
-// thread that writes the number, and the peer's acquire before its own bar.sync.
+// What a block's threads did before is seen by the threads of those that it met: bar.sync orders it before the release
+// of the thread that writes the number, and the peer's acquire before its own bar.sync.
 
 #pragma once
 
@@ -86,8 +87,8 @@ __device__ __forceinline__ Handshake begin(const Params &p)
     return handshake;
 }
 
-// Whether no launch has failed so far. All threads of the block come. One that follows a failure leaves shared memory alone: a peer
-// that met this rank before may still read it.
+// Whether no launch has failed so far. All threads of the block come. One that follows a failure leaves shared memory
+// alone: a peer that met this rank before may still read it.
 __device__ __forceinline__ bool all_healthy(const Handshake &handshake)
 {
 #ifdef FAULT_FAILED
@@ -136,8 +137,8 @@ __device__ __forceinline__ bool wait_for_peer(const Params &p, Phase phase, unsi
     return true;
 }
 
-// Meets the ranks in `mask`; this one's bit says nothing. All threads of the block come, and all get the same answer: whether
-// all that they met have come.
+// Meets the ranks in `mask`; this one's bit says nothing. All threads of the block come, and all get the same answer:
+// whether all that they met have come.
 __device__ __forceinline__ bool meet(const Params &p, Phase phase, unsigned mask, Handshake &handshake)
 {
 #ifdef FAULT_SKIP

@@ -1,5 +1,5 @@
-// What only a GPU has: words that other GPUs and the host see, time, and numbers of two bytes. The tests have a file of this
-// name that does the same on the host.
+// What only a GPU has: words that other GPUs and the host see, time, and numbers of two bytes. The tests have a file of
+// this name that does the same on the host.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-//! NVIDIA's compiler for kernels, a library of its own beside the driver's. cudarc's bindings of it panic where it is absent; ours
-//! say so.
+//! NVIDIA's compiler for kernels, a library of its own beside the driver's. cudarc's bindings of it panic where it is
+//! absent; ours say so.
 
 #![allow(unsafe_code)]
 
@@ -75,8 +75,8 @@ impl Nvrtc {
             return Err(format!("nvrtcVersion returned {code}"));
         }
         let file = library.file(c"nvrtcVersion");
-        // It looks for its other half by name, and finds it beside itself only if it is there already. Where it is not, compiling
-        // says so.
+        // It looks for its other half by name, and finds it beside itself only if it is there already. Where it is not,
+        // compiling says so.
         if let Some(folder) = file.as_ref().and_then(|file| file.parent()) {
             let builtins = folder.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
             _ = builtins.is_file().then(|| Library::open(&Candidate::file(builtins)));

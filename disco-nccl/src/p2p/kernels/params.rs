@@ -13,7 +13,8 @@ pub const VECTOR: usize = 16;
 /// Most vectors in one launch: numbers of vectors are 32 bits, and grow by less than this at a time.
 pub(super) const MAX_VECTORS: usize = 1 << 30;
 
-/// Of a rank's state: a flag for each block and peer on a line of its own, the numbers of its own handshakes, its status.
+/// Of a rank's state: a flag for each block and peer on a line of its own, the numbers of its own handshakes, its
+/// status.
 pub const STATE_BYTES: usize =
     CACHE_LINE_BYTES * MAX_BLOCKS * MAX_WORLD + size_of::<u32>() * MAX_BLOCKS * MAX_WORLD + CACHE_LINE_BYTES;
 
@@ -25,7 +26,8 @@ const CACHE_LINE_BYTES: usize = 128;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params {
-    /// The shared buffer of each rank: room for the input, twice for [`HybridCubeMesh`](super::Algorithm::HybridCubeMesh).
+    /// The shared buffer of each rank: room for the input, twice for
+    /// [`HybridCubeMesh`](super::Algorithm::HybridCubeMesh).
     pub data: [u64; MAX_WORLD],
     /// The state of each rank: [`STATE_BYTES`], at a multiple of 128.
     pub state: [u64; MAX_WORLD],
@@ -45,7 +47,8 @@ pub struct Params {
     pub rank: u32,
     /// How many ranks there are.
     pub world: u32,
-    /// Of a hybrid cube mesh: a bit for this rank and each of its three neighbours but the relay. The four have the same.
+    /// Of a hybrid cube mesh: a bit for this rank and each of its three neighbours but the relay. The four have the
+    /// same.
     pub near: u32,
     /// Of a hybrid cube mesh: the relay, whose relay is this rank.
     pub relay: u32,

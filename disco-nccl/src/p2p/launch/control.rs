@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use disco_ccl::{Pinned, Runtime};
 use disco_core::Result;
 
-/// A word that tells kernels to give up, and one that says why the first that failed did. Pinned: the host's address is the device's.
+/// A word that tells kernels to give up, and one that says why the first that failed did. Pinned: the host's address is
+/// the device's.
 #[derive(Debug)]
 pub(super) struct ControlWords {
     _pinned: Pinned,

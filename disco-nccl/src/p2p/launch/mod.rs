@@ -179,7 +179,8 @@ impl Kernels {
     }
 
     fn start(&self, function: module::Function, grid: grid::Grid, params: &Params) -> Result<()> {
-        // SAFETY: the workspace keeps its memory, the module and the words until the stream is done, and the runtime the tensors.
+        // SAFETY: the workspace keeps its memory, the module and the words until the stream is done, and the runtime
+        // the tensors.
         unsafe { function.launch(&self.runtime, grid, params) }
     }
 
