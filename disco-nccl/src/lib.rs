@@ -3,9 +3,9 @@
 //! ```text
 //!  disco_core::Backend    disco_core::DeviceApi
 //!         ▲                       ▲
-//!      backend ───────────────── cuda     backend  names and search paths of NCCL; the communicators are those of disco_ccl
+//!      backend ───────────────── cuda     backend  search paths of NCCL; communicators are those of disco_ccl
 //!         │                       │       cuda     the CUDA driver: devices, memory, the stream of each worker
-//!        p2p ─────────────────────┘       p2p      all-reduce kernels for GPUs of one machine that access each other's memory
+//!        p2p ─────────────────────┘       p2p      all-reduce kernels over peer memory of one machine
 //! ```
 //!
 //! Building this crate needs neither a driver nor NCCL. Both are loaded at run time; if one is missing, its first use

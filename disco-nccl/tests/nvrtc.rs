@@ -64,7 +64,7 @@ fn a_failed_compilation_returns_the_compiler_log() {
 fn an_old_architecture_is_refused_before_anything_is_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
     let old = kernels::compile(&nvrtc, Architecture::new(6, 1), &[]).unwrap_err();
-    assert_eq!(old.to_string(), "nccl does not support kernels of its own for sm_61, but from sm_70 on");
+    assert_eq!(old.to_string(), "nccl does not support all-reduce kernels for sm_61; they need sm_70 or later");
 }
 
 /// What a process of [`rerun_with_library`] does.

@@ -3,7 +3,7 @@
 //! ```text
 //!  disco_core::Backend    disco_core::DeviceApi
 //!         ▲                       ▲
-//!      backend ───────────────── hip      backend  names and search paths of RCCL; the communicators are those of disco_ccl
+//!      backend ───────────────── hip      backend  search paths of RCCL; communicators are those of disco_ccl
 //!                                         hip      HIP: devices, memory, the stream of each worker
 //! ```
 //!

@@ -1,40 +1,42 @@
-//! On how many blocks and threads a kernel runs. All ranks must come to the same: so they do if they have agreed on
-//! [`Occupancy`].
+//! The grid of a launch. All ranks must launch the same grid; the functions return the same grid for the same
+//! [`Occupancy`], on which the ranks have agreed.
 
 use super::choice::Algorithm;
 use super::params::{MAX_BLOCKS, MAX_THREADS};
 
-/// Blocks, and threads in each.
+/// The number of blocks, and of threads in each block.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u32,
-    /// How many threads each has.
+    /// Number of threads of each block.
     pub threads: u32,
 }
 
-/// What ranks have for blocks.
+/// How many blocks the ranks may launch.
 #[allow(clippy::exhaustive_structs, reason = "its caller asks the driver")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    /// How many blocks of [`MAX_THREADS`] of the kernel can be on the smallest device at once: occupancy ×
+    /// Blocks of [`MAX_THREADS`] threads that fit on the smallest device at once: blocks per multiprocessor ×
     /// multiprocessors.
     pub resident_blocks: u32,
-    /// How many ranks share the device that most ranks share.
+    /// The largest number of ranks on one device.
     pub ranks_per_device: u32,
-    /// No more blocks than these.
+    /// Upper limit for the blocks of a launch.
     pub max_blocks: u32,
 }
 
-/// Blocks are few, because they spin on multiprocessors that others could use, and enough to keep links busy. A guess,
-/// unmeasured here: 32 blocks of 512 threads have 2 MiB on the way where 8 ranks are read.
+/// The default of [`Occupancy::max_blocks`]. More blocks keep links busier, but spinning blocks occupy multiprocessors
+/// that other work could use. An estimate, not a measurement: 32 blocks of 512 threads that read from 8 ranks have 2
+/// MiB of loads in flight.
 pub const DEFAULT_MAX_BLOCKS: u32 = 32;
 
-/// Threads are in warps of so many.
+/// Threads of a warp.
 const WARP: u32 = 32;
 
-/// The grid for a sum of so many vectors of 16 bytes. None where the ranks of a device can't all be on it at once.
+/// The grid for a sum of `vectors` vectors of 16 bytes. `None` if the ranks of one device can't all be resident on it
+/// at once.
 pub fn grid(algorithm: Algorithm, vectors: usize, world: usize, occupancy: Occupancy) -> Option<Grid> {
     let threads_needed = match algorithm {
         Algorithm::OneShot | Algorithm::HybridCubeMesh => vectors,
@@ -46,17 +48,19 @@ pub fn grid(algorithm: Algorithm, vectors: usize, world: usize, occupancy: Occup
     Some(Grid { blocks: threads_needed.div_ceil(threads).clamp(1, max_blocks), threads })
 }
 
-/// The grid of the barrier: one block of one warp, whose threads meet a rank each. None as in [`grid`].
+/// The grid of the barrier: one block of one warp, in which each thread synchronises with one rank. `None` as in
+/// [`grid`](grid()).
 pub fn barrier(occupancy: Occupancy) -> Option<Grid> {
     blocks_per_rank(occupancy).map(|_| Grid { blocks: 1, threads: WARP })
 }
 
-/// How many blocks of each rank fit on a device at once.
+/// Blocks of each rank that fit on a device at once. `None` if not even one does.
 fn blocks_per_rank(occupancy: Occupancy) -> Option<u32> {
     occupancy.resident_blocks.checked_div(occupancy.ranks_per_device).filter(|&blocks| blocks > 0)
 }
 
-/// How many vectors each rank sums in two-shot: whole lines of 128 bytes. As in `all_reduce.cu`.
+/// Vectors of each rank's slice in two-shot: a multiple of a line of 128 bytes, as `vectors_per_slice` of
+/// `all_reduce.cu` computes.
 fn vectors_per_slice(vectors: usize, world: usize) -> usize {
     const VECTORS_PER_LINE: usize = 8;
     vectors.div_ceil(world.max(1) * VECTORS_PER_LINE) * VECTORS_PER_LINE

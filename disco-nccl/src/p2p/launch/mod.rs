@@ -1,8 +1,8 @@
-//! Sums and barriers by kernels: which operations, and with what.
+//! Launches of the all-reduce and barrier kernels: the choice of the kernel and its parameters.
 //!
 //! ```text
-//! module   kernels as the driver has loaded them
-//! words    words of the host's that kernels see
+//! module    a loaded module of kernels
+//! control   the abort flag and the failure report, which the host and the kernels share
 //! ```
 
 #![allow(unsafe_code)]
@@ -29,12 +29,14 @@ use self::module::Module;
 use crate::cuda::{attribute_of, driver};
 use crate::p2p::kernels::{self, Architecture, Cause, Failure, Params, Thresholds, VECTOR, grid};
 
-const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "kernels' state has room in what ranks share");
+const _: () =
+    assert!(kernels::STATE_BYTES <= STATE_BYTES, "the state of the kernels fits into its part of a workspace");
 
-/// Whether the driver and NVRTC are there for kernels, and which. Compiles nothing.
+/// Checks that the driver and NVRTC have all functions that the kernels need; returns the version and the file of
+/// NVRTC. Compiles nothing.
 ///
 /// # Errors
-/// What is missing.
+/// Peer-to-peer kernels are switched off, or a library or a function is missing.
 pub fn readiness() -> Result<String, String> {
     if p2p::is_off().map_err(|error| error.to_string())? {
         return Err(p2p::OFF.to_owned());
@@ -46,24 +48,25 @@ pub fn readiness() -> Result<String, String> {
     Ok(format!("NVRTC {major}.{minor} ({})", nvrtc.file()))
 }
 
-/// Whether thresholds can be understood.
+/// Checks the variables of the thresholds.
 ///
 /// # Errors
-/// A variable that is no number.
+/// The value of a variable is not a number of bytes.
 pub(super) fn check_options() -> Result<()> {
     Thresholds::from_env().map(drop)
 }
 
-/// Kernels for a runtime's device.
+/// Compiles and loads the kernels for a runtime's device.
 ///
 /// # Errors
-/// The driver or NVRTC lack something, or refuse the kernels; thresholds that can't be understood.
+/// A function of the driver or NVRTC is missing; NVRTC or the driver refuses the kernels; the variable of a threshold
+/// is not a number of bytes.
 pub(super) fn prepare(runtime: &Arc<Runtime>) -> Preparation {
     driver::require(driver::KERNEL_FUNCTIONS)?;
     LoadedKernels::new(runtime).map(|loaded| Box::new(loaded) as _).map_err(|error| error.to_string())
 }
 
-/// Kernels that are loaded.
+/// Kernels that are loaded on a device, before the ranks have exchanged their memory.
 #[derive(Debug)]
 struct LoadedKernels {
     module: Module,
@@ -71,19 +74,20 @@ struct LoadedKernels {
     resident_blocks: u32,
 }
 
-/// Kernels over memory that ranks share.
+/// Kernels of one rank over the ranks' shared memory.
 struct Kernels {
     runtime: Arc<Runtime>,
-    /// What a launch needs until it is over, which the workspace keeps.
+    /// Resources that launches use. The workspace keeps a reference until its stream is done.
     resources: Arc<LaunchResources>,
     thresholds: Thresholds,
     topology: Topology,
     occupancy: grid::Occupancy,
     timeout: Duration,
-    /// What is alike in all launches.
+    /// The parameters that are equal in all launches.
     params: Params,
-    /// Bytes of each rank's buffer.
+    /// Size of each rank's shared buffer, in bytes.
     buffer: usize,
+    /// The cause of the first abort.
     cause: OnceLock<Arc<str>>,
 }
 
@@ -103,7 +107,10 @@ impl LoadedKernels {
         let resident_blocks =
             module.max_blocks_per_multiprocessor()? * number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         if resident_blocks == 0 {
-            return Err(Error::invalid("the device has no room for a block"));
+            return Err(Error::invalid(format!(
+                "not one block of the all-reduce kernels fits on {}",
+                runtime.device()
+            )));
         }
         Ok(Self { module, thresholds, resident_blocks })
     }
@@ -153,7 +160,8 @@ impl Prepared for LoadedKernels {
 }
 
 impl Kernels {
-    /// Which kernel sums this, and the launch of it: all ranks come to the same. Or why none does.
+    /// The kernel, the grid and the parameters for an operation, or the reason why no kernel supports it. The choice is
+    /// the same on all ranks.
     fn choose(&self, op: &Op) -> Result<(module::Function, grid::Grid, Params), Unfit> {
         let (src, dst, reduction) = match op {
             Op::AllReduce { src, dst, reduction } => (src, dst, reduction),
@@ -179,19 +187,20 @@ impl Kernels {
     }
 
     fn start(&self, function: module::Function, grid: grid::Grid, params: &Params) -> Result<()> {
-        // SAFETY: the workspace keeps its memory, the module and the words until the stream is done, and the runtime
-        // the tensors.
+        // SAFETY: until the stream is done, the workspace keeps the shared memory, the module and the control words,
+        // and the runtime keeps the tensors.
         unsafe { function.launch(&self.runtime, grid, params) }
     }
 
-    /// Between a tensor and memory at its side.
+    /// Copies between a tensor and its aligned staging tensor.
     fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
-        // SAFETY: both are so many bytes of the device's, which the runtime keeps until the stream got there.
+        // SAFETY: both are device memory of at least `bytes` bytes, which the runtime keeps until the stream has made
+        // the copy.
         unsafe { self.runtime.driver().copy(to, from, bytes, Way::OnDevice) }
     }
 }
 
-/// Whether both tensors start at a multiple of a vector's size. A barrier has no tensors.
+/// Whether input and output start at multiples of [`VECTOR`]. True for a barrier, which has neither.
 fn is_aligned(params: &Params) -> bool {
     [params.input, params.output].iter().all(|address| address.is_multiple_of(VECTOR as u64))
 }
@@ -209,7 +218,8 @@ impl p2p::Kernels for Kernels {
         let staging = (!is_aligned(&params)).then(|| self.runtime.alloc(bytes_of(&params)));
         match staging.transpose()? {
             None => self.start(function, grid, &params),
-            // Where a tensor starts is this rank's own: its peers launch kernels, and wait for one here.
+            // The alignment of a tensor may differ between ranks: the peers launch a kernel, so this rank must launch
+            // one too.
             Some(staging) => {
                 let (address, bytes) = (staging.pointer(), staging.byte_len());
                 let pointer = address as usize as u64;
@@ -228,9 +238,12 @@ impl p2p::Kernels for Kernels {
     fn check(&self) -> Result<()> {
         let Some(failure) = Failure::of(self.resources.control.failure()) else { return Ok(()) };
         Err(match failure.cause {
-            Cause::ABORTED => Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "given up".into()) },
+            Cause::ABORTED => {
+                let cause = self.cause.get().cloned();
+                Error::Aborted { cause: cause.unwrap_or_else(|| "the all-reduce kernels were aborted".into()) }
+            }
             _ => {
-                let (operation, after) = ("all_reduce by peer-to-peer memory".to_owned(), self.timeout);
+                let (operation, after) = ("all_reduce over peer-to-peer memory".to_owned(), self.timeout);
                 Error::Deadline { operation, after, state: failure.to_string() }
             }
         })
