@@ -1,6 +1,6 @@
-//! What Rust and the kernels' source must agree on, as a C++ compiler sees the source.
+//! Compares layouts and constants of Rust with those of the CUDA source, by static assertions that g++ compiles.
 //!
-//! `DISCO_REQUIRE=tsan` makes it a failure that there is no g++.
+//! Without g++ the test is skipped, or fails with `DISCO_REQUIRE=tsan`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]

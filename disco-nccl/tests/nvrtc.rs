@@ -1,6 +1,6 @@
-//! The kernels, compiled for GPUs on a machine that has none, by what `cargo xtask test --long` fetches.
+//! Compiles the kernels with an NVRTC that `cargo xtask test --long` fetches. No GPU is needed.
 //!
-//! That nothing is spilt is what ptxas says of each kernel (`--ptxas-options=-v`), which NVRTC puts into its log.
+//! Spills and registers of each kernel come from the report of ptxas (`--ptxas-options=-v`) in NVRTC's log.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -16,7 +16,7 @@ use disco_dl::Candidate;
 use disco_nccl::p2p::kernels::{self, Architecture, Nvrtc};
 
 const LIBRARY_VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
-/// Of the first architecture with kernels, of A100, and of H100.
+/// The first supported architecture, that of A100, and that of H100.
 const ARCHITECTURES: [Architecture; 3] = [Architecture::new(7, 0), Architecture::new(8, 0), Architecture::new(9, 0)];
 
 fn nvrtc() -> Option<Nvrtc> {
@@ -43,7 +43,7 @@ fn every_kernel_compiles_without_register_spills() {
             assert!(compiled.cubin.windows(section.len()).any(|bytes| bytes == section.as_bytes()), "{name}");
             let report = PtxasReport::of(&compiled.log, name, architecture);
             assert_eq!((report.stack, report.stores, report.loads), (0, 0, 0), "{name} for {architecture}");
-            // As many as 512 threads of two blocks can have.
+            // With 64 registers, two blocks of 512 threads fit on a multiprocessor.
             assert!(report.registers <= 64, "{name} for {architecture}: {} registers", report.registers);
             eprintln!("{architecture} {name}: {} registers", report.registers);
         }
@@ -67,7 +67,7 @@ fn an_old_architecture_is_refused_before_anything_is_compiled() {
     assert_eq!(old.to_string(), "nccl does not support all-reduce kernels for sm_61; they need sm_70 or later");
 }
 
-/// What a process of [`rerun_with_library`] does.
+/// The test that child processes of [`rerun_with_library`] run.
 #[test]
 fn compiles_kernels_in_a_child_process() {
     let Some(file) = env::var_os(LIBRARY_VARIABLE) else { return };
@@ -92,7 +92,7 @@ fn a_missing_compiler_returns_unavailable() {
     rerun_with_library("/nowhere/libnvrtc.so");
 }
 
-/// Runs a process whose NVRTC is this file.
+/// Runs [`compiles_kernels_in_a_child_process`] in a child process whose NVRTC is `file`.
 fn rerun_with_library(file: &str) {
     let mut command = Command::new(env::current_exe().unwrap());
     let output =
@@ -101,7 +101,7 @@ fn rerun_with_library(file: &str) {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// What ptxas says of a kernel.
+/// The report of ptxas about a kernel.
 struct PtxasReport {
     stack: u32,
     stores: u32,

@@ -1,8 +1,9 @@
-//! The kernels of ours, compiled for the host and run on threads under ThreadSanitizer: each rank's blocks' threads are
-//! threads, and only a rank's own launches wait for each other. What is left out of the kernels, or weakened, is found.
+//! Runs the kernels on the host under ThreadSanitizer. Each GPU thread of each rank is a thread of the process; only
+//! launches of the same rank wait for each other. Injected faults, such as omitted handshakes and weaker memory orders,
+//! must be detected.
 //!
-//! `DISCO_REQUIRE=tsan` makes it a failure that there is no g++ with that sanitizer. `DISCO_LONG_TESTS`, which
-//! `cargo xtask test --long` sets, has sums go on for longer.
+//! Without a g++ with ThreadSanitizer the tests are skipped, or fail with `DISCO_REQUIRE=tsan`. `DISCO_LONG_TESTS`,
+//! which `cargo xtask test --long` sets, runs more rounds of sums.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -14,11 +15,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use disco_conformance::Required;
 
-/// What the sanitizer exits with when it has found something.
+/// The exit code of a process in which the sanitizer has found a race.
 const RACE_EXIT_CODE: i32 = 66;
-/// What the harness does when something else than expected comes out.
+/// The exit code of the harness after a failed check.
 const CHECK_FAILED_EXIT_CODE: i32 = 1;
-/// Runs after which a planted fault counts as not found.
+/// Runs without a detection after which an injected fault counts as undetected.
 const MAX_RUNS: usize = 10;
 
 #[test]
@@ -28,7 +29,7 @@ fn sums_are_correct_and_identical_on_all_ranks() {
     let program = compiler.build("sums", &[]);
     let output = program.run(&["sums", rounds]);
     assert!(output.status.success(), "{}", text(&output));
-    // What finds faults finds none here.
+    // The run that detects injected faults passes without one.
     let none = program.run(&["faults"]);
     assert!(none.status.success(), "{}", text(&none));
     eprint!("{}", text(&output));
@@ -50,15 +51,15 @@ fn injected_faults_are_detected() {
         ("FAULT_SKIP=LEADING", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
         ("FAULT_SKIP=MID", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
         ("FAULT_SKIP=TRAILING", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
-        // This processor orders more than was asked for: only the sanitizer can tell.
+        // x86 orders these accesses even if they are relaxed, so only the sanitizer detects the fault.
         ("FAULT_STORE", &[RACE_EXIT_CODE]),
         ("FAULT_LOAD", &[RACE_EXIT_CODE]),
         ("FAULT_COMPARE", &[RACE_EXIT_CODE, CHECK_FAILED_EXIT_CODE]),
     ];
     for (fault, found) in faults {
         let program = compiler.build(fault, &[&format!("-D{fault}")]);
-        // Whether a run meets the fault depends on how its threads are scheduled: one run in twelve of a busy machine
-        // misses `FAULT_COMPARE`.
+        // Detection depends on the schedule of the threads: on a busy machine, one run in twelve misses
+        // `FAULT_COMPARE`.
         let output = (0..MAX_RUNS).map(|_| program.run(&["faults"])).find(|output| !output.status.success());
         let output = output.unwrap_or_else(|| panic!("{fault}: not found in {MAX_RUNS} runs"));
         assert!(output.status.code().is_some_and(|code| found.contains(&code)), "{fault}: {}", text(&output));
@@ -67,17 +68,17 @@ fn injected_faults_are_detected() {
     }
 }
 
-/// A g++ that knows the sanitizer, and makes programs that run here: one test's after the other's, for threads of one
-/// that spin hold up those of the other.
+/// A g++ with ThreadSanitizer. It holds a lock, so that only one test runs programs at a time: their spinning threads
+/// would slow each other down.
 struct Compiler {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// A program, there as long as this is.
+/// The path of a compiled program; the drop deletes the file.
 struct Program(PathBuf);
 
 impl Compiler {
-    /// None where it is not there, which is said; a failure where it is required.
+    /// Finds the compiler. Without one, prints the reason and returns `None`, or panics if `DISCO_REQUIRE` has `tsan`.
     fn find() -> Option<Self> {
         static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
@@ -101,7 +102,7 @@ impl Compiler {
         let program = Program::new(name);
         let mut command = sanitized();
         command.args(["-std=c++20", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).args(options);
-        // The kernels' own files, but for `machine.cuh`, which is found here first.
+        // The files of the kernels, except `machine.cuh`: the first include path has the version for the host.
         command.arg("-I").arg(here.join("tests/tsan")).arg("-I").arg(here.join("src/p2p/kernels"));
         succeed(command.arg(here.join("tests/tsan/harness.cpp")).arg("-o").arg(&program.0)).unwrap();
         program

@@ -1,5 +1,6 @@
-//! The real RCCL and HIP, as far as they go without a GPU: Debian's, which `cargo xtask test --long` fetches. They need
-//! a newer C library than this machine may have, so that a process of its own is started under theirs.
+//! Loads Debian's RCCL and HIP, which `cargo xtask test --long` fetches, on a machine without a GPU. They may need a
+//! newer C library than the machine has, so the test runs in a child process that is started with the loader of the
+//! fetched C library.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -31,7 +32,7 @@ fn the_real_libraries_load_and_report_that_no_gpu_exists() {
 }
 
 #[test]
-#[ignore = "run by its neighbour"]
+#[ignore = "a child process of the other test"]
 fn child_process_with_the_fetched_c_library() {
     let library = BACKEND.library().unwrap();
     assert!(library.version().to_string().starts_with("2.13."), "{}", library.version());
@@ -47,9 +48,9 @@ fn child_process_with_the_fetched_c_library() {
     assert_ne!(library.unique_id().unwrap(), library.unique_id().unwrap());
     let can = library.capabilities(false);
     assert!(can.supports(OpKind::AllReduce, DType::BF16, Some(Reduction::Avg)));
-    // SAFETY: a group may be empty.
+    // SAFETY: `ncclGroupStart` has no preconditions, and a group may be empty.
     assert_eq!(unsafe { (table.group_start)() }, Code::SUCCESS);
-    // SAFETY: it was started.
+    // SAFETY: the group was started above.
     let code = unsafe { (table.group_end)() };
     let error = library.check("ncclGroupEnd", code).unwrap_err().to_string();
     assert!(error.starts_with("rccl: ncclGroupEnd returned 1: unhandled cuda error"), "{error}");

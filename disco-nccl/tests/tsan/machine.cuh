@@ -1,4 +1,4 @@
-// What `machine.cuh` of the kernels has, on host threads: each is one thread of one block.
+// The functions of the kernels' `machine.cuh` for the host. A thread of the process stands for one GPU thread.
 
 #pragma once
 
@@ -30,10 +30,10 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
     return {x, y, z, w};
 }
 
-// The threads of a block.
+// The synchronisation of a block's threads.
 struct Block {
     pthread_barrier_t barrier;
-    // In turns, so that one can be reset while the other is in use.
+    // Double buffering: one word is reset while the other is in use.
     unsigned any[2];
 };
 
@@ -78,7 +78,7 @@ inline void store_release(unsigned *word, unsigned value)
 
 inline unsigned load_acquire(const unsigned *word)
 {
-    // There are more threads than cores.
+    // Yields, because there are more threads than cores.
     sched_yield();
     return __atomic_load_n(word, LOAD_ORDER);
 }

@@ -16,8 +16,8 @@
 //! | algorithm | steps | handshakes |
 //! |---|---|---|
 //! | one-shot | each rank reads all inputs and sums them | all ranks: *leading*, *trailing* |
-//! | two-shot | each rank sums one slice, then reads the sums of the other slices | all ranks: *leading*, *mid*, *trailing* |
-//! | hybrid cube mesh | each rank sums its half, then adds its relay's sum of the other half | half: *leading*; relay: *mid*; both: *trailing* |
+//! | two-shot | each rank sums one slice, then reads the other sums | all ranks: *leading*, *mid*, *trailing* |
+//! | hybrid cube mesh | each rank sums its half, adds its relay's sum | half: *leading*; relay: *mid*; both: *trailing* |
 //! | barrier | none | all ranks: *alone* |
 //!
 //! Each algorithm begins with a copy of the input to the rank's shared buffer. After the trailing handshake, the shared

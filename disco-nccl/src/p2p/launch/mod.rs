@@ -29,8 +29,7 @@ use self::module::Module;
 use crate::cuda::{attribute_of, driver};
 use crate::p2p::kernels::{self, Architecture, Cause, Failure, Params, Thresholds, VECTOR, grid};
 
-const _: () =
-    assert!(kernels::STATE_BYTES <= STATE_BYTES, "the state of the kernels fits into its part of a workspace");
+const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "a workspace has room for the kernels' state");
 
 /// Checks that the driver and NVRTC have all functions that the kernels need; returns the version and the file of
 /// NVRTC. Compiles nothing.

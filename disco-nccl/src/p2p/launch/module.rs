@@ -64,9 +64,8 @@ impl Module {
         for (_, _, Function(function)) in &self.functions {
             let (mut blocks, threads) = (0, MAX_THREADS as i32);
             // SAFETY: the module of the function is loaded, and `blocks` is writable.
-            let queried =
-                unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, *function, threads, 0) };
-            check("cuOccupancyMaxActiveBlocksPerMultiprocessor", queried.result())?;
+            let code = unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, *function, threads, 0) };
+            check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code.result())?;
             fewest = fewest.min(blocks.unsigned_abs());
         }
         Ok(fewest)
