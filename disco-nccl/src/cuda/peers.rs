@@ -16,9 +16,9 @@ use super::{device, driver};
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag of `cuIpcOpenMemHandle`.
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 /// Earlier work of the stream is visible to peers before the written value is.
-const WRITE_DEFAULT: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+const WRITE_ORDERED: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
 /// The wait ends once the word's value is at least the expected one, by a comparison that may wrap.
-const WAIT_GREATER_OR_EQUAL: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+const WAIT_GEQ: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
 
 impl Peers for Stream {
     fn bus_id(&self) -> Result<BusId> {
@@ -84,7 +84,7 @@ impl Peers for Stream {
     unsafe fn write_word(&self, word: *mut u32, value: u32) -> Result<()> {
         let (stream, address) = (self.cu_stream(), word as sys::CUdeviceptr);
         // SAFETY: the caller promises that the word is mapped until the stream has executed the write.
-        let enqueued = unsafe { sys::cuStreamWriteValue32_v2(stream, address, value, WRITE_DEFAULT) };
+        let enqueued = unsafe { sys::cuStreamWriteValue32_v2(stream, address, value, WRITE_ORDERED) };
         check("cuStreamWriteValue32", enqueued.result())
     }
 
@@ -93,7 +93,7 @@ impl Peers for Stream {
         let flush =
             if self.flushes_remote_writes { CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH as u32 } else { 0 };
         // SAFETY: the caller promises that the word is mapped until the stream has passed the wait.
-        let enqueued = unsafe { sys::cuStreamWaitValue32_v2(stream, address, value, WAIT_GREATER_OR_EQUAL | flush) };
+        let enqueued = unsafe { sys::cuStreamWaitValue32_v2(stream, address, value, WAIT_GEQ | flush) };
         check("cuStreamWaitValue32", enqueued.result())
     }
 }

@@ -20,7 +20,7 @@ const FINE_GRAINED: c_uint = 1;
 /// `hipMallocSignalMemory`
 const SIGNAL_MEMORY: c_uint = 2;
 /// `hipStreamWaitValueGte`
-const WAIT_GREATER_OR_EQUAL: c_uint = 0;
+const WAIT_GEQ: c_uint = 0;
 
 /// The functions for peer memory and for its streams that this HIP lacks.
 pub(super) fn missing_functions(table: &Table) -> Vec<&'static str> {
@@ -43,8 +43,8 @@ pub(super) fn missing_functions(table: &Table) -> Vec<&'static str> {
 pub(super) fn accessors(stream: &Stream) -> Vec<c_int> {
     let can_access = |peer: &c_int| {
         let (mut can, own) = (0, stream.ordinal);
-        let queried = call!(stream, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, *peer, own));
-        *peer != own && queried.is_ok() && can != 0
+        let result = call!(stream, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, *peer, own));
+        *peer != own && result.is_ok() && can != 0
     };
     let mut count = 0;
     match call!(stream, "hipGetDeviceCount", get_device_count(&mut count)) {
@@ -119,6 +119,6 @@ impl Peers for Stream {
     /// HIP compares unsigned values, so after 2³² signals of one slot, when the value wraps, a wait ends too early.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (word, all) = (word.cast_mut().cast(), u32::MAX);
-        call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, WAIT_GREATER_OR_EQUAL, all))
+        call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, WAIT_GEQ, all))
     }
 }

@@ -38,15 +38,15 @@ macro_rules! call {
     ($self:expr, $name:literal, optional $function:ident($($arg:expr),*)) => {{
         let library = $self.library;
         match library.table.$function {
-            // SAFETY: the stream exists. The other arguments are valid by the contract of `Driver` or `Peers`, or point
-            // to locals.
+            // SAFETY: the stream exists. Other arguments are valid by the contract of `Driver` or `Peers`, or point to
+            // locals.
             Some(function) => library.check($name, unsafe { function($($arg),*) }),
             None => Err(disco_core::Error::missing(concat!("HIP lacks ", $name))),
         }
     }};
     ($self:expr, $name:literal, $function:ident($($arg:expr),*)) => {{
         let (library, function) = ($self.library, $self.library.table.$function);
-        // SAFETY: the stream exists. The other arguments are valid by the contract of `Driver` or `Peers`, or point to
+        // SAFETY: the stream exists. Other arguments are valid by the contract of `Driver` or `Peers`, or point to
         // locals.
         library.check($name, unsafe { function($($arg),*) })
     }};

@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | one-shot | each rank reads all inputs and sums them | all ranks: *leading*, *trailing* |
 //! | two-shot | each rank sums one slice, then reads the other sums | all ranks: *leading*, *mid*, *trailing* |
-//! | hybrid cube mesh | each rank sums its half, adds its relay's sum | half: *leading*; relay: *mid*; both: *trailing* |
+//! | hybrid cube mesh | each rank sums its half, adds its relay's | half: *leading*; relay: *mid*; both: *trailing* |
 //! | barrier | none | all ranks: *alone* |
 //!
 //! Each algorithm begins with a copy of the input to the rank's shared buffer. After the trailing handshake, the shared
