@@ -37,7 +37,7 @@ pub(crate) struct Device {
     arena: OnceLock<Option<Arena>>,
     retained: AtomicUsize,
     /// Set once HIP's runtime has retained the context.
-    held: Once,
+    is_retained_for_hip: Once,
     /// The error of the first failed work; 0 if none failed.
     error: AtomicI32,
     default_stream: OnceLock<Arc<Stream>>,
@@ -117,7 +117,7 @@ impl Device {
             hardware: HardwareQueues::default(),
             arena: OnceLock::new(),
             retained: AtomicUsize::new(0),
-            held: Once::new(),
+            is_retained_for_hip: Once::new(),
             error: AtomicI32::new(0),
             default_stream: OnceLock::new(),
             pool: OnceLock::new(),
@@ -149,8 +149,8 @@ impl Device {
     }
 
     /// Retains the context for HIP's runtime: at the first call that needs the device, for the lifetime of the process.
-    pub(crate) fn hold(&self) {
-        self.held.call_once(|| {
+    pub(crate) fn retain_for_hip(&self) {
+        self.is_retained_for_hip.call_once(|| {
             self.retain();
         });
     }

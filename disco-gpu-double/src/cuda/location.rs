@@ -14,7 +14,7 @@ pub(crate) struct Location {
     /// The allocation.
     pub(crate) locator: BlockLocator,
     /// Offset of the bytes in the allocation.
-    pub(crate) inside: u64,
+    pub(crate) offset: u64,
     /// Number.
     pub(crate) bytes: u64,
 }
@@ -23,20 +23,20 @@ impl Location {
     /// That of bytes of any allocation, one of a pool too.
     pub(crate) fn of(span: &Span) -> Option<Self> {
         let (process, locator) = span.block().origin()?;
-        let (device, inside) = (span.device().ordinal as u32, (span.address() - span.base()) as u64);
-        Some(Self { process, device, locator, inside, bytes: span.bytes() as u64 })
+        let (device, offset) = (span.device().ordinal as u32, (span.address() - span.base()) as u64);
+        Some(Self { process, device, locator, offset, bytes: span.bytes() as u64 })
     }
 
     /// The bytes, for as long as the span is there. None: the allocation was freed, its process has ended, or this
     /// process may not look at that one.
     pub(crate) fn open(&self) -> Option<Span> {
-        let end = self.inside.checked_add(self.bytes)?;
+        let end = self.offset.checked_add(self.bytes)?;
         if end > self.locator.bytes {
             return None;
         }
         device::init().ok()?;
         let device = device::find(self.device.try_into().ok()?).ok()?;
         let block = Block::open(self.process, &self.locator)?;
-        Some(Span::of_block(block, device).part(self.inside as usize, self.bytes as usize))
+        Some(Span::of_block(block, device).part(self.offset as usize, self.bytes as usize))
     }
 }

@@ -19,7 +19,7 @@ use crate::settings;
 static ALLOCATIONS: RwLock<BTreeMap<usize, Arc<Allocation>>> = RwLock::new(BTreeMap::new());
 
 /// Fill byte of fresh memory.
-const FRESH: u8 = 0xA5;
+const FRESH_FILL_BYTE: u8 = 0xA5;
 
 /// An allocation. Its memory lives as long as some work refers to it, even after it was freed.
 pub(crate) struct Allocation {
@@ -35,7 +35,7 @@ pub(crate) struct Allocation {
     /// Neither freed nor closed by this process.
     is_live: AtomicBool,
     /// How many allocations its pool had made when it was freed.
-    freed_after: AtomicU64,
+    allocations_at_free: AtomicU64,
 }
 
 /// HIP's kinds of memory, by their coherence with other devices. CUDA's memory is of the first kind.
@@ -77,27 +77,36 @@ fn make(device: &'static Device, bytes: usize, kind: Kind, pool: Option<Arc<Pool
         return Err(Code::INVALID_VALUE);
     }
     let total = settings::read().memory();
-    let more = |used: usize| used.checked_add(bytes).filter(|&used| used <= total);
-    device.used.fetch_update(SeqCst, SeqCst, more).map_err(|_| Code::OUT_OF_MEMORY)?;
+    let add = |used: usize| used.checked_add(bytes).filter(|&used| used <= total);
+    device.used.fetch_update(SeqCst, SeqCst, add).map_err(|_| Code::OUT_OF_MEMORY)?;
     let Some(block) = device.arena().and_then(|arena| arena.allocate(bytes)) else {
         device.used.fetch_sub(bytes, SeqCst);
         return Err(Code::OUT_OF_MEMORY);
     };
     // SAFETY: all of it was allocated just now.
-    unsafe { block.base().write_bytes(FRESH, bytes) };
+    unsafe { block.base().write_bytes(FRESH_FILL_BYTE, bytes) };
     if let Some(pool) = &pool {
-        pool.take(bytes);
+        pool.count_allocation(bytes);
     }
     let (is_counted, is_live) = (AtomicBool::new(true), AtomicBool::new(true));
-    let freed_after = AtomicU64::new(0);
-    Ok(insert(Allocation { block, device, opener: None, pool, kind, is_counted, is_live, freed_after }))
+    let allocations_at_free = AtomicU64::new(0);
+    Ok(insert(Allocation { block, device, opener: None, pool, kind, is_counted, is_live, allocations_at_free }))
 }
 
 /// Has memory of another process, on a device of its. Its kind is not known here, so that nothing is refused for it.
 pub(crate) fn adopt(block: Block, device: &'static Device, opener: &'static Device) -> DevicePointer {
     let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
-    let (kind, freed_after) = (Kind::Fine, AtomicU64::new(0));
-    insert(Allocation { block, device, opener: Some(opener), pool: None, kind, is_counted, is_live, freed_after })
+    let (kind, allocations_at_free) = (Kind::Fine, AtomicU64::new(0));
+    insert(Allocation {
+        block,
+        device,
+        opener: Some(opener),
+        pool: None,
+        kind,
+        is_counted,
+        is_live,
+        allocations_at_free,
+    })
 }
 
 /// Frees, after all that the device and its peers have to do now. An allocation is freed even if the device has failed.
@@ -109,7 +118,7 @@ pub(crate) fn free(pointer: DevicePointer) -> Result<(), Code> {
     let device = found.filter(|found| found.opener.is_none()).ok_or(Code::INVALID_VALUE)?.device;
     let outcome = device.synchronize_with_peers();
     let allocation = remove(pointer).ok_or(Code::INVALID_VALUE)?;
-    allocation.give_back();
+    allocation.release_bytes();
     allocation.block.retire();
     outcome
 }
@@ -119,11 +128,11 @@ pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), 
     stream.capture.refuse()?;
     let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&(pointer as usize)).cloned();
     let allocation = found.filter(|found| found.pool.is_some()).ok_or(Code::INVALID_VALUE)?;
-    if !allocation.give_back() {
+    if !allocation.release_bytes() {
         return Err(Code::INVALID_VALUE);
     }
     // What the stream allocates after this may have the bytes.
-    allocation.freed_after.store(allocation.pool.as_ref().map_or(0, |pool| pool.taken()), SeqCst);
+    allocation.allocations_at_free.store(allocation.pool.as_ref().map_or(0, |pool| pool.allocations()), SeqCst);
     stream.push(Box::new(move || {
         if let Some(allocation) = remove(pointer) {
             allocation.block.retire();
@@ -159,12 +168,12 @@ pub(crate) fn unused(device: &Device) -> usize {
 
 impl Allocation {
     /// Its bytes are free for others. False: they were before.
-    fn give_back(&self) -> bool {
+    fn release_bytes(&self) -> bool {
         let was_counted = self.is_counted.swap(false, SeqCst);
         if was_counted {
             self.device.used.fetch_sub(self.block.bytes(), SeqCst);
             if let Some(pool) = &self.pool {
-                pool.give_back(self.block.bytes());
+                pool.count_free(self.block.bytes());
             }
         }
         was_counted
@@ -185,9 +194,17 @@ impl Span {
     pub(crate) fn of_block(block: Block, device: &'static Device) -> Self {
         let (address, bytes) = (block.base().addr().get(), block.bytes());
         let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
-        let (kind, freed_after) = (Kind::Fine, AtomicU64::new(0));
-        let allocation =
-            Allocation { block, device, opener: Some(device), pool: None, kind, is_counted, is_live, freed_after };
+        let (kind, allocations_at_free) = (Kind::Fine, AtomicU64::new(0));
+        let allocation = Allocation {
+            block,
+            device,
+            opener: Some(device),
+            pool: None,
+            kind,
+            is_counted,
+            is_live,
+            allocations_at_free,
+        };
         Self { allocation: Arc::new(allocation), address, bytes }
     }
 
@@ -241,14 +258,14 @@ impl Span {
     /// As [`Span::check`] for a kernel that goes on after the free: memory of a pool is still there, until the pool
     /// gives it out again.
     pub(crate) fn check_late(&self) -> Result<(), Code> {
-        let is_unused = |pool: &Arc<Pool>| pool.taken() == self.allocation.freed_after.load(SeqCst);
+        let is_unused = |pool: &Arc<Pool>| pool.allocations() == self.allocation.allocations_at_free.load(SeqCst);
         self.check()
             .or_else(|code| if self.allocation.pool.as_ref().is_some_and(is_unused) { Ok(()) } else { Err(code) })
     }
 
     /// Whether what a device runs may touch it: its own memory, that of peers to which it has access, and what it has
     /// opened.
-    pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
+    pub(crate) fn check_access(&self, from: &Device) -> Result<(), Code> {
         let is_reached = match self.allocation.opener {
             Some(opener) => opener.ordinal == from.ordinal,
             None if self.allocation.kind == Kind::Signal => true,

@@ -13,9 +13,9 @@ use crate::handles::Handles;
 static MODULES: Handles<&'static Device> = Handles::new(0x8_0000_0000);
 
 /// What a function's handle has besides its module's.
-const NUMBER: usize = 0xf;
+const KERNEL_NUMBER_MASK: usize = 0xf;
 
-const _: () = assert!(KERNELS.len() <= NUMBER, "there is a number for each");
+const _: () = assert!(KERNELS.len() <= KERNEL_NUMBER_MASK, "there is a number for each");
 
 /// `cuModuleLoadData`, of machine code.
 pub(crate) fn load(device: &'static Device) -> Module {
@@ -36,9 +36,9 @@ pub(crate) fn function(module: Module, name: &CStr) -> Result<Function, Code> {
 
 /// A function's kernel, and the device that it is loaded on.
 pub(crate) fn kernel(function: Function) -> Result<(Kernel, &'static Device), Code> {
-    let module = ptr::without_provenance_mut(function.addr() & !NUMBER);
+    let module = ptr::without_provenance_mut(function.addr() & !KERNEL_NUMBER_MASK);
     let device = MODULES.find(module).ok_or(Code::INVALID_HANDLE)?;
-    let number = (function.addr() & NUMBER).checked_sub(1).ok_or(Code::INVALID_HANDLE)?;
+    let number = (function.addr() & KERNEL_NUMBER_MASK).checked_sub(1).ok_or(Code::INVALID_HANDLE)?;
     let (_, kernel) = KERNELS.get(number).ok_or(Code::INVALID_HANDLE)?;
     Ok((*kernel, *device))
 }

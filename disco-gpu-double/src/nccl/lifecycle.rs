@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::abi::{Code, CommHandle, UniqueId};
 use super::across::link::Link;
-use super::background::{self, Failure, go_on};
+use super::background::{self, Failure, finish_call};
 use super::clique::{Clique, CliqueState};
 use super::comm::{self, Comm, Membership};
 use super::{captured, group, text, unique_id};
@@ -19,9 +19,9 @@ use crate::settings;
 use crate::settings::faults::Action;
 
 /// The first version of NCCL whose finalize waits for the other ranks.
-const FINALIZE_MEETS: c_int = 23_100;
+const FIRST_VERSION_WITH_GLOBAL_FINALIZE: c_int = 23_100;
 /// The first version of NCCL that permits several ranks on one device.
-const SHARING: c_int = 23_003;
+const FIRST_VERSION_WITH_SHARED_DEVICES: c_int = 23_003;
 
 /// `ncclCommInitRank`, and with a configuration.
 pub(crate) fn init(
@@ -31,9 +31,9 @@ pub(crate) fn init(
     (ranks, rank): (c_int, c_int),
     blocking: bool,
 ) -> Result<(), Code> {
-    background::outside_of_groups(function)?;
-    let place = usize::try_from(ranks).ok().zip(usize::try_from(rank).ok());
-    let Some((ranks, rank)) = place.filter(|(ranks, rank)| rank < ranks) else {
+    background::reject_in_group(function)?;
+    let position = usize::try_from(ranks).ok().zip(usize::try_from(rank).ok());
+    let Some((ranks, rank)) = position.filter(|(ranks, rank)| rank < ranks) else {
         return Err(text::refuse(Code::INVALID_ARGUMENT, format!("{function}: there is no rank {rank} of {ranks}")));
     };
     device::init().map_err(|code| {
@@ -42,15 +42,15 @@ pub(crate) fn init(
     // The CUDA runtime uses device 0 if a thread has no current device.
     let device = device::current_if_any().map_or_else(|| device::find(0), Ok)?;
     let fault = background::fault(function, rank)?;
-    let clique = unique_id::place(&id, ranks)?;
+    let clique = unique_id::clique_of(&id, ranks)?;
     let comm = Comm::new(device, blocking);
-    comm.sit(Arc::clone(&clique), rank);
+    comm.set_membership(Arc::clone(&clique), rank);
     let handle = comm::insert(&comm);
     *at = handle;
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let outcome = go_on(&comm, Vec::new(), fault, move |comm| {
+    let outcome = finish_call(&comm, Vec::new(), fault, move |comm| {
         join(comm, &clique, rank, &id)?;
         enable_access(comm.device, &clique);
         Ok(())
@@ -106,7 +106,7 @@ fn enable_access(device: &Device, clique: &Clique) {
 
 fn duplicate(devices: &[usize]) -> Option<String> {
     let is_allowed = env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
-    if is_allowed && settings::read().nccl_version() >= SHARING {
+    if is_allowed && settings::read().nccl_version() >= FIRST_VERSION_WITH_SHARED_DEVICES {
         return None;
     }
     let pairs = (0..devices.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
@@ -116,7 +116,7 @@ fn duplicate(devices: &[usize]) -> Option<String> {
 
 /// `ncclCommFinalize`: all that was launched is done; since 2.31 all ranks have got so far, before it was local.
 pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
-    background::outside_of_groups("ncclCommFinalize")?;
+    background::reject_in_group("ncclCommFinalize")?;
     let comm = comm::find(handle)?;
     let _turn = comm.begin_call()?;
     let fault = background::fault("ncclCommFinalize", comm.membership()?.rank)?;
@@ -127,12 +127,12 @@ pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
         return background::block(&comm);
     }
     comm.begin();
-    go_on(&comm, Vec::new(), fault, |comm| {
+    finish_call(&comm, Vec::new(), fault, |comm| {
         finish(comm)?;
         let Some(Membership { clique, rank }) = comm.membership_if_any() else { return Ok(()) };
         clique.change(|state| state.has_finalized[*rank] = true);
         clique.link().into_iter().for_each(Link::leave);
-        if settings::read().nccl_version() < FINALIZE_MEETS {
+        if settings::read().nccl_version() < FIRST_VERSION_WITH_GLOBAL_FINALIZE {
             return Ok(());
         }
         let all = |state: &mut CliqueState| state.has_finalized.iter().all(|has| *has).then_some(());
@@ -143,7 +143,7 @@ pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
 /// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits until what all of them
 /// have launched is done. It waits whether the communicator blocks or not.
 pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
-    background::outside_of_groups("ncclCommDestroy")?;
+    background::reject_in_group("ncclCommDestroy")?;
     let comm = comm::find(handle)?;
     let fault = background::fault("ncclCommDestroy", comm.membership()?.rank)?;
     if fault == Some(Action::Block) {

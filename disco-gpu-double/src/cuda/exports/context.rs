@@ -4,7 +4,7 @@
 
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Context, DeviceId};
 use crate::cuda::device;
 
@@ -31,7 +31,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: DeviceId) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetCurrent(context: Option<&mut Context>) -> Code {
     let current = || device::current_if_any().map_or(ptr::null_mut(), |device| device.context());
-    Code::of(device::all().and_then(|_| put(context, current())))
+    Code::of(device::all().and_then(|_| write_output(context, current())))
 }
 
 /// `CUresult cuCtxSetCurrent(CUcontext)`: of this thread alone.
@@ -43,7 +43,7 @@ pub extern "C" fn cuCtxSetCurrent(context: Context) -> Code {
 /// `CUresult cuCtxGetDevice(CUdevice *device)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetDevice(at: Option<&mut DeviceId>) -> Code {
-    Code::of(device::current().and_then(|device| put(at, device.ordinal as DeviceId)))
+    Code::of(device::current().and_then(|device| write_output(at, device.ordinal as DeviceId)))
 }
 
 /// `CUresult cuCtxSynchronize(void)`

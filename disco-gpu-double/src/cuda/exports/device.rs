@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, DeviceId, Uuid};
 use crate::cuda::{device, identity};
 use crate::settings;
@@ -18,19 +18,19 @@ pub extern "C" fn cuInit(flags: c_uint) -> Code {
 /// `CUresult cuDriverGetVersion(int *version)`: needs no `cuInit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDriverGetVersion(version: Option<&mut c_int>) -> Code {
-    Code::of(put(version, settings::read().driver()))
+    Code::of(write_output(version, settings::read().driver()))
 }
 
 /// `CUresult cuDeviceGet(CUdevice *device, int ordinal)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGet(at: Option<&mut DeviceId>, ordinal: c_int) -> Code {
-    Code::of(device::find(ordinal).and_then(|_| put(at, ordinal)))
+    Code::of(device::find(ordinal).and_then(|_| write_output(at, ordinal)))
 }
 
 /// `CUresult cuDeviceGetCount(int *count)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(count: Option<&mut c_int>) -> Code {
-    Code::of(device::all().and_then(|all| put(count, all.len() as c_int)))
+    Code::of(device::all().and_then(|all| write_output(count, all.len() as c_int)))
 }
 
 /// `CUresult cuDeviceGetName(char *name, int len, CUdevice)`
@@ -69,23 +69,23 @@ pub extern "C" fn cuDeviceGetAttribute(value: Option<&mut c_int>, attribute: c_i
         // MEMORY_POOLS_SUPPORTED (115) among them
         _ => 0,
     };
-    Code::of(device::find(device).and_then(|_| put(value, answer)))
+    Code::of(device::find(device).and_then(|_| write_output(value, answer)))
 }
 
 /// `CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceTotalMem_v2(bytes: Option<&mut usize>, device: DeviceId) -> Code {
-    Code::of(device::find(device).and_then(|_| put(bytes, settings::read().memory())))
+    Code::of(device::find(device).and_then(|_| write_output(bytes, settings::read().memory())))
 }
 
 /// `CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetUuid(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    Code::of(device::find(device).and_then(|_| put(uuid, identity::uuid(device))))
+    Code::of(device::find(device).and_then(|_| write_output(uuid, identity::uuid(device))))
 }
 
 /// `CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetUuid_v2(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    Code::of(device::find(device).and_then(|_| put(uuid, identity::uuid(device))))
+    Code::of(device::find(device).and_then(|_| write_output(uuid, identity::uuid(device))))
 }

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_ulonglong};
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Graph, GraphExec, Stream};
 use crate::cuda::capture::{self, Mode};
 use crate::cuda::{device, graph, stream};
@@ -25,7 +25,7 @@ pub extern "C" fn cuStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> 
 /// `CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`: 0 no, 1 yes, 2 the capture was invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamIsCapturing(stream: Stream, status: Option<&mut c_int>) -> Code {
-    Code::of(device::current().and_then(|_| put(status, status_of(stream)?)))
+    Code::of(device::current().and_then(|_| write_output(status, status_of(stream)?)))
 }
 
 /// `CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)`
@@ -103,5 +103,5 @@ pub(crate) fn instantiate(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulo
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    put(at, graph::instantiate(graph)?)
+    write_output(at, graph::instantiate(graph)?)
 }

@@ -4,14 +4,14 @@
 
 use std::ffi::c_uint;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, DevicePointer, IpcHandle};
 use crate::cuda::{device, ipc};
 
 /// `CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr)`: of the allocation that the pointer is in.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuIpcGetMemHandle(handle: Option<&mut IpcHandle>, pointer: DevicePointer) -> Code {
-    Code::of(device::begin_call("cuIpcGetMemHandle").and_then(|_| put(handle, ipc::export(pointer)?)))
+    Code::of(device::begin_call("cuIpcGetMemHandle").and_then(|_| write_output(handle, ipc::export(pointer)?)))
 }
 
 /// `CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle, unsigned int flags)`: where the allocation

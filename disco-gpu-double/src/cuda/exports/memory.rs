@@ -69,7 +69,7 @@ pub extern "C" fn cuMemsetD8Async(pointer: DevicePointer, byte: c_uchar, count: 
 fn fill(function: &str, pointer: DevicePointer, byte: u8, count: usize, stream: Stream) -> Result<(), Code> {
     let device = device::begin_call(function)?;
     let stream = stream::find(stream, device)?;
-    copy::give(&stream, count, || copy::fill(pointer, byte, count))
+    copy::submit(&stream, count, || copy::fill(pointer, byte, count))
 }
 
 /// `CUresult cuPointerGetAttribute(void *data, CUpointer_attribute, CUdeviceptr)`: the kind of memory, and the device.

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Function, Module, Stream};
 use crate::cuda::kernel::params::{MAX_THREADS, Params};
 use crate::cuda::kernel::{self, Grid};
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(at: Option<&mut Function>, module: 
     }
     // SAFETY: the caller's word.
     let name = unsafe { CStr::from_ptr(name) };
-    Code::of(device::begin_call("cuModuleGetFunction").and_then(|_| put(at, module::function(module, name)?)))
+    Code::of(device::begin_call("cuModuleGetFunction").and_then(|_| write_output(at, module::function(module, name)?)))
 }
 
 /// `CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction, int blockSize, size_t
@@ -69,7 +69,7 @@ pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         _ => return Code::INVALID_VALUE,
     };
     let device = device::begin_call("cuOccupancyMaxActiveBlocksPerMultiprocessor");
-    Code::of(device.and_then(|_| module::kernel(function)).and_then(|_| put(blocks, resident)))
+    Code::of(device.and_then(|_| module::kernel(function)).and_then(|_| write_output(blocks, resident)))
 }
 
 /// `CUresult cuLaunchKernel(CUfunction, unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Context, DeviceId};
 use crate::cuda::{device, peer};
 
@@ -14,7 +14,7 @@ pub extern "C" fn cuDeviceCanAccessPeer(can: Option<&mut c_int>, device: DeviceI
     Code::of(device::find(device).and_then(|device| {
         let peer = device::find(peer)?;
         device.fault("cuDeviceCanAccessPeer")?;
-        put(can, peer::can_access(device, peer).into())
+        write_output(can, peer::can_access(device, peer).into())
     }))
 }
 

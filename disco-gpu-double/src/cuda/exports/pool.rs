@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Access, Code, DevicePointer, Pool, PoolProps, Stream};
 use crate::cuda::{capture, device, memory, peer, pool, stream};
 
@@ -77,7 +77,7 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
         // The driver would add an allocation node to the graph; the double has no such nodes.
         stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
-        put(at, memory::allocate_from(pool.device(), bytes, pool)?)
+        write_output(at, memory::allocate_from(pool.device(), bytes, pool)?)
     }))
 }
 
@@ -104,7 +104,7 @@ pub extern "C" fn cuMemFreeAsync(pointer: DevicePointer, on: Stream) -> Code {
 pub(crate) fn create(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Result<(), Code> {
     let props = props.filter(|props| [props.kind, props.handles, props.location.kind] == [1, 0, 1]);
     let device = device::find(props.ok_or(Code::INVALID_VALUE)?.location.id)?;
-    put(at, pool::create(device))
+    write_output(at, pool::create(device))
 }
 
 /// # Safety

@@ -65,6 +65,6 @@ pub extern "C" fn cuStreamWaitEvent(stream: Stream, event: abi::Event, flags: c_
     }
     Code::of(device::begin_call("cuStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
-        event::find(event)?.hold_up(&stream)
+        event::find(event)?.make_wait(&stream)
     }))
 }

@@ -39,13 +39,13 @@ impl Launch {
             Kernel::HybridCubeMesh(_) => (bytes, 2 * bytes),
             Kernel::Barrier => (0, 0),
         };
-        let shared = |address: u64, bytes| vectors(address, bytes).filter(|span| span.reach(device).is_ok());
+        let shared = |address: u64, bytes| vectors(address, bytes).filter(|span| span.check_access(device).is_ok());
         let own = |address| vectors(address, own_bytes).filter(|span| span.is_of(device));
         let state = |rank: usize| {
             let span = Span::find(params.state[rank] as usize, HandshakeState::BYTES)?;
-            span.reach(device).ok().and_then(|()| HandshakeState::new(span))
+            span.check_access(device).ok().and_then(|()| HandshakeState::new(span))
         };
-        let word = |address: u64| Word::find(address).filter(|word| word.reach(device).is_ok());
+        let word = |address: u64| Word::find(address).filter(|word| word.check_access(device).is_ok());
         let has_data = shared_bytes > 0;
         let data = peers.iter().copied().chain([rank]).filter(|_| has_data);
         let data = data.map(|rank| Some((rank, shared(params.data[rank], shared_bytes)?))).collect::<Option<_>>()?;

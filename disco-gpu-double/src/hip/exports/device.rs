@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::identity;
 use crate::hip::abi::{Code, DeviceId, Uuid};
 use crate::hip::{current, last};
@@ -20,20 +20,20 @@ pub extern "C" fn hipInit(flags: c_uint) -> Code {
 /// `hipError_t hipDriverGetVersion(int *version)`: needs no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDriverGetVersion(version: Option<&mut c_int>) -> Code {
-    last::note(put(version, settings::read().hip()))
+    last::note(write_output(version, settings::read().hip()))
 }
 
 /// `hipError_t hipRuntimeGetVersion(int *version)`: needs no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipRuntimeGetVersion(version: Option<&mut c_int>) -> Code {
-    last::note(put(version, settings::read().hip()))
+    last::note(write_output(version, settings::read().hip()))
 }
 
 /// `hipError_t hipGetDeviceCount(int *count)`: 0, and an error, where there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetDeviceCount(count: Option<&mut c_int>) -> Code {
     let devices = current::devices();
-    let written = put(count, devices.map_or(0, |devices| devices.len() as c_int));
+    let written = write_output(count, devices.map_or(0, |devices| devices.len() as c_int));
     last::note(written.and(devices.map(|_| ())))
 }
 
@@ -46,13 +46,13 @@ pub extern "C" fn hipSetDevice(device: c_int) -> Code {
 /// `hipError_t hipGetDevice(int *device)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetDevice(at: Option<&mut c_int>) -> Code {
-    last::note(current::current().and_then(|device| put(at, device.ordinal as c_int)))
+    last::note(current::current().and_then(|device| write_output(at, device.ordinal as c_int)))
 }
 
 /// `hipError_t hipDeviceGet(hipDevice_t *device, int ordinal)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceGet(at: Option<&mut DeviceId>, ordinal: c_int) -> Code {
-    last::note(current::find(ordinal).and_then(|_| put(at, ordinal)))
+    last::note(current::find(ordinal).and_then(|_| write_output(at, ordinal)))
 }
 
 /// `hipError_t hipDeviceGetName(char *name, int len, hipDevice_t)`
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, len: c_int, device:
 /// `hipError_t hipDeviceGetUuid(hipUUID *uuid, hipDevice_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceGetUuid(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    last::note(current::find(device).and_then(|_| put(uuid, identity::uuid(device))))
+    last::note(current::find(device).and_then(|_| write_output(uuid, identity::uuid(device))))
 }
 
 /// `hipError_t hipDeviceGetPCIBusId(char *id, int len, int device)`

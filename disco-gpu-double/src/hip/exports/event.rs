@@ -40,7 +40,7 @@ pub extern "C" fn hipStreamWaitEvent(stream: Stream, event: Event, flags: c_uint
     }
     last::note(current::begin_call("hipStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
-        Ok(event::find(event)?.hold_up(&stream)?)
+        Ok(event::find(event)?.make_wait(&stream)?)
     }))
 }
 

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_ulonglong};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Graph, GraphExec};
 use crate::cuda::exports::graph::{begin, end, exchange, instantiate, status_of};
 use crate::cuda::{graph, stream};
@@ -27,7 +27,7 @@ pub extern "C" fn hipStreamEndCapture(stream: Stream, at: Option<&mut Graph>) ->
 /// invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamIsCapturing(stream: Stream, status: Option<&mut c_int>) -> Code {
-    last::note(current::current().and_then(|_| put(status, status_of(stream)?)))
+    last::note(current::current().and_then(|_| write_output(status, status_of(stream)?)))
 }
 
 /// `hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode)`

@@ -5,7 +5,7 @@
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::DevicePointer;
 use crate::cuda::ipc;
 use crate::cuda::memory::Span;
@@ -16,7 +16,7 @@ use crate::hip::{current, last};
 /// how far in it that is.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipIpcGetMemHandle(handle: Option<&mut IpcHandle>, pointer: *mut c_void) -> Code {
-    let handle_of = |_| put(handle, ipc::export(pointer.addr() as DevicePointer)?);
+    let handle_of = |_| write_output(handle, ipc::export(pointer.addr() as DevicePointer)?);
     last::note(current::begin_call("hipIpcGetMemHandle").and_then(handle_of))
 }
 

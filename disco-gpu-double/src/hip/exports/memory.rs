@@ -76,7 +76,7 @@ pub extern "C" fn hipMemsetAsync(to: *mut c_void, byte: c_int, count: usize, str
     last::note(current::begin_call("hipMemsetAsync").and_then(|device| {
         let stream = stream::find(stream, device)?;
         // The value is of one byte, as in `memset`.
-        Ok(copy::give(&stream, count, || copy::fill(to.addr() as DevicePointer, byte as u8, count))?)
+        Ok(copy::submit(&stream, count, || copy::fill(to.addr() as DevicePointer, byte as u8, count))?)
     }))
 }
 

@@ -18,7 +18,7 @@ pub mod word;
 use super::abi::Code;
 
 /// Writes an answer to where it is wanted.
-fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
+fn write_output<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
     *at.ok_or(Code::INVALID_VALUE)? = answer;
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::peer;
 use crate::hip::abi::Code;
 use crate::hip::{current, last};
@@ -15,7 +15,7 @@ pub extern "C" fn hipDeviceCanAccessPeer(can: Option<&mut c_int>, device: c_int,
     last::note(current::find(device).and_then(|device| {
         let peer = current::find(peer)?;
         device.fault("hipDeviceCanAccessPeer")?;
-        put(can, peer::can_access(device, peer).into())
+        write_output(can, peer::can_access(device, peer).into())
     }))
 }
 

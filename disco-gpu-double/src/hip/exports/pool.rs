@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Access, DevicePointer, Pool, PoolProps};
 use crate::cuda::exports::pool::{create, get, open, set};
 use crate::cuda::{memory, pool, stream};
@@ -67,7 +67,7 @@ pub extern "C" fn hipMallocFromPoolAsync(at: Option<&mut *mut c_void>, bytes: us
         stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
         let address = memory::allocate_from(pool.device(), bytes, pool)?;
-        put(at, ptr::with_exposed_provenance_mut(address as usize))
+        write_output(at, ptr::with_exposed_provenance_mut(address as usize))
     }))
 }
 

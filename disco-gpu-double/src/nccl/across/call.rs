@@ -109,11 +109,11 @@ impl SentCall {
 
 /// Appends a location, or that there is none.
 fn write_location(location: Option<&Location>, to: &mut Writer) {
-    let Some(Location { process, device, locator, inside, bytes }) = location else {
+    let Some(Location { process, device, locator, offset, bytes }) = location else {
         to.word(0_u64);
         return;
     };
-    to.word(1_u64).word(*process).word(*device).word(*inside).word(*bytes);
+    to.word(1_u64).word(*process).word(*device).word(*offset).word(*bytes);
     to.word(locator.file).word(locator.offset).word(locator.bytes).word(locator.stamp);
 }
 
@@ -122,8 +122,8 @@ fn read_location(from: &mut Reader<'_>) -> Option<Option<Location>> {
         return Some(None);
     }
     let (process, device) = (from.word()?.try_into().ok()?, from.word()?.try_into().ok()?);
-    let (inside, bytes) = (from.word()?, from.word()?);
+    let (offset, bytes) = (from.word()?, from.word()?);
     let file = from.word()?.try_into().ok()?;
     let locator = BlockLocator { file, offset: from.word()?, bytes: from.word()?, stamp: from.word()? };
-    Some(Some(Location { process, device, locator, inside, bytes }))
+    Some(Some(Location { process, device, locator, offset, bytes }))
 }

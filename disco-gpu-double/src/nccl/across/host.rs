@@ -45,28 +45,28 @@ pub(crate) fn listen(address: &SocketAddr) {
 
 /// Serves one rank of one communicator, until its connection ends.
 fn serve(stream: &UnixStream) {
-    let _open = exit::Open::new();
+    let _open = exit::OpenConnection::new();
     let Ok(sender) = Sender::new(stream) else { return };
-    if let Some((proxy, id)) = admit(stream, sender) {
+    if let Some((proxy, id)) = accept(stream, sender) {
         proxy.serve(id, || next(stream));
     }
 }
 
 /// The rank of a new connection, and the unique id by which it is to join, unless it has. None: it is refused.
-fn admit(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<UniqueId>)> {
+fn accept(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<UniqueId>)> {
     match next(stream)? {
         Request::Open { id, ranks } => {
             let place = unique_id::find(&id, ranks);
-            let clique = place.map_err(|refusal| sender.send(&Reply::Placed(Err(refusal)).write())).ok()?;
-            sender.send(&Reply::Placed(Ok(())).write());
+            let clique = place.map_err(|refusal| sender.send(&Reply::Opened(Err(refusal)).write())).ok()?;
+            sender.send(&Reply::Opened(Ok(())).write());
             let Request::Join { rank, device } = next(stream)? else { return None };
-            let comm = member(&clique, rank, device);
+            let comm = new_member(&clique, rank, device);
             let comm = comm.map_err(|refusal| sender.send(&Reply::Joined(Err(refusal)).write())).ok()?;
             Some((Proxy::new(comm, clique, rank, sender), Some(id)))
         }
-        Request::Child { token } => {
-            let comm = claim(token)?;
-            sender.send(&Reply::Placed(Ok(())).write());
+        Request::OpenChild { token } => {
+            let comm = take_child(token)?;
+            sender.send(&Reply::Opened(Ok(())).write());
             let membership = comm.membership_if_any()?;
             let (clique, rank) = (Arc::clone(&membership.clique), membership.rank);
             Some((Proxy::new(comm, clique, rank, sender), None))
@@ -80,7 +80,7 @@ fn next(stream: &UnixStream) -> Option<Request> {
 }
 
 /// A communicator for a rank of another process: it has a membership, and no handle.
-fn member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>, Failure> {
+fn new_member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>, Failure> {
     let no_device = |code: crate::cuda::abi::Code| {
         let why = format!("the process that has made the unique id has no device {device}: CUDA error {}", code.0);
         Failure(Code::SYSTEM_ERROR, why)
@@ -91,12 +91,12 @@ fn member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>,
         return Err(Failure(Code::INVALID_ARGUMENT, format!("there is no rank {rank} of {}", clique.ranks())));
     }
     let comm = Comm::new(device, true);
-    comm.sit(Arc::clone(clique), rank);
+    comm.set_membership(Arc::clone(clique), rank);
     Ok(comm)
 }
 
 /// Keeps what a split has made for a rank of another process until that connects.
-pub(crate) fn offer(comm: &Arc<Comm>) -> Option<Child> {
+pub(crate) fn register_child(comm: &Arc<Comm>) -> Option<Child> {
     let membership = comm.membership_if_any()?;
     let token = NEXT_TOKEN.fetch_add(1, Relaxed);
     lock(&CHILDREN).insert(token, Arc::clone(comm));
@@ -104,7 +104,7 @@ pub(crate) fn offer(comm: &Arc<Comm>) -> Option<Child> {
 }
 
 /// What was kept under a token. None: it was claimed before.
-pub(crate) fn claim(token: u64) -> Option<Arc<Comm>> {
+pub(crate) fn take_child(token: u64) -> Option<Arc<Comm>> {
     lock(&CHILDREN).remove(&token)
 }
 

@@ -21,7 +21,7 @@ use crate::nccl::connection::Connection;
 use crate::nccl::unique_id;
 
 /// How long the host may take for answers that wait for no other rank.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection. It ends when this is dropped.
 pub(crate) struct Link {
@@ -33,7 +33,7 @@ pub(crate) struct Link {
 
 /// What the host has said that waits to be taken.
 #[derive(Default)]
-pub(crate) struct Answers {
+pub(crate) struct HostReplies {
     joined: Option<Outcome<Hosted>>,
     /// Known once all ranks have come.
     hosted: Option<Hosted>,
@@ -51,26 +51,26 @@ pub(crate) struct Answers {
 /// # Errors
 /// That process has ended, is in another network namespace or does not answer; what it refuses.
 pub(crate) fn open(id: &UniqueId, ranks: usize) -> Outcome<Arc<Clique>> {
-    begin(id, &Request::Open { id: *id, ranks }, ranks, None)
+    open_connection(id, &Request::Open { id: *id, ranks }, ranks, None)
 }
 
 fn open_child(id: &UniqueId, child: Child) -> Outcome<Arc<Clique>> {
-    begin(id, &Request::Child { token: child.token }, child.ranks, Some(child.hosted))
+    open_connection(id, &Request::OpenChild { token: child.token }, child.ranks, Some(child.hosted))
 }
 
 /// A connection by its first request, and the clique that has it.
-fn begin(id: &UniqueId, request: &Request, ranks: usize, hosted: Option<Hosted>) -> Outcome<Arc<Clique>> {
+fn open_connection(id: &UniqueId, request: &Request, ranks: usize, hosted: Option<Hosted>) -> Outcome<Arc<Clique>> {
     let (stream, sender) = connect(id).map_err(|error| lost(&error))?;
     sender.send(&request.write());
     match read_first(&stream).map_err(|error| lost(&error))? {
-        Some(Reply::Placed(placed)) => placed?,
+        Some(Reply::Opened(placed)) => placed?,
         _ => return Err(lost(&"its answer cannot be read")),
     }
     let link = Link { id: *id, sender, units: AtomicU64::new(0) };
     let clique = Arc::new(Clique::with_link(ranks, link));
-    clique.change(|state| state.answers.hosted = hosted);
+    clique.change(|state| state.replies.hosted = hosted);
     let heard = Arc::downgrade(&clique);
-    thread::spawn(move || hear(&stream, &heard));
+    thread::spawn(move || receive_replies(&stream, &heard));
     Ok(clique)
 }
 
@@ -82,7 +82,7 @@ fn connect(id: &UniqueId) -> io::Result<(UnixStream, Sender)> {
 
 /// The answer to the first request, which waits for no other rank.
 fn read_first(stream: &UnixStream) -> io::Result<Option<Reply>> {
-    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let answer = wire::read(stream)?;
     stream.set_read_timeout(None)?;
     Ok(Reply::read(&answer))
@@ -94,42 +94,44 @@ fn lost(why: &dyn fmt::Display) -> Failure {
 }
 
 /// Takes what the host says, until the connection ends or no one has the clique any more.
-fn hear(stream: &UnixStream, clique: &Weak<Clique>) {
+fn receive_replies(stream: &UnixStream, clique: &Weak<Clique>) {
     while let Some(reply) = wire::read(stream).ok().and_then(|frame| Reply::read(&frame)) {
         let Some(clique) = clique.upgrade() else { return };
-        take(&clique, reply);
+        apply(&clique, reply);
     }
     if let Some(clique) = clique.upgrade() {
-        lose(&clique);
+        handle_disconnect(&clique);
     }
 }
 
-fn take(clique: &Clique, reply: Reply) {
+fn apply(clique: &Clique, reply: Reply) {
     match reply {
         // The first answer is read before there is a thread.
-        Reply::Placed(_) => {}
+        Reply::Opened(_) => {}
         Reply::Joined(joined) => clique.change(|state| {
-            state.answers.hosted = joined.as_ref().ok().copied();
-            state.answers.joined = Some(joined);
+            state.replies.hosted = joined.as_ref().ok().copied();
+            state.replies.joined = Some(joined);
         }),
-        Reply::Done => clique.change(|state| state.answers.units += 1),
-        Reply::Stopped => clique.change(|state| state.answers.is_stopped = true),
-        Reply::Split { number, child } => clique.change(|state| _ = state.answers.splits.insert(number, child)),
+        Reply::Done => clique.change(|state| state.replies.units += 1),
+        Reply::Stopped => clique.change(|state| state.replies.is_stopped = true),
+        Reply::Split { number, child } => clique.change(|state| _ = state.replies.splits.insert(number, child)),
         Reply::Failed(Failure(code, why)) => clique.fail(code, &why),
         Reply::PeerAborted => clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now)),
         Reply::AllLeft => clique.change(|state| state.has_finalized.fill(true)),
-        Reply::Asked(rank, connection) => clique.change(|state| _ = state.asked.insert((rank, connection))),
+        Reply::ConnectionRequested(rank, connection) => {
+            clique.change(|state| _ = state.requested_connections.insert((rank, connection)))
+        }
     }
 }
 
 /// The host has ended. If it has ranks of the communicator, they are lost as those of any process are; if not, this
 /// rank has an error, since ranks of NCCL's would not need it.
-fn lose(clique: &Clique) {
+fn handle_disconnect(clique: &Clique) {
     let has_ranks = clique.change(|state| {
-        state.answers.is_lost = true;
+        state.replies.is_lost = true;
         state.aborted_at.get_or_insert_with(Instant::now);
         state.has_finalized.fill(true);
-        state.answers.hosted.is_none_or(|hosted| hosted.has_ranks)
+        state.replies.hosted.is_none_or(|hosted| hosted.has_ranks)
     });
     if !has_ranks {
         let why = "the process that has made the unique id has ended, through which the double's ranks communicate";
@@ -139,7 +141,7 @@ fn lose(clique: &Clique) {
 
 impl Link {
     /// Whether the other's ranks and this one have met by one unique id.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_unique_id(&self, other: &Self) -> bool {
         self.id == other.id
     }
 
@@ -149,13 +151,13 @@ impl Link {
         self.sender.send(&Request::Join { rank, device: comm.device.ordinal }.write());
         let joined = clique.wait(comm, |state| {
             let lost = || Err(remote("while ranks joined the communicator"));
-            state.answers.joined.take().or_else(|| state.answers.is_lost.then(lost))
+            state.replies.joined.take().or_else(|| state.replies.is_lost.then(lost))
         });
         joined?.map(|_| ())
     }
 
     /// Requests connections.
-    pub(crate) fn ask(&self, connections: &[Connection]) {
+    pub(crate) fn request_connections(&self, connections: &[Connection]) {
         self.sender.send(&Request::Connect { connections: connections.to_vec() }.write());
     }
 
@@ -164,7 +166,7 @@ impl Link {
         &self,
         comm: &Comm,
         clique: &Clique,
-        first_step: u64,
+        first_collective: u64,
         calls: &[Arc<Call>],
     ) -> Result<(), Aborted> {
         let Some(calls) = calls.iter().map(|call| SentCall::of(call)).collect::<Option<_>>() else {
@@ -172,16 +174,16 @@ impl Link {
             return Ok(());
         };
         let unit = self.units.fetch_add(1, SeqCst) + 1;
-        self.sender.send(&Request::Unit { first_step, calls }.write());
+        self.sender.send(&Request::Unit { first_collective, calls }.write());
         clique
-            .wait(comm, |state| (state.has_failed || state.answers.units >= unit).then_some(()))
+            .wait(comm, |state| (state.has_failed || state.replies.units >= unit).then_some(()))
             .inspect_err(|_| self.stop(clique))
     }
 
     /// Waits until the host touches no memory of this rank. A host that does not answer is left to itself.
     fn stop(&self, clique: &Clique) {
         self.sender.send(&Request::Stop.write());
-        clique.wait_no_longer(ANSWER_LIMIT, |state| state.answers.is_stopped || state.answers.is_lost);
+        clique.wait_at_most(REPLY_TIMEOUT, |state| state.replies.is_stopped || state.replies.is_lost);
     }
 
     /// This rank's part in a split: the child has its membership afterwards, if it is to have one.
@@ -195,12 +197,12 @@ impl Link {
         self.sender.send(&Request::Split { number, color, key }.write());
         let place = clique.wait(parent, |state| {
             let lost = || Err(remote("in ncclCommSplit"));
-            state.answers.splits.remove(&number).map(Ok).or_else(|| state.answers.is_lost.then(lost))
+            state.replies.splits.remove(&number).map(Ok).or_else(|| state.replies.is_lost.then(lost))
         });
         let (Some(place), Some(child)) = (place??, child) else { return Ok(()) };
         let clique = open_child(&self.id, place)?;
         clique.change(|state| state.members[place.rank] = Some(Arc::downgrade(child)));
-        child.sit(clique, place.rank);
+        child.set_membership(clique, place.rank);
         Ok(())
     }
 

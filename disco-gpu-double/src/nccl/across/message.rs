@@ -8,15 +8,15 @@ use crate::nccl::connection::Connection;
 
 /// What a rank sends.
 pub(crate) enum Request {
-    /// First of a connection: the communicator of a unique id, of so many ranks. [`Reply::Placed`] follows.
+    /// First of a connection: the communicator of a unique id, of so many ranks. [`Reply::Opened`] follows.
     Open {
         /// The unique id.
         id: UniqueId,
         /// How many ranks it is to have.
         ranks: usize,
     },
-    /// First of a connection: a communicator that a split has made. [`Reply::Placed`] follows.
-    Child {
+    /// First of a connection: a communicator that a split has made. [`Reply::Opened`] follows.
+    OpenChild {
         /// The number that the host has given.
         token: u64,
     },
@@ -30,7 +30,7 @@ pub(crate) enum Request {
     /// Calls that were launched at once. [`Reply::Done`] follows.
     Unit {
         /// The number of the first collective among those of the communicator.
-        first_step: u64,
+        first_collective: u64,
         /// The calls.
         calls: Vec<SentCall>,
     },
@@ -59,7 +59,7 @@ pub(crate) enum Request {
 /// What the host sends.
 pub(crate) enum Reply {
     /// Whether the communicator is there.
-    Placed(Outcome<()>),
+    Opened(Outcome<()>),
     /// All ranks have come, or will not.
     Joined(Outcome<Hosted>),
     /// The unit is done.
@@ -76,7 +76,7 @@ pub(crate) enum Reply {
     /// The communicator has an error, on this rank at least.
     Failed(Failure),
     /// A rank has asked for a connection.
-    Asked(usize, Connection),
+    ConnectionRequested(usize, Connection),
     /// Some rank has aborted the communicator.
     PeerAborted,
     /// All ranks have left the communicator.
@@ -112,10 +112,10 @@ impl Request {
         let mut frame = Writer::default();
         match self {
             Self::Open { id, ranks } => _ = frame.word(0_u64).bytes(&id.internal).word(*ranks as u64),
-            Self::Child { token } => _ = frame.word(1_u64).word(*token),
+            Self::OpenChild { token } => _ = frame.word(1_u64).word(*token),
             Self::Join { rank, device } => _ = frame.word(2_u64).word(*rank as u64).word(*device as u64),
-            Self::Unit { first_step, calls } => {
-                frame.word(3_u64).word(*first_step).word(calls.len() as u64);
+            Self::Unit { first_collective, calls } => {
+                frame.word(3_u64).word(*first_collective).word(calls.len() as u64);
                 calls.iter().for_each(|call| call.write(&mut frame));
             }
             Self::Split { number, color, key } => _ = frame.word(4_u64).word(*number).signed(*color).signed(*key),
@@ -138,12 +138,12 @@ impl Request {
                 let internal = from.bytes()?.try_into().ok()?;
                 Self::Open { id: UniqueId { internal }, ranks: from.index()? }
             }
-            1 => Self::Child { token: from.word()? },
+            1 => Self::OpenChild { token: from.word()? },
             2 => Self::Join { rank: from.index()?, device: from.index()? },
             3 => {
-                let (first_step, calls) = (from.word()?, from.word()?);
+                let (first_collective, calls) = (from.word()?, from.word()?);
                 let calls = (0..calls).map(|_| SentCall::read(&mut from)).collect::<Option<_>>()?;
-                Self::Unit { first_step, calls }
+                Self::Unit { first_collective, calls }
             }
             4 => Self::Split { number: from.word()?, color: from.signed()?, key: from.signed()? },
             5 => Self::Stop,
@@ -165,8 +165,8 @@ impl Reply {
     pub(crate) fn write(&self) -> Writer {
         let mut frame = Writer::default();
         match self {
-            Self::Placed(Ok(())) => _ = frame.word(0_u64),
-            Self::Placed(Err(failure)) => write_failure(1, failure, &mut frame),
+            Self::Opened(Ok(())) => _ = frame.word(0_u64),
+            Self::Opened(Err(failure)) => write_failure(1, failure, &mut frame),
             Self::Joined(Ok(hosted)) => _ = frame.word(2_u64).word(hosted.has_ranks),
             Self::Joined(Err(failure)) => write_failure(3, failure, &mut frame),
             Self::Done => _ = frame.word(4_u64),
@@ -179,7 +179,7 @@ impl Reply {
             Self::Failed(failure) => write_failure(8, failure, &mut frame),
             Self::PeerAborted => _ = frame.word(9_u64),
             Self::AllLeft => _ = frame.word(10_u64),
-            Self::Asked(rank, connection) => {
+            Self::ConnectionRequested(rank, connection) => {
                 frame.word(11_u64).word(*rank as u64);
                 write_connection(*connection, &mut frame);
             }
@@ -191,8 +191,8 @@ impl Reply {
     pub(crate) fn read(frame: &[u8]) -> Option<Self> {
         let mut from = Reader::new(frame);
         let reply = match from.word()? {
-            0 => Self::Placed(Ok(())),
-            1 => Self::Placed(Err(read_failure(&mut from)?)),
+            0 => Self::Opened(Ok(())),
+            1 => Self::Opened(Err(read_failure(&mut from)?)),
             2 => Self::Joined(Ok(Hosted { has_ranks: from.word()? != 0 })),
             3 => Self::Joined(Err(read_failure(&mut from)?)),
             4 => Self::Done,
@@ -207,7 +207,7 @@ impl Reply {
             8 => Self::Failed(read_failure(&mut from)?),
             9 => Self::PeerAborted,
             10 => Self::AllLeft,
-            11 => Self::Asked(from.index()?, read_connection(&mut from)?),
+            11 => Self::ConnectionRequested(from.index()?, read_connection(&mut from)?),
             _ => return None,
         };
         from.is_empty().then_some(reply)

@@ -14,7 +14,7 @@ use crate::sync::lock;
 /// Longer frames are refused: a group of a million calls has less.
 const MAX_FRAME_BYTES: usize = 1 << 28;
 /// How long a process that is stopped may leave its side of a full connection unread.
-const SEND_LIMIT: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A frame that is being written.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl Sender {
     /// # Errors
     /// Those of the socket.
     pub(crate) fn new(stream: &UnixStream) -> Result<Self> {
-        stream.set_write_timeout(Some(SEND_LIMIT))?;
+        stream.set_write_timeout(Some(SEND_TIMEOUT))?;
         stream.try_clone().map(|stream| Self(Mutex::new(stream)))
     }
 

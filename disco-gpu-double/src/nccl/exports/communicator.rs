@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{null, put};
+use super::{null, write_output};
 use crate::cuda::memory::Span;
 use crate::nccl::abi::{Code, CommHandle, UniqueId};
 use crate::nccl::comm::{self, Comm, Membership};
@@ -76,7 +76,7 @@ pub extern "C" fn ncclCommAbort(comm: CommHandle) -> Code {
 /// `ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)`: from any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommGetAsyncError(comm: CommHandle, error: Option<&mut Code>) -> Code {
-    Code::of(comm::find(comm).and_then(|comm| put(error, comm.async_error())))
+    Code::of(comm::find(comm).and_then(|comm| write_output(error, comm.async_error())))
 }
 
 /// `ncclCommCount(ncclComm_t, int *count)`
@@ -112,7 +112,7 @@ pub extern "C" fn ncclCommRegister(
         }
         let mut registered = lock(&comm.registered);
         let number = registered.last().map_or(1, |last| last + 1);
-        put(handle, std::ptr::without_provenance_mut(number))?;
+        write_output(handle, std::ptr::without_provenance_mut(number))?;
         registered.insert(number);
         Ok(())
     }))
@@ -133,6 +133,6 @@ pub extern "C" fn ncclCommDeregister(comm: CommHandle, handle: *mut c_void) -> C
 fn ask(comm: CommHandle, at: Option<&mut c_int>, answer: impl FnOnce(&Comm, &Membership) -> usize) -> Code {
     Code::of(comm::find(comm).and_then(|comm| {
         let _turn = comm.begin_call()?;
-        put(at, answer(&comm, comm.membership()?) as c_int)
+        write_output(at, answer(&comm, comm.membership()?) as c_int)
     }))
 }

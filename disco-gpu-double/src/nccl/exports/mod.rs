@@ -20,7 +20,7 @@ use crate::nccl::{background, group as groups};
 use crate::settings::faults::Action;
 
 /// Writes an answer to where it is wanted.
-fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
+fn write_output<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
     *at.ok_or_else(null)? = answer;
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use super::put;
+use super::write_output;
 use crate::nvml::abi::{Code, Device};
 use crate::nvml::library;
 
@@ -50,5 +50,5 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: *const c_char,
     }
     // SAFETY: the caller's word.
     let bus_id = unsafe { CStr::from_ptr(bus_id) }.to_str().map_err(|_| Code::INVALID_ARGUMENT);
-    Code::of(bus_id.and_then(library::at).and_then(|found| put(device, found)))
+    Code::of(bus_id.and_then(library::at).and_then(|found| write_output(device, found)))
 }
