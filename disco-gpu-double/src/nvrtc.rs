@@ -1,6 +1,6 @@
-//! NVRTC's C functions, under their names in `nvrtc.h`. Nothing is compiled: the machine code of any source is the head of an object
-//! file, at which `cuModuleLoadData` of the double looks alone. So a test of what uses kernels does not spend the seconds that
-//! the real compiler takes in each process.
+//! NVRTC's C functions, under their names in `nvrtc.h`. Nothing is compiled: the machine code of any source is the
+//! start of an ELF header, which is all that `cuModuleLoadData` of the double checks. So tests of code that uses
+//! kernels do not spend the seconds that the real compiler takes in each process.
 
 #![allow(unsafe_code, reason = "C functions")]
 #![allow(non_snake_case, reason = "the interface's names")]
@@ -15,10 +15,10 @@ const INVALID_INPUT: c_int = 3;
 
 /// The machine code of every source.
 const CUBIN: [u8; 8] = *b"\x7fELF\x02\x01\x01\0";
-/// The compiler has nothing to say.
+/// An empty log: its NUL byte.
 const LOG: [u8; 1] = [0];
 
-/// Writes an answer to where it is wanted.
+/// Writes a result to an output parameter that may be null.
 fn write_output<T>(at: Option<&mut T>, answer: T) -> c_int {
     let Some(at) = at else { return INVALID_INPUT };
     *at = answer;
@@ -37,7 +37,7 @@ pub extern "C" fn nvrtcGetErrorString(_: c_int) -> *const c_char {
     c"NVRTC_ERROR of the test double".as_ptr()
 }
 
-/// `nvrtcCreateProgram`: all programs are alike, and take no memory.
+/// `nvrtcCreateProgram`: all programs have the same handle, and no state.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcCreateProgram(
     program: Option<&mut *mut c_void>,

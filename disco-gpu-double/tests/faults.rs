@@ -51,7 +51,7 @@ fn a_call_returns_a_code() {
             assert_eq!(reduce(rank, pointer), Code::SUCCESS);
             if rank.rank == 1 {
                 assert_eq!(reduce(rank, pointer), Code::INTERNAL_ERROR);
-                assert_eq!(last_error(ptr::null_mut()), "ncclAllReduce: a test wants this fault");
+                assert_eq!(last_error(ptr::null_mut()), "ncclAllReduce: injected fault");
             } else {
                 assert_eq!(cuMemAlloc_v2(Some(&mut 0), 1), CudaCode::OUT_OF_MEMORY);
             }

@@ -105,7 +105,7 @@ fn ranks_of_a_host_without_ranks_fail_when_it_is_killed() {
     assert_eq!(members[0].ask("sum"), SUCCESS);
     host.kill();
     assert_eq!(each(&mut members, "fail"), [SYSTEM_ERROR; 2]);
-    assert!(members[1].ask("why").starts_with("the process that has made the unique id has ended"));
+    assert!(members[1].ask("why").starts_with("the process that made the unique id has ended"));
     assert_eq!((each(&mut members, "abort"), members[0].ask("rest")), (vec![SUCCESS.into(); 2], "done".into()));
 }
 
@@ -120,7 +120,7 @@ fn a_host_that_is_killed_while_ranks_join_is_an_error() {
     assert_eq!(here.ask("abort"), SUCCESS);
     assert_eq!(here.ask(&format!("begin {id} 2 0")), SYSTEM_ERROR);
     assert!(
-        here.ask("why").starts_with("the process that has made the unique id cannot be reached"),
+        here.ask("why").starts_with("the process that made the unique id cannot be reached"),
         "{}",
         here.ask("why")
     );

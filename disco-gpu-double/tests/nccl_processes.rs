@@ -141,10 +141,10 @@ fn what_ranks_of_a_process_are_refused_those_of_another_are() {
         assert_eq!(here.ask(&format!("begin {id} 2 0")), IN_PROGRESS);
         thread::sleep(A_WHILE);
         assert_eq!(there.ask(&format!("begin {id} 3 1")), INVALID_ARGUMENT);
-        assert!(there.ask("why").contains("a rank says that there are 3 ranks, and another 2"), "{}", there.ask("why"));
+        assert!(there.ask("why").contains("ranks disagree on the number of ranks: 3 and 2"), "{}", there.ask("why"));
         assert_eq!(there.ask(&format!("begin {id} 2 0")), IN_PROGRESS);
         assert_eq!(there.ask("fail"), INVALID_USAGE);
-        assert_eq!((there.ask("why"), there.ask("abort")), ("there are two of rank 0".into(), SUCCESS.into()));
+        assert_eq!((there.ask("why"), there.ask("abort")), ("rank 0 has joined twice".into(), SUCCESS.into()));
         assert_eq!(there.ask(&format!("begin {id} 2 1")), IN_PROGRESS);
         assert_eq!(each(&mut members, "settle"), [SUCCESS; 2]);
         assert_eq!(each(&mut members, &format!("begin {id} 2 0")), [INVALID_USAGE; 2]);

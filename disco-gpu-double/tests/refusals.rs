@@ -43,7 +43,7 @@ fn arguments_that_cannot_be() {
         assert_eq!(reduce(b, 9, F32, RedOp::SUM), Code::INVALID_ARGUMENT, "it ends before that");
         assert_eq!(reduce(ptr::null_mut(), 8, F32, RedOp::SUM), Code::INVALID_ARGUMENT);
         assert_eq!(reduce(at(pointer, 4), 8, F32, RedOp::SUM), Code::INVALID_ARGUMENT);
-        assert_eq!(last_error(NULL), "ncclAllReduce: its buffers overlap, and not as they do in place");
+        assert_eq!(last_error(NULL), "ncclAllReduce: the buffers overlap, but not as in-place buffers do");
         assert_eq!(ncclAlltoAll(a, a, 8, F32, comm, stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclBroadcast(a, b, 8, F32, 1, comm, stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclSend(a, 8, F32, 0, comm, stream), Code::INVALID_USAGE, "nobody receives it");

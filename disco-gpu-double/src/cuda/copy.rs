@@ -17,10 +17,10 @@ pub(crate) struct HostPointer(pub(crate) *mut c_void);
 
 // SAFETY: the caller of the export does not access the memory until the copy is done.
 unsafe impl Send for HostPointer {}
-// SAFETY: as above.
+// SAFETY: the caller of the export does not access the memory until the copy is done.
 unsafe impl Sync for HostPointer {}
 
-/// Submits work on some bytes to a stream; nothing for 0 bytes.
+/// Submits work on `bytes` bytes to a stream; does nothing for 0 bytes.
 pub(crate) fn submit(stream: &Stream, bytes: usize, work: impl FnOnce() -> Result<Work, Code>) -> Result<(), Code> {
     if bytes > 0 {
         stream.push(work()?);

@@ -1,4 +1,4 @@
-//! Events: each record makes a point in a stream, which others can wait for.
+//! Events: each record makes a point in a stream, for which threads and other streams can wait.
 
 use std::sync::{Arc, Condvar, Mutex};
 

@@ -1,4 +1,4 @@
-//! Allocations of other processes, found by handles.
+//! Allocations of other processes, and the handles by which processes find them.
 
 use std::process;
 use std::sync::Mutex;
@@ -23,7 +23,7 @@ struct Export {
     offset: u64,
 }
 
-/// An allocation that a device has opened.
+/// An allocation of another process that a device has opened.
 struct Opened {
     stamp: u64,
     opener: usize,

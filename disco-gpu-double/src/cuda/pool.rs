@@ -1,6 +1,5 @@
 //! Pools of device memory, whose allocations and frees are ordered by a stream. A free does not wait.
-//!
-//! Only live allocations of a pool use memory of the device. The reserved size is just a number.
+//! Only live allocations of a pool use memory of the device. The reserved size is computed for queries only.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};

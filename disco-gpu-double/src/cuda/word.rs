@@ -52,7 +52,7 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// The word of a device pointer that a function got.
+/// The word at a device pointer that is an argument of an export.
 fn of(pointer: DevicePointer) -> Result<Word, Code> {
     device::all()?;
     Word::find(pointer).ok_or(Code::INVALID_VALUE)
@@ -68,7 +68,7 @@ impl Word {
         }
     }
 
-    /// Whether it has not been freed since, nor closed.
+    /// Checks that the memory was neither freed nor closed.
     pub(crate) fn check(&self) -> Result<(), Code> {
         match self {
             Self::Device(span) => span.check(),

@@ -38,7 +38,7 @@ impl Code {
     pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
 }
 
-/// Those that the double returns have the same numbers.
+/// Converts a code of CUDA: the codes that the double returns have the same numbers in HIP.
 impl From<cuda::abi::Code> for Code {
     fn from(code: cuda::abi::Code) -> Self {
         Self(code.0)

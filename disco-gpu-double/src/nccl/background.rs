@@ -30,13 +30,13 @@ pub(crate) fn block(comm: &Comm) -> Result<(), Code> {
     let is_aborted =
         comm.membership_if_any().is_some_and(|membership| membership.clique.wait_for_abort(comm, Some(BLOCK_TIMEOUT)));
     let code = if is_aborted { Code::INTERNAL_ERROR } else { Code::SYSTEM_ERROR };
-    Err(text::refuse(code, "a test has blocked this call"))
+    Err(text::refuse(code, "injected fault: the call was blocked"))
 }
 
 /// The fault of a call. A fault that is a code is returned as the error at once.
 pub(crate) fn fault(function: &str, rank: usize) -> Result<Option<Action>, Code> {
     match faults::next(function, rank) {
-        Some(Action::Code(code)) => Err(text::refuse(Code(code), format!("{function}: a test wants this fault"))),
+        Some(Action::Code(code)) => Err(text::refuse(Code(code), format!("{function}: injected fault"))),
         fault => Ok(fault),
     }
 }
@@ -46,7 +46,8 @@ pub(crate) fn delay_background() {
     settings::read().delay_at_least(BACKGROUND_US);
 }
 
-/// Runs the rest of a call, in the background if the communicator is non-blocking. Its children get the same error.
+/// Runs the body of a call, in the background if the communicator is non-blocking. An error is also set on the
+/// children.
 pub(crate) fn finish_call(
     comm: &Arc<Comm>,
     children: Vec<Arc<Comm>>,
@@ -75,14 +76,14 @@ pub(crate) fn finish_call(
     Err(Code::IN_PROGRESS)
 }
 
-/// Runs the rest of a call, or its fault instead.
+/// Runs the body of a call, or the injected fault instead.
 pub(crate) fn with_fault(
     comm: &Arc<Comm>,
     fault: Option<Action>,
     body: impl FnOnce(&Arc<Comm>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     match fault {
-        Some(Action::Async(code)) => Err(Failure(Code(code), "a test wants this fault".to_owned())),
+        Some(Action::Async(code)) => Err(Failure(Code(code), "injected fault".to_owned())),
         Some(_) => {
             if let Some(membership) = comm.membership_if_any() {
                 membership.clique.wait_for_abort(comm, None);
@@ -98,7 +99,7 @@ pub(crate) fn reject_in_group(function: &str) -> Result<(), Code> {
     if group::is_open() {
         return Err(text::refuse(
             Code::INVALID_USAGE,
-            format!("{function}: the double does this outside of groups only"),
+            format!("{function}: the double does not support this call in a group"),
         ));
     }
     Ok(())

@@ -56,11 +56,11 @@ pub(crate) struct Comm {
 pub(crate) struct Membership {
     /// The clique.
     pub(crate) clique: Arc<Clique>,
-    /// The rank.
+    /// The rank in the clique.
     pub(crate) rank: usize,
 }
 
-/// Number of communicators.
+/// Number of communicators that have a handle.
 pub(crate) fn live() -> usize {
     COMMS.len()
 }
@@ -121,7 +121,7 @@ impl Comm {
     pub(crate) fn membership(&self) -> Result<&Membership, Code> {
         self.membership
             .get()
-            .ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the communicator is still being split off"))
+            .ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the split that makes the communicator is not done"))
     }
 
     /// Begins a call: fails if another thread is in a call, an operation is in progress, or the communicator has an

@@ -23,7 +23,7 @@ const FIRST_VERSION_WITH_GLOBAL_FINALIZE: c_int = 23_100;
 /// The first version of NCCL that permits several ranks on one device.
 const FIRST_VERSION_WITH_SHARED_DEVICES: c_int = 23_003;
 
-/// `ncclCommInitRank`, and with a configuration.
+/// `ncclCommInitRank` and `ncclCommInitRankConfig`.
 pub(crate) fn init(
     function: &str,
     at: &mut CommHandle,
@@ -62,7 +62,7 @@ pub(crate) fn init(
     outcome
 }
 
-/// Waits for the other ranks.
+/// Joins the clique as a rank, and waits for the other ranks.
 pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
     if let Some(link) = clique.link() {
         return link.join(comm, clique, rank);
@@ -81,7 +81,7 @@ pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId
         false
     });
     if taken {
-        return Err(Failure(Code::INVALID_USAGE, format!("there are two of rank {rank}")));
+        return Err(Failure(Code::INVALID_USAGE, format!("rank {rank} has joined twice")));
     }
     let is_full = |state: &mut CliqueState| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
     match clique.wait(comm, is_full) {
@@ -114,14 +114,14 @@ fn duplicate(devices: &[usize]) -> Option<String> {
     Some(format!("Duplicate GPU detected : rank {a} and rank {b} both on CUDA device {}", devices[a]))
 }
 
-/// `ncclCommFinalize`: all that was launched is done; since 2.31 all ranks have got so far, before it was local.
+/// `ncclCommFinalize`: waits for the work of this rank; since 2.31 also until all ranks have finalized.
 pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
     background::reject_in_group("ncclCommFinalize")?;
     let comm = comm::find(handle)?;
     let _turn = comm.begin_call()?;
     let fault = background::fault("ncclCommFinalize", comm.membership()?.rank)?;
     if comm.set_finalized() {
-        return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommFinalize: it was called before"));
+        return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommFinalize: the communicator is finalized already"));
     }
     if fault == Some(Action::Block) {
         return background::block(&comm);
@@ -140,8 +140,8 @@ pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
     })
 }
 
-/// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits until what all of them
-/// have launched is done. It waits whether the communicator blocks or not.
+/// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits for the work of all of
+/// them, also if the communicator is non-blocking.
 pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
     background::reject_in_group("ncclCommDestroy")?;
     let comm = comm::find(handle)?;
@@ -167,9 +167,9 @@ fn finish(comm: &Arc<Comm>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `ncclCommAbort`: its work ends without completing, some time after this. As [`destroy`], it returns at once for all
-/// ranks of the process but the last: only then no work of any of them touches memory any more. In a group it only
-/// calls the work off, and calls that another thread is in; the end of the group does the rest.
+/// `ncclCommAbort`: work of the communicator, and calls of other threads, end without completing, some time later. Like
+/// [`destroy`], it returns at once for all ranks of the process but the last; only after the last abort, no work of
+/// these ranks accesses memory. In a group it only signals the abort; the end of the group waits and frees.
 pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     let comm = comm::remove(handle)?;
     comm.set_aborted();
@@ -183,7 +183,8 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     Ok(())
 }
 
-/// A rank's handle is gone. The last one of the process waits for the work of all, and until no graph refers to any.
+/// Releases a rank whose handle was removed. The last rank of the process waits for the work of all, and until no graph
+/// refers to them.
 pub(crate) fn reclaim(comm: &Comm) {
     let Some(Membership { clique, rank }) = comm.membership_if_any() else { return };
     let is_of =
@@ -193,7 +194,7 @@ pub(crate) fn reclaim(comm: &Comm) {
     }
     let members = clique.lock().members.clone();
     for (rank, member) in members.iter().enumerate() {
-        // A communicator that was dropped has no work.
+        // A dropped communicator has no work.
         let Some(member) = member.as_ref().and_then(Weak::upgrade) else { continue };
         clique.wait_regardless(|state| state.finished[rank] == member.launched.load(SeqCst));
         captured::wait(&member, clique);

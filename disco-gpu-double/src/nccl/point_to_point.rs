@@ -28,7 +28,7 @@ pub(crate) struct PendingTransfer {
     is_done: Arc<AtomicBool>,
 }
 
-/// Posts a rank's sends and receives.
+/// Submits a rank's sends and receives for matching.
 pub(crate) fn submit(clique: &Clique, rank: usize, calls: &[&Arc<Call>]) -> Vec<PendingTransfer> {
     let transfer = |call: &&Arc<Call>| PendingTransfer { call: Arc::clone(call), is_done: Arc::default() };
     let transfers = calls.iter().map(transfer).collect::<Vec<_>>();
@@ -69,7 +69,8 @@ pub(crate) fn withdraw(clique: &Clique, transfers: &[PendingTransfer]) {
 }
 
 impl UnmatchedTransfers {
-    /// Takes a letter, and copies if its other side is here. What each side has called, if that does not fit.
+    /// Adds a transfer, and copies the data if its counterpart is present. Returns both calls as text if they do not
+    /// match.
     fn add_and_match(&mut self, rank: usize, transfer: PendingTransfer) -> Option<String> {
         let peer = transfer.call.root;
         let is_send = transfer.call.kind == Kind::Send;

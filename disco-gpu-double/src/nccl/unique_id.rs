@@ -1,4 +1,5 @@
-//! Unique ids: the ranks of a communicator meet by an id, once. The process that made the id hosts the communicator.
+//! Unique ids. The ranks of one communicator join by an id, which is used once. The process that made the id is the
+//! host.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,9 +17,9 @@ use super::text;
 use crate::sync::lock;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
-/// Identifies this process, and this double among several in the process.
+/// Identifies this image of the double; a process may have several images.
 static HOST_ID: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()));
-/// Cliques by the number of their id; `None` once all ranks have met.
+/// Cliques by the number of their id; `None` once all ranks have joined.
 static CLIQUES: Mutex<BTreeMap<u64, Option<Arc<Clique>>>> = Mutex::new(BTreeMap::new());
 
 const ID_MAGIC: &[u8; 16] = b"disco gpu double";
@@ -38,7 +39,7 @@ pub(crate) fn make() -> UniqueId {
     id
 }
 
-/// The clique of an id.
+/// The clique of an id; connects to the host if the id is of another process.
 pub(crate) fn clique_of(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Code> {
     let clique = match host_of(id) {
         Some(host) if host == *HOST_ID => find(id, ranks),
@@ -56,13 +57,13 @@ pub(crate) fn find(id: &UniqueId, ranks: usize) -> Result<Arc<Clique>, Failure> 
         return Err(Failure(Code::INVALID_USAGE, "the unique id was used before".to_owned()));
     };
     if clique.ranks() != ranks {
-        let why = format!("a rank says that there are {ranks} ranks, and another {}", clique.ranks());
+        let why = format!("ranks disagree on the number of ranks: {ranks} and {}", clique.ranks());
         return Err(Failure(Code::INVALID_ARGUMENT, why));
     }
     Ok(Arc::clone(clique))
 }
 
-/// Marks that all ranks of an id have met.
+/// Marks that all ranks of an id have joined, so that the id can't be used again.
 pub(crate) fn close(id: &UniqueId) {
     lock(&CLIQUES).insert(number(id), None);
 }

@@ -58,10 +58,10 @@ pub(crate) fn launch_all(mut units: Vec<(Arc<Stream>, Unit)>) -> Result<(), Code
 fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     let comm = Arc::clone(&unit.comm);
     if stream.device().ordinal != comm.device.ordinal {
-        return Err(text::refuse(Code::INVALID_USAGE, "the stream is not of the communicator's device"));
+        return Err(text::refuse(Code::INVALID_USAGE, "the stream belongs to a device other than the communicator's"));
     }
     stream.device().check().map_err(|code| {
-        text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has failed before, with CUDA error {}", code.0))
+        text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has the sticky CUDA error {}", code.0))
     })?;
     let Membership { clique, rank } = comm.membership()?;
     let connections = mem::take(&mut unit.connections);
@@ -99,7 +99,7 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     Err(Code::IN_PROGRESS)
 }
 
-/// A unit as work, behind all earlier units of its communicator.
+/// The work of a unit, ordered after all earlier units of its communicator.
 pub(super) fn work(unit: Arc<Unit>) -> Work {
     tally::unit();
     let collectives = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
@@ -112,7 +112,7 @@ pub(super) fn work(unit: Arc<Unit>) -> Work {
 }
 
 impl Unit {
-    /// Calls that have been checked.
+    /// A unit of checked calls.
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<Call>, fault: Option<Action>) -> Self {
         let fault = fault.or_else(|| calls.iter().find_map(|call| call.fault));
         Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, connections: Vec::new(), _in_graph: None }
@@ -148,7 +148,7 @@ impl Unit {
             None => {}
             Some(fault) => {
                 if let Action::Async(code) = fault {
-                    self.comm.fail(Code(code), "a test wants this fault");
+                    self.comm.fail(Code(code), "injected fault");
                 }
                 clique.wait_for_abort(&self.comm, None);
                 return Ok(());

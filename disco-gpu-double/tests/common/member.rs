@@ -190,7 +190,7 @@ pub(crate) unsafe fn launch(
     stream: Stream,
     params: &*const c_void,
 ) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     unsafe { cuLaunchKernel(function, x, y, z, tx, ty, tz, 0, stream, params, ptr::null()) }
 }
 

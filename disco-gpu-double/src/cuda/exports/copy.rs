@@ -13,7 +13,7 @@ use crate::cuda::{device, stream};
 /// `CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)`
 ///
 /// # Safety
-/// There are as many bytes.
+/// `from` points to `bytes` readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: DevicePointer, from: *const c_void, bytes: usize) -> Code {
     let from = HostPointer(from.cast_mut());
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: DevicePointer, from: *const c_void,
 /// `CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream)`
 ///
 /// # Safety
-/// There are as many bytes, until the stream has come to it where they are pinned.
+/// `from` points to `bytes` readable bytes, which stay valid until the stream has made the copy if they are pinned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: DevicePointer,
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
 /// `CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)`
 ///
 /// # Safety
-/// There is room for as many bytes.
+/// `to` points to `bytes` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: DevicePointer, bytes: usize) -> Code {
     let to = HostPointer(to);
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: DevicePointer, b
 /// `CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream)`
 ///
 /// # Safety
-/// There is room for as many bytes until the stream has come to it.
+/// `to` points to `bytes` writable bytes, which stay valid until the stream has made the copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     to: *mut c_void,
@@ -69,8 +69,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     }))
 }
 
-/// `CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)`: on the default stream, and not waited
-/// for.
+/// `CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)`: on the default stream; does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) -> Code {
     Code::of(enqueue("cuMemcpyDtoD_v2", Some(ptr::null_mut()), bytes, || device_to_device(to, from, bytes)))
@@ -82,7 +81,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, b
     Code::of(enqueue("cuMemcpyDtoDAsync_v2", Some(stream), bytes, || device_to_device(to, from, bytes)))
 }
 
-/// Gives work to a stream; without one, to the default stream, and waits for it.
+/// Submits work to a stream. Without a stream, submits to the default stream and waits.
 fn enqueue(
     function: &str,
     stream: Option<Stream>,

@@ -1,4 +1,4 @@
-//! Presence, and what a device says of itself.
+//! Initialisation, and properties of devices.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -36,24 +36,25 @@ pub extern "C" fn cuDeviceGetCount(count: Option<&mut c_int>) -> Code {
 /// `CUresult cuDeviceGetName(char *name, int len, CUdevice)`
 ///
 /// # Safety
-/// There is room for `len` characters.
+/// The buffer has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: DeviceId) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     Code::of(device::find(device).and_then(|_| unsafe { identity::write(name, len, identity::NAME) }))
 }
 
 /// `CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice)`
 ///
 /// # Safety
-/// There is room for `len` characters.
+/// The buffer has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: DeviceId) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     Code::of(device::find(device).and_then(|_| unsafe { identity::write(id, len, &identity::pci(device)) }))
 }
 
-/// `CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice)`: 0 for all that the double has no notion of.
+/// `CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice)`: 0 for attributes that the double does not
+/// know.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetAttribute(value: Option<&mut c_int>, attribute: c_int, device: DeviceId) -> Code {
     let answer = match attribute {
@@ -64,9 +65,10 @@ pub extern "C" fn cuDeviceGetAttribute(value: Option<&mut c_int>, attribute: c_i
         // COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR
         75 => 9,
         76 => 0,
-        // CAN_USE_STREAM_MEM_OPS_V1, CAN_USE_64_BIT_STREAM_MEM_OPS_V1 and _V2; the two of STREAM_WAIT_VALUE_NOR are 94 and 123
+        // CAN_USE_STREAM_MEM_OPS_V1, CAN_USE_64_BIT_STREAM_MEM_OPS_V1 and _V2. STREAM_WAIT_VALUE_NOR (94, 123) is not
+        // supported.
         92 | 93 | 122 => 1,
-        // MEMORY_POOLS_SUPPORTED (115) among them
+        // Includes MEMORY_POOLS_SUPPORTED (115).
         _ => 0,
     };
     Code::of(device::find(device).and_then(|_| write_output(value, answer)))

@@ -18,7 +18,8 @@ pub extern "C" fn cuDeviceCanAccessPeer(can: Option<&mut c_int>, device: DeviceI
     }))
 }
 
-/// `CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)`: of this thread's context to the peer's memory.
+/// `CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)`: gives this thread's context access to the
+/// peer's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Code {
     if flags != 0 {

@@ -1,4 +1,4 @@
-//! The memory that a launch touches: all of it is there, and may be touched by its device.
+//! The memory of a launch: all spans that the kernel accesses, checked for access by its device.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use crate::cuda::device::Device;
 use crate::cuda::memory::Span;
 use crate::cuda::word::Word;
 
-/// A kernel and what it works on.
+/// A kernel, its parameters and its memory.
 pub(super) struct Launch {
     pub(super) kernel: Kernel,
     pub(super) grid: Grid,
     pub(super) params: Params,
     /// This rank's state.
     pub(super) own: HandshakeState,
-    /// Of each rank that is met.
+    /// States of the peers, by rank.
     pub(super) states: BTreeMap<usize, HandshakeState>,
-    /// Shared buffers of this rank, and each that is met.
+    /// Shared buffers of this rank and of the peers, by rank.
     pub(super) data: BTreeMap<usize, Span>,
-    /// None: of nothing.
+    /// The input; `None` without elements.
     pub(super) input: Option<Span>,
     pub(super) output: Option<Span>,
     pub(super) abort: Word,
@@ -29,7 +29,7 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// None: some memory is not there.
+    /// Finds the memory of a launch. `None` if some memory does not exist or the device can't access it.
     pub(super) fn new(kernel: Kernel, grid: Grid, params: Params, device: &Device) -> Option<Self> {
         let rank = params.rank as usize;
         let peers = peers_of(kernel, &params)?;
@@ -65,7 +65,7 @@ impl Launch {
         })
     }
 
-    /// Whether none of it was freed since.
+    /// Checks that none of the memory was freed.
     pub(super) fn check(&self) -> Result<(), Code> {
         let states = self.states.values().chain([&self.own]).map(HandshakeState::span);
         states.chain(self.data.values()).chain(&self.input).chain(&self.output).try_for_each(Span::check)?;
@@ -73,7 +73,7 @@ impl Launch {
     }
 }
 
-/// The ranks that a launch meets.
+/// The ranks with which a launch makes handshakes. `None` if the parameters are invalid.
 fn peers_of(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
     let world = params.world as usize;
     let is_possible = (1..=MAX_WORLD).contains(&world) && params.rank < params.world;
@@ -86,7 +86,7 @@ fn peers_of(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
     (is_possible && mask & !all == 0).then(|| (0..world).filter(is_met).collect())
 }
 
-/// Some memory of whole vectors.
+/// Memory at an address that is aligned to vectors.
 fn vectors(address: u64, bytes: usize) -> Option<Span> {
     Span::find(address as usize, bytes).filter(|_| address.is_multiple_of(VECTOR as u64))
 }

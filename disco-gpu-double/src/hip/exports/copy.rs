@@ -11,11 +11,11 @@ use crate::cuda::stream;
 use crate::hip::abi::{Code, CopyKind, Stream};
 use crate::hip::{current, last};
 
-/// `hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`: one side at least
-/// is a device's, and both are what the kind says.
+/// `hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`: at least one side
+/// is device memory, and both sides agree with the kind.
 ///
 /// # Safety
-/// What is the host's has as many bytes, until the stream has come to it where they are pinned.
+/// Host memory has `bytes` valid bytes; pinned memory stays valid until the stream has made the copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemcpyAsync(
     to: *mut c_void,

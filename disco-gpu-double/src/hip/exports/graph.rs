@@ -11,13 +11,13 @@ use crate::cuda::{graph, stream};
 use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
 
-/// `hipError_t hipStreamBeginCapture(hipStream_t, hipStreamCaptureMode)`: of any stream but the default one.
+/// `hipError_t hipStreamBeginCapture(hipStream_t, hipStreamCaptureMode)`: any stream except the default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamBeginCapture(stream: Stream, mode: c_int) -> Code {
     last::note(current::begin_call("hipStreamBeginCapture").and_then(|_| Ok(begin(stream, mode)?)))
 }
 
-/// `hipError_t hipStreamEndCapture(hipStream_t, hipGraph_t *graph)`: null where the capture was invalidated.
+/// `hipError_t hipStreamEndCapture(hipStream_t, hipGraph_t *graph)`: null if the capture was invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> Code {
     last::note(current::begin_release_call("hipStreamEndCapture").and_then(|_| Ok(end(stream, at)?)))
@@ -36,7 +36,7 @@ pub extern "C" fn hipThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -
     last::note(mode.ok_or(Code::INVALID_VALUE).and_then(|mode| Ok(exchange(mode)?)))
 }
 
-/// `hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t *, hipGraph_t, unsigned long long flags)`: with none.
+/// `hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t *, hipGraph_t, unsigned long long flags)`: flags must be 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Code {
     let device = current::begin_call("hipGraphInstantiateWithFlags");

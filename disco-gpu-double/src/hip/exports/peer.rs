@@ -19,7 +19,8 @@ pub extern "C" fn hipDeviceCanAccessPeer(can: Option<&mut c_int>, device: c_int,
     }))
 }
 
-/// `hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags)`: of this thread's device to the peer's memory.
+/// `hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags)`: gives this thread's device access to the
+/// peer's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code {
     last::note(current::begin_call("hipDeviceEnablePeerAccess").and_then(|device| {

@@ -1,4 +1,4 @@
-//! One call of a communication function, as a rank's process sends it to the host.
+//! A call of a communication function, in the form that a rank sends to the host.
 
 use super::wire::{Reader, Writer};
 use crate::cuda::arena::BlockLocator;
@@ -21,7 +21,7 @@ const KINDS: [Kind; 10] = [
     Kind::Recv,
 ];
 
-/// A call whose memory is known by where it is.
+/// A call that refers to memory by locations, which another process can open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentCall {
     kind: Kind,
@@ -36,14 +36,14 @@ pub(crate) struct SentCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SentOperation {
     Built(RedOp),
-    /// `ncclRedOpCreatePreMulSum`, with a scalar that was read.
+    /// `ncclRedOpCreatePreMulSum` with the value of the scalar.
     HostScalar(DataType, Vec<u8>),
-    /// The same, with a scalar that is read when the collective runs.
+    /// `ncclRedOpCreatePreMulSum` with a scalar in device memory, which is read when the collective runs.
     DeviceScalar(DataType, Location),
 }
 
 impl SentCall {
-    /// A call of this process. None: memory of it cannot be opened by others.
+    /// Makes the sent form of a call of this process. `None` if other processes can't open its memory.
     pub(crate) fn of(call: &Call) -> Option<Self> {
         let locate = |span: &Option<_>| span.as_ref().map_or(Some(None), |span| Location::of(span).map(Some));
         let operation = match &call.operation {
@@ -59,7 +59,7 @@ impl SentCall {
         Some(Self { kind, send: locate(&call.send)?, recv: locate(&call.recv)?, count, dtype, operation, root })
     }
 
-    /// The call, for a proxy to do. None: memory of it cannot be opened.
+    /// Opens the memory of a received call, for the proxy. `None` if this fails.
     pub(crate) fn open(&self) -> Option<Call> {
         let open = |location: &Option<Location>| location.map_or(Some(None), |location| location.open().map(Some));
         let operation = match &self.operation {
@@ -76,7 +76,7 @@ impl SentCall {
         Some(Call { kind, send, recv, count, dtype, operation, root, fault: None })
     }
 
-    /// Appends it to a frame.
+    /// Appends the call to a frame.
     pub(crate) fn write(&self, to: &mut Writer) {
         let kind = KINDS.iter().position(|&kind| kind == self.kind).unwrap_or(KINDS.len());
         to.word(kind as u64).word(self.count as u64).signed(self.dtype.0).word(self.root as u64);
@@ -92,7 +92,7 @@ impl SentCall {
         }
     }
 
-    /// The next of a frame.
+    /// Reads the next call of a frame.
     pub(crate) fn read(from: &mut Reader<'_>) -> Option<Self> {
         let kind = *KINDS.get(from.index()?)?;
         let (count, dtype, root) = (from.index()?, DataType(from.signed()?), from.index()?);
@@ -107,7 +107,7 @@ impl SentCall {
     }
 }
 
-/// Appends a location, or that there is none.
+/// Appends a flag, and the location if there is one.
 fn write_location(location: Option<&Location>, to: &mut Writer) {
     let Some(Location { process, device, locator, offset, bytes }) = location else {
         to.word(0_u64);

@@ -1,5 +1,5 @@
-//! Exit of a host process: it waits until ranks of other processes have ended their communicators, so that they get all
-//! replies.
+//! The exit of a host process. It waits until the ranks of other processes have ended their communicators, so that they
+//! receive all replies.
 
 #![allow(unsafe_code, reason = "a function of the C library")]
 
@@ -11,7 +11,7 @@ use super::link::Link;
 use crate::nccl::comm;
 use crate::sync::{lock, wait_for};
 
-/// Maximum time that the process waits at exit. A rank that takes longer hangs or never ends its communicator.
+/// Limit of the wait at exit. A rank that takes longer hangs or never ends its communicator.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Number of open connections.
@@ -30,8 +30,8 @@ impl OpenConnection {
     pub(crate) fn new() -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            // SAFETY: the function is never unloaded before exit and does not unwind.
-            // If registering fails, the process does not wait.
+            // SAFETY: the function stays loaded until exit and does not unwind.
+            // If the registration fails, the process does not wait at exit.
             _ = unsafe { atexit(wait_for_connections) };
         });
         *lock(&OPEN_CONNECTIONS) += 1;
@@ -47,7 +47,7 @@ impl Drop for OpenConnection {
 }
 
 extern "C" fn wait_for_connections() {
-    // Two processes that are hosts of each other's ranks do not wait for each other.
+    // Two processes that host each other's ranks would otherwise wait for each other.
     for comm in comm::all() {
         comm.membership_if_any().and_then(|membership| membership.clique.link()).into_iter().for_each(Link::shut_down);
     }

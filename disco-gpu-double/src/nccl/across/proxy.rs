@@ -1,5 +1,5 @@
-//! A rank of another process, in the host: threads that do for its communicator what the rank's own would do in one
-//! process.
+//! The proxy of a rank of another process, in the host. Its threads do the work that the rank's own threads would do in
+//! one process.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -21,28 +21,28 @@ use crate::nccl::split::{self, SplitArgs};
 use crate::nccl::unit::Unit;
 use crate::sync::lock;
 
-/// The rank.
+/// The proxy of one rank of one communicator.
 pub(crate) struct Proxy {
     comm: Arc<Comm>,
     clique: Arc<Clique>,
     rank: usize,
     sender: Sender,
-    /// The rank has left the communicator, or aborted it.
+    /// Whether the rank has left or aborted the communicator.
     has_left: AtomicBool,
-    /// The connection has ended.
+    /// Whether the connection has ended.
     is_disconnected: AtomicBool,
-    /// What splits have made for the rank, by token.
+    /// Tokens of the rank's child communicators.
     children: Mutex<Vec<u64>>,
 }
 
-/// What waits for other ranks, one after the other.
+/// Jobs of the proxy's worker thread, which wait for other ranks. They run one after the other.
 enum Job {
     Join(UniqueId),
     Unit { first_collective: u64, calls: Vec<SentCall> },
     ConfirmStop,
 }
 
-/// What the rank has been told about the others.
+/// Events of the clique that were sent to the rank.
 #[derive(Default)]
 struct SentReplies {
     failure: bool,
@@ -52,18 +52,18 @@ struct SentReplies {
 }
 
 impl Proxy {
-    /// Of a rank that has a membership.
+    /// Creates the proxy of a rank that has a membership.
     pub(crate) fn new(comm: Arc<Comm>, clique: Arc<Clique>, rank: usize, sender: Sender) -> Arc<Self> {
         let (has_left, is_disconnected) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { comm, clique, rank, sender, has_left, is_disconnected, children: Mutex::default() })
     }
 
-    /// Does what the rank asks for, until its connection ends. The id: that by which it is to join, unless it has.
+    /// Serves the rank's requests until the connection ends. With an `id`, the rank joins the communicator first.
     pub(crate) fn serve(self: &Arc<Self>, id: Option<UniqueId>, mut next: impl FnMut() -> Option<Request>) {
         let (jobs, waiting) = mpsc::channel();
         let worker = Arc::clone(self);
         thread::spawn(move || waiting.into_iter().for_each(|job| worker.work(job)));
-        // The worker ends when `jobs` is dropped, not before.
+        // The worker receives until `jobs` is dropped, so sending does not fail.
         let enqueue = |job| _ = jobs.send(job);
         match id {
             Some(id) => enqueue(Job::Join(id)),
@@ -91,11 +91,11 @@ impl Proxy {
         }
         self.is_disconnected.store(true, SeqCst);
         self.cancel_waits();
-        // The rank has ended before it knew of those.
+        // The rank has ended before it connected to these children.
         lock(&self.children).iter().filter_map(|&token| host::take_child(token)).for_each(|child| abort(&child));
     }
 
-    /// Ends all waits of the rank.
+    /// Ends all waits of the rank in the host.
     fn cancel_waits(&self) {
         self.comm.set_aborted();
         self.clique.change(|_| ());
@@ -130,20 +130,20 @@ impl Proxy {
     fn communicate(&self, first_collective: u64, calls: &[SentCall]) {
         let opened = calls.iter().map(SentCall::open).collect::<Option<Vec<_>>>();
         let Some(calls) = opened else {
-            let why = format!("rank {}: memory of a call was freed, or cannot be opened by the host", self.rank);
+            let why = format!("rank {}: the memory of a call was freed, or the host cannot open it", self.rank);
             return self.send(&Reply::Failed(Failure(Code::UNHANDLED_CUDA_ERROR, why)));
         };
         let done =
             Unit::new(Arc::clone(&self.comm), calls, None).communicate(&self.clique, self.rank, first_collective);
         if done.is_ok() {
-            // The rank hears of a failure before it goes on.
+            // The rank must receive a failure before the completion of the unit.
             let failure = self.clique.lock().failure();
             failure.into_iter().for_each(|failure| self.send(&Reply::Failed(failure)));
             self.send(&Reply::Done);
         }
     }
 
-    /// A split waits for other ranks, beside units.
+    /// Takes part in a split, on a thread of its own, because units may run while the split waits for other ranks.
     fn split(self: &Arc<Self>, number: u64, color: i32, key: i32) {
         let own = Arc::clone(self);
         thread::spawn(move || {
@@ -156,7 +156,7 @@ impl Proxy {
         });
     }
 
-    /// Keeps what a split has made until the rank connects to it.
+    /// Stores a child communicator until the rank connects to it.
     fn register_child(&self, child: &Arc<Comm>) -> Option<Child> {
         let mut children = lock(&self.children);
         if self.is_disconnected.load(SeqCst) {
@@ -168,7 +168,7 @@ impl Proxy {
         Some(offered)
     }
 
-    /// Tells the rank what the others do, until the connection ends.
+    /// Sends events of the clique to the rank until the connection ends.
     fn watch(self: &Arc<Self>) {
         let own = Arc::clone(self);
         thread::spawn(move || {
@@ -185,7 +185,7 @@ impl Proxy {
     }
 }
 
-/// A rank aborts a communicator, or its process has ended.
+/// Aborts a communicator for a rank that has requested it or whose process has ended.
 fn abort(comm: &Comm) {
     comm.set_aborted();
     if let Some(Membership { clique, rank }) = comm.membership_if_any() {
@@ -197,7 +197,7 @@ fn abort(comm: &Comm) {
 }
 
 impl SentReplies {
-    /// What is new.
+    /// Replies for the events that were not sent yet; marks them as sent.
     fn unsent(&mut self, state: &CliqueState) -> Vec<Reply> {
         let mut unsent = Vec::new();
         if let Some(failure) = state.failure().filter(|_| !self.failure) {

@@ -1,4 +1,4 @@
-//! The library itself: its version, unique ids, texts.
+//! The version, unique ids, and texts of errors.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -38,7 +38,8 @@ pub extern "C" fn ncclGetErrorString(code: Code) -> *const c_char {
     text.as_ptr()
 }
 
-/// `const char *ncclGetLastError(ncclComm_t)`: of the communicator, if it has an error; of the process otherwise.
+/// `const char *ncclGetLastError(ncclComm_t)`: the error of the communicator, if it has one, otherwise the last error
+/// of the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(comm: CommHandle) -> *const c_char {
     let of_comm = (!comm.is_null()).then(|| comm::find(comm).ok()).flatten().and_then(|comm| comm.error_text());

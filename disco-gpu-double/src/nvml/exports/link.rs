@@ -1,4 +1,4 @@
-//! Links.
+//! States and remote ends of links.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -18,8 +18,8 @@ pub extern "C" fn nvmlDeviceGetNvLinkState(device: Device, link: c_uint, is_acti
     Code::of(end.and_then(|end| write_output(is_active, (end != End::Down).into())))
 }
 
-/// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)`: not of
-/// a link that is down.
+/// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)`:
+/// not supported for a link that is down.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     device: Device,
@@ -34,8 +34,8 @@ pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     Code::of(found.and_then(|found| write_output(remote, found)))
 }
 
-/// `nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)`: not of a link
-/// that is down.
+/// `nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)`: not
+/// supported for a link that is down.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Device, link: c_uint, pci: Option<&mut PciInfo>) -> Code {
     let bus = library::link("nvmlDeviceGetNvLinkRemotePciInfo_v2", device, link).and_then(|end| match end {

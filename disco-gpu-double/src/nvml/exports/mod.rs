@@ -7,7 +7,7 @@ pub mod link;
 
 use super::abi::Code;
 
-/// Writes an answer to where it is wanted.
+/// Writes a result to an output parameter that may be null.
 fn write_output<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
     *at.ok_or(Code::INVALID_ARGUMENT)? = answer;
     Ok(())
