@@ -76,11 +76,11 @@ fn sums(ctx: &mut WorkerContext, vectors: String) -> disco::Result<()> {
 
 /// No rank leaves a barrier before all ranks have entered it.
 fn barriers(ctx: &mut WorkerContext) -> disco::Result<()> {
-    static COME: AtomicUsize = AtomicUsize::new(0);
+    static ENTERED: AtomicUsize = AtomicUsize::new(0);
     for round in 1..=20 {
-        COME.fetch_add(1, Ordering::SeqCst);
+        ENTERED.fetch_add(1, Ordering::SeqCst);
         ctx.comm()?.barrier()?;
-        assert!(COME.load(Ordering::SeqCst) >= round * ctx.world().size());
+        assert!(ENTERED.load(Ordering::SeqCst) >= round * ctx.world().size());
         ctx.comm()?.barrier()?;
     }
     Ok(())
