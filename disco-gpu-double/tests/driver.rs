@@ -77,7 +77,7 @@ fn addresses_outside_of_allocations_are_refused() {
 }
 
 #[test]
-fn memory_runs_out() {
+fn allocations_beyond_the_device_memory_fail() {
     let stream = use_device(0);
     let (mut unused, mut total, mut pointer) = (0, 0, 0);
     assert_eq!(cuMemGetInfo_v2(Some(&mut unused), Some(&mut total)), OK);
@@ -88,7 +88,7 @@ fn memory_runs_out() {
 }
 
 #[test]
-fn devices_say_what_they_are() {
+fn devices_report_their_properties() {
     let stream = use_device(0);
     let mut value = -1;
     for (attribute, expected) in [(75, 9), (76, 0), (115, 0), (16, 132)] {
@@ -106,7 +106,7 @@ fn devices_say_what_they_are() {
 
 /// A receive holds one stream up until the other rank sends.
 #[test]
-fn streams_wait_for_events_and_the_default_stream_for_all_but_non_blocking_ones() {
+fn streams_wait_for_events_and_for_the_default_stream() {
     let tested = Barrier::new(2);
     on_ranks(2, true, |rank| {
         let pointer = rank.floats(&[rank.rank as f32]);
@@ -147,7 +147,7 @@ fn streams_wait_for_events_and_the_default_stream_for_all_but_non_blocking_ones(
 }
 
 #[test]
-fn work_on_freed_memory_is_an_error_that_stays() {
+fn work_on_freed_memory_sets_a_sticky_error() {
     let other = use_device(2);
     let pointer = allocate(8);
     let stream = use_device(3);
@@ -167,7 +167,7 @@ fn work_on_freed_memory_is_an_error_that_stays() {
 }
 
 #[test]
-fn what_is_not_given_back_is_counted() {
+fn leaked_resources_are_counted() {
     let counts = || {
         let mut counts = Counts::default();
         gpu_double_counts(Some(&mut counts));
@@ -175,8 +175,8 @@ fn what_is_not_given_back_is_counted() {
     };
     let stream = use_device(0);
     let (pointer, event) = (allocate(1), new_event());
-    let here = counts();
-    assert!(here.allocations >= 1 && here.streams >= 1 && gpu_double_events() >= 1);
+    let local = counts();
+    assert!(local.allocations >= 1 && local.streams >= 1 && gpu_double_events() >= 1);
     free(pointer);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
     assert_eq!(cuEventDestroy_v2(event), OK);
@@ -184,7 +184,7 @@ fn what_is_not_given_back_is_counted() {
 }
 
 #[test]
-fn there_is_no_table_of_undeclared_functions() {
+fn export_tables_are_not_found() {
     let (mut table, id) = (ptr::dangling(), Uuid { bytes: [7; 16] });
     assert_eq!((cuGetExportTable(Some(&mut table), Some(&id)), table), (Code::NOT_FOUND, ptr::null()));
     assert_eq!([cuGetExportTable(None, Some(&id)), cuGetExportTable(Some(&mut table), None)], [Code::INVALID_VALUE; 2]);

@@ -44,7 +44,7 @@ fn abort_soon(comm: CommHandle) -> thread::JoinHandle<Code> {
 }
 
 #[test]
-fn a_call_returns_a_code() {
+fn a_fault_with_a_code_fails_the_call() {
     with_faults(c"ncclAllReduce:1:2=3, cuMemAlloc_v2:0:3=2", || {
         on_ranks(2, true, |rank| {
             let pointer = rank.floats(&[1.0]);
@@ -62,7 +62,7 @@ fn a_call_returns_a_code() {
 }
 
 #[test]
-fn work_fails_when_it_is_reached() {
+fn an_async_fault_fails_work_when_the_stream_reaches_it() {
     with_faults(c"ncclAllReduce:0:1=async:6", || {
         on_ranks(2, true, |rank| {
             let pointer = rank.floats(&[1.0]);
@@ -112,7 +112,7 @@ fn a_call_blocks_until_another_thread_aborts() {
 }
 
 #[test]
-fn functions_of_hip_fail() {
+fn faults_fail_functions_of_hip() {
     with_faults(c"hipSetDevice:1:2=101,hipMalloc:1:1=2,hipEventCreateWithFlags:1:2=3", || {
         let (mut pointer, mut event) = (ptr::null_mut(), ptr::null_mut());
         assert_eq!([hipSetDevice(0), hipSetDevice(1), hipSetDevice(1)], [HipCode(0), HipCode(0), HipCode(101)]);
@@ -125,7 +125,7 @@ fn functions_of_hip_fail() {
 }
 
 #[test]
-fn functions_of_rccl_fail() {
+fn faults_fail_functions_of_rccl() {
     with_faults(c"ncclAllToAll:0:1=2,ncclAllToAllv:0:1=3,ncclSend:0:1=5,ncclAllToAllv:0:4=async:6", || {
         on_ranks(1, true, |rank| {
             let pointer = rank.floats(&[1.0, 2.0]);
@@ -146,7 +146,7 @@ fn functions_of_rccl_fail() {
 }
 
 #[test]
-fn communicators_fail_to_begin() {
+fn faults_fail_the_init_of_communicators() {
     with_faults(c"ncclCommInitRank:0:1=2,ncclCommInitRankConfig:0:1=async:3,ncclCommInitRankConfig:0:2=hang", || {
         use_device(0);
         let mut comm = ptr::null_mut();
@@ -165,7 +165,7 @@ fn communicators_fail_to_begin() {
 }
 
 #[test]
-fn communicators_fail_to_split_and_to_end() {
+fn faults_fail_splits_and_the_end_of_communicators() {
     let rules = c"ncclCommSplit:0:1=5,ncclCommSplit:0:2=hang,ncclCommFinalize:0:1=async:2,ncclCommDestroy:0:1=1";
     with_faults(rules, || {
         use_device(0);
@@ -209,7 +209,7 @@ fn launches_of_collectives_are_in_progress_since_2_22_3() {
 }
 
 #[test]
-fn peers_hear_of_an_abort_if_they_are_to() {
+fn peers_get_a_remote_error_after_an_abort_if_enabled() {
     with_faults(c"", || {
         set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
         let aborted = Barrier::new(2);

@@ -82,7 +82,7 @@ fn returns_while_a_peer_waits(work: impl FnOnce()) -> bool {
 
 /// One test, because access is the process's.
 #[test]
-fn frees_wait_for_peers_and_those_in_the_order_of_a_stream_do_not() {
+fn plain_frees_wait_for_peers_and_pool_frees_do_not() {
     let stream = use_device(0);
     set(c"GPU_DOUBLE_PEER_FREES", c"1");
     let pinned = || {
@@ -108,7 +108,7 @@ fn frees_wait_for_peers_and_those_in_the_order_of_a_stream_do_not() {
 }
 
 #[test]
-fn a_pool_keeps_what_its_threshold_says() {
+fn a_pool_keeps_memory_up_to_its_threshold() {
     let (stream, pool) = (use_device(2), pool(2));
     let (reserved, used) = (|| number(pool, 5), || number(pool, 7));
     let pointer = take(pool, 3 << 20, stream);
@@ -127,7 +127,7 @@ fn a_pool_keeps_what_its_threshold_says() {
 }
 
 #[test]
-fn memory_of_a_pool_is_gone_when_the_stream_has_come_to_its_free() {
+fn pool_memory_is_freed_when_the_stream_reaches_the_free() {
     let (stream, pool) = (use_device(3), pool(3));
     let (pointer, to) = (take(pool, 8, stream), allocate(8));
     assert_eq!(

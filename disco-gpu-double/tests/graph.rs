@@ -59,7 +59,7 @@ fn end(stream: Stream) -> GraphExec {
 }
 
 /// Ends a capture of which nothing comes.
-fn end_of_nothing(stream: Stream) -> Code {
+fn failed_end(stream: Stream) -> Code {
     let mut graph: Graph = ptr::without_provenance_mut(1);
     let code = cuStreamEndCapture(stream, Some(&mut graph));
     assert!(graph.is_null() && code != OK, "{code:?}");
@@ -93,7 +93,7 @@ fn all_reduce(rank: &Rank, pointer: u64, op: RedOp) {
 }
 
 #[test]
-fn each_launch_does_what_was_captured_with_what_is_there_then() {
+fn each_launch_uses_the_current_contents_of_memory() {
     let _turn = turn();
     let stream = use_device(0);
     let (from, a, b, to) = (pinned(4).cast::<u32>(), allocate(4), allocate(8), pinned(8).cast::<u32>());
@@ -127,7 +127,7 @@ fn each_launch_does_what_was_captured_with_what_is_there_then() {
 }
 
 #[test]
-fn a_collective_of_a_graph_is_a_new_one_at_each_launch() {
+fn each_launch_runs_a_new_collective() {
     let _turn = turn();
     for blocking in [true, false] {
         on_ranks(2, blocking, |rank| {
@@ -161,7 +161,7 @@ fn a_collective_of_a_graph_is_a_new_one_at_each_launch() {
 #[test]
 fn a_communicator_does_not_end_before_its_graphs() {
     let _turn = turn();
-    let ends: [fn(&Rank) -> NcclCode; 3] = [
+    let assert_ends: [fn(&Rank) -> NcclCode; 3] = [
         |rank| ncclCommDestroy(rank.comm),
         |rank| ncclCommAbort(rank.comm),
         |rank| {
@@ -169,7 +169,7 @@ fn a_communicator_does_not_end_before_its_graphs() {
             ncclCommDestroy(rank.comm)
         },
     ];
-    for end_comm in ends {
+    for end_comm in assert_ends {
         // Of several ranks only the last would wait.
         on_ranks(1, true, |rank| {
             let pointer = rank.floats(&[1.0]);
@@ -196,7 +196,7 @@ fn a_communicator_does_not_end_before_its_graphs() {
 }
 
 #[test]
-fn an_abort_ends_a_launch_that_waits_and_its_graph_may_be_gone() {
+fn an_abort_ends_a_waiting_launch_of_a_destroyed_graph() {
     let _turn = turn();
     let aborted = Barrier::new(2);
     on_ranks(2, true, |rank| {
@@ -224,7 +224,7 @@ fn an_abort_ends_a_launch_that_waits_and_its_graph_may_be_gone() {
 }
 
 #[test]
-fn an_unsafe_call_is_refused_and_ends_the_capture() {
+fn an_unsafe_call_is_refused_and_invalidates_the_capture() {
     let _turn = turn();
     let stream = use_device(0);
     let (memory, host, mark) = (allocate(4), pinned(4), event());
@@ -242,7 +242,7 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
         begin(stream, mode);
         assert_eq!((call(), status(stream)), (Code::STREAM_CAPTURE_UNSUPPORTED, 2));
         assert_eq!(cuMemsetD8Async(memory, 0, 4, stream), Code::STREAM_CAPTURE_INVALIDATED);
-        assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+        assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     }
     // A capture of another thread forbids calls according to its mode.
     for (mode, is_forbidden) in [(GLOBAL, true), (THREAD_LOCAL, false), (RELAXED, false)] {
@@ -254,7 +254,7 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
         let expected = if is_forbidden { Code::STREAM_CAPTURE_UNSUPPORTED } else { OK };
         assert_eq!(code.join().unwrap(), expected, "{mode}");
         match is_forbidden {
-            true => assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED),
+            true => assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED),
             false => assert_eq!(cuGraphExecDestroy(end(stream)), OK),
         }
     }
@@ -265,14 +265,14 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
     assert_eq!(cuEventQuery(mark), OK);
     assert_eq!(cuEventRecord(mark, stream), OK);
     assert_eq!((status(stream), cuEventQuery(mark)), (1, Code::CAPTURED_EVENT));
-    assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+    assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     assert_eq!((cuThreadExchangeStreamCaptureMode(Some(&mut before)), before), (OK, RELAXED));
     assert_eq!([cuMemFreeHost(host), cuEventDestroy_v2(mark), cuStreamDestroy_v2(stream)], [OK; 3]);
     free(memory);
 }
 
 #[test]
-fn what_asks_for_a_captured_stream_ends_the_capture() {
+fn a_query_of_a_captured_stream_invalidates_the_capture() {
     let _turn = turn();
     let (stream, other) = (use_device(0), new_stream());
     let (memory, mut address) = (allocate(8), 0);
@@ -292,14 +292,14 @@ fn what_asks_for_a_captured_stream_ends_the_capture() {
         // Another stream may be asked for.
         assert_eq!([cuStreamQuery(other), cuStreamSynchronize(other)], [OK; 2]);
         assert_eq!((status(stream), call()), (1, Code::STREAM_CAPTURE_UNSUPPORTED));
-        assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+        assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     }
     free(memory);
     assert_eq!([cuStreamDestroy_v2(stream), cuStreamDestroy_v2(other)], [OK; 2]);
 }
 
 #[test]
-fn streams_join_a_capture_by_events_and_must_come_back() {
+fn streams_join_a_capture_by_events_and_must_rejoin() {
     let _turn = turn();
     let (stream, side) = (use_device(0), new_stream());
     let (memory, fork, join) = (allocate(1), event(), event());
@@ -321,18 +321,18 @@ fn streams_join_a_capture_by_events_and_must_come_back() {
     begin(stream, THREAD_LOCAL);
     assert_eq!([cuEventRecord(fork, stream), cuStreamWaitEvent(side, fork, 0)], [OK; 2]);
     assert_eq!(cuMemsetD8Async(memory, 7, 1, side), OK);
-    assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_UNJOINED);
+    assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_UNJOINED);
     // Work from outside the capture.
     assert_eq!(cuEventRecord(fork, side), OK);
     begin(stream, THREAD_LOCAL);
     assert_eq!(cuStreamWaitEvent(stream, fork, 0), Code::STREAM_CAPTURE_ISOLATION);
-    assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+    assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     // Work of another capture.
     begin(stream, THREAD_LOCAL);
     begin(side, THREAD_LOCAL);
     assert_eq!(cuEventRecord(fork, side), OK);
     assert_eq!(cuStreamWaitEvent(stream, fork, 0), Code::STREAM_CAPTURE_MERGE);
-    assert_eq!([stream, side].map(end_of_nothing), [Code::STREAM_CAPTURE_INVALIDATED; 2]);
+    assert_eq!([stream, side].map(failed_end), [Code::STREAM_CAPTURE_INVALIDATED; 2]);
     assert_eq!([cuGraphExecDestroy(exec), cuMemFreeHost(to.cast())], [OK; 2]);
     assert_eq!([cuEventDestroy_v2(fork), cuEventDestroy_v2(join)], [OK; 2]);
     free(memory);
@@ -340,7 +340,7 @@ fn streams_join_a_capture_by_events_and_must_come_back() {
 }
 
 #[test]
-fn captures_begin_and_end_where_they_may() {
+fn captures_begin_and_end_on_permitted_streams_and_threads() {
     let _turn = turn();
     let stream = use_device(0);
     assert_eq!(cuStreamBeginCapture_v2(ptr::null_mut(), RELAXED), Code::STREAM_CAPTURE_UNSUPPORTED);
@@ -361,7 +361,7 @@ fn captures_begin_and_end_where_they_may() {
 }
 
 #[test]
-fn a_graph_of_memory_that_was_freed_fails() {
+fn a_launch_with_freed_memory_fails() {
     let _turn = turn();
     // A device that fails is no other test's.
     let stream = use_device(3);

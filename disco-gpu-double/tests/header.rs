@@ -32,7 +32,7 @@ fn value(header: &str, name: &str) -> i32 {
 }
 
 #[test]
-fn codes_are_those_of_the_header() {
+fn codes_equal_those_of_the_header() {
     let Some(header) = header() else { return };
     let codes = [
         ("ncclSuccess", Code::SUCCESS.0),

@@ -32,7 +32,7 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 use disco_gpu_double::nccl::exports::rccl::{ncclAllToAll, ncclAllToAllv};
 
 const OK: Code = Code::SUCCESS;
-const DONE: rccl::Code = rccl::Code::SUCCESS;
+const NCCL_OK: rccl::Code = rccl::Code::SUCCESS;
 const NULL: *mut c_void = ptr::null_mut();
 
 /// A device of this thread, and a stream of it.
@@ -87,7 +87,7 @@ fn bytes_of(pinned: *mut c_void) -> [u8; 4] {
 }
 
 #[test]
-fn bytes_come_back_through_streams() {
+fn copies_make_a_round_trip_through_streams() {
     let stream = use_device(0);
     let (one, other) = (allocate(4), allocate(4));
     let mut back = [0_u8; 4];
@@ -104,14 +104,14 @@ fn bytes_come_back_through_streams() {
 }
 
 #[test]
-fn pinned_memory_is_touched_when_the_stream_comes_to_it() {
+fn pinned_memory_is_accessed_when_the_stream_runs_the_copy() {
     let stream = use_device(1);
     let (device, from, to) = (allocate(4), pinned(4), pinned(4));
     for pointer in [from, to] {
         // SAFETY: there is room.
         unsafe { pointer.cast::<[u8; 4]>().write([0; 4]) };
     }
-    behind_a_receive(1, stream, || {
+    while_a_receive_waits(1, stream, || {
         assert_eq!(copy(device, from, 4, CopyKind::HOST_TO_DEVICE, stream), OK);
         assert_eq!(copy(to, device, 4, CopyKind::DEFAULT, stream), OK);
         assert_eq!(hipStreamQuery(stream), Code::NOT_READY);
@@ -127,11 +127,11 @@ fn pinned_memory_is_touched_when_the_stream_comes_to_it() {
 }
 
 #[test]
-fn events_are_reached_when_the_stream_comes_to_them() {
+fn events_complete_when_the_stream_reaches_them() {
     let stream = use_device(2);
     let event = new_event();
     assert_eq!(hipEventQuery(event), OK, "it was never recorded");
-    behind_a_receive(2, stream, || {
+    while_a_receive_waits(2, stream, || {
         assert_eq!(hipEventRecord(event, stream), OK);
         assert_eq!(hipEventQuery(event), Code::NOT_READY);
         assert_eq!(hipGetLastError(), OK, "that is no failure");
@@ -145,7 +145,7 @@ fn events_are_reached_when_the_stream_comes_to_them() {
 }
 
 /// Does something while a stream of a device is held up by a receive, which gets what is sent from device 3 after that.
-fn behind_a_receive(device: c_int, stream: Stream, body: impl FnOnce()) {
+fn while_a_receive_waits(device: c_int, stream: Stream, body: impl FnOnce()) {
     let (id, is_done) = (unique_id(), Barrier::new(2));
     let pointer = allocate(1);
     thread::scope(|scope| {
@@ -154,39 +154,39 @@ fn behind_a_receive(device: c_int, stream: Stream, body: impl FnOnce()) {
             let comm = begin(id, 2, 1);
             let pointer = allocate(1);
             // The first connects the two: the next receive does not wait for a launch of the other rank.
-            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), DONE);
+            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), NCCL_OK);
             is_done.wait();
-            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), DONE);
+            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), NCCL_OK);
             end(comm, stream, [pointer]);
         });
         assert_eq!(hipSetDevice(device), OK);
         let comm = begin(id, 2, 0);
         for _ in 0..2 {
-            assert_eq!(ncclRecv(pointer, 1, DataType::U8, 1, comm, stream), DONE);
+            assert_eq!(ncclRecv(pointer, 1, DataType::U8, 1, comm, stream), NCCL_OK);
         }
         body();
         is_done.wait();
         assert_eq!(hipStreamSynchronize(stream), OK);
-        assert_eq!(ncclCommDestroy(comm), DONE);
+        assert_eq!(ncclCommDestroy(comm), NCCL_OK);
     });
     assert_eq!(hipFree(pointer), OK);
 }
 
 fn begin(id: rccl::UniqueId, ranks: usize, rank: usize) -> CommHandle {
     let mut comm = NULL;
-    assert_eq!(ncclCommInitRank(Some(&mut comm), ranks as c_int, id, rank as c_int), DONE);
+    assert_eq!(ncclCommInitRank(Some(&mut comm), ranks as c_int, id, rank as c_int), NCCL_OK);
     ready(comm)
 }
 
 fn end<const N: usize>(comm: CommHandle, stream: Stream, memory: [*mut c_void; N]) {
     assert_eq!(hipStreamSynchronize(stream), OK);
-    assert_eq!(ncclCommDestroy(comm), DONE);
+    assert_eq!(ncclCommDestroy(comm), NCCL_OK);
     memory.into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
     assert_eq!(hipStreamDestroy(stream), OK);
 }
 
 #[test]
-fn each_thread_has_its_device_and_the_first_before_it_chooses() {
+fn each_thread_has_a_current_device_which_is_device_0_at_first() {
     let current = || {
         let mut device = 9;
         assert_eq!(hipGetDevice(Some(&mut device)), OK);
@@ -205,7 +205,7 @@ fn each_thread_has_its_device_and_the_first_before_it_chooses() {
 }
 
 #[test]
-fn devices_say_what_they_are() {
+fn devices_report_their_properties() {
     let mut name = [9_u8; 16];
     // SAFETY: there is room for as many.
     assert_eq!(unsafe { hipDeviceGetName(name.as_mut_ptr().cast(), 16, 0) }, OK);
@@ -240,7 +240,7 @@ fn text(text: *const c_char) -> &'static str {
 }
 
 #[test]
-fn copies_are_what_their_kind_says() {
+fn copies_that_differ_from_their_kind_are_refused() {
     let stream = use_device(0);
     let (device, mut host) = (allocate(8), [0_u8; 8]);
     let host = host.as_mut_ptr().cast::<c_void>();
@@ -279,9 +279,9 @@ fn on_ranks(ranks: usize, body: impl Fn(usize, CommHandle, Stream) + Sync) {
 fn ranks_reduce_and_exchange_blocks() {
     on_ranks(2, |rank, comm, stream| {
         let (send, recv) = (upload(&[1.0 + rank as f32, 10.0], stream), allocate(8));
-        assert_eq!(ncclAllReduce(send, recv, 2, DataType::F32, RedOp::SUM, comm, stream), DONE);
+        assert_eq!(ncclAllReduce(send, recv, 2, DataType::F32, RedOp::SUM, comm, stream), NCCL_OK);
         assert_eq!(download(recv, 2, stream), [3.0, 20.0]);
-        assert_eq!(ncclAllToAll(send, recv, 1, DataType::F32, comm, stream), DONE);
+        assert_eq!(ncclAllToAll(send, recv, 1, DataType::F32, comm, stream), NCCL_OK);
         let expected = if rank == 0 { [1.0, 2.0] } else { [10.0, 10.0] };
         assert_eq!(download(recv, 2, stream), expected);
         [send, recv].into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
@@ -304,7 +304,7 @@ fn offsets(counts: [usize; 3]) -> [usize; 3] {
 }
 
 #[test]
-fn parts_of_all_sizes_go_to_all_ranks() {
+fn all_to_all_v_exchanges_parts_of_all_sizes() {
     const ROOM: usize = 16;
     on_ranks(3, |own, comm, stream| {
         let (send_counts, recv_counts) = ([0, 1, 2].map(|to| count(own, to)), [0, 1, 2].map(|from| count(from, own)));
@@ -320,17 +320,17 @@ fn parts_of_all_sizes_go_to_all_ranks() {
             // SAFETY: each array has three.
             unsafe { ncclAllToAllv(send, sends, at[0], recv, counts, at[1], DataType::F32, comm, stream) }
         };
-        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), DONE);
+        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), NCCL_OK);
         assert_eq!(download(recv, ROOM, stream), expected);
 
         assert_eq!(hipMemsetAsync(recv, 0, 4 * ROOM, stream), OK);
-        assert_eq!(ncclGroupStart(), DONE);
-        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), DONE, "in a group too");
-        assert_eq!(ncclGroupEnd(), DONE);
+        assert_eq!(ncclGroupStart(), NCCL_OK);
+        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), NCCL_OK, "in a group too");
+        assert_eq!(ncclGroupEnd(), NCCL_OK);
         assert_eq!(download(recv, ROOM, stream), expected.map(|x| if x == -2.0 { 0.0 } else { x }));
 
         assert_eq!(all_to_all(recv, ptr::null()), rccl::Code::INVALID_ARGUMENT);
-        assert_eq!(ncclGroupStart(), DONE);
+        assert_eq!(ncclGroupStart(), NCCL_OK);
         assert_eq!(all_to_all(recv, [ROOM + 1; 3].as_ptr()), rccl::Code::INVALID_ARGUMENT, "there is no room");
         assert_eq!(ncclGroupEnd(), rccl::Code::INVALID_ARGUMENT, "one is refused, and so are all");
         [send, recv].into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));

@@ -68,16 +68,16 @@ fn child_that_has_memory() {
     [first, second].iter().for_each(|&word| write(stream, word, 5));
     let mut handle = IpcHandle { reserved: [0; 64] };
     assert_eq!(hipIpcGetMemHandle(Some(&mut handle), second), OK);
-    child::answer(&to_text(&handle.reserved));
+    child::reply(&to_text(&handle.reserved));
     assert_eq!(hipStreamWaitValue32(stream, second, 6, 1, ALL), OK);
     assert_eq!(hipStreamWriteValue32(stream, second, 7, 0), OK);
-    child::wishes().for_each(drop);
+    child::requests().for_each(drop);
 }
 
 #[test]
-fn memory_of_another_process_is_opened_where_it_was_exported() {
+fn open_returns_the_address_at_the_exported_offset() {
     let mut child = Child::start(CHILD);
-    let handle = IpcHandle { reserved: to_bytes(&child.answer()).try_into().unwrap() };
+    let handle = IpcHandle { reserved: to_bytes(&child.reply()).try_into().unwrap() };
     let stream = use_device(0);
     let mut word = ptr::null_mut();
     assert_eq!(hipIpcOpenMemHandle(Some(&mut word), handle, 0), Code::INVALID_VALUE);
@@ -144,7 +144,7 @@ fn wait((word, value): (u32, u32), flags: u32, mask: u32, end: Option<u32>) {
 }
 
 #[test]
-fn waits_end_when_the_word_is_as_it_is_to_be() {
+fn waits_end_when_the_word_satisfies_the_condition() {
     let (gte, eq, and, nor) = (0, 1, 2, 3);
     [(7, None), (8, None), (6, Some(7))].into_iter().for_each(|(word, end)| wait((word, 7), gte, ALL, end));
     // Numbers do not start again from 0.

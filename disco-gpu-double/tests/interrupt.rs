@@ -20,7 +20,7 @@ use disco_gpu_double::nccl::exports::group::{ncclGroupEnd, ncclGroupStart};
 const F32: DataType = DataType::F32;
 
 #[test]
-fn a_first_launch_waits_for_those_of_the_peers_and_an_abort_in_a_group_ends_its_wait() {
+fn an_abort_in_a_group_ends_the_wait_of_a_first_launch() {
     let id = unique_id();
     thread::scope(|scope| {
         for number in 0..2 {

@@ -191,7 +191,7 @@ fn input_and_output_may_be_the_same() {
 }
 
 #[test]
-fn launches_go_on_where_the_last_has_ended() {
+fn launches_continue_the_counts_of_the_last_launch() {
     let _devices = devices();
     let members = members(3, 40);
     for n in 0..10 {
@@ -212,7 +212,7 @@ fn launches_go_on_where_the_last_has_ended() {
 }
 
 #[test]
-fn numbers_of_handshakes_start_again_from_0() {
+fn counts_of_handshakes_wrap() {
     let _devices = devices();
     let members = members(3, 8);
     for member in &members {
@@ -233,7 +233,7 @@ fn numbers_of_handshakes_start_again_from_0() {
 
 /// Launches that nobody waits for: ranks are ahead of each other at times, and none takes another launch's numbers for this one's.
 #[test]
-fn many_launches_are_under_way_at_once() {
+fn queued_launches_do_not_confuse_their_handshakes() {
     let _devices = devices();
     let (launches, count, world) = (60, 300, 4);
     let (element, bytes) = (Element::F32, 16 * count);

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::ptr;
 use std::thread;
 
-use common::member::{Member, PATIENT, connect, devices, function, launch, load, members, write};
+use common::member::{LONG_TIMEOUT_NS, Member, connect, devices, function, launch, load, members, write};
 use common::params::{self, FIELDS};
 use common::{OK, allocate, free, new_stream, use_device};
 use disco_gpu_double::cuda::abi::Code;
@@ -27,7 +27,7 @@ const ONE_SHOT: &CStr = c"disco_one_shot_f32";
 const BARRIER: &CStr = c"disco_barrier";
 
 #[test]
-fn parameters_are_those_of_the_kernels() {
+fn the_parameter_layout_equals_that_of_disco_nccl() {
     let ours = [
         ("data", offset_of!(Params, data)),
         ("state", offset_of!(Params, state)),
@@ -104,7 +104,7 @@ fn a_multiprocessor_has_room_for_two_blocks() {
 }
 
 #[test]
-fn launches_of_other_shapes_are_refused() {
+fn launches_with_an_unsupported_grid_are_refused() {
     let _devices = devices();
     let members = members(3, 4);
     let one = &members[0];
@@ -156,7 +156,7 @@ fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
 }
 
 #[test]
-fn memory_that_a_launch_may_not_touch_is_found_out() {
+fn a_launch_with_inaccessible_memory_fails() {
     let _devices = devices();
     type Change = fn(&mut params::Params);
     let wrong: [(&str, Change); 13] = [
@@ -194,7 +194,7 @@ fn a_peers_memory_needs_access() {
 }
 
 #[test]
-fn memory_that_was_freed_before_the_launch_is_reached_is_found_out() {
+fn a_launch_fails_if_its_memory_was_freed_before_it_runs() {
     let _devices = devices();
     let members = members(2, 4);
     let one = &members[0];
@@ -221,13 +221,13 @@ fn memory_that_was_freed_before_the_launch_is_reached_is_found_out() {
 fn states_are_shared_with_streams() {
     let _devices = devices();
     let members = members(2, 4);
-    let (one, two) = (&members[0], &members[1]);
+    let (one, two_ranks) = (&members[0], &members[1]);
     let run = |member: &Member| {
         member.enter();
         assert_eq!((member.launch(BARRIER, 1, 32), member.synchronize()), (OK, OK));
-        assert_eq!(member.params.timeout_ns, PATIENT);
+        assert_eq!(member.params.timeout_ns, LONG_TIMEOUT_NS);
     };
-    thread::scope(|scope| [one, two].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
+    thread::scope(|scope| [one, two_ranks].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
     let stream = use_device(0);
     let flag = one.params.state[0] + 128;
     assert_eq!(cuStreamWaitValue32_v2(stream, flag, 1, 1), OK, "rank 1 has come to the first");

@@ -43,7 +43,7 @@ fn remote(device: Device, link: u32) -> (DeviceType, u32) {
 }
 
 #[test]
-fn machines_have_the_links_that_they_are_known_for() {
+fn machines_report_their_published_links() {
     assert_eq!(device(c"0000:01:00.0"), Err(Code::UNINITIALIZED));
     assert_eq!(nvmlShutdown(), Code::UNINITIALIZED);
     assert_eq!(nvmlInit_v2(), OK);

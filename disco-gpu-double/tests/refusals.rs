@@ -31,7 +31,7 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 #[test]
-fn arguments_that_cannot_be() {
+fn invalid_arguments_are_refused() {
     let _turn = turn();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
@@ -60,7 +60,7 @@ fn arguments_that_cannot_be() {
 }
 
 #[test]
-fn parts_of_buffers_that_overlap_otherwise_than_in_place() {
+fn overlapping_buffers_are_refused_except_in_place() {
     let _turn = turn();
     on_ranks(2, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
@@ -75,7 +75,7 @@ fn parts_of_buffers_that_overlap_otherwise_than_in_place() {
 }
 
 #[test]
-fn memory_of_another_device() {
+fn memory_of_another_device_is_refused() {
     let _turn = turn();
     on_ranks(2, true, |rank| {
         use_device(1 - rank.rank as i32);
@@ -88,7 +88,7 @@ fn memory_of_another_device() {
 }
 
 #[test]
-fn groups_whose_calls_touch_the_same_memory() {
+fn groups_whose_calls_access_the_same_memory_are_refused() {
     let _turn = turn();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
@@ -133,7 +133,7 @@ fn groups_whose_calls_touch_the_same_memory() {
 }
 
 #[test]
-fn ranks_that_call_something_else() {
+fn different_collectives_fail_on_all_ranks() {
     let _turn = turn();
     on_ranks(2, false, |rank| {
         let pointer = allocate(64);
@@ -153,7 +153,7 @@ fn ranks_that_call_something_else() {
 }
 
 #[test]
-fn sends_that_are_received_otherwise() {
+fn a_send_that_differs_from_its_receive_fails() {
     let _turn = turn();
     on_ranks(2, true, |rank| {
         let pointer = allocate(64);
@@ -174,7 +174,7 @@ fn sends_that_are_received_otherwise() {
 }
 
 #[test]
-fn two_ranks_on_one_device() {
+fn two_ranks_on_one_device_are_refused() {
     let _turn = turn();
     let id = unique_id();
     let run = |rank| {
@@ -188,7 +188,7 @@ fn two_ranks_on_one_device() {
 }
 
 #[test]
-fn unique_ids_of_elsewhere_and_of_before() {
+fn foreign_and_used_unique_ids_are_refused() {
     let _turn = turn();
     use_device(0);
     let mut comm = NULL;
@@ -204,7 +204,7 @@ fn unique_ids_of_elsewhere_and_of_before() {
 }
 
 #[test]
-fn configurations_that_were_not_initialized() {
+fn uninitialised_configurations_are_refused() {
     let _turn = turn();
     use_device(0);
     let id = unique_id();
@@ -234,7 +234,7 @@ fn configurations_that_were_not_initialized() {
 }
 
 #[test]
-fn calls_while_something_is_in_progress() {
+fn calls_of_a_communicator_in_progress_are_refused() {
     let _turn = turn();
     let begun = Barrier::new(2);
     let id = unique_id();

@@ -28,7 +28,7 @@ use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteV
 
 /// Each call fails once, and does nothing then.
 #[test]
-fn functions_of_shared_memory_fail() {
+fn faults_fail_functions_of_shared_memory() {
     let rules = c"cuIpcGetMemHandle:0:1=11,cuIpcOpenMemHandle_v2:0:1=12,cuIpcCloseMemHandle:0:1=13,\
         cuDeviceCanAccessPeer:0:1=14,cuCtxEnablePeerAccess:0:1=15,cuCtxDisablePeerAccess:0:1=16,\
         cuStreamWriteValue32_v2:0:1=17,cuStreamWaitValue32_v2:0:1=18";
@@ -52,7 +52,7 @@ fn functions_of_shared_memory_fail() {
 }
 
 #[test]
-fn functions_of_modules_fail() {
+fn faults_fail_functions_of_modules() {
     let rules = c"cuModuleLoadData:0:1=11,cuModuleGetFunction:0:1=12,cuModuleUnload:0:1=13,cuLaunchKernel:0:1=14,\
         cuOccupancyMaxActiveBlocksPerMultiprocessor:0:1=15";
     with_faults(rules, || {
@@ -74,7 +74,7 @@ fn functions_of_modules_fail() {
 }
 
 #[test]
-fn functions_of_hip_for_shared_memory_fail() {
+fn faults_fail_functions_of_hip_for_shared_memory() {
     let rules = c"hipIpcGetMemHandle:1:1=11,hipIpcOpenMemHandle:1:1=12,hipIpcCloseMemHandle:1:1=13,\
         hipDeviceCanAccessPeer:1:1=14,hipDeviceEnablePeerAccess:1:1=15,hipDeviceDisablePeerAccess:1:1=16,\
         hipStreamWriteValue32:1:1=17,hipStreamWaitValue32:1:1=18";

@@ -56,7 +56,7 @@ fn the_folder_of_amds_names_has_one_image() {
 }
 
 #[test]
-fn its_functions_can_be_called() {
+fn exported_functions_can_be_called() {
     let library = open(&shared_object());
     // SAFETY: this is its type.
     let version = unsafe { library.get::<extern "C" fn(*mut c_int) -> c_int>(c"ncclGetVersion") }.unwrap();

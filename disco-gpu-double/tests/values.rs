@@ -100,16 +100,16 @@ fn ok(code: Code) {
 }
 
 #[test]
-fn ranks_of_several_processes_have_the_same_values() {
+fn tests_pass_with_ranks_in_several_processes() {
     let tests = [
         "every_type_is_reduced_by_every_operation",
-        "data_goes_where_it_belongs",
-        "in_place_is_where_the_header_says",
+        "collectives_without_reduction_move_the_right_blocks",
+        "in_place_buffers_are_those_of_the_header",
         "each_rank_multiplies_by_its_own_scalar",
-        "nothing_is_done_for_nothing",
+        "collectives_of_zero_elements_do_nothing",
     ];
-    tests.into_iter().for_each(|test| share::passes(test, 2));
-    share::passes("data_goes_where_it_belongs", 3);
+    tests.into_iter().for_each(|test| share::passes_in_processes(test, 2));
+    share::passes_in_processes("collectives_without_reduction_move_the_right_blocks", 3);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn reductions(rank: &Rank, dtype: DataType, op: RedOp) {
 }
 
 #[test]
-fn data_goes_where_it_belongs() {
+fn collectives_without_reduction_move_the_right_blocks() {
     on_ranks(3, true, |rank| {
         let (own, stream, comm, f32) = (rank.rank, rank.stream, rank.comm, DataType::F32);
         let block = |from: usize, to: usize| [100.0 * from as f32 + to as f32, 0.5];
@@ -180,7 +180,7 @@ fn data_goes_where_it_belongs() {
 }
 
 #[test]
-fn in_place_is_where_the_header_says() {
+fn in_place_buffers_are_those_of_the_header() {
     on_ranks(2, true, |rank| {
         let (own, stream, comm, f32) = (rank.rank, rank.stream, rank.comm, DataType::F32);
         let own_bytes = 4 * own;
@@ -253,7 +253,7 @@ fn each_rank_multiplies_by_its_own_scalar() {
 }
 
 #[test]
-fn nothing_is_done_for_nothing() {
+fn collectives_of_zero_elements_do_nothing() {
     on_ranks(1, true, |rank| {
         let null = std::ptr::null_mut();
         ok(ncclAllReduce(null, null, 0, DataType::F32, RedOp::SUM, rank.comm, rank.stream));

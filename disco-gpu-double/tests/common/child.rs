@@ -5,29 +5,29 @@ use std::process::{Child as Process, ChildStdout, Command, Stdio};
 use std::{env, io};
 
 /// Which test is that of a child.
-const VARIABLE: &str = "GPU_DOUBLE_TEST_CHILD";
+const CHILD_VARIABLE: &str = "GPU_DOUBLE_TEST_CHILD";
 /// What comes before an answer, after what the harness says.
-const MARK: &str = "> ";
+const REPLY_PREFIX: &str = "> ";
 
 /// The other process, killed if it is not gone.
 pub(crate) struct Child {
     process: Process,
-    answers: BufReader<ChildStdout>,
+    replies: BufReader<ChildStdout>,
 }
 
 /// Whether this process was started for this test.
 pub(crate) fn is(test: &str) -> bool {
-    env::var(VARIABLE).is_ok_and(|child| child == test)
+    env::var(CHILD_VARIABLE).is_ok_and(|child| child == test)
 }
 
 /// What the parent wants next, until it wants no more.
-pub(crate) fn wishes() -> impl Iterator<Item = String> {
+pub(crate) fn requests() -> impl Iterator<Item = String> {
     io::stdin().lines().map_while(Result::ok)
 }
 
 /// Answers the parent.
-pub(crate) fn answer(text: &str) {
-    println!("{MARK}{text}");
+pub(crate) fn reply(text: &str) {
+    println!("{REPLY_PREFIX}{text}");
 }
 
 /// Bytes as a text.
@@ -44,31 +44,31 @@ impl Child {
     /// Starts it.
     pub(crate) fn start(test: &str) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(VARIABLE, test);
+        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD_VARIABLE, test);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let answers = BufReader::new(process.stdout.take().unwrap());
-        Self { process, answers }
+        let replies = BufReader::new(process.stdout.take().unwrap());
+        Self { process, replies }
     }
 
     /// Its next answer.
-    pub(crate) fn answer(&mut self) -> String {
-        for line in self.answers.by_ref().lines() {
-            if let Some((_, answer)) = line.unwrap().split_once(MARK) {
-                return answer.to_owned();
+    pub(crate) fn reply(&mut self) -> String {
+        for line in self.replies.by_ref().lines() {
+            if let Some((_, reply)) = line.unwrap().split_once(REPLY_PREFIX) {
+                return reply.to_owned();
             }
         }
         panic!("the child has ended")
     }
 
     /// Wants something of it, and an answer.
-    pub(crate) fn ask(&mut self, wish: &str) -> String {
-        self.tell(wish);
-        self.answer()
+    pub(crate) fn ask(&mut self, request: &str) -> String {
+        self.send(request);
+        self.reply()
     }
 
     /// Wants something of it.
-    pub(crate) fn tell(&mut self, wish: &str) {
-        writeln!(self.process.stdin.as_mut().unwrap(), "{wish}").unwrap();
+    pub(crate) fn send(&mut self, request: &str) {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{request}").unwrap();
     }
 
     /// Kills it.

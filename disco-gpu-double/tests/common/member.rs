@@ -18,7 +18,7 @@ use super::{OK, allocate, enable_access, enter, set, use_device};
 pub(crate) const COUNTS: usize = 128 * MAX_BLOCKS * MAX_WORLD;
 pub(crate) const STATUS: usize = COUNTS + 4 * MAX_BLOCKS * MAX_WORLD;
 /// Longer than any handshake takes that comes about.
-pub(crate) const PATIENT: u64 = 60_000_000_000;
+pub(crate) const LONG_TIMEOUT_NS: u64 = 60_000_000_000;
 
 /// One rank's memory, made by any thread.
 pub(crate) struct Member {
@@ -70,7 +70,8 @@ impl Member {
     /// One, which knows nobody: only its own memory is in its parameters.
     pub(crate) fn new(rank: usize, world: usize, count: usize) -> Self {
         let stream = use_device(rank as c_int);
-        let mut params = Params { timeout_ns: PATIENT, count: count as u32, rank: rank as u32, ..Params::default() };
+        let mut params =
+            Params { timeout_ns: LONG_TIMEOUT_NS, count: count as u32, rank: rank as u32, ..Params::default() };
         params.world = world as u32;
         params.data[rank] = allocate(2 * 16 * count);
         params.state[rank] = allocate(STATE_BYTES);

@@ -7,9 +7,9 @@ pub(crate) mod member;
 #[path = "../../../disco-nccl/src/p2p/kernels/params.rs"]
 #[allow(unreachable_pub, reason = "the kernels' own")]
 pub(crate) mod params;
-pub(crate) mod several;
+pub(crate) mod rank_handle;
+pub(crate) mod several_processes;
 pub(crate) mod share;
-pub(crate) mod stepped;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -40,7 +40,7 @@ use share::Share;
 /// What all of the driver's calls should return.
 pub(crate) const OK: cuda::abi::Code = cuda::abi::Code::SUCCESS;
 /// Longer than anything takes that works.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One rank.
 pub(crate) struct Rank {
@@ -130,7 +130,7 @@ pub(crate) fn wait_until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ready() {
             return answer;
         }
-        assert!(start.elapsed() < LONG, "that takes too long");
+        assert!(start.elapsed() < TEST_TIMEOUT, "that takes too long");
         thread::sleep(Duration::from_micros(200));
     }
 }

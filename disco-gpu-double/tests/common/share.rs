@@ -10,11 +10,11 @@ use disco_gpu_double::nccl::abi::UniqueId;
 
 use super::child::{to_bytes, to_text};
 
-const PROCESS: &str = "GPU_DOUBLE_TEST_PROCESS";
-const PROCESSES: &str = "GPU_DOUBLE_TEST_PROCESSES";
-const FOLDER: &str = "GPU_DOUBLE_TEST_FOLDER";
+const PROCESS_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESS";
+const PROCESSES_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESSES";
+const FOLDER_VARIABLE: &str = "GPU_DOUBLE_TEST_FOLDER";
 /// Reached by a test that hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The part of the ranks that this process has.
 pub(crate) struct Share {
@@ -27,8 +27,8 @@ impl Share {
     /// That of this process, if it was started for one.
     pub(crate) fn own() -> Option<Self> {
         let number = |name| env::var(name).ok().and_then(|number| number.parse().ok());
-        let folder = env::var_os(FOLDER)?.into();
-        Some(Self { process: number(PROCESS)?, processes: number(PROCESSES)?, folder })
+        let folder = env::var_os(FOLDER_VARIABLE)?.into();
+        Some(Self { process: number(PROCESS_VARIABLE)?, processes: number(PROCESSES_VARIABLE)?, folder })
     }
 
     /// Whether a rank is of this process.
@@ -52,7 +52,7 @@ impl Share {
 }
 
 /// Runs a test in so many processes, all of which pass it.
-pub(crate) fn passes(test: &str, processes: usize) {
+pub(crate) fn passes_in_processes(test: &str, processes: usize) {
     let folder = env::temp_dir().join(format!("gpu-double-{test}-{}-{processes}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let outcomes = thread::scope(|scope| {
@@ -73,14 +73,14 @@ pub(crate) fn passes(test: &str, processes: usize) {
 fn run(test: &str, (process, processes): (usize, usize), folder: &Path) -> String {
     let log = folder.join(format!("log-{process}"));
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(FOLDER, folder);
-    command.env(PROCESS, process.to_string()).env(PROCESSES, processes.to_string());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(FOLDER_VARIABLE, folder);
+    command.env(PROCESS_VARIABLE, process.to_string()).env(PROCESSES_VARIABLE, processes.to_string());
     let file = fs::File::create(&log).unwrap();
     let outputs = (Stdio::from(file.try_clone().unwrap()), Stdio::from(file));
     let mut child = command.stdout(outputs.0).stderr(outputs.1).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > LIMIT {
+        if start.elapsed() > PROCESS_TIMEOUT {
             child.kill().unwrap();
         }
         thread::sleep(Duration::from_millis(2));

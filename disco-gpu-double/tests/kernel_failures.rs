@@ -8,8 +8,8 @@ use std::ffi::CStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::member::{Member, PATIENT, STATUS, devices, members, write};
-use common::{LONG, OK, params};
+use common::member::{LONG_TIMEOUT_NS, Member, STATUS, devices, members, write};
+use common::{OK, TEST_TIMEOUT, params};
 use disco_gpu_double::cuda::abi::Code;
 use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
 
@@ -17,7 +17,7 @@ const ONE_SHOT: &CStr = c"disco_one_shot_f32";
 const BARRIER: &CStr = c"disco_barrier";
 
 #[test]
-fn a_peer_that_does_not_come_is_reported() {
+fn a_missing_peer_is_reported() {
     let _devices = devices();
     let mut members = members(3, 4);
     let patience = Duration::from_millis(200);
@@ -35,9 +35,9 @@ fn a_peer_that_does_not_come_is_reported() {
             });
         }
     });
-    assert!(start.elapsed() >= patience && start.elapsed() < LONG);
+    assert!(start.elapsed() >= patience && start.elapsed() < TEST_TIMEOUT);
     // From now on the two meet nobody, and rank 2 waits for them in vain.
-    members[0].params.timeout_ns = PATIENT;
+    members[0].params.timeout_ns = LONG_TIMEOUT_NS;
     let (one, last) = (&members[0], &members[2]);
     last.enter();
     let flags = [0, 1].map(|peer| last.state(128 * peer));
@@ -45,7 +45,7 @@ fn a_peer_that_does_not_come_is_reported() {
     one.enter();
     let start = Instant::now();
     assert_eq!((one.launch(BARRIER, 1, 32), one.synchronize()), (OK, OK));
-    assert!(start.elapsed() < LONG, "it does not wait");
+    assert!(start.elapsed() < TEST_TIMEOUT, "it does not wait");
     assert_eq!(one.report(), 0x0101_0200, "the first is what is reported");
     last.enter();
     assert_eq!(last.state(0), 1, "it has not come to another");
@@ -59,7 +59,7 @@ fn a_peer_that_does_not_come_is_reported() {
 }
 
 #[test]
-fn the_host_ends_a_launch() {
+fn the_abort_flag_ends_a_launch() {
     let _devices = devices();
     let members = members(2, 4);
     let one = &members[1];
@@ -75,7 +75,7 @@ fn the_host_ends_a_launch() {
 }
 
 #[test]
-fn later_handshakes_are_reported_as_what_they_are() {
+fn a_failure_names_the_phase_of_its_handshake() {
     let _devices = devices();
     let mut members = members(2, 4);
     let one = &mut members[0];

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::stepped::SteppedRank;
+use super::rank_handle::RankHandle;
 
 /// Codes as they are answered.
 pub(crate) const SUCCESS: &str = "0";
@@ -14,22 +14,22 @@ pub(crate) const REMOTE_ERROR: &str = "6";
 pub(crate) const IN_PROGRESS: &str = "7";
 
 /// So long nothing happens that should not.
-pub(crate) const A_WHILE: Duration = Duration::from_millis(50);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 /// Has the tests wait for each other.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn one_test_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Begins a communicator by the unique id of the member with the number `host`.
-pub(crate) fn begin(members: &mut [&mut SteppedRank], host: usize) {
+pub(crate) fn begin(members: &mut [&mut RankHandle], host: usize) {
     let id = members[host].ask("id");
     join(members, &id);
 }
 
 /// Begins a communicator by a unique id.
-pub(crate) fn join(members: &mut [&mut SteppedRank], id: &str) {
+pub(crate) fn join(members: &mut [&mut RankHandle], id: &str) {
     let ranks = members.len();
     for (rank, member) in members.iter_mut().enumerate() {
         assert_eq!(member.ask(&format!("begin {id} {ranks} {rank}")), IN_PROGRESS, "{}", member.ask("why"));
@@ -40,25 +40,25 @@ pub(crate) fn join(members: &mut [&mut SteppedRank], id: &str) {
 }
 
 /// Two ranks, of which one is in another process; the host is that, or this one.
-pub(crate) fn two(host: usize) -> [SteppedRank; 2] {
-    let mut members = [SteppedRank::here(0), SteppedRank::there(1)];
-    let [here, there] = &mut members;
-    begin(&mut [here, there], host);
+pub(crate) fn two_ranks(host: usize) -> [RankHandle; 2] {
+    let mut members = [RankHandle::local(0), RankHandle::remote(1)];
+    let [local, remote] = &mut members;
+    begin(&mut [local, remote], host);
     members
 }
 
 /// Asks all, and says what each has answered.
-pub(crate) fn each(members: &mut [SteppedRank], wish: &str) -> Vec<String> {
-    members.iter_mut().map(|member| member.ask(wish)).collect()
+pub(crate) fn ask_all(members: &mut [RankHandle], request: &str) -> Vec<String> {
+    members.iter_mut().map(|member| member.ask(request)).collect()
 }
 
 /// Sums what all have, twice over.
-pub(crate) fn all_sum(members: &mut [SteppedRank]) {
+pub(crate) fn check_sum(members: &mut [RankHandle]) {
     for (rank, member) in members.iter_mut().enumerate() {
         member.ask(&format!("put {}", rank + 1));
     }
     let ranks = members.len();
-    each(members, "sum").iter().chain(&each(members, "sum")).for_each(|code| assert_eq!(code, SUCCESS));
+    ask_all(members, "sum").iter().chain(&ask_all(members, "sum")).for_each(|code| assert_eq!(code, SUCCESS));
     let sum = (ranks * (ranks + 1) / 2 * ranks).to_string();
-    each(members, "get").iter().for_each(|got| assert_eq!(*got, sum));
+    ask_all(members, "get").iter().for_each(|got| assert_eq!(*got, sum));
 }

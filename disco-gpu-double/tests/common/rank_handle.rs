@@ -33,45 +33,45 @@ pub(crate) struct LocalRank {
 }
 
 /// A rank of this process, or of another.
-pub(crate) enum SteppedRank {
-    Here(LocalRank),
-    There(Child),
+pub(crate) enum RankHandle {
+    Local(LocalRank),
+    Remote(Child),
 }
 
-impl SteppedRank {
+impl RankHandle {
     /// In this process, on a device.
-    pub(crate) fn here(device: i32) -> Self {
-        Self::Here(LocalRank::new(device))
+    pub(crate) fn local(device: i32) -> Self {
+        Self::Local(LocalRank::new(device))
     }
 
     /// In a process of its own, on a device.
-    pub(crate) fn there(device: i32) -> Self {
+    pub(crate) fn remote(device: i32) -> Self {
         let mut child = Child::start(CHILD);
-        child.tell(&device.to_string());
-        Self::There(child)
+        child.send(&device.to_string());
+        Self::Remote(child)
     }
 
     /// Has it do something, and waits for its answer.
-    pub(crate) fn ask(&mut self, wish: &str) -> String {
+    pub(crate) fn ask(&mut self, request: &str) -> String {
         match self {
-            Self::Here(local) => local.act(wish),
-            Self::There(child) => child.ask(wish),
+            Self::Local(local) => local.execute(request),
+            Self::Remote(child) => child.ask(request),
         }
     }
 
     /// Has the other process do something, and waits for nothing.
-    pub(crate) fn tell(&mut self, wish: &str) {
+    pub(crate) fn send(&mut self, request: &str) {
         match self {
-            Self::Here(_) => panic!("that is this process"),
-            Self::There(child) => child.tell(wish),
+            Self::Local(_) => panic!("that is this process"),
+            Self::Remote(child) => child.send(request),
         }
     }
 
     /// Kills its process.
     pub(crate) fn kill(&mut self) {
         match self {
-            Self::Here(_) => panic!("that is this process"),
-            Self::There(child) => child.kill(),
+            Self::Local(_) => panic!("that is this process"),
+            Self::Remote(child) => child.kill(),
         }
     }
 }
@@ -81,9 +81,9 @@ pub(crate) fn serve() {
     if !child::is(CHILD) {
         return;
     }
-    let mut wishes = child::wishes();
-    let mut local = LocalRank::new(wishes.next().unwrap().parse().unwrap());
-    wishes.for_each(|wish| child::answer(&local.act(&wish)));
+    let mut requests = child::requests();
+    let mut local = LocalRank::new(requests.next().unwrap().parse().unwrap());
+    requests.for_each(|request| child::reply(&local.execute(&request)));
 }
 
 impl LocalRank {
@@ -96,9 +96,9 @@ impl LocalRank {
     }
 
     /// Codes are answered as numbers.
-    fn act(&mut self, wish: &str) -> String {
+    fn execute(&mut self, request: &str) -> String {
         enter(self.rank);
-        let words = wish.split(' ').collect::<Vec<_>>();
+        let words = request.split(' ').collect::<Vec<_>>();
         let number = |at: usize| words[at].parse::<i32>().unwrap();
         let (comm, stream, pair, f32) = (self.comm, self.stream, at(self.number, 0), DataType::F32);
         let code = match words[0] {
