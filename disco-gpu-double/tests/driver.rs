@@ -29,7 +29,7 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 
 fn download(pointer: u64, bytes: usize) -> Vec<u8> {
     let mut to = vec![0; bytes];
-    // SAFETY: there is room.
+    // SAFETY: the destination has room for all bytes.
     assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
     to
 }
@@ -46,7 +46,7 @@ fn fresh_memory_is_not_zero() {
     let pointer = allocate(1000);
     assert_eq!(download(pointer, 1000), [0xa5; 1000]);
     assert_eq!(cuMemsetD8_v2(pointer, 7, 10), OK);
-    // SAFETY: there are as many bytes.
+    // SAFETY: the source has this many bytes.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + 8, [1u8, 2, 3].as_ptr().cast(), 3) }, OK);
     assert_eq!(download(pointer, 12), [7, 7, 7, 7, 7, 7, 7, 7, 1, 2, 3, 0xa5]);
     assert_eq!(cuMemcpyDtoDAsync_v2(pointer, pointer + 8, 3, stream), OK);
@@ -65,12 +65,12 @@ fn addresses_outside_of_allocations_are_refused() {
     assert_eq!(cuMemsetD8Async(pointer + 99, 0, 1, stream), OK);
     assert_eq!(cuMemFree_v2(pointer + 1), Code::INVALID_VALUE);
     let mut device = 9u32;
-    // SAFETY: there is room for the answer.
+    // SAFETY: the output has the size of the result.
     assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer + 50) }, OK);
     assert_eq!(device, 0);
     free(pointer);
     assert_eq!(cuMemFree_v2(pointer), Code::INVALID_VALUE);
-    // SAFETY: there is room for the answer.
+    // SAFETY: the output has the size of the result.
     let code = unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) };
     assert_eq!(code, Code::INVALID_VALUE);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
@@ -95,16 +95,16 @@ fn devices_report_their_properties() {
         assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 1), value), (OK, expected));
     }
     let mut name = [9u8; 16];
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { cuDeviceGetName(name.as_mut_ptr().cast(), 5, 0) }, OK);
     assert_eq!(name[..6], *b"GPU \0\x09");
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { cuDeviceGetPCIBusId(name.as_mut_ptr().cast(), 16, 2) }, OK);
     assert_eq!(name[..13], *b"0000:03:00.0\0");
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
-/// A receive holds one stream up until the other rank sends.
+/// A receive blocks one stream until the other rank sends.
 #[test]
 fn streams_wait_for_events_and_for_the_default_stream() {
     let tested = Barrier::new(2);
@@ -112,7 +112,7 @@ fn streams_wait_for_events_and_for_the_default_stream() {
         let pointer = rank.floats(&[rank.rank as f32]);
         let send = || ncclSend(at(pointer, 0), 1, DataType::F32, 0, rank.comm, rank.stream);
         let recv = || ncclRecv(at(pointer, 0), 1, DataType::F32, 1, rank.comm, rank.stream);
-        // The first connects the two: the next receive does not wait for a launch of the other rank.
+        // The first transfer connects the ranks, so the next receive does not wait for a launch of the other rank.
         assert_eq!(if rank.rank == 1 { send() } else { recv() }, nccl::abi::Code::SUCCESS);
         if rank.rank == 1 {
             tested.wait();

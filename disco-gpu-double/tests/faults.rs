@@ -1,4 +1,4 @@
-//! Faults, one test at a time: rules are the process's.
+//! Injected faults. One test runs at a time, because the rules apply to the process.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -34,7 +34,7 @@ fn reduce(rank: &common::Rank, pointer: u64) -> Code {
     ncclAllReduce(pair, pair, 1, DataType::F32, RedOp::SUM, rank.comm, rank.stream)
 }
 
-/// Aborts from another thread, after a while.
+/// Aborts from another thread after a delay.
 fn abort_soon(comm: CommHandle) -> thread::JoinHandle<Code> {
     let comm = comm.expose_provenance();
     thread::spawn(move || {
@@ -73,7 +73,7 @@ fn an_async_fault_fails_work_when_the_stream_reaches_it() {
             }
             assert_eq!(cuStreamQuery(rank.stream), CudaCode::NOT_READY);
             assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
-            // What the collective of the other rank would have written may have anything in it.
+            // The contents of the other rank's output are unspecified.
             assert!(rank.rank == 1 || rank.read_floats(pointer, 1) == [1.0]);
             free(pointer);
         });
@@ -132,7 +132,7 @@ fn faults_fail_functions_of_rccl() {
             let (send, recv, f32) = (at(pointer, 0), at(pointer, 4), DataType::F32);
             assert_eq!(ncclAllToAll(send, recv, 1, f32, rank.comm, rank.stream), Code::SYSTEM_ERROR);
             let (one, zero): (&usize, &usize) = (&1, &0);
-            // SAFETY: each array has one.
+            // SAFETY: each array has one element, for the one rank.
             let exchange = || unsafe { ncclAllToAllv(send, one, zero, recv, one, zero, f32, rank.comm, rank.stream) };
             assert_eq!([(); 3].map(|()| exchange()), [Code::INTERNAL_ERROR, Code::INVALID_USAGE, Code::SUCCESS]);
             assert_eq!(rank.read_floats(pointer, 2), [1.0; 2]);
@@ -173,7 +173,7 @@ fn faults_fail_splits_and_the_end_of_communicators() {
         let comm = begin();
         assert_eq!(split(comm, 0, 0), (Code::INVALID_USAGE, Code::SUCCESS, ptr::null_mut()));
         let mut child = ptr::null_mut();
-        // SAFETY: there is no configuration, and the place stays until the parent is aborted.
+        // SAFETY: the configuration is null, and the output is valid until the parent is aborted.
         let code = unsafe { ncclCommSplit(comm, 0, 0, Some(&mut child), ptr::null()) };
         assert_eq!(code, Code::IN_PROGRESS);
         thread::sleep(Duration::from_millis(5));

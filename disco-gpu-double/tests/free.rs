@@ -1,4 +1,4 @@
-//! What frees wait for, and what does not wait.
+//! Frees that wait for work of devices, and frees of pools, which do not.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -47,13 +47,13 @@ fn number(pool: Pool, attribute: i32) -> u64 {
     let mut number = 0_u64;
     let at: *mut c_void = (&raw mut number).cast();
     #[allow(unsafe_code, reason = "a C function")]
-    // SAFETY: there is room for 64 bits.
+    // SAFETY: the output has 64 bits.
     let code = unsafe { cuMemPoolGetAttribute(pool, attribute, at) };
     assert_eq!(code, OK);
     number
 }
 
-/// Does something while a peer's stream waits, and says whether it returned before the wait was ended.
+/// Runs `work` while a peer's stream waits; returns whether `work` returned before the end of the wait.
 fn returns_while_a_peer_waits(work: impl FnOnce()) -> bool {
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     IS_OVER.store(false, SeqCst);
@@ -117,7 +117,7 @@ fn a_pool_keeps_memory_up_to_its_threshold() {
     assert_eq!((reserved(), used()), (3 << 20, 0));
     let threshold = 1_u64 << 20;
     #[allow(unsafe_code, reason = "a C function")]
-    // SAFETY: it has 64 bits.
+    // SAFETY: the value has 64 bits.
     let code = unsafe { cuMemPoolSetAttribute(pool, 4, (&raw const threshold).cast()) };
     assert_eq!([code, cuStreamSynchronize(stream)], [OK; 2]);
     assert_eq!(reserved(), 1 << 20);
@@ -141,7 +141,7 @@ fn pool_memory_is_freed_when_the_stream_reaches_the_free() {
     assert_eq!(cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), Code::INVALID_VALUE);
     let access = Access { location: Location { kind: 1, id: 3 }, flags: 3 };
     #[allow(unsafe_code, reason = "a C function")]
-    // SAFETY: there is one.
+    // SAFETY: the array has one element.
     let code = unsafe { cuMemPoolSetAccess(pool, &raw const access, 1) };
     assert_eq!(code, Code::INVALID_VALUE, "no device is its own peer");
     free(to);

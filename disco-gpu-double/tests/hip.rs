@@ -1,4 +1,4 @@
-//! HIP's runtime: devices of threads, memory, streams and events, and RCCL over them.
+//! HIP's runtime (current devices, memory, streams and events), and RCCL.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -35,7 +35,7 @@ const OK: Code = Code::SUCCESS;
 const NCCL_OK: rccl::Code = rccl::Code::SUCCESS;
 const NULL: *mut c_void = ptr::null_mut();
 
-/// A device of this thread, and a stream of it.
+/// Makes a device current on this thread, and creates a stream on it.
 fn use_device(device: c_int) -> Stream {
     assert_eq!(hipSetDevice(device), OK);
     let mut stream = NULL;
@@ -62,27 +62,27 @@ fn new_event() -> Event {
 }
 
 fn copy(to: *mut c_void, from: *const c_void, bytes: usize, kind: CopyKind, stream: Stream) -> Code {
-    // SAFETY: tests have as many bytes, until they have waited for the stream.
+    // SAFETY: callers pass memory of this size that is valid until they have waited for the stream.
     unsafe { hipMemcpyAsync(to, from, bytes, kind, stream) }
 }
 
-/// Device memory of floats.
+/// Allocates device memory and writes floats to it.
 fn upload(values: &[f32], stream: Stream) -> *mut c_void {
     let pointer = allocate(4 * values.len());
     assert_eq!(copy(pointer, values.as_ptr().cast(), 4 * values.len(), CopyKind::HOST_TO_DEVICE, stream), OK);
     pointer
 }
 
-/// What is in memory of floats.
+/// Reads floats from device memory.
 fn download(pointer: *mut c_void, count: usize, stream: Stream) -> Vec<f32> {
     let mut values = vec![0.0_f32; count];
     assert_eq!(copy(values.as_mut_ptr().cast(), pointer, 4 * count, CopyKind::DEVICE_TO_HOST, stream), OK);
     values
 }
 
-/// Memory of the host's that is pinned, as bytes.
+/// The bytes of pinned memory.
 fn bytes_of(pinned: *mut c_void) -> [u8; 4] {
-    // SAFETY: the test has allocated as many, and written them.
+    // SAFETY: callers pass an allocation of at least four initialised bytes.
     unsafe { pinned.cast::<[u8; 4]>().read() }
 }
 
@@ -108,14 +108,14 @@ fn pinned_memory_is_accessed_when_the_stream_runs_the_copy() {
     let stream = use_device(1);
     let (device, from, to) = (allocate(4), pinned(4), pinned(4));
     for pointer in [from, to] {
-        // SAFETY: there is room.
+        // SAFETY: the destination has room for all bytes.
         unsafe { pointer.cast::<[u8; 4]>().write([0; 4]) };
     }
     while_a_receive_waits(1, stream, || {
         assert_eq!(copy(device, from, 4, CopyKind::HOST_TO_DEVICE, stream), OK);
         assert_eq!(copy(to, device, 4, CopyKind::DEFAULT, stream), OK);
         assert_eq!(hipStreamQuery(stream), Code::NOT_READY);
-        // SAFETY: there is room, and the copy has not begun.
+        // SAFETY: the allocation has this many bytes, and the copy has not begun.
         unsafe { from.cast::<[u8; 4]>().write([5, 6, 7, 8]) };
         assert_eq!(bytes_of(to), [0; 4]);
     });
@@ -144,7 +144,7 @@ fn events_complete_when_the_stream_reaches_them() {
     assert_eq!([hipStreamDestroy(stream), hipStreamQuery(stream)], [OK, Code::INVALID_HANDLE]);
 }
 
-/// Does something while a stream of a device is held up by a receive, which gets what is sent from device 3 after that.
+/// Runs `body` while a receive blocks a stream of a device; then device 3 sends.
 fn while_a_receive_waits(device: c_int, stream: Stream, body: impl FnOnce()) {
     let (id, is_done) = (unique_id(), Barrier::new(2));
     let pointer = allocate(1);
@@ -153,7 +153,7 @@ fn while_a_receive_waits(device: c_int, stream: Stream, body: impl FnOnce()) {
             let stream = use_device(3);
             let comm = begin(id, 2, 1);
             let pointer = allocate(1);
-            // The first connects the two: the next receive does not wait for a launch of the other rank.
+            // The first transfer connects the ranks, so the next receive does not wait for a launch of the other rank.
             assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), NCCL_OK);
             is_done.wait();
             assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), NCCL_OK);
@@ -207,13 +207,13 @@ fn each_thread_has_a_current_device_which_is_device_0_at_first() {
 #[test]
 fn devices_report_their_properties() {
     let mut name = [9_u8; 16];
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { hipDeviceGetName(name.as_mut_ptr().cast(), 16, 0) }, OK);
     assert_eq!(name[..11], *b"GPU double\0");
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { hipDeviceGetPCIBusId(name.as_mut_ptr().cast(), 16, 2) }, OK);
     assert_eq!(name[..13], *b"0000:03:00.0\0");
-    // SAFETY: there is room for none.
+    // SAFETY: the length is 0, so nothing is written.
     assert_eq!(unsafe { hipDeviceGetName(name.as_mut_ptr().cast(), 0, 0) }, Code::INVALID_VALUE);
     let mut uuids = [Uuid { bytes: [0; 16] }; 2];
     for (device, uuid) in (0..).zip(&mut uuids) {
@@ -235,7 +235,7 @@ fn codes_have_names_and_texts() {
 }
 
 fn text(text: *const c_char) -> &'static str {
-    // SAFETY: it is a constant.
+    // SAFETY: the text is static and ends with a NUL byte.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap()
 }
 
@@ -260,7 +260,7 @@ fn copies_that_differ_from_their_kind_are_refused() {
     assert_eq!(hipStreamDestroy(stream), OK);
 }
 
-/// Has each of some ranks do something with a communicator and a stream.
+/// Runs `body` on each rank with a communicator and a stream.
 fn on_ranks(ranks: usize, body: impl Fn(usize, CommHandle, Stream) + Sync) {
     let (id, body) = (unique_id(), &body);
     thread::scope(|scope| {
@@ -288,17 +288,17 @@ fn ranks_reduce_and_exchange_blocks() {
     });
 }
 
-/// How many elements go from one rank to another: to some, none.
+/// Number of elements from one rank to another, which may be 0.
 fn count(from: usize, to: usize) -> usize {
     (2 * from + to) % 4
 }
 
-/// An element of those.
+/// One of these elements.
 fn element(from: usize, to: usize, i: usize) -> f32 {
     (100 * from + 10 * to + i) as f32
 }
 
-/// Where parts begin that have an element between them.
+/// Offsets of parts with a gap of one element between them.
 fn offsets(counts: [usize; 3]) -> [usize; 3] {
     [0, counts[0] + 1, counts[0] + counts[1] + 2]
 }
@@ -317,7 +317,7 @@ fn all_to_all_v_exchanges_parts_of_all_sizes() {
         let (send, recv) = (upload(&input, stream), upload(&[-2.0; ROOM], stream));
         let all_to_all = |recv: *mut c_void, counts: *const usize| {
             let (sends, at) = (send_counts.as_ptr(), [send_offsets.as_ptr(), recv_offsets.as_ptr()]);
-            // SAFETY: each array has three.
+            // SAFETY: each array has three elements, one for each rank.
             unsafe { ncclAllToAllv(send, sends, at[0], recv, counts, at[1], DataType::F32, comm, stream) }
         };
         assert_eq!(all_to_all(recv, recv_counts.as_ptr()), NCCL_OK);

@@ -1,4 +1,4 @@
-//! Kinds of memory that HIP has: where words may be that streams of other devices write, and that streams wait for.
+//! HIP's kinds of memory: where streams of other devices may write words, and where streams may wait for words.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

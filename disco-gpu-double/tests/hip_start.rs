@@ -1,4 +1,5 @@
-//! HIP on a machine that has no device, and then has. One test: it is about the first calls of a process.
+//! HIP on a machine without a device, and then with devices. The program has one test, because it tests the first calls
+//! of a process.
 
 mod common;
 

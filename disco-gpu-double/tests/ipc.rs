@@ -1,4 +1,5 @@
-//! Memory of other processes. Each test has a child that has some, and one test runs at a time: what is open is counted.
+//! Memory of other processes. Each test has a child that exports memory. One test runs at a time, because opened
+//! handles are counted.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -18,10 +19,10 @@ use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery,
 use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
 
 const CHILD: &str = "child_that_has_memory";
-/// What a child has: not whole pages, and not where a page begins.
+/// Size of the child's memory: not a multiple of the page size, and the memory does not start at a page.
 const BYTES: usize = 70_000;
 
-/// Ready for wishes, it has memory of device 1 with its number of bytes at the end.
+/// A child with memory of device 1 that serves requests. The last bytes of the memory contain its size.
 #[test]
 fn child_that_has_memory() {
     if !child::is(CHILD) {
@@ -30,7 +31,7 @@ fn child_that_has_memory() {
     let stream = use_device(1);
     let (_before, pointer) = (allocate(100), allocate(BYTES));
     let tail = (BYTES as u32).to_le_bytes();
-    // SAFETY: there are as many bytes.
+    // SAFETY: the source has this many bytes.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + BYTES as u64 - 4, tail.as_ptr().cast(), 4) }, OK);
     child::reply(&to_text(&export(pointer + 10).reserved));
     for request in child::requests() {
@@ -50,7 +51,7 @@ fn child_that_has_memory() {
     }
 }
 
-/// A child, what it has exported, and a stream of device 0; nobody else has them now.
+/// A child, its exported handle, and a stream of device 0. The guard lets one test run at a time.
 fn with_child() -> (MutexGuard<'static, ()>, Child, IpcHandle, Stream) {
     static ONE: Mutex<()> = Mutex::new(());
     let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +76,7 @@ fn open(handle: IpcHandle) -> Result<u64, Code> {
 
 fn download(pointer: u64, bytes: usize) -> Vec<u8> {
     let mut to = vec![0; bytes];
-    // SAFETY: there is room.
+    // SAFETY: the destination has room for all bytes.
     assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
     to
 }
@@ -101,7 +102,7 @@ fn both_processes_see_writes_of_the_other() {
     assert_eq!(cuMemcpyDtoD_v2(own, pointer + 1, 4), OK);
     assert_eq!(download(own, 4), [0xa5, 7, 7, 0xa5]);
     let mut device = 9_u32;
-    // SAFETY: there is room for the answer.
+    // SAFETY: the output has the size of the result.
     assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) }, OK);
     assert_eq!(device, 1, "it is the child's device");
     free(own);

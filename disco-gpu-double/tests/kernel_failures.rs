@@ -1,4 +1,4 @@
-//! How a launch ends whose peers do not come.
+//! Launches whose peers do not arrive: timeouts, aborts and failure reports.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -29,14 +29,14 @@ fn a_missing_peer_is_reported() {
                 member.enter();
                 member.put(&[1; 64]);
                 assert_eq!((member.launch(ONE_SHOT, 2, 32), member.synchronize()), (OK, OK));
-                // Deadline, leading, rank 2, block 0.
+                // Cause deadline, phase leading, rank 2, block 0.
                 assert_eq!((member.report(), member.state(STATUS)), (0x0101_0200, 0x0101_0200));
                 assert_eq!(member.output(), [0xa5; 64], "nothing comes out");
             });
         }
     });
     assert!(start.elapsed() >= patience && start.elapsed() < TEST_TIMEOUT);
-    // From now on the two meet nobody, and rank 2 waits for them in vain.
+    // From now on ranks 0 and 1 make no handshakes, so rank 2 reaches its timeout.
     members[0].params.timeout_ns = LONG_TIMEOUT_NS;
     let (one, last) = (&members[0], &members[2]);
     last.enter();
@@ -69,7 +69,7 @@ fn the_abort_flag_ends_a_launch() {
     assert_eq!((cuStreamQuery(one.stream), one.report()), (Code::NOT_READY, 0));
     one.abort();
     assert_eq!(one.synchronize(), OK);
-    // Aborted, alone, rank 0, block 0.
+    // Cause aborted, phase alone, rank 0, block 0.
     assert_eq!(one.report(), 0x0204_0000);
     members.into_iter().for_each(Member::end);
 }
@@ -82,7 +82,7 @@ fn a_failure_names_the_phase_of_its_handshake() {
     one.params.timeout_ns = 30_000_000;
     one.enter();
     let (state, line) = (one.params.state[0], 128);
-    // Rank 1 has come to the leading handshake of block 0, then to the mid one too.
+    // Simulates that rank 1 has reached the leading handshake of block 0, and then also the mid handshake.
     for (come, report) in [(1_u32, 0x0102_0100), (2, 0x0103_0100)] {
         write(state, &[0; params::STATE_BYTES]);
         write(state + line, &come.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Modules and launches: what is refused, and what is found out later.
+//! Modules and launches: refused calls, and launches that fail when they run.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -74,10 +74,10 @@ fn only_machine_code_is_loaded() {
     let stream = use_device(0);
     for image in [&b"\0"[..], b"\x7fEL\0", b".version 8.0\0"] {
         let mut module = ptr::null_mut();
-        // SAFETY: there are four bytes, or there is a zero.
+        // SAFETY: the image has four bytes, or fewer of which the last is 0.
         assert_eq!(unsafe { cuModuleLoadData(Some(&mut module), image.as_ptr().cast()) }, Code::INVALID_IMAGE);
     }
-    // SAFETY: there is no image.
+    // SAFETY: the image is null.
     assert_eq!(unsafe { cuModuleLoadData(Some(&mut ptr::null_mut()), ptr::null()) }, Code::INVALID_VALUE);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
@@ -111,7 +111,7 @@ fn launches_with_an_unsupported_grid_are_refused() {
     one.enter();
     let kernel = function(one.module, ONE_SHOT).unwrap();
     let params = ptr::from_ref(&one.params).cast::<c_void>();
-    // SAFETY: the parameters are there.
+    // SAFETY: the pointer is that of valid parameters.
     let code = |blocks, threads| unsafe { launch(kernel, blocks, threads, one.stream, &params) };
     for blocks in [[65, 1, 1], [0, 1, 1], [1, 2, 1], [1, 1, 2]] {
         assert_eq!(code(blocks, [32, 1, 1]), Code::INVALID_VALUE, "{blocks:?}");
@@ -120,7 +120,7 @@ fn launches_with_an_unsupported_grid_are_refused() {
         assert_eq!(code([1, 1, 1], threads), Code::INVALID_VALUE, "{threads:?}");
     }
     let raw = |kernel, stream, params, extra| {
-        // SAFETY: the parameters are there, or it is said that they are not.
+        // SAFETY: the pointer is null or that of valid parameters.
         unsafe { cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, params, extra) }
     };
     let (none, some) = (ptr::null::<*const c_void>(), ptr::from_ref(&params));
@@ -136,7 +136,8 @@ fn launches_with_an_unsupported_grid_are_refused() {
     members.into_iter().for_each(Member::end);
 }
 
-/// The launch of a rank of two with other parameters, and its device's outcome; the other rank launches nothing.
+/// Launches on one of two ranks with changed parameters, and returns the code of its device. The other rank launches
+/// nothing.
 fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
     let mut members = members(2, 4);
     let (whole, one) = (members[0].params, &mut members[0]);
@@ -147,7 +148,8 @@ fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
     let outcome = one.synchronize();
     one.params = whole;
     if outcome != OK {
-        // The test's own hold, the member's, and all that looked at it.
+        // Releases all references to the context: those of the test, of the member, and of the helpers that made the
+        // device current.
         while cuDevicePrimaryCtxRelease_v2(0) == OK {}
         connect(0);
     }

@@ -1,4 +1,4 @@
-//! Communicators from init to abort, sends and receives, and what goes on in the background.
+//! Communicators from init to abort, groups, sends and receives, and background work.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -92,7 +92,7 @@ fn sends_of_a_communicator_that_does_not_block_are_in_progress() {
                 0 => ncclSend(at(pointer, 0), 1, F32, 1, rank.comm, rank.stream),
                 _ => ncclRecv(at(pointer, 0), 1, F32, 0, rank.comm, rank.stream),
             };
-            // Since 2.22.3 the others are, too.
+            // Since 2.22.3 all other launches are in progress at first, too.
             assert_eq!(code, Code::IN_PROGRESS, "{i}");
             ready(rank.comm);
         }
@@ -189,7 +189,7 @@ fn the_last_rank_to_destroy_waits_for_the_work_of_all() {
             destroyed.wait();
             rank.synchronize();
         } else {
-            // The stream counts work a moment after the library does: the work itself is done.
+            // The stream counts completed work a little later than the library.
             while cuStreamQuery(rank.stream) == CudaCode::NOT_READY {
                 thread::yield_now();
             }
@@ -220,7 +220,7 @@ fn an_abort_ends_waiting_work_and_the_stream_continues() {
             aborted.wait();
         }
         assert_eq!(ncclCommAbort(rank.comm), Code::INVALID_ARGUMENT);
-        // What the collective would have written has anything in it.
+        // The contents of the collective's output are unspecified.
         assert_eq!(rank.read_floats(pointer, 1) == [1.0], rank.rank == 1);
         free(pointer);
     });
@@ -239,7 +239,7 @@ fn an_abort_ends_a_wait_for_ranks_that_never_come() {
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
-/// The only test of units: others run beside it, but have their own communicators, and do no less.
+/// Other tests run in parallel and launch units too, so the counter grows by at least the expected number.
 #[test]
 fn calls_of_a_group_are_one_unit() {
     on_ranks(1, true, |rank| {

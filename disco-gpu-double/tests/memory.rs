@@ -1,4 +1,4 @@
-//! Where device memory lies.
+//! The memory of devices: reuse, limits, and file descriptors.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -21,7 +21,7 @@ fn thousands_of_allocations_need_no_files() {
     let before = files();
     let all: BTreeSet<_> = (0..5000).map(|i| allocate(1 + i % 1500)).collect();
     assert!(all.len() == 5000 && all.iter().all(|pointer| pointer.is_multiple_of(512)));
-    // Another test may need some.
+    // Other tests may open files meanwhile.
     assert!(files() < before + 20);
     let apart = all.iter().zip(all.iter().skip(1)).all(|(one, next)| next - one >= 1024);
     assert!(apart, "what each has is not the next one's");

@@ -1,4 +1,4 @@
-//! Communicators whose ranks are in several processes, of which some give up, end or are killed.
+//! Communicators with ranks in several processes, some of which abort, exit or are killed.
 
 mod common;
 

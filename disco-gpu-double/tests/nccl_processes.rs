@@ -1,5 +1,5 @@
-//! Communicators whose ranks are in several processes: how ranks wait for each other, and what they are refused. What they compute
-//! is shown by `values`.
+//! Communicators with ranks in several processes: waits between ranks, and refusals. `values` tests the results of
+//! collectives.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn ranks_of_three_processes_form_one_communicator() {
         let [a, b, c] = &mut members;
         begin(&mut [a, b, c], host);
         check_sum(&mut members);
-        // Neither of these two is the host where the first is.
+        // If member 0 is the host, neither of the other two is.
         let [_, b, c] = &mut members;
         b.ask("put 7");
         assert_eq!((b.ask("send 2"), c.ask("receive 1")), (IN_PROGRESS.into(), IN_PROGRESS.into()));
@@ -79,7 +79,7 @@ fn a_send_that_differs_from_its_receive_fails_on_all_ranks() {
         let mut members = [RankHandle::local(0), RankHandle::remote(1), RankHandle::remote(2)];
         let [a, b, c] = &mut members;
         begin(&mut [a, b, c], host);
-        // The third rank has no part in it.
+        // The third rank takes no part in the transfer.
         let [a, b, _] = &mut members;
         assert_eq!((b.ask("send 0"), a.ask("receive 1 none")), (IN_PROGRESS.into(), IN_PROGRESS.into()));
         assert_eq!(ask_all(&mut members, "fail"), [INVALID_USAGE; 3]);
@@ -96,7 +96,7 @@ fn a_split_has_ranks_of_any_processes() {
         let mut members = [RankHandle::local(0), RankHandle::remote(1), RankHandle::remote(2)];
         let [a, b, c] = &mut members;
         begin(&mut [a, b, c], host);
-        // Ranks 2 and 1 in this order, neither of which is in the process of rank 0.
+        // The child communicator has ranks 2 and 1 in this order. Neither is in the process of rank 0.
         assert_eq!(a.ask("split -1 0"), IN_PROGRESS);
         assert_eq!((b.ask("split 3 5"), c.ask("split 3 4")), (IN_PROGRESS.into(), IN_PROGRESS.into()));
         assert_eq!(ask_all(&mut members, "settle"), [SUCCESS; 3]);

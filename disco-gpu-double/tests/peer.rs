@@ -1,4 +1,4 @@
-//! Devices' access to each other's memory.
+//! Access of devices to the memory of other devices.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

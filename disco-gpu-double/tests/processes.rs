@@ -1,4 +1,4 @@
-//! Kernels of ranks that are processes: rank 1 is a child.
+//! Kernels of ranks in two processes: rank 1 is a child process.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -13,11 +13,11 @@ use disco_gpu_double::cuda::abi::{Code, IpcHandle};
 use disco_gpu_double::cuda::exports::ipc::{cuIpcCloseMemHandle, cuIpcGetMemHandle, cuIpcOpenMemHandle_v2};
 
 const CHILD: &str = "child_that_is_rank_1";
-/// Vectors of f32.
+/// Number of vectors of f32.
 const COUNT: usize = 200;
 const KERNELS: [&CStr; 3] = [c"disco_one_shot_f32", c"disco_two_shot_f32", c"disco_barrier"];
 
-/// Knows rank 0 by the first wish, and launches the kernel of the number that each other is.
+/// Rank 1. The first request has the handles of rank 0; each later request is the number of a kernel to launch.
 #[test]
 fn child_that_is_rank_1() {
     if !child::is(CHILD) {
@@ -36,7 +36,7 @@ fn child_that_is_rank_1() {
     }
 }
 
-/// Rank 0, and a child that knows it.
+/// Rank 0, and the child with rank 1; both have opened each other's memory.
 fn two_ranks() -> (Member, Child) {
     let (mut own, mut child) = (Member::new(0, 2, COUNT), Child::start(CHILD));
     own.put(&input(0));
@@ -54,7 +54,7 @@ fn input(rank: usize) -> Vec<u8> {
     (0..4 * COUNT).flat_map(|i| ((1 + rank * 1000 + i) as f32).to_le_bytes()).collect()
 }
 
-/// The handles of what peers read and write: the shared buffer's and the state's.
+/// The handles of the shared buffer and of the state, which peers access.
 fn export(own: &Member) -> String {
     let handle = |pointer| {
         let mut handle = IpcHandle { reserved: [0; 64] };

@@ -1,4 +1,4 @@
-//! Hardware queues: which streams hold up each other.
+//! Hardware queues: which streams block each other.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -26,7 +26,8 @@ use disco_gpu_double::hip::exports::stream::{
 };
 use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
 
-/// Some streams of a device, the first of which has the first of `queues` hardware queues. Each test has a device of its own.
+/// Creates streams of a device; the first stream has the first of `queues` hardware queues. Each test has its own
+/// device.
 fn streams(device: c_int, queues: &CStr, count: usize) -> Vec<Stream> {
     static ONE: Mutex<()> = Mutex::new(());
     take(device);
@@ -37,14 +38,14 @@ fn streams(device: c_int, queues: &CStr, count: usize) -> Vec<Stream> {
     streams
 }
 
-/// Makes a device this thread's, of as many devices as there are tests.
+/// Makes a device current on this thread. There is one device for each test.
 fn take(device: c_int) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| set(c"GPU_DOUBLE_DEVICES", c"7"));
     enter(device);
 }
 
-/// A word that is 0.
+/// Allocates a word with value 0.
 fn word() -> u64 {
     let word = allocate(4);
     write(word, &[0; 4]);
@@ -158,12 +159,12 @@ fn a_wait_for_an_event_blocks_the_queue() {
     [awaited, other].into_iter().for_each(free);
 }
 
-/// A kernel of one of two ranks, which meets the other's.
+/// Launches the barrier kernel of one of two ranks.
 fn meet(stream: Stream, states: [u64; 2], rank: u32, [abort, report]: [u64; 2]) {
     let mut params = Params { timeout_ns: 60_000_000_000, world: 2, rank, abort, report, ..Params::default() };
     params.state[..2].copy_from_slice(&states);
     let params: *const c_void = (&raw const params).cast();
-    // SAFETY: the parameters are there.
+    // SAFETY: the pointer is that of valid parameters.
     let code = unsafe { launch(function(load(), c"disco_barrier").unwrap(), [1; 3], [32, 1, 1], stream, &params) };
     assert_eq!(code, OK);
 }
@@ -181,7 +182,7 @@ fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
     write_word(streams[1], other);
     assert_ends(streams[1]);
     assert_eq!(cuStreamQuery(streams[0]), Code::NOT_READY, "its peer has not come");
-    // What comes after the kernel is at the head of the queue, and waits for the kernel.
+    // Work after the kernel is at the head of the queue, and waits for the kernel.
     write_word(streams[0], other);
     write_word(streams[2], other);
     assert_blocked(streams[2]);

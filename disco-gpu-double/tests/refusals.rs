@@ -1,4 +1,4 @@
-//! What the double refuses, where the real library might not.
+//! Calls that the double refuses, and that the real library may accept.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -24,7 +24,7 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 const NULL: CommHandle = ptr::null_mut();
 const F32: DataType = DataType::F32;
 
-/// Has the tests wait for each other: the last error is the process's.
+/// Lets one test run at a time, because the last error belongs to the process.
 fn turn() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -210,7 +210,7 @@ fn uninitialised_configurations_are_refused() {
     let id = unique_id();
     let begin = |config: Config| {
         let mut comm = NULL;
-        // SAFETY: no size is larger than the configuration is; a larger one is refused.
+        // SAFETY: the sizes do not exceed the configuration, except for sizes that are refused before it is read.
         let code = unsafe { ncclCommInitRankConfig(Some(&mut comm), 1, id, 0, &config) };
         (code, comm)
     };
@@ -227,7 +227,7 @@ fn uninitialised_configurations_are_refused() {
     for config in wrong {
         assert_eq!(begin(config), (Code::INVALID_ARGUMENT, NULL), "{config:?}");
     }
-    // One of 2.14 has `blocking` and no more.
+    // The configuration of 2.14 ends after `blocking`.
     let (code, comm) = begin(Config { size: 24, version: 21400, blocking: 0, ..zeroed });
     assert_eq!(code, Code::IN_PROGRESS);
     assert_eq!(ncclCommDestroy(ready(comm)), Code::SUCCESS);

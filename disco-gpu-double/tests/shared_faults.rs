@@ -1,4 +1,4 @@
-//! Faults of what shares memory: of other processes, of peers, of kernels.
+//! Injected faults of functions for memory of other processes, for peer access, and for kernels.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -26,7 +26,7 @@ use disco_gpu_double::hip::exports::peer::{
 use disco_gpu_double::hip::exports::text::hipGetLastError;
 use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
 
-/// Each call fails once, and does nothing then.
+/// Each call fails once, without effect.
 #[test]
 fn faults_fail_functions_of_shared_memory() {
     let rules = c"cuIpcGetMemHandle:0:1=11,cuIpcOpenMemHandle_v2:0:1=12,cuIpcCloseMemHandle:0:1=13,\
@@ -58,7 +58,7 @@ fn faults_fail_functions_of_modules() {
     with_faults(rules, || {
         enter(0);
         let mut none = ptr::null_mut();
-        // SAFETY: there are four bytes.
+        // SAFETY: the image has four bytes.
         assert_eq!(unsafe { cuModuleLoadData(Some(&mut none), c"\x7fELF".as_ptr().cast()) }, CudaCode(11));
         let member = Member::new(0, 1, 1);
         let module = member.module;

@@ -1,4 +1,4 @@
-//! What collectives compute, against loops in `f64`.
+//! Results of collectives, compared with loops in `f64`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -31,7 +31,7 @@ const TYPES: [DataType; 12] = [
 const OPERATIONS: [RedOp; 5] = [RedOp::SUM, RedOp::PROD, RedOp::MAX, RedOp::MIN, RedOp::AVG];
 const COUNT: usize = 7;
 
-/// Bytes of numbers.
+/// Encodes numbers as elements of a type.
 fn encode(dtype: DataType, values: &[f64]) -> Vec<u8> {
     let bytes = |x: &f64| match dtype {
         DataType::I8 => (*x as i8).to_le_bytes().to_vec(),
@@ -51,7 +51,7 @@ fn encode(dtype: DataType, values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(bytes).collect()
 }
 
-/// The number in some bytes: small ones are all that there are.
+/// Decodes elements of a type. Only small numbers occur.
 fn decode(dtype: DataType, bytes: &[u8]) -> Vec<f64> {
     let size = encode(dtype, &[0.0]).len();
     let number = |bytes: &[u8]| match dtype {
@@ -72,7 +72,7 @@ fn decode(dtype: DataType, bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(size).map(number).collect()
 }
 
-/// Numbers of a rank, that all types have: from 0 to 3.
+/// The input of a rank: numbers from 0 to 3, which all types can represent.
 fn input(rank: usize, count: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 7 + rank * 3 + i * rank) % 4) as f64).collect()
 }
@@ -202,7 +202,7 @@ fn in_place_buffers_are_those_of_the_header() {
 
 #[test]
 fn small_floats_are_rounded_once() {
-    // In f16, 2048 + 1 is 2048, and so would be the sum if it were rounded twice.
+    // In f16, 2048 + 1 is 2048. The sum would be 2048, too, if it were rounded after each addition.
     on_ranks(3, true, |rank| {
         let value = if rank.rank == 0 { 2048.0 } else { 1.0 };
         let pointer = rank.upload(&encode(DataType::F16, &[value]));
@@ -236,7 +236,7 @@ fn each_rank_multiplies_by_its_own_scalar() {
         for (scalar, residence) in scalars {
             let mut op = RedOp::SUM;
             let (f32, comm) = (DataType::F32, rank.comm);
-            // SAFETY: the scalar is there.
+            // SAFETY: the scalar is valid during the call.
             ok(unsafe { ncclRedOpCreatePreMulSum(Some(&mut op), scalar, f32, residence, comm) });
             assert!(op.0 >= 5);
             let refused = ncclAllReduce(at(pair, 0), at(pair, 0), 1, DataType::I32, op, comm, rank.stream);

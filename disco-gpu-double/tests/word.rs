@@ -1,4 +1,4 @@
-//! Words that streams write, and wait for.
+//! Writes of words by streams, and waits for words.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +20,7 @@ fn write(stream: Stream, pointer: u64, value: u32) {
     assert_eq!([cuStreamWriteValue32_v2(stream, pointer, value, 0), cuStreamSynchronize(stream)], [OK; 2]);
 }
 
-/// A wait, which ends, or does not before the word is written once more.
+/// Waits for a word. Without `ends`, the wait must not end before the word is written once more.
 fn wait(word: u32, value: u32, flags: u32, assert_ends: bool) {
     let stream = use_device(0);
     let (writer, pointer) = (new_stream(), allocate(4));
@@ -42,7 +42,7 @@ fn waits_end_when_the_word_satisfies_the_condition() {
     [(7, true), (8, true), (6, false), (0, false)]
         .iter()
         .for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
-    // Numbers start again from 0.
+    // The comparison wraps.
     [(0x8000_0006, true), (0x8000_0007, false)].iter().for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
     wait(3, u32::MAX - 3, geq, true);
     wait(u32::MAX, 0, geq, false);
@@ -62,7 +62,7 @@ fn earlier_writes_are_visible_after_the_wait() {
         assert_eq!(cuMemsetD8Async(data, n, 1 << 16, writer), OK);
         assert_eq!(cuStreamWriteValue32_v2(writer, word + 4, n.into(), 1), OK);
         let mut found = vec![0; 1 << 16];
-        // SAFETY: there is room.
+        // SAFETY: the destination has room for all bytes.
         assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), data, 1 << 16, stream) }, OK);
         assert!(found.iter().all(|&byte| byte == n));
     }

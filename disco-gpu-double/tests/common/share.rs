@@ -1,4 +1,4 @@
-//! Tests of this program whose ranks are in several processes: each process runs the test with its share of the ranks.
+//! Runs a test in several processes, each with a share of the ranks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,10 +13,10 @@ use super::child::{to_bytes, to_text};
 const PROCESS_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESS";
 const PROCESSES_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESSES";
 const FOLDER_VARIABLE: &str = "GPU_DOUBLE_TEST_FOLDER";
-/// Reached by a test that hangs.
+/// Time limit of a process, which only a hang reaches.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The part of the ranks that this process has.
+/// The share of the ranks that this process runs.
 pub(crate) struct Share {
     process: usize,
     processes: usize,
@@ -24,19 +24,19 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// That of this process, if it was started for one.
+    /// The share of this process, if it was started with one.
     pub(crate) fn own() -> Option<Self> {
         let number = |name| env::var(name).ok().and_then(|number| number.parse().ok());
         let folder = env::var_os(FOLDER_VARIABLE)?.into();
         Some(Self { process: number(PROCESS_VARIABLE)?, processes: number(PROCESSES_VARIABLE)?, folder })
     }
 
-    /// Whether a rank is of this process.
+    /// Whether this process runs a rank.
     pub(crate) fn has(&self, rank: usize) -> bool {
         rank % self.processes == self.process
     }
 
-    /// The unique id of the test's n-th communicator: another process makes each.
+    /// The unique id of the test's n-th communicator. The processes make the ids in turn and pass them on in files.
     pub(crate) fn unique_id(&self, n: usize, make: impl FnOnce() -> UniqueId) -> UniqueId {
         let file = self.folder.join(n.to_string());
         if n % self.processes == self.process {
@@ -51,7 +51,7 @@ impl Share {
     }
 }
 
-/// Runs a test in so many processes, all of which pass it.
+/// Runs a test in `processes` processes, and asserts that all of them pass.
 pub(crate) fn passes_in_processes(test: &str, processes: usize) {
     let folder = env::temp_dir().join(format!("gpu-double-{test}-{}-{processes}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -69,7 +69,7 @@ pub(crate) fn passes_in_processes(test: &str, processes: usize) {
     }
 }
 
-/// What a process prints. It is killed where it hangs.
+/// Runs a process and returns its output. A process that hangs is killed.
 fn run(test: &str, (process, processes): (usize, usize), folder: &Path) -> String {
     let log = folder.join(format!("log-{process}"));
     let mut command = Command::new(env::current_exe().unwrap());
