@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests and measures the backends `nccl` and `cuda_p2p` on one NVIDIA GPU. Usage: `bash FOLDER/gpu-evidence.sh PART`, with
-# part 1, 2 or 3, in the folder that `cargo xtask gpu-bundle` makes. A part takes at most 9.5 minutes; its most important
-# steps come first. A step that fails or hangs takes at most its own time limit.
+# Tests and measures the backends `nccl` and `cuda_p2p` on one NVIDIA GPU. Usage: `bash FOLDER/gpu-evidence.sh PART`,
+# with part 1, 2 or 3, in the folder that `cargo xtask gpu-bundle` makes. A part takes at most 9.5 minutes; its most
+# important steps come first. A step that fails or hangs takes at most its own time limit.
 # $OUT/summary.tsv has a line for each step, $OUT/figures.txt the figures, $OUT/logs-PART.tgz all output. The exit code
 # is 1 if a step fails.
 #

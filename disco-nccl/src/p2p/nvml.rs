@@ -165,7 +165,8 @@ disco_dl::functions! {
         remote_pci_info: c"nvmlDeviceGetNvLinkRemotePciInfo_v2"(Device, c_uint, *mut PciInfo) -> Code;
     }
     optional {
-        /// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t, unsigned int link, nvmlIntNvLinkDeviceType_t *)`
+        /// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t, unsigned int link, nvmlIntNvLinkDeviceType_t
+        /// *)`
         remote_type: c"nvmlDeviceGetNvLinkRemoteDeviceType"(Device, c_uint, *mut DeviceType) -> Code;
     }
 }

@@ -80,7 +80,7 @@ impl Driver for Stream {
         device::text("hipDeviceGetPCIBusId", self.library, self.library.table.device_get_pci_bus_id, self.ordinal)
     }
 
-    /// False: newer builds of RCCL reduce 8-bit floats on some devices, but do not report on which.
+    /// False: newer builds of RCCL reduce 8-bit floats on some devices, and no query tells on which.
     fn reduces_f8(&self) -> bool {
         false
     }
@@ -190,7 +190,11 @@ impl Driver for Stream {
         let (mut least, mut greatest) = (0, 0);
         let mut stream = Self { library: self.library, ordinal: self.ordinal, stream: ptr::null_mut() };
         stream.enter()?;
-        call!(stream, "hipDeviceGetStreamPriorityRange", optional device_get_stream_priority_range(&mut least, &mut greatest))?;
+        call!(
+            stream,
+            "hipDeviceGetStreamPriorityRange",
+            optional device_get_stream_priority_range(&mut least, &mut greatest)
+        )?;
         call!(
             stream,
             "hipStreamCreateWithPriority",

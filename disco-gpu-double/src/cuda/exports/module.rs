@@ -72,9 +72,9 @@ pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     Code::of(device.and_then(|_| module::kernel(function)).and_then(|_| write_output(blocks, resident)))
 }
 
-/// `CUresult cuLaunchKernel(CUfunction, unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, CUstream, void **kernelParams, void **extra)`:
-/// the grid and the blocks have one dimension, and the current device, the function and the stream belong to one
-/// device.
+/// `CUresult cuLaunchKernel(CUfunction, unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+/// sharedMemBytes, CUstream, void **kernelParams, void **extra)`: the grid and the blocks have one dimension, and the
+/// current device, the function and the stream belong to one device.
 ///
 /// # Safety
 /// `params` is null or points to one pointer, which is null or points to the kernel's parameter.

@@ -26,8 +26,9 @@ pub extern "C" fn ncclAllToAll(
     communicate(Args { kind: Kind::AlltoAll, send, recv, count, dtype, op: RedOp::SUM, root: 0 }, comm, stream)
 }
 
-/// `ncclAllToAllv(sendbuff, const size_t sendcounts[], const size_t sdispls[], recvbuff, const size_t recvcounts[], const size_t rdispls[], datatype, comm, stream)`:
-/// a group of a send to each rank and a receive from each rank, also of 0 elements.
+/// `ncclAllToAllv(sendbuff, const size_t sendcounts[], const size_t sdispls[], recvbuff, const size_t recvcounts[],
+/// const size_t rdispls[], datatype, comm, stream)`: a group of a send to each rank and a receive from each rank, also
+/// of 0 elements.
 ///
 /// # Safety
 /// Each array has a number for each rank of the communicator.

@@ -18,8 +18,8 @@ pub extern "C" fn nvmlDeviceGetNvLinkState(device: Device, link: c_uint, is_acti
     Code::of(end.and_then(|end| write_output(is_active, (end != End::Down).into())))
 }
 
-/// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)`:
-/// not supported for a link that is down.
+/// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t
+/// *type)`: not supported for a link that is down.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     device: Device,

@@ -17,7 +17,8 @@ disco_dl::functions! {
         version: c"nvrtcVersion"(*mut c_int, *mut c_int);
         /// `const char *nvrtcGetErrorString(nvrtcResult)`
         get_error_string: c"nvrtcGetErrorString"(c_int) -> *const c_char;
-        /// `nvrtcCreateProgram(nvrtcProgram *, const char *source, const char *name, int, const char *const *headers, const char *const *names)`
+        /// `nvrtcCreateProgram(nvrtcProgram *, const char *source, const char *name, int, const char *const *headers,
+        /// const char *const *names)`
         create: c"nvrtcCreateProgram"(
             *mut *mut c_void, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
         );
