@@ -122,7 +122,7 @@ fn streams_wait_for_events_and_for_the_default_stream() {
         let (event, after, apart) = (new_event(), new_stream(), new_stream());
         let mut ordered = ptr::null_mut();
         assert_eq!(cuStreamCreate(Some(&mut ordered), 0), OK);
-        assert_eq!(cuEventQuery(event), OK, "it was never recorded");
+        assert_eq!(cuEventQuery(event), OK, "an event that was never recorded counts as reached");
         assert_eq!(recv(), nccl::abi::Code::SUCCESS);
         assert_eq!(cuEventRecord(event, rank.stream), OK);
         assert_eq!(cuStreamWaitEvent(after, event, 0), OK);

@@ -136,7 +136,7 @@ fn pool_memory_is_freed_when_the_stream_reaches_the_free() {
     );
     assert_eq!([cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), cuMemFreeAsync(pointer, stream)], [OK; 2]);
     assert_eq!(cuMemFreeAsync(pointer, stream), Code::INVALID_VALUE, "it was freed");
-    assert_eq!(cuMemFreeAsync(to, stream), Code::INVALID_VALUE, "it is of no pool");
+    assert_eq!(cuMemFreeAsync(to, stream), Code::INVALID_VALUE, "the memory does not belong to a pool");
     assert_eq!([cuStreamSynchronize(stream), cuStreamQuery(stream)], [OK; 2]);
     assert_eq!(cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), Code::INVALID_VALUE);
     let access = Access { location: Location { kind: 1, id: 3 }, flags: 3 };

@@ -94,9 +94,17 @@ fn copies_make_a_round_trip_through_streams() {
     for kinds in [[1, 3, 2], [4, 4, 4]] {
         let [up, across, down] = kinds.map(CopyKind);
         assert_eq!(hipMemsetAsync(other, 0x1ff, 4, stream), OK);
-        assert_eq!(copy(one, [1_u8, 2, 3, 4].as_ptr().cast(), 4, up, stream), OK, "it is read at once");
+        assert_eq!(
+            copy(one, [1_u8, 2, 3, 4].as_ptr().cast(), 4, up, stream),
+            OK,
+            "a copy reads pageable memory before it returns"
+        );
         assert_eq!(copy(other, one, 3, across, stream), OK);
-        assert_eq!(copy(back.as_mut_ptr().cast(), other, 4, down, stream), OK, "it is written at once");
+        assert_eq!(
+            copy(back.as_mut_ptr().cast(), other, 4, down, stream),
+            OK,
+            "a copy writes pageable memory before it returns"
+        );
         assert_eq!(back, [1, 2, 3, 0xff]);
     }
     [one, other, NULL].into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
@@ -130,11 +138,11 @@ fn pinned_memory_is_accessed_when_the_stream_runs_the_copy() {
 fn events_complete_when_the_stream_reaches_them() {
     let stream = use_device(2);
     let event = new_event();
-    assert_eq!(hipEventQuery(event), OK, "it was never recorded");
+    assert_eq!(hipEventQuery(event), OK, "an event that was never recorded counts as reached");
     while_a_receive_waits(2, stream, || {
         assert_eq!(hipEventRecord(event, stream), OK);
         assert_eq!(hipEventQuery(event), Code::NOT_READY);
-        assert_eq!(hipGetLastError(), OK, "that is no failure");
+        assert_eq!(hipGetLastError(), OK, "hipErrorNotReady is not recorded as an error");
     });
     assert_eq!(hipEventSynchronize(event), OK);
     assert_eq!([hipEventQuery(event), hipDeviceSynchronize(), hipStreamQuery(stream)], [OK; 3]);
@@ -198,7 +206,11 @@ fn each_thread_has_a_current_device_which_is_device_0_at_first() {
     assert_eq!(thread::spawn(current).join().unwrap(), 0);
     assert_eq!(current(), 2);
     let mut device = 9;
-    assert_eq!((cuCtxGetDevice(Some(&mut device)).0, device), (0, 2), "the driver has the same");
+    assert_eq!(
+        (cuCtxGetDevice(Some(&mut device)).0, device),
+        (0, 2),
+        "the driver and the runtime have the same current device"
+    );
     let mut context = NULL;
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), 1).0, 0);
     assert_eq!(current(), 2);
@@ -247,11 +259,15 @@ fn copies_that_differ_from_their_kind_are_refused() {
     for (to, from, kind) in [(device, host, 2), (host, device, 1), (device, host, 3), (host, host, 4)] {
         assert_eq!(copy(to, from, 4, CopyKind(kind), stream), Code::INVALID_VALUE, "{kind}");
     }
-    assert_eq!(copy(device, host, 9, CopyKind::HOST_TO_DEVICE, stream), Code::INVALID_VALUE, "it ends before that");
+    assert_eq!(
+        copy(device, host, 9, CopyKind::HOST_TO_DEVICE, stream),
+        Code::INVALID_VALUE,
+        "the range exceeds the allocation"
+    );
     for kind in [0, 5] {
         assert_eq!(copy(device, host, 4, CopyKind(kind), stream), Code::INVALID_MEMCPY_DIRECTION);
     }
-    assert_eq!(copy(NULL, NULL, 0, CopyKind::DEFAULT, stream), OK, "nothing is copied from nowhere");
+    assert_eq!(copy(NULL, NULL, 0, CopyKind::DEFAULT, stream), OK, "a copy of 0 bytes accepts null pointers");
     assert_eq!((allocate(0), pinned(0)), (NULL, NULL));
     assert_eq!(hipMemsetAsync(device, 0, 9, stream), Code::INVALID_VALUE);
     let mut pointer = NULL;
@@ -331,8 +347,12 @@ fn all_to_all_v_exchanges_parts_of_all_sizes() {
 
         assert_eq!(all_to_all(recv, ptr::null()), rccl::Code::INVALID_ARGUMENT);
         assert_eq!(ncclGroupStart(), NCCL_OK);
-        assert_eq!(all_to_all(recv, [ROOM + 1; 3].as_ptr()), rccl::Code::INVALID_ARGUMENT, "there is no room");
-        assert_eq!(ncclGroupEnd(), rccl::Code::INVALID_ARGUMENT, "one is refused, and so are all");
+        assert_eq!(
+            all_to_all(recv, [ROOM + 1; 3].as_ptr()),
+            rccl::Code::INVALID_ARGUMENT,
+            "the part exceeds the allocation"
+        );
+        assert_eq!(ncclGroupEnd(), rccl::Code::INVALID_ARGUMENT, "one refused call fails the whole group");
         [send, recv].into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
     });
 }

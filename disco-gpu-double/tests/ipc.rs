@@ -93,7 +93,7 @@ fn both_processes_see_writes_of_the_other() {
     let pointer = open(handle).unwrap();
     assert_eq!(download(pointer, 4), [0xa5; 4]);
     let tail = download(pointer + BYTES as u64 - 4, 4);
-    assert_eq!(tail, (BYTES as u32).to_le_bytes(), "it begins where the child's allocation does, and ends there");
+    assert_eq!(tail, (BYTES as u32).to_le_bytes(), "the opened range equals the child's allocation");
     assert_eq!(cuMemsetD8Async(pointer + 2, 7, 2, stream), OK);
     assert_eq!(cuStreamSynchronize(stream), OK);
     assert_eq!(child.ask("read"), "a5a50707a5a5a5a5");
@@ -104,7 +104,7 @@ fn both_processes_see_writes_of_the_other() {
     let mut device = 9_u32;
     // SAFETY: the output has the size of the result.
     assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) }, OK);
-    assert_eq!(device, 1, "it is the child's device");
+    assert_eq!(device, 1, "the memory belongs to the device of the child");
     free(own);
     assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
 }

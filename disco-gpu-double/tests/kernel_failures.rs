@@ -41,7 +41,7 @@ fn a_missing_peer_is_reported() {
     let (one, last) = (&members[0], &members[2]);
     last.enter();
     let flags = [0, 1].map(|peer| last.state(128 * peer));
-    assert_eq!(flags, [1, 1], "they have come to it");
+    assert_eq!(flags, [1, 1], "both ranks have reached the handshake");
     one.enter();
     let start = Instant::now();
     assert_eq!((one.launch(BARRIER, 1, 32), one.synchronize()), (OK, OK));

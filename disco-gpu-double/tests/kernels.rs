@@ -206,7 +206,7 @@ fn launches_continue_the_counts_of_the_last_launch() {
             assert_eq!([0, 1].map(|block| member.state(128 * (8 * block + peer))), [25, 10]);
         }
         assert_eq!(member.state(STATUS), 0);
-        assert_eq!(member.state(COUNTS + 4 * member.rank), 0, "nobody meets itself");
+        assert_eq!(member.state(COUNTS + 4 * member.rank), 0, "a rank makes no handshake with itself");
     }
     members.into_iter().for_each(Member::end);
 }

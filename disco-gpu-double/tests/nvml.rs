@@ -50,7 +50,7 @@ fn machines_report_their_published_links() {
 
     let first = device(c"0000:01:00.0").unwrap();
     assert_eq!(device(c"00000000:01:00.0"), Ok(first));
-    assert_eq!(device(c"0000:05:00.0"), Err(Code::NOT_FOUND), "there are four");
+    assert_eq!(device(c"0000:05:00.0"), Err(Code::NOT_FOUND), "the machine has four GPUs");
     assert_eq!(device(c"cuda:0"), Err(Code::INVALID_ARGUMENT));
     assert_eq!(is_active(first, 0), Err(Code::NOT_SUPPORTED));
     assert_eq!(is_active(ptr::null_mut(), 0), Err(Code::INVALID_ARGUMENT));

@@ -181,7 +181,7 @@ fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
     meet(streams[0], states, 0, words);
     write_word(streams[1], other);
     assert_ends(streams[1]);
-    assert_eq!(cuStreamQuery(streams[0]), Code::NOT_READY, "its peer has not come");
+    assert_eq!(cuStreamQuery(streams[0]), Code::NOT_READY, "the kernel waits for its peer");
     // Work after the kernel is at the head of the queue, and waits for the kernel.
     write_word(streams[0], other);
     write_word(streams[2], other);

@@ -46,7 +46,7 @@ fn invalid_arguments_are_refused() {
         assert_eq!(last_error(NULL), "ncclAllReduce: the buffers overlap, but not as in-place buffers do");
         assert_eq!(ncclAlltoAll(a, a, 8, F32, comm, stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclBroadcast(a, b, 8, F32, 1, comm, stream), Code::INVALID_ARGUMENT);
-        assert_eq!(ncclSend(a, 8, F32, 0, comm, stream), Code::INVALID_USAGE, "nobody receives it");
+        assert_eq!(ncclSend(a, 8, F32, 0, comm, stream), Code::INVALID_USAGE, "no rank receives the send");
         assert_eq!(ncclAllReduce(a, b, 8, F32, RedOp::SUM, comm, at(1000, 0)), Code::INVALID_ARGUMENT);
         assert_eq!(ncclAllReduce(a, b, 8, F32, RedOp::SUM, at(1000, 0), stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclGroupEnd(), Code::INVALID_USAGE);

@@ -49,7 +49,11 @@ fn the_folder_of_amds_names_has_one_image() {
     let [hip, rccl] = HIP_NAMES.map(|name| open(&folder.join(name)));
     assert_eq!(address(&hip, c"hipGetDeviceCount"), address(&rccl, c"hipGetDeviceCount"));
     let apart = open(&disco_gpu_double::folder().join("libcuda.so.1"));
-    assert_ne!(address(&apart, c"hipGetDeviceCount"), address(&hip, c"hipGetDeviceCount"), "it is not NVIDIA's");
+    assert_ne!(
+        address(&apart, c"hipGetDeviceCount"),
+        address(&hip, c"hipGetDeviceCount"),
+        "each folder has its own image"
+    );
     for function in [c"ncclAllToAll", c"ncclAllToAllv", c"ncclAllReduce"] {
         address(&rccl, function);
     }

@@ -240,7 +240,7 @@ fn each_rank_multiplies_by_its_own_scalar() {
             ok(unsafe { ncclRedOpCreatePreMulSum(Some(&mut op), scalar, f32, residence, comm) });
             assert!(op.0 >= 5);
             let refused = ncclAllReduce(at(pair, 0), at(pair, 0), 1, DataType::I32, op, comm, rank.stream);
-            assert_eq!(refused, Code::INVALID_ARGUMENT, "it is for another type");
+            assert_eq!(refused, Code::INVALID_ARGUMENT, "the operator belongs to another data type");
             let recv = rank.floats(&[0.0; 2]);
             ok(ncclAllReduce(at(pair, 0), at(recv, 0), 2, f32, op, comm, rank.stream));
             ok(ncclRedOpDestroy(op, comm));
