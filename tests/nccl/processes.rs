@@ -386,7 +386,7 @@ fn the_deadline_names_a_process_that_died_before_a_sum() {
     let results = ranks("processes::sum_without_one", 3, &variables);
     for rank in [0, 2] {
         let (_, text) = &results[rank];
-        let why = "all_reduce over peer-to-peer memory: no end after 300ms: rank 1 did not reach the leading handshake";
+        let why = "all_reduce over peer-to-peer memory: no end after 300ms: rank 1 has not come to the leading handshake";
         assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
     }
 }
