@@ -126,7 +126,7 @@ fn compare_launches(ctx: &mut WorkerContext) -> Result<Vec<u8>> {
         output: at(&dst),
         abort: words as usize as u64,
         report: words as usize as u64 + 4,
-        patience: 1_000_000_000,
+        timeout_ns: 1_000_000_000,
         count: 1,
         world: 1,
         ..kernels::Params::default()

@@ -4,19 +4,18 @@ Run, from the root of the repository, in any virtual environment:
 
     pip install apache-tvm==0.27.0 && python scripts/capture_tvm_golden.py > disco-core/tests/data/tvm-0.27.tsv
 
-How it works. A `ProcessSession` of two workers is made with a process pool of our own, which
-starts TVM's `tvm.exec.disco_worker` as worker 1 (worker 0 is a thread of the controller and has no
-pipe) and stands between the two pipes: whatever passes is recorded, then forwarded. The streams
-are split at the u64 `packet_nbytes` prefix; a packet is stored whole, prefix included.
+How it works. The script creates a `ProcessSession` of two workers with its own process pool. The
+pool starts TVM's `tvm.exec.disco_worker` as worker 1 (worker 0 is a thread of the controller and
+has no pipe) and forwards and records all bytes of the two pipes. The streams are split at the u64
+prefix `packet_nbytes`; a packet is stored with its prefix.
 
-Every packet is decoded by the small decoder below, and the decoded text must be the one that the
-case was written with (the VALUE column), to the last byte of the packet. Each group of cases has a
-session of its own, and register ids are those of a fresh session, so the output is the same in
-every run.
+The decoder below decodes every packet to its last byte. The decoded text must equal the VALUE
+column of the case. Each group of cases has its own session, so register ids start anew and the
+output is the same in every run.
 
 This file is also the module that worker 1 runs (`python -m capture_tvm_golden <id> <num_workers>
-<num_groups> <read_fd> <write_fd>`), because the shared libraries have to be opened in a certain
-way before TVM is imported.
+<num_groups> <read_fd> <write_fd>`), because the shared libraries must be opened with RTLD_GLOBAL
+before TVM is imported.
 
 The file in the repository was captured with apache-tvm-ffi 0.1.15.post2 (named in its second line);
 another version of that package may give other type indices to the debug object (`debug outer=N`).
@@ -34,7 +33,7 @@ import sys
 import threading
 import time
 
-# `tvm.runtime.disco` is there only when these were opened RTLD_GLOBAL before `import tvm`.
+# `tvm.runtime.disco` exists only if these libraries are opened with RTLD_GLOBAL before `import tvm`.
 import tvm_ffi
 
 _TVM_LIB = os.path.join(importlib.util.find_spec("tvm").submodule_search_locations[0], "lib")
@@ -51,12 +50,12 @@ from tvm.exec import disco_worker  # registers tests.disco.*
 
 @tvm_ffi.register_global_func("golden.accept")
 def _accept(*_args):
-    """Take anything, return none."""
+    """Accept any arguments and return None."""
 
 
 @tvm_ffi.register_global_func("golden.echo")
 def _echo(value):
-    """The value, as a worker makes it: text anew, so that it is small when it is short."""
+    """Return the value as a worker would create it: a new string, stored inline if it is short."""
     if isinstance(value, str):
         return "".join(value)
     if isinstance(value, bytes):
@@ -90,7 +89,7 @@ def _make_tensor(dtype, shape):
 
 
 class Lane:
-    """One direction of the pipe pair: forwards all bytes, keeps the packets."""
+    """One direction of the pipe pair: forwards all bytes and stores the packets."""
 
     def __init__(self, source, sink):
         self.packets = []
@@ -146,7 +145,7 @@ def _create_process_pool(num_workers, num_groups, entrypoint):
 
 
 class Recorder:
-    """A fresh session of two workers; worker 1 is the one recorded."""
+    """A new session of two workers; the traffic of worker 1 is recorded."""
 
     def __init__(self):
         from tvm.runtime.disco import ProcessSession
@@ -155,7 +154,7 @@ class Recorder:
             __slots__ = ()
 
             def _configure_structlog(self):
-                """Not sent, so that the traffic does not depend on what is installed."""
+                """Skipped, so that the traffic does not depend on installed packages."""
 
             def __init__(self):
                 self.__init_handle_by_constructor__(
@@ -172,7 +171,7 @@ class Recorder:
         self.flush()
 
     def flush(self):
-        """Wait until all that was sent has been executed, by both workers; forget the traffic."""
+        """Wait until both workers have executed all commands; return and clear the traffic."""
         self.session.sync_worker_0()
         self.session._sync_worker(1)
         down, up = self.down.packets[:], self.up.packets[:]
@@ -194,7 +193,7 @@ class Recorder:
 
 
 # ---------------------------------------------------------------------------------------------
-# The decoder: packet -> text. It accepts nothing but what it understands, to the last byte.
+# The decoder: packet -> text. It fails on any byte that it does not understand.
 
 DREF, STR, BYTES, SHAPE = 114, 65, 66, 69
 DEVICE_NAMES = {1: "cpu", 2: "cuda", 3: "cuda_host", 7: "vulkan", 8: "metal", 10: "rocm"}
@@ -364,7 +363,7 @@ REJECTED = []
 
 
 def row(direction, name, expected, packet):
-    """Add a row; EXPECTED is written by hand in the case and must be what the packet decodes to."""
+    """Add a row. The packet must decode to EXPECTED, which the case gives."""
     got = {"down": decode_down, "up": decode_up}[direction](packet)
     assert got == expected, f"{name}: expected {expected!r}, the packet says {got!r}"
     ROWS.append((direction, name, expected, packet.hex()))
@@ -375,7 +374,7 @@ def only(packets):
     return packets[0]
 
 
-# The C ABI, for the argument types that the Python binding never makes by itself.
+# The C ABI, for argument types that the Python binding does not create.
 
 
 class FFIAny(ctypes.Structure):
@@ -491,7 +490,7 @@ def commands():
     assert not up
     row("down", "command.copy_to_worker0", "CopyToWorker0 reg=3", only(down))
 
-    # Every worker is told; the one that is named answers.
+    # All workers get the command; the named worker replies.
     session._sync_worker(0)
     session._sync_worker(1)
     packets, replies = rec.down.packets[:], rec.up.packets[:]
@@ -566,7 +565,7 @@ SHAPES = [
 
 
 def arguments():
-    """(name, value, expected text) of every argument that Python can make."""
+    """(name, value, expected text) of every argument that Python can create."""
     yield "none", None, "none"
     for name, value in [
         ("zero", 0),
@@ -623,7 +622,7 @@ def call_arguments():
         row("down", f"call.arg.{name}", f"CallPacked reg=2 func=1 args=[{shown}]", down[0])
         assert decode_down(only(down[1:])) == "KillReg reg=2"
 
-    # What only C or C++ callers make: const char*, TVMFFIByteArray*, DLTensor*.
+    # Types that only C or C++ callers create: const char*, TVMFFIByteArray*, DLTensor*.
     dims = (ctypes.c_int64 * 2)(2, 3)
     raw_str = ctypes.create_string_buffer(b"raw string")
     content = ByteArray(b"\x01\x02\x03", 3)
@@ -701,9 +700,9 @@ def call_mixed():
 
 
 def debug_values(outer):
-    """(name, value, expected text, expected text when the worker had it over the wire) of the
-    values that are set in, and fetched from, a register; the last is none where it is the same."""
-    # Not none: TVM takes it for a null tensor, to be wrapped, and dies of a null pointer.
+    """(name, value, expected text, expected text after a transfer to the worker and back) of the
+    values that are set in a register and fetched from it; the last is None if both are equal."""
+    # None is not tested: TVM wraps it as a null tensor and crashes on a null pointer.
     yield "int", -42, "int -42", None
     yield "bool", True, "bool true", None
     yield "float", 0.5, "float 0.5 bits=0x3fe0000000000000", None
@@ -762,12 +761,12 @@ def debug_tensors(outer):
 
 
 def debug_object_type_index():
-    """The outer type index of the debug wrapping: given out at load time, not part of the ABI."""
+    """The outer type index of the debug object: assigned at load time, not part of the ABI."""
     return tvm_ffi.core._object_type_key_to_index("runtime.disco.DiscoDebugObject")
 
 
 def debug():
-    """Values set in a register of worker 1 and fetched from it: register 2, except where said."""
+    """Values that are set in a register of worker 1, usually register 2, and fetched from it."""
     outer = debug_object_type_index()
     rec = Recorder()
     accept = rec.session.get_global_func("golden.accept")
@@ -780,7 +779,7 @@ def debug():
         try:
             reference.debug_get_from_remote(1)
         except TypeError as error:
-            # See below: a short string that came over the wire.
+            # A short string that was sent over the wire: see `case`.
             assert "Cannot convert from type `ffi.Small" in str(error)
         down, up = rec.flush()
         assert decode_down(only(down)) == f"DebugGetFromRemote reg={register} worker=1"
@@ -793,8 +792,8 @@ def debug():
         row("down", f"debug.set.{name}", want, only(down))
         assert decode_up(only(up)) == "DebugSetRegisterReply"
         if received:
-            # Text that came over the wire is never small in TVM, however short, so it is wrapped
-            # on its way back; TVM's controller then refuses to read what its worker has sent.
+            # TVM never stores a received string inline, even a short one, so the worker wraps it
+            # for the reply; TVM's controller then refuses to read the reply.
             get(target, 2, f"{name}.received", received)
         else:
             get(target, 2, name, shown)
@@ -846,7 +845,7 @@ def debug():
 
 
 def rejected():
-    """What TVM refuses to send. Nothing of such a call reaches the wire."""
+    """Arguments that TVM refuses to send. No byte of such a call reaches the wire."""
     for name, value in [
         ("tensor", _make_tensor("float32", (2,))),
         ("array", [1, 2]),

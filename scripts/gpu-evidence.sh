@@ -1,10 +1,13 @@
 #!/bin/bash
-# What one NVIDIA GPU shows of `nccl` and `cuda_p2p`: `bash FOLDER/gpu-evidence.sh PART` with part 1, 2 or 3, of at most 9.5 minutes each,
-# from the folder that `cargo xtask gpu-bundle` makes. Steps are ordered by value. A step that fails or hangs costs its own limit.
-# $OUT/summary.tsv has a line for each step, $OUT/figures.txt the figures, $OUT/logs-PART.tgz all output. The exit code is 1 if a step fails.
+# Tests and measures the backends `nccl` and `cuda_p2p` on one NVIDIA GPU. Usage: `bash FOLDER/gpu-evidence.sh PART`,
+# with part 1, 2 or 3, in the folder that `cargo xtask gpu-bundle` makes. A part takes at most 9.5 minutes; its most
+# important steps come first. A step that fails or hangs takes at most its own time limit.
+# $OUT/summary.tsv has a line for each step, $OUT/figures.txt the figures, $OUT/logs-PART.tgz all output. The exit code
+# is 1 if a step fails.
 #
 # OUT: folder of the results; W: folder of the unpacked programs; BUDGET: seconds of a part.
-# SYS_NCCL, NVRTC: the machine's libraries, in place of the search; NCCL_SHARED, NCCL_COMPARED: those of the kit.
+# SYS_NCCL, NVRTC: paths of the machine's libraries, which replace the search.
+# NCCL_SHARED, NCCL_COMPARED: paths that replace the libraries of the kit.
 # GPU_EVIDENCE_QUICK=1: small sizes and counts, for `cargo xtask gpu-rehearsal` on the test double.
 set -u
 part=${1:?the first argument is the part: 1, 2 or 3}
@@ -18,11 +21,11 @@ PATH=$PATH:/usr/local/cuda/bin
 
 say() { printf '%s\n' "$*" | tee -a "$OUT/summary.tsv"; }
 skip() { say "$1	skipped	$2"; }
-# short FULL QUICK: the first, or the second in a rehearsal.
+# short FULL QUICK: prints FULL, or QUICK in a rehearsal.
 short() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
 has() { command -v "$1" > /dev/null; }
 
-# step NAME LIMIT COMMAND...: nothing of the command outlives the limit.
+# step NAME LIMIT COMMAND...: runs a command, for at most LIMIT seconds.
 step() {
     local name=$1 limit=$2 start=$SECONDS left=$((budget - (SECONDS - began))) code; shift 2
     [ "$quick" = 1 ] && limit=$((limit * 4)) # other work may share the processors
@@ -33,19 +36,19 @@ step() {
     say "$name	code $code	$((SECONDS - start)) s	$(grep . "$L/$name.log" | tail -n 1 | cut -c1-160)"
     return $code
 }
-# in_env A=B... -- NAME LIMIT COMMAND...: a step with these variables.
+# in_env A=B... -- NAME LIMIT COMMAND...: runs a step with these environment variables.
 in_env() {
     local -a variables=()
     while [ "$1" != -- ]; do variables+=("$1"); shift; done
     local name=$2 limit=$3; shift 3
     step "$name" "$limit" env "${variables[@]}" "$@"
 }
-# one_device NAME LIMIT TEST [A=B ...]: a test whose ranks are threads.
+# one_device NAME LIMIT TEST [A=B ...]: runs a test whose ranks are threads.
 one_device() {
     in_env DISCO_TEST_GPU=1 "${@:4}" -- "$1" "$2" "$B/nccl_tests" "one_device::$3::inside" --exact --ignored --nocapture --test-threads=1
 }
-# ranks NAME LIMIT TEST SIZE [A=B ...]: a process for each rank of a test, all on device 0. WRAP: a tool that runs each of them.
-# MAY_FAIL: how many ranks may fail.
+# ranks NAME LIMIT TEST SIZE [A=B ...]: runs a test with a process for each rank, all on device 0. WRAP: a tool that
+# runs each process. MAY_FAIL: the number of ranks that may fail.
 ranks() {
     local name=$1 limit=$2 test=$3 size=$4; shift 4
     step "$name" "$limit" bash -c '
@@ -61,7 +64,7 @@ ranks() {
         rm -r $folder
         echo "$bad of $size ranks failed"; [ $bad -le ${MAY_FAIL:-0} ]' - "$B/nccl_tests" "$test" "$size" "$@"
 }
-# torch NAME LIMIT WHAT RANKS [A=B ...]: PyTorch, for comparison.
+# torch NAME LIMIT WHAT RANKS [A=B ...]: runs PyTorch, for comparison.
 torch() {
     if [ "$has_torch" = 1 ]; then
         in_env CUDA_MODULE_LOADING=LAZY "${@:5}" -- "$1" "$2" "$python" "$here/torch_compare.py" "$3" "$4"
@@ -145,7 +148,7 @@ case $part in
     MAY_FAIL=1 ranks dead_before_barrier 40 processes::lose_one 3 "DISCO_TEST_DIES=with all"
     one_device sums_default_queues 60 streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh CUDA_DEVICE_MAX_CONNECTIONS=8 \
         CUDA_MODULE_LOADING=LAZY
-    for tool in memcheck racecheck; do # the tools serialize the launches of one process: so ranks are processes
+    for tool in memcheck racecheck; do # ranks are processes, because the tools serialize the launches of one process
         if has compute-sanitizer; then
             WRAP="compute-sanitizer --tool $tool --error-exitcode 9" ranks ${tool}_2 120 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
         else

@@ -133,7 +133,7 @@ fn an_unsuitable_library_is_the_reason_for_an_unavailable_backend() {
     let stub = with("gpu-double-stub", &["libcuda.so.1", "libnccl.so.2"], |_| {});
     std::fs::copy(stub.join("double.so"), stub.join("libcuda.so")).unwrap();
     let why = unavailable_reason("nccl", &stub, &[("GPU_DOUBLE_INIT", "34")]);
-    assert!(why.contains("tried libcuda.so.1: cudarc would take libcuda.so, which is another"), "{why}");
+    assert!(why.contains("tried libcuda.so.1: cudarc would load libcuda.so, which is a different library"), "{why}");
 
     // An ELF machine type other than this machine's: x86-64 on ARM, else 64-bit ARM.
     let other = if cfg!(target_arch = "aarch64") { 62 } else { 183 };

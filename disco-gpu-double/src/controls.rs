@@ -8,7 +8,7 @@ pub use crate::counts::Counts;
 use crate::cuda::{event, graph, pool};
 use crate::{counts, settings};
 
-/// `void gpu_double_counts(struct counts *)`: six numbers of 64 bits, see [`Counts`].
+/// `void gpu_double_counts(struct counts *)`: writes six 64-bit numbers, see [`Counts`].
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_double_counts(at: Option<&mut Counts>) {
     if let Some(at) = at {
@@ -34,11 +34,11 @@ pub extern "C" fn gpu_double_pools() -> u64 {
     pool::live() as u64
 }
 
-/// `int gpu_double_set(const char *name, const char *value)`: changes a variable from now on; 0 where it cannot have
-/// that value. Faults are counted anew.
+/// `int gpu_double_set(const char *name, const char *value)`: sets a variable. Returns 0, without effect, if the
+/// variable does not exist or the value is invalid. New rules of faults start to count calls from 0.
 ///
 /// # Safety
-/// Both pointers are null or texts that end with a zero.
+/// Each pointer is null or points to a text that ends with a NUL byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_double_set(name: *const c_char, value: *const c_char) -> c_int {
     if name.is_null() || value.is_null() {

@@ -8,7 +8,7 @@ use crate::nccl::{comm, tally};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "C callers have it")]
 pub struct Counts {
-    /// Launched units, per communicator: groups, and calls outside of groups.
+    /// Launched units: a call outside of groups is one unit, and a group is one unit for each communicator.
     pub units: u64,
     /// Calls of collectives, sends and receives, including rejected ones.
     pub calls: u64,
@@ -18,7 +18,7 @@ pub struct Counts {
     pub streams: u64,
     /// Communicators that are neither destroyed nor aborted.
     pub comms: u64,
-    /// Handles of other processes' memory that are not closed; one that was opened twice counts twice.
+    /// Opened memory handles of other processes that are not closed. A handle that was opened twice counts twice.
     pub opened: u64,
 }
 

@@ -35,7 +35,7 @@ pub fn with(what: &str, names: &[&str], change: impl FnOnce(&mut Vec<u8>)) -> Pa
     make(what, names, change).unwrap_or_else(|error| panic!("the test double can't be found: {error}"))
 }
 
-/// Hides a function of a shared object by renaming it.
+/// Hides a function of a shared object: replaces the first character of its name in the symbol table.
 ///
 /// # Panics
 /// The object has no such function.
@@ -48,7 +48,7 @@ pub fn hide(object: &mut [u8], function: &str) {
             found += 1;
         }
     }
-    assert!(found > 0, "there is no {function}");
+    assert!(found > 0, "the shared object has no function {function}");
 }
 
 fn make(what: &str, names: &[&str], change: impl FnOnce(&mut Vec<u8>)) -> io::Result<PathBuf> {

@@ -1,6 +1,6 @@
-//! NVRTC's C functions, under their names in `nvrtc.h`. Nothing is compiled: the machine code of any source is the head of an object
-//! file, at which `cuModuleLoadData` of the double looks alone. So a test of what uses kernels does not spend the seconds that
-//! the real compiler takes in each process.
+//! NVRTC's C functions, under their names in `nvrtc.h`. Nothing is compiled: the machine code of any source is the
+//! start of an ELF header, which is all that `cuModuleLoadData` of the double checks. So tests of code that uses
+//! kernels do not spend the seconds that the real compiler takes in each process.
 
 #![allow(unsafe_code, reason = "C functions")]
 #![allow(non_snake_case, reason = "the interface's names")]
@@ -15,11 +15,11 @@ const INVALID_INPUT: c_int = 3;
 
 /// The machine code of every source.
 const CUBIN: [u8; 8] = *b"\x7fELF\x02\x01\x01\0";
-/// The compiler has nothing to say.
+/// An empty log: its NUL byte.
 const LOG: [u8; 1] = [0];
 
-/// Writes an answer to where it is wanted.
-fn put<T>(at: Option<&mut T>, answer: T) -> c_int {
+/// Writes a result to an output parameter that may be null.
+fn write_output<T>(at: Option<&mut T>, answer: T) -> c_int {
     let Some(at) = at else { return INVALID_INPUT };
     *at = answer;
     SUCCESS
@@ -28,7 +28,7 @@ fn put<T>(at: Option<&mut T>, answer: T) -> c_int {
 /// `nvrtcVersion(int *major, int *minor)`
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcVersion(major: Option<&mut c_int>, minor: Option<&mut c_int>) -> c_int {
-    put(major, 12).max(put(minor, 8))
+    write_output(major, 12).max(write_output(minor, 8))
 }
 
 /// `const char *nvrtcGetErrorString(nvrtcResult)`
@@ -37,7 +37,7 @@ pub extern "C" fn nvrtcGetErrorString(_: c_int) -> *const c_char {
     c"NVRTC_ERROR of the test double".as_ptr()
 }
 
-/// `nvrtcCreateProgram`: all programs are alike, and take no memory.
+/// `nvrtcCreateProgram`: all programs have the same handle, and no state.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcCreateProgram(
     program: Option<&mut *mut c_void>,
@@ -50,7 +50,7 @@ pub extern "C" fn nvrtcCreateProgram(
     if source.is_null() {
         return INVALID_INPUT;
     }
-    put(program, ptr::without_provenance_mut(1))
+    write_output(program, ptr::without_provenance_mut(1))
 }
 
 /// `nvrtcCompileProgram(nvrtcProgram, int, const char *const *options)`
@@ -62,29 +62,29 @@ pub extern "C" fn nvrtcCompileProgram(_: *mut c_void, _: c_int, _: *const *const
 /// `nvrtcGetProgramLogSize(nvrtcProgram, size_t *)`
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcGetProgramLogSize(_: *mut c_void, size: Option<&mut usize>) -> c_int {
-    put(size, LOG.len())
+    write_output(size, LOG.len())
 }
 
 /// `nvrtcGetProgramLog(nvrtcProgram, char *)`
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcGetProgramLog(_: *mut c_void, log: Option<&mut [u8; LOG.len()]>) -> c_int {
-    put(log, LOG)
+    write_output(log, LOG)
 }
 
 /// `nvrtcGetCUBINSize(nvrtcProgram, size_t *)`
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcGetCUBINSize(_: *mut c_void, size: Option<&mut usize>) -> c_int {
-    put(size, CUBIN.len())
+    write_output(size, CUBIN.len())
 }
 
 /// `nvrtcGetCUBIN(nvrtcProgram, char *)`
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcGetCUBIN(_: *mut c_void, cubin: Option<&mut [u8; CUBIN.len()]>) -> c_int {
-    put(cubin, CUBIN)
+    write_output(cubin, CUBIN)
 }
 
 /// `nvrtcDestroyProgram(nvrtcProgram *)`
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcDestroyProgram(program: Option<&mut *mut c_void>) -> c_int {
-    put(program, ptr::null_mut())
+    write_output(program, ptr::null_mut())
 }

@@ -29,7 +29,7 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 
 fn download(pointer: u64, bytes: usize) -> Vec<u8> {
     let mut to = vec![0; bytes];
-    // SAFETY: there is room.
+    // SAFETY: the destination has room for all bytes.
     assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
     to
 }
@@ -46,7 +46,7 @@ fn fresh_memory_is_not_zero() {
     let pointer = allocate(1000);
     assert_eq!(download(pointer, 1000), [0xa5; 1000]);
     assert_eq!(cuMemsetD8_v2(pointer, 7, 10), OK);
-    // SAFETY: there are as many bytes.
+    // SAFETY: the source has this many bytes.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + 8, [1u8, 2, 3].as_ptr().cast(), 3) }, OK);
     assert_eq!(download(pointer, 12), [7, 7, 7, 7, 7, 7, 7, 7, 1, 2, 3, 0xa5]);
     assert_eq!(cuMemcpyDtoDAsync_v2(pointer, pointer + 8, 3, stream), OK);
@@ -65,19 +65,19 @@ fn addresses_outside_of_allocations_are_refused() {
     assert_eq!(cuMemsetD8Async(pointer + 99, 0, 1, stream), OK);
     assert_eq!(cuMemFree_v2(pointer + 1), Code::INVALID_VALUE);
     let mut device = 9u32;
-    // SAFETY: there is room for the answer.
+    // SAFETY: the output has the size of the result.
     assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer + 50) }, OK);
     assert_eq!(device, 0);
     free(pointer);
     assert_eq!(cuMemFree_v2(pointer), Code::INVALID_VALUE);
-    // SAFETY: there is room for the answer.
+    // SAFETY: the output has the size of the result.
     let code = unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) };
     assert_eq!(code, Code::INVALID_VALUE);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
 #[test]
-fn memory_runs_out() {
+fn allocations_beyond_the_device_memory_fail() {
     let stream = use_device(0);
     let (mut unused, mut total, mut pointer) = (0, 0, 0);
     assert_eq!(cuMemGetInfo_v2(Some(&mut unused), Some(&mut total)), OK);
@@ -88,31 +88,31 @@ fn memory_runs_out() {
 }
 
 #[test]
-fn devices_say_what_they_are() {
+fn devices_report_their_properties() {
     let stream = use_device(0);
     let mut value = -1;
     for (attribute, expected) in [(75, 9), (76, 0), (115, 0), (16, 132)] {
         assert_eq!((cuDeviceGetAttribute(Some(&mut value), attribute, 1), value), (OK, expected));
     }
     let mut name = [9u8; 16];
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { cuDeviceGetName(name.as_mut_ptr().cast(), 5, 0) }, OK);
     assert_eq!(name[..6], *b"GPU \0\x09");
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { cuDeviceGetPCIBusId(name.as_mut_ptr().cast(), 16, 2) }, OK);
     assert_eq!(name[..13], *b"0000:03:00.0\0");
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
-/// A receive holds one stream up until the other rank sends.
+/// A receive blocks one stream until the other rank sends.
 #[test]
-fn streams_wait_for_events_and_the_default_stream_for_all_but_non_blocking_ones() {
+fn streams_wait_for_events_and_for_the_default_stream() {
     let tested = Barrier::new(2);
     on_ranks(2, true, |rank| {
         let pointer = rank.floats(&[rank.rank as f32]);
         let send = || ncclSend(at(pointer, 0), 1, DataType::F32, 0, rank.comm, rank.stream);
         let recv = || ncclRecv(at(pointer, 0), 1, DataType::F32, 1, rank.comm, rank.stream);
-        // The first connects the two: the next receive does not wait for a launch of the other rank.
+        // The first transfer connects the ranks, so the next receive does not wait for a launch of the other rank.
         assert_eq!(if rank.rank == 1 { send() } else { recv() }, nccl::abi::Code::SUCCESS);
         if rank.rank == 1 {
             tested.wait();
@@ -122,7 +122,7 @@ fn streams_wait_for_events_and_the_default_stream_for_all_but_non_blocking_ones(
         let (event, after, apart) = (new_event(), new_stream(), new_stream());
         let mut ordered = ptr::null_mut();
         assert_eq!(cuStreamCreate(Some(&mut ordered), 0), OK);
-        assert_eq!(cuEventQuery(event), OK, "it was never recorded");
+        assert_eq!(cuEventQuery(event), OK, "an event that was never recorded counts as reached");
         assert_eq!(recv(), nccl::abi::Code::SUCCESS);
         assert_eq!(cuEventRecord(event, rank.stream), OK);
         assert_eq!(cuStreamWaitEvent(after, event, 0), OK);
@@ -147,7 +147,7 @@ fn streams_wait_for_events_and_the_default_stream_for_all_but_non_blocking_ones(
 }
 
 #[test]
-fn work_on_freed_memory_is_an_error_that_stays() {
+fn work_on_freed_memory_sets_a_sticky_error() {
     let other = use_device(2);
     let pointer = allocate(8);
     let stream = use_device(3);
@@ -167,7 +167,7 @@ fn work_on_freed_memory_is_an_error_that_stays() {
 }
 
 #[test]
-fn what_is_not_given_back_is_counted() {
+fn leaked_resources_are_counted() {
     let counts = || {
         let mut counts = Counts::default();
         gpu_double_counts(Some(&mut counts));
@@ -175,8 +175,8 @@ fn what_is_not_given_back_is_counted() {
     };
     let stream = use_device(0);
     let (pointer, event) = (allocate(1), new_event());
-    let here = counts();
-    assert!(here.allocations >= 1 && here.streams >= 1 && gpu_double_events() >= 1);
+    let local = counts();
+    assert!(local.allocations >= 1 && local.streams >= 1 && gpu_double_events() >= 1);
     free(pointer);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
     assert_eq!(cuEventDestroy_v2(event), OK);
@@ -184,7 +184,7 @@ fn what_is_not_given_back_is_counted() {
 }
 
 #[test]
-fn there_is_no_table_of_undeclared_functions() {
+fn export_tables_are_not_found() {
     let (mut table, id) = (ptr::dangling(), Uuid { bytes: [7; 16] });
     assert_eq!((cuGetExportTable(Some(&mut table), Some(&id)), table), (Code::NOT_FOUND, ptr::null()));
     assert_eq!([cuGetExportTable(None, Some(&id)), cuGetExportTable(Some(&mut table), None)], [Code::INVALID_VALUE; 2]);

@@ -1,4 +1,4 @@
-//! Faults, one test at a time: rules are the process's.
+//! Injected faults. One test runs at a time, because the rules apply to the process.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -34,7 +34,7 @@ fn reduce(rank: &common::Rank, pointer: u64) -> Code {
     ncclAllReduce(pair, pair, 1, DataType::F32, RedOp::SUM, rank.comm, rank.stream)
 }
 
-/// Aborts from another thread, after a while.
+/// Aborts from another thread after a delay.
 fn abort_soon(comm: CommHandle) -> thread::JoinHandle<Code> {
     let comm = comm.expose_provenance();
     thread::spawn(move || {
@@ -44,14 +44,14 @@ fn abort_soon(comm: CommHandle) -> thread::JoinHandle<Code> {
 }
 
 #[test]
-fn a_call_returns_a_code() {
+fn a_fault_with_a_code_fails_the_call() {
     with_faults(c"ncclAllReduce:1:2=3, cuMemAlloc_v2:0:3=2", || {
         on_ranks(2, true, |rank| {
             let pointer = rank.floats(&[1.0]);
             assert_eq!(reduce(rank, pointer), Code::SUCCESS);
             if rank.rank == 1 {
                 assert_eq!(reduce(rank, pointer), Code::INTERNAL_ERROR);
-                assert_eq!(last_error(ptr::null_mut()), "ncclAllReduce: a test wants this fault");
+                assert_eq!(last_error(ptr::null_mut()), "ncclAllReduce: injected fault");
             } else {
                 assert_eq!(cuMemAlloc_v2(Some(&mut 0), 1), CudaCode::OUT_OF_MEMORY);
             }
@@ -62,7 +62,7 @@ fn a_call_returns_a_code() {
 }
 
 #[test]
-fn work_fails_when_it_is_reached() {
+fn an_async_fault_fails_work_when_the_stream_reaches_it() {
     with_faults(c"ncclAllReduce:0:1=async:6", || {
         on_ranks(2, true, |rank| {
             let pointer = rank.floats(&[1.0]);
@@ -73,7 +73,7 @@ fn work_fails_when_it_is_reached() {
             }
             assert_eq!(cuStreamQuery(rank.stream), CudaCode::NOT_READY);
             assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
-            // What the collective of the other rank would have written may have anything in it.
+            // The contents of the other rank's output are unspecified.
             assert!(rank.rank == 1 || rank.read_floats(pointer, 1) == [1.0]);
             free(pointer);
         });
@@ -112,7 +112,7 @@ fn a_call_blocks_until_another_thread_aborts() {
 }
 
 #[test]
-fn functions_of_hip_fail() {
+fn faults_fail_functions_of_hip() {
     with_faults(c"hipSetDevice:1:2=101,hipMalloc:1:1=2,hipEventCreateWithFlags:1:2=3", || {
         let (mut pointer, mut event) = (ptr::null_mut(), ptr::null_mut());
         assert_eq!([hipSetDevice(0), hipSetDevice(1), hipSetDevice(1)], [HipCode(0), HipCode(0), HipCode(101)]);
@@ -125,14 +125,14 @@ fn functions_of_hip_fail() {
 }
 
 #[test]
-fn functions_of_rccl_fail() {
+fn faults_fail_functions_of_rccl() {
     with_faults(c"ncclAllToAll:0:1=2,ncclAllToAllv:0:1=3,ncclSend:0:1=5,ncclAllToAllv:0:4=async:6", || {
         on_ranks(1, true, |rank| {
             let pointer = rank.floats(&[1.0, 2.0]);
             let (send, recv, f32) = (at(pointer, 0), at(pointer, 4), DataType::F32);
             assert_eq!(ncclAllToAll(send, recv, 1, f32, rank.comm, rank.stream), Code::SYSTEM_ERROR);
             let (one, zero): (&usize, &usize) = (&1, &0);
-            // SAFETY: each array has one.
+            // SAFETY: each array has one element, for the one rank.
             let exchange = || unsafe { ncclAllToAllv(send, one, zero, recv, one, zero, f32, rank.comm, rank.stream) };
             assert_eq!([(); 3].map(|()| exchange()), [Code::INTERNAL_ERROR, Code::INVALID_USAGE, Code::SUCCESS]);
             assert_eq!(rank.read_floats(pointer, 2), [1.0; 2]);
@@ -146,7 +146,7 @@ fn functions_of_rccl_fail() {
 }
 
 #[test]
-fn communicators_fail_to_begin() {
+fn faults_fail_the_init_of_communicators() {
     with_faults(c"ncclCommInitRank:0:1=2,ncclCommInitRankConfig:0:1=async:3,ncclCommInitRankConfig:0:2=hang", || {
         use_device(0);
         let mut comm = ptr::null_mut();
@@ -165,7 +165,7 @@ fn communicators_fail_to_begin() {
 }
 
 #[test]
-fn communicators_fail_to_split_and_to_end() {
+fn faults_fail_splits_and_the_end_of_communicators() {
     let rules = c"ncclCommSplit:0:1=5,ncclCommSplit:0:2=hang,ncclCommFinalize:0:1=async:2,ncclCommDestroy:0:1=1";
     with_faults(rules, || {
         use_device(0);
@@ -173,7 +173,7 @@ fn communicators_fail_to_split_and_to_end() {
         let comm = begin();
         assert_eq!(split(comm, 0, 0), (Code::INVALID_USAGE, Code::SUCCESS, ptr::null_mut()));
         let mut child = ptr::null_mut();
-        // SAFETY: there is no configuration, and the place stays until the parent is aborted.
+        // SAFETY: the configuration is null, and the output is valid until the parent is aborted.
         let code = unsafe { ncclCommSplit(comm, 0, 0, Some(&mut child), ptr::null()) };
         assert_eq!(code, Code::IN_PROGRESS);
         thread::sleep(Duration::from_millis(5));
@@ -209,7 +209,7 @@ fn launches_of_collectives_are_in_progress_since_2_22_3() {
 }
 
 #[test]
-fn peers_hear_of_an_abort_if_they_are_to() {
+fn peers_get_a_remote_error_after_an_abort_if_enabled() {
     with_faults(c"", || {
         set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
         let aborted = Barrier::new(2);

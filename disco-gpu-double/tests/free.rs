@@ -1,4 +1,4 @@
-//! What frees wait for, and what does not wait.
+//! Frees that wait for work of devices, and frees of pools, which do not.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -47,13 +47,13 @@ fn number(pool: Pool, attribute: i32) -> u64 {
     let mut number = 0_u64;
     let at: *mut c_void = (&raw mut number).cast();
     #[allow(unsafe_code, reason = "a C function")]
-    // SAFETY: there is room for 64 bits.
+    // SAFETY: the output has 64 bits.
     let code = unsafe { cuMemPoolGetAttribute(pool, attribute, at) };
     assert_eq!(code, OK);
     number
 }
 
-/// Does something while a peer's stream waits, and says whether it returned before the wait was ended.
+/// Runs `work` while a peer's stream waits; returns whether `work` returned before the end of the wait.
 fn returns_while_a_peer_waits(work: impl FnOnce()) -> bool {
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     IS_OVER.store(false, SeqCst);
@@ -82,7 +82,7 @@ fn returns_while_a_peer_waits(work: impl FnOnce()) -> bool {
 
 /// One test, because access is the process's.
 #[test]
-fn frees_wait_for_peers_and_those_in_the_order_of_a_stream_do_not() {
+fn plain_frees_wait_for_peers_and_pool_frees_do_not() {
     let stream = use_device(0);
     set(c"GPU_DOUBLE_PEER_FREES", c"1");
     let pinned = || {
@@ -108,7 +108,7 @@ fn frees_wait_for_peers_and_those_in_the_order_of_a_stream_do_not() {
 }
 
 #[test]
-fn a_pool_keeps_what_its_threshold_says() {
+fn a_pool_keeps_memory_up_to_its_threshold() {
     let (stream, pool) = (use_device(2), pool(2));
     let (reserved, used) = (|| number(pool, 5), || number(pool, 7));
     let pointer = take(pool, 3 << 20, stream);
@@ -117,7 +117,7 @@ fn a_pool_keeps_what_its_threshold_says() {
     assert_eq!((reserved(), used()), (3 << 20, 0));
     let threshold = 1_u64 << 20;
     #[allow(unsafe_code, reason = "a C function")]
-    // SAFETY: it has 64 bits.
+    // SAFETY: the value has 64 bits.
     let code = unsafe { cuMemPoolSetAttribute(pool, 4, (&raw const threshold).cast()) };
     assert_eq!([code, cuStreamSynchronize(stream)], [OK; 2]);
     assert_eq!(reserved(), 1 << 20);
@@ -127,7 +127,7 @@ fn a_pool_keeps_what_its_threshold_says() {
 }
 
 #[test]
-fn memory_of_a_pool_is_gone_when_the_stream_has_come_to_its_free() {
+fn pool_memory_is_freed_when_the_stream_reaches_the_free() {
     let (stream, pool) = (use_device(3), pool(3));
     let (pointer, to) = (take(pool, 8, stream), allocate(8));
     assert_eq!(
@@ -136,12 +136,12 @@ fn memory_of_a_pool_is_gone_when_the_stream_has_come_to_its_free() {
     );
     assert_eq!([cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), cuMemFreeAsync(pointer, stream)], [OK; 2]);
     assert_eq!(cuMemFreeAsync(pointer, stream), Code::INVALID_VALUE, "it was freed");
-    assert_eq!(cuMemFreeAsync(to, stream), Code::INVALID_VALUE, "it is of no pool");
+    assert_eq!(cuMemFreeAsync(to, stream), Code::INVALID_VALUE, "the memory does not belong to a pool");
     assert_eq!([cuStreamSynchronize(stream), cuStreamQuery(stream)], [OK; 2]);
     assert_eq!(cuMemcpyDtoDAsync_v2(to, pointer, 8, stream), Code::INVALID_VALUE);
     let access = Access { location: Location { kind: 1, id: 3 }, flags: 3 };
     #[allow(unsafe_code, reason = "a C function")]
-    // SAFETY: there is one.
+    // SAFETY: the array has one element.
     let code = unsafe { cuMemPoolSetAccess(pool, &raw const access, 1) };
     assert_eq!(code, Code::INVALID_VALUE, "no device is its own peer");
     free(to);

@@ -39,7 +39,7 @@ const GLOBAL: c_int = 0;
 const THREAD_LOCAL: c_int = 1;
 const RELAXED: c_int = 2;
 
-/// One test at a time: a global capture forbids calls to the threads of other tests.
+/// Lets one test run at a time, because a global capture forbids calls to the threads of other tests.
 fn turn() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,7 +49,7 @@ fn begin(stream: Stream, mode: c_int) {
     assert_eq!(cuStreamBeginCapture_v2(stream, mode), OK);
 }
 
-/// Ends a capture that has gone well.
+/// Ends a valid capture and instantiates its graph.
 fn end(stream: Stream) -> GraphExec {
     let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
     assert_eq!(cuStreamEndCapture(stream, Some(&mut graph)), OK);
@@ -58,8 +58,8 @@ fn end(stream: Stream) -> GraphExec {
     exec
 }
 
-/// Ends a capture of which nothing comes.
-fn end_of_nothing(stream: Stream) -> Code {
+/// Ends a capture that fails, and returns the code.
+fn failed_end(stream: Stream) -> Code {
     let mut graph: Graph = ptr::without_provenance_mut(1);
     let code = cuStreamEndCapture(stream, Some(&mut graph));
     assert!(graph.is_null() && code != OK, "{code:?}");
@@ -93,13 +93,13 @@ fn all_reduce(rank: &Rank, pointer: u64, op: RedOp) {
 }
 
 #[test]
-fn each_launch_does_what_was_captured_with_what_is_there_then() {
+fn each_launch_uses_the_current_contents_of_memory() {
     let _turn = turn();
     let stream = use_device(0);
     let (from, a, b, to) = (pinned(4).cast::<u32>(), allocate(4), allocate(8), pinned(8).cast::<u32>());
     begin(stream, THREAD_LOCAL);
     assert_eq!(status(stream), 1);
-    // SAFETY: the memory stays until the last launch is done.
+    // SAFETY: the memory is valid until the last launch is done.
     assert_eq!(unsafe { cuMemcpyHtoDAsync_v2(a, from.cast(), 4, stream) }, OK);
     let codes = [
         cuMemcpyDtoDAsync_v2(b, a, 4, stream),
@@ -108,16 +108,16 @@ fn each_launch_does_what_was_captured_with_what_is_there_then() {
         cuMemsetD8Async(a, 0, 4, stream),
     ];
     assert_eq!(codes, [OK; 4]);
-    // SAFETY: as above.
+    // SAFETY: the memory is valid until the last launch is done.
     assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(to.cast(), b, 8, stream) }, OK);
     let exec = end(stream);
     assert_eq!((status(stream), cuStreamQuery(stream)), (0, OK), "nothing was done");
     assert_eq!(cuGraphUpload(exec, stream), OK);
     for number in [3, 70, 9] {
-        // SAFETY: no launch is under way.
+        // SAFETY: no launch is running.
         unsafe { from.write(number) };
         assert_eq!([cuGraphLaunch(exec, stream), cuStreamSynchronize(stream)], [OK; 2]);
-        // SAFETY: as above.
+        // SAFETY: the memory is valid until the last launch is done.
         assert_eq!(unsafe { to.cast::<[u32; 2]>().read() }, [number, 5]);
     }
     assert_eq!([cuGraphExecDestroy(exec), cuGraphLaunch(exec, stream)], [OK, Code::INVALID_VALUE]);
@@ -127,14 +127,14 @@ fn each_launch_does_what_was_captured_with_what_is_there_then() {
 }
 
 #[test]
-fn a_collective_of_a_graph_is_a_new_one_at_each_launch() {
+fn each_launch_runs_a_new_collective() {
     let _turn = turn();
     for blocking in [true, false] {
         on_ranks(2, blocking, |rank| {
             let pointer = rank.floats(&[0.0]);
             begin(rank.stream, THREAD_LOCAL);
             all_reduce(rank, pointer, RedOp::SUM);
-            // The first that sends is in progress, where the communicator does not block.
+            // On a non-blocking communicator, the first send is in progress at first.
             let code = match rank.rank {
                 0 => ncclSend(at(pointer, 0), 1, DataType::F32, 1, rank.comm, rank.stream),
                 _ => ncclRecv(at(pointer, 0), 1, DataType::F32, 0, rank.comm, rank.stream),
@@ -146,7 +146,7 @@ fn a_collective_of_a_graph_is_a_new_one_at_each_launch() {
             for round in 1..=10 {
                 let number = (round * (rank.rank as u32 + 1)) as f32;
                 rank.write(pointer, &number.to_le_bytes());
-                // Other collectives come in between.
+                // Other collectives run between the launches.
                 all_reduce(rank, pointer, RedOp::SUM);
                 assert_eq!(cuGraphLaunch(exec, rank.stream), OK);
                 all_reduce(rank, pointer, RedOp::MAX);
@@ -161,7 +161,7 @@ fn a_collective_of_a_graph_is_a_new_one_at_each_launch() {
 #[test]
 fn a_communicator_does_not_end_before_its_graphs() {
     let _turn = turn();
-    let ends: [fn(&Rank) -> NcclCode; 3] = [
+    let assert_ends: [fn(&Rank) -> NcclCode; 3] = [
         |rank| ncclCommDestroy(rank.comm),
         |rank| ncclCommAbort(rank.comm),
         |rank| {
@@ -169,8 +169,8 @@ fn a_communicator_does_not_end_before_its_graphs() {
             ncclCommDestroy(rank.comm)
         },
     ];
-    for end_comm in ends {
-        // Of several ranks only the last would wait.
+    for end_comm in assert_ends {
+        // A communicator of one rank: of several ranks only the last would wait.
         on_ranks(1, true, |rank| {
             let pointer = rank.floats(&[1.0]);
             begin(rank.stream, RELAXED);
@@ -182,7 +182,7 @@ fn a_communicator_does_not_end_before_its_graphs() {
                 let is_destroyed = &is_destroyed;
                 scope.spawn(move || {
                     enter(device);
-                    // Long enough for a call that does not wait.
+                    // A call that does not wait returns within this time.
                     thread::sleep(Duration::from_millis(20));
                     is_destroyed.store(true, SeqCst);
                     assert_eq!(cuGraphExecDestroy(ptr::with_exposed_provenance_mut(exec)), OK);
@@ -196,7 +196,7 @@ fn a_communicator_does_not_end_before_its_graphs() {
 }
 
 #[test]
-fn an_abort_ends_a_launch_that_waits_and_its_graph_may_be_gone() {
+fn an_abort_ends_a_waiting_launch_of_a_destroyed_graph() {
     let _turn = turn();
     let aborted = Barrier::new(2);
     on_ranks(2, true, |rank| {
@@ -216,7 +216,7 @@ fn an_abort_ends_a_launch_that_waits_and_its_graph_may_be_gone() {
         if rank.rank == 0 {
             aborted.wait();
         }
-        // What the collective would have written has anything in it.
+        // The contents of the collective's output are unspecified.
         assert!(rank.rank == 0 || rank.read_floats(pointer, 1) == [1.0]);
         rank.synchronize();
         free(pointer);
@@ -224,7 +224,7 @@ fn an_abort_ends_a_launch_that_waits_and_its_graph_may_be_gone() {
 }
 
 #[test]
-fn an_unsafe_call_is_refused_and_ends_the_capture() {
+fn an_unsafe_call_is_refused_and_invalidates_the_capture() {
     let _turn = turn();
     let stream = use_device(0);
     let (memory, host, mark) = (allocate(4), pinned(4), event());
@@ -235,14 +235,14 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
         &|| cuMemFreeHost(host),
         &|| cuEventQuery(mark),
         &|| cuCtxSynchronize(),
-        // SAFETY: there are no bytes.
+        // SAFETY: the call fails before it accesses memory.
         &|| unsafe { cuMemcpyHtoD_v2(memory, ptr::null(), 0) },
     ];
     for (call, mode) in calls.into_iter().flat_map(|call| [(call, GLOBAL), (call, THREAD_LOCAL)]) {
         begin(stream, mode);
         assert_eq!((call(), status(stream)), (Code::STREAM_CAPTURE_UNSUPPORTED, 2));
         assert_eq!(cuMemsetD8Async(memory, 0, 4, stream), Code::STREAM_CAPTURE_INVALIDATED);
-        assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+        assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     }
     // A capture of another thread forbids calls according to its mode.
     for (mode, is_forbidden) in [(GLOBAL, true), (THREAD_LOCAL, false), (RELAXED, false)] {
@@ -254,7 +254,7 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
         let expected = if is_forbidden { Code::STREAM_CAPTURE_UNSUPPORTED } else { OK };
         assert_eq!(code.join().unwrap(), expected, "{mode}");
         match is_forbidden {
-            true => assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED),
+            true => assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED),
             false => assert_eq!(cuGraphExecDestroy(end(stream)), OK),
         }
     }
@@ -265,14 +265,14 @@ fn an_unsafe_call_is_refused_and_ends_the_capture() {
     assert_eq!(cuEventQuery(mark), OK);
     assert_eq!(cuEventRecord(mark, stream), OK);
     assert_eq!((status(stream), cuEventQuery(mark)), (1, Code::CAPTURED_EVENT));
-    assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+    assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     assert_eq!((cuThreadExchangeStreamCaptureMode(Some(&mut before)), before), (OK, RELAXED));
     assert_eq!([cuMemFreeHost(host), cuEventDestroy_v2(mark), cuStreamDestroy_v2(stream)], [OK; 3]);
     free(memory);
 }
 
 #[test]
-fn what_asks_for_a_captured_stream_ends_the_capture() {
+fn a_query_of_a_captured_stream_invalidates_the_capture() {
     let _turn = turn();
     let (stream, other) = (use_device(0), new_stream());
     let (memory, mut address) = (allocate(8), 0);
@@ -282,24 +282,24 @@ fn what_asks_for_a_captured_stream_ends_the_capture() {
         &mut || cuStreamQuery(stream),
         &mut || cuStreamSynchronize(stream),
         &mut || cuMemAllocFromPoolAsync(Some(&mut address), 4, no_pool, stream),
-        // SAFETY: there are so many bytes.
+        // SAFETY: the memory has this many bytes.
         &mut || unsafe { cuMemcpyHtoDAsync_v2(memory, bytes.as_ptr().cast(), 8, stream) },
-        // SAFETY: nothing is written.
+        // SAFETY: the call is refused before it writes.
         &mut || unsafe { cuMemcpyDtoHAsync_v2(bytes.as_ptr().cast_mut().cast(), memory, 8, stream) },
     ];
     for call in calls {
         begin(stream, RELAXED);
-        // Another stream may be asked for.
+        // Queries of another stream are allowed.
         assert_eq!([cuStreamQuery(other), cuStreamSynchronize(other)], [OK; 2]);
         assert_eq!((status(stream), call()), (1, Code::STREAM_CAPTURE_UNSUPPORTED));
-        assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+        assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     }
     free(memory);
     assert_eq!([cuStreamDestroy_v2(stream), cuStreamDestroy_v2(other)], [OK; 2]);
 }
 
 #[test]
-fn streams_join_a_capture_by_events_and_must_come_back() {
+fn streams_join_a_capture_by_events_and_must_rejoin() {
     let _turn = turn();
     let (stream, side) = (use_device(0), new_stream());
     let (memory, fork, join) = (allocate(1), event(), event());
@@ -310,29 +310,29 @@ fn streams_join_a_capture_by_events_and_must_come_back() {
     assert_eq!([cuMemsetD8Async(memory, 7, 1, side), cuEventRecord(join, side)], [OK; 2]);
     assert_eq!(cuStreamEndCapture(side, Some(&mut ptr::null_mut())), Code::STREAM_CAPTURE_UNMATCHED);
     assert_eq!(cuStreamWaitEvent(stream, join, 0), OK);
-    // SAFETY: it stays until the launch is done.
+    // SAFETY: the memory is valid until the launch is done.
     assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(to.cast(), memory, 1, stream) }, OK);
     let exec = end(stream);
     assert_eq!((status(side), cuGraphLaunch(exec, stream), cuStreamSynchronize(stream)), (0, OK, OK));
-    // SAFETY: no launch is under way.
+    // SAFETY: no launch is running.
     assert_eq!(unsafe { to.read() }, 7);
     assert_eq!(cuStreamWaitEvent(side, join, 0), Code::CAPTURED_EVENT, "its capture is over");
-    // Work at the side that nothing waits for.
+    // Work on a second stream for which the first stream does not wait.
     begin(stream, THREAD_LOCAL);
     assert_eq!([cuEventRecord(fork, stream), cuStreamWaitEvent(side, fork, 0)], [OK; 2]);
     assert_eq!(cuMemsetD8Async(memory, 7, 1, side), OK);
-    assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_UNJOINED);
+    assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_UNJOINED);
     // Work from outside the capture.
     assert_eq!(cuEventRecord(fork, side), OK);
     begin(stream, THREAD_LOCAL);
     assert_eq!(cuStreamWaitEvent(stream, fork, 0), Code::STREAM_CAPTURE_ISOLATION);
-    assert_eq!(end_of_nothing(stream), Code::STREAM_CAPTURE_INVALIDATED);
+    assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
     // Work of another capture.
     begin(stream, THREAD_LOCAL);
     begin(side, THREAD_LOCAL);
     assert_eq!(cuEventRecord(fork, side), OK);
     assert_eq!(cuStreamWaitEvent(stream, fork, 0), Code::STREAM_CAPTURE_MERGE);
-    assert_eq!([stream, side].map(end_of_nothing), [Code::STREAM_CAPTURE_INVALIDATED; 2]);
+    assert_eq!([stream, side].map(failed_end), [Code::STREAM_CAPTURE_INVALIDATED; 2]);
     assert_eq!([cuGraphExecDestroy(exec), cuMemFreeHost(to.cast())], [OK; 2]);
     assert_eq!([cuEventDestroy_v2(fork), cuEventDestroy_v2(join)], [OK; 2]);
     free(memory);
@@ -340,7 +340,7 @@ fn streams_join_a_capture_by_events_and_must_come_back() {
 }
 
 #[test]
-fn captures_begin_and_end_where_they_may() {
+fn captures_begin_and_end_on_permitted_streams_and_threads() {
     let _turn = turn();
     let stream = use_device(0);
     assert_eq!(cuStreamBeginCapture_v2(ptr::null_mut(), RELAXED), Code::STREAM_CAPTURE_UNSUPPORTED);
@@ -361,9 +361,9 @@ fn captures_begin_and_end_where_they_may() {
 }
 
 #[test]
-fn a_graph_of_memory_that_was_freed_fails() {
+fn a_launch_with_freed_memory_fails() {
     let _turn = turn();
-    // A device that fails is no other test's.
+    // No other test uses the device, which fails here.
     let stream = use_device(3);
     let memory = allocate(4);
     begin(stream, THREAD_LOCAL);

@@ -1,4 +1,4 @@
-//! The double against the header of the version that it is a double of.
+//! Comparison of the double with the header of its NCCL version.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +20,7 @@ fn header() -> Option<String> {
     text
 }
 
-/// The number that is said to be that of a name.
+/// The value of a constant in the header.
 fn value(header: &str, name: &str) -> i32 {
     let is_name = |(at, _): &(usize, &str)| !header[..*at].ends_with(|before: char| before.is_alphanumeric());
     let after = header
@@ -32,7 +32,7 @@ fn value(header: &str, name: &str) -> i32 {
 }
 
 #[test]
-fn codes_are_those_of_the_header() {
+fn codes_equal_those_of_the_header() {
     let Some(header) = header() else { return };
     let codes = [
         ("ncclSuccess", Code::SUCCESS.0),
@@ -71,7 +71,7 @@ fn codes_are_those_of_the_header() {
     assert!(header.contains("#define NCCL_UNIQUE_ID_BYTES 128\n"));
 }
 
-/// What the double has from RCCL, which the header does not.
+/// Functions of RCCL, which NCCL's header does not declare.
 const RCCL: [&str; 2] = ["ncclAllToAll", "ncclAllToAllv"];
 
 #[test]
@@ -101,7 +101,7 @@ fn every_function_is_declared_in_the_header() {
     assert_eq!(functions, 32);
 }
 
-/// Fields of a C structure, and where each is.
+/// The fields of a C struct, and their offsets.
 fn layout(fields: &str) -> Vec<(String, usize)> {
     let mut end = 0_usize;
     let mut field = |line: &str| {

@@ -1,4 +1,4 @@
-//! HIP's runtime: devices of threads, memory, streams and events, and RCCL over them.
+//! HIP's runtime (current devices, memory, streams and events), and RCCL.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -32,10 +32,10 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 use disco_gpu_double::nccl::exports::rccl::{ncclAllToAll, ncclAllToAllv};
 
 const OK: Code = Code::SUCCESS;
-const DONE: rccl::Code = rccl::Code::SUCCESS;
+const NCCL_OK: rccl::Code = rccl::Code::SUCCESS;
 const NULL: *mut c_void = ptr::null_mut();
 
-/// A device of this thread, and a stream of it.
+/// Makes a device current on this thread, and creates a stream on it.
 fn use_device(device: c_int) -> Stream {
     assert_eq!(hipSetDevice(device), OK);
     let mut stream = NULL;
@@ -62,41 +62,49 @@ fn new_event() -> Event {
 }
 
 fn copy(to: *mut c_void, from: *const c_void, bytes: usize, kind: CopyKind, stream: Stream) -> Code {
-    // SAFETY: tests have as many bytes, until they have waited for the stream.
+    // SAFETY: callers pass memory of this size that is valid until they have waited for the stream.
     unsafe { hipMemcpyAsync(to, from, bytes, kind, stream) }
 }
 
-/// Device memory of floats.
+/// Allocates device memory and writes floats to it.
 fn upload(values: &[f32], stream: Stream) -> *mut c_void {
     let pointer = allocate(4 * values.len());
     assert_eq!(copy(pointer, values.as_ptr().cast(), 4 * values.len(), CopyKind::HOST_TO_DEVICE, stream), OK);
     pointer
 }
 
-/// What is in memory of floats.
+/// Reads floats from device memory.
 fn download(pointer: *mut c_void, count: usize, stream: Stream) -> Vec<f32> {
     let mut values = vec![0.0_f32; count];
     assert_eq!(copy(values.as_mut_ptr().cast(), pointer, 4 * count, CopyKind::DEVICE_TO_HOST, stream), OK);
     values
 }
 
-/// Memory of the host's that is pinned, as bytes.
+/// The bytes of pinned memory.
 fn bytes_of(pinned: *mut c_void) -> [u8; 4] {
-    // SAFETY: the test has allocated as many, and written them.
+    // SAFETY: callers pass an allocation of at least four initialised bytes.
     unsafe { pinned.cast::<[u8; 4]>().read() }
 }
 
 #[test]
-fn bytes_come_back_through_streams() {
+fn copies_make_a_round_trip_through_streams() {
     let stream = use_device(0);
     let (one, other) = (allocate(4), allocate(4));
     let mut back = [0_u8; 4];
     for kinds in [[1, 3, 2], [4, 4, 4]] {
         let [up, across, down] = kinds.map(CopyKind);
         assert_eq!(hipMemsetAsync(other, 0x1ff, 4, stream), OK);
-        assert_eq!(copy(one, [1_u8, 2, 3, 4].as_ptr().cast(), 4, up, stream), OK, "it is read at once");
+        assert_eq!(
+            copy(one, [1_u8, 2, 3, 4].as_ptr().cast(), 4, up, stream),
+            OK,
+            "a copy reads pageable memory before it returns"
+        );
         assert_eq!(copy(other, one, 3, across, stream), OK);
-        assert_eq!(copy(back.as_mut_ptr().cast(), other, 4, down, stream), OK, "it is written at once");
+        assert_eq!(
+            copy(back.as_mut_ptr().cast(), other, 4, down, stream),
+            OK,
+            "a copy writes pageable memory before it returns"
+        );
         assert_eq!(back, [1, 2, 3, 0xff]);
     }
     [one, other, NULL].into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
@@ -104,18 +112,18 @@ fn bytes_come_back_through_streams() {
 }
 
 #[test]
-fn pinned_memory_is_touched_when_the_stream_comes_to_it() {
+fn pinned_memory_is_accessed_when_the_stream_runs_the_copy() {
     let stream = use_device(1);
     let (device, from, to) = (allocate(4), pinned(4), pinned(4));
     for pointer in [from, to] {
-        // SAFETY: there is room.
+        // SAFETY: the destination has room for all bytes.
         unsafe { pointer.cast::<[u8; 4]>().write([0; 4]) };
     }
-    behind_a_receive(1, stream, || {
+    while_a_receive_waits(1, stream, || {
         assert_eq!(copy(device, from, 4, CopyKind::HOST_TO_DEVICE, stream), OK);
         assert_eq!(copy(to, device, 4, CopyKind::DEFAULT, stream), OK);
         assert_eq!(hipStreamQuery(stream), Code::NOT_READY);
-        // SAFETY: there is room, and the copy has not begun.
+        // SAFETY: the allocation has this many bytes, and the copy has not begun.
         unsafe { from.cast::<[u8; 4]>().write([5, 6, 7, 8]) };
         assert_eq!(bytes_of(to), [0; 4]);
     });
@@ -127,14 +135,14 @@ fn pinned_memory_is_touched_when_the_stream_comes_to_it() {
 }
 
 #[test]
-fn events_are_reached_when_the_stream_comes_to_them() {
+fn events_complete_when_the_stream_reaches_them() {
     let stream = use_device(2);
     let event = new_event();
-    assert_eq!(hipEventQuery(event), OK, "it was never recorded");
-    behind_a_receive(2, stream, || {
+    assert_eq!(hipEventQuery(event), OK, "an event that was never recorded counts as reached");
+    while_a_receive_waits(2, stream, || {
         assert_eq!(hipEventRecord(event, stream), OK);
         assert_eq!(hipEventQuery(event), Code::NOT_READY);
-        assert_eq!(hipGetLastError(), OK, "that is no failure");
+        assert_eq!(hipGetLastError(), OK, "hipErrorNotReady is not recorded as an error");
     });
     assert_eq!(hipEventSynchronize(event), OK);
     assert_eq!([hipEventQuery(event), hipDeviceSynchronize(), hipStreamQuery(stream)], [OK; 3]);
@@ -144,8 +152,8 @@ fn events_are_reached_when_the_stream_comes_to_them() {
     assert_eq!([hipStreamDestroy(stream), hipStreamQuery(stream)], [OK, Code::INVALID_HANDLE]);
 }
 
-/// Does something while a stream of a device is held up by a receive, which gets what is sent from device 3 after that.
-fn behind_a_receive(device: c_int, stream: Stream, body: impl FnOnce()) {
+/// Runs `body` while a receive blocks a stream of a device; then device 3 sends.
+fn while_a_receive_waits(device: c_int, stream: Stream, body: impl FnOnce()) {
     let (id, is_done) = (unique_id(), Barrier::new(2));
     let pointer = allocate(1);
     thread::scope(|scope| {
@@ -153,40 +161,40 @@ fn behind_a_receive(device: c_int, stream: Stream, body: impl FnOnce()) {
             let stream = use_device(3);
             let comm = begin(id, 2, 1);
             let pointer = allocate(1);
-            // The first connects the two: the next receive does not wait for a launch of the other rank.
-            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), DONE);
+            // The first transfer connects the ranks, so the next receive does not wait for a launch of the other rank.
+            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), NCCL_OK);
             is_done.wait();
-            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), DONE);
+            assert_eq!(ncclSend(pointer, 1, DataType::U8, 0, comm, stream), NCCL_OK);
             end(comm, stream, [pointer]);
         });
         assert_eq!(hipSetDevice(device), OK);
         let comm = begin(id, 2, 0);
         for _ in 0..2 {
-            assert_eq!(ncclRecv(pointer, 1, DataType::U8, 1, comm, stream), DONE);
+            assert_eq!(ncclRecv(pointer, 1, DataType::U8, 1, comm, stream), NCCL_OK);
         }
         body();
         is_done.wait();
         assert_eq!(hipStreamSynchronize(stream), OK);
-        assert_eq!(ncclCommDestroy(comm), DONE);
+        assert_eq!(ncclCommDestroy(comm), NCCL_OK);
     });
     assert_eq!(hipFree(pointer), OK);
 }
 
 fn begin(id: rccl::UniqueId, ranks: usize, rank: usize) -> CommHandle {
     let mut comm = NULL;
-    assert_eq!(ncclCommInitRank(Some(&mut comm), ranks as c_int, id, rank as c_int), DONE);
+    assert_eq!(ncclCommInitRank(Some(&mut comm), ranks as c_int, id, rank as c_int), NCCL_OK);
     ready(comm)
 }
 
 fn end<const N: usize>(comm: CommHandle, stream: Stream, memory: [*mut c_void; N]) {
     assert_eq!(hipStreamSynchronize(stream), OK);
-    assert_eq!(ncclCommDestroy(comm), DONE);
+    assert_eq!(ncclCommDestroy(comm), NCCL_OK);
     memory.into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
     assert_eq!(hipStreamDestroy(stream), OK);
 }
 
 #[test]
-fn each_thread_has_its_device_and_the_first_before_it_chooses() {
+fn each_thread_has_a_current_device_which_is_device_0_at_first() {
     let current = || {
         let mut device = 9;
         assert_eq!(hipGetDevice(Some(&mut device)), OK);
@@ -198,22 +206,26 @@ fn each_thread_has_its_device_and_the_first_before_it_chooses() {
     assert_eq!(thread::spawn(current).join().unwrap(), 0);
     assert_eq!(current(), 2);
     let mut device = 9;
-    assert_eq!((cuCtxGetDevice(Some(&mut device)).0, device), (0, 2), "the driver has the same");
+    assert_eq!(
+        (cuCtxGetDevice(Some(&mut device)).0, device),
+        (0, 2),
+        "the driver and the runtime have the same current device"
+    );
     let mut context = NULL;
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), 1).0, 0);
     assert_eq!(current(), 2);
 }
 
 #[test]
-fn devices_say_what_they_are() {
+fn devices_report_their_properties() {
     let mut name = [9_u8; 16];
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { hipDeviceGetName(name.as_mut_ptr().cast(), 16, 0) }, OK);
     assert_eq!(name[..11], *b"GPU double\0");
-    // SAFETY: there is room for as many.
+    // SAFETY: the buffer has this many bytes.
     assert_eq!(unsafe { hipDeviceGetPCIBusId(name.as_mut_ptr().cast(), 16, 2) }, OK);
     assert_eq!(name[..13], *b"0000:03:00.0\0");
-    // SAFETY: there is room for none.
+    // SAFETY: the length is 0, so nothing is written.
     assert_eq!(unsafe { hipDeviceGetName(name.as_mut_ptr().cast(), 0, 0) }, Code::INVALID_VALUE);
     let mut uuids = [Uuid { bytes: [0; 16] }; 2];
     for (device, uuid) in (0..).zip(&mut uuids) {
@@ -235,23 +247,27 @@ fn codes_have_names_and_texts() {
 }
 
 fn text(text: *const c_char) -> &'static str {
-    // SAFETY: it is a constant.
+    // SAFETY: the text is static and ends with a NUL byte.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap()
 }
 
 #[test]
-fn copies_are_what_their_kind_says() {
+fn copies_that_differ_from_their_kind_are_refused() {
     let stream = use_device(0);
     let (device, mut host) = (allocate(8), [0_u8; 8]);
     let host = host.as_mut_ptr().cast::<c_void>();
     for (to, from, kind) in [(device, host, 2), (host, device, 1), (device, host, 3), (host, host, 4)] {
         assert_eq!(copy(to, from, 4, CopyKind(kind), stream), Code::INVALID_VALUE, "{kind}");
     }
-    assert_eq!(copy(device, host, 9, CopyKind::HOST_TO_DEVICE, stream), Code::INVALID_VALUE, "it ends before that");
+    assert_eq!(
+        copy(device, host, 9, CopyKind::HOST_TO_DEVICE, stream),
+        Code::INVALID_VALUE,
+        "the range exceeds the allocation"
+    );
     for kind in [0, 5] {
         assert_eq!(copy(device, host, 4, CopyKind(kind), stream), Code::INVALID_MEMCPY_DIRECTION);
     }
-    assert_eq!(copy(NULL, NULL, 0, CopyKind::DEFAULT, stream), OK, "nothing is copied from nowhere");
+    assert_eq!(copy(NULL, NULL, 0, CopyKind::DEFAULT, stream), OK, "a copy of 0 bytes accepts null pointers");
     assert_eq!((allocate(0), pinned(0)), (NULL, NULL));
     assert_eq!(hipMemsetAsync(device, 0, 9, stream), Code::INVALID_VALUE);
     let mut pointer = NULL;
@@ -260,7 +276,7 @@ fn copies_are_what_their_kind_says() {
     assert_eq!(hipStreamDestroy(stream), OK);
 }
 
-/// Has each of some ranks do something with a communicator and a stream.
+/// Runs `body` on each rank with a communicator and a stream.
 fn on_ranks(ranks: usize, body: impl Fn(usize, CommHandle, Stream) + Sync) {
     let (id, body) = (unique_id(), &body);
     thread::scope(|scope| {
@@ -279,32 +295,32 @@ fn on_ranks(ranks: usize, body: impl Fn(usize, CommHandle, Stream) + Sync) {
 fn ranks_reduce_and_exchange_blocks() {
     on_ranks(2, |rank, comm, stream| {
         let (send, recv) = (upload(&[1.0 + rank as f32, 10.0], stream), allocate(8));
-        assert_eq!(ncclAllReduce(send, recv, 2, DataType::F32, RedOp::SUM, comm, stream), DONE);
+        assert_eq!(ncclAllReduce(send, recv, 2, DataType::F32, RedOp::SUM, comm, stream), NCCL_OK);
         assert_eq!(download(recv, 2, stream), [3.0, 20.0]);
-        assert_eq!(ncclAllToAll(send, recv, 1, DataType::F32, comm, stream), DONE);
+        assert_eq!(ncclAllToAll(send, recv, 1, DataType::F32, comm, stream), NCCL_OK);
         let expected = if rank == 0 { [1.0, 2.0] } else { [10.0, 10.0] };
         assert_eq!(download(recv, 2, stream), expected);
         [send, recv].into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
     });
 }
 
-/// How many elements go from one rank to another: to some, none.
+/// Number of elements from one rank to another, which may be 0.
 fn count(from: usize, to: usize) -> usize {
     (2 * from + to) % 4
 }
 
-/// An element of those.
+/// One of these elements.
 fn element(from: usize, to: usize, i: usize) -> f32 {
     (100 * from + 10 * to + i) as f32
 }
 
-/// Where parts begin that have an element between them.
+/// Offsets of parts with a gap of one element between them.
 fn offsets(counts: [usize; 3]) -> [usize; 3] {
     [0, counts[0] + 1, counts[0] + counts[1] + 2]
 }
 
 #[test]
-fn parts_of_all_sizes_go_to_all_ranks() {
+fn all_to_all_v_exchanges_parts_of_all_sizes() {
     const ROOM: usize = 16;
     on_ranks(3, |own, comm, stream| {
         let (send_counts, recv_counts) = ([0, 1, 2].map(|to| count(own, to)), [0, 1, 2].map(|from| count(from, own)));
@@ -317,22 +333,26 @@ fn parts_of_all_sizes_go_to_all_ranks() {
         let (send, recv) = (upload(&input, stream), upload(&[-2.0; ROOM], stream));
         let all_to_all = |recv: *mut c_void, counts: *const usize| {
             let (sends, at) = (send_counts.as_ptr(), [send_offsets.as_ptr(), recv_offsets.as_ptr()]);
-            // SAFETY: each array has three.
+            // SAFETY: each array has three elements, one for each rank.
             unsafe { ncclAllToAllv(send, sends, at[0], recv, counts, at[1], DataType::F32, comm, stream) }
         };
-        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), DONE);
+        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), NCCL_OK);
         assert_eq!(download(recv, ROOM, stream), expected);
 
         assert_eq!(hipMemsetAsync(recv, 0, 4 * ROOM, stream), OK);
-        assert_eq!(ncclGroupStart(), DONE);
-        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), DONE, "in a group too");
-        assert_eq!(ncclGroupEnd(), DONE);
+        assert_eq!(ncclGroupStart(), NCCL_OK);
+        assert_eq!(all_to_all(recv, recv_counts.as_ptr()), NCCL_OK, "in a group too");
+        assert_eq!(ncclGroupEnd(), NCCL_OK);
         assert_eq!(download(recv, ROOM, stream), expected.map(|x| if x == -2.0 { 0.0 } else { x }));
 
         assert_eq!(all_to_all(recv, ptr::null()), rccl::Code::INVALID_ARGUMENT);
-        assert_eq!(ncclGroupStart(), DONE);
-        assert_eq!(all_to_all(recv, [ROOM + 1; 3].as_ptr()), rccl::Code::INVALID_ARGUMENT, "there is no room");
-        assert_eq!(ncclGroupEnd(), rccl::Code::INVALID_ARGUMENT, "one is refused, and so are all");
+        assert_eq!(ncclGroupStart(), NCCL_OK);
+        assert_eq!(
+            all_to_all(recv, [ROOM + 1; 3].as_ptr()),
+            rccl::Code::INVALID_ARGUMENT,
+            "the part exceeds the allocation"
+        );
+        assert_eq!(ncclGroupEnd(), rccl::Code::INVALID_ARGUMENT, "one refused call fails the whole group");
         [send, recv].into_iter().for_each(|pointer| assert_eq!(hipFree(pointer), OK));
     });
 }

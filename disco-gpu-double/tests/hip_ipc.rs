@@ -1,4 +1,4 @@
-//! HIP's access to peers, to memory of other processes, and to words.
+//! HIP's functions for peer access, memory of other processes, and words.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -50,13 +50,13 @@ fn write(stream: Stream, pointer: *mut c_void, value: u32) {
 
 fn read(stream: Stream, pointer: *mut c_void) -> u32 {
     let mut word = 0_u32;
-    // SAFETY: there is room.
+    // SAFETY: the destination has room for all bytes.
     let code = unsafe { hipMemcpyAsync((&raw mut word).cast(), pointer, 4, CopyKind::DEVICE_TO_HOST, stream) };
     assert_eq!([code, hipStreamSynchronize(stream)], [OK; 2]);
     word
 }
 
-/// Has two words, and writes 7 to the second once that is 6.
+/// A child with two words; it writes 7 to the second word once this word is 6.
 #[test]
 fn child_that_has_memory() {
     if !child::is(CHILD) {
@@ -68,16 +68,16 @@ fn child_that_has_memory() {
     [first, second].iter().for_each(|&word| write(stream, word, 5));
     let mut handle = IpcHandle { reserved: [0; 64] };
     assert_eq!(hipIpcGetMemHandle(Some(&mut handle), second), OK);
-    child::answer(&to_text(&handle.reserved));
+    child::reply(&to_text(&handle.reserved));
     assert_eq!(hipStreamWaitValue32(stream, second, 6, 1, ALL), OK);
     assert_eq!(hipStreamWriteValue32(stream, second, 7, 0), OK);
-    child::wishes().for_each(drop);
+    child::requests().for_each(drop);
 }
 
 #[test]
-fn memory_of_another_process_is_opened_where_it_was_exported() {
+fn open_returns_the_address_at_the_exported_offset() {
     let mut child = Child::start(CHILD);
-    let handle = IpcHandle { reserved: to_bytes(&child.answer()).try_into().unwrap() };
+    let handle = IpcHandle { reserved: to_bytes(&child.reply()).try_into().unwrap() };
     let stream = use_device(0);
     let mut word = ptr::null_mut();
     assert_eq!(hipIpcOpenMemHandle(Some(&mut word), handle, 0), Code::INVALID_VALUE);
@@ -127,7 +127,7 @@ fn devices_have_access_once_it_is_enabled() {
     [peers, stream].into_iter().for_each(|stream| _ = hipStreamDestroy(stream));
 }
 
-/// A wait, which ends, or does not before the word is written once more.
+/// Waits for a word. With `end`, the wait must not end before that value is written.
 fn wait((word, value): (u32, u32), flags: u32, mask: u32, end: Option<u32>) {
     let stream = use_device(0);
     let (writer, pointer) = (use_device(0), allocate(4));
@@ -144,12 +144,12 @@ fn wait((word, value): (u32, u32), flags: u32, mask: u32, end: Option<u32>) {
 }
 
 #[test]
-fn waits_end_when_the_word_is_as_it_is_to_be() {
+fn waits_end_when_the_word_satisfies_the_condition() {
     let (gte, eq, and, nor) = (0, 1, 2, 3);
     [(7, None), (8, None), (6, Some(7))].into_iter().for_each(|(word, end)| wait((word, 7), gte, ALL, end));
-    // Numbers do not start again from 0.
+    // The comparison does not wrap.
     wait((3, ALL - 3), gte, ALL, Some(ALL));
-    // Of the bits in the mask.
+    // Only the bits in the mask are compared.
     [(0x107, None), (0x106, Some(7))].into_iter().for_each(|(word, end)| wait((word, 7), eq, 0xff, end));
     [(0x30, None), (0x0f, Some(0x10))].into_iter().for_each(|(word, end)| wait((word, 0x10), and, ALL, end));
     [(0xf0, None), (ALL, Some(0))].into_iter().for_each(|(word, end)| wait((word, 0x0f), nor, ALL, end));

@@ -1,4 +1,4 @@
-//! Kinds of memory that HIP has: where words may be that streams of other devices write, and that streams wait for.
+//! HIP's kinds of memory: where streams of other devices may write words, and where streams may wait for words.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -38,7 +38,7 @@ fn allocate(bytes: usize, flags: c_uint) -> Result<*mut c_void, Code> {
 }
 
 #[test]
-fn a_word_in_coarse_grained_memory_is_written_by_its_own_device_alone() {
+fn words_in_coarse_grained_memory_are_written_by_their_own_device_only() {
     let own = use_device(0);
     let words = [0, FINE, UNCACHED].map(|flags| allocate(4, flags).unwrap());
     let mut ordinary = ptr::null_mut();
@@ -57,7 +57,7 @@ fn a_word_in_coarse_grained_memory_is_written_by_its_own_device_alone() {
 }
 
 #[test]
-fn signal_memory_is_one_word_that_all_devices_of_the_process_reach() {
+fn signal_memory_is_one_word_that_all_devices_can_access() {
     let waiting = use_device(2);
     for bytes in [4, 16] {
         assert_eq!(allocate(bytes, SIGNAL), Err(REFUSED), "{bytes} bytes");

@@ -1,4 +1,5 @@
-//! HIP on a machine that has no device, and then has. One test: it is about the first calls of a process.
+//! HIP on a machine without a device, and then with devices. The program has one test, because it tests the first calls
+//! of a process.
 
 mod common;
 
@@ -21,7 +22,7 @@ use disco_gpu_double::nccl::exports::communicator::{ncclCommDestroy, ncclCommIni
 const OK: Code = Code::SUCCESS;
 
 #[test]
-fn functions_need_a_device_and_nothing_else() {
+fn functions_need_a_device_but_no_initialisation() {
     let mut number = 9;
     assert_eq!((hipRuntimeGetVersion(Some(&mut number)), number), (OK, 60_342_131));
     set(c"GPU_DOUBLE_HIP", c"50731921");
@@ -45,12 +46,12 @@ fn functions_need_a_device_and_nothing_else() {
     assert_eq!(ncclCommInitRank(Some(&mut comm), 1, unique_id(), 0), nccl::abi::Code::SUCCESS);
     assert_eq!(ncclCommDestroy(comm), nccl::abi::Code::SUCCESS);
 
-    an_error_stays();
+    the_last_error_stays_until_it_is_read();
     set(c"GPU_DOUBLE_INIT", c"100");
     without_a_device();
 }
 
-fn an_error_stays() {
+fn the_last_error_stays_until_it_is_read() {
     let (mut pointer, mut stream) = (ptr::null_mut(), ptr::null_mut());
     assert_eq!([hipSetDevice(1), hipMalloc(Some(&mut pointer), 8), hipSetDevice(2)], [OK; 3]);
     assert_eq!(hipStreamCreateWithFlags(Some(&mut stream), STREAM_NON_BLOCKING), OK);

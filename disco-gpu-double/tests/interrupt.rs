@@ -1,4 +1,4 @@
-//! What ends calls and work of communicators before their peers come, and what is left of it.
+//! Aborts of calls and of work before the peers arrive, and their effects on memory.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +20,7 @@ use disco_gpu_double::nccl::exports::group::{ncclGroupEnd, ncclGroupStart};
 const F32: DataType = DataType::F32;
 
 #[test]
-fn a_first_launch_waits_for_those_of_the_peers_and_an_abort_in_a_group_ends_its_wait() {
+fn an_abort_in_a_group_ends_the_wait_of_a_first_launch() {
     let id = unique_id();
     thread::scope(|scope| {
         for number in 0..2 {
@@ -54,7 +54,7 @@ fn a_first_launch_waits_for_those_of_the_peers_and_an_abort_in_a_group_ends_its_
     });
 }
 
-/// As kernels of one process do, that have each other's buffers.
+/// In one process, kernels access each other's buffers.
 #[test]
 fn outputs_of_an_aborted_rank_are_written_to_until_its_peers_are_aborted() {
     let (came, aborted, filled) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
@@ -77,7 +77,7 @@ fn outputs_of_an_aborted_rank_are_written_to_until_its_peers_are_aborted() {
                 while cuStreamQuery(rank.stream) == OK {
                     thread::yield_now();
                 }
-                // Its kernel has begun when the other rank's ends.
+                // This rank's kernel has started before the other rank's kernel ends.
                 thread::sleep(Duration::from_millis(5));
                 came.wait();
                 filled.wait();

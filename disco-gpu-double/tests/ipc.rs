@@ -1,4 +1,5 @@
-//! Memory of other processes. Each test has a child that has some, and one test runs at a time: what is open is counted.
+//! Memory of other processes. Each test has a child that exports memory. One test runs at a time, because opened
+//! handles are counted.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -18,10 +19,10 @@ use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery,
 use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
 
 const CHILD: &str = "child_that_has_memory";
-/// What a child has: not whole pages, and not where a page begins.
+/// Size of the child's memory: not a multiple of the page size, and the memory does not start at a page.
 const BYTES: usize = 70_000;
 
-/// Ready for wishes, it has memory of device 1 with its number of bytes at the end.
+/// A child with memory of device 1 that serves requests. The last bytes of the memory contain its size.
 #[test]
 fn child_that_has_memory() {
     if !child::is(CHILD) {
@@ -30,32 +31,32 @@ fn child_that_has_memory() {
     let stream = use_device(1);
     let (_before, pointer) = (allocate(100), allocate(BYTES));
     let tail = (BYTES as u32).to_le_bytes();
-    // SAFETY: there are as many bytes.
+    // SAFETY: the source has this many bytes.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + BYTES as u64 - 4, tail.as_ptr().cast(), 4) }, OK);
-    child::answer(&to_text(&export(pointer + 10).reserved));
-    for wish in child::wishes() {
-        match wish.as_str() {
-            "read" => child::answer(&to_text(&download(pointer, 8))),
+    child::reply(&to_text(&export(pointer + 10).reserved));
+    for request in child::requests() {
+        match request.as_str() {
+            "read" => child::reply(&to_text(&download(pointer, 8))),
             "free" => free(pointer),
             // Adds 1 to the word once it is 5, and only then.
             "pass" => {
                 assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 5, 1), OK);
                 assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 6, 0), OK);
-                child::answer(if cuStreamQuery(stream) == Code::NOT_READY { "waits" } else { "does not wait" });
+                child::reply(if cuStreamQuery(stream) == Code::NOT_READY { "waits" } else { "does not wait" });
                 assert_eq!(cuStreamSynchronize(stream), OK);
             }
             other => panic!("{other}"),
         }
-        child::answer("done");
+        child::reply("done");
     }
 }
 
-/// A child, what it has exported, and a stream of device 0; nobody else has them now.
+/// A child, its exported handle, and a stream of device 0. The guard lets one test run at a time.
 fn with_child() -> (MutexGuard<'static, ()>, Child, IpcHandle, Stream) {
     static ONE: Mutex<()> = Mutex::new(());
     let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut child = Child::start(CHILD);
-    let reserved = to_bytes(&child.answer()).try_into().unwrap();
+    let reserved = to_bytes(&child.reply()).try_into().unwrap();
     (turn, child, IpcHandle { reserved }, use_device(0))
 }
 
@@ -75,7 +76,7 @@ fn open(handle: IpcHandle) -> Result<u64, Code> {
 
 fn download(pointer: u64, bytes: usize) -> Vec<u8> {
     let mut to = vec![0; bytes];
-    // SAFETY: there is room.
+    // SAFETY: the destination has room for all bytes.
     assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
     to
 }
@@ -87,29 +88,29 @@ fn opened() -> u64 {
 }
 
 #[test]
-fn both_processes_see_what_the_other_writes() {
+fn both_processes_see_writes_of_the_other() {
     let (_turn, mut child, handle, stream) = with_child();
     let pointer = open(handle).unwrap();
     assert_eq!(download(pointer, 4), [0xa5; 4]);
     let tail = download(pointer + BYTES as u64 - 4, 4);
-    assert_eq!(tail, (BYTES as u32).to_le_bytes(), "it begins where the child's allocation does, and ends there");
+    assert_eq!(tail, (BYTES as u32).to_le_bytes(), "the opened range equals the child's allocation");
     assert_eq!(cuMemsetD8Async(pointer + 2, 7, 2, stream), OK);
     assert_eq!(cuStreamSynchronize(stream), OK);
     assert_eq!(child.ask("read"), "a5a50707a5a5a5a5");
-    assert_eq!(child.answer(), "done");
+    assert_eq!(child.reply(), "done");
     let own = allocate(4);
     assert_eq!(cuMemcpyDtoD_v2(own, pointer + 1, 4), OK);
     assert_eq!(download(own, 4), [0xa5, 7, 7, 0xa5]);
     let mut device = 9_u32;
-    // SAFETY: there is room for the answer.
+    // SAFETY: the output has the size of the result.
     assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) }, OK);
-    assert_eq!(device, 1, "it is the child's device");
+    assert_eq!(device, 1, "the memory belongs to the device of the child");
     free(own);
     assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
 }
 
 #[test]
-fn memory_ends_where_the_allocation_does() {
+fn opened_memory_ends_with_the_allocation() {
     let (_turn, _child, handle, stream) = with_child();
     let pointer = open(handle).unwrap();
     assert_eq!(cuMemsetD8Async(pointer, 0, BYTES, stream), OK);
@@ -119,7 +120,7 @@ fn memory_ends_where_the_allocation_does() {
 }
 
 #[test]
-fn memory_is_open_as_often_as_it_was_opened() {
+fn each_open_needs_its_own_close() {
     let (_turn, _child, handle, stream) = with_child();
     assert_eq!(opened(), 0);
     let pointer = open(handle).unwrap();
@@ -136,7 +137,7 @@ fn memory_is_open_as_often_as_it_was_opened() {
 }
 
 #[test]
-fn only_who_has_allocated_memory_frees_and_exports_it() {
+fn only_the_owner_frees_and_exports_memory() {
     let (_turn, mut child, handle, stream) = with_child();
     let pointer = open(handle).unwrap();
     assert_eq!(cuMemFree_v2(pointer), Code::INVALID_VALUE);
@@ -163,7 +164,7 @@ impl WithoutOffset for IpcHandle {
 }
 
 #[test]
-fn wrong_handles_are_refused() {
+fn invalid_handles_are_refused() {
     let (_turn, _child, handle, stream) = with_child();
     let changed = |at: usize| {
         let mut handle = handle;
@@ -192,7 +193,7 @@ fn wrong_handles_are_refused() {
 }
 
 #[test]
-fn memory_of_a_killed_process_stays_with_who_has_it_open() {
+fn opened_memory_outlives_its_killed_process() {
     let (_turn, mut child, handle, stream) = with_child();
     let pointer = open(handle).unwrap();
     child.kill();
@@ -203,7 +204,7 @@ fn memory_of_a_killed_process_stays_with_who_has_it_open() {
 }
 
 #[test]
-fn memory_that_its_process_has_freed_is_found_out() {
+fn work_on_memory_that_its_process_has_freed_fails() {
     let (_turn, mut child, handle, stream) = with_child();
     let broken = use_device(3);
     let pointer = open(handle).unwrap();
@@ -219,7 +220,7 @@ fn memory_that_its_process_has_freed_is_found_out() {
 }
 
 #[test]
-fn work_on_memory_that_was_closed_since_fails() {
+fn work_on_closed_memory_fails() {
     let (_turn, mut child, handle, stream) = with_child();
     let broken = use_device(3);
     let pointer = open(handle).unwrap();
@@ -245,7 +246,7 @@ fn streams_of_two_processes_wait_for_each_other() {
         assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 5, 0), OK);
         assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 6, 1), OK);
         assert_eq!(cuStreamSynchronize(stream), OK);
-        assert_eq!((download(pointer, 1), child.answer().as_str()), (vec![6], "done"));
+        assert_eq!((download(pointer, 1), child.reply().as_str()), (vec![6], "done"));
     }
     assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
 }

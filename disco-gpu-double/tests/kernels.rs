@@ -1,4 +1,4 @@
-//! Sums by kernels: what comes out, of every kernel and type, and what launches keep for the next.
+//! Results of every kernel and element type, and the counts of handshakes that launches keep.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -43,7 +43,7 @@ impl Element {
         }
     }
 
-    /// Half of what lies between two numbers near 1.
+    /// The relative rounding error: half of the distance between 1 and the next number.
     fn rounding(self) -> f64 {
         match self {
             Self::F32 => 2_f64.powi(-24),
@@ -68,13 +68,13 @@ impl Element {
     }
 }
 
-/// What a rank puts in the n-th time: as many elements as vectors hold, no two neighbours alike.
+/// The n-th input of a rank, `count` vectors of elements. Neighbouring elements differ.
 fn input(element: Element, count: usize, rank: usize, n: usize) -> Vec<u8> {
     let value = |i: usize| ((i * 7 + rank * 5 + n * 3) % 61) as f64 / 7.0 - 4.0;
     element.encode(&(0..16 * count / element.bytes()).map(value).collect::<Vec<_>>())
 }
 
-/// Has every rank launch and wait, each on a thread.
+/// Runs `body` for every rank, each on a thread.
 fn on_all(members: &[Member], body: impl Fn(&Member) + Sync) {
     let body = &body;
     thread::scope(|scope| {
@@ -87,7 +87,7 @@ fn on_all(members: &[Member], body: impl Fn(&Member) + Sync) {
     });
 }
 
-/// One launch of each rank, whose output is the sum and the same for all.
+/// Launches once on each rank, and checks that all outputs are the sum and have the same bits.
 fn sum_and_compare(members: &[Member], element: Element, algorithm: &str, grid: (u32, u32), n: usize) {
     let count = members[0].params.count as usize;
     let inputs: Vec<_> = members.iter().map(|member| input(element, count, member.rank, n)).collect();
@@ -154,7 +154,7 @@ fn a_hybrid_cube_mesh_meets_only_neighbours() {
 fn elements_are_summed_as_floats_in_the_order_of_ranks() {
     let _devices = devices();
     let members = members(3, 1);
-    // 1 is lost in 2^24, unless it comes after what takes that away again; and f16 knows no number between 2048 and 2050.
+    // In f32, 2^24 + 1 is 2^24, so the result depends on the order. In f16, there is no number between 2048 and 2050.
     let f32s = [
         [2_f64.powi(24), 1.0, -2_f64.powi(24), 1.0],
         [1.0, 2_f64.powi(24), 1.0, -0.0],
@@ -191,7 +191,7 @@ fn input_and_output_may_be_the_same() {
 }
 
 #[test]
-fn launches_go_on_where_the_last_has_ended() {
+fn launches_continue_the_counts_of_the_last_launch() {
     let _devices = devices();
     let members = members(3, 40);
     for n in 0..10 {
@@ -201,18 +201,18 @@ fn launches_go_on_where_the_last_has_ended() {
     for member in &members {
         member.enter();
         for peer in (0..3).filter(|&peer| peer != member.rank) {
-            // Five times two of one-shot, and in block 0 five times three of two-shot.
+            // Five launches with two handshakes of one-shot, and in block 0 five with three handshakes of two-shot.
             assert_eq!([0, 1].map(|block| member.state(COUNTS + 4 * (8 * block + peer))), [25, 10]);
             assert_eq!([0, 1].map(|block| member.state(128 * (8 * block + peer))), [25, 10]);
         }
         assert_eq!(member.state(STATUS), 0);
-        assert_eq!(member.state(COUNTS + 4 * member.rank), 0, "nobody meets itself");
+        assert_eq!(member.state(COUNTS + 4 * member.rank), 0, "a rank makes no handshake with itself");
     }
     members.into_iter().for_each(Member::end);
 }
 
 #[test]
-fn numbers_of_handshakes_start_again_from_0() {
+fn counts_of_handshakes_wrap() {
     let _devices = devices();
     let members = members(3, 8);
     for member in &members {
@@ -231,9 +231,9 @@ fn numbers_of_handshakes_start_again_from_0() {
     members.into_iter().for_each(Member::end);
 }
 
-/// Launches that nobody waits for: ranks are ahead of each other at times, and none takes another launch's numbers for this one's.
+/// Submits many launches without waiting, so that ranks get ahead of each other.
 #[test]
-fn many_launches_are_under_way_at_once() {
+fn queued_launches_do_not_confuse_their_handshakes() {
     let _devices = devices();
     let (launches, count, world) = (60, 300, 4);
     let (element, bytes) = (Element::F32, 16 * count);

@@ -1,4 +1,4 @@
-//! Modules and launches: what is refused, and what is found out later.
+//! Modules and launches: refused calls, and launches that fail when they run.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::ptr;
 use std::thread;
 
-use common::member::{Member, PATIENT, connect, devices, function, launch, load, members, write};
+use common::member::{LONG_TIMEOUT_NS, Member, connect, devices, function, launch, load, members, write};
 use common::params::{self, FIELDS};
 use common::{OK, allocate, free, new_stream, use_device};
 use disco_gpu_double::cuda::abi::Code;
@@ -27,7 +27,7 @@ const ONE_SHOT: &CStr = c"disco_one_shot_f32";
 const BARRIER: &CStr = c"disco_barrier";
 
 #[test]
-fn parameters_are_those_of_the_kernels() {
+fn the_parameter_layout_equals_that_of_disco_nccl() {
     let ours = [
         ("data", offset_of!(Params, data)),
         ("state", offset_of!(Params, state)),
@@ -35,7 +35,7 @@ fn parameters_are_those_of_the_kernels() {
         ("output", offset_of!(Params, output)),
         ("abort", offset_of!(Params, abort)),
         ("report", offset_of!(Params, report)),
-        ("patience", offset_of!(Params, patience)),
+        ("timeout_ns", offset_of!(Params, timeout_ns)),
         ("count", offset_of!(Params, count)),
         ("rank", offset_of!(Params, rank)),
         ("world", offset_of!(Params, world)),
@@ -74,10 +74,10 @@ fn only_machine_code_is_loaded() {
     let stream = use_device(0);
     for image in [&b"\0"[..], b"\x7fEL\0", b".version 8.0\0"] {
         let mut module = ptr::null_mut();
-        // SAFETY: there are four bytes, or there is a zero.
+        // SAFETY: the image has four bytes, or fewer of which the last is 0.
         assert_eq!(unsafe { cuModuleLoadData(Some(&mut module), image.as_ptr().cast()) }, Code::INVALID_IMAGE);
     }
-    // SAFETY: there is no image.
+    // SAFETY: the image is null.
     assert_eq!(unsafe { cuModuleLoadData(Some(&mut ptr::null_mut()), ptr::null()) }, Code::INVALID_VALUE);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
@@ -104,14 +104,14 @@ fn a_multiprocessor_has_room_for_two_blocks() {
 }
 
 #[test]
-fn launches_of_other_shapes_are_refused() {
+fn launches_with_an_unsupported_grid_are_refused() {
     let _devices = devices();
     let members = members(3, 4);
     let one = &members[0];
     one.enter();
     let kernel = function(one.module, ONE_SHOT).unwrap();
     let params = ptr::from_ref(&one.params).cast::<c_void>();
-    // SAFETY: the parameters are there.
+    // SAFETY: the pointer is that of valid parameters.
     let code = |blocks, threads| unsafe { launch(kernel, blocks, threads, one.stream, &params) };
     for blocks in [[65, 1, 1], [0, 1, 1], [1, 2, 1], [1, 1, 2]] {
         assert_eq!(code(blocks, [32, 1, 1]), Code::INVALID_VALUE, "{blocks:?}");
@@ -120,7 +120,7 @@ fn launches_of_other_shapes_are_refused() {
         assert_eq!(code([1, 1, 1], threads), Code::INVALID_VALUE, "{threads:?}");
     }
     let raw = |kernel, stream, params, extra| {
-        // SAFETY: the parameters are there, or it is said that they are not.
+        // SAFETY: the pointer is null or that of valid parameters.
         unsafe { cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, params, extra) }
     };
     let (none, some) = (ptr::null::<*const c_void>(), ptr::from_ref(&params));
@@ -136,18 +136,20 @@ fn launches_of_other_shapes_are_refused() {
     members.into_iter().for_each(Member::end);
 }
 
-/// The launch of a rank of two with other parameters, and its device's outcome; the other rank launches nothing.
+/// Launches on one of two ranks with changed parameters, and returns the code of its device. The other rank launches
+/// nothing.
 fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
     let mut members = members(2, 4);
     let (whole, one) = (members[0].params, &mut members[0]);
     one.enter();
-    one.params.patience = 0;
+    one.params.timeout_ns = 0;
     change(&mut one.params);
     assert_eq!(one.launch(ONE_SHOT, 1, 32), OK, "it is found out later");
     let outcome = one.synchronize();
     one.params = whole;
     if outcome != OK {
-        // The test's own hold, the member's, and all that looked at it.
+        // Releases all references to the context: those of the test, of the member, and of the helpers that made the
+        // device current.
         while cuDevicePrimaryCtxRelease_v2(0) == OK {}
         connect(0);
     }
@@ -156,7 +158,7 @@ fn outcome(change: impl FnOnce(&mut params::Params)) -> Code {
 }
 
 #[test]
-fn memory_that_a_launch_may_not_touch_is_found_out() {
+fn a_launch_with_inaccessible_memory_fails() {
     let _devices = devices();
     type Change = fn(&mut params::Params);
     let wrong: [(&str, Change); 13] = [
@@ -194,7 +196,7 @@ fn a_peers_memory_needs_access() {
 }
 
 #[test]
-fn memory_that_was_freed_before_the_launch_is_reached_is_found_out() {
+fn a_launch_fails_if_its_memory_was_freed_before_it_runs() {
     let _devices = devices();
     let members = members(2, 4);
     let one = &members[0];
@@ -221,13 +223,13 @@ fn memory_that_was_freed_before_the_launch_is_reached_is_found_out() {
 fn states_are_shared_with_streams() {
     let _devices = devices();
     let members = members(2, 4);
-    let (one, two) = (&members[0], &members[1]);
+    let (one, two_ranks) = (&members[0], &members[1]);
     let run = |member: &Member| {
         member.enter();
         assert_eq!((member.launch(BARRIER, 1, 32), member.synchronize()), (OK, OK));
-        assert_eq!(member.params.patience, PATIENT);
+        assert_eq!(member.params.timeout_ns, LONG_TIMEOUT_NS);
     };
-    thread::scope(|scope| [one, two].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
+    thread::scope(|scope| [one, two_ranks].into_iter().for_each(|member| drop(scope.spawn(move || run(member)))));
     let stream = use_device(0);
     let flag = one.params.state[0] + 128;
     assert_eq!(cuStreamWaitValue32_v2(stream, flag, 1, 1), OK, "rank 1 has come to the first");

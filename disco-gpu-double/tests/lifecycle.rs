@@ -1,4 +1,4 @@
-//! Communicators from init to abort, sends and receives, and what goes on in the background.
+//! Communicators from init to abort, groups, sends and receives, and background work.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    LONG, OK, allocate, async_error, at, free, init, last_error, new_stream, on_ranks, ready, set, share, split,
-    unique_id, use_device,
+    OK, TEST_TIMEOUT, allocate, async_error, at, free, init, last_error, new_stream, on_ranks, ready, set, share,
+    split, unique_id, use_device,
 };
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::cuda::abi::Code as CudaCode;
@@ -34,14 +34,14 @@ fn counts() -> Counts {
 }
 
 #[test]
-fn ranks_of_several_processes_do_the_same() {
+fn tests_pass_with_ranks_in_two_processes() {
     let tests = [
         "sends_and_receives_of_a_group_progress_together",
         "a_group_ends_with_its_outermost_end",
         "sends_of_a_communicator_that_does_not_block_are_in_progress",
-        "a_split_orders_ranks_by_key_and_leaves_out_who_has_no_color",
+        "a_split_orders_ranks_by_key_and_omits_ranks_without_color",
     ];
-    tests.into_iter().for_each(|test| share::passes(test, 2));
+    tests.into_iter().for_each(|test| share::passes_in_processes(test, 2));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn sends_of_a_communicator_that_does_not_block_are_in_progress() {
                 0 => ncclSend(at(pointer, 0), 1, F32, 1, rank.comm, rank.stream),
                 _ => ncclRecv(at(pointer, 0), 1, F32, 0, rank.comm, rank.stream),
             };
-            // Since 2.22.3 the others are, too.
+            // Since 2.22.3 all other launches are in progress at first, too.
             assert_eq!(code, Code::IN_PROGRESS, "{i}");
             ready(rank.comm);
         }
@@ -123,7 +123,7 @@ fn work_of_one_communicator_on_two_streams_is_in_order() {
 }
 
 #[test]
-fn a_split_orders_ranks_by_key_and_leaves_out_who_has_no_color() {
+fn a_split_orders_ranks_by_key_and_omits_ranks_without_color() {
     for blocking in [true, false] {
         on_ranks(3, blocking, |rank| {
             let color = if rank.rank == 1 { -1 } else { 5 };
@@ -174,7 +174,7 @@ fn finalize_waits_for_no_other_rank_before_2_31() {
 }
 
 #[test]
-fn the_last_rank_to_destroy_waits_for_what_all_have_launched() {
+fn the_last_rank_to_destroy_waits_for_the_work_of_all() {
     let destroyed = Barrier::new(2);
     on_ranks(2, true, |rank| {
         let pointer = rank.floats(&[1.0]);
@@ -189,7 +189,7 @@ fn the_last_rank_to_destroy_waits_for_what_all_have_launched() {
             destroyed.wait();
             rank.synchronize();
         } else {
-            // The stream counts work a moment after the library does: the work itself is done.
+            // The stream counts completed work a little later than the library.
             while cuStreamQuery(rank.stream) == CudaCode::NOT_READY {
                 thread::yield_now();
             }
@@ -200,7 +200,7 @@ fn the_last_rank_to_destroy_waits_for_what_all_have_launched() {
 }
 
 #[test]
-fn an_abort_ends_work_that_waits_and_leaves_the_stream_to_go_on() {
+fn an_abort_ends_waiting_work_and_the_stream_continues() {
     let aborted = Barrier::new(2);
     on_ranks(2, true, |rank| {
         let pointer = rank.floats(&[rank.rank as f32]);
@@ -220,7 +220,7 @@ fn an_abort_ends_work_that_waits_and_leaves_the_stream_to_go_on() {
             aborted.wait();
         }
         assert_eq!(ncclCommAbort(rank.comm), Code::INVALID_ARGUMENT);
-        // What the collective would have written has anything in it.
+        // The contents of the collective's output are unspecified.
         assert_eq!(rank.read_floats(pointer, 1) == [1.0], rank.rank == 1);
         free(pointer);
     });
@@ -235,11 +235,11 @@ fn an_abort_ends_a_wait_for_ranks_that_never_come() {
     assert!(last_error(ptr::null_mut()).starts_with("Attempt to use communicator"));
     let start = Instant::now();
     assert_eq!(ncclCommAbort(comm), Code::SUCCESS);
-    assert!(start.elapsed() < LONG);
+    assert!(start.elapsed() < TEST_TIMEOUT);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
-/// The only test of units: others run beside it, but have their own communicators, and do no less.
+/// Other tests run in parallel and launch units too, so the counter grows by at least the expected number.
 #[test]
 fn calls_of_a_group_are_one_unit() {
     on_ranks(1, true, |rank| {
@@ -260,7 +260,7 @@ fn calls_of_a_group_are_one_unit() {
 }
 
 #[test]
-fn work_takes_as_long_as_it_is_told_to() {
+fn work_takes_at_least_the_configured_delay() {
     on_ranks(1, true, |rank| {
         let pointer = allocate(4);
         set(c"GPU_DOUBLE_DELAY_US", c"20000");

@@ -1,4 +1,4 @@
-//! Where device memory lies.
+//! The memory of devices: reuse, limits, and file descriptors.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -21,7 +21,7 @@ fn thousands_of_allocations_need_no_files() {
     let before = files();
     let all: BTreeSet<_> = (0..5000).map(|i| allocate(1 + i % 1500)).collect();
     assert!(all.len() == 5000 && all.iter().all(|pointer| pointer.is_multiple_of(512)));
-    // Another test may need some.
+    // Other tests may open files meanwhile.
     assert!(files() < before + 20);
     let apart = all.iter().zip(all.iter().skip(1)).all(|(one, next)| next - one >= 1024);
     assert!(apart, "what each has is not the next one's");
@@ -29,7 +29,7 @@ fn thousands_of_allocations_need_no_files() {
 }
 
 #[test]
-fn memory_is_fresh_again_whoever_had_it() {
+fn reused_memory_is_filled_again() {
     enter(0);
     for bytes in [8, 5000, 3 << 20] {
         let addresses: BTreeSet<_> = (0..10)
@@ -46,7 +46,7 @@ fn memory_is_fresh_again_whoever_had_it() {
 }
 
 #[test]
-fn all_of_a_device_can_be_had_again_and_again() {
+fn all_memory_of_a_device_can_be_allocated_repeatedly() {
     set(c"GPU_DOUBLE_MEMORY", c"268435456");
     enter(1);
     for bytes in [1 << 28, 1 << 27, (1 << 28) - 4096] {
@@ -58,7 +58,7 @@ fn all_of_a_device_can_be_had_again_and_again() {
 }
 
 #[test]
-fn memory_that_work_still_has_is_nobody_elses() {
+fn memory_in_use_by_work_is_not_reused() {
     enter(2);
     let pointer = allocate(100);
     let stream = use_device(3);

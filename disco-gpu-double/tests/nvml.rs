@@ -1,4 +1,4 @@
-//! NVML: machines and their links. One test sets variables, which are the process's: so there is one.
+//! NVML: machines and their links. The program has one test, because it sets variables of the process.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +20,7 @@ const OK: Code = Code::SUCCESS;
 
 fn device(bus_id: &CStr) -> Result<Device, Code> {
     let mut device = ptr::null_mut();
-    // SAFETY: the text ends with a zero.
+    // SAFETY: the text ends with a NUL byte.
     let code = unsafe { nvmlDeviceGetHandleByPciBusId_v2(bus_id.as_ptr(), Some(&mut device)) };
     if code == OK { Ok(device) } else { Err(code) }
 }
@@ -34,7 +34,7 @@ fn is_active(device: Device, link: u32) -> Result<bool, Code> {
 fn remote(device: Device, link: u32) -> (DeviceType, u32) {
     let mut kind = DeviceType(-1);
     assert_eq!(nvmlDeviceGetNvLinkRemoteDeviceType(device, link, Some(&mut kind)), OK);
-    // SAFETY: numbers, of which all zeros are some.
+    // SAFETY: all fields are integers, for which zeros are valid.
     let mut info: PciInfo = unsafe { std::mem::zeroed() };
     assert_eq!(nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, Some(&mut info)), OK);
     let text: String = info.bus_id.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect();
@@ -43,14 +43,14 @@ fn remote(device: Device, link: u32) -> (DeviceType, u32) {
 }
 
 #[test]
-fn machines_have_the_links_that_they_are_known_for() {
+fn machines_report_their_published_links() {
     assert_eq!(device(c"0000:01:00.0"), Err(Code::UNINITIALIZED));
     assert_eq!(nvmlShutdown(), Code::UNINITIALIZED);
     assert_eq!(nvmlInit_v2(), OK);
 
     let first = device(c"0000:01:00.0").unwrap();
     assert_eq!(device(c"00000000:01:00.0"), Ok(first));
-    assert_eq!(device(c"0000:05:00.0"), Err(Code::NOT_FOUND), "there are four");
+    assert_eq!(device(c"0000:05:00.0"), Err(Code::NOT_FOUND), "the machine has four GPUs");
     assert_eq!(device(c"cuda:0"), Err(Code::INVALID_ARGUMENT));
     assert_eq!(is_active(first, 0), Err(Code::NOT_SUPPORTED));
     assert_eq!(is_active(ptr::null_mut(), 0), Err(Code::INVALID_ARGUMENT));
@@ -72,7 +72,7 @@ fn machines_have_the_links_that_they_are_known_for() {
     set(c"GPU_DOUBLE_FAULTS", c"nvmlDeviceGetNvLinkState:0:2=999,nvmlInit_v2:0:1=9");
     assert_eq!([0, 0, 0].map(|link| is_active(first, link)), [Ok(true), Err(Code(999)), Ok(true)]);
     assert_eq!(nvmlInit_v2(), Code(9));
-    // SAFETY: it is a text of the double's.
+    // SAFETY: the text is static and ends with a NUL byte.
     assert_eq!(unsafe { CStr::from_ptr(nvmlErrorString(Code(9))) }, c"Driver Not Loaded");
     assert_eq!([nvmlShutdown(), nvmlShutdown()], [OK, Code::UNINITIALIZED]);
 }

@@ -1,4 +1,4 @@
-//! Devices' access to each other's memory.
+//! Access of devices to the memory of other devices.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -44,19 +44,19 @@ fn devices_have_access_once_it_is_enabled() {
     assert_eq!((can(0, 1), cuCtxEnablePeerAccess(peer, 0)), ((OK, 0), Code::PEER_ACCESS_UNSUPPORTED));
     set(c"GPU_DOUBLE_PEER_ACCESS", c"1");
 
-    assert_eq!(cuMemcpyDtoDAsync_v2(own, pointer, 8, stream), OK, "copies need none");
+    assert_eq!(cuMemcpyDtoDAsync_v2(own, pointer, 8, stream), OK, "copies need no peer access");
     assert_eq!(cuStreamSynchronize(stream), OK);
     assert_eq!([cuCtxEnablePeerAccess(peer, 0), cuStreamWriteValue32_v2(stream, pointer, 1, 0)], [OK; 2]);
     assert_eq!(cuStreamSynchronize(stream), OK);
     assert_eq!(cuCtxEnablePeerAccess(peer, 0), Code::PEER_ACCESS_ALREADY_ENABLED);
-    assert_eq!(cuStreamWriteValue32_v2(peers, own, 1, 0), OK, "the peer has none");
+    assert_eq!(cuStreamWriteValue32_v2(peers, own, 1, 0), OK, "access in the other direction is not enabled");
     assert_eq!([cuStreamSynchronize(stream), cuCtxDisablePeerAccess(peer)], [OK; 2]);
 
     enter(1);
     assert_eq!(cuStreamSynchronize(peers), Code::ILLEGAL_ADDRESS);
     enter(0);
     assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 1, 0), OK);
-    assert_eq!(cuStreamSynchronize(stream), Code::ILLEGAL_ADDRESS, "it was disabled");
+    assert_eq!(cuStreamSynchronize(stream), Code::ILLEGAL_ADDRESS, "the access was disabled");
 
     [1, 1, 0, 0].into_iter().for_each(|device| assert_eq!(cuDevicePrimaryCtxRelease_v2(device), OK));
     let again = use_device(0);

@@ -1,4 +1,4 @@
-//! Kernels of ranks that are processes: rank 1 is a child.
+//! Kernels of ranks in two processes: rank 1 is a child process.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -13,11 +13,11 @@ use disco_gpu_double::cuda::abi::{Code, IpcHandle};
 use disco_gpu_double::cuda::exports::ipc::{cuIpcCloseMemHandle, cuIpcGetMemHandle, cuIpcOpenMemHandle_v2};
 
 const CHILD: &str = "child_that_is_rank_1";
-/// Vectors of f32.
+/// Number of vectors of f32.
 const COUNT: usize = 200;
 const KERNELS: [&CStr; 3] = [c"disco_one_shot_f32", c"disco_two_shot_f32", c"disco_barrier"];
 
-/// Knows rank 0 by the first wish, and launches the kernel of the number that each other is.
+/// Rank 1. The first request has the handles of rank 0; each later request is the number of a kernel to launch.
 #[test]
 fn child_that_is_rank_1() {
     if !child::is(CHILD) {
@@ -26,22 +26,22 @@ fn child_that_is_rank_1() {
     let _devices = devices();
     let mut own = Member::new(1, 2, COUNT);
     own.put(&input(1));
-    child::answer(&export(&own));
-    let mut wishes = child::wishes();
-    open(&mut own, 0, &wishes.next().unwrap());
-    for wish in wishes {
-        assert_eq!((launch(&own, wish.parse().unwrap()), own.report()), (OK, 0));
-        child::answer(&to_text(&own.output()));
+    child::reply(&export(&own));
+    let mut requests = child::requests();
+    open(&mut own, 0, &requests.next().unwrap());
+    for request in requests {
+        assert_eq!((launch(&own, request.parse().unwrap()), own.report()), (OK, 0));
+        child::reply(&to_text(&own.output()));
         own.forget_output();
     }
 }
 
-/// Rank 0, and a child that knows it.
-fn two() -> (Member, Child) {
+/// Rank 0, and the child with rank 1; both have opened each other's memory.
+fn two_ranks() -> (Member, Child) {
     let (mut own, mut child) = (Member::new(0, 2, COUNT), Child::start(CHILD));
     own.put(&input(0));
-    open(&mut own, 1, &child.answer());
-    child.tell(&export(&own));
+    open(&mut own, 1, &child.reply());
+    child.send(&export(&own));
     (own, child)
 }
 
@@ -54,7 +54,7 @@ fn input(rank: usize) -> Vec<u8> {
     (0..4 * COUNT).flat_map(|i| ((1 + rank * 1000 + i) as f32).to_le_bytes()).collect()
 }
 
-/// The handles of what peers read and write: the shared buffer's and the state's.
+/// The handles of the shared buffer and of the state, which peers access.
 fn export(own: &Member) -> String {
     let handle = |pointer| {
         let mut handle = IpcHandle { reserved: [0; 64] };
@@ -82,15 +82,15 @@ fn end(own: Member) {
 }
 
 #[test]
-fn processes_sum_what_both_have() {
+fn two_processes_sum_their_inputs() {
     let _devices = devices();
-    let (own, mut child) = two();
+    let (own, mut child) = two_ranks();
     let sums: Vec<u8> = (0..4 * COUNT).flat_map(|i| ((2 + 1000 + 2 * i) as f32).to_le_bytes()).collect();
     for n in 0..12 {
         let kernel = n % 3;
-        child.tell(&kernel.to_string());
+        child.send(&kernel.to_string());
         assert_eq!((launch(&own, kernel), own.report()), (OK, 0));
-        let answer = child.answer();
+        let answer = child.reply();
         if kernel < 2 {
             assert!(own.output() == sums && answer == to_text(&sums), "{:?}", KERNELS[kernel]);
             own.forget_output();
@@ -100,21 +100,21 @@ fn processes_sum_what_both_have() {
 }
 
 #[test]
-fn a_killed_process_is_waited_for_no_longer_than_is_said() {
+fn the_wait_for_a_killed_process_ends_at_the_timeout() {
     let _devices = devices();
-    let (mut own, mut child) = two();
-    child.tell("0");
-    assert_eq!((launch(&own, 0), child.answer().len()), (OK, 2 * 16 * COUNT));
+    let (mut own, mut child) = two_ranks();
+    child.send("0");
+    assert_eq!((launch(&own, 0), child.reply().len()), (OK, 2 * 16 * COUNT));
     child.kill();
-    own.params.patience = 50_000_000;
+    own.params.timeout_ns = 50_000_000;
     assert_eq!((launch(&own, 2), own.report()), (OK, 0x0104_0100));
     end(own);
 }
 
 #[test]
-fn a_process_that_is_killed_while_it_is_waited_for_can_be_given_up() {
+fn the_abort_flag_ends_the_wait_for_a_killed_process() {
     let _devices = devices();
-    let (own, mut child) = two();
+    let (own, mut child) = two_ranks();
     assert_eq!(own.launch(KERNELS[1], 3, 32), OK);
     child.kill();
     own.abort();

@@ -1,4 +1,4 @@
-//! Hardware queues: which streams hold up each other.
+//! Hardware queues: which streams block each other.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -26,7 +26,8 @@ use disco_gpu_double::hip::exports::stream::{
 };
 use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
 
-/// Some streams of a device, the first of which has the first of `queues` hardware queues. Each test has a device of its own.
+/// Creates streams of a device; the first stream has the first of `queues` hardware queues. Each test has its own
+/// device.
 fn streams(device: c_int, queues: &CStr, count: usize) -> Vec<Stream> {
     static ONE: Mutex<()> = Mutex::new(());
     take(device);
@@ -37,14 +38,14 @@ fn streams(device: c_int, queues: &CStr, count: usize) -> Vec<Stream> {
     streams
 }
 
-/// Makes a device this thread's, of as many devices as there are tests.
+/// Makes a device current on this thread. There is one device for each test.
 fn take(device: c_int) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| set(c"GPU_DOUBLE_DEVICES", c"7"));
     enter(device);
 }
 
-/// A word that is 0.
+/// Allocates a word with value 0.
 fn word() -> u64 {
     let word = allocate(4);
     write(word, &[0; 4]);
@@ -65,33 +66,33 @@ fn wait_word(stream: Stream, word: u64) {
     assert_eq!(cuStreamWaitValue32_v2(stream, word, 1, 0), OK);
 }
 
-fn ends(stream: Stream) {
+fn assert_ends(stream: Stream) {
     wait_until(|| (cuStreamQuery(stream) == OK).then_some(()));
 }
 
-fn is_held_up(stream: Stream) {
+fn assert_blocked(stream: Stream) {
     thread::sleep(Duration::from_millis(50));
     assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
 }
 
 fn end(streams: impl IntoIterator<Item = Stream>) {
     streams.into_iter().for_each(|stream| {
-        ends(stream);
+        assert_ends(stream);
         assert_eq!(cuStreamDestroy_v2(stream), OK);
     });
 }
 
 #[test]
-fn a_wait_holds_up_the_streams_of_its_queue_and_no_others() {
+fn a_wait_blocks_the_streams_of_its_queue_only() {
     let (streams, [awaited, other]) = (streams(0, c"8", 17), [word(), word()]);
     wait_word(streams[0], awaited);
     write_word(streams[8], awaited);
     streams[1..8].iter().chain(&streams[9..16]).for_each(|&stream| {
         write_word(stream, other);
-        ends(stream);
+        assert_ends(stream);
     });
     write_word(streams[16], other);
-    [0, 8, 16].into_iter().for_each(|index| is_held_up(streams[index]));
+    [0, 8, 16].into_iter().for_each(|index| assert_blocked(streams[index]));
     assert_eq!(read(awaited, 4), [0; 4]);
     write_word(streams[1], awaited);
     end(streams);
@@ -99,11 +100,11 @@ fn a_wait_holds_up_the_streams_of_its_queue_and_no_others() {
 }
 
 #[test]
-fn a_stream_of_high_priority_is_held_up_by_no_other() {
+fn a_stream_of_high_priority_is_not_blocked() {
     let (streams, awaited) = (streams(1, c"1", 2), word());
     wait_word(streams[0], awaited);
     write_word(streams[1], awaited);
-    is_held_up(streams[1]);
+    assert_blocked(streams[1]);
     let urgent = priority_stream(-1);
     write_word(urgent, awaited);
     end(streams.into_iter().chain([urgent]));
@@ -122,7 +123,7 @@ fn a_stream_of_default_priority_shares_a_queue() {
     streams.extend([same, clamped, urgent]);
     wait_word(streams[0], awaited);
     [same, clamped].into_iter().for_each(|stream| write_word(stream, awaited));
-    [same, clamped].into_iter().for_each(is_held_up);
+    [same, clamped].into_iter().for_each(assert_blocked);
     write_word(urgent, awaited);
     end(streams);
     free(awaited);
@@ -132,7 +133,7 @@ fn a_stream_of_default_priority_shares_a_queue() {
 }
 
 #[test]
-fn with_more_queues_a_later_stream_has_one_to_itself() {
+fn with_more_queues_a_later_stream_has_its_own() {
     let (streams, awaited) = (streams(3, c"32", 9), word());
     wait_word(streams[0], awaited);
     write_word(streams[8], awaited);
@@ -141,7 +142,7 @@ fn with_more_queues_a_later_stream_has_one_to_itself() {
 }
 
 #[test]
-fn a_wait_for_an_event_holds_up_the_queue_too() {
+fn a_wait_for_an_event_blocks_the_queue() {
     let (streams, [awaited, other]) = (streams(4, c"2", 3), [word(), word()]);
     let mut event = ptr::null_mut();
     assert_eq!(cuEventCreate(Some(&mut event), 0), OK);
@@ -150,7 +151,7 @@ fn a_wait_for_an_event_holds_up_the_queue_too() {
     assert_eq!(cuEventRecord(event, streams[1]), OK);
     assert_eq!(cuStreamWaitEvent(streams[0], event, 0), OK);
     write_word(streams[2], other);
-    is_held_up(streams[2]);
+    assert_blocked(streams[2]);
     let urgent = priority_stream(-5);
     write_word(urgent, awaited);
     end(streams.into_iter().chain([urgent]));
@@ -158,33 +159,33 @@ fn a_wait_for_an_event_holds_up_the_queue_too() {
     [awaited, other].into_iter().for_each(free);
 }
 
-/// A kernel of one of two ranks, which meets the other's.
+/// Launches the barrier kernel of one of two ranks.
 fn meet(stream: Stream, states: [u64; 2], rank: u32, [abort, report]: [u64; 2]) {
-    let mut params = Params { patience: 60_000_000_000, world: 2, rank, abort, report, ..Params::default() };
+    let mut params = Params { timeout_ns: 60_000_000_000, world: 2, rank, abort, report, ..Params::default() };
     params.state[..2].copy_from_slice(&states);
     let params: *const c_void = (&raw const params).cast();
-    // SAFETY: the parameters are there.
+    // SAFETY: the pointer is that of valid parameters.
     let code = unsafe { launch(function(load(), c"disco_barrier").unwrap(), [1; 3], [32, 1, 1], stream, &params) };
     assert_eq!(code, OK);
 }
 
 #[test]
-fn kernels_of_one_queue_run_at_the_same_time_and_work_behind_one_holds_up_the_queue() {
+fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
     let (streams, words) = (streams(5, c"1", 3), [word(), word()]);
     let (states, other) = ([0, 1].map(|_| allocate(STATE_BYTES)), word());
     states.iter().for_each(|&state| write(state, &[0; STATE_BYTES]));
     // Two kernels of one queue run at the same time.
     meet(streams[0], states, 0, words);
     meet(streams[1], states, 1, words);
-    streams.iter().for_each(|&stream| ends(stream));
+    streams.iter().for_each(|&stream| assert_ends(stream));
     meet(streams[0], states, 0, words);
     write_word(streams[1], other);
-    ends(streams[1]);
-    assert_eq!(cuStreamQuery(streams[0]), Code::NOT_READY, "its peer has not come");
-    // What comes after the kernel is at the head of the queue, and waits for the kernel.
+    assert_ends(streams[1]);
+    assert_eq!(cuStreamQuery(streams[0]), Code::NOT_READY, "the kernel waits for its peer");
+    // Work after the kernel is at the head of the queue, and waits for the kernel.
     write_word(streams[0], other);
     write_word(streams[2], other);
-    is_held_up(streams[2]);
+    assert_blocked(streams[2]);
     let urgent = priority_stream(-1);
     meet(urgent, states, 1, words);
     end(streams.into_iter().chain([urgent]));
@@ -192,7 +193,7 @@ fn kernels_of_one_queue_run_at_the_same_time_and_work_behind_one_holds_up_the_qu
 }
 
 #[test]
-fn hip_has_fewer_queues_and_priorities_of_its_own() {
+fn hip_has_its_own_number_of_queues_and_priorities() {
     const OK: hip::abi::Code = hip::abi::Code::SUCCESS;
     take(6);
     let awaited = word();

@@ -1,4 +1,4 @@
-//! What the double refuses, where the real library might not.
+//! Calls that the double refuses, and that the real library may accept.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -24,14 +24,14 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 const NULL: CommHandle = ptr::null_mut();
 const F32: DataType = DataType::F32;
 
-/// Has the tests wait for each other: the last error is the process's.
+/// Lets one test run at a time, because the last error belongs to the process.
 fn turn() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
-fn arguments_that_cannot_be() {
+fn invalid_arguments_are_refused() {
     let _turn = turn();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
@@ -43,10 +43,10 @@ fn arguments_that_cannot_be() {
         assert_eq!(reduce(b, 9, F32, RedOp::SUM), Code::INVALID_ARGUMENT, "it ends before that");
         assert_eq!(reduce(ptr::null_mut(), 8, F32, RedOp::SUM), Code::INVALID_ARGUMENT);
         assert_eq!(reduce(at(pointer, 4), 8, F32, RedOp::SUM), Code::INVALID_ARGUMENT);
-        assert_eq!(last_error(NULL), "ncclAllReduce: its buffers overlap, and not as they do in place");
+        assert_eq!(last_error(NULL), "ncclAllReduce: the buffers overlap, but not as in-place buffers do");
         assert_eq!(ncclAlltoAll(a, a, 8, F32, comm, stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclBroadcast(a, b, 8, F32, 1, comm, stream), Code::INVALID_ARGUMENT);
-        assert_eq!(ncclSend(a, 8, F32, 0, comm, stream), Code::INVALID_USAGE, "nobody receives it");
+        assert_eq!(ncclSend(a, 8, F32, 0, comm, stream), Code::INVALID_USAGE, "no rank receives the send");
         assert_eq!(ncclAllReduce(a, b, 8, F32, RedOp::SUM, comm, at(1000, 0)), Code::INVALID_ARGUMENT);
         assert_eq!(ncclAllReduce(a, b, 8, F32, RedOp::SUM, at(1000, 0), stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclGroupEnd(), Code::INVALID_USAGE);
@@ -60,7 +60,7 @@ fn arguments_that_cannot_be() {
 }
 
 #[test]
-fn parts_of_buffers_that_overlap_otherwise_than_in_place() {
+fn overlapping_buffers_are_refused_except_in_place() {
     let _turn = turn();
     on_ranks(2, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
@@ -75,7 +75,7 @@ fn parts_of_buffers_that_overlap_otherwise_than_in_place() {
 }
 
 #[test]
-fn memory_of_another_device() {
+fn memory_of_another_device_is_refused() {
     let _turn = turn();
     on_ranks(2, true, |rank| {
         use_device(1 - rank.rank as i32);
@@ -88,7 +88,7 @@ fn memory_of_another_device() {
 }
 
 #[test]
-fn groups_whose_calls_touch_the_same_memory() {
+fn groups_whose_calls_access_the_same_memory_are_refused() {
     let _turn = turn();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
@@ -133,7 +133,7 @@ fn groups_whose_calls_touch_the_same_memory() {
 }
 
 #[test]
-fn ranks_that_call_something_else() {
+fn different_collectives_fail_on_all_ranks() {
     let _turn = turn();
     on_ranks(2, false, |rank| {
         let pointer = allocate(64);
@@ -153,7 +153,7 @@ fn ranks_that_call_something_else() {
 }
 
 #[test]
-fn sends_that_are_received_otherwise() {
+fn a_send_that_differs_from_its_receive_fails() {
     let _turn = turn();
     on_ranks(2, true, |rank| {
         let pointer = allocate(64);
@@ -174,7 +174,7 @@ fn sends_that_are_received_otherwise() {
 }
 
 #[test]
-fn two_ranks_on_one_device() {
+fn two_ranks_on_one_device_are_refused() {
     let _turn = turn();
     let id = unique_id();
     let run = |rank| {
@@ -188,7 +188,7 @@ fn two_ranks_on_one_device() {
 }
 
 #[test]
-fn unique_ids_of_elsewhere_and_of_before() {
+fn foreign_and_used_unique_ids_are_refused() {
     let _turn = turn();
     use_device(0);
     let mut comm = NULL;
@@ -204,13 +204,13 @@ fn unique_ids_of_elsewhere_and_of_before() {
 }
 
 #[test]
-fn configurations_that_were_not_initialized() {
+fn uninitialised_configurations_are_refused() {
     let _turn = turn();
     use_device(0);
     let id = unique_id();
     let begin = |config: Config| {
         let mut comm = NULL;
-        // SAFETY: no size is larger than the configuration is; a larger one is refused.
+        // SAFETY: the sizes do not exceed the configuration, except for sizes that are refused before it is read.
         let code = unsafe { ncclCommInitRankConfig(Some(&mut comm), 1, id, 0, &config) };
         (code, comm)
     };
@@ -227,14 +227,14 @@ fn configurations_that_were_not_initialized() {
     for config in wrong {
         assert_eq!(begin(config), (Code::INVALID_ARGUMENT, NULL), "{config:?}");
     }
-    // One of 2.14 has `blocking` and no more.
+    // The configuration of 2.14 ends after `blocking`.
     let (code, comm) = begin(Config { size: 24, version: 21400, blocking: 0, ..zeroed });
     assert_eq!(code, Code::IN_PROGRESS);
     assert_eq!(ncclCommDestroy(ready(comm)), Code::SUCCESS);
 }
 
 #[test]
-fn calls_while_something_is_in_progress() {
+fn calls_of_a_communicator_in_progress_are_refused() {
     let _turn = turn();
     let begun = Barrier::new(2);
     let id = unique_id();

@@ -1,4 +1,4 @@
-//! Faults of what shares memory: of other processes, of peers, of kernels.
+//! Injected faults of functions for memory of other processes, for peer access, and for kernels.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -26,9 +26,9 @@ use disco_gpu_double::hip::exports::peer::{
 use disco_gpu_double::hip::exports::text::hipGetLastError;
 use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
 
-/// Each call fails once, and does nothing then.
+/// Each call fails once, without effect.
 #[test]
-fn functions_of_shared_memory_fail() {
+fn faults_fail_functions_of_shared_memory() {
     let rules = c"cuIpcGetMemHandle:0:1=11,cuIpcOpenMemHandle_v2:0:1=12,cuIpcCloseMemHandle:0:1=13,\
         cuDeviceCanAccessPeer:0:1=14,cuCtxEnablePeerAccess:0:1=15,cuCtxDisablePeerAccess:0:1=16,\
         cuStreamWriteValue32_v2:0:1=17,cuStreamWaitValue32_v2:0:1=18";
@@ -52,13 +52,13 @@ fn functions_of_shared_memory_fail() {
 }
 
 #[test]
-fn functions_of_modules_fail() {
+fn faults_fail_functions_of_modules() {
     let rules = c"cuModuleLoadData:0:1=11,cuModuleGetFunction:0:1=12,cuModuleUnload:0:1=13,cuLaunchKernel:0:1=14,\
         cuOccupancyMaxActiveBlocksPerMultiprocessor:0:1=15";
     with_faults(rules, || {
         enter(0);
         let mut none = ptr::null_mut();
-        // SAFETY: there are four bytes.
+        // SAFETY: the image has four bytes.
         assert_eq!(unsafe { cuModuleLoadData(Some(&mut none), c"\x7fELF".as_ptr().cast()) }, CudaCode(11));
         let member = Member::new(0, 1, 1);
         let module = member.module;
@@ -74,7 +74,7 @@ fn functions_of_modules_fail() {
 }
 
 #[test]
-fn functions_of_hip_for_shared_memory_fail() {
+fn faults_fail_functions_of_hip_for_shared_memory() {
     let rules = c"hipIpcGetMemHandle:1:1=11,hipIpcOpenMemHandle:1:1=12,hipIpcCloseMemHandle:1:1=13,\
         hipDeviceCanAccessPeer:1:1=14,hipDeviceEnablePeerAccess:1:1=15,hipDeviceDisablePeerAccess:1:1=16,\
         hipStreamWriteValue32:1:1=17,hipStreamWaitValue32:1:1=18";

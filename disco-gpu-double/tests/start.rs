@@ -1,4 +1,5 @@
-//! What is refused before there is a driver, and before a thread has a context. One test: it is about the first calls of a process.
+//! Calls that are refused before `cuInit`, and before a thread has a context. The program has one test, because it
+//! tests the first calls of a process.
 
 #![allow(unsafe_code, reason = "texts of C")]
 
@@ -57,6 +58,6 @@ fn functions_need_the_driver_and_a_context() {
 fn text(code: Code, of: extern "C" fn(Code, Option<&mut *const std::ffi::c_char>) -> Code) -> String {
     let mut text = ptr::null();
     assert_eq!(of(code, Some(&mut text)), OK);
-    // SAFETY: there is one.
+    // SAFETY: the text is static and ends with a NUL byte.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

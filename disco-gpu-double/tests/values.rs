@@ -1,4 +1,4 @@
-//! What collectives compute, against loops in `f64`.
+//! Results of collectives, compared with loops in `f64`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -31,7 +31,7 @@ const TYPES: [DataType; 12] = [
 const OPERATIONS: [RedOp; 5] = [RedOp::SUM, RedOp::PROD, RedOp::MAX, RedOp::MIN, RedOp::AVG];
 const COUNT: usize = 7;
 
-/// Bytes of numbers.
+/// Encodes numbers as elements of a type.
 fn encode(dtype: DataType, values: &[f64]) -> Vec<u8> {
     let bytes = |x: &f64| match dtype {
         DataType::I8 => (*x as i8).to_le_bytes().to_vec(),
@@ -51,7 +51,7 @@ fn encode(dtype: DataType, values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(bytes).collect()
 }
 
-/// The number in some bytes: small ones are all that there are.
+/// Decodes elements of a type. Only small numbers occur.
 fn decode(dtype: DataType, bytes: &[u8]) -> Vec<f64> {
     let size = encode(dtype, &[0.0]).len();
     let number = |bytes: &[u8]| match dtype {
@@ -72,7 +72,7 @@ fn decode(dtype: DataType, bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(size).map(number).collect()
 }
 
-/// Numbers of a rank, that all types have: from 0 to 3.
+/// The input of a rank: numbers from 0 to 3, which all types can represent.
 fn input(rank: usize, count: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 7 + rank * 3 + i * rank) % 4) as f64).collect()
 }
@@ -100,16 +100,16 @@ fn ok(code: Code) {
 }
 
 #[test]
-fn ranks_of_several_processes_have_the_same_values() {
+fn tests_pass_with_ranks_in_several_processes() {
     let tests = [
         "every_type_is_reduced_by_every_operation",
-        "data_goes_where_it_belongs",
-        "in_place_is_where_the_header_says",
+        "collectives_without_reduction_move_the_right_blocks",
+        "in_place_buffers_are_those_of_the_header",
         "each_rank_multiplies_by_its_own_scalar",
-        "nothing_is_done_for_nothing",
+        "collectives_of_zero_elements_do_nothing",
     ];
-    tests.into_iter().for_each(|test| share::passes(test, 2));
-    share::passes("data_goes_where_it_belongs", 3);
+    tests.into_iter().for_each(|test| share::passes_in_processes(test, 2));
+    share::passes_in_processes("collectives_without_reduction_move_the_right_blocks", 3);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn reductions(rank: &Rank, dtype: DataType, op: RedOp) {
 }
 
 #[test]
-fn data_goes_where_it_belongs() {
+fn collectives_without_reduction_move_the_right_blocks() {
     on_ranks(3, true, |rank| {
         let (own, stream, comm, f32) = (rank.rank, rank.stream, rank.comm, DataType::F32);
         let block = |from: usize, to: usize| [100.0 * from as f32 + to as f32, 0.5];
@@ -180,7 +180,7 @@ fn data_goes_where_it_belongs() {
 }
 
 #[test]
-fn in_place_is_where_the_header_says() {
+fn in_place_buffers_are_those_of_the_header() {
     on_ranks(2, true, |rank| {
         let (own, stream, comm, f32) = (rank.rank, rank.stream, rank.comm, DataType::F32);
         let own_bytes = 4 * own;
@@ -202,7 +202,7 @@ fn in_place_is_where_the_header_says() {
 
 #[test]
 fn small_floats_are_rounded_once() {
-    // In f16, 2048 + 1 is 2048, and so would be the sum if it were rounded twice.
+    // In f16, 2048 + 1 is 2048. The sum would be 2048, too, if it were rounded after each addition.
     on_ranks(3, true, |rank| {
         let value = if rank.rank == 0 { 2048.0 } else { 1.0 };
         let pointer = rank.upload(&encode(DataType::F16, &[value]));
@@ -236,11 +236,11 @@ fn each_rank_multiplies_by_its_own_scalar() {
         for (scalar, residence) in scalars {
             let mut op = RedOp::SUM;
             let (f32, comm) = (DataType::F32, rank.comm);
-            // SAFETY: the scalar is there.
+            // SAFETY: the scalar is valid during the call.
             ok(unsafe { ncclRedOpCreatePreMulSum(Some(&mut op), scalar, f32, residence, comm) });
             assert!(op.0 >= 5);
             let refused = ncclAllReduce(at(pair, 0), at(pair, 0), 1, DataType::I32, op, comm, rank.stream);
-            assert_eq!(refused, Code::INVALID_ARGUMENT, "it is for another type");
+            assert_eq!(refused, Code::INVALID_ARGUMENT, "the operator belongs to another data type");
             let recv = rank.floats(&[0.0; 2]);
             ok(ncclAllReduce(at(pair, 0), at(recv, 0), 2, f32, op, comm, rank.stream));
             ok(ncclRedOpDestroy(op, comm));
@@ -253,7 +253,7 @@ fn each_rank_multiplies_by_its_own_scalar() {
 }
 
 #[test]
-fn nothing_is_done_for_nothing() {
+fn collectives_of_zero_elements_do_nothing() {
     on_ranks(1, true, |rank| {
         let null = std::ptr::null_mut();
         ok(ncclAllReduce(null, null, 0, DataType::F32, RedOp::SUM, rank.comm, rank.stream));

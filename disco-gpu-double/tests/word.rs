@@ -1,4 +1,4 @@
-//! Words that streams write, and wait for.
+//! Writes of words by streams, and waits for words.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -20,13 +20,13 @@ fn write(stream: Stream, pointer: u64, value: u32) {
     assert_eq!([cuStreamWriteValue32_v2(stream, pointer, value, 0), cuStreamSynchronize(stream)], [OK; 2]);
 }
 
-/// A wait, which ends, or does not before the word is written once more.
-fn wait(word: u32, value: u32, flags: u32, ends: bool) {
+/// Waits for a word. Without `ends`, the wait must not end before the word is written once more.
+fn wait(word: u32, value: u32, flags: u32, assert_ends: bool) {
     let stream = use_device(0);
     let (writer, pointer) = (new_stream(), allocate(4));
     write(writer, pointer, word);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, value, flags), OK);
-    if !ends {
+    if !assert_ends {
         thread::sleep(Duration::from_millis(20));
         assert_eq!(cuStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
         write(writer, pointer, value);
@@ -37,19 +37,23 @@ fn wait(word: u32, value: u32, flags: u32, ends: bool) {
 }
 
 #[test]
-fn waits_end_when_the_word_is_as_it_is_to_be() {
+fn waits_end_when_the_word_satisfies_the_condition() {
     let (geq, eq, and) = (0, 1, 2);
-    [(7, true), (8, true), (6, false), (0, false)].iter().for_each(|&(word, ends)| wait(word, 7, geq, ends));
-    // Numbers start again from 0.
-    [(0x8000_0006, true), (0x8000_0007, false)].iter().for_each(|&(word, ends)| wait(word, 7, geq, ends));
+    [(7, true), (8, true), (6, false), (0, false)]
+        .iter()
+        .for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
+    // The comparison wraps.
+    [(0x8000_0006, true), (0x8000_0007, false)].iter().for_each(|&(word, assert_ends)| wait(word, 7, geq, assert_ends));
     wait(3, u32::MAX - 3, geq, true);
     wait(u32::MAX, 0, geq, false);
-    [(7, true), (8, false), (0, false)].iter().for_each(|&(word, ends)| wait(word, 7, eq, ends));
-    [(0x11, true), (0x21, true), (0x0f, false)].iter().for_each(|&(word, ends)| wait(word, 0x30, and, ends));
+    [(7, true), (8, false), (0, false)].iter().for_each(|&(word, assert_ends)| wait(word, 7, eq, assert_ends));
+    [(0x11, true), (0x21, true), (0x0f, false)]
+        .iter()
+        .for_each(|&(word, assert_ends)| wait(word, 0x30, and, assert_ends));
 }
 
 #[test]
-fn what_was_written_before_is_there_after_the_wait() {
+fn earlier_writes_are_visible_after_the_wait() {
     let stream = use_device(0);
     let (writer, data, word) = (new_stream(), allocate(1 << 16), allocate(8));
     write(writer, word + 4, 0);
@@ -58,7 +62,7 @@ fn what_was_written_before_is_there_after_the_wait() {
         assert_eq!(cuMemsetD8Async(data, n, 1 << 16, writer), OK);
         assert_eq!(cuStreamWriteValue32_v2(writer, word + 4, n.into(), 1), OK);
         let mut found = vec![0; 1 << 16];
-        // SAFETY: there is room.
+        // SAFETY: the destination has room for all bytes.
         assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), data, 1 << 16, stream) }, OK);
         assert!(found.iter().all(|&byte| byte == n));
     }
@@ -67,7 +71,7 @@ fn what_was_written_before_is_there_after_the_wait() {
 }
 
 #[test]
-fn other_words_and_other_flags_are_refused() {
+fn invalid_words_and_flags_are_refused() {
     let stream = use_device(0);
     let pointer = allocate(10);
     for (at, expected) in

@@ -1,14 +1,14 @@
-//! NCCL's name, and where it may be.
+//! The backends `nccl` and `cuda_p2p`, and the search paths of NCCL.
 
 use disco_ccl::{Backend, Vendor, p2p};
 use disco_core::DeviceKind;
 
 use crate::cuda;
 
-/// The backend named `nccl`: device memory, one GPU a rank.
+/// The backend `nccl`: collectives of NCCL on device memory, one GPU for each rank.
 pub static BACKEND: Backend = Backend::new(VENDOR, DeviceKind::Cuda, cuda::details);
 
-/// The backend named `cuda_p2p`: all goes by NCCL but sums that are faster over memory that ranks of a machine share.
+/// The backend `cuda_p2p`: NCCL, except that small all-reduces use Disco's own kernels over peer memory of one machine.
 pub static P2P: p2p::Backend = p2p::Backend::new("cuda_p2p", &BACKEND, crate::p2p::VENDOR);
 
 disco_core::register_backend!(BACKEND);

@@ -1,6 +1,6 @@
-//! What Rust and the kernels' source must agree on, as a C++ compiler sees the source.
+//! Compares layouts and constants of Rust with those of the CUDA source, by static assertions that g++ compiles.
 //!
-//! `DISCO_REQUIRE=tsan` makes it a failure that there is no g++.
+//! Without g++ the test is skipped, or fails with `DISCO_REQUIRE=tsan`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -11,41 +11,38 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use disco_conformance::Required;
-use disco_nccl::p2p::kernels::{self, Barrier, Cause, Failure, Params};
+use disco_nccl::p2p::kernels::{self, Cause, Failure, Params, Phase};
 
 #[test]
-fn the_kernels_source_says_what_rust_does() {
+fn layouts_and_constants_match_the_cuda_source() {
     let mut source = String::from("#include <cstddef>\n#include <handshake.cuh>\n");
-    let mut says = |what: &str, value: usize| writeln!(source, "static_assert({what} == {value});").unwrap();
+    let mut expect = |what: &str, value: usize| writeln!(source, "static_assert({what} == {value});").unwrap();
     for (field, offset) in kernels::FIELDS {
-        says(&format!("offsetof(Params, {field})"), offset);
+        expect(&format!("offsetof(Params, {field})"), offset);
     }
-    says("sizeof(Params)", size_of::<Params>());
-    says("sizeof(State)", kernels::STATE_BYTES);
-    says("MAX_WORLD", kernels::MAX_WORLD);
-    says("MAX_BLOCKS", kernels::MAX_BLOCKS);
-    says("MAX_THREADS", kernels::MAX_THREADS);
-    says("sizeof(uint4)", kernels::VECTOR);
-    let failure = |cause: &str, barrier: &str| format!("{cause} << 24 | {barrier} << 16 | 5u << 8 | 9u");
+    expect("sizeof(Params)", size_of::<Params>());
+    expect("sizeof(State)", kernels::STATE_BYTES);
+    expect("MAX_WORLD", kernels::MAX_WORLD);
+    expect("MAX_BLOCKS", kernels::MAX_BLOCKS);
+    expect("MAX_THREADS", kernels::MAX_THREADS);
+    expect("sizeof(uint4)", kernels::VECTOR);
+    let failure = |cause: &str, phase: &str| format!("{cause} << 24 | {phase} << 16 | 5u << 8 | 9u");
     for (cause, cause_name) in [(Cause::DEADLINE, "DEADLINE"), (Cause::ABORTED, "ABORTED")] {
-        for (barrier, barrier_name) in [
-            (Barrier::LEADING, "LEADING"),
-            (Barrier::MID, "MID"),
-            (Barrier::TRAILING, "TRAILING"),
-            (Barrier::ALONE, "ALONE"),
-        ] {
-            let is_read_so = |word: &u32| {
+        for (phase, phase_name) in
+            [(Phase::LEADING, "LEADING"), (Phase::MID, "MID"), (Phase::TRAILING, "TRAILING"), (Phase::ALONE, "ALONE")]
+        {
+            let decodes_to_it = |word: &u32| {
                 let read = Failure::of(*word).unwrap();
-                (read.cause, read.barrier, read.peer.index(), read.block) == (cause, barrier, 5, 9)
+                (read.cause, read.phase, read.peer.index(), read.block) == (cause, phase, 5, 9)
             };
-            let word = (0..=0xffff).map(|upper| upper << 16 | 0x0509).find(is_read_so).unwrap();
-            says(&format!("({})", failure(cause_name, barrier_name)), word as usize);
+            let word = (0..=0xffff).map(|upper| upper << 16 | 0x0509).find(decodes_to_it).unwrap();
+            expect(&format!("({})", failure(cause_name, phase_name)), word as usize);
         }
     }
-    compiles(&source);
+    assert_compiles(&source);
 }
 
-fn compiles(source: &str) {
+fn assert_compiles(source: &str) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new("g++");
     command.args(["-std=c++20", "-fsyntax-only", "-x", "c++", "-"]);

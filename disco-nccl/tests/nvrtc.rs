@@ -1,6 +1,6 @@
-//! The kernels, compiled for GPUs on a machine that has none, by what `cargo xtask test --long` fetches.
+//! Compiles the kernels with an NVRTC that `cargo xtask test --long` fetches. No GPU is needed.
 //!
-//! That nothing is spilt is what ptxas says of each kernel (`--ptxas-options=-v`), which NVRTC puts into its log.
+//! Spills and registers of each kernel come from the report of ptxas (`--ptxas-options=-v`) in NVRTC's log.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -15,8 +15,8 @@ use disco_core::Error;
 use disco_dl::Candidate;
 use disco_nccl::p2p::kernels::{self, Architecture, Nvrtc};
 
-const VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
-/// Of the first architecture with kernels, of A100, and of H100.
+const LIBRARY_VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
+/// The first supported architecture, that of A100, and that of H100.
 const ARCHITECTURES: [Architecture; 3] = [Architecture::new(7, 0), Architecture::new(8, 0), Architecture::new(9, 0)];
 
 fn nvrtc() -> Option<Nvrtc> {
@@ -32,7 +32,7 @@ fn nvrtc() -> Option<Nvrtc> {
 }
 
 #[test]
-fn every_kernel_compiles_and_spills_nothing() {
+fn every_kernel_compiles_without_register_spills() {
     let Some(nvrtc) = nvrtc() else { return };
     let names = kernels::KERNELS.map(|row| row.2);
     for architecture in ARCHITECTURES {
@@ -41,9 +41,9 @@ fn every_kernel_compiles_and_spills_nothing() {
         for name in names.iter().chain([&kernels::BARRIER]).map(|name| name.to_str().unwrap()) {
             let section = format!(".text.{name}\0");
             assert!(compiled.cubin.windows(section.len()).any(|bytes| bytes == section.as_bytes()), "{name}");
-            let report = Report::of(&compiled.log, name, architecture);
+            let report = PtxasReport::of(&compiled.log, name, architecture);
             assert_eq!((report.stack, report.stores, report.loads), (0, 0, 0), "{name} for {architecture}");
-            // As many as 512 threads of two blocks can have.
+            // With 64 registers, two blocks of 512 threads fit on a multiprocessor.
             assert!(report.registers <= 64, "{name} for {architecture}: {} registers", report.registers);
             eprintln!("{architecture} {name}: {} registers", report.registers);
         }
@@ -51,7 +51,7 @@ fn every_kernel_compiles_and_spills_nothing() {
 }
 
 #[test]
-fn an_error_has_the_compilers_words() {
+fn a_failed_compilation_returns_the_compiler_log() {
     let Some(nvrtc) = nvrtc() else { return };
     let unknown = kernels::compile(&nvrtc, Architecture::new(77, 0), &[]).unwrap_err();
     assert!(matches!(unknown, Error::Library { function: "nvrtcCompileProgram", .. }), "{unknown}");
@@ -64,13 +64,13 @@ fn an_error_has_the_compilers_words() {
 fn an_old_architecture_is_refused_before_anything_is_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
     let old = kernels::compile(&nvrtc, Architecture::new(6, 1), &[]).unwrap_err();
-    assert_eq!(old.to_string(), "nccl does not support kernels of its own for sm_61, but from sm_70 on");
+    assert_eq!(old.to_string(), "nccl does not support all-reduce kernels for sm_61; they need sm_70 or later");
 }
 
-/// What a process of [`again`] does.
+/// The test that child processes of [`rerun_with_library`] run.
 #[test]
-fn kernels_of_the_process() {
-    let Some(file) = env::var_os(VARIABLE) else { return };
+fn compiles_kernels_in_a_child_process() {
+    let Some(file) = env::var_os(LIBRARY_VARIABLE) else { return };
     let cubin = || kernels::cubin(ARCHITECTURES[2]);
     if Path::new(&file).is_file() {
         let (first, second) = (cubin().unwrap(), cubin().unwrap());
@@ -84,31 +84,32 @@ fn kernels_of_the_process() {
 #[test]
 fn a_process_compiles_once_for_an_architecture() {
     let Some(nvrtc) = nvrtc() else { return };
-    again(nvrtc.file());
+    rerun_with_library(nvrtc.file());
 }
 
 #[test]
-fn an_absent_compiler_is_a_value() {
-    again("/nowhere/libnvrtc.so");
+fn a_missing_compiler_returns_unavailable() {
+    rerun_with_library("/nowhere/libnvrtc.so");
 }
 
-/// Runs a process whose NVRTC is this file.
-fn again(file: &str) {
+/// Runs [`compiles_kernels_in_a_child_process`] in a child process whose NVRTC is `file`.
+fn rerun_with_library(file: &str) {
     let mut command = Command::new(env::current_exe().unwrap());
-    let output = command.args(["--exact", "kernels_of_the_process"]).env(VARIABLE, file).output().unwrap();
+    let output =
+        command.args(["--exact", "compiles_kernels_in_a_child_process"]).env(LIBRARY_VARIABLE, file).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// What ptxas says of a kernel.
-struct Report {
+/// The report of ptxas about a kernel.
+struct PtxasReport {
     stack: u32,
     stores: u32,
     loads: u32,
     registers: u32,
 }
 
-impl Report {
+impl PtxasReport {
     fn of(log: &str, kernel: &str, architecture: Architecture) -> Self {
         let start = format!("Compiling entry function '{kernel}' for '{architecture}'");
         let (_, text) = log.split_once(&start).unwrap_or_else(|| panic!("{log}: no {kernel}"));

@@ -1,4 +1,4 @@
-//! RCCL's name, and where it may be.
+//! The backends `rccl` and `rocm_p2p`, and the search paths of RCCL.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use disco_core::{DeviceKind, Error, Result};
 
 use crate::hip;
 
-/// The backend named `rccl`: device memory, one GPU a rank.
+/// The backend `rccl`: collectives of RCCL on device memory, one GPU for each rank.
 pub static BACKEND: Backend = Backend::new(VENDOR, DeviceKind::Rocm, hip::details);
 
-/// The backend named `rocm_p2p`: memory that ranks of a machine share, beside RCCL, by which all collectives go. Kernels of ours
-/// are for CUDA alone, and links between AMD's devices are not looked at.
+/// The backend `rocm_p2p`: RCCL for all collectives, and memory that the ranks of one machine share. Disco has
+/// all-reduce kernels for CUDA only, and does not query the links between AMD GPUs.
 pub static P2P: p2p::Backend = p2p::Backend::new("rocm_p2p", &BACKEND, p2p::Vendor { links, check, kernels });
 
 disco_core::register_backend!(BACKEND);
 disco_core::register_backend!(P2P);
 
 fn links(_: &[BusId]) -> Result<Mesh> {
-    Err(Error::missing("nobody looks for links between AMD's devices"))
+    Err(Error::missing("Disco does not query the links between AMD GPUs"))
 }
 
 fn check() -> Result<()> {
@@ -27,7 +27,7 @@ fn check() -> Result<()> {
 }
 
 fn kernels(_: &Arc<Runtime>) -> p2p::Preparation {
-    Err("kernels are for CUDA alone".to_owned())
+    Err("Disco has all-reduce kernels for CUDA only".to_owned())
 }
 
 const VENDOR: Vendor = Vendor {

@@ -1,12 +1,35 @@
-//! Tensors between AMD GPUs: the backend `rccl` and the device kind `rocm`.
+//! Disco's data plane on AMD GPUs: the backends `rccl` and `rocm_p2p`, and the device kind `rocm`.
 //!
 //! ```text
-//! backend   RCCL's name and where it may be; its communicators are those of disco_ccl
-//! hip       the device library: its functions, devices, each worker's stream
+//!  disco_core::Backend    disco_core::DeviceApi
+//!         ▲                       ▲
+//!      backend ───────────────── hip      backend  search paths of RCCL; communicators are those of disco_ccl
+//!                                         hip      HIP: devices, memory, the stream of each worker
 //! ```
 //!
-//! Neither HIP nor RCCL is needed to build this or to run a program that has it: what is not there is
-//! [`Unavailable`](disco_core::Unavailable) when it is asked for. Programs that mention this crate have both registered.
+//! Building this crate needs neither HIP nor RCCL. Both are loaded at run time; if one is missing, its first use
+//! returns [`Unavailable`](disco_core::Unavailable), which lists each path that was tried. A program that names this
+//! crate has registered both backends.
+//!
+//! ```
+//! use disco_core::{Backend as _, CommunicatorExt as _, DType, Reduction, Result, WorkerContext};
+//!
+//! /// A worker function: sums a tensor over all workers, on their GPUs.
+//! fn sum(ctx: &mut WorkerContext) -> Result<()> {
+//!     let gradient = ctx.empty(DType::F32, [1 << 20])?;
+//!     ctx.comm()?.all_reduce_in_place(&gradient, Reduction::Sum)?;
+//!     ctx.comm()?.synchronize()
+//! }
+//!
+//! match disco_rccl::BACKEND.probe() {
+//!     Ok(probe) => println!("found {}", probe.library),
+//!     Err(unavailable) => println!("{unavailable}"),
+//! }
+//! # _ = sum;
+//! ```
+//!
+//! Next: [`BACKEND`] and [`P2P`]; [`capture`] for HIP graphs; [`extension`] for functions of RCCL beyond Disco's
+//! contract.
 
 mod backend;
 mod hip;

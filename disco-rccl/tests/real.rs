@@ -1,5 +1,6 @@
-//! The real RCCL and HIP, as far as they go without a GPU: Debian's, which `cargo xtask test --long` fetches. They need a newer C library
-//! than this machine may have, so that a process of its own is started under theirs.
+//! Loads Debian's RCCL and HIP, which `cargo xtask test --long` fetches, on a machine without a GPU. They may need a
+//! newer C library than the machine has, so the test runs in a child process that is started with the loader of the
+//! fetched C library.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -13,7 +14,7 @@ use disco_core::{Backend as _, DType, DeviceApi as _, OpKind, Reduction};
 use disco_rccl::{BACKEND, Hip};
 
 #[test]
-fn it_goes_as_far_as_it_can_without_a_gpu() {
+fn the_real_libraries_load_and_report_that_no_gpu_exists() {
     let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("debian-rccl"));
     let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
         eprintln!("skipped: debian-rccl is not there; `cargo xtask test --long` fetches it");
@@ -22,15 +23,17 @@ fn it_goes_as_far_as_it_can_without_a_gpu() {
     let libraries = folder.join("usr/lib/x86_64-linux-gnu");
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(&libraries).arg(env::current_exe().unwrap());
-    command.args(["under_its_own_c_library", "--exact", "--ignored", "--nocapture"]).env_remove("DISCO_RCCL_LIBRARY");
+    command
+        .args(["child_process_with_the_fetched_c_library", "--exact", "--ignored", "--nocapture"])
+        .env_remove("DISCO_RCCL_LIBRARY");
     let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 #[test]
-#[ignore = "run by its neighbour"]
-fn under_its_own_c_library() {
+#[ignore = "a child process of the other test"]
+fn child_process_with_the_fetched_c_library() {
     let library = BACKEND.library().unwrap();
     assert!(library.version().to_string().starts_with("2.13."), "{}", library.version());
     let table = &library.table;
@@ -45,9 +48,9 @@ fn under_its_own_c_library() {
     assert_ne!(library.unique_id().unwrap(), library.unique_id().unwrap());
     let can = library.capabilities(false);
     assert!(can.supports(OpKind::AllReduce, DType::BF16, Some(Reduction::Avg)));
-    // SAFETY: a group may be empty.
+    // SAFETY: `ncclGroupStart` has no preconditions, and a group may be empty.
     assert_eq!(unsafe { (table.group_start)() }, Code::SUCCESS);
-    // SAFETY: it was started.
+    // SAFETY: the group was started above.
     let code = unsafe { (table.group_end)() };
     let error = library.check("ncclGroupEnd", code).unwrap_err().to_string();
     assert!(error.starts_with("rccl: ncclGroupEnd returned 1: unhandled cuda error"), "{error}");

@@ -8,7 +8,7 @@ use disco::{Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope,
 use disco_conformance::Required;
 
 /// Time limit of a test process, which only a hang reaches.
-const LIMIT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a test can run: on the double, or on both the double and a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
     command.envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
-    while child.try_wait().unwrap().is_none() && start.elapsed() < LIMIT {
+    while child.try_wait().unwrap().is_none() && start.elapsed() < TEST_TIMEOUT {
         thread::sleep(Duration::from_millis(5));
     }
     let is_over = child.try_wait().unwrap().is_some();

@@ -8,7 +8,7 @@ use disco::{DType, Device, DeviceApi as _, DeviceKind, Queue, Tensor};
 use crate::on_the_double;
 
 const MIB: usize = 1 << 20;
-const LIMIT: Duration = Duration::from_secs(30);
+const SYNCHRONIZE_DEADLINE: Duration = Duration::from_secs(30);
 
 fn queue() -> Box<dyn Queue> {
     Cuda.bind(Device::new(DeviceKind::Cuda, 0)).unwrap()
@@ -37,7 +37,7 @@ on_the_double!(copies_of_every_size_arrive_intact, [], {
     for ((_, device), to) in pairs.iter().zip(&back) {
         queue.copy_out(to, device).unwrap();
     }
-    queue.synchronize(LIMIT).unwrap();
+    queue.synchronize(SYNCHRONIZE_DEADLINE).unwrap();
     for ((host, _), to) in pairs.iter().zip(&back) {
         assert!(to.to_vec::<u8>().unwrap() == *host, "{} bytes", host.len());
     }
@@ -51,7 +51,7 @@ on_the_double!(copies_take_little_pinned_memory, [], {
     for _ in 0..3 {
         queue.copy_in(&device, &host).unwrap();
         queue.copy_out(&host, &device).unwrap();
-        queue.synchronize(LIMIT).unwrap();
+        queue.synchronize(SYNCHRONIZE_DEADLINE).unwrap();
     }
     // Some more if the double's stream thread gets no CPU time for a while.
     let chunks = crate::costs::counts().allocations - before;

@@ -12,12 +12,12 @@ pub(crate) fn counts() -> Counts {
 
 /// Counters of the double in the shared object `name`: the doubles of HIP and CUDA have their own.
 fn counts_of(name: &str) -> Counts {
-    #![allow(unsafe_code, reason = "a function of the double's")]
+    #![allow(unsafe_code, reason = "a function of the test double")]
     let library = disco_dl::Library::open(&disco_dl::Candidate::file(name)).unwrap();
     let mut counts = Counts::default();
     // SAFETY: this is the signature of the function.
     let ask: unsafe extern "C" fn(*mut Counts) = unsafe { library.function(c"gpu_double_counts") }.unwrap();
-    // SAFETY: the place is there.
+    // SAFETY: `counts` is writable and has the layout of the double.
     unsafe { ask(&mut counts) };
     counts
 }

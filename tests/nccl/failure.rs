@@ -9,7 +9,7 @@ use crate::costs::{check_nothing_is_left, counts};
 use crate::on_the_double;
 
 /// A deadline that no working operation reaches.
-const LONG: Duration = Duration::from_secs(30);
+const UNREACHED_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Enters a barrier on all workers except one.
 fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
@@ -227,7 +227,7 @@ on_the_double!(a_call_that_does_not_return_ends_at_the_deadline, ["GPU_DOUBLE_FA
 });
 
 on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
-    let session = Builder::threads(3).collective_deadline(LONG).start().unwrap();
+    let session = Builder::threads(3).collective_deadline(UNREACHED_DEADLINE).start().unwrap();
     block_on(async {
         for of in ["the first launch", "the second"] {
             session.init_ccl("nccl", &[]).await.unwrap();
@@ -238,7 +238,7 @@ on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
             session.call(&function, (1,)).await.unwrap();
             let (start, error) = (Instant::now(), text(session.sync_all().await));
             assert!(error.contains("worker 1: ") && error.contains("it can't take part"), "{of}: {error}");
-            assert!(start.elapsed() < LONG, "{of}: the deadline ended it");
+            assert!(start.elapsed() < UNREACHED_DEADLINE, "{of}: the deadline ended it");
         }
     });
     works_again(&session);

@@ -138,7 +138,7 @@ disco::register_function!("tests.graphs.destroy_own_graph", destroy_own_graph);
 
 /// Asserts that all graphs are destroyed soon.
 pub(crate) fn check_no_graph_is_left() {
-    #![allow(unsafe_code, reason = "a function of the double's")]
+    #![allow(unsafe_code, reason = "a function of the test double")]
     let library = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).unwrap();
     // SAFETY: this is the signature of the function.
     let live: extern "C" fn() -> u64 = unsafe { library.function(c"gpu_double_graphs") }.unwrap();

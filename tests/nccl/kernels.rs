@@ -76,11 +76,11 @@ fn sums(ctx: &mut WorkerContext, vectors: String) -> disco::Result<()> {
 
 /// No rank leaves a barrier before all ranks have entered it.
 fn barriers(ctx: &mut WorkerContext) -> disco::Result<()> {
-    static COME: AtomicUsize = AtomicUsize::new(0);
+    static ENTERED: AtomicUsize = AtomicUsize::new(0);
     for round in 1..=20 {
-        COME.fetch_add(1, Ordering::SeqCst);
+        ENTERED.fetch_add(1, Ordering::SeqCst);
         ctx.comm()?.barrier()?;
-        assert!(COME.load(Ordering::SeqCst) >= round * ctx.world().size());
+        assert!(ENTERED.load(Ordering::SeqCst) >= round * ctx.world().size());
         ctx.comm()?.barrier()?;
     }
     Ok(())
@@ -292,7 +292,7 @@ on_the_double!(
             assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
             // A wait for the stream returns the error, too.
             let error = text(block_on(call(&session, "tests.kernels.copy_what_failed", ())));
-            assert!(error.contains("rank 1 has not come in time to the leading handshake"), "{error}");
+            assert!(error.contains("rank 1 has not come to the leading handshake"), "{error}");
         }
     }
 );

@@ -16,8 +16,8 @@ use crate::on_the_double;
 
 const MIB: usize = 1 << 20;
 /// Name of the thread that frees memory after the device has finished with it.
-const REAPER: &str = "disco-ccl-reap";
-const LIMIT: Duration = Duration::from_secs(10);
+const REAPER_THREAD: &str = "disco-ccl-reap";
+const SYNCHRONIZE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// All-reduces on two ranks; the first runs `work` while the other's collective waits for it.
 fn sum_late(ctx: &mut WorkerContext, work: fn(&mut WorkerContext) -> disco::Result<()>) -> disco::Result<()> {
@@ -37,7 +37,7 @@ fn free_tensors(ctx: &mut WorkerContext) -> disco::Result<()> {
         for at in 0..5 {
             drop(ctx.empty(DType::U8, [(64 * MIB + 512 * at) as i64])?);
         }
-        ctx.queue().synchronize(LIMIT)
+        ctx.queue().synchronize(SYNCHRONIZE_DEADLINE)
     })
 }
 
@@ -48,7 +48,7 @@ fn copy_much(ctx: &mut WorkerContext) -> disco::Result<()> {
         let host = Tensor::zeros(DType::U8, [(40 * MIB) as i64])?;
         ctx.queue().copy_in(&device, &host)?;
         ctx.queue().copy_out(&host, &device)?;
-        ctx.queue().synchronize(LIMIT)
+        ctx.queue().synchronize(SYNCHRONIZE_DEADLINE)
     })
 }
 
@@ -58,7 +58,7 @@ fn drop_a_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
         let mut queue = Cuda.bind(ctx.queue().device())?;
         let tensor = Tensor::from_storage(queue.alloc(8)?, DType::U8, [8])?;
         queue.copy_in(&tensor, &Tensor::zeros(DType::U8, [8])?)?;
-        queue.synchronize(LIMIT)
+        queue.synchronize(SYNCHRONIZE_DEADLINE)
     })
 }
 
@@ -80,7 +80,11 @@ fn free_blocks(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     drop(blocks);
     thread::sleep(Duration::from_millis(20));
-    assert_eq!((counts().allocations, threads(REAPER)), (before, 1), "blocks that wait for the stream, and threads");
+    assert_eq!(
+        (counts().allocations, threads(REAPER_THREAD)),
+        (before, 1),
+        "blocks that wait for the stream, and threads"
+    );
     ctx.comm()?.synchronize()
 }
 
@@ -117,10 +121,10 @@ on_the_double!(a_dropped_queue_does_not_wait_for_a_peer_that_waits_for_this_rank
 on_the_double!(one_background_thread_frees_blocks_after_their_stream_and_ends, [], {
     run_on_two("tests.nccl.free_blocks");
     let start = Instant::now();
-    while threads(REAPER) > 0 && start.elapsed() < LIMIT {
+    while threads(REAPER_THREAD) > 0 && start.elapsed() < SYNCHRONIZE_DEADLINE {
         thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(threads(REAPER), 0);
+    assert_eq!(threads(REAPER_THREAD), 0);
 });
 
 /// Allocates tensors of similar sizes one after the other, and checks their contents.
@@ -134,7 +138,7 @@ fn allocate_many(ctx: &mut WorkerContext) -> disco::Result<()> {
     for at in 0..200 {
         drop(ctx.empty(DType::U8, [(8 * MIB + 512 * (at + 1)) as i64])?);
     }
-    ctx.queue().synchronize(LIMIT)?;
+    ctx.queue().synchronize(SYNCHRONIZE_DEADLINE)?;
     let then = runtime.memory();
     assert_eq!((then.in_use, then.allocations), (start.in_use, start.allocations + 200));
     assert!((8 * MIB..10 * MIB).contains(&(then.peak - start.in_use)), "{then:?}");

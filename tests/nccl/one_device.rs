@@ -13,58 +13,58 @@ use disco_core::store::View;
 use crate::alone::nvrtc_of_the_double;
 use crate::kernels::{DTYPES, SIZES, decode, encode, number};
 use crate::on_the_double_or_a_gpu;
-use crate::processes::Seat;
+use crate::processes::GpuRank;
 
 /// The shared memory of a rank, and the kernels over it.
-pub(crate) fn start(seat: &Seat, patience: Duration) -> (Workspace, Box<dyn Kernels>) {
-    let met = match seat.meet().unwrap() {
+pub(crate) fn start(gpu: &GpuRank, timeout: Duration) -> (Workspace, Box<dyn Kernels>) {
+    let met = match gpu.meet().unwrap() {
         Consensus::Accepted(met) => met,
         Consensus::Declined(why) => panic!("apart: {why}"),
     };
-    let prepared = (VENDOR.kernels)(&seat.runtime).unwrap();
-    let room = (prepared.resident(), met.max_ranks_per_device);
-    let kernels = prepared.start(&met.workspace, met.decision.topology, room, patience).unwrap();
+    let prepared = (VENDOR.kernels)(&gpu.runtime).unwrap();
+    let occupancy = (prepared.resident(), met.max_ranks_per_device);
+    let kernels = prepared.start(&met.workspace, met.decision.topology, occupancy, timeout).unwrap();
     (met.workspace, kernels)
 }
 
 /// Every kernel of the topology, dtype and size, against sums in f64; all ranks get the same bits.
-pub(crate) fn sums(seat: &mut Seat) {
-    let (shared, kernels) = start(seat, Duration::from_secs(20));
+pub(crate) fn sums(gpu: &mut GpuRank) {
+    let (shared, kernels) = start(gpu, Duration::from_secs(20));
     // No kernel spins while a peer's kernel is still being loaded.
     shared.main().barrier().unwrap();
-    seat.queue.synchronize(Duration::from_secs(30)).unwrap();
+    gpu.queue.synchronize(Duration::from_secs(30)).unwrap();
     for dtype in DTYPES {
         for vectors in SIZES.split(' ') {
             let len = 16 * vectors.parse::<usize>().unwrap() / dtype.size();
-            let mine: Vec<f32> = (0..len).map(|at| number(seat.rank, at, len)).collect();
-            let dst = copy_in(seat, dtype, &mine);
+            let mine: Vec<f32> = (0..len).map(|at| number(gpu.rank, at, len)).collect();
+            let dst = copy_in(gpu, dtype, &mine);
             let op = Op::AllReduce { src: None, dst: dst.clone(), reduction: Reduction::Sum };
             assert_eq!(kernels.launch(&op).unwrap(), Ok(()), "{dtype} x {len}");
             let host = Tensor::zeros(dtype, [len as i64]).unwrap();
-            seat.queue.copy_out(&host, &dst).unwrap();
-            seat.queue.synchronize(Duration::from_secs(30)).unwrap();
+            gpu.queue.copy_out(&host, &dst).unwrap();
+            gpu.queue.synchronize(Duration::from_secs(30)).unwrap();
             kernels.check().unwrap();
-            let sum = |at| (0..seat.size).map(|rank| f64::from(number(rank, at, len))).sum::<f64>() as f32;
-            assert_eq!(decode(&host), (0..len).map(sum).collect::<Vec<_>>(), "{dtype} x {len} on rank {}", seat.rank);
+            let sum = |at| (0..gpu.size).map(|rank| f64::from(number(rank, at, len))).sum::<f64>() as f32;
+            assert_eq!(decode(&host), (0..len).map(sum).collect::<Vec<_>>(), "{dtype} x {len} on rank {}", gpu.rank);
         }
     }
     shared.main().barrier().unwrap();
-    seat.queue.synchronize(Duration::from_secs(30)).unwrap();
+    gpu.queue.synchronize(Duration::from_secs(30)).unwrap();
 }
 
-fn copy_in(seat: &mut Seat, dtype: DType, numbers: &[f32]) -> Tensor {
-    let storage = seat.queue.alloc(numbers.len() * dtype.size()).unwrap();
+fn copy_in(gpu: &mut GpuRank, dtype: DType, numbers: &[f32]) -> Tensor {
+    let storage = gpu.queue.alloc(numbers.len() * dtype.size()).unwrap();
     let tensor = Tensor::from_storage(storage, dtype, [numbers.len() as i64]).unwrap();
-    seat.queue.copy_in(&tensor, &encode(dtype, numbers)).unwrap();
+    gpu.queue.copy_in(&tensor, &encode(dtype, numbers)).unwrap();
     tensor
 }
 
 /// Runs `work` on `size` ranks of one device, each on a thread.
-fn ranks(size: usize, work: fn(&mut Seat)) {
+fn ranks(size: usize, work: fn(&mut GpuRank)) {
     let store = Arc::new(View::default());
     let rank = |rank| {
         let store = store.clone();
-        thread::spawn(move || work(&mut Seat::new(rank, size, store, true)))
+        thread::spawn(move || work(&mut GpuRank::new(rank, size, store, true)))
     };
     let threads: Vec<_> = (0..size).map(rank).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -100,14 +100,14 @@ on_the_double_or_a_gpu!(
 );
 
 /// Drops the shared memory while the stream waits for a signal in it.
-fn drop_early(seat: &mut Seat) {
-    let Consensus::Accepted(met) = seat.meet().unwrap() else { panic!("apart") };
-    if seat.rank == 0 {
+fn drop_early(gpu: &mut GpuRank) {
+    let Consensus::Accepted(met) = gpu.meet().unwrap() else { panic!("apart") };
+    if gpu.rank == 0 {
         met.workspace.main().wait(1.into(), 0).unwrap();
     }
     drop(met);
     // This rank frees the memory after the deadline of the rendezvous.
-    seat.queue.synchronize(Duration::from_secs(30)).unwrap();
+    gpu.queue.synchronize(Duration::from_secs(30)).unwrap();
 }
 
 on_the_double_or_a_gpu!(a_wait_ends_soon_after_its_memory_is_dropped, ["GPU_DOUBLE_DEVICES" = "1"], {

@@ -392,7 +392,7 @@ on_the_double!(each_group_has_its_own_shared_memory, [], {
 on_the_double!(amd_devices_share_memory_and_rccl_runs_sums, ["GPU_DOUBLE_DELAY_US" = "100"], {
     let session = patient(3);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
-    let why = "the links are not known: nobody looks for links between AMD's devices";
+    let why = "the links are not known: Disco does not query the links between AMD GPUs";
     assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
     block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
     block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();

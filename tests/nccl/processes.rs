@@ -16,26 +16,26 @@ use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Op, Queue, Rank, R
 use crate::alone::{On, can_run, find_the_double, on_gpus, repeat_skips};
 
 /// Time limit that only a hang reaches.
-const HANGS: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time that ranks wait for each other. Processes on one GPU create their contexts one after the other.
-fn limit() -> Duration {
+fn rendezvous_deadline() -> Duration {
     Duration::from_secs(if on_gpus() { 20 } else { 5 })
 }
 
-const RANK: &str = "DISCO_TEST_RANK";
-const SIZE: &str = "DISCO_TEST_SIZE";
-const FOLDER: &str = "DISCO_TEST_FOLDER";
+const RANK_VARIABLE: &str = "DISCO_TEST_RANK";
+const SIZE_VARIABLE: &str = "DISCO_TEST_SIZE";
+const FOLDER_VARIABLE: &str = "DISCO_TEST_FOLDER";
 /// Environment variable with the point where rank 1 dies.
-const DIES: &str = "DISCO_TEST_DIES";
+const DIES_AT_VARIABLE: &str = "DISCO_TEST_DIES";
 /// Environment variable that puts all ranks on one device.
-const SHARED: &str = "DISCO_TEST_SHARED";
+const SHARED_DEVICE_VARIABLE: &str = "DISCO_TEST_SHARED";
 
 /// A store whose values are files, for ranks outside of a session. This rank may die at a `set`.
 #[derive(Debug)]
-struct Files(PathBuf);
+struct FileStore(PathBuf);
 
-impl Files {
+impl FileStore {
     fn path(&self, key: &str) -> PathBuf {
         self.0.join(key.bytes().map(|byte| format!("{byte:02x}")).collect::<String>())
     }
@@ -47,7 +47,7 @@ impl Files {
     }
 
     /// Runs `work` under a lock that all ranks share.
-    fn alone<T>(&self, work: impl FnOnce() -> io::Result<T>) -> disco::Result<T> {
+    fn with_lock<T>(&self, work: impl FnOnce() -> io::Result<T>) -> disco::Result<T> {
         let done = File::create(self.0.join("lock")).and_then(|lock| {
             lock.lock()?;
             work()
@@ -56,13 +56,13 @@ impl Files {
     }
 }
 
-impl Store for Files {
+impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> disco::Result<()> {
         let step = ["introduction", "offer", "written", "found"].into_iter().find(|step| key.contains(step));
         if let Some(step) = step {
-            may_die(&format!("before {step}"));
+            die_if_configured(&format!("before {step}"));
         }
-        self.alone(|| self.put(key, value))
+        self.with_lock(|| self.put(key, value))
     }
 
     fn get(&self, key: &str) -> disco::Result<Option<Vec<u8>>> {
@@ -84,7 +84,7 @@ impl Store for Files {
     }
 
     fn add(&self, key: &str, amount: i64) -> disco::Result<i64> {
-        self.alone(|| {
+        self.with_lock(|| {
             let before = fs::read(self.path(key)).unwrap_or_else(|_| vec![0; 8]);
             let before = before.try_into().map_err(|_| io::Error::other(format!("{key} is no number")))?;
             let sum = i64::from_le_bytes(before).wrapping_add(amount);
@@ -93,14 +93,14 @@ impl Store for Files {
     }
 
     fn compare_and_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> disco::Result<Vec<u8>> {
-        self.alone(|| match fs::read(self.path(key)).ok() {
+        self.with_lock(|| match fs::read(self.path(key)).ok() {
             before if before.as_deref() == expected => self.put(key, new).map(|()| new.to_vec()),
             before => Ok(before.unwrap_or_default()),
         })
     }
 
     fn delete(&self, key: &str) -> disco::Result<bool> {
-        self.alone(|| Ok(fs::remove_file(self.path(key)).is_ok()))
+        self.with_lock(|| Ok(fs::remove_file(self.path(key)).is_ok()))
     }
 }
 
@@ -109,14 +109,14 @@ fn number(variable: &str) -> usize {
 }
 
 /// Exits this process at once if it is rank 1 and is configured to die at `at`.
-fn may_die(at: &str) {
-    if number(RANK) == 1 && env::var(DIES).is_ok_and(|dies| dies == at) {
+fn die_if_configured(at: &str) {
+    if number(RANK_VARIABLE) == 1 && env::var(DIES_AT_VARIABLE).is_ok_and(|dies| dies == at) {
         process::abort();
     }
 }
 
 /// A rank, with its own device or the one that all ranks share.
-pub(crate) struct Seat {
+pub(crate) struct GpuRank {
     pub(crate) queue: Box<dyn Queue>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) rank: usize,
@@ -125,11 +125,11 @@ pub(crate) struct Seat {
     is_shared: bool,
 }
 
-impl Seat {
-    /// That of this process.
-    fn take() -> Self {
-        let store = Arc::new(Files(env::var_os(FOLDER).unwrap().into()));
-        Self::new(number(RANK), number(SIZE), store, env::var_os(SHARED).is_some())
+impl GpuRank {
+    /// The rank of this process, as its environment says.
+    fn from_env() -> Self {
+        let store = Arc::new(FileStore(env::var_os(FOLDER_VARIABLE).unwrap().into()));
+        Self::new(number(RANK_VARIABLE), number(SIZE_VARIABLE), store, env::var_os(SHARED_DEVICE_VARIABLE).is_some())
     }
 
     pub(crate) fn new(rank: usize, size: usize, store: Arc<dyn Store>, is_shared: bool) -> Self {
@@ -140,12 +140,13 @@ impl Seat {
     }
 
     pub(crate) fn meet(&self) -> disco::Result<Consensus<MeetOutcome>> {
-        let rendezvous = Rendezvous::new(self.store.clone(), "p2p".into(), (self.rank, self.size), limit());
+        let rendezvous =
+            Rendezvous::new(self.store.clone(), "p2p".into(), (self.rank, self.size), rendezvous_deadline());
         let rendezvous = if self.is_shared { rendezvous.sharing_devices() } else { rendezvous };
         Workspace::meet(&self.runtime, &rendezvous, 1 << 16, disco::nccl::p2p::mesh, |_| vec![self.rank as u8])
     }
 
-    fn together(&self) -> Workspace {
+    fn shared_workspace(&self) -> Workspace {
         match self.meet().unwrap() {
             Consensus::Accepted(met) => {
                 assert_eq!(met.notes, (0..self.size).map(|rank| vec![rank as u8]).collect::<Vec<_>>());
@@ -166,7 +167,7 @@ impl Seat {
     fn read(&mut self, tensor: &Tensor) -> Vec<f32> {
         let host = Tensor::zeros(DType::F32, tensor.shape().clone()).unwrap();
         self.queue.copy_out(&host, tensor).unwrap();
-        self.queue.synchronize(limit()).unwrap();
+        self.queue.synchronize(rendezvous_deadline()).unwrap();
         host.to_vec().unwrap()
     }
 }
@@ -183,16 +184,19 @@ fn ranks(test: &str, size: usize, variables: &[(&str, &str)]) -> Vec<(bool, Stri
             command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
             find_the_double(&mut command);
             if on_gpus() && devices < size {
-                command.env(SHARED, "1");
+                command.env(SHARED_DEVICE_VARIABLE, "1");
             }
-            command.env(FOLDER, &folder);
-            command.env(RANK, rank.to_string()).env(SIZE, size.to_string()).env("RUST_BACKTRACE", "0");
+            command.env(FOLDER_VARIABLE, &folder);
+            command
+                .env(RANK_VARIABLE, rank.to_string())
+                .env(SIZE_VARIABLE, size.to_string())
+                .env("RUST_BACKTRACE", "0");
             command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         })
         .collect();
     let start = Instant::now();
     let results = children.into_iter().map(|mut child| {
-        while child.try_wait().unwrap().is_none() && start.elapsed() < HANGS {
+        while child.try_wait().unwrap().is_none() && start.elapsed() < HANG_TIMEOUT {
             thread::sleep(Duration::from_millis(5));
         }
         assert!(child.try_wait().unwrap().is_some(), "{test} hangs");
@@ -222,12 +226,12 @@ fn processes_read_and_write_each_other_s_memory() {
 #[test]
 #[ignore = "a rank that the test above it starts as a process"]
 fn go_around() {
-    let mut seat = Seat::take();
-    let (shared, own) = (seat.together(), seat.rank);
-    let rank = |index: usize| Rank::new((index % seat.size) as u32);
-    let (next, previous) = (rank(own + 1), rank(own + seat.size - 1));
+    let mut gpu = GpuRank::from_env();
+    let (shared, own) = (gpu.shared_workspace(), gpu.rank);
+    let rank = |index: usize| Rank::new((index % gpu.size) as u32);
+    let (next, previous) = (rank(own + 1), rank(own + gpu.size - 1));
     for round in 0..50 {
-        let tensor = seat.tensor(&[(own * 100 + round) as f32; 100]);
+        let tensor = gpu.tensor(&[(own * 100 + round) as f32; 100]);
         if round > 0 {
             shared.main().wait(next, 1).unwrap();
         }
@@ -235,15 +239,15 @@ fn go_around() {
         shared.main().signal(next, 0).unwrap();
         shared.main().wait(previous, 0).unwrap();
         let mine = shared.p2p_buffer(shared.rank(), 4096, [100], DType::F32).unwrap();
-        assert_eq!(seat.read(&mine), [(previous.index() * 100 + round) as f32; 100]);
+        assert_eq!(gpu.read(&mine), [(previous.index() * 100 + round) as f32; 100]);
         shared.main().signal(previous, 1).unwrap();
     }
     shared.main().barrier().unwrap();
     let theirs = shared.p2p_buffer(next, 4096, [100], DType::F32).unwrap();
-    assert_eq!(seat.read(&theirs), [(own * 100 + 49) as f32; 100]);
+    assert_eq!(gpu.read(&theirs), [(own * 100 + 49) as f32; 100]);
     // Another rank is the last to leave each time; no read fails.
     shared.main().barrier().unwrap();
-    seat.queue.synchronize(limit()).unwrap();
+    gpu.queue.synchronize(rendezvous_deadline()).unwrap();
     thread::sleep(Duration::from_millis(20 * own as u64));
 }
 
@@ -275,8 +279,8 @@ fn ranks_that_see_different_links_do_not_share_memory() {
 #[test]
 #[ignore = "a rank that the test above it starts as a process"]
 fn stay_apart() {
-    let seat = Seat::take();
-    match seat.meet().unwrap() {
+    let gpu = GpuRank::from_env();
+    match gpu.meet().unwrap() {
         Consensus::Accepted(_) => panic!("together"),
         Consensus::Declined(why) => eprintln!("apart: {why}"),
     }
@@ -285,14 +289,14 @@ fn stay_apart() {
 #[test]
 #[ignore = "a rank that the test above it starts as a process"]
 fn see_otherwise() {
-    let seat = Seat::take();
-    let shape = if seat.rank == 1 { "unknown" } else { "fully_connected" };
+    let gpu = GpuRank::from_env();
+    let shape = if gpu.rank == 1 { "unknown" } else { "fully_connected" };
     #[allow(unsafe_code, reason = "there is no other thread yet that reads it")]
-    // SAFETY: as said.
+    // SAFETY: this process has one thread that reads or writes the environment.
     unsafe {
         env::set_var("DISCO_P2P_TOPOLOGY", shape);
     }
-    match seat.meet().unwrap() {
+    match gpu.meet().unwrap() {
         Consensus::Accepted(_) => panic!("together"),
         Consensus::Declined(why) => eprintln!("apart: {why}"),
     }
@@ -301,10 +305,10 @@ fn see_otherwise() {
 #[test]
 fn a_rank_that_dies_during_the_rendezvous_is_named() {
     for at in ["introduction", "offer", "written", "found"].map(|step| format!("before {step}")) {
-        let results = ranks("processes::miss_one", 3, &[(DIES, &at)]);
+        let results = ranks("processes::miss_one", 3, &[(DIES_AT_VARIABLE, &at)]);
         for rank in [0, 2] {
             let (_, text) = &results[rank];
-            let why = format!("meet: no end after {:?}: rank 1 has not arrived", limit());
+            let why = format!("meet: no end after {:?}: rank 1 has not come", rendezvous_deadline());
             assert!(text.contains(&why) && text.contains("1 passed"), "{at}: rank {rank}:\n{text}");
         }
         assert!(!results[1].1.contains("passed"), "{at}: {}", results[1].1);
@@ -314,13 +318,13 @@ fn a_rank_that_dies_during_the_rendezvous_is_named() {
 #[test]
 #[ignore = "a rank that the test above it starts as a process"]
 fn miss_one() {
-    let seat = Seat::take();
-    eprintln!("{}", seat.meet().unwrap_err());
+    let gpu = GpuRank::from_env();
+    eprintln!("{}", gpu.meet().unwrap_err());
 }
 
 #[test]
 fn a_rank_that_dies_after_the_rendezvous_is_named_and_streams_continue() {
-    let results = ranks("processes::lose_one", 3, &[(DIES, "with all")]);
+    let results = ranks("processes::lose_one", 3, &[(DIES_AT_VARIABLE, "with all")]);
     for rank in [0, 2] {
         let (_, text) = &results[rank];
         assert!(
@@ -333,17 +337,17 @@ fn a_rank_that_dies_after_the_rendezvous_is_named_and_streams_continue() {
 #[test]
 #[ignore = "a rank that the test above it starts as a process"]
 fn lose_one() {
-    let mut seat = Seat::take();
-    let shared = seat.together();
+    let mut gpu = GpuRank::from_env();
+    let shared = gpu.shared_workspace();
     shared.main().barrier().unwrap();
-    seat.queue.synchronize(limit()).unwrap();
-    may_die("with all");
+    gpu.queue.synchronize(rendezvous_deadline()).unwrap();
+    die_if_configured("with all");
     shared.main().barrier().unwrap();
-    let error = seat.queue.synchronize(Duration::from_millis(300)).unwrap_err();
+    let error = gpu.queue.synchronize(Duration::from_millis(300)).unwrap_err();
     eprintln!("{error}: {}", shared.stalled_on().unwrap());
     shared.abort(&"it is over".into());
     // The stream has no pending wait any more.
-    seat.queue.synchronize(limit()).unwrap();
+    gpu.queue.synchronize(rendezvous_deadline()).unwrap();
     let refused = shared.main().barrier().unwrap_err().to_string();
     assert!(refused.contains("it is over"), "{refused}");
 }
@@ -357,13 +361,17 @@ fn processes_sum_by_kernels() {
     }
     let variables = [("DISCO_NVRTC_LIBRARY", &*nvrtc), ("DISCO_P2P_TOPOLOGY", "fully_connected")];
     all_pass("processes::sum", 3, &variables);
-    all_pass("processes::sum", 2, &[variables[0], variables[1], (SHARED, "1"), ("GPU_DOUBLE_DEVICES", "1")]);
+    all_pass(
+        "processes::sum",
+        2,
+        &[variables[0], variables[1], (SHARED_DEVICE_VARIABLE, "1"), ("GPU_DOUBLE_DEVICES", "1")],
+    );
 }
 
 #[test]
 #[ignore = "a rank that the test above it starts as a process"]
 fn sum() {
-    crate::one_device::sums(&mut Seat::take());
+    crate::one_device::sums(&mut GpuRank::from_env());
 }
 
 #[test]
@@ -373,11 +381,13 @@ fn the_deadline_names_a_process_that_died_before_a_sum() {
         println!("skipped: NVRTC is not there");
         return;
     }
-    let variables = [("DISCO_NVRTC_LIBRARY", &*nvrtc), ("DISCO_P2P_TOPOLOGY", "fully_connected"), (DIES, "with all")];
+    let variables =
+        [("DISCO_NVRTC_LIBRARY", &*nvrtc), ("DISCO_P2P_TOPOLOGY", "fully_connected"), (DIES_AT_VARIABLE, "with all")];
     let results = ranks("processes::sum_without_one", 3, &variables);
     for rank in [0, 2] {
         let (_, text) = &results[rank];
-        let why = "all_reduce by peer-to-peer memory: no end after 300ms: rank 1 has not come in time to the leading handshake";
+        let why =
+            "all_reduce over peer-to-peer memory: no end after 300ms: rank 1 has not come to the leading handshake";
         assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
     }
 }
@@ -385,16 +395,16 @@ fn the_deadline_names_a_process_that_died_before_a_sum() {
 #[test]
 #[ignore = "a rank that the test above it starts as a process"]
 fn sum_without_one() {
-    let mut seat = Seat::take();
-    let (shared, kernels) = crate::one_device::start(&seat, Duration::from_millis(300));
-    let tensor = seat.tensor(&[1.0; 64]);
+    let mut gpu = GpuRank::from_env();
+    let (shared, kernels) = crate::one_device::start(&gpu, Duration::from_millis(300));
+    let tensor = gpu.tensor(&[1.0; 64]);
     // Compiling takes a different time on each rank.
     shared.main().barrier().unwrap();
-    seat.queue.synchronize(HANGS).unwrap();
-    may_die("with all");
+    gpu.queue.synchronize(HANG_TIMEOUT).unwrap();
+    die_if_configured("with all");
     let op = Op::AllReduce { src: None, dst: tensor, reduction: Reduction::Sum };
     assert_eq!(kernels.launch(&op).unwrap(), Ok(()));
-    seat.queue.synchronize(limit()).unwrap();
+    gpu.queue.synchronize(rendezvous_deadline()).unwrap();
     eprintln!("{}", kernels.check().unwrap_err());
 }
 
@@ -402,7 +412,7 @@ fn sum_without_one() {
 fn the_file_store_behaves_like_a_store() {
     let folder = env::temp_dir().join(format!("disco-store-{}", process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let store = Files(folder.clone());
+    let store = FileStore(folder.clone());
     assert_eq!((store.add("n", 3).unwrap(), store.add("n", -5).unwrap()), (3, -2));
     assert_eq!(store.compare_and_set("k", None, b"a").unwrap(), b"a");
     assert_eq!(store.compare_and_set("k", None, b"b").unwrap(), b"a");

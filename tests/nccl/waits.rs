@@ -71,7 +71,7 @@ on_the_double!(
 on_the_double!(flags_are_in_signal_memory_if_hip_waits_only_there, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
     let session = patient(3);
     block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
-    let why = "the links are not known: nobody looks for links between AMD's devices";
+    let why = "the links are not known: Disco does not query the links between AMD GPUs";
     assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
     block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
     block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();

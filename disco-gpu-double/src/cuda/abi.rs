@@ -59,7 +59,7 @@ impl Code {
     /// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`
     pub const STREAM_CAPTURE_WRONG_THREAD: Self = Self(908);
 
-    /// What an export returns.
+    /// The return code of an export.
     pub(crate) fn of(result: Result<(), Self>) -> Self {
         result.err().unwrap_or(Self::SUCCESS)
     }
@@ -89,7 +89,7 @@ pub struct PoolProps {
     pub handles: c_int,
     /// Location of the memory.
     pub location: Location,
-    /// For another system.
+    /// Security attributes, which only Windows uses.
     pub security: *mut c_void,
     /// Maximum size in bytes; 0 is unlimited.
     pub most: usize,
@@ -142,7 +142,7 @@ pub struct IpcHandle {
     pub reserved: [u8; 64],
 }
 
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the one way to open memory of another process.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the only flag for opening memory of another process.
 pub const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = 1;
-/// `CU_STREAM_NON_BLOCKING`: a stream that the default stream neither waits for nor holds up.
+/// `CU_STREAM_NON_BLOCKING`: this stream and the default stream do not wait for each other.
 pub const STREAM_NON_BLOCKING: u32 = 1;

@@ -185,7 +185,7 @@ impl Capture {
     }
 
     /// Makes a stream depend on a point of this capture. The stream joins the capture.
-    pub(crate) fn hold_up(self: &Arc<Self>, stream: &Arc<Stream>, point: &VectorClock) -> Result<(), Code> {
+    pub(crate) fn make_wait(self: &Arc<Self>, stream: &Arc<Stream>, point: &VectorClock) -> Result<(), Code> {
         if self.state().is_over {
             return Err(Code::CAPTURED_EVENT);
         }
@@ -199,7 +199,7 @@ impl Capture {
             }
         }
         let new = || Member { stream: Arc::downgrade(stream), clock: VectorClock::default() };
-        self.state().members.entry(stream.id()).or_insert_with(new).clock.reach(point);
+        self.state().members.entry(stream.id()).or_insert_with(new).clock.merge(point);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl VectorClock {
         self.0.get(&stream).copied().unwrap_or_default()
     }
 
-    fn reach(&mut self, other: &Self) {
+    fn merge(&mut self, other: &Self) {
         for (stream, count) in &other.0 {
             let own = self.0.entry(*stream).or_default();
             *own = (*own).max(*count);

@@ -13,15 +13,15 @@ use super::stream::{Stream, Work};
 
 /// Host memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Host(pub(crate) *mut c_void);
+pub(crate) struct HostPointer(pub(crate) *mut c_void);
 
 // SAFETY: the caller of the export does not access the memory until the copy is done.
-unsafe impl Send for Host {}
-// SAFETY: as above.
-unsafe impl Sync for Host {}
+unsafe impl Send for HostPointer {}
+// SAFETY: the caller of the export does not access the memory until the copy is done.
+unsafe impl Sync for HostPointer {}
 
-/// Submits work on some bytes to a stream; nothing for 0 bytes.
-pub(crate) fn give(stream: &Stream, bytes: usize, work: impl FnOnce() -> Result<Work, Code>) -> Result<(), Code> {
+/// Submits work on `bytes` bytes to a stream; does nothing for 0 bytes.
+pub(crate) fn submit(stream: &Stream, bytes: usize, work: impl FnOnce() -> Result<Work, Code>) -> Result<(), Code> {
     if bytes > 0 {
         stream.push(work()?);
     }
@@ -29,7 +29,7 @@ pub(crate) fn give(stream: &Stream, bytes: usize, work: impl FnOnce() -> Result<
 }
 
 /// Copies from the host to a device.
-pub(crate) fn upload(to: DevicePointer, from: Host, bytes: usize) -> Result<Work, Code> {
+pub(crate) fn host_to_device(to: DevicePointer, from: HostPointer, bytes: usize) -> Result<Work, Code> {
     let (to, from) = (Span::of(to, bytes)?, from.check()?);
     if pinned::holds(from.0, bytes) {
         return Ok(Box::new(move || {
@@ -49,8 +49,8 @@ pub(crate) fn upload(to: DevicePointer, from: Host, bytes: usize) -> Result<Work
     }))
 }
 
-/// Copies from a device to the host; see [`Host::settle`].
-pub(crate) fn download(to: Host, from: DevicePointer, bytes: usize) -> Result<Work, Code> {
+/// Copies from a device to the host; see [`HostPointer::finish_pageable_copy`].
+pub(crate) fn device_to_host(to: HostPointer, from: DevicePointer, bytes: usize) -> Result<Work, Code> {
     let (to, from) = (to.check()?, Span::of(from, bytes)?);
     Ok(Box::new(move || {
         from.check()?;
@@ -61,7 +61,7 @@ pub(crate) fn download(to: Host, from: DevicePointer, bytes: usize) -> Result<Wo
 }
 
 /// Copies between devices.
-pub(crate) fn across(to: DevicePointer, from: DevicePointer, bytes: usize) -> Result<Work, Code> {
+pub(crate) fn device_to_device(to: DevicePointer, from: DevicePointer, bytes: usize) -> Result<Work, Code> {
     let (to, from) = (Span::of(to, bytes)?, Span::of(from, bytes)?);
     Ok(Box::new(move || {
         to.check()?;
@@ -82,14 +82,14 @@ pub(crate) fn fill(pointer: DevicePointer, byte: u8, bytes: usize) -> Result<Wor
     }))
 }
 
-impl Host {
+impl HostPointer {
     /// Rejects host memory that is not pinned on a captured stream: a launch can't stage such memory.
     pub(crate) fn permit(self, stream: &Stream, bytes: usize) -> Result<(), Code> {
         if bytes == 0 || pinned::holds(self.0, bytes) { Ok(()) } else { stream.capture.refuse() }
     }
 
     /// Waits for the stream if its work writes memory that is not pinned, which must be written when the call returns.
-    pub(crate) fn settle(self, stream: &Stream, bytes: usize) {
+    pub(crate) fn finish_pageable_copy(self, stream: &Stream, bytes: usize) {
         if bytes > 0 && !pinned::holds(self.0, bytes) {
             stream.synchronize();
         }

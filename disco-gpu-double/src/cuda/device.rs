@@ -25,7 +25,7 @@ thread_local! {
 
 /// A device, which is also its primary context.
 pub(crate) struct Device {
-    /// Its number.
+    /// The ordinal of the device.
     pub(crate) ordinal: usize,
     /// Bytes in use.
     pub(crate) used: AtomicUsize,
@@ -36,8 +36,8 @@ pub(crate) struct Device {
     /// The arena, made by the first allocation; `None` if that fails.
     arena: OnceLock<Option<Arena>>,
     retained: AtomicUsize,
-    /// Set once HIP's runtime has retained the context.
-    held: Once,
+    /// Completed once HIP's runtime has retained the context.
+    is_retained_for_hip: Once,
     /// The error of the first failed work; 0 if none failed.
     error: AtomicI32,
     default_stream: OnceLock<Arc<Stream>>,
@@ -117,7 +117,7 @@ impl Device {
             hardware: HardwareQueues::default(),
             arena: OnceLock::new(),
             retained: AtomicUsize::new(0),
-            held: Once::new(),
+            is_retained_for_hip: Once::new(),
             error: AtomicI32::new(0),
             default_stream: OnceLock::new(),
             pool: OnceLock::new(),
@@ -149,8 +149,8 @@ impl Device {
     }
 
     /// Retains the context for HIP's runtime: at the first call that needs the device, for the lifetime of the process.
-    pub(crate) fn hold(&self) {
-        self.held.call_once(|| {
+    pub(crate) fn retain_for_hip(&self) {
+        self.is_retained_for_hip.call_once(|| {
             self.retain();
         });
     }
@@ -177,7 +177,7 @@ impl Device {
         self.default_stream.get()
     }
 
-    /// Waits for all work that its streams have now.
+    /// Waits for all work that is submitted to the device's streams now.
     pub(crate) fn synchronize(&'static self) -> Result<(), Code> {
         for stream in stream::of_device(self) {
             stream.synchronize();
@@ -185,14 +185,14 @@ impl Device {
         self.check()
     }
 
-    /// Devices that have access to its memory.
+    /// Devices that have access to this device's memory.
     pub(crate) fn accessors(&'static self) -> impl Iterator<Item = &'static Device> {
         let devices = DEVICES.get().map(Vec::as_slice).unwrap_or_default();
         devices.iter().filter(|peer| peer.peers.have(self))
     }
 
-    /// Waits for all work that its streams have now, and that of streams of peers with access in either direction.
-    /// Frees do this, because the memory is mapped on peers, too.
+    /// Waits for all work that is submitted now to the streams of this device and of peers with access in either
+    /// direction. Frees do this, because the memory is also mapped on peers.
     pub(crate) fn synchronize_with_peers(&'static self) -> Result<(), Code> {
         let devices = DEVICES.get().map(Vec::as_slice).unwrap_or_default();
         let peers = self.accessors().chain(devices.iter().filter(|peer| self.peers.have(peer)));
@@ -209,7 +209,7 @@ impl Device {
         let _ = self.error.compare_exchange(0, code.0, SeqCst, SeqCst);
     }
 
-    /// Whether the device does no more work: it has failed, or its context was released.
+    /// Whether the device runs no more work, because it has failed or its context was released.
     pub(crate) fn is_gone(&self) -> bool {
         self.check().is_err() || self.retained.load(SeqCst) == 0
     }

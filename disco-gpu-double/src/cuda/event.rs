@@ -1,4 +1,4 @@
-//! Events: each record makes a point in a stream, which others can wait for.
+//! Events: each record makes a point in a stream, for which threads and other streams can wait.
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -90,11 +90,11 @@ impl Event {
     }
 
     /// Makes a stream of any device wait for the last recorded point.
-    pub(crate) fn hold_up(&self, stream: &Arc<Stream>) -> Result<(), Code> {
+    pub(crate) fn make_wait(&self, stream: &Arc<Stream>) -> Result<(), Code> {
         let last = lock(&self.last).clone();
         match last {
             LastRecord::Nothing => {}
-            LastRecord::Captured(capture, clock) => capture.hold_up(stream, &clock)?,
+            LastRecord::Captured(capture, clock) => capture.make_wait(stream, &clock)?,
             LastRecord::Point(_) if stream.capture.refuse().is_err() => return Err(Code::STREAM_CAPTURE_ISOLATION),
             LastRecord::Point(point) => stream.push_wait(Box::new(move || {
                 point.wait();

@@ -1,6 +1,7 @@
-//! Hardware queues. The ordinary streams of a device share a few of them, and each queue starts its work in the order in which that
-//! was submitted, whatever streams it is of. Work at the head of a queue has its turn until it is *dispatched*: a wait (for a word or
-//! for an event) until it is over, all other work until it starts, which is when the work before it in its stream is done.
+//! Hardware queues. The ordinary streams of a device share a few queues. A queue dispatches the work of all its streams
+//! in the order of submission. The work at the head of the queue blocks the queue until it is *dispatched*: a wait (for
+//! a word or an event) is dispatched when the wait ends, other work when it starts, which is when the earlier work of
+//! its stream is done.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,11 +15,11 @@ pub(crate) struct HardwareQueues(Mutex<Shared>);
 #[derive(Default)]
 struct Shared {
     queues: Vec<Arc<HardwareQueue>>,
-    /// Ordinary streams that were made, destroyed ones included.
+    /// Number of ordinary streams that were created, including destroyed streams.
     streams: usize,
 }
 
-/// One queue. Each piece of work has a ticket, and the queue calls them one by one.
+/// A queue (a ticket lock): work gets a ticket at submission, and tickets have their turn one after the other.
 #[derive(Default)]
 pub(crate) struct HardwareQueue {
     submitted: AtomicU64,
@@ -30,7 +31,7 @@ pub(crate) struct HardwareQueue {
 }
 
 impl HardwareQueues {
-    /// The queue of the next ordinary stream: of `count` queues, the stream `k` of a device has queue `k` modulo `count`.
+    /// The queue of the next ordinary stream: stream `k` of a device has queue `k` modulo `count`.
     pub(crate) fn next(&self, count: usize) -> Arc<HardwareQueue> {
         let mut shared = lock(&self.0);
         let index = shared.streams % count.max(1);
@@ -54,7 +55,8 @@ impl HardwareQueue {
             return;
         }
         let mut turn = lock(&self.turn);
-        // Counted before the next look: `dispatch` looks for waiting threads after it has counted.
+        // Incremented before the next check of `dispatched`: `dispatch` increments `dispatched` before it checks
+        // `waiting`.
         self.waiting.fetch_add(1, SeqCst);
         while self.dispatched.load(SeqCst) != ticket {
             turn = wait(&self.next, turn);

@@ -1,4 +1,4 @@
-//! Allocations of other processes, found by handles.
+//! Allocations of other processes, and the handles by which processes find them.
 
 use std::process;
 use std::sync::Mutex;
@@ -20,10 +20,10 @@ struct Export {
     device: u32,
     locator: BlockLocator,
     /// Offset of the pointer in the allocation.
-    inside: u64,
+    offset: u64,
 }
 
-/// An allocation that a device has opened.
+/// An allocation of another process that a device has opened.
 struct Opened {
     stamp: u64,
     opener: usize,
@@ -34,9 +34,9 @@ struct Opened {
 /// `cuIpcGetMemHandle`: the same handle for all pointers into an allocation, except for the offset, which HIP needs.
 pub(crate) fn export(pointer: DevicePointer) -> Result<IpcHandle, Code> {
     let span = Span::of(pointer, 0)?;
-    let (locator, inside) = span.locator().ok_or(Code::INVALID_VALUE)?;
+    let (locator, offset) = span.locator().ok_or(Code::INVALID_VALUE)?;
     let export =
-        Export { process: process::id(), device: span.device().ordinal as u32, locator, inside: inside as u64 };
+        Export { process: process::id(), device: span.device().ordinal as u32, locator, offset: offset as u64 };
     Ok(export.into())
 }
 
@@ -55,12 +55,12 @@ pub(crate) fn open(handle: &IpcHandle, flags: u32, opener: &'static Device) -> R
     if let Some(found) = opened.iter_mut().find(|opened| (opened.stamp, opened.opener) == (stamp, opener.ordinal)) {
         Span::of(found.pointer, 0)?.check().map_err(|_| Code::INVALID_HANDLE)?;
         found.times += 1;
-        return Ok((found.pointer, export.inside));
+        return Ok((found.pointer, export.offset));
     }
     let block = Block::open(export.process, &export.locator).ok_or(Code::INVALID_HANDLE)?;
     let pointer = memory::adopt(block, owner, opener);
     opened.push(Opened { stamp, opener: opener.ordinal, pointer, times: 1 });
-    Ok((pointer, export.inside))
+    Ok((pointer, export.offset))
 }
 
 /// `cuIpcCloseMemHandle`, of the start of an allocation. Does not wait.
@@ -87,7 +87,7 @@ impl Export {
         let two = |i: usize| word(i).map(|word| (word as u32, (word >> 32) as u32));
         let ((process, file), (device, _)) = (two(0)?, two(1)?);
         let locator = BlockLocator { file, offset: word(2)?, bytes: word(3)?, stamp: word(4)? };
-        (mark == HANDLE_MAGIC).then_some(Self { process, device, locator, inside: word(5)? })
+        (mark == HANDLE_MAGIC).then_some(Self { process, device, locator, offset: word(5)? })
     }
 }
 
@@ -95,7 +95,7 @@ impl From<Export> for IpcHandle {
     fn from(export: Export) -> Self {
         let BlockLocator { file, offset, bytes, stamp } = export.locator;
         let first = u64::from(export.process) | u64::from(file) << 32;
-        let words = [first, export.device.into(), offset, bytes, stamp, export.inside].map(u64::to_le_bytes);
+        let words = [first, export.device.into(), offset, bytes, stamp, export.offset].map(u64::to_le_bytes);
         let mut handle = Self { reserved: [0; 64] };
         let bytes = HANDLE_MAGIC.iter().chain(words.as_flattened());
         handle.reserved.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

@@ -1,42 +1,42 @@
-//! Locations of bytes of device memory, of this or another process, for other processes.
+//! Locations of device memory, by which other processes can open it.
 
 use super::arena::{Block, BlockLocator};
 use super::device;
 use super::memory::Span;
 
-/// Bytes of an allocation.
+/// The location of a span of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
-    /// The process whose memory it is.
+    /// The process that owns the memory.
     pub(crate) process: u32,
-    /// The number of the device.
+    /// The ordinal of the device.
     pub(crate) device: u32,
-    /// The allocation.
+    /// The block of the allocation.
     pub(crate) locator: BlockLocator,
     /// Offset of the bytes in the allocation.
-    pub(crate) inside: u64,
-    /// Number.
+    pub(crate) offset: u64,
+    /// Number of bytes.
     pub(crate) bytes: u64,
 }
 
 impl Location {
-    /// That of bytes of any allocation, one of a pool too.
+    /// The location of a span of any allocation, including allocations of a pool.
     pub(crate) fn of(span: &Span) -> Option<Self> {
         let (process, locator) = span.block().origin()?;
-        let (device, inside) = (span.device().ordinal as u32, (span.address() - span.base()) as u64);
-        Some(Self { process, device, locator, inside, bytes: span.bytes() as u64 })
+        let (device, offset) = (span.device().ordinal as u32, (span.address() - span.base()) as u64);
+        Some(Self { process, device, locator, offset, bytes: span.bytes() as u64 })
     }
 
-    /// The bytes, for as long as the span is there. None: the allocation was freed, its process has ended, or this
-    /// process may not look at that one.
+    /// Opens the memory, which stays mapped as long as the span lives. `None` if the allocation was freed, its process
+    /// has ended, or this process has no permission to open it.
     pub(crate) fn open(&self) -> Option<Span> {
-        let end = self.inside.checked_add(self.bytes)?;
+        let end = self.offset.checked_add(self.bytes)?;
         if end > self.locator.bytes {
             return None;
         }
         device::init().ok()?;
         let device = device::find(self.device.try_into().ok()?).ok()?;
         let block = Block::open(self.process, &self.locator)?;
-        Some(Span::of_block(block, device).part(self.inside as usize, self.bytes as usize))
+        Some(Span::of_block(block, device).part(self.offset as usize, self.bytes as usize))
     }
 }

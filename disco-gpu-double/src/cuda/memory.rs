@@ -1,5 +1,5 @@
-//! Allocations of device memory, which is host memory, of this and other processes. Fresh memory is filled with 0xA5,
-//! not zeros.
+//! Allocations of device memory of this and other processes. Fresh memory is filled with 0xA5, so that tests notice
+//! reads of uninitialised memory.
 
 #![allow(unsafe_code)]
 
@@ -15,37 +15,37 @@ use super::pool::Pool;
 use super::stream::Stream;
 use crate::settings;
 
-/// By first address.
+/// Allocations by their first address.
 static ALLOCATIONS: RwLock<BTreeMap<usize, Arc<Allocation>>> = RwLock::new(BTreeMap::new());
 
 /// Fill byte of fresh memory.
-const FRESH: u8 = 0xA5;
+const FRESH_FILL_BYTE: u8 = 0xA5;
 
 /// An allocation. Its memory lives as long as some work refers to it, even after it was freed.
 pub(crate) struct Allocation {
     block: Block,
     device: &'static Device,
-    /// The device that has opened it, if it is another process's.
+    /// The device that has opened the memory, if it belongs to another process.
     opener: Option<&'static Device>,
-    /// The pool that it was allocated from, if any.
+    /// The pool of the allocation, if any.
     pool: Option<Arc<Pool>>,
     kind: Kind,
-    /// Its bytes count as used.
+    /// Whether its bytes count as used memory of the device.
     is_counted: AtomicBool,
-    /// Neither freed nor closed by this process.
+    /// Whether this process has neither freed nor closed it.
     is_live: AtomicBool,
-    /// How many allocations its pool had made when it was freed.
-    freed_after: AtomicU64,
+    /// Number of allocations of its pool at the time of the free.
+    allocations_at_free: AtomicU64,
 }
 
-/// HIP's kinds of memory, by their coherence with other devices. CUDA's memory is of the first kind.
+/// HIP's kinds of memory, by their coherence with other devices. Memory of CUDA is coarse-grained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A kernel that runs need not see what another device writes.
+    /// Coarse-grained: a running kernel may not see writes of other devices.
     Coarse,
-    /// A kernel that runs sees it.
+    /// Fine-grained: a running kernel sees writes of other devices.
     Fine,
-    /// The same, for one word, on all devices of the process.
+    /// Signal memory: one fine-grained word that all devices of the process can access.
     Signal,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Span {
     bytes: usize,
 }
 
-/// Allocates.
+/// Allocates coarse-grained memory.
 pub(crate) fn allocate(device: &'static Device, bytes: usize) -> Result<DevicePointer, Code> {
     allocate_as(device, bytes, Kind::Coarse)
 }
@@ -77,30 +77,41 @@ fn make(device: &'static Device, bytes: usize, kind: Kind, pool: Option<Arc<Pool
         return Err(Code::INVALID_VALUE);
     }
     let total = settings::read().memory();
-    let more = |used: usize| used.checked_add(bytes).filter(|&used| used <= total);
-    device.used.fetch_update(SeqCst, SeqCst, more).map_err(|_| Code::OUT_OF_MEMORY)?;
+    let add = |used: usize| used.checked_add(bytes).filter(|&used| used <= total);
+    device.used.fetch_update(SeqCst, SeqCst, add).map_err(|_| Code::OUT_OF_MEMORY)?;
     let Some(block) = device.arena().and_then(|arena| arena.allocate(bytes)) else {
         device.used.fetch_sub(bytes, SeqCst);
         return Err(Code::OUT_OF_MEMORY);
     };
-    // SAFETY: all of it was allocated just now.
-    unsafe { block.base().write_bytes(FRESH, bytes) };
+    // SAFETY: the block was just allocated with `bytes` bytes.
+    unsafe { block.base().write_bytes(FRESH_FILL_BYTE, bytes) };
     if let Some(pool) = &pool {
-        pool.take(bytes);
+        pool.count_allocation(bytes);
     }
     let (is_counted, is_live) = (AtomicBool::new(true), AtomicBool::new(true));
-    let freed_after = AtomicU64::new(0);
-    Ok(insert(Allocation { block, device, opener: None, pool, kind, is_counted, is_live, freed_after }))
+    let allocations_at_free = AtomicU64::new(0);
+    Ok(insert(Allocation { block, device, opener: None, pool, kind, is_counted, is_live, allocations_at_free }))
 }
 
-/// Has memory of another process, on a device of its. Its kind is not known here, so that nothing is refused for it.
+/// Registers opened memory of another process. Its kind is unknown here; fine-grained memory is assumed, for which no
+/// access is refused.
 pub(crate) fn adopt(block: Block, device: &'static Device, opener: &'static Device) -> DevicePointer {
     let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
-    let (kind, freed_after) = (Kind::Fine, AtomicU64::new(0));
-    insert(Allocation { block, device, opener: Some(opener), pool: None, kind, is_counted, is_live, freed_after })
+    let (kind, allocations_at_free) = (Kind::Fine, AtomicU64::new(0));
+    insert(Allocation {
+        block,
+        device,
+        opener: Some(opener),
+        pool: None,
+        kind,
+        is_counted,
+        is_live,
+        allocations_at_free,
+    })
 }
 
-/// Frees, after all that the device and its peers have to do now. An allocation is freed even if the device has failed.
+/// Waits for all work that is submitted now to the device and its peers, and frees. An allocation is freed even if the
+/// device has failed.
 pub(crate) fn free(pointer: DevicePointer) -> Result<(), Code> {
     if pointer == 0 {
         return Ok(());
@@ -109,21 +120,21 @@ pub(crate) fn free(pointer: DevicePointer) -> Result<(), Code> {
     let device = found.filter(|found| found.opener.is_none()).ok_or(Code::INVALID_VALUE)?.device;
     let outcome = device.synchronize_with_peers();
     let allocation = remove(pointer).ok_or(Code::INVALID_VALUE)?;
-    allocation.give_back();
+    allocation.release_bytes();
     allocation.block.retire();
     outcome
 }
 
-/// Frees memory of a pool when a stream comes to it. Others may have the bytes at once, as in a pool.
+/// Frees memory of a pool when the stream reaches the free. The bytes are available for other allocations at once.
 pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), Code> {
     stream.capture.refuse()?;
     let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&(pointer as usize)).cloned();
     let allocation = found.filter(|found| found.pool.is_some()).ok_or(Code::INVALID_VALUE)?;
-    if !allocation.give_back() {
+    if !allocation.release_bytes() {
         return Err(Code::INVALID_VALUE);
     }
-    // What the stream allocates after this may have the bytes.
-    allocation.freed_after.store(allocation.pool.as_ref().map_or(0, |pool| pool.taken()), SeqCst);
+    // Later allocations of the pool may reuse the bytes.
+    allocation.allocations_at_free.store(allocation.pool.as_ref().map_or(0, |pool| pool.allocations()), SeqCst);
     stream.push(Box::new(move || {
         if let Some(allocation) = remove(pointer) {
             allocation.block.retire();
@@ -133,7 +144,7 @@ pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), 
     Ok(())
 }
 
-/// Has memory no longer. Work that has it yet fails.
+/// Removes an allocation. Work that still refers to it fails.
 pub(crate) fn remove(pointer: DevicePointer) -> Option<Arc<Allocation>> {
     let allocation = ALLOCATIONS.write().unwrap_or_else(PoisonError::into_inner).remove(&(pointer as usize))?;
     allocation.is_live.store(false, SeqCst);
@@ -152,19 +163,19 @@ pub(crate) fn live() -> usize {
     allocations.values().filter(|allocation| allocation.opener.is_none()).count()
 }
 
-/// Bytes free of a device.
+/// Number of unused bytes of a device.
 pub(crate) fn unused(device: &Device) -> usize {
     settings::read().memory().saturating_sub(device.used.load(SeqCst))
 }
 
 impl Allocation {
-    /// Its bytes are free for others. False: they were before.
-    fn give_back(&self) -> bool {
+    /// Stops to count the bytes as used. Returns false if they were not counted any more.
+    fn release_bytes(&self) -> bool {
         let was_counted = self.is_counted.swap(false, SeqCst);
         if was_counted {
             self.device.used.fetch_sub(self.block.bytes(), SeqCst);
             if let Some(pool) = &self.pool {
-                pool.give_back(self.block.bytes());
+                pool.count_free(self.block.bytes());
             }
         }
         was_counted
@@ -181,13 +192,22 @@ impl Span {
         is_inside.then(|| Self { allocation: Arc::clone(allocation), address, bytes })
     }
 
-    /// All of a block of another process that only this span has: no address in it is a device pointer.
+    /// A span of a whole block of another process, which only this span refers to: addresses in it are not device
+    /// pointers.
     pub(crate) fn of_block(block: Block, device: &'static Device) -> Self {
         let (address, bytes) = (block.base().addr().get(), block.bytes());
         let (is_counted, is_live) = (AtomicBool::new(false), AtomicBool::new(true));
-        let (kind, freed_after) = (Kind::Fine, AtomicU64::new(0));
-        let allocation =
-            Allocation { block, device, opener: Some(device), pool: None, kind, is_counted, is_live, freed_after };
+        let (kind, allocations_at_free) = (Kind::Fine, AtomicU64::new(0));
+        let allocation = Allocation {
+            block,
+            device,
+            opener: Some(device),
+            pool: None,
+            kind,
+            is_counted,
+            is_live,
+            allocations_at_free,
+        };
         Self { allocation: Arc::new(allocation), address, bytes }
     }
 
@@ -196,13 +216,13 @@ impl Span {
         &self.allocation.block
     }
 
-    /// The same for a device pointer that a function was given, on any device.
+    /// The span at a device pointer that is an argument of an export, on any device.
     pub(crate) fn of(pointer: DevicePointer, bytes: usize) -> Result<Self, Code> {
         device::all()?;
         Self::find(pointer as usize, bytes).ok_or(Code::INVALID_VALUE)
     }
 
-    /// Which kind of memory it is.
+    /// The kind of the memory.
     pub(crate) fn kind(&self) -> Kind {
         self.allocation.kind
     }
@@ -212,17 +232,17 @@ impl Span {
         self.allocation.device
     }
 
-    /// Where it begins.
+    /// Address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.address
     }
 
-    /// How many bytes there are.
+    /// Number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether they have a byte in common.
+    /// Whether both spans have a byte in common.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         self.address < other.address + other.bytes && other.address < self.address + self.bytes
     }
@@ -238,17 +258,17 @@ impl Span {
         if is_live { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
     }
 
-    /// As [`Span::check`] for a kernel that goes on after the free: memory of a pool is still there, until the pool
-    /// gives it out again.
+    /// Like [`Span::check`], for a kernel that still runs after the free: freed memory of a pool is accessible until
+    /// the pool makes another allocation.
     pub(crate) fn check_late(&self) -> Result<(), Code> {
-        let is_unused = |pool: &Arc<Pool>| pool.taken() == self.allocation.freed_after.load(SeqCst);
+        let is_unused = |pool: &Arc<Pool>| pool.allocations() == self.allocation.allocations_at_free.load(SeqCst);
         self.check()
             .or_else(|code| if self.allocation.pool.as_ref().is_some_and(is_unused) { Ok(()) } else { Err(code) })
     }
 
-    /// Whether what a device runs may touch it: its own memory, that of peers to which it has access, and what it has
-    /// opened.
-    pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
+    /// Checks that work of a device can access the memory: its own memory, memory of peers to which it has access, and
+    /// memory that it has opened.
+    pub(crate) fn check_access(&self, from: &Device) -> Result<(), Code> {
         let is_reached = match self.allocation.opener {
             Some(opener) => opener.ordinal == from.ordinal,
             None if self.allocation.kind == Kind::Signal => true,
@@ -258,13 +278,13 @@ impl Span {
         if is_reached { Ok(()) } else { Err(Code::ILLEGAL_ADDRESS) }
     }
 
-    /// Whether it is of a pool to which a device has no access.
+    /// Whether the memory is in a pool to which a device has no access.
     pub(crate) fn is_closed_to(&self, ordinal: usize) -> bool {
         let pool = self.allocation.pool.as_ref();
         pool.is_some_and(|pool| ordinal != self.device().ordinal && !pool.is_open_to(ordinal))
     }
 
-    /// Where other processes find the allocation, and how far in it this begins.
+    /// The locator of the allocation for other processes, and the offset of this span in it.
     pub(crate) fn locator(&self) -> Option<(BlockLocator, usize)> {
         // Memory of a pool can't be shared by this kind of handle, and signal memory can't be shared at all.
         self.allocation
@@ -274,52 +294,53 @@ impl Span {
             .map(|place| (place, self.address - self.base()))
     }
 
-    /// Whether it is a device's own memory, of this process.
+    /// Whether the memory is allocated on a device by this process.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
         self.allocation.opener.is_none() && self.device().ordinal == device.ordinal
     }
 
-    /// Its words, which others change at any time. None, where it is not aligned.
+    /// The words of the span, which other threads and processes may change at any time. Empty if the span is not
+    /// aligned.
     pub(crate) fn words(&self) -> &[AtomicU32] {
         if !self.address.is_multiple_of(4) {
             return &[];
         }
-        // SAFETY: they are aligned, all in the allocation, and stay for as long as the span does.
+        // SAFETY: the words are aligned and inside the allocation, which lives as long as the span.
         unsafe { slice::from_raw_parts(self.pointer().cast(), self.bytes / 4) }
     }
 
-    /// The bytes.
+    /// A copy of the bytes.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes];
-        // SAFETY: so many bytes are in the vector.
+        // SAFETY: the vector has `self.bytes` bytes.
         unsafe { self.copy_to(bytes.as_mut_ptr()) };
         bytes
     }
 
-    /// Writes bytes, as many as there are in `from`, which are no more than there are here.
+    /// Writes bytes to the start of the span. `from` is not longer than the span.
     pub(crate) fn write(&self, from: &[u8]) {
-        debug_assert!(from.len() <= self.bytes, "more than there is room for");
+        debug_assert!(from.len() <= self.bytes, "the source is longer than the span");
         let bytes = from.len().min(self.bytes);
-        // SAFETY: both have so many bytes.
+        // SAFETY: both ranges have at least `bytes` bytes.
         unsafe { ptr::copy(from.as_ptr(), self.pointer(), bytes) };
     }
 
-    /// Fills it.
+    /// Fills the span with a byte.
     pub(crate) fn fill(&self, byte: u8) {
-        // SAFETY: so many bytes are here.
+        // SAFETY: the span has `self.bytes` bytes.
         unsafe { ptr::write_bytes(self.pointer(), byte, self.bytes) };
     }
 
-    /// Copies all of it.
+    /// Copies the whole span.
     ///
     /// # Safety
-    /// There is room for as many bytes.
+    /// `to` has room for all bytes of the span.
     pub(crate) unsafe fn copy_to(&self, to: *mut u8) {
-        // SAFETY: the span has the bytes, and the caller the room.
+        // SAFETY: the span has `self.bytes` bytes, and the caller guarantees room for them.
         unsafe { ptr::copy(self.pointer(), to, self.bytes) };
     }
 
-    /// A part, from an offset on; shorter where the span ends before.
+    /// The part of the span at an offset, cut at the end of the span.
     pub(crate) fn part(&self, offset: usize, bytes: usize) -> Self {
         let offset = offset.min(self.bytes);
         let bytes = bytes.min(self.bytes - offset);
@@ -330,7 +351,7 @@ impl Span {
         self.allocation.block.base().as_ptr().wrapping_add(self.address - self.base())
     }
 
-    /// Where the allocation begins.
+    /// Address of the first byte of the allocation.
     pub(crate) fn base(&self) -> usize {
         self.allocation.block.base().addr().get()
     }

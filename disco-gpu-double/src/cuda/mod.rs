@@ -1,25 +1,25 @@
-//! The CUDA driver: devices that are threads, memory that is the host's.
+//! The CUDA driver: streams are threads, and device memory is host memory.
 //!
 //! ```text
 //! abi       types and codes of the interface
-//! device    devices, their contexts, which one a thread has, the error that stays
-//! memory    allocations, and which of them an address is in
-//! arena     where they lie, in files that other processes may open
+//! device    devices, their contexts, the current device of a thread, sticky errors
+//! memory    allocations, and the lookup of addresses
+//! arena     the memory of a device: a file that other processes may open
 //! ipc       allocations of other processes
-//! location  where other processes find bytes of an allocation
-//! peer      which devices have access to which others' memory
-//! pool      memory that is allocated and freed in the order of a stream
-//! pinned    host memory of the driver's
-//! stream    queues of work, each served by a thread of its own
-//! capture   streams whose work becomes nodes of a graph
+//! location  locations of memory, for other processes
+//! peer      access of devices to the memory of other devices
+//! pool      memory pools, whose frees are ordered by a stream
+//! pinned    pinned host memory
+//! stream    queues of work, each with its own thread
+//! capture   stream captures
 //! graph     captured nodes, and their launches
-//! hardware  queues that streams share, and what holds up a queue
-//! event     marks in a stream that others wait for
-//! word      words of memory that streams write, and wait for
+//! hardware  hardware queues that streams share
+//! event     events: points in streams, and waits for them
+//! word      words of memory that streams write and wait for
 //! module    modules, and the functions in them
-//! kernel    what functions do when they are launched
+//! kernel    Disco's kernels, for the host
 //! copy      copies and fills, as work of a stream
-//! identity  what tells a device from the others
+//! identity  names, UUIDs and bus ids of devices
 //! exports   the C functions
 //! ```
 

@@ -1,4 +1,4 @@
-//! Modules, in each of which all kernels are, whatever was loaded.
+//! Modules. Each module contains all kernels, whatever image was loaded.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -9,20 +9,21 @@ use super::device::Device;
 use super::kernel::{KERNELS, Kernel};
 use crate::handles::Handles;
 
-/// Whose each is. A function's handle is its module's, and the number of the kernel, from 1.
+/// The device of each module. The handle of a function is the handle of its module plus the number of the kernel, from
+/// 1.
 static MODULES: Handles<&'static Device> = Handles::new(0x8_0000_0000);
 
-/// What a function's handle has besides its module's.
-const NUMBER: usize = 0xf;
+/// The bits of a function's handle that contain the number of the kernel.
+const KERNEL_NUMBER_MASK: usize = 0xf;
 
-const _: () = assert!(KERNELS.len() <= NUMBER, "there is a number for each");
+const _: () = assert!(KERNELS.len() <= KERNEL_NUMBER_MASK, "the mask has room for all kernels");
 
-/// `cuModuleLoadData`, of machine code.
+/// `cuModuleLoadData`.
 pub(crate) fn load(device: &'static Device) -> Module {
     MODULES.insert(Arc::new(device))
 }
 
-/// `cuModuleUnload`: functions of it are none any more.
+/// `cuModuleUnload`: handles of its functions become invalid.
 pub(crate) fn unload(module: Module) -> Result<(), Code> {
     MODULES.remove(module).map(drop).ok_or(Code::INVALID_HANDLE)
 }
@@ -34,11 +35,11 @@ pub(crate) fn function(module: Module, name: &CStr) -> Result<Function, Code> {
     Ok(ptr::without_provenance_mut::<c_void>(module.addr() + number + 1))
 }
 
-/// A function's kernel, and the device that it is loaded on.
+/// The kernel of a function, and the device of its module.
 pub(crate) fn kernel(function: Function) -> Result<(Kernel, &'static Device), Code> {
-    let module = ptr::without_provenance_mut(function.addr() & !NUMBER);
+    let module = ptr::without_provenance_mut(function.addr() & !KERNEL_NUMBER_MASK);
     let device = MODULES.find(module).ok_or(Code::INVALID_HANDLE)?;
-    let number = (function.addr() & NUMBER).checked_sub(1).ok_or(Code::INVALID_HANDLE)?;
+    let number = (function.addr() & KERNEL_NUMBER_MASK).checked_sub(1).ok_or(Code::INVALID_HANDLE)?;
     let (_, kernel) = KERNELS.get(number).ok_or(Code::INVALID_HANDLE)?;
     Ok((*kernel, *device))
 }

@@ -8,7 +8,7 @@ use super::device::Device;
 use crate::settings;
 use crate::sync::lock;
 
-/// Devices whose memory one has access to, by number.
+/// Ordinals of the devices to whose memory a device has access.
 #[derive(Debug, Default)]
 pub(crate) struct Peers(Mutex<BTreeSet<usize>>);
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use super::abi::Code;
 use crate::sync::lock;
 
-/// By address.
+/// Allocations by their first address.
 static ALLOCATIONS: Mutex<BTreeMap<usize, Arc<Allocation>>> = Mutex::new(BTreeMap::new());
 
 struct Allocation {
@@ -22,7 +22,7 @@ struct Allocation {
 
 // SAFETY: this module accesses the memory only by atomic words.
 unsafe impl Send for Allocation {}
-// SAFETY: as above.
+// SAFETY: this module accesses the memory only by atomic words.
 unsafe impl Sync for Allocation {}
 
 /// A word of pinned memory. The memory lives as long as this value.
@@ -31,7 +31,7 @@ pub(crate) struct Word {
     offset: usize,
 }
 
-/// Allocates.
+/// Allocates pinned memory.
 pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void, Code> {
     let layout = Layout::from_size_align(bytes, 4096).map_err(|_| Code::OUT_OF_MEMORY)?;
     if bytes == 0 {
@@ -43,7 +43,7 @@ pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void, Code> {
     Ok(base.as_ptr().cast())
 }
 
-/// Frees.
+/// Frees pinned memory.
 pub(crate) fn free(pointer: *mut c_void) -> Result<(), Code> {
     lock(&ALLOCATIONS).remove(&pointer.addr()).map(drop).ok_or(Code::INVALID_VALUE)
 }
@@ -59,7 +59,7 @@ pub(crate) fn word(address: usize) -> Option<Word> {
     offset.is_multiple_of(4).then_some(Word { allocation, offset })
 }
 
-/// Number.
+/// Number of allocations.
 pub(crate) fn live() -> usize {
     lock(&ALLOCATIONS).len()
 }

@@ -1,6 +1,5 @@
 //! Pools of device memory, whose allocations and frees are ordered by a stream. A free does not wait.
-//!
-//! Only live allocations of a pool use memory of the device. The reserved size is just a number.
+//! Only live allocations of a pool use memory of the device. The reserved size is computed for queries only.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,7 +22,7 @@ struct PoolState {
     used: usize,
     reserved: usize,
     /// Number of allocations so far.
-    taken: u64,
+    allocations: u64,
     /// Number of bytes that stay reserved at a synchronization.
     threshold: usize,
     /// Other devices that can access the pool's memory.
@@ -71,20 +70,20 @@ impl Pool {
     }
 
     /// Counts an allocation.
-    pub(crate) fn take(&self, bytes: usize) {
+    pub(crate) fn count_allocation(&self, bytes: usize) {
         let mut state = self.state();
         state.used += bytes;
-        state.taken += 1;
+        state.allocations += 1;
         state.reserved = state.reserved.max(state.used);
     }
 
     /// Number of allocations so far. Each may reuse freed bytes.
-    pub(crate) fn taken(&self) -> u64 {
-        self.state().taken
+    pub(crate) fn allocations(&self) -> u64 {
+        self.state().allocations
     }
 
     /// Counts a free.
-    pub(crate) fn give_back(&self, bytes: usize) {
+    pub(crate) fn count_free(&self, bytes: usize) {
         self.state().used -= bytes;
     }
 

@@ -42,9 +42,9 @@ pub(crate) struct Stream {
 
 /// A queued piece of work.
 struct Item {
-    /// Its place in the hardware queue.
+    /// The ticket in the hardware queue.
     ticket: u64,
-    /// It has its turn in the hardware queue until it is done, not only until it starts.
+    /// Whether the work blocks the hardware queue until it is done, not only until it starts.
     is_wait: bool,
     work: Work,
 }
@@ -56,13 +56,13 @@ struct Queue {
     is_asleep: bool,
 }
 
-/// `cuStreamCreate`: a stream that shares a hardware queue, of which there are so many.
+/// `cuStreamCreate`: a stream that shares one of `queues` hardware queues.
 pub(crate) fn create(device: &'static Device, is_ordered: bool, queues: usize) -> abi::Stream {
     STREAMS.insert(Stream::start(device, is_ordered, Some(device.hardware.next(queues))))
 }
 
-/// `cuStreamCreateWithPriority`: above the default, which is 0, a stream has a hardware queue of its own, if it can
-/// have a priority.
+/// `cuStreamCreateWithPriority`: if priorities are enabled, a stream with a priority above the default, 0, has its own
+/// hardware queue.
 pub(crate) fn create_with(device: &'static Device, is_ordered: bool, priority: c_int, queues: usize) -> abi::Stream {
     match priority < 0 && settings::read().priorities() {
         true => STREAMS.insert(Stream::start(device, is_ordered, None)),
@@ -70,7 +70,7 @@ pub(crate) fn create_with(device: &'static Device, is_ordered: bool, priority: c
     }
 }
 
-/// The least and the greatest priority that streams can have, of which a vendor names those.
+/// The least and the greatest priority: those of the vendor, or 0 if priorities are disabled.
 pub(crate) fn priorities(of_vendor: [c_int; 2]) -> [c_int; 2] {
     if settings::read().priorities() { of_vendor } else { [0; 2] }
 }
@@ -81,7 +81,7 @@ pub(crate) fn destroy(handle: abi::Stream) -> Result<(), Code> {
     Ok(())
 }
 
-/// The stream of a handle; of 0 and 1 (`CU_STREAM_LEGACY`), the default stream of the device.
+/// The stream of a handle. Handles 0 and 1 (`CU_STREAM_LEGACY`) are the default stream of the device.
 pub(crate) fn find(handle: abi::Stream, device: &'static Device) -> Result<Arc<Stream>, Code> {
     if handle.addr() <= 1 {
         return Ok(Arc::clone(device.default_stream()));
@@ -90,7 +90,7 @@ pub(crate) fn find(handle: abi::Stream, device: &'static Device) -> Result<Arc<S
     stream.capture.check().map(|()| stream)
 }
 
-/// The same of a stream that is no default one, even if its capture was invalidated.
+/// The stream of a handle, except default streams. Also finds a stream whose capture was invalidated.
 pub(crate) fn of_handle(handle: abi::Stream) -> Result<Arc<Stream>, Code> {
     STREAMS.find(handle).ok_or(Code::INVALID_HANDLE)
 }
@@ -109,7 +109,7 @@ pub(crate) fn live() -> usize {
 }
 
 impl Stream {
-    /// A stream and its thread.
+    /// Creates a stream and starts its thread.
     pub(crate) fn start(device: &'static Device, is_ordered: bool, hardware: Option<Arc<HardwareQueue>>) -> Arc<Self> {
         let stream = Arc::new(Self {
             device,
@@ -128,7 +128,7 @@ impl Stream {
         stream
     }
 
-    /// Whose it is.
+    /// The device of the stream.
     pub(crate) fn device(&self) -> &'static Device {
         self.device
     }
@@ -146,8 +146,7 @@ impl Stream {
         }
     }
 
-    /// The same, of work that waits for something: it holds up the other streams of the hardware queue until it is
-    /// done.
+    /// Like [`push`](Self::push), for work that waits: it blocks the hardware queue until it is done.
     pub(crate) fn push_wait(&self, work: Work) {
         match self.capture.current() {
             Some(capture) => capture.add(self, graph::node(work)),
@@ -168,7 +167,7 @@ impl Stream {
         self.append(work, is_wait);
     }
 
-    /// The default stream and those that CUDA calls blocking do nothing before what the other was given first.
+    /// Orders the default stream and blocking streams: each waits for the work that was submitted to the other before.
     fn wait_for_default(&self) {
         let others = match self.device.default_stream_if_used() {
             Some(default) if std::ptr::eq(self, &raw const **default) => {
@@ -187,7 +186,7 @@ impl Stream {
 
     fn append(&self, work: Work, is_wait: bool) {
         let mut queue = lock(&self.queue);
-        // Under the lock, so that tickets of a stream are in its order.
+        // Taken under the lock, so that the tickets of a stream have the order of its work.
         let ticket = self.hardware.as_ref().map_or(0, |hardware| hardware.submit());
         queue.work.push_back(Item { ticket, is_wait, work });
         self.submitted.fetch_add(1, SeqCst);
@@ -233,7 +232,8 @@ impl Stream {
             return;
         }
         let mut queue = lock(&self.queue);
-        // Said before it looks again: the stream's thread looks for who waits after it has counted.
+        // Incremented before the next check of `finished`: the stream's thread increments `finished` before it checks
+        // `waiting`.
         self.waiting.fetch_add(1, SeqCst);
         while self.finished.load(SeqCst) < finished {
             queue = wait(&self.drained, queue);
@@ -278,9 +278,9 @@ impl Stream {
         outcome
     }
 
-    /// Takes all queued work, and waits until there is some. False if the stream has ended.
+    /// Waits until there is work, and takes all of it. Returns false if the stream was closed and its queue is empty.
     fn take(&self, taken: &mut VecDeque<Item>) -> bool {
-        // Only this thread counts what is finished, and it has finished all that it took.
+        // The stream is idle now unless new work was submitted, because this thread has finished all work that it took.
         settings::read().poll(|| !self.is_idle());
         let mut queue = lock(&self.queue);
         loop {

@@ -24,7 +24,7 @@ pub(crate) fn write(stream: &Stream, pointer: DevicePointer, value: u32) -> Resu
     let (word, device) = (of(pointer)?, stream.device());
     stream.push(Box::new(move || {
         word.check()?;
-        word.reach(device)?;
+        word.check_access(device)?;
         word.atomic().store(value, Release);
         Ok(())
     }));
@@ -40,7 +40,7 @@ pub(crate) fn wait(
     let (word, device) = (of(pointer)?, stream.device());
     stream.push_wait(Box::new(move || {
         let mut pauses = Pauses::default();
-        word.reach(device)?;
+        word.check_access(device)?;
         loop {
             word.check()?;
             if is_there(word.atomic().load(Acquire)) || device.is_gone() {
@@ -52,7 +52,7 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// The word of a device pointer that a function got.
+/// The word at a device pointer that is an argument of an export.
 fn of(pointer: DevicePointer) -> Result<Word, Code> {
     device::all()?;
     Word::find(pointer).ok_or(Code::INVALID_VALUE)
@@ -68,7 +68,7 @@ impl Word {
         }
     }
 
-    /// Whether it has not been freed since, nor closed.
+    /// Checks that the memory was neither freed nor closed.
     pub(crate) fn check(&self) -> Result<(), Code> {
         match self {
             Self::Device(span) => span.check(),
@@ -77,9 +77,9 @@ impl Word {
     }
 
     /// Checks that a device can access the word.
-    pub(crate) fn reach(&self, from: &Device) -> Result<(), Code> {
+    pub(crate) fn check_access(&self, from: &Device) -> Result<(), Code> {
         match self {
-            Self::Device(span) => span.reach(from),
+            Self::Device(span) => span.check_access(from),
             Self::Pinned(_) => Ok(()),
         }
     }

@@ -38,7 +38,7 @@ impl Code {
     pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
 }
 
-/// Those that the double returns have the same numbers.
+/// Converts a code of CUDA: the codes that the double returns have the same numbers in HIP.
 impl From<cuda::abi::Code> for Code {
     fn from(code: cuda::abi::Code) -> Self {
         Self(code.0)
@@ -68,13 +68,13 @@ impl CopyKind {
     pub const DEVICE_TO_HOST: Self = Self(2);
     /// `hipMemcpyDeviceToDevice`
     pub const DEVICE_TO_DEVICE: Self = Self(3);
-    /// `hipMemcpyDefault`: as the addresses are.
+    /// `hipMemcpyDefault`: the direction follows from the addresses.
     pub const DEFAULT: Self = Self(4);
 }
 
-/// `hipIpcMemLazyEnablePeerAccess`: the one way to open memory of another process.
+/// `hipIpcMemLazyEnablePeerAccess`: the only flag for opening memory of another process.
 pub const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = cuda::abi::IPC_LAZY_ENABLE_PEER_ACCESS;
-/// `hipStreamNonBlocking`: a stream that the default stream neither waits for nor holds up.
+/// `hipStreamNonBlocking`: this stream and the default stream do not wait for each other.
 pub const STREAM_NON_BLOCKING: u32 = 1;
 /// `hipEventDisableTiming`
 pub const EVENT_DISABLE_TIMING: u32 = 2;

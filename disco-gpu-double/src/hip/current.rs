@@ -49,6 +49,6 @@ pub(crate) fn begin_release_call(function: &str) -> Result<&'static Device, Code
 }
 
 fn make(device: &'static Device) {
-    device.hold();
+    device.retain_for_hip();
     device::make_current(Some(device));
 }

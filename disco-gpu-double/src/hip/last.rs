@@ -1,4 +1,4 @@
-//! The last error of a thread, until it asks for it.
+//! The last error of a thread, which `hipGetLastError` returns and clears.
 
 use std::cell::Cell;
 

@@ -1,9 +1,9 @@
-//! HIP's runtime: another way to the devices, memory, streams and events that [`cuda`](crate::cuda) has.
+//! HIP's runtime: a second interface to the devices, memory, streams and events of [`cuda`](crate::cuda).
 //!
 //! ```text
 //! abi      types and codes of the interface
-//! current  which device a thread has, without its asking for one
-//! last     what a thread's calls failed with last
+//! current  the current device of a thread
+//! last     the last error of a thread
 //! exports  the C functions
 //! ```
 

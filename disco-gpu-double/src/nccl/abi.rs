@@ -34,7 +34,7 @@ impl Code {
     /// `ncclInProgress`
     pub const IN_PROGRESS: Self = Self(7);
 
-    /// What an export returns.
+    /// The return code of an export.
     pub(crate) fn of(result: Result<(), Self>) -> Self {
         result.err().unwrap_or(Self::SUCCESS)
     }
@@ -77,7 +77,7 @@ impl DataType {
     /// `ncclFloat8e5m2`
     pub const F8E5M2: Self = Self(11);
 
-    /// Bytes of an element; none: there is no such type.
+    /// Size of an element in bytes. `None` for an unknown type.
     pub(crate) fn size(self) -> Option<usize> {
         Some(match self {
             Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
@@ -88,7 +88,7 @@ impl DataType {
         })
     }
 
-    /// The header's name of it, without `nccl`.
+    /// The name in the header, without `nccl`.
     pub(crate) fn name(self) -> &'static str {
         const NAMES: [&str; 12] = [
             "Int8",
@@ -108,7 +108,7 @@ impl DataType {
     }
 }
 
-/// `ncclRedOp_t`: handles of operators that users make follow the last of these.
+/// `ncclRedOp_t`. Handles of users' operators follow the built-in operators.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedOp(pub c_int);
@@ -124,13 +124,13 @@ impl RedOp {
     pub const MIN: Self = Self(3);
     /// `ncclAvg`
     pub const AVG: Self = Self(4);
-    /// `ncclNumOps`: the first that is not built in.
+    /// `ncclNumOps`: the first handle that is not built in.
     pub const FIRST_OWN: Self = Self(5);
 }
 
-/// `ncclScalarDevice`: the scalar is in device memory, and read when the collective runs.
+/// `ncclScalarDevice`: the scalar is in device memory and is read when the collective runs.
 pub const SCALAR_DEVICE: c_int = 0;
-/// `ncclScalarHostImmediate`: the scalar is in the host's memory, and read at once.
+/// `ncclScalarHostImmediate`: the scalar is in host memory and is read during the call.
 pub const SCALAR_HOST_IMMEDIATE: c_int = 1;
 /// `NCCL_SPLIT_NOCOLOR`
 pub const SPLIT_NO_COLOR: c_int = -1;

@@ -27,35 +27,36 @@ impl From<Aborted> for Failure {
 
 /// Blocks the call until an abort: the fault `block`.
 pub(crate) fn block(comm: &Comm) -> Result<(), Code> {
-    let is_off =
+    let is_aborted =
         comm.membership_if_any().is_some_and(|membership| membership.clique.wait_for_abort(comm, Some(BLOCK_TIMEOUT)));
-    let code = if is_off { Code::INTERNAL_ERROR } else { Code::SYSTEM_ERROR };
-    Err(text::refuse(code, "a test has blocked this call"))
+    let code = if is_aborted { Code::INTERNAL_ERROR } else { Code::SYSTEM_ERROR };
+    Err(text::refuse(code, "injected fault: the call was blocked"))
 }
 
 /// The fault of a call. A fault that is a code is returned as the error at once.
 pub(crate) fn fault(function: &str, rank: usize) -> Result<Option<Action>, Code> {
     match faults::next(function, rank) {
-        Some(Action::Code(code)) => Err(text::refuse(Code(code), format!("{function}: a test wants this fault"))),
+        Some(Action::Code(code)) => Err(text::refuse(Code(code), format!("{function}: injected fault"))),
         fault => Ok(fault),
     }
 }
 
 /// Sleeps for the minimum duration of background work.
-pub(crate) fn linger() {
+pub(crate) fn delay_background() {
     settings::read().delay_at_least(BACKGROUND_US);
 }
 
-/// Runs the rest of a call, in the background if the communicator is non-blocking. Its children get the same error.
-pub(crate) fn go_on(
+/// Runs the body of a call, in the background if the communicator is non-blocking. An error is also set on the
+/// children.
+pub(crate) fn finish_call(
     comm: &Arc<Comm>,
     children: Vec<Arc<Comm>>,
     fault: Option<Action>,
-    rest: impl FnOnce(&Arc<Comm>) -> Result<(), Failure> + Send + 'static,
+    body: impl FnOnce(&Arc<Comm>) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Code> {
     let own = Arc::clone(comm);
     let finish = move || {
-        let outcome = with_fault(&own, fault, rest);
+        let outcome = with_fault(&own, fault, body);
         for comm in children.iter().chain([&own]) {
             match &outcome {
                 Ok(()) => comm.end(),
@@ -68,37 +69,37 @@ pub(crate) fn go_on(
         return finish();
     }
     thread::spawn(move || {
-        linger();
+        delay_background();
         // The error is stored in the communicator.
         let _: Result<(), Code> = finish();
     });
     Err(Code::IN_PROGRESS)
 }
 
-/// Runs the rest of a call, or its fault instead.
+/// Runs the body of a call, or the injected fault instead.
 pub(crate) fn with_fault(
     comm: &Arc<Comm>,
     fault: Option<Action>,
-    rest: impl FnOnce(&Arc<Comm>) -> Result<(), Failure>,
+    body: impl FnOnce(&Arc<Comm>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     match fault {
-        Some(Action::Async(code)) => Err(Failure(Code(code), "a test wants this fault".to_owned())),
+        Some(Action::Async(code)) => Err(Failure(Code(code), "injected fault".to_owned())),
         Some(_) => {
             if let Some(membership) = comm.membership_if_any() {
                 membership.clique.wait_for_abort(comm, None);
             }
             Err(Aborted.into())
         }
-        None => rest(comm),
+        None => body(comm),
     }
 }
 
 /// Rejects calls that the double does not support in a group.
-pub(crate) fn outside_of_groups(function: &str) -> Result<(), Code> {
+pub(crate) fn reject_in_group(function: &str) -> Result<(), Code> {
     if group::is_open() {
         return Err(text::refuse(
             Code::INVALID_USAGE,
-            format!("{function}: the double does this outside of groups only"),
+            format!("{function}: the double does not support this call in a group"),
         ));
     }
     Ok(())

@@ -158,7 +158,7 @@ impl Call {
                 InPlace::RecvInSend => recv.address() == send.address() + own,
             };
             if send.overlaps(recv) && !is_in_place {
-                return Err(refuse("its buffers overlap, and not as they do in place".to_owned()));
+                return Err(refuse("the buffers overlap, but not as in-place buffers do".to_owned()));
             }
         }
         let Args { kind, count, dtype, .. } = args;
@@ -223,11 +223,11 @@ fn find(address: usize, bytes: usize, blocks: usize, comm: &Comm) -> Result<Opti
     let span = span.ok_or_else(|| format!("{bytes} bytes at {address:#x} are not in one allocation"))?;
     let (own, other) = (comm.device.ordinal, span.device().ordinal);
     if own != other {
-        return Err(format!("a buffer is on device {other}, and the communicator on {own}"));
+        return Err(format!("a buffer is on device {other}, but the communicator is on device {own}"));
     }
-    // Ranks of a process may read each other's buffers.
+    // The ranks of a process may read each other's buffers in place.
     if let Some(peer) = comm.device.accessors().find(|peer| span.is_closed_to(peer.ordinal)) {
-        return Err(format!("a buffer is of a pool that device {}, of a peer, may not touch", peer.ordinal));
+        return Err(format!("a buffer is in a pool that the device {} of a peer cannot access", peer.ordinal));
     }
     Ok(Some(span))
 }

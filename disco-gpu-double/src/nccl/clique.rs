@@ -5,13 +5,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use super::abi::Code;
-use super::across::link::{Answers, Link};
+use super::across::link::{HostReplies, Link};
 use super::background::Failure;
-use super::collective::Step;
+use super::collective::PendingCollective;
 use super::comm::Comm;
 use super::connection::Connection;
-use super::point_to_point::Post;
-use super::split::Round;
+use super::point_to_point::UnmatchedTransfers;
+use super::split::PendingSplit;
 use crate::sync::{lock, wait, wait_for};
 
 /// The ranks of one communicator.
@@ -33,13 +33,13 @@ pub(crate) struct CliqueState {
     pub(crate) has_failed: bool,
     failure: Option<(Code, String)>,
     /// Unfinished collectives, by number.
-    pub(crate) steps: BTreeMap<u64, Step>,
+    pub(crate) collectives: BTreeMap<u64, PendingCollective>,
     /// Connections that ranks have requested.
-    pub(crate) asked: BTreeSet<(usize, Connection)>,
+    pub(crate) requested_connections: BTreeSet<(usize, Connection)>,
     /// Sends and receives.
-    pub(crate) post: Post,
+    pub(crate) unmatched: UnmatchedTransfers,
     /// Unfinished splits, by number.
-    pub(crate) rounds: BTreeMap<u64, Round>,
+    pub(crate) splits: BTreeMap<u64, PendingSplit>,
     /// Number of units that each rank has completed.
     pub(crate) finished: Vec<u64>,
     /// Ranks that have finalized.
@@ -47,7 +47,7 @@ pub(crate) struct CliqueState {
     /// Time of the first abort.
     pub(crate) aborted_at: Option<Instant>,
     /// Answers of the host in another process.
-    pub(crate) answers: Answers,
+    pub(crate) replies: HostReplies,
     /// Number of threads that wait for a change.
     waiting: usize,
 }
@@ -64,14 +64,14 @@ impl Clique {
             refusal: None,
             has_failed: false,
             failure: None,
-            steps: BTreeMap::new(),
-            asked: BTreeSet::new(),
-            post: Post::default(),
-            rounds: BTreeMap::new(),
+            collectives: BTreeMap::new(),
+            requested_connections: BTreeSet::new(),
+            unmatched: UnmatchedTransfers::default(),
+            splits: BTreeMap::new(),
             finished: vec![0; ranks],
             has_finalized: vec![false; ranks],
             aborted_at: None,
-            answers: Answers::default(),
+            replies: HostReplies::default(),
             waiting: 0,
         };
         Self { ranks, link: None, state: Mutex::new(state), changed: Condvar::new() }
@@ -89,8 +89,9 @@ impl Clique {
 
     /// Whether both are the same clique: in this process, or by the same unique id.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let is_beside = self.link.as_ref().zip(other.link.as_ref()).is_some_and(|(one, other)| one.is_beside(other));
-        is_beside || std::ptr::eq(self, other)
+        let has_same_unique_id =
+            self.link.as_ref().zip(other.link.as_ref()).is_some_and(|(one, other)| one.has_same_unique_id(other));
+        has_same_unique_id || std::ptr::eq(self, other)
     }
 
     /// Number of ranks.
@@ -127,7 +128,7 @@ impl Clique {
             if let Some(answer) = ready(&mut state) {
                 return Ok(answer);
             }
-            if comm.is_off() {
+            if comm.is_aborted() {
                 return Err(Aborted);
             }
             state = self.wait_for_change(state, None);
@@ -143,7 +144,7 @@ impl Clique {
     }
 
     /// Waits until `ready` or until `limit` has passed, regardless of aborts.
-    pub(crate) fn wait_no_longer(&self, limit: Duration, mut ready: impl FnMut(&CliqueState) -> bool) {
+    pub(crate) fn wait_at_most(&self, limit: Duration, mut ready: impl FnMut(&CliqueState) -> bool) {
         let start = Instant::now();
         let mut state = self.lock();
         while !ready(&state) && start.elapsed() < limit {
@@ -155,7 +156,7 @@ impl Clique {
     pub(crate) fn wait_for_abort(&self, comm: &Comm, limit: Option<Duration>) -> bool {
         let start = Instant::now();
         let mut state = self.lock();
-        while !comm.is_off() {
+        while !comm.is_aborted() {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             if left == Some(Duration::ZERO) {
                 return false;

@@ -19,7 +19,7 @@ use crate::sync::lock;
 static COMMS: Handles<Comm> = Handles::new(0x7_0000_0000);
 
 /// Time until peers see an abort, with `GPU_DOUBLE_REMOTE_ERRORS`.
-const NEWS: Duration = Duration::from_millis(10);
+const REMOTE_ERROR_DELAY: Duration = Duration::from_millis(10);
 
 /// A communicator.
 pub(crate) struct Comm {
@@ -39,7 +39,7 @@ pub(crate) struct Comm {
     /// Number of launched units.
     pub(crate) launched: AtomicU64,
     /// Number of launched collectives.
-    pub(crate) steps: AtomicU64,
+    pub(crate) collectives: AtomicU64,
     /// Number of units in graphs that are not destroyed.
     pub(crate) captured: AtomicU64,
     /// Number of splits begun.
@@ -56,11 +56,11 @@ pub(crate) struct Comm {
 pub(crate) struct Membership {
     /// The clique.
     pub(crate) clique: Arc<Clique>,
-    /// The rank.
+    /// The rank in the clique.
     pub(crate) rank: usize,
 }
 
-/// Number of communicators.
+/// Number of communicators that have a handle.
 pub(crate) fn live() -> usize {
     COMMS.len()
 }
@@ -98,7 +98,7 @@ impl Comm {
             is_finalized: AtomicBool::new(false),
             connected: Mutex::default(),
             launched: AtomicU64::new(0),
-            steps: AtomicU64::new(0),
+            collectives: AtomicU64::new(0),
             captured: AtomicU64::new(0),
             splits: AtomicU64::new(0),
             calling: Mutex::default(),
@@ -108,7 +108,7 @@ impl Comm {
     }
 
     /// Sets the membership, once.
-    pub(crate) fn sit(&self, clique: Arc<Clique>, rank: usize) {
+    pub(crate) fn set_membership(&self, clique: Arc<Clique>, rank: usize) {
         let _ = self.membership.set(Membership { clique, rank });
     }
 
@@ -121,7 +121,7 @@ impl Comm {
     pub(crate) fn membership(&self) -> Result<&Membership, Code> {
         self.membership
             .get()
-            .ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the communicator is still being split off"))
+            .ok_or_else(|| text::refuse(Code::INVALID_USAGE, "the split that makes the communicator is not done"))
     }
 
     /// Begins a call: fails if another thread is in a call, an operation is in progress, or the communicator has an
@@ -153,15 +153,15 @@ impl Comm {
     pub(crate) fn async_error(&self) -> Code {
         let status = self.status();
         let is_open = status == Code::SUCCESS || status == Code::IN_PROGRESS;
-        if is_open && settings::read().remote_errors() && self.has_news() {
+        if is_open && settings::read().remote_errors() && self.has_peer_aborted() {
             self.fail(Code::REMOTE_ERROR, "a peer has aborted the communicator");
         }
         self.status()
     }
 
-    fn has_news(&self) -> bool {
+    fn has_peer_aborted(&self) -> bool {
         let aborted_at = self.membership_if_any().and_then(|membership| membership.clique.lock().aborted_at);
-        aborted_at.is_some_and(|at| at.elapsed() >= NEWS)
+        aborted_at.is_some_and(|at| at.elapsed() >= REMOTE_ERROR_DELAY)
     }
 
     /// Marks that background work is in progress.
@@ -200,7 +200,7 @@ impl Comm {
     }
 
     /// Whether the communicator was aborted, which ends its calls and its work.
-    pub(crate) fn is_off(&self) -> bool {
+    pub(crate) fn is_aborted(&self) -> bool {
         self.is_aborted.load(SeqCst)
     }
 

@@ -36,9 +36,9 @@ pub struct Config {
 pub const UNDEFINED: c_int = c_int::MIN;
 const MAGIC: c_uint = 0xcafe_beef;
 /// Size of the struct in 2.14: up to `blocking`, with padding.
-const LEAST: usize = 24;
+const MIN_BYTES: usize = 24;
 /// Upper bound of the size of any version.
-const MOST: usize = 4096;
+const MAX_BYTES: usize = 4096;
 
 impl Config {
     /// `NCCL_CONFIG_INITIALIZER`
@@ -80,7 +80,7 @@ pub(crate) unsafe fn blocking(config: *const Config) -> Result<Option<bool>, Cod
     }
     // SAFETY: the caller guarantees that the first word is readable.
     let size = unsafe { config.cast::<usize>().read() };
-    if !(LEAST..=MOST).contains(&size) || !size.is_multiple_of(align_of::<Config>()) {
+    if !(MIN_BYTES..=MAX_BYTES).contains(&size) || !size.is_multiple_of(align_of::<Config>()) {
         return Err(text::refuse(Code::INVALID_ARGUMENT, format!("ncclConfig_t has no version of {size} bytes")));
     }
     let mut read = Config::initializer();

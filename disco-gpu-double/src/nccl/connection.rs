@@ -12,7 +12,7 @@ use crate::sync::lock;
 
 /// The first version of NCCL that connects at the first collective. Earlier versions connect when a communicator is
 /// made.
-const LATE: c_int = 22_203;
+const FIRST_VERSION_WITH_LAZY_CONNECT: c_int = 22_203;
 
 /// A connection, as requested by a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub(crate) fn missing(comm: &Comm, calls: &[Arc<Call>]) -> Vec<Connection> {
     let connection = |call: &Arc<Call>| match call.kind {
         Kind::Send => Some(Connection::To(call.root)),
         Kind::Recv => Some(Connection::From(call.root)),
-        _ => (settings::read().nccl_version() >= LATE).then_some(Connection::All),
+        _ => (settings::read().nccl_version() >= FIRST_VERSION_WITH_LAZY_CONNECT).then_some(Connection::All),
     };
     let connections: BTreeSet<Connection> = calls.iter().filter_map(connection).collect();
     let mut connected = lock(&comm.connected);
@@ -38,10 +38,12 @@ pub(crate) fn missing(comm: &Comm, calls: &[Arc<Call>]) -> Vec<Connection> {
 }
 
 /// Requests connections.
-pub(crate) fn ask(clique: &Clique, rank: usize, connections: &[Connection]) {
+pub(crate) fn request(clique: &Clique, rank: usize, connections: &[Connection]) {
     if !connections.is_empty() {
-        clique.change(|state| state.asked.extend(connections.iter().map(|connection| (rank, *connection))));
-        clique.link().into_iter().for_each(|link| link.ask(connections));
+        clique.change(|state| {
+            state.requested_connections.extend(connections.iter().map(|connection| (rank, *connection)))
+        });
+        clique.link().into_iter().for_each(|link| link.request_connections(connections));
     }
 }
 
@@ -56,5 +58,7 @@ pub(crate) fn connect(comm: &Comm, clique: &Clique, rank: usize, connections: &[
         Connection::From(peer) => vec![(peer, Connection::To(rank))],
     };
     let ends: Vec<_> = connections.iter().flat_map(ends).collect();
-    clique.wait(comm, |state| (state.has_failed || ends.iter().all(|end| state.asked.contains(end))).then_some(()))
+    clique.wait(comm, |state| {
+        (state.has_failed || ends.iter().all(|end| state.requested_connections.contains(end))).then_some(())
+    })
 }

@@ -77,7 +77,7 @@ pub(crate) fn add(comm: Arc<Comm>, stream: Arc<Stream>, call: Call) -> Result<()
             None => group.parts.push(Part { comm, stream, calls: vec![call] }),
             Some(part) if Arc::ptr_eq(&part.stream, &stream) => part.calls.push(call),
             Some(_) => {
-                let why = "the double takes one stream for all calls of a communicator in a group";
+                let why = "the double supports only one stream for the calls of a communicator in a group";
                 return Err(text::refuse(Code::INVALID_USAGE, why));
             }
         }
@@ -92,7 +92,7 @@ pub(crate) fn add(comm: Arc<Comm>, stream: Arc<Stream>, call: Call) -> Result<()
 pub(crate) fn end() -> Result<(), Code> {
     let ended = GROUP.with_borrow_mut(|group| -> Result<Group, Code> {
         let depth = group.depth.checked_sub(1);
-        group.depth = depth.ok_or_else(|| text::refuse(Code::INVALID_USAGE, "a group ends that was not started"))?;
+        group.depth = depth.ok_or_else(|| text::refuse(Code::INVALID_USAGE, "ncclGroupEnd without ncclGroupStart"))?;
         Ok(if group.depth == 0 { mem::take(group) } else { Group::default() })
     })?;
     ended.aborted.iter().for_each(|comm| lifecycle::reclaim(comm));
@@ -102,7 +102,7 @@ pub(crate) fn end() -> Result<(), Code> {
     let mut units = Vec::with_capacity(ended.parts.len());
     for Part { comm, stream, calls } in ended.parts {
         let fault = match faults::next("ncclGroupEnd", comm.membership()?.rank) {
-            Some(Action::Code(code)) => return Err(text::refuse(Code(code), "ncclGroupEnd: a test wants this fault")),
+            Some(Action::Code(code)) => return Err(text::refuse(Code(code), "ncclGroupEnd: injected fault")),
             Some(Action::Block) => return background::block(&comm),
             fault => fault,
         };
@@ -113,12 +113,13 @@ pub(crate) fn end() -> Result<(), Code> {
     unit::launch_all(units)
 }
 
-/// Whether calls may form one unit: NCCL does not order them, so no call may access memory that another writes.
+/// Checks that calls may form one unit: NCCL does not order them, so no call may access memory that another call
+/// writes.
 fn check(comm: &Comm, calls: &[Call]) -> Result<(), Code> {
     let rank = comm.membership()?.rank;
     let to_self = |kind| calls.iter().filter(|call| call.kind == kind && call.root == rank).count();
     if to_self(Kind::Send) != to_self(Kind::Recv) {
-        let why = "sends to the own rank and receives from it are not as many in one group";
+        let why = "the numbers of sends to the own rank and receives from it differ in one group";
         return Err(text::refuse(Code::INVALID_USAGE, why));
     }
     for (i, one) in calls.iter().enumerate() {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::abi::{Code, CommHandle, UniqueId};
 use super::across::link::Link;
-use super::background::{self, Failure, go_on};
+use super::background::{self, Failure, finish_call};
 use super::clique::{Clique, CliqueState};
 use super::comm::{self, Comm, Membership};
 use super::{captured, group, text, unique_id};
@@ -19,11 +19,11 @@ use crate::settings;
 use crate::settings::faults::Action;
 
 /// The first version of NCCL whose finalize waits for the other ranks.
-const FINALIZE_MEETS: c_int = 23_100;
+const FIRST_VERSION_WITH_GLOBAL_FINALIZE: c_int = 23_100;
 /// The first version of NCCL that permits several ranks on one device.
-const SHARING: c_int = 23_003;
+const FIRST_VERSION_WITH_SHARED_DEVICES: c_int = 23_003;
 
-/// `ncclCommInitRank`, and with a configuration.
+/// `ncclCommInitRank` and `ncclCommInitRankConfig`.
 pub(crate) fn init(
     function: &str,
     at: &mut CommHandle,
@@ -31,9 +31,9 @@ pub(crate) fn init(
     (ranks, rank): (c_int, c_int),
     blocking: bool,
 ) -> Result<(), Code> {
-    background::outside_of_groups(function)?;
-    let place = usize::try_from(ranks).ok().zip(usize::try_from(rank).ok());
-    let Some((ranks, rank)) = place.filter(|(ranks, rank)| rank < ranks) else {
+    background::reject_in_group(function)?;
+    let position = usize::try_from(ranks).ok().zip(usize::try_from(rank).ok());
+    let Some((ranks, rank)) = position.filter(|(ranks, rank)| rank < ranks) else {
         return Err(text::refuse(Code::INVALID_ARGUMENT, format!("{function}: there is no rank {rank} of {ranks}")));
     };
     device::init().map_err(|code| {
@@ -42,15 +42,15 @@ pub(crate) fn init(
     // The CUDA runtime uses device 0 if a thread has no current device.
     let device = device::current_if_any().map_or_else(|| device::find(0), Ok)?;
     let fault = background::fault(function, rank)?;
-    let clique = unique_id::place(&id, ranks)?;
+    let clique = unique_id::clique_of(&id, ranks)?;
     let comm = Comm::new(device, blocking);
-    comm.sit(Arc::clone(&clique), rank);
+    comm.set_membership(Arc::clone(&clique), rank);
     let handle = comm::insert(&comm);
     *at = handle;
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let outcome = go_on(&comm, Vec::new(), fault, move |comm| {
+    let outcome = finish_call(&comm, Vec::new(), fault, move |comm| {
         join(comm, &clique, rank, &id)?;
         enable_access(comm.device, &clique);
         Ok(())
@@ -62,7 +62,7 @@ pub(crate) fn init(
     outcome
 }
 
-/// Waits for the other ranks.
+/// Joins the clique as a rank, and waits for the other ranks.
 pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId) -> Result<(), Failure> {
     if let Some(link) = clique.link() {
         return link.join(comm, clique, rank);
@@ -81,7 +81,7 @@ pub(crate) fn join(comm: &Arc<Comm>, clique: &Clique, rank: usize, id: &UniqueId
         false
     });
     if taken {
-        return Err(Failure(Code::INVALID_USAGE, format!("there are two of rank {rank}")));
+        return Err(Failure(Code::INVALID_USAGE, format!("rank {rank} has joined twice")));
     }
     let is_full = |state: &mut CliqueState| state.members.iter().all(Option::is_some).then(|| state.refusal.clone());
     match clique.wait(comm, is_full) {
@@ -106,7 +106,7 @@ fn enable_access(device: &Device, clique: &Clique) {
 
 fn duplicate(devices: &[usize]) -> Option<String> {
     let is_allowed = env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
-    if is_allowed && settings::read().nccl_version() >= SHARING {
+    if is_allowed && settings::read().nccl_version() >= FIRST_VERSION_WITH_SHARED_DEVICES {
         return None;
     }
     let pairs = (0..devices.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
@@ -114,25 +114,25 @@ fn duplicate(devices: &[usize]) -> Option<String> {
     Some(format!("Duplicate GPU detected : rank {a} and rank {b} both on CUDA device {}", devices[a]))
 }
 
-/// `ncclCommFinalize`: all that was launched is done; since 2.31 all ranks have got so far, before it was local.
+/// `ncclCommFinalize`: waits for the work of this rank; since 2.31 also until all ranks have finalized.
 pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
-    background::outside_of_groups("ncclCommFinalize")?;
+    background::reject_in_group("ncclCommFinalize")?;
     let comm = comm::find(handle)?;
     let _turn = comm.begin_call()?;
     let fault = background::fault("ncclCommFinalize", comm.membership()?.rank)?;
     if comm.set_finalized() {
-        return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommFinalize: it was called before"));
+        return Err(text::refuse(Code::INVALID_ARGUMENT, "ncclCommFinalize: the communicator is finalized already"));
     }
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
     comm.begin();
-    go_on(&comm, Vec::new(), fault, |comm| {
+    finish_call(&comm, Vec::new(), fault, |comm| {
         finish(comm)?;
         let Some(Membership { clique, rank }) = comm.membership_if_any() else { return Ok(()) };
         clique.change(|state| state.has_finalized[*rank] = true);
         clique.link().into_iter().for_each(Link::leave);
-        if settings::read().nccl_version() < FINALIZE_MEETS {
+        if settings::read().nccl_version() < FIRST_VERSION_WITH_GLOBAL_FINALIZE {
             return Ok(());
         }
         let all = |state: &mut CliqueState| state.has_finalized.iter().all(|has| *has).then_some(());
@@ -140,10 +140,10 @@ pub(crate) fn finalize(handle: CommHandle) -> Result<(), Code> {
     })
 }
 
-/// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits until what all of them
-/// have launched is done. It waits whether the communicator blocks or not.
+/// `ncclCommDestroy`: returns at once for all ranks of the process but the last, which waits for the work of all of
+/// them, also if the communicator is non-blocking.
 pub(crate) fn destroy(handle: CommHandle) -> Result<(), Code> {
-    background::outside_of_groups("ncclCommDestroy")?;
+    background::reject_in_group("ncclCommDestroy")?;
     let comm = comm::find(handle)?;
     let fault = background::fault("ncclCommDestroy", comm.membership()?.rank)?;
     if fault == Some(Action::Block) {
@@ -167,9 +167,9 @@ fn finish(comm: &Arc<Comm>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `ncclCommAbort`: its work ends without completing, some time after this. As [`destroy`], it returns at once for all
-/// ranks of the process but the last: only then no work of any of them touches memory any more. In a group it only
-/// calls the work off, and calls that another thread is in; the end of the group does the rest.
+/// `ncclCommAbort`: work of the communicator, and calls of other threads, end without completing, some time later. Like
+/// [`destroy`], it returns at once for all ranks of the process but the last; only after the last abort, no work of
+/// these ranks accesses memory. In a group it only signals the abort; the end of the group waits and frees.
 pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     let comm = comm::remove(handle)?;
     comm.set_aborted();
@@ -183,7 +183,8 @@ pub(crate) fn abort(handle: CommHandle) -> Result<(), Code> {
     Ok(())
 }
 
-/// A rank's handle is gone. The last one of the process waits for the work of all, and until no graph refers to any.
+/// Releases a rank whose handle was removed. The last rank of the process waits for the work of all, and until no graph
+/// refers to them.
 pub(crate) fn reclaim(comm: &Comm) {
     let Some(Membership { clique, rank }) = comm.membership_if_any() else { return };
     let is_of =
@@ -193,7 +194,7 @@ pub(crate) fn reclaim(comm: &Comm) {
     }
     let members = clique.lock().members.clone();
     for (rank, member) in members.iter().enumerate() {
-        // A communicator that was dropped has no work.
+        // A dropped communicator has no work.
         let Some(member) = member.as_ref().and_then(Weak::upgrade) else { continue };
         clique.wait_regardless(|state| state.finished[rank] == member.launched.load(SeqCst));
         captured::wait(&member, clique);

@@ -1,23 +1,24 @@
-//! NCCL: ranks are threads of one process or of several, and do on their streams' threads what kernels would do.
+//! NCCL: ranks are threads of one or several processes. The threads of their streams compute the results in place of
+//! kernels.
 //!
 //! ```text
 //! abi             types and codes of the interface
-//! config          how a communicator is to be made
-//! unique_id       where the ranks of a communicator meet
-//! tally           how much was launched
-//! text            what was said last
-//! clique          what the ranks of a communicator share, and wait for
-//! comm            one rank's communicator
-//! lifecycle       from init to finalize, destroy and abort
-//! split           children of a communicator
-//! connection      what the first launch of a kind waits for
-//! background      what calls go on with, unless they wait
-//! call            one call of a communication function, checked
-//! group           calls between start and end, checked together and launched
-//! unit            what was launched at once, when a stream comes to it
+//! config          the configuration of a communicator
+//! unique_id       unique ids, and the ranks that have joined by them
+//! tally           counters of launches and calls
+//! text            the last error text
+//! clique          the state that the ranks of a communicator share
+//! comm            the communicator of one rank
+//! lifecycle       init, finalize, destroy and abort
+//! split           splits of a communicator
+//! connection      connections between ranks, which the first launches make
+//! background      background work of calls, and injected faults
+//! call            one checked call of a communication function
+//! group           calls between group start and group end, which are launched together
+//! unit            calls that are launched together, and their execution on a stream
 //! captured        units in graphs
-//! collective      ranks meet in a collective, and one of them carries it out
-//! point_to_point  sends and receives find each other
+//! collective      the execution of collectives: the last rank to arrive computes the results
+//! point_to_point  the matching of sends and receives
 //! across          ranks in several processes
 //! number, reduce  arithmetic
 //! exports         the C functions

@@ -134,8 +134,8 @@ small! {
     F8E5M2: u8, round_e5m2;
 }
 
-/// Infinity stays; what is finite and too large becomes the largest finite number, as CUDA's conversions have it. The
-/// crate makes the largest of infinity, too.
+/// Rounds as CUDA's conversions do: infinity stays infinity, and a finite number that is too large becomes the largest
+/// finite number. `float8` converts infinity to the largest finite number, too.
 fn round_e5m2(x: f32) -> F8E5M2 {
     match x {
         f32::INFINITY => F8E5M2::from_bits(0x7c),

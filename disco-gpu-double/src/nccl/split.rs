@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::abi::{Code, CommHandle, SPLIT_NO_COLOR};
-use super::background::{self, Failure, go_on};
+use super::background::{self, Failure, finish_call};
 use super::clique::Clique;
 use super::comm::{self, Comm, Membership};
 use super::text;
 use crate::settings::faults::Action;
 
 /// An unfinished split.
-pub(crate) struct Round {
-    asked: Vec<Option<Asked>>,
+pub(crate) struct PendingSplit {
+    args: Vec<Option<SplitArgs>>,
     is_done: bool,
     left: usize,
 }
 
 /// A rank's arguments of a split.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct SplitArgs {
     /// The color.
     pub(crate) color: c_int,
     /// The key.
@@ -39,7 +39,7 @@ pub(crate) fn begin(
     at: &mut CommHandle,
     blocking: Option<bool>,
 ) -> Result<(), Code> {
-    background::outside_of_groups("ncclCommSplit")?;
+    background::reject_in_group("ncclCommSplit")?;
     let parent = comm::find(parent)?;
     let _turn = parent.begin_call()?;
     let rank = parent.membership()?.rank;
@@ -56,9 +56,9 @@ pub(crate) fn begin(
         return background::block(&parent);
     }
     parent.begin();
-    let asked = Asked { color, key, child: child.clone() };
-    go_on(&parent, child.iter().cloned().collect(), fault, move |parent| {
-        gather(parent, number, asked)?;
+    let args = SplitArgs { color, key, child: child.clone() };
+    finish_call(&parent, child.iter().cloned().collect(), fault, move |parent| {
+        gather(parent, number, args)?;
         if let Some(child) = child {
             place.fill(comm::insert(&child));
         }
@@ -81,49 +81,49 @@ impl ChildHandleOut {
 }
 
 /// Submits this rank's arguments and waits for the split.
-pub(crate) fn gather(parent: &Arc<Comm>, number: u64, asked: Asked) -> Result<(), Failure> {
+pub(crate) fn gather(parent: &Arc<Comm>, number: u64, args: SplitArgs) -> Result<(), Failure> {
     let Some(Membership { clique, rank }) = parent.membership_if_any() else { return Ok(()) };
     if let Some(link) = clique.link() {
-        return link.split(parent, clique, (number, asked.color, asked.key), asked.child.as_ref());
+        return link.split(parent, clique, (number, args.color, args.key), args.child.as_ref());
     }
     clique.change(|state| {
-        let new = || Round { asked: vec![None; clique.ranks()], is_done: false, left: clique.ranks() };
-        let round = state.rounds.entry(number).or_insert_with(new);
-        round.asked[*rank] = Some(asked);
-        if let Some(asked) = round.asked.iter().cloned().collect::<Option<Vec<_>>>() {
-            seat_all(&asked);
-            round.is_done = true;
+        let new = || PendingSplit { args: vec![None; clique.ranks()], is_done: false, left: clique.ranks() };
+        let split = state.splits.entry(number).or_insert_with(new);
+        split.args[*rank] = Some(args);
+        if let Some(args) = split.args.iter().cloned().collect::<Option<Vec<_>>>() {
+            assign_children(&args);
+            split.is_done = true;
         }
     });
     let done = clique.wait(parent, |state| {
-        let round = state.rounds.get_mut(&number).filter(|round| round.is_done)?;
-        round.left -= 1;
-        if round.left == 0 {
-            state.rounds.remove(&number);
+        let split = state.splits.get_mut(&number).filter(|split| split.is_done)?;
+        split.left -= 1;
+        if split.left == 0 {
+            state.splits.remove(&number);
         }
         Some(())
     });
     done.map_err(|aborted| {
-        clique.change(|state| state.rounds.get_mut(&number).map(|round| round.asked[*rank] = None));
+        clique.change(|state| state.splits.get_mut(&number).map(|split| split.args[*rank] = None));
         aborted.into()
     })
 }
 
 /// Gives each child its membership: ranks of a color are ordered by key, then by parent rank.
-fn seat_all(asked: &[Asked]) {
-    let mut colors = asked.iter().map(|asked| asked.color).collect::<Vec<_>>();
+fn assign_children(args: &[SplitArgs]) {
+    let mut colors = args.iter().map(|args| args.color).collect::<Vec<_>>();
     colors.sort_unstable();
     colors.dedup();
     for color in colors {
-        let mut members = asked.iter().filter(|asked| asked.color == color).collect::<Vec<_>>();
-        members.sort_by_key(|asked| asked.key);
-        let children = members.iter().filter_map(|asked| asked.child.as_ref()).collect::<Vec<_>>();
+        let mut members = args.iter().filter(|args| args.color == color).collect::<Vec<_>>();
+        members.sort_by_key(|args| args.key);
+        let children = members.iter().filter_map(|args| args.child.as_ref()).collect::<Vec<_>>();
         let clique = Arc::new(Clique::new(children.len()));
         clique.change(|state| {
             state.members = children.iter().map(|child| Some(Arc::downgrade(child))).collect();
         });
         for (rank, child) in children.into_iter().enumerate() {
-            child.sit(Arc::clone(&clique), rank);
+            child.set_membership(Arc::clone(&clique), rank);
         }
     }
 }

@@ -7,24 +7,24 @@ use std::sync::Mutex;
 use super::abi::Code;
 use crate::sync::lock;
 
-static LAST: Mutex<String> = Mutex::new(String::new());
+static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
 
 thread_local! {
-    static ASKED: RefCell<CString> = RefCell::default();
+    static RETURNED: RefCell<CString> = RefCell::default();
 }
 
 /// Sets the last error text.
 pub(crate) fn refuse(code: Code, why: impl Into<String>) -> Code {
-    *lock(&LAST) = why.into();
+    *lock(&LAST_ERROR) = why.into();
     code
 }
 
 /// An error text for C, valid until this thread asks again: the communicator's, else the process's last one.
-pub(crate) fn answer(of_comm: Option<String>) -> *const c_char {
-    let text = of_comm.unwrap_or_else(|| lock(&LAST).clone());
+pub(crate) fn last_error(of_comm: Option<String>) -> *const c_char {
+    let text = of_comm.unwrap_or_else(|| lock(&LAST_ERROR).clone());
     let text = CString::new(text).unwrap_or_default();
-    ASKED.with_borrow_mut(|asked| {
-        *asked = text;
-        asked.as_ptr()
+    RETURNED.with_borrow_mut(|returned| {
+        *returned = text;
+        returned.as_ptr()
     })
 }

@@ -33,14 +33,14 @@ pub(crate) struct Unit {
 /// Position among all units and collectives of the communicator.
 struct Position {
     unit: u64,
-    step: u64,
+    collective: u64,
 }
 
 /// Submits units of several communicators to their streams. All connections are requested before the first is waited
 /// for.
 pub(crate) fn launch_all(mut units: Vec<(Arc<Stream>, Unit)>) -> Result<(), Code> {
     for (_, unit) in &mut units {
-        unit.ask()?;
+        unit.request_connections()?;
     }
     let mut outcome = Ok(());
     for (stream, unit) in units {
@@ -58,14 +58,14 @@ pub(crate) fn launch_all(mut units: Vec<(Arc<Stream>, Unit)>) -> Result<(), Code
 fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     let comm = Arc::clone(&unit.comm);
     if stream.device().ordinal != comm.device.ordinal {
-        return Err(text::refuse(Code::INVALID_USAGE, "the stream is not of the communicator's device"));
+        return Err(text::refuse(Code::INVALID_USAGE, "the stream belongs to a device other than the communicator's"));
     }
     stream.device().check().map_err(|code| {
-        text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has failed before, with CUDA error {}", code.0))
+        text::refuse(Code::UNHANDLED_CUDA_ERROR, format!("the device has the sticky CUDA error {}", code.0))
     })?;
     let Membership { clique, rank } = comm.membership()?;
     let connections = mem::take(&mut unit.connections);
-    let give: Box<dyn FnOnce(&Stream) + Send> = match stream.capture.current() {
+    let submit: Box<dyn FnOnce(&Stream) + Send> = match stream.capture.current() {
         Some(_) => {
             let _in_graph = Some(InGraph::new(&unit.comm));
             let unit = Arc::new(Unit { _in_graph, ..unit });
@@ -79,7 +79,7 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     let is_at_once = connections.is_empty() && !settings::read().launches_in_background();
     if comm.is_blocking || is_at_once || clique.ranks() == 1 {
         let connected = connection::connect(&comm, clique, *rank, &connections);
-        give(stream);
+        submit(stream);
         return connected.map_err(|aborted| {
             let Failure(code, why) = aborted.into();
             text::refuse(code, why)
@@ -88,9 +88,9 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     comm.begin();
     let (stream, clique, rank, own) = (Arc::clone(stream), Arc::clone(clique), *rank, Arc::clone(&comm));
     thread::spawn(move || {
-        background::linger();
+        background::delay_background();
         let connected = connection::connect(&own, &clique, rank, &connections);
-        give(&stream);
+        submit(&stream);
         match connected.map_err(Failure::from) {
             Ok(()) => own.end(),
             Err(Failure(code, why)) => own.fail(code, &why),
@@ -99,26 +99,29 @@ fn launch(stream: &Arc<Stream>, mut unit: Unit) -> Result<(), Code> {
     Err(Code::IN_PROGRESS)
 }
 
-/// A unit as work, behind all earlier units of its communicator.
+/// The work of a unit, ordered after all earlier units of its communicator.
 pub(super) fn work(unit: Arc<Unit>) -> Work {
     tally::unit();
-    let steps = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
+    let collectives = unit.calls.iter().filter(|call| call.kind.is_collective()).count() as u64;
     let comm = &unit.comm;
-    let position = Position { unit: comm.launched.fetch_add(1, SeqCst), step: comm.steps.fetch_add(steps, SeqCst) };
+    let position = Position {
+        unit: comm.launched.fetch_add(1, SeqCst),
+        collective: comm.collectives.fetch_add(collectives, SeqCst),
+    };
     Box::new(move || unit.run(&position))
 }
 
 impl Unit {
-    /// Calls that have been checked.
+    /// A unit of checked calls.
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<Call>, fault: Option<Action>) -> Self {
         let fault = fault.or_else(|| calls.iter().find_map(|call| call.fault));
         Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, connections: Vec::new(), _in_graph: None }
     }
 
-    fn ask(&mut self) -> Result<(), Code> {
+    fn request_connections(&mut self) -> Result<(), Code> {
         let Membership { clique, rank } = self.comm.membership()?;
         self.connections = connection::missing(&self.comm, &self.calls);
-        connection::ask(clique, *rank, &self.connections);
+        connection::request(clique, *rank, &self.connections);
         Ok(())
     }
 
@@ -126,7 +129,7 @@ impl Unit {
         let Some(Membership { clique, rank }) = self.comm.membership_if_any() else { return Ok(()) };
         // Units of a communicator run one after the other, even on different streams.
         let begun = clique.wait(&self.comm, |state| {
-            let is_next = !self.comm.is_off() && state.finished[*rank] == position.unit;
+            let is_next = !self.comm.is_aborted() && state.finished[*rank] == position.unit;
             is_next.then_some(())
         });
         let outcome = match begun {
@@ -145,7 +148,7 @@ impl Unit {
             None => {}
             Some(fault) => {
                 if let Action::Async(code) = fault {
-                    self.comm.fail(Code(code), "a test wants this fault");
+                    self.comm.fail(Code(code), "injected fault");
                 }
                 clique.wait_for_abort(&self.comm, None);
                 return Ok(());
@@ -156,26 +159,26 @@ impl Unit {
             self.comm.fail(Code::UNHANDLED_CUDA_ERROR, &format!("CUDA error {}", code.0));
             return Err(code);
         }
-        match self.communicate(clique, rank, position.step) {
+        match self.communicate(clique, rank, position.collective) {
             Ok(()) => Ok(()),
             // The unit ends without completing. It may have written to all buffers it has access to.
-            Err(Aborted) => collective::spoil(clique, position.step),
+            Err(Aborted) => collective::overwrite_outputs(clique, position.collective),
         }
     }
 
     /// Runs the calls of a rank, together with the other ranks.
-    pub(crate) fn communicate(&self, clique: &Clique, rank: usize, first_step: u64) -> Result<(), Aborted> {
+    pub(crate) fn communicate(&self, clique: &Clique, rank: usize, first_collective: u64) -> Result<(), Aborted> {
         if let Some(link) = clique.link() {
-            return link.communicate(&self.comm, clique, first_step, &self.calls);
+            return link.communicate(&self.comm, clique, first_collective, &self.calls);
         }
         let (collectives, others) = self.calls.iter().partition::<Vec<_>, _>(|call| call.kind.is_collective());
-        let letters = point_to_point::post(clique, rank, &others);
-        for (step, call) in (first_step..).zip(collectives) {
-            if let Err(aborted) = collective::meet(&self.comm, clique, rank, step, call) {
-                point_to_point::withdraw(clique, &letters);
+        let transfers = point_to_point::submit(clique, rank, &others);
+        for (collective, call) in (first_collective..).zip(collectives) {
+            if let Err(aborted) = collective::meet(&self.comm, clique, rank, collective, call) {
+                point_to_point::withdraw(clique, &transfers);
                 return Err(aborted);
             }
         }
-        point_to_point::wait(&self.comm, clique, &letters)
+        point_to_point::wait(&self.comm, clique, &transfers)
     }
 }

@@ -21,7 +21,7 @@ impl Code {
     /// `NVML_ERROR_NOT_FOUND`
     pub const NOT_FOUND: Self = Self(6);
 
-    /// What an export returns.
+    /// The return code of an export.
     pub(crate) fn of(result: Result<(), Self>) -> Self {
         result.err().unwrap_or(Self::SUCCESS)
     }

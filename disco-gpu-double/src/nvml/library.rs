@@ -1,4 +1,4 @@
-//! Starts and ends, and handles of GPUs.
+//! Initialisation and shutdown, handles of GPUs, and their links.
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -10,10 +10,10 @@ use crate::settings;
 use crate::settings::Machine;
 use crate::settings::faults::{self, Action};
 
-/// Starts without an end.
+/// Number of initialisations without a shutdown.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// What the first GPU's handle is, and by how much handles differ.
+/// The handle of the first GPU, and the distance between handles.
 const FIRST: usize = 0x6e76_0000;
 const STRIDE: usize = 0x10;
 
@@ -30,7 +30,7 @@ pub(crate) fn end() -> Result<(), Code> {
     STARTED.fetch_update(SeqCst, SeqCst, fewer).map(drop).map_err(|_| Code::UNINITIALIZED)
 }
 
-/// The handle of the GPU at a place: `domain:bus:device.function`, with any number of digits.
+/// The handle of the GPU with a bus id, `domain:bus:device.function` with any number of digits.
 pub(crate) fn at(bus_id: &str) -> Result<Device, Code> {
     check_started()?;
     let place = |text: &str| -> Option<(u32, u32, u32)> {
@@ -47,7 +47,7 @@ pub(crate) fn at(bus_id: &str) -> Result<Device, Code> {
     Ok(ptr::without_provenance_mut(FIRST + STRIDE * gpu))
 }
 
-/// Where a link of a GPU ends, for a function that says something of it.
+/// The remote end of a GPU's link, for a function that queries the link.
 pub(crate) fn link(function: &str, device: Device, link: u32) -> Result<End, Code> {
     check_started()?;
     let offset = device.addr().checked_sub(FIRST).filter(|offset| offset % STRIDE == 0);
@@ -57,7 +57,7 @@ pub(crate) fn link(function: &str, device: Device, link: u32) -> Result<End, Cod
     machine().end(gpu, link as usize)
 }
 
-/// Where a switch is on the bus: behind all GPUs.
+/// The PCI bus of a switch: after those of all GPUs.
 pub(crate) fn bus_of_switch(switch: usize) -> u32 {
     0xc0 + switch as u32
 }

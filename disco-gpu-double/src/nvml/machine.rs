@@ -1,21 +1,21 @@
-//! Where each GPU's links end.
+//! The remote ends of the GPUs' links, for each kind of machine.
 
 use super::abi::Code;
 use crate::settings::{self, Machine};
 
-/// Where a link ends.
+/// The remote end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// At the GPU of this number.
+    /// The GPU with this number.
     Gpu(usize),
-    /// At the switch of this number.
+    /// The switch with this number.
     Switch(usize),
-    /// It is not up.
+    /// The link is down.
     Down,
 }
 
-/// Where the links of a V100 in NVIDIA's DGX-1 end, as its makers have published it: the edges of a cube, some of two links,
-/// and the diagonals of two of its faces.
+/// The remote GPUs of the links of each V100 in NVIDIA's DGX-1, as published by NVIDIA: the edges of a cube, some with
+/// two links, and the diagonals of two of its faces.
 const DGX_1: [[usize; 6]; 8] = [
     [1, 2, 3, 3, 4, 4],
     [0, 2, 2, 3, 5, 5],
@@ -28,7 +28,7 @@ const DGX_1: [[usize; 6]; 8] = [
 ];
 
 impl Machine {
-    /// How many GPUs it has, whichever of them CUDA shows.
+    /// Number of GPUs of the machine; CUDA may show fewer.
     pub(crate) fn gpus(self) -> usize {
         match self {
             Self::Pcie => settings::read().devices(),
@@ -37,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// Where a GPU's link ends.
+    /// The remote end of a GPU's link.
     pub(crate) fn end(self, gpu: usize, link: usize) -> Result<End, Code> {
         let is_one_of = |links| if link < links { Ok(()) } else { Err(Code::INVALID_ARGUMENT) };
         match self {

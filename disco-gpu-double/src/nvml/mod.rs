@@ -1,9 +1,9 @@
-//! NVML: what a machine's GPUs are linked to.
+//! NVML: the links between the GPUs of a machine.
 //!
 //! ```text
 //! abi       types and codes of the interface
-//! machine   kinds of machines, and where each GPU's links end
-//! library   starts and ends, and handles of GPUs
+//! machine   the remote ends of links, for each kind of machine
+//! library   initialisation and shutdown, and handles of GPUs
 //! exports   the C functions
 //! ```
 

@@ -9,13 +9,14 @@ use crate::sync::lock;
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The call returns this code, and does nothing.
+    /// The call returns this code and has no effect.
     Code(i32),
-    /// The call succeeds; its work gives the communicator this code when it is reached, and never completes.
+    /// The call succeeds. When the stream reaches its work, the communicator gets this error, and the work never
+    /// completes.
     Async(i32),
     /// The call succeeds; its work never completes.
     Hang,
-    /// The call does not return.
+    /// The call blocks until an abort or a timeout.
     Block,
 }
 
@@ -24,15 +25,15 @@ struct Rule {
     function: String,
     /// `None` for each rank.
     rank: Option<usize>,
-    /// Which call, from 1.
+    /// The number of the call that fails, counted from 1.
     n: u64,
     action: Action,
-    /// How often each rank has called since the rule was made.
+    /// Number of calls of each rank since the rule was set.
     seen: BTreeMap<usize, u64>,
 }
 
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
-/// Whether there are rules; without rules, calls take no lock.
+/// Whether there are rules. Without rules, calls take no lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Replaces all rules. Returns false and changes nothing if the text is invalid.

@@ -1,4 +1,4 @@
-//! The variables that say how the double behaves. The table of them is in the crate's documentation.
+//! The variables of the double. The crate's documentation has a table of them.
 
 use std::env;
 use std::hint;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::{Machine, faults};
 
-/// Read from the environment when the first of them is asked for.
+/// The settings, which are read from the environment at their first use.
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::from_env);
 
-/// The values. Those that are used only once are taken when they are: see each.
+/// The values of the variables.
 #[derive(Debug)]
 pub(crate) struct Settings {
     devices: AtomicU64,
@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     delay_us: AtomicU64,
     poll_us: AtomicU64,
     remote_errors: AtomicU64,
-    /// Which [`Machine`].
+    /// The number of the [`Machine`].
     nvlink: AtomicU64,
     peer_access: AtomicU64,
     peer_frees: AtomicU64,
@@ -41,7 +41,7 @@ pub(crate) fn read() -> &'static Settings {
     &SETTINGS
 }
 
-/// Changes one, as if the environment had said so. False: there is no such variable, or it cannot have that value.
+/// Sets a variable. Returns false if the variable does not exist or the value is invalid.
 pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
@@ -91,8 +91,8 @@ impl Settings {
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
             if !settings.set(name, &value) {
-                // A test that goes on without its fault would pass for the wrong reason.
-                eprintln!("gpu double: {name}={value:?} is not understood");
+                // A test that continued without its settings or faults could pass for the wrong reason.
+                eprintln!("gpu double: {name} has the invalid value {value:?}");
                 process::abort();
             }
         }
@@ -128,38 +128,38 @@ impl Settings {
         value.inspect(|&value| at.store(value, Relaxed)).is_some()
     }
 
-    /// How many devices there are to be found.
+    /// Number of devices.
     pub(crate) fn devices(&self) -> usize {
         self.devices.load(Relaxed) as usize
     }
 
-    /// Bytes that each device has.
+    /// Bytes of memory of each device.
     pub(crate) fn memory(&self) -> usize {
         self.memory.load(Relaxed) as usize
     }
 
-    /// What `ncclGetVersion` says.
+    /// Result of `ncclGetVersion`.
     pub(crate) fn nccl_version(&self) -> i32 {
         self.nccl_version.load(Relaxed) as i32
     }
 
-    /// What `cuDriverGetVersion` says.
+    /// Result of `cuDriverGetVersion`.
     pub(crate) fn driver(&self) -> i32 {
         self.driver.load(Relaxed) as i32
     }
 
-    /// What `hipRuntimeGetVersion` and `hipDriverGetVersion` say.
+    /// Result of `hipRuntimeGetVersion` and `hipDriverGetVersion`.
     pub(crate) fn hip(&self) -> i32 {
         self.hip.load(Relaxed) as i32
     }
 
-    /// What `cuInit` returns, and what HIP's functions fail with.
+    /// Return code of `cuInit`, and of HIP's functions that need a device.
     pub(crate) fn init(&self) -> i32 {
         self.init.load(Relaxed) as i32
     }
 
-    /// Whether every unit of a communicator that does not block is launched in the background, and not only those that connect:
-    /// NCCL starts a thread for each since 2.22.3.
+    /// Whether all units of a non-blocking communicator are launched in the background, as NCCL does since 2.22.3 with
+    /// a thread for each launch. Otherwise only units that connect ranks are.
     pub(crate) fn launches_in_background(&self) -> bool {
         match self.connect.load(Relaxed) {
             0 => self.nccl_version() >= 22_203,
@@ -167,47 +167,47 @@ impl Settings {
         }
     }
 
-    /// Whether ranks hear of another's abort.
+    /// Whether the abort of a rank becomes an error of its peers.
     pub(crate) fn remote_errors(&self) -> bool {
         self.remote_errors.load(Relaxed) != 0
     }
 
-    /// How the machine's GPUs are linked.
+    /// The machine that NVML reports.
     pub(crate) fn machine(&self) -> Machine {
         Machine::numbered(self.nvlink.load(Relaxed))
     }
 
-    /// Whether devices can have access to each other's memory.
+    /// Whether devices can access each other's memory.
     pub(crate) fn peer_access(&self) -> bool {
         self.peer_access.load(Relaxed) != 0
     }
 
-    /// Whether frees wait for peers, too.
+    /// Whether frees also wait for the work of peers.
     pub(crate) fn peer_frees(&self) -> bool {
         self.peer_frees.load(Relaxed) != 0
     }
 
-    /// Whether streams can have another priority than the default.
+    /// Whether streams can have a priority other than the default.
     pub(crate) fn priorities(&self) -> bool {
         self.priorities.load(Relaxed) != 0
     }
 
-    /// Hardware queues that ordinary streams of a device share by CUDA.
+    /// Hardware queues that the ordinary streams of a device share in CUDA.
     pub(crate) fn cuda_queues(&self) -> usize {
         self.cuda_queues.load(Relaxed) as usize
     }
 
-    /// The same by HIP.
+    /// Hardware queues that the ordinary streams of a device share in HIP.
     pub(crate) fn hip_queues(&self) -> usize {
         self.hip_queues.load(Relaxed) as usize
     }
 
-    /// Whether HIP's streams wait for words in signal memory alone.
+    /// Whether HIP's streams can wait for words in signal memory only.
     pub(crate) fn waits_in_signal_memory(&self) -> bool {
         self.signal_memory.load(Relaxed) != 0
     }
 
-    /// Looks for work for as long as a stream's thread does before it sleeps, which is not at all by default.
+    /// Polls until `is_there` holds, for at most `GPU_DOUBLE_POLL_US`, which is 0 by default.
     pub(crate) fn poll(&self, is_there: impl Fn() -> bool) {
         let limit = Duration::from_micros(self.poll_us.load(Relaxed));
         if limit.is_zero() {
@@ -219,12 +219,12 @@ impl Settings {
         }
     }
 
-    /// Waits for as long as each piece of stream work takes at least, which is nothing by default.
+    /// Sleeps for the minimum duration of stream work, which is 0 by default.
     pub(crate) fn delay(&self) {
         self.delay_at_least(0);
     }
 
-    /// The same, for work that never is immediate.
+    /// Sleeps for that duration, or for `least_us` microseconds if this is longer.
     pub(crate) fn delay_at_least(&self, least_us: u64) {
         let delay = self.delay_us.load(Relaxed).max(least_us);
         if delay != 0 {

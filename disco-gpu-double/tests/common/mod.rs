@@ -1,4 +1,4 @@
-//! Ranks that are threads, each with a device, a stream and a communicator.
+//! Helpers of the tests: ranks that are threads, each with a device, a stream and a communicator.
 
 #![allow(unsafe_code, clippy::unwrap_used, dead_code, reason = "tests, none of which needs all of it")]
 
@@ -7,9 +7,9 @@ pub(crate) mod member;
 #[path = "../../../disco-nccl/src/p2p/kernels/params.rs"]
 #[allow(unreachable_pub, reason = "the kernels' own")]
 pub(crate) mod params;
-pub(crate) mod several;
+pub(crate) mod rank_handle;
+pub(crate) mod several_processes;
 pub(crate) mod share;
-pub(crate) mod stepped;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -37,10 +37,10 @@ use disco_gpu_double::nccl::exports::library::{ncclGetLastError, ncclGetUniqueId
 
 use share::Share;
 
-/// What all of the driver's calls should return.
+/// The success code of the driver.
 pub(crate) const OK: cuda::abi::Code = cuda::abi::Code::SUCCESS;
-/// Longer than anything takes that works.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+/// A timeout that only a hang reaches.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One rank.
 pub(crate) struct Rank {
@@ -50,9 +50,9 @@ pub(crate) struct Rank {
     pub(crate) stream: Stream,
 }
 
-/// Has each of some ranks do something, and ends their communicators. Devices are as many as ranks. Those that block have connected
-/// for collectives: a launch does not wait for the other ranks' any more. In a process that was started for a share of the ranks, each
-/// of those.
+/// Runs `body` on each rank, with one device for each, and ends the communicators. Blocking communicators are connected
+/// for collectives before, so that a launch does not wait for launches of the other ranks. A process with a [`Share`]
+/// runs its ranks only.
 pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Rank) -> T + Sync) -> Vec<T> {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let share = Share::own();
@@ -86,51 +86,52 @@ pub(crate) fn unique_id() -> UniqueId {
     id
 }
 
-/// Begins a communicator.
+/// Creates a communicator.
 pub(crate) fn init(id: UniqueId, ranks: usize, rank: usize, blocking: bool) -> (Code, CommHandle) {
     let config = Config { blocking: blocking.into(), ..Config::initializer() };
     let mut comm = ptr::null_mut();
-    // SAFETY: the configuration is whole.
+    // SAFETY: the configuration has the size that it says.
     let code = unsafe { ncclCommInitRankConfig(Some(&mut comm), ranks as c_int, id, rank as c_int, &config) };
     assert_eq!(code, if blocking { Code::SUCCESS } else { Code::IN_PROGRESS }, "{}", last_error(ptr::null_mut()));
     (code, comm)
 }
 
-/// Splits, with the parent's configuration: what the call returned, what the parent came to, and the child.
+/// Splits a communicator with its own configuration. Returns the code of the call, the final code of the parent, and
+/// the child.
 pub(crate) fn split(parent: CommHandle, color: c_int, key: c_int) -> (Code, Code, CommHandle) {
     let mut child = ptr::null_mut();
-    // SAFETY: there is no configuration, and the place stays until the split is done.
+    // SAFETY: the configuration is null, and `child` is valid until the split is done.
     let code = unsafe { ncclCommSplit(parent, color, key, Some(&mut child), ptr::null()) };
     if code == Code::IN_PROGRESS {
-        assert_eq!(child, ptr::null_mut(), "it is there later");
+        assert_eq!(child, ptr::null_mut(), "the handle is set when the split is done");
     }
     (code, settled(parent), child)
 }
 
-/// Waits until nothing is in progress.
+/// Waits until the communicator is not in progress, and asserts success.
 pub(crate) fn ready(comm: CommHandle) -> CommHandle {
     assert_eq!(settled(comm), Code::SUCCESS, "{}", last_error(comm));
     comm
 }
 
-/// Waits until nothing is in progress, and says what it came to.
+/// Waits until the communicator is not in progress, and returns its code.
 pub(crate) fn settled(comm: CommHandle) -> Code {
     wait_until(|| Some(async_error(comm)).filter(|&code| code != Code::IN_PROGRESS))
 }
 
-/// Waits for an error.
+/// Waits until the communicator has an error, and returns the error.
 pub(crate) fn failed(comm: CommHandle) -> Code {
     wait_until(|| Some(async_error(comm)).filter(|&code| code != Code::IN_PROGRESS && code != Code::SUCCESS))
 }
 
-/// Waits for something to be there.
+/// Polls until `ready` returns a value.
 pub(crate) fn wait_until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ready() {
             return answer;
         }
-        assert!(start.elapsed() < LONG, "that takes too long");
+        assert!(start.elapsed() < TEST_TIMEOUT, "the condition does not become true within {TEST_TIMEOUT:?}");
         thread::sleep(Duration::from_micros(200));
     }
 }
@@ -144,17 +145,17 @@ pub(crate) fn async_error(comm: CommHandle) -> Code {
 
 /// The last error's text.
 pub(crate) fn last_error(comm: CommHandle) -> String {
-    // SAFETY: it ends with a zero, and stays until this thread asks again.
+    // SAFETY: the text ends with a NUL byte and is valid until this thread calls the function again.
     unsafe { CStr::from_ptr(ncclGetLastError(comm)) }.to_str().unwrap().to_owned()
 }
 
-/// Changes a variable.
+/// Sets a variable of the double.
 pub(crate) fn set(name: &CStr, value: &CStr) {
-    // SAFETY: both are texts.
+    // SAFETY: both texts end with NUL bytes.
     assert_eq!(unsafe { gpu_double_set(name.as_ptr(), value.as_ptr()) }, 1, "{name:?} {value:?}");
 }
 
-/// Has rules of faults while a test runs, one at a time.
+/// Runs `test` with injected faults, one test at a time.
 pub(crate) fn with_faults(rules: &CStr, test: impl FnOnce()) {
     static ONE: Mutex<()> = Mutex::new(());
     let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,19 +165,20 @@ pub(crate) fn with_faults(rules: &CStr, test: impl FnOnce()) {
     drop(turn);
 }
 
-/// Makes a device this thread's, and a stream on it.
+/// Makes a device current on this thread, and creates a stream on it.
 pub(crate) fn use_device(device: c_int) -> Stream {
     enter(device);
     new_stream()
 }
 
-/// Makes a device this thread's, whether it has failed or not.
+/// Makes a device current on this thread, also a failed device.
 pub(crate) fn enter(device: c_int) {
     static ONCE: Once = Once::new();
-    // Tests that run side by side have the same devices: a free of one would wait for a rank of another, which may wait for a free.
+    // Tests that run in parallel share the devices: a free of one test would wait for a rank of another test, which may
+    // wait for a free.
     ONCE.call_once(|| {
         set(c"GPU_DOUBLE_PEER_FREES", c"0");
-        // Nor does a wait of one test hold up a stream of another.
+        // With a hardware queue for each stream, a wait of one test does not block a stream of another test.
         set(c"CUDA_DEVICE_MAX_CONNECTIONS", c"1000");
     });
     assert_eq!(cuInit(0), OK);
@@ -185,39 +187,39 @@ pub(crate) fn enter(device: c_int) {
     assert_eq!(cuCtxSetCurrent(context), OK);
 }
 
-/// Gives this thread's device access to another's memory.
+/// Gives this thread's device access to the memory of `peer`.
 pub(crate) fn enable_access(peer: c_int) {
     let mut context = ptr::null_mut();
     assert_eq!(cuDevicePrimaryCtxRetain(Some(&mut context), peer), OK);
     assert_eq!(cuCtxEnablePeerAccess(context, 0), OK);
 }
 
-/// A stream.
+/// Creates a stream.
 pub(crate) fn new_stream() -> Stream {
     let mut stream = ptr::null_mut();
     assert_eq!(cuStreamCreate(Some(&mut stream), STREAM_NON_BLOCKING), OK);
     stream
 }
 
-/// Memory.
+/// Allocates device memory.
 pub(crate) fn allocate(bytes: usize) -> DevicePointer {
     let mut pointer = 0;
     assert_eq!(cuMemAlloc_v2(Some(&mut pointer), bytes), OK);
     pointer
 }
 
-/// Frees memory.
+/// Frees device memory.
 pub(crate) fn free(pointer: DevicePointer) {
     assert_eq!(cuMemFree_v2(pointer), OK);
 }
 
-/// An address, some bytes on.
+/// The address `bytes` bytes after a device pointer.
 pub(crate) fn at(pointer: DevicePointer, bytes: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(pointer as usize + bytes)
 }
 
 impl Rank {
-    /// Memory with something in it.
+    /// Allocates memory and writes `bytes` to it.
     pub(crate) fn upload(&self, bytes: &[u8]) -> DevicePointer {
         let pointer = allocate(bytes.len());
         self.write(pointer, bytes);
@@ -226,16 +228,16 @@ impl Rank {
 
     /// Overwrites memory.
     pub(crate) fn write(&self, pointer: DevicePointer, bytes: &[u8]) {
-        // SAFETY: the bytes are there until it is done.
+        // SAFETY: `bytes` is valid until the copy is done, for which the next line waits.
         let code = unsafe { cuMemcpyHtoDAsync_v2(pointer, bytes.as_ptr().cast(), bytes.len(), self.stream) };
         assert_eq!(code, OK);
         self.synchronize();
     }
 
-    /// What is in memory, after all of the stream.
+    /// Reads memory after all work of the stream.
     pub(crate) fn download(&self, pointer: DevicePointer, bytes: usize) -> Vec<u8> {
         let mut to = vec![0; bytes];
-        // SAFETY: there is room until it is done.
+        // SAFETY: `to` is valid until the copy is done, for which the next line waits.
         let code = unsafe { cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), pointer, bytes, self.stream) };
         assert_eq!(code, OK);
         self.synchronize();
@@ -247,12 +249,12 @@ impl Rank {
         assert_eq!(cuStreamSynchronize(self.stream), OK);
     }
 
-    /// Memory of floats.
+    /// Allocates memory and writes floats to it.
     pub(crate) fn floats(&self, values: &[f32]) -> DevicePointer {
         self.upload(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
     }
 
-    /// Floats in memory.
+    /// Reads floats from memory.
     pub(crate) fn read_floats(&self, pointer: DevicePointer, count: usize) -> Vec<f32> {
         let bytes = self.download(pointer, 4 * count);
         bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
@@ -269,7 +271,7 @@ impl Rank {
 
     fn end(&self) {
         let mut error = Code::SUCCESS;
-        // A test may have ended it.
+        // The test may have ended the communicator.
         if ncclCommGetAsyncError(self.comm, Some(&mut error)) == Code::SUCCESS {
             let code = if error == Code::SUCCESS { ncclCommDestroy(self.comm) } else { ncclCommAbort(self.comm) };
             assert!(code == Code::SUCCESS || code == Code::IN_PROGRESS, "{code:?}");

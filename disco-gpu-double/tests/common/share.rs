@@ -1,4 +1,4 @@
-//! Tests of this program whose ranks are in several processes: each process runs the test with its share of the ranks.
+//! Runs a test in several processes, each with a share of the ranks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,13 +10,13 @@ use disco_gpu_double::nccl::abi::UniqueId;
 
 use super::child::{to_bytes, to_text};
 
-const PROCESS: &str = "GPU_DOUBLE_TEST_PROCESS";
-const PROCESSES: &str = "GPU_DOUBLE_TEST_PROCESSES";
-const FOLDER: &str = "GPU_DOUBLE_TEST_FOLDER";
-/// Reached by a test that hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const PROCESS_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESS";
+const PROCESSES_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESSES";
+const FOLDER_VARIABLE: &str = "GPU_DOUBLE_TEST_FOLDER";
+/// Time limit of a process, which only a hang reaches.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The part of the ranks that this process has.
+/// The share of the ranks that this process runs.
 pub(crate) struct Share {
     process: usize,
     processes: usize,
@@ -24,19 +24,19 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// That of this process, if it was started for one.
+    /// The share of this process, if it was started with one.
     pub(crate) fn own() -> Option<Self> {
         let number = |name| env::var(name).ok().and_then(|number| number.parse().ok());
-        let folder = env::var_os(FOLDER)?.into();
-        Some(Self { process: number(PROCESS)?, processes: number(PROCESSES)?, folder })
+        let folder = env::var_os(FOLDER_VARIABLE)?.into();
+        Some(Self { process: number(PROCESS_VARIABLE)?, processes: number(PROCESSES_VARIABLE)?, folder })
     }
 
-    /// Whether a rank is of this process.
+    /// Whether this process runs a rank.
     pub(crate) fn has(&self, rank: usize) -> bool {
         rank % self.processes == self.process
     }
 
-    /// The unique id of the test's n-th communicator: another process makes each.
+    /// The unique id of the test's n-th communicator. The processes make the ids in turn and pass them on in files.
     pub(crate) fn unique_id(&self, n: usize, make: impl FnOnce() -> UniqueId) -> UniqueId {
         let file = self.folder.join(n.to_string());
         if n % self.processes == self.process {
@@ -51,8 +51,8 @@ impl Share {
     }
 }
 
-/// Runs a test in so many processes, all of which pass it.
-pub(crate) fn passes(test: &str, processes: usize) {
+/// Runs a test in `processes` processes, and asserts that all of them pass.
+pub(crate) fn passes_in_processes(test: &str, processes: usize) {
     let folder = env::temp_dir().join(format!("gpu-double-{test}-{}-{processes}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let outcomes = thread::scope(|scope| {
@@ -69,18 +69,18 @@ pub(crate) fn passes(test: &str, processes: usize) {
     }
 }
 
-/// What a process prints. It is killed where it hangs.
+/// Runs a process and returns its output. A process that hangs is killed.
 fn run(test: &str, (process, processes): (usize, usize), folder: &Path) -> String {
     let log = folder.join(format!("log-{process}"));
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(FOLDER, folder);
-    command.env(PROCESS, process.to_string()).env(PROCESSES, processes.to_string());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(FOLDER_VARIABLE, folder);
+    command.env(PROCESS_VARIABLE, process.to_string()).env(PROCESSES_VARIABLE, processes.to_string());
     let file = fs::File::create(&log).unwrap();
     let outputs = (Stdio::from(file.try_clone().unwrap()), Stdio::from(file));
     let mut child = command.stdout(outputs.0).stderr(outputs.1).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > LIMIT {
+        if start.elapsed() > PROCESS_TIMEOUT {
             child.kill().unwrap();
         }
         thread::sleep(Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! Which context is current on a thread.
+//! The current CUDA context of a thread.
 
 #![allow(unsafe_code)]
 
@@ -9,23 +9,24 @@ use disco_core::Result;
 
 use super::error::check;
 
-/// From now on it is this one. What cudarc remembers of failures elsewhere does not count.
+/// Makes `context` the current context of this thread. Unlike `CudaContext::bind_to_thread`, it does not return errors
+/// that cudarc has recorded for earlier calls.
 pub(super) fn set(context: &CudaContext) -> Result<()> {
-    // SAFETY: the context is there.
+    // SAFETY: `context` retains the primary context, so the handle is valid.
     check("cuCtxSetCurrent", unsafe { result::ctx::set_current(context.cu_ctx()) })
 }
 
-/// Does something with a context, and makes the one before, or none, current again.
-pub(super) fn with(context: &CudaContext, work: impl FnOnce()) {
+/// Runs `work` while `context` is current, then restores the thread's previous context.
+pub(super) fn with_current(context: &CudaContext, work: impl FnOnce()) {
     let before = result::ctx::get_current().ok().flatten();
     if before == Some(context.cu_ctx()) {
         return work();
     }
     if let Err(error) = set(context) {
-        tracing::warn!(%error, "something on a device is left behind");
+        tracing::warn!(%error, "a resource of a CUDA device is leaked: its context can't be made current");
         return;
     }
     work();
-    // SAFETY: it was this thread's.
+    // SAFETY: `before` was this thread's current context; null means no context.
     _ = unsafe { result::ctx::set_current(before.unwrap_or(ptr::null_mut())) };
 }

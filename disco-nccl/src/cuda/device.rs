@@ -38,10 +38,10 @@ impl DeviceApi for Cuda {
     }
 }
 
-/// What users may want to see of driver and devices.
+/// The version of CUDA and the names of the devices, for reports to users.
 ///
 /// # Errors
-/// There is no driver, or no device.
+/// There is no usable driver, or it can't count its devices.
 pub(crate) fn details() -> Result<disco_ccl::Details, Unavailable> {
     let version = format!("CUDA {}", driver::get()?.version);
     Ok(disco_ccl::details(version, (DeviceKind::Cuda, Cuda.count()?), name))
@@ -52,16 +52,16 @@ fn name(ordinal: usize) -> Result<String> {
     check("cuDeviceGetName", device::get_name(device))
 }
 
-/// A device's name, and where it is.
+/// The name and the PCI bus id of a device. The caller has checked that there is a driver.
 ///
 /// # Errors
-/// The driver's own. That there is a driver is known.
+/// Errors of the driver.
 pub(crate) fn site(ordinal: usize) -> Result<Site> {
     let device = Device::new(DeviceKind::Cuda, ordinal as i32);
     Ok(Site { device, name: name(ordinal)?, bus_id: bus_id(ordinal)? })
 }
 
-/// Where a device is.
+/// The PCI bus id of a device.
 pub(super) fn bus_id(ordinal: usize) -> Result<BusId> {
     let number = |attribute| attribute_of(ordinal, attribute).map(i32::cast_unsigned);
     Ok(BusId {
@@ -71,7 +71,7 @@ pub(super) fn bus_id(ordinal: usize) -> Result<BusId> {
     })
 }
 
-/// A number that the driver knows of a device.
+/// An attribute of a device (`cuDeviceGetAttribute`).
 pub(crate) fn attribute_of(ordinal: usize, attribute: CUdevice_attribute) -> Result<i32> {
     let handle = check("cuDeviceGet", device::get(ordinal as i32))?;
     // SAFETY: the driver has just given the handle.

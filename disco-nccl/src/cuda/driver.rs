@@ -1,5 +1,5 @@
-//! Whether there is a driver that will do. Without one, or without a function of it that is called, cudarc panics: so it is not asked
-//! before this is.
+//! The search for a usable CUDA driver. cudarc panics if the driver or one of its functions is missing, so each use of
+//! cudarc comes after a successful [`get`].
 
 #![allow(unsafe_code)]
 
@@ -11,16 +11,16 @@ use disco_ccl::{GraphFunctions, PoolFunctions};
 use disco_core::{Error, Unavailable};
 use disco_dl::{Candidate, Library};
 
-/// A driver that works.
+/// A usable driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Driver {
-    /// The newest CUDA that it has.
+    /// The newest CUDA version that the driver supports.
     pub(crate) version: Version,
-    /// Functions that only some are called for, and that it has not.
+    /// Missing functions of [`PEER_FUNCTIONS`] and [`KERNEL_FUNCTIONS`].
     lacking: Vec<&'static CStr>,
-    /// Those for pools of memory, or the first that it lacks.
+    /// Functions for memory pools, or the first that the driver lacks.
     pub(crate) pools: Result<PoolFunctions, &'static CStr>,
-    /// The functions for graphs, or the first that the driver lacks.
+    /// Functions for graphs, or the first that the driver lacks.
     pub(crate) graphs: Result<GraphFunctions, &'static CStr>,
     get_error_string: Option<GetErrorString>,
 }
@@ -29,14 +29,14 @@ pub(crate) struct Driver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(c_int);
 
-/// The oldest that cudarc knows.
-const LEAST: Version = Version(11040);
+/// The oldest version that cudarc supports.
+const MIN_VERSION: Version = Version(11040);
 
-/// Names that cudarc looks for, in its order.
+/// File names that cudarc tries, in cudarc's order.
 const CANDIDATES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
-/// What is called through cudarc, by it or by us.
-const FUNCTIONS: [&CStr; 30] = [
+/// Functions that cudarc or this crate calls on every device.
+const REQUIRED_FUNCTIONS: [&CStr; 30] = [
     c"cuCtxGetCurrent",
     c"cuCtxSetCurrent",
     c"cuCtxSynchronize",
@@ -69,8 +69,8 @@ const FUNCTIONS: [&CStr; 30] = [
     c"cuStreamWaitEvent",
 ];
 
-/// What is called besides, for memory that several devices have.
-pub(crate) const SHARING: &[&CStr] = &[
+/// Functions for memory that several devices access. Optional.
+pub(crate) const PEER_FUNCTIONS: &[&CStr] = &[
     c"cuCtxEnablePeerAccess",
     c"cuCtxGetStreamPriorityRange",
     c"cuDeviceCanAccessPeer",
@@ -82,8 +82,8 @@ pub(crate) const SHARING: &[&CStr] = &[
     c"cuStreamWriteValue32_v2",
 ];
 
-/// What is called besides, for kernels.
-pub(crate) const LAUNCHING: &[&CStr] = &[
+/// Functions for the all-reduce kernels. Optional.
+pub(crate) const KERNEL_FUNCTIONS: &[&CStr] = &[
     c"cuLaunchKernel",
     c"cuModuleGetFunction",
     c"cuModuleLoadData",
@@ -91,8 +91,8 @@ pub(crate) const LAUNCHING: &[&CStr] = &[
     c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
 ];
 
-/// Those for pools of memory.
-const POOLS: [&CStr; 8] = [
+/// Functions for memory pools, in the order of [`PoolFunctions`]. Optional.
+const POOL_FUNCTIONS: [&CStr; 8] = [
     c"cuMemPoolCreate",
     c"cuMemPoolDestroy",
     c"cuMemPoolSetAttribute",
@@ -103,8 +103,8 @@ const POOLS: [&CStr; 8] = [
     c"cuMemFreeAsync",
 ];
 
-/// The functions for graphs.
-const GRAPHS: [&CStr; 7] = [
+/// Functions for graphs, in the order of [`GraphFunctions`]. Optional.
+const GRAPH_FUNCTIONS: [&CStr; 7] = [
     c"cuStreamBeginCapture_v2",
     c"cuStreamEndCapture",
     c"cuStreamIsCapturing",
@@ -117,63 +117,63 @@ const GRAPHS: [&CStr; 7] = [
 /// `cuGetErrorString(CUresult, const char **text)`
 type GetErrorString = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
-/// The driver.
+/// The driver, which is searched for once in a process.
 ///
 /// # Errors
-/// There is none, it is too old, or it finds no device.
+/// No driver was found, the driver is too old, or it finds no device.
 pub(crate) fn get() -> Result<&'static Driver, Unavailable> {
     static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
-    let find = || disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| accept(&library));
+    let find = || disco_dl::find("the CUDA driver", CANDIDATES.map(Candidate::file), |library| inspect(&library));
     DRIVER.get_or_init(find).as_ref().map_err(Clone::clone)
 }
 
-/// That the driver has functions which not all that it does needs.
+/// Checks that the driver has these functions of [`PEER_FUNCTIONS`] or [`KERNEL_FUNCTIONS`].
 ///
 /// # Errors
-/// Which it lacks; there is none.
-pub(crate) fn check_has(functions: &[&CStr]) -> Result<(), String> {
+/// The names of the missing functions, or why there is no driver.
+pub(crate) fn require(functions: &[&CStr]) -> Result<(), String> {
     let driver = get().map_err(|unavailable| unavailable.to_string())?;
     let missing: Vec<_> = functions.iter().copied().filter(|name| driver.lacking.contains(name)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("the CUDA driver lacks {}", names(&missing))) }
 }
 
-fn accept(library: &Library) -> Result<Driver, String> {
+fn inspect(library: &Library) -> Result<Driver, String> {
     let first = Library::open(&Candidate::file(CANDIDATES[0]));
     if first.is_ok_and(|first| first.address(c"cuInit") != library.address(c"cuInit")) {
-        return Err(format!("cudarc would take {}, which is another", CANDIDATES[0]));
+        return Err(format!("cudarc would load {}, which is a different library", CANDIDATES[0]));
     }
     let lacking = |wanted: &[&'static CStr]| -> Vec<&'static CStr> {
         wanted.iter().copied().filter(|name| library.address(name).is_none()).collect()
     };
-    let missing = lacking(&FUNCTIONS);
+    let missing = lacking(&REQUIRED_FUNCTIONS);
     if !missing.is_empty() {
         return Err(format!("it lacks {}", names(&missing)));
     }
-    // SAFETY: these functions have been the same in all versions.
+    // SAFETY: `cuDriverGetVersion` has had this signature in all versions.
     let get_version: Option<unsafe extern "C" fn(*mut c_int) -> c_int> =
         unsafe { library.function(c"cuDriverGetVersion") };
     let mut version = Version(0);
-    // SAFETY: the number is there.
+    // SAFETY: `version.0` is writable.
     let code = get_version.map(|get_version| unsafe { get_version(&mut version.0) });
-    if code != Some(0) || version < LEAST {
-        return Err(format!("its CUDA is {version}; {LEAST} or later is needed"));
+    if code != Some(0) || version < MIN_VERSION {
+        return Err(format!("its CUDA is {version}; {MIN_VERSION} or later is needed"));
     }
-    // SAFETY: as above.
+    // SAFETY: `cuInit` has had this signature in all versions.
     let init: Option<unsafe extern "C" fn(c_uint) -> c_int> = unsafe { library.function(c"cuInit") };
-    // SAFETY: 0 is the one flag that it takes.
+    // SAFETY: `cuInit` requires flags of 0.
     match init.map(|init| unsafe { init(0) }) {
         Some(0) => {
-            // SAFETY: these are the driver's functions.
-            let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_code) };
-            // SAFETY: as above.
-            let graphs = unsafe { GraphFunctions::resolve(library, &GRAPHS, check_code) };
-            let get_error_string = error_string_of(library);
-            let lacking = lacking(&[SHARING, LAUNCHING].concat());
+            // SAFETY: the names are those of the CUDA functions with the signatures of `PoolFunctions`.
+            let pools = unsafe { PoolFunctions::resolve(library, &POOL_FUNCTIONS, check_code) };
+            // SAFETY: the names are those of the CUDA functions with the signatures of `GraphFunctions`.
+            let graphs = unsafe { GraphFunctions::resolve(library, &GRAPH_FUNCTIONS, check_code) };
+            let get_error_string = resolve_error_string(library);
+            let lacking = lacking(&[PEER_FUNCTIONS, KERNEL_FUNCTIONS].concat());
             Ok(Driver { version, lacking, pools, graphs, get_error_string })
         }
         code => {
             let code = code.unwrap_or(-1);
-            Err(format!("cuInit returned {code}: {}", words(error_string_of(library), code)))
+            Err(format!("cuInit returned {code}: {}", error_text(resolve_error_string(library), code)))
         }
     }
 }
@@ -183,30 +183,30 @@ fn names(functions: &[&CStr]) -> String {
     names.join(", ")
 }
 
-/// What a function that is called without cudarc has returned.
+/// Converts the return code of a driver function that is called without cudarc.
 fn check_code(function: &'static CStr, code: c_int) -> disco_core::Result<()> {
     if code == 0 {
         return Ok(());
     }
-    let message = words(get().ok().and_then(|driver| driver.get_error_string), code);
-    let function = function.to_str().unwrap_or("a function of the driver's");
+    let message = error_text(get().ok().and_then(|driver| driver.get_error_string), code);
+    let function = function.to_str().unwrap_or("a function of the driver");
     Err(Error::Library { backend: "cuda", function, code: code.into(), message })
 }
 
-fn error_string_of(library: &Library) -> Option<GetErrorString> {
-    // SAFETY: this function has been the same in all versions.
+fn resolve_error_string(library: &Library) -> Option<GetErrorString> {
+    // SAFETY: `cuGetErrorString` has had this signature in all versions.
     unsafe { library.function(c"cuGetErrorString") }
 }
 
-/// What a code means, in the driver's words.
-fn words(get_error_string: Option<GetErrorString>, code: c_int) -> String {
+/// The driver's description of a return code.
+fn error_text(get_error_string: Option<GetErrorString>, code: c_int) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: any number may be asked for, and the place is there.
-    let told = get_error_string.map(|get| unsafe { get(code, &mut text) });
-    match told {
-        // SAFETY: the driver's texts end with a zero, and stay.
+    // SAFETY: the driver accepts any code, and `text` is writable.
+    let result = get_error_string.map(|get| unsafe { get(code, &mut text) });
+    match result {
+        // SAFETY: the driver's texts are static and end with a NUL byte.
         Some(0) if !text.is_null() => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
-        _ => "the driver has no words for it".into(),
+        _ => "the driver does not describe this code".into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The driver's calls, on one device with one stream on it.
+//! The driver's functions for one device and one stream.
 
 #![allow(unsafe_code)]
 
@@ -16,42 +16,42 @@ use disco_core::{Device, DeviceKind, Error, Result};
 use super::error::check;
 use super::{current, device, driver, peers};
 
-/// A stream on a device, with the device's primary context.
+/// A stream of a device, and a reference to the device's primary context.
 pub(super) struct Stream {
     context: ManuallyDrop<Arc<CudaContext>>,
     stream: ManuallyDrop<Arc<CudaStream>>,
     device: Device,
-    /// Its device can make sure that what peers wrote before a word is there when the word is.
-    pub(super) flushes: bool,
+    /// `CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES`: a wait for a word can make the peer's earlier writes visible.
+    pub(super) flushes_remote_writes: bool,
 }
 
 impl Stream {
-    /// A new stream on a device that is there, whose primary context becomes current.
+    /// Creates a stream on an existing device. The device's primary context becomes current on this thread.
     pub(super) fn new(ordinal: usize) -> Result<Self> {
         Self::make(ordinal, |context| check("cuStreamCreate", context.new_stream()))
     }
 
     fn make(ordinal: usize, create: impl FnOnce(&Arc<CudaContext>) -> Result<Arc<CudaStream>>) -> Result<Self> {
         let context = check("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
-        // With tracking on, making the first stream waits for all that the device does.
-        // SAFETY: nothing is tracked yet.
+        // With event tracking, cudarc waits for all work of the device when it creates the first stream.
+        // SAFETY: no cudarc allocation of this context exists yet whose accesses would have to be tracked.
         unsafe { context.disable_event_tracking() };
         let stream = create(&context);
-        // SAFETY: as above.
+        // SAFETY: this restores cudarc's default.
         unsafe { context.enable_event_tracking() };
         let stream = ManuallyDrop::new(stream?);
         let device = Device::new(DeviceKind::Cuda, ordinal as i32);
-        let flushes = device::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
-        let flushes = flushes.is_ok_and(|flushes| flushes != 0);
-        Ok(Self { context: ManuallyDrop::new(context), stream, device, flushes })
+        let flushes_remote_writes = device::attribute_of(ordinal, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
+        let flushes_remote_writes = flushes_remote_writes.is_ok_and(|flushes_remote_writes| flushes_remote_writes != 0);
+        Ok(Self { context: ManuallyDrop::new(context), stream, device, flushes_remote_writes })
     }
 
-    /// The stream, as cudarc has it.
+    /// The stream of cudarc.
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    /// Its device's number.
+    /// The ordinal of the stream's device.
     pub(super) fn ordinal(&self) -> usize {
         self.device.ordinal as usize
     }
@@ -84,7 +84,7 @@ impl Driver for Stream {
     }
 
     fn with_current(&self, work: &mut dyn FnMut()) {
-        current::with(&self.context, work);
+        current::with_current(&self.context, work);
     }
 
     fn pools(&self) -> Result<PoolFunctions, String> {
@@ -102,7 +102,7 @@ impl Driver for Stream {
     }
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
-        // SAFETY: whoever reads it writes it first.
+        // SAFETY: the memory is uninitialised; callers write it before they read it.
         match unsafe { result::malloc_sync(bytes) } {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
             address => check("cuMemAlloc", address).map(|address| Some(address as *mut u8)),
@@ -110,22 +110,23 @@ impl Driver for Stream {
     }
 
     unsafe fn free(&self, memory: *mut u8) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that `alloc` returned `memory` and that no work uses it any more.
         check("cuMemFree", unsafe { result::free_sync(memory as sys::CUdeviceptr) })
     }
 
     fn alloc_pinned(&self, bytes: usize) -> Result<*mut u8> {
-        // SAFETY: whoever reads it writes it first.
+        // SAFETY: the memory is uninitialised; callers write it before they read it.
         check("cuMemHostAlloc", unsafe { result::malloc_host(bytes, 0) }).map(<*mut c_void>::cast)
     }
 
     unsafe fn free_pinned(&self, memory: *mut u8) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that `alloc_pinned` returned `memory` and that no work uses it any more.
         check("cuMemFreeHost", unsafe { result::free_host(memory.cast()) })
     }
 
     unsafe fn clear(&self, memory: *mut u8, bytes: usize) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that the stream's device can write `bytes` bytes at `memory` until the stream has
+        // done so.
         let cleared = unsafe { result::memset_d8_async(memory as sys::CUdeviceptr, 0, bytes, self.cu_stream()) };
         check("cuMemsetD8Async", cleared)
     }
@@ -133,15 +134,15 @@ impl Driver for Stream {
     unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, kind: CopyKind) -> Result<()> {
         let (stream, on) = (self.cu_stream(), |address: *const u8| address as sys::CUdeviceptr);
         match kind {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises that both ranges are valid until the stream has made the copy.
             CopyKind::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(on(to), from.cast(), bytes, stream).result()
             }),
-            // SAFETY: as above.
+            // SAFETY: the caller promises that both ranges are valid until the stream has made the copy.
             CopyKind::ToHost => check("cuMemcpyDtoHAsync", unsafe {
                 sys::cuMemcpyDtoHAsync_v2(to.cast(), on(from), bytes, stream).result()
             }),
-            // SAFETY: as above.
+            // SAFETY: the caller promises that both ranges are valid until the stream has made the copy.
             CopyKind::OnDevice => check("cuMemcpyDtoDAsync", unsafe {
                 sys::cuMemcpyDtoDAsync_v2(on(to), on(from), bytes, stream).result()
             }),
@@ -149,7 +150,7 @@ impl Driver for Stream {
     }
 
     fn is_idle(&self) -> Result<bool> {
-        // SAFETY: the stream is there.
+        // SAFETY: `self` owns the stream.
         is_done("cuStreamQuery", unsafe { sys::cuStreamQuery(self.cu_stream()) })
     }
 
@@ -159,22 +160,22 @@ impl Driver for Stream {
     }
 
     unsafe fn record_event(&self, event: EventHandle) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that the event exists and belongs to this device.
         check("cuEventRecord", unsafe { result::event::record(event.0.cast(), self.cu_stream()) })
     }
 
     unsafe fn is_event_complete(&self, event: EventHandle) -> Result<bool> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that the event exists.
         is_done("cuEventQuery", unsafe { sys::cuEventQuery(event.0.cast()) })
     }
 
     unsafe fn destroy_event(&self, event: EventHandle) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that the event exists and is not used again.
         _ = unsafe { result::event::destroy(event.0.cast()) };
     }
 
     unsafe fn wait_event(&self, event: EventHandle) -> Result<()> {
-        // SAFETY: as the caller promises; 0 is the one flag.
+        // SAFETY: the caller promises that the event exists; the function requires flags of 0.
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.cu_stream(), event.0.cast(), 0).result() })
     }
 
@@ -183,14 +184,14 @@ impl Driver for Stream {
     }
 
     fn new_priority_stream(&self) -> Result<Box<dyn Driver>> {
-        driver::check_has(driver::SHARING).map_err(Error::missing)?;
+        driver::require(driver::PEER_FUNCTIONS).map_err(Error::missing)?;
         let (_, greatest) = check("cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
         let create = |context: &Arc<CudaContext>| context.new_stream_with_priority(greatest);
         Ok(Box::new(Self::make(self.ordinal(), |context| check("cuStreamCreateWithPriority", create(context)))?))
     }
 
     fn peers(&self) -> Result<&dyn Peers, String> {
-        driver::check_has(driver::SHARING).map(|()| self as &dyn Peers)
+        driver::require(driver::PEER_FUNCTIONS).map(|()| self as &dyn Peers)
     }
 }
 
@@ -204,11 +205,12 @@ fn is_done(function: &'static str, result: sys::CUresult) -> Result<bool> {
 impl Drop for Stream {
     fn drop(&mut self) {
         let context = (*self.context).clone();
-        // These make the context current, too.
-        current::with(&context, || {
-            // SAFETY: nobody uses it any more.
+        // cudarc makes the context current when it drops these values; the thread's previous context is restored
+        // afterwards.
+        current::with_current(&context, || {
+            // SAFETY: the field is not used after this drop.
             unsafe { ManuallyDrop::drop(&mut self.stream) };
-            // SAFETY: as above.
+            // SAFETY: the field is not used after this drop; `context` keeps the context alive.
             unsafe { ManuallyDrop::drop(&mut self.context) };
         });
     }

@@ -1,13 +1,12 @@
-//! GPUs of one machine that read and write each other's memory: which links there are between them, and sums over these.
+//! All-reduce between GPUs of one machine that access each other's memory: the links between the GPUs, and the kernels.
 //!
 //! ```text
-//! nvml      NVML's functions, and a walk over the links that it knows
-//! survey    the GPUs that this process sees, and what was decided of them
-//! kernels   sums by kernels of ours, and barriers: the source, its compilation, which one to launch and how
-//! launch    those that the driver has, over memory that ranks share
+//! nvml      functions of NVML, and the links between GPUs that it reports
+//! survey    the GPUs that this process sees, and the topology of their links
+//! kernels   the kernels: source, compilation, choice of the algorithm and the grid
+//! launch    loads and launches the kernels over the ranks' shared memory
 //! ```
-//!
-//! What ranks share, and how they come to it, is [`disco_ccl::p2p`]'s.
+//! [`disco_ccl::p2p`] allocates the shared memory and exchanges it between the ranks.
 
 pub mod kernels;
 mod launch;
@@ -22,5 +21,5 @@ pub use launch::readiness;
 pub use nvml::mesh;
 pub use survey::{site, topology};
 
-/// What ranks need to know of NVIDIA's devices to share memory.
+/// The functions for NVIDIA GPUs that [`disco_ccl::p2p`] calls.
 pub const VENDOR: Vendor = Vendor { links: mesh, check: launch::check_options, kernels: launch::prepare };

@@ -1,4 +1,4 @@
-//! NVML's functions, and a walk over the links that it knows.
+//! Functions of NVML, and the NVLink connections that it reports.
 
 #![allow(unsafe_code)]
 
@@ -12,70 +12,77 @@ use disco_dl::{Candidate, Library};
 
 use super::{BusId, Mesh};
 
-/// The links between GPUs at these places: those that end at one of them, and those through NVSwitches, all of which are taken for
-/// one network. Inactive links are none, and so are those to GPUs that are not of the group.
+/// Counts the active links between the GPUs with these bus ids. Links to NVSwitches are counted too, and all NVSwitches
+/// count as one network. Links to other GPUs are ignored.
 ///
-/// Each GPU is asked for its links from 0 on until it has no more. Where NVML is too old to say what is at a link's other end (without
-/// `nvmlDeviceGetNvLinkRemoteDeviceType`), what is none of the group's GPUs is not taken for a switch: it may be a GPU as well.
+/// The links of a GPU are queried from number 0 on, up to the first number that the GPU does not have. An NVML without
+/// `nvmlDeviceGetNvLinkRemoteDeviceType` does not tell switches from GPUs; then a remote end that is not in the group
+/// is ignored, because it may be a GPU.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where there is no NVML; NVML's own, of anything but a link that is not there.
+/// [`Error::Unavailable`] without NVML; errors of NVML, except that a link does not exist.
 pub fn mesh(bus_ids: &[BusId]) -> Result<Mesh> {
-    let nvml = Nvml::start(table()?)?;
+    let nvml = Nvml::start(functions()?)?;
     let ends = bus_ids.iter().map(|own| nvml.ends(*own, bus_ids)).collect::<Result<Vec<_>>>()?;
     Ok(Mesh::new(&ends))
 }
 
-/// The most links that a GPU may have.
-const MOST_LINKS: c_uint = 20;
+/// The largest number of links of a GPU that are queried.
+const MAX_LINKS: c_uint = 20;
 
-/// NVML between its start and its end.
+/// NVML, initialised. The drop shuts it down.
 struct Nvml(Table);
 
 impl Nvml {
-    fn start(table: Table) -> Result<Self> {
-        // SAFETY: it may be started any number of times.
-        let code = unsafe { (table.init)() };
-        check(&table, "nvmlInit_v2", code).map(|()| Self(table))
+    fn start(functions: Table) -> Result<Self> {
+        // SAFETY: NVML counts its initialisations, so other users of NVML in this process are unaffected.
+        let code = unsafe { (functions.init)() };
+        check(&functions, "nvmlInit_v2", code).map(|()| Self(functions))
     }
 
     fn check(&self, function: &'static str, code: Code) -> Result<()> {
         check(&self.0, function, code)
     }
 
-    /// Where a GPU's links end, among these.
+    /// The remote ends of a GPU's links: peers of `group`, and switches.
     fn ends(&self, own: BusId, group: &[BusId]) -> Result<Ends> {
         let (device, mut ends) = (self.device(own)?, Ends::default());
-        for link in 0..MOST_LINKS {
+        for link in 0..MAX_LINKS {
             match self.is_active(device, link)? {
                 None => break,
                 Some(false) => {}
-                Some(true) => self.follow(device, link, (own, group), &mut ends)?,
+                Some(true) => self.count_remote_end(device, link, (own, group), &mut ends)?,
             }
         }
         Ok(ends)
     }
 
     fn device(&self, at: BusId) -> Result<Device> {
-        let text = CString::new(at.to_string()).map_err(|_| Error::invalid("a bus id has no zeros in it"))?;
+        let text = CString::new(at.to_string()).map_err(|_| Error::invalid("a PCI bus id contains a NUL byte"))?;
         let mut device = ptr::null_mut();
-        // SAFETY: the text ends with a zero, and there is room for the handle.
+        // SAFETY: the text ends with a NUL byte, and `device` is writable.
         let code = unsafe { (self.0.device_by_bus_id)(text.as_ptr(), &mut device) };
         self.check("nvmlDeviceGetHandleByPciBusId_v2", code).map(|()| device)
     }
 
-    /// Whether a link is up; none where the GPU has no such link.
+    /// Whether a link is active. `None` if the GPU has no such link.
     fn is_active(&self, device: Device, link: c_uint) -> Result<Option<bool>> {
         let mut state = EnableState(0);
-        // SAFETY: NVML has given the handle, and there is room for the state.
+        // SAFETY: NVML has returned the device handle, and `state` is writable.
         match unsafe { (self.0.link_state)(device, link, &mut state) } {
             Code::INVALID_ARGUMENT | Code::NOT_SUPPORTED => Ok(None),
             code => self.check("nvmlDeviceGetNvLinkState", code).map(|()| Some(state != EnableState::DISABLED)),
         }
     }
 
-    /// Counts what is at a link's other end.
-    fn follow(&self, device: Device, link: c_uint, (own, group): (BusId, &[BusId]), ends: &mut Ends) -> Result<()> {
+    /// Adds the remote end of a link to `ends`.
+    fn count_remote_end(
+        &self,
+        device: Device,
+        link: c_uint,
+        (own, group): (BusId, &[BusId]),
+        ends: &mut Ends,
+    ) -> Result<()> {
         match self.remote_type(device, link)? {
             None | Some(DeviceType::GPU) => {
                 let remote = self.remote_bus_id(device, link)?;
@@ -87,18 +94,18 @@ impl Nvml {
         Ok(())
     }
 
-    /// What is at a link's other end; none where NVML is too old to say.
+    /// The type of the device at a link's remote end. `None` if NVML is too old to report it.
     fn remote_type(&self, device: Device, link: c_uint) -> Result<Option<DeviceType>> {
         let Some(remote_type) = self.0.remote_type else { return Ok(None) };
         let mut remote = DeviceType::UNKNOWN;
-        // SAFETY: as for the state.
+        // SAFETY: NVML has returned the device handle, and `remote` is writable.
         let code = unsafe { remote_type(device, link, &mut remote) };
         self.check("nvmlDeviceGetNvLinkRemoteDeviceType", code).map(|()| Some(remote))
     }
 
     fn remote_bus_id(&self, device: Device, link: c_uint) -> Result<BusId> {
         let mut info = PciInfo::default();
-        // SAFETY: as for the state.
+        // SAFETY: NVML has returned the device handle, and `info` is writable and has NVML's layout.
         let code = unsafe { (self.0.remote_pci_info)(device, link, &mut info) };
         self.check("nvmlDeviceGetNvLinkRemotePciInfo_v2", code)?;
         Ok(BusId { domain: info.domain, bus: info.bus, device: info.device })
@@ -107,42 +114,42 @@ impl Nvml {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // SAFETY: it was started.
+        // SAFETY: `start` initialised NVML once for this value.
         let code = unsafe { (self.0.shutdown)() };
         if let Err(error) = self.check("nvmlShutdown", code) {
-            tracing::warn!(%error, "NVML stays");
+            tracing::warn!(%error, "NVML stays initialised: its shutdown failed");
         }
     }
 }
 
-fn check(table: &Table, function: &'static str, code: Code) -> Result<()> {
+fn check(functions: &Table, function: &'static str, code: Code) -> Result<()> {
     if code == Code::SUCCESS {
         return Ok(());
     }
-    // SAFETY: any number may be asked for.
-    let words = unsafe { (table.error_string)(code) };
-    let message = match words.is_null() {
-        true => "NVML has no words for it".to_owned(),
-        // SAFETY: NVML's texts end with a zero, and stay.
-        false => unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned(),
+    // SAFETY: NVML accepts any code.
+    let text = unsafe { (functions.error_string)(code) };
+    let message = match text.is_null() {
+        true => "NVML does not describe this code".to_owned(),
+        // SAFETY: NVML's texts are static and end with a NUL byte.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
     };
     Err(Error::Library { backend: "nvml", function, code: code.0.into(), message })
 }
 
-/// NVML, looked for once.
-fn table() -> Result<Table, Unavailable> {
+/// The functions of NVML, which is searched for once in a process.
+fn functions() -> Result<Table, Unavailable> {
     static TABLE: OnceLock<Result<Table, Unavailable>> = OnceLock::new();
     let resolve = |library: Library| {
-        // SAFETY: these are NVML's functions, as its header declares them.
+        // SAFETY: the signatures of `Table` are those of NVML's header.
         unsafe { Table::resolve(&library) }
     };
-    // Not without its number: that is a toolkit's stub, which knows no device.
+    // `libnvidia-ml.so` without the version suffix is the stub of a CUDA toolkit, which reports no device.
     let find = || disco_dl::find("NVML", [Candidate::file("libnvidia-ml.so.1")], resolve);
     TABLE.get_or_init(find).clone()
 }
 
 disco_dl::functions! {
-    /// Of `libnvidia-ml`.
+    /// Functions of `libnvidia-ml`.
     struct Table {
         /// `nvmlReturn_t nvmlInit_v2(void)`
         init: c"nvmlInit_v2"() -> Code;
@@ -158,7 +165,8 @@ disco_dl::functions! {
         remote_pci_info: c"nvmlDeviceGetNvLinkRemotePciInfo_v2"(Device, c_uint, *mut PciInfo) -> Code;
     }
     optional {
-        /// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t, unsigned int link, nvmlIntNvLinkDeviceType_t *)`
+        /// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t, unsigned int link, nvmlIntNvLinkDeviceType_t
+        /// *)`
         remote_type: c"nvmlDeviceGetNvLinkRemoteDeviceType"(Device, c_uint, *mut DeviceType) -> Code;
     }
 }
@@ -174,9 +182,9 @@ struct Code(c_int);
 impl Code {
     /// `NVML_SUCCESS`
     const SUCCESS: Self = Self(0);
-    /// `NVML_ERROR_INVALID_ARGUMENT`: among others, there is no link of this number.
+    /// `NVML_ERROR_INVALID_ARGUMENT`: among other causes, the GPU has no link of this number.
     const INVALID_ARGUMENT: Self = Self(2);
-    /// `NVML_ERROR_NOT_SUPPORTED`: among others, the GPU has no links.
+    /// `NVML_ERROR_NOT_SUPPORTED`: among other causes, the GPU has no links.
     const NOT_SUPPORTED: Self = Self(3);
 }
 
@@ -208,14 +216,14 @@ impl DeviceType {
 #[repr(C)]
 #[derive(Default)]
 struct PciInfo {
-    /// As a text, with a domain of four digits.
+    /// The bus id as text, with a domain of four digits.
     _bus_id_legacy: [u8; 16],
     domain: c_uint,
     bus: c_uint,
     device: c_uint,
     _pci_device_id: c_uint,
     _pci_subsystem_id: c_uint,
-    /// As a text, with a domain of eight digits.
+    /// The bus id as text, with a domain of eight digits.
     _bus_id: [u8; 32],
 }
 

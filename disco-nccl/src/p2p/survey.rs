@@ -5,13 +5,15 @@ use disco_core::{DeviceApi as _, Error, Result, Unavailable};
 use super::{Site, Survey, nvml};
 use crate::cuda::{self, Cuda};
 
-/// The GPUs that this process sees, the links between them, and what these are good for. Starts nothing on any of them.
+/// The GPUs that this process sees, the links between them, and the topology that follows. Creates no context on any
+/// GPU.
 ///
-/// Without NVML, or where it fails, the links are not known, and the reason is in the survey. `DISCO_P2P_TOPOLOGY` says, for tests,
-/// what is decided all the same.
+/// If NVML is missing or fails, the links are unknown, and the survey has the reason. `DISCO_P2P_TOPOLOGY` overrides
+/// the topology, for tests.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where there is no driver or no GPU; the driver's own; the variable asks for what can't be.
+/// [`Error::Unavailable`] without a driver or a GPU; errors of the driver; a value of the variable that this machine
+/// can't have.
 pub fn topology() -> Result<Survey> {
     let count = Cuda.count()?;
     if count == 0 {
@@ -23,10 +25,10 @@ pub fn topology() -> Result<Survey> {
     Survey::new(sites, nvml::mesh(&bus_ids))
 }
 
-/// One of them: its name, and where it is.
+/// The name and the PCI bus id of a GPU.
 ///
 /// # Errors
-/// There is no such device; the driver's own.
+/// There is no driver or no such device; errors of the driver.
 pub fn site(ordinal: usize) -> Result<Site> {
     Cuda.count()?;
     cuda::site(ordinal)

@@ -1,4 +1,4 @@
-// Ranks whose blocks and threads are threads of this process, and what they have in place of a GPU each.
+// A group of ranks whose GPU threads are threads of this process, and the memory that stands for their GPUs.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include <all_reduce.cu>
 
-constexpr unsigned MOST = 160;
+constexpr unsigned MAX_VECTORS = 160;
 constexpr unsigned SENTINEL = 0xdeadbeef;
 
 using Kernel = void (*)(Params);
@@ -21,26 +21,26 @@ constexpr Kernel KERNELS[3][3] = {
     {disco_hybrid_cube_mesh_f32, disco_hybrid_cube_mesh_f16, disco_hybrid_cube_mesh_bf16},
 };
 
-// What a rank does in one launch.
+// One launch of a rank.
 struct Launch {
     Algorithm algorithm;
     unsigned dtype;
     unsigned count;
     unsigned blocks;
-    // Which numbers; those of an even seed are integers, whose sums are exact.
+    // The seed of the inputs. An even seed makes integers, whose sums are exact.
     unsigned seed;
     bool in_place;
-    // Not launched: a rank that is dead.
+    // The rank skips this launch, as if it were dead.
     bool absent;
 };
 
-// A rank's device.
+// The memory and the blocks of a rank's GPU.
 struct Device {
     State state = {};
-    uint4 data[2 * MOST];
-    uint4 input[MOST], output[MOST + 1];
+    uint4 data[2 * MAX_VECTORS];
+    uint4 input[MAX_VECTORS], output[MAX_VECTORS + 1];
     unsigned abort = 0, report = 0;
-    // Of all its threads: one launch is over before the next begins. Nothing like that is between ranks.
+    // Synchronises all threads of the rank between launches. Ranks are not synchronised with each other.
     pthread_barrier_t gate;
     Block blocks[MAX_BLOCKS] = {};
 };
@@ -49,8 +49,8 @@ class Group {
   public:
     const unsigned world;
     std::vector<std::unique_ptr<Device>> devices;
-    unsigned long long patience = 60'000'000'000;
-    // How ranks are connected in a hybrid cube mesh: four in a row, or every other.
+    unsigned long long timeout_ns = 60'000'000'000;
+    // The halves of a hybrid cube mesh: ranks 0 to 3 and 4 to 7 (true), or even and odd ranks (false).
     bool rows = true;
 
     Group(unsigned world, unsigned blocks, unsigned start) : world(world), blocks(blocks)
@@ -69,13 +69,13 @@ class Group {
 
     unsigned threads() const { return world; }
 
-    // Has every rank do its launches. Before each, one thread of the rank calls `before`, and afterwards `after`, with the rank and
-    // the launch's number.
+    // Runs the launches of every rank. One thread of the rank calls `before` before each launch and `after` after it,
+    // with the rank and the index of the launch.
     template <class Before, class After>
     void run(const std::vector<std::vector<Launch>> &launches, Before before, After after)
     {
         std::vector<std::thread> all;
-        // Nobody's deadline counts while threads are made.
+        // All threads start together, so that the creation of threads does not count towards timeouts.
         pthread_barrier_t start;
         pthread_barrier_init(&start, nullptr, world * blocks * threads());
         for (unsigned rank = 0; rank < world; rank++)
@@ -123,7 +123,7 @@ class Group {
         p.output = own.output;
         p.abort = &own.abort;
         p.report = &own.report;
-        p.patience = patience;
+        p.timeout_ns = timeout_ns;
         p.count = launch.count;
         p.rank = rank;
         p.world = world;

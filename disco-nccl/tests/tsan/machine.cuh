@@ -1,4 +1,4 @@
-// What `machine.cuh` of the kernels has, on host threads: each is one thread of one block.
+// The functions of the kernels' `machine.cuh` for the host. A thread of the process stands for one GPU thread.
 
 #pragma once
 
@@ -30,10 +30,10 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
     return {x, y, z, w};
 }
 
-// The threads of a block.
+// The synchronisation of a block's threads.
 struct Block {
     pthread_barrier_t barrier;
-    // In turns, so that one can be reset while the other is in use.
+    // Double buffering: one word is reset while the other is in use.
     unsigned any[2];
 };
 
@@ -60,35 +60,35 @@ inline int __syncthreads_or(int value)
 }
 
 #ifdef FAULT_STORE
-#define PUBLISHED __ATOMIC_RELAXED
+#define STORE_ORDER __ATOMIC_RELAXED
 #else
-#define PUBLISHED __ATOMIC_RELEASE
+#define STORE_ORDER __ATOMIC_RELEASE
 #endif
 
 #ifdef FAULT_LOAD
-#define OBSERVED __ATOMIC_RELAXED
+#define LOAD_ORDER __ATOMIC_RELAXED
 #else
-#define OBSERVED __ATOMIC_ACQUIRE
+#define LOAD_ORDER __ATOMIC_ACQUIRE
 #endif
 
-inline void publish(unsigned *word, unsigned value)
+inline void store_release(unsigned *word, unsigned value)
 {
-    __atomic_store_n(word, value, PUBLISHED);
+    __atomic_store_n(word, value, STORE_ORDER);
 }
 
-inline unsigned observe(const unsigned *word)
+inline unsigned load_acquire(const unsigned *word)
 {
-    // There are more threads than cores.
+    // Yields, because there are more threads than cores.
     sched_yield();
-    return __atomic_load_n(word, OBSERVED);
+    return __atomic_load_n(word, LOAD_ORDER);
 }
 
-inline unsigned glance(const unsigned *word)
+inline unsigned load_relaxed(const unsigned *word)
 {
     return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-inline bool claim(unsigned *word, unsigned value)
+inline bool set_if_zero(unsigned *word, unsigned value)
 {
     unsigned none = 0;
     return __atomic_compare_exchange_n(word, &none, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-// What ranks put in, and what must come out.
+// Inputs of the ranks, and checks of the outputs.
 
 #pragma once
 
@@ -52,12 +52,13 @@ inline void fill(Device &device, const Launch &launch, unsigned rank)
         reinterpret_cast<unsigned *>(device.output + launch.count)[i] = SENTINEL;
 }
 
-// Compares with sums of f64, and says whether it is as it must be. `digest` stands for all bits.
+// Compares the output with sums in double precision. Adds all bits of the output to `digest`, for comparison between
+// ranks.
 inline bool check(const Device &device, const Launch &launch, unsigned world, unsigned rank, unsigned long long &digest)
 {
     const unsigned *words = reinterpret_cast<const unsigned *>(device.output);
     const unsigned lanes = lanes_of(launch.dtype);
-    // Half of what is between neighbours, next to 1; and what is rounded more often.
+    // The relative rounding error of the element type: half of the distance between 1 and the next number.
     const double epsilon = std::ldexp(1, launch.dtype == 0 ? -24 : launch.dtype == 1 ? -11 : -8);
     for (unsigned i = 0; i < launch.count * WORDS; i++) {
         digest = mixed(digest ^ words[i]);

@@ -25,7 +25,7 @@ impl DeviceApi for Hip {
     fn count(&self) -> Result<usize, Unavailable> {
         let library = Library::get()?;
         let mut count = 0;
-        // SAFETY: the place is there.
+        // SAFETY: `count` is writable.
         let code = unsafe { (library.table.get_device_count)(&mut count) };
         let found = library.check("hipGetDeviceCount", code);
         found
@@ -38,10 +38,10 @@ impl DeviceApi for Hip {
     }
 }
 
-/// What users may want to see of driver and devices.
+/// The version of HIP and the names of the devices, for reports to users.
 ///
 /// # Errors
-/// There is no HIP, or no device.
+/// HIP is missing, or can't count its devices.
 pub(crate) fn details() -> Result<disco_ccl::Details, Unavailable> {
     let library = Library::get()?;
     Ok(disco_ccl::details(library.to_string(), (DeviceKind::Rocm, Hip.count()?), name))
@@ -52,7 +52,7 @@ fn name(ordinal: usize) -> Result<String> {
     text("hipDeviceGetName", library, library.table.device_get_name, ordinal as c_int)
 }
 
-/// What a function says of a device.
+/// Calls a function that returns a text about a device.
 pub(super) fn text(
     function: &'static str,
     library: &Library,
@@ -60,7 +60,7 @@ pub(super) fn text(
     device: c_int,
 ) -> Result<String> {
     let mut text = [0; 256];
-    // SAFETY: there is room for as many bytes.
+    // SAFETY: `text` has room for `text.len()` bytes.
     let code = unsafe { ask(text.as_mut_ptr(), text.len() as c_int, device) };
     library.check(function, code)?;
     let text = text.map(c_char::cast_unsigned);

@@ -1,4 +1,4 @@
-//! The library: where it is, its version, what it says.
+//! The search for HIP, its version, and the texts of its errors.
 
 #![allow(unsafe_code)]
 
@@ -12,23 +12,23 @@ use disco_dl::Candidate;
 
 use super::table::Table;
 
-/// One that was found.
+/// The functions of HIP.
 #[derive(Clone, Copy)]
 pub(super) struct Library {
     pub(super) table: Table,
-    /// Functions for pools of memory, or the first that it lacks.
+    /// Functions for memory pools, or the first that the library lacks.
     pub(super) pools: Result<PoolFunctions, &'static CStr>,
-    /// The functions for graphs, or the first that the library lacks.
+    /// Functions for graphs, or the first that the library lacks.
     pub(super) graphs: Result<GraphFunctions, &'static CStr>,
     version: c_int,
 }
 
-/// The newest first.
+/// File names and paths that are tried, the newest version first.
 const CANDIDATES: [&str; 5] =
     ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"];
 
-/// Those for pools of memory, since HIP 5.2.
-const POOLS: [&CStr; 8] = [
+/// Functions for memory pools, in the order of [`PoolFunctions`]. HIP has them since 5.2.
+const POOL_FUNCTIONS: [&CStr; 8] = [
     c"hipMemPoolCreate",
     c"hipMemPoolDestroy",
     c"hipMemPoolSetAttribute",
@@ -39,8 +39,8 @@ const POOLS: [&CStr; 8] = [
     c"hipFreeAsync",
 ];
 
-/// The functions for graphs, since HIP 5.3.
-const GRAPHS: [&CStr; 7] = [
+/// Functions for graphs, in the order of [`GraphFunctions`]. HIP has them since 5.3.
+const GRAPH_FUNCTIONS: [&CStr; 7] = [
     c"hipStreamBeginCapture",
     c"hipStreamEndCapture",
     c"hipStreamIsCapturing",
@@ -51,14 +51,14 @@ const GRAPHS: [&CStr; 7] = [
 ];
 
 fn check_code(function: &'static CStr, code: c_int) -> Result<()> {
-    Library::get()?.check(function.to_str().unwrap_or("a function of HIP's"), code)
+    Library::get()?.check(function.to_str().unwrap_or("a function of HIP"), code)
 }
 
 impl Library {
-    /// HIP.
+    /// HIP, which is searched for once in a process.
     ///
     /// # Errors
-    /// Every candidate and why it would not do.
+    /// Each path that was tried, with the reason of its failure.
     pub(super) fn get() -> Result<&'static Self, Unavailable> {
         static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
         let find = || disco_dl::find("HIP", CANDIDATES.map(Candidate::file), |library| Self::accept(&library));
@@ -66,41 +66,41 @@ impl Library {
     }
 
     fn accept(library: &disco_dl::Library) -> Result<Self, String> {
-        // SAFETY: these are its functions.
+        // SAFETY: the signatures of `Table` are those of HIP's header.
         let table = unsafe { Table::resolve(library) }?;
-        // SAFETY: as above.
-        let pools = unsafe { PoolFunctions::resolve(library, &POOLS, check_code) };
-        // SAFETY: as above.
-        let graphs = unsafe { GraphFunctions::resolve(library, &GRAPHS, check_code) };
+        // SAFETY: the names are those of the HIP functions with the signatures of `PoolFunctions`.
+        let pools = unsafe { PoolFunctions::resolve(library, &POOL_FUNCTIONS, check_code) };
+        // SAFETY: the names are those of the HIP functions with the signatures of `GraphFunctions`.
+        let graphs = unsafe { GraphFunctions::resolve(library, &GRAPH_FUNCTIONS, check_code) };
         let mut found = Self { table, pools, graphs, version: 0 };
-        // SAFETY: the place is there.
+        // SAFETY: `found.version` is writable.
         let code = unsafe { (found.table.runtime_get_version)(&mut found.version) };
         found.check("hipRuntimeGetVersion", code).map_err(|error| error.to_string())?;
         Ok(found)
     }
 
-    /// What a function returned, in the library's words.
+    /// Checks the return code of a function.
     ///
     /// # Errors
-    /// It is another code than success.
+    /// [`Error::Library`] with the library's description, for any code but success.
     pub(super) fn check(&self, function: &'static str, code: c_int) -> Result<()> {
         if code == 0 { Ok(()) } else { Err(self.error(function, code)) }
     }
 
     #[cold]
     fn error(&self, function: &'static str, code: c_int) -> Error {
-        // SAFETY: any number may be asked for.
+        // SAFETY: HIP accepts any code.
         let text = unsafe { (self.table.get_error_string)(code) };
         let message = match text.is_null() {
-            true => "the library has no words for it".into(),
-            // SAFETY: the library's texts end with a zero, and stay.
+            true => "HIP does not describe this code".into(),
+            // SAFETY: HIP's texts are static and end with a NUL byte.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
         };
         Error::Library { backend: "hip", function, code: code.into(), message }
     }
 }
 
-/// Its version: 60342131 is 6.3.42131.
+/// HIP's version: 60342131 is 6.3.42131.
 impl fmt::Display for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.version;

@@ -1,11 +1,11 @@
-//! AMD's device library, found at run time.
+//! HIP, AMD's device library, loaded at run time.
 //!
 //! ```text
-//! table     its functions
-//! library   the search, its versions, errors in its words
-//! device    the device kind as the registry has it
-//! stream    its calls, on one device with one stream on it
-//! peers     those for memory that several devices have
+//! table     the C functions
+//! library   the search for HIP, its version, the texts of its errors
+//! device    the device kind `rocm`
+//! stream    HIP's functions for one device and one stream
+//! peers     HIP's functions for memory that several devices access
 //! ```
 
 mod device;
@@ -20,10 +20,11 @@ use disco_ccl::{Graph, Queue};
 use disco_core::{DeviceKind, Result, WorkerContext};
 
 /// Captures the work that `work` gives to the worker's stream, as a graph that can be launched many times.
-/// [`Runtime::capture`](disco_ccl::Runtime::capture) lists the work that can be captured; [`Graph`] describes launches and the end of a graph.
+/// [`Runtime::capture`](disco_ccl::Runtime::capture) lists the work that can be captured; [`Graph`] describes launches
+/// and the end of a graph.
 ///
 /// # Errors
-/// The worker's queue is on another kind of device; as [`Runtime::capture`](disco_ccl::Runtime::capture).
+/// The worker's queue is on a device of another kind; errors of [`Runtime::capture`](disco_ccl::Runtime::capture).
 pub fn capture(ctx: &mut WorkerContext, work: impl FnOnce(&mut WorkerContext) -> Result<()>) -> Result<Graph> {
     let runtime = Queue::of(ctx.queue(), DeviceKind::Rocm)?.runtime().clone();
     runtime.capture(|| work(ctx))

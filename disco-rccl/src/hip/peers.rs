@@ -1,4 +1,4 @@
-//! HIP's calls for memory that several devices have. None of them has met a device here.
+//! HIP's functions for memory that several devices access. They are tested with a test double, not on AMD GPUs.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use super::stream::{Stream, call};
 use super::table::{IpcHandle, Table};
 
 /// `hipErrorPeerAccessAlreadyEnabled`
-const ALREADY_ENABLED: c_int = 704;
+const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
 /// `hipIpcMemLazyEnablePeerAccess`
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 /// `hipDeviceMallocFinegrained`
@@ -20,10 +20,10 @@ const FINE_GRAINED: c_uint = 1;
 /// `hipMallocSignalMemory`
 const SIGNAL_MEMORY: c_uint = 2;
 /// `hipStreamWaitValueGte`
-const AS_HIGH: c_uint = 0;
+const WAIT_GEQ: c_uint = 0;
 
-/// The functions that a HIP lacks of those that are called here and for lanes.
-pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
+/// The functions for peer memory and for its streams that this HIP lacks.
+pub(super) fn missing_functions(table: &Table) -> Vec<&'static str> {
     let all = [
         ("hipStreamWaitEvent", table.stream_wait_event.is_some()),
         ("hipDeviceCanAccessPeer", table.device_can_access_peer.is_some()),
@@ -39,12 +39,12 @@ pub(super) fn lacking(table: &Table) -> Vec<&'static str> {
     all.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect()
 }
 
-/// Numbers of the other devices that can have access to a device's memory.
+/// Ordinals of the other devices that can access the memory of a stream's device.
 pub(super) fn accessors(stream: &Stream) -> Vec<c_int> {
     let can_access = |peer: &c_int| {
         let (mut can, own) = (0, stream.ordinal);
-        let asked = call!(stream, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, *peer, own));
-        *peer != own && asked.is_ok() && can != 0
+        let result = call!(stream, "hipDeviceCanAccessPeer", optional device_can_access_peer(&mut can, *peer, own));
+        *peer != own && result.is_ok() && can != 0
     };
     let mut count = 0;
     match call!(stream, "hipGetDeviceCount", get_device_count(&mut count)) {
@@ -56,7 +56,8 @@ pub(super) fn accessors(stream: &Stream) -> Vec<c_int> {
 impl Peers for Stream {
     fn bus_id(&self) -> Result<BusId> {
         let text = disco_ccl::Driver::identity(self)?;
-        text.parse().map_err(|()| Error::invalid(format!("{text} is no place on a PCI bus")))
+        text.parse()
+            .map_err(|()| Error::invalid(format!("hipDeviceGetPCIBusId returned {text}, which is no PCI bus id")))
     }
 
     fn enable_access(&self, ordinal: i32) -> Result<()> {
@@ -70,13 +71,14 @@ impl Peers for Stream {
             return Err(Error::missing(format!("rocm:{own} can't access the memory of rocm:{ordinal}")));
         }
         match call!(self, "hipDeviceEnablePeerAccess", optional device_enable_peer_access(ordinal, 0)) {
-            Err(Error::Library { code, .. }) if code == i64::from(ALREADY_ENABLED) => Ok(()),
+            Err(Error::Library { code, .. }) if code == i64::from(PEER_ACCESS_ALREADY_ENABLED) => Ok(()),
             enabled => enabled,
         }
     }
 
-    /// Fine-grained memory. A kernel sees what a peer wrote to other memory before the kernel began, and a wait is a kernel that runs
-    /// while the peer writes. Where a device has no such memory, the ranks' proof finds out whether waits end.
+    /// Allocates fine-grained memory. HIP implements a wait as a kernel, and only in fine-grained memory does a running
+    /// kernel see the writes of peers; in other memory it sees writes from before its start. If a device has no
+    /// fine-grained memory, the ranks' test of their shared memory finds out whether waits end.
     fn alloc_shared(&self, bytes: usize) -> Result<Option<*mut u8>> {
         let mut memory = ptr::null_mut();
         match call!(self, "hipExtMallocWithFlags", optional ext_malloc_with_flags(&mut memory, bytes, FINE_GRAINED)) {
@@ -85,8 +87,8 @@ impl Peers for Stream {
         }
     }
 
-    /// Signal memory: HIP documents waits for no other. ROCm's `hip_stream_ops.cpp` has refused other memory at first, and later only
-    /// with `GPU_STREAMOPS_CP_WAIT=1`.
+    /// Allocates signal memory, the only memory for which HIP documents waits. The first versions of ROCm's
+    /// `hip_stream_ops.cpp` refuse other memory; later versions refuse it only with `GPU_STREAMOPS_CP_WAIT=1`.
     fn alloc_word(&self) -> Result<Option<*mut u8>> {
         let mut memory = ptr::null_mut();
         let flags = SIGNAL_MEMORY;
@@ -114,9 +116,9 @@ impl Peers for Stream {
         call!(self, "hipStreamWriteValue32", optional stream_write_value(self.stream, word.cast(), value, 0))
     }
 
-    /// HIP compares numbers without a sign: what wraps, after 2³² signals of one slot, ends a wait too early.
+    /// HIP compares unsigned values, so after 2³² signals of one slot, when the value wraps, a wait ends too early.
     unsafe fn wait_word(&self, word: *const u32, value: u32) -> Result<()> {
         let (word, all) = (word.cast_mut().cast(), u32::MAX);
-        call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, AS_HIGH, all))
+        call!(self, "hipStreamWaitValue32", optional stream_wait_value(self.stream, word, value, WAIT_GEQ, all))
     }
 }

@@ -1,4 +1,4 @@
-//! HIP's calls, on one device with one stream on it.
+//! HIP's functions for one device and one stream.
 
 #![allow(unsafe_code)]
 
@@ -19,33 +19,35 @@ const NOT_READY: c_int = 600;
 /// `hipStreamNonBlocking`
 const NON_BLOCKING: c_uint = 1;
 /// `hipEventDisableTiming`
-const NO_TIMING: c_uint = 2;
+const DISABLE_TIMING: c_uint = 2;
 
-/// A stream on a device.
+/// A stream of a device.
 pub(super) struct Stream {
     pub(super) library: &'static Library,
     pub(super) ordinal: c_int,
     pub(super) stream: *mut c_void,
 }
 
-// SAFETY: HIP takes a stream on any thread.
+// SAFETY: HIP's functions accept stream handles on any thread.
 unsafe impl Send for Stream {}
-// SAFETY: as above, also of several at a time.
+// SAFETY: HIP's functions accept stream handles on several threads at a time.
 unsafe impl Sync for Stream {}
 
-/// Calls a function of the table, whose name is the C function's.
+/// Calls a function of the table and checks its return code. `$name` is the name of the C function.
 macro_rules! call {
     ($self:expr, $name:literal, optional $function:ident($($arg:expr),*)) => {{
         let library = $self.library;
         match library.table.$function {
-            // SAFETY: as below.
+            // SAFETY: the stream exists. Other arguments are valid by the contract of `Driver` or `Peers`, or point to
+            // locals.
             Some(function) => library.check($name, unsafe { function($($arg),*) }),
             None => Err(disco_core::Error::missing(concat!("HIP lacks ", $name))),
         }
     }};
     ($self:expr, $name:literal, $function:ident($($arg:expr),*)) => {{
         let (library, function) = ($self.library, $self.library.table.$function);
-        // SAFETY: the stream is there; what is passed is as `Driver` says, or a place of this function's.
+        // SAFETY: the stream exists. Other arguments are valid by the contract of `Driver` or `Peers`, or point to
+        // locals.
         library.check($name, unsafe { function($($arg),*) })
     }};
 }
@@ -53,7 +55,7 @@ macro_rules! call {
 pub(super) use call;
 
 impl Stream {
-    /// A new stream on a device that is there, which becomes current.
+    /// Creates a stream on an existing device. The device becomes current on this thread.
     pub(super) fn new(ordinal: usize) -> Result<Self> {
         let mut stream = Self { library: Library::get()?, ordinal: ordinal as c_int, stream: ptr::null_mut() };
         stream.make_current()?;
@@ -78,7 +80,7 @@ impl Driver for Stream {
         device::text("hipDeviceGetPCIBusId", self.library, self.library.table.device_get_pci_bus_id, self.ordinal)
     }
 
-    /// Newer builds have them for some devices; nobody has seen which.
+    /// False: newer builds of RCCL reduce 8-bit floats on some devices, and no query tells on which.
     fn reduces_f8(&self) -> bool {
         false
     }
@@ -96,7 +98,9 @@ impl Driver for Stream {
         let known = call!(self, "hipGetDevice", get_device(&mut before));
         match self.make_current() {
             Ok(()) => work(),
-            Err(error) => tracing::warn!(%error, "something on a device is left behind"),
+            Err(error) => {
+                tracing::warn!(%error, "a resource of an AMD GPU is leaked: the device can't be made current")
+            }
         }
         if known.is_ok() {
             _ = call!(self, "hipSetDevice", set_device(before));
@@ -117,7 +121,7 @@ impl Driver for Stream {
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
         let mut memory = ptr::null_mut();
-        // SAFETY: the place is there.
+        // SAFETY: `memory` is writable.
         match unsafe { (self.library.table.malloc)(&mut memory, bytes) } {
             OUT_OF_MEMORY => Ok(None),
             code => self.library.check("hipMalloc", code).map(|()| Some(memory.cast())),
@@ -152,13 +156,13 @@ impl Driver for Stream {
     }
 
     fn is_idle(&self) -> Result<bool> {
-        // SAFETY: the stream is there.
+        // SAFETY: `self` owns the stream.
         self.is_done("hipStreamQuery", unsafe { (self.library.table.stream_query)(self.stream) })
     }
 
     fn create_event(&self) -> Result<EventHandle> {
         let mut event = ptr::null_mut();
-        call!(self, "hipEventCreateWithFlags", event_create(&mut event, NO_TIMING)).map(|()| EventHandle(event))
+        call!(self, "hipEventCreateWithFlags", event_create(&mut event, DISABLE_TIMING)).map(|()| EventHandle(event))
     }
 
     unsafe fn record_event(&self, event: EventHandle) -> Result<()> {
@@ -166,7 +170,7 @@ impl Driver for Stream {
     }
 
     unsafe fn is_event_complete(&self, event: EventHandle) -> Result<bool> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that the event exists.
         self.is_done("hipEventQuery", unsafe { (self.library.table.event_query)(event.0) })
     }
 
@@ -186,7 +190,11 @@ impl Driver for Stream {
         let (mut least, mut greatest) = (0, 0);
         let mut stream = Self { library: self.library, ordinal: self.ordinal, stream: ptr::null_mut() };
         stream.make_current()?;
-        call!(stream, "hipDeviceGetStreamPriorityRange", optional device_get_stream_priority_range(&mut least, &mut greatest))?;
+        call!(
+            stream,
+            "hipDeviceGetStreamPriorityRange",
+            optional device_get_stream_priority_range(&mut least, &mut greatest)
+        )?;
         call!(
             stream,
             "hipStreamCreateWithPriority",
@@ -196,8 +204,8 @@ impl Driver for Stream {
     }
 
     fn peers(&self) -> Result<&dyn Peers, String> {
-        let lacking = peers::lacking(&self.library.table);
-        if lacking.is_empty() { Ok(self) } else { Err(format!("HIP lacks {}", lacking.join(", "))) }
+        let missing = peers::missing_functions(&self.library.table);
+        if missing.is_empty() { Ok(self) } else { Err(format!("HIP lacks {}", missing.join(", "))) }
     }
 }
 

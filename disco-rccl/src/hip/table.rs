@@ -1,4 +1,4 @@
-//! The functions of HIP that are called: those that version 5 has, too.
+//! The functions of HIP. Version 5 has all of them, except some of the optional ones.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ type Stream = *mut c_void;
 type Event = *mut c_void;
 
 disco_dl::functions! {
-    /// What the library exports; results are `hipError_t`.
+    /// Exported functions; they return `hipError_t` unless declared otherwise.
     pub(super) struct Table {
         /// `hipRuntimeGetVersion(int *version)`
         runtime_get_version: c"hipRuntimeGetVersion"(*mut c_int);

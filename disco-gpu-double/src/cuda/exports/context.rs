@@ -1,10 +1,10 @@
-//! Contexts: each device has the primary one, and no other.
+//! Contexts. Each device has its primary context only.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Context, DeviceId};
 use crate::cuda::device;
 
@@ -27,14 +27,14 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: DeviceId) -> Code {
     Code::of(device::find(device).and_then(|device| device.release()))
 }
 
-/// `CUresult cuCtxGetCurrent(CUcontext *context)`: null where the thread has none.
+/// `CUresult cuCtxGetCurrent(CUcontext *context)`: null if the thread has no current context.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetCurrent(context: Option<&mut Context>) -> Code {
     let current = || device::current_if_any().map_or(ptr::null_mut(), |device| device.context());
-    Code::of(device::all().and_then(|_| put(context, current())))
+    Code::of(device::all().and_then(|_| write_output(context, current())))
 }
 
-/// `CUresult cuCtxSetCurrent(CUcontext)`: of this thread alone.
+/// `CUresult cuCtxSetCurrent(CUcontext)`: sets the current context of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSetCurrent(context: Context) -> Code {
     Code::of(device::of_context(context).map(device::make_current))
@@ -43,7 +43,7 @@ pub extern "C" fn cuCtxSetCurrent(context: Context) -> Code {
 /// `CUresult cuCtxGetDevice(CUdevice *device)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetDevice(at: Option<&mut DeviceId>) -> Code {
-    Code::of(device::current().and_then(|device| put(at, device.ordinal as DeviceId)))
+    Code::of(device::current().and_then(|device| write_output(at, device.ordinal as DeviceId)))
 }
 
 /// `CUresult cuCtxSynchronize(void)`

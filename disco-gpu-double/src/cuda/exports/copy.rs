@@ -6,24 +6,24 @@ use std::ffi::c_void;
 use std::ptr;
 
 use crate::cuda::abi::{Code, DevicePointer, Stream};
-use crate::cuda::copy::{Host, across, download, give, upload};
+use crate::cuda::copy::{HostPointer, device_to_device, device_to_host, host_to_device, submit};
 use crate::cuda::stream::Work;
 use crate::cuda::{device, stream};
 
 /// `CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)`
 ///
 /// # Safety
-/// There are as many bytes.
+/// `from` points to `bytes` readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: DevicePointer, from: *const c_void, bytes: usize) -> Code {
-    let from = Host(from.cast_mut());
-    Code::of(enqueue("cuMemcpyHtoD_v2", None, bytes, || upload(to, from, bytes)))
+    let from = HostPointer(from.cast_mut());
+    Code::of(enqueue("cuMemcpyHtoD_v2", None, bytes, || host_to_device(to, from, bytes)))
 }
 
 /// `CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream)`
 ///
 /// # Safety
-/// There are as many bytes, until the stream has come to it where they are pinned.
+/// `from` points to `bytes` readable bytes, which stay valid until the stream has made the copy if they are pinned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: DevicePointer,
@@ -31,27 +31,27 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: Stream,
 ) -> Code {
-    let from = Host(from.cast_mut());
+    let from = HostPointer(from.cast_mut());
     let permitted = || stream::of_handle(stream).map_or(Ok(()), |on| from.permit(&on, bytes));
     Code::of(enqueue("cuMemcpyHtoDAsync_v2", Some(stream), bytes, || {
-        permitted().and_then(|()| upload(to, from, bytes))
+        permitted().and_then(|()| host_to_device(to, from, bytes))
     }))
 }
 
 /// `CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)`
 ///
 /// # Safety
-/// There is room for as many bytes.
+/// `to` points to `bytes` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: DevicePointer, bytes: usize) -> Code {
-    let to = Host(to);
-    Code::of(enqueue("cuMemcpyDtoH_v2", None, bytes, || download(to, from, bytes)))
+    let to = HostPointer(to);
+    Code::of(enqueue("cuMemcpyDtoH_v2", None, bytes, || device_to_host(to, from, bytes)))
 }
 
 /// `CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream)`
 ///
 /// # Safety
-/// There is room for as many bytes until the stream has come to it.
+/// `to` points to `bytes` writable bytes, which stay valid until the stream has made the copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     to: *mut c_void,
@@ -59,30 +59,29 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     bytes: usize,
     stream: Stream,
 ) -> Code {
-    let to = Host(to);
+    let to = HostPointer(to);
     Code::of(device::begin_call("cuMemcpyDtoHAsync_v2").and_then(|device| {
         let on = stream::find(stream, device)?;
         to.permit(&on, bytes)?;
-        give(&on, bytes, || download(to, from, bytes))?;
-        to.settle(&on, bytes);
+        submit(&on, bytes, || device_to_host(to, from, bytes))?;
+        to.finish_pageable_copy(&on, bytes);
         Ok(())
     }))
 }
 
-/// `CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)`: on the default stream, and not waited
-/// for.
+/// `CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)`: on the default stream; does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) -> Code {
-    Code::of(enqueue("cuMemcpyDtoD_v2", Some(ptr::null_mut()), bytes, || across(to, from, bytes)))
+    Code::of(enqueue("cuMemcpyDtoD_v2", Some(ptr::null_mut()), bytes, || device_to_device(to, from, bytes)))
 }
 
 /// `CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) -> Code {
-    Code::of(enqueue("cuMemcpyDtoDAsync_v2", Some(stream), bytes, || across(to, from, bytes)))
+    Code::of(enqueue("cuMemcpyDtoDAsync_v2", Some(stream), bytes, || device_to_device(to, from, bytes)))
 }
 
-/// Gives work to a stream; without one, to the default stream, and waits for it.
+/// Submits work to a stream. Without a stream, submits to the default stream and waits.
 fn enqueue(
     function: &str,
     stream: Option<Stream>,
@@ -91,6 +90,6 @@ fn enqueue(
 ) -> Result<(), Code> {
     let device = device::begin_call(function)?;
     let on = stream::find(stream.unwrap_or(ptr::null_mut()), device)?;
-    give(&on, bytes, work)?;
+    submit(&on, bytes, work)?;
     if stream.is_none() { on.finish() } else { Ok(()) }
 }

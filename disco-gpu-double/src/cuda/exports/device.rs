@@ -1,10 +1,10 @@
-//! Presence, and what a device says of itself.
+//! Initialisation, and properties of devices.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, DeviceId, Uuid};
 use crate::cuda::{device, identity};
 use crate::settings;
@@ -18,42 +18,43 @@ pub extern "C" fn cuInit(flags: c_uint) -> Code {
 /// `CUresult cuDriverGetVersion(int *version)`: needs no `cuInit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDriverGetVersion(version: Option<&mut c_int>) -> Code {
-    Code::of(put(version, settings::read().driver()))
+    Code::of(write_output(version, settings::read().driver()))
 }
 
 /// `CUresult cuDeviceGet(CUdevice *device, int ordinal)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGet(at: Option<&mut DeviceId>, ordinal: c_int) -> Code {
-    Code::of(device::find(ordinal).and_then(|_| put(at, ordinal)))
+    Code::of(device::find(ordinal).and_then(|_| write_output(at, ordinal)))
 }
 
 /// `CUresult cuDeviceGetCount(int *count)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(count: Option<&mut c_int>) -> Code {
-    Code::of(device::all().and_then(|all| put(count, all.len() as c_int)))
+    Code::of(device::all().and_then(|all| write_output(count, all.len() as c_int)))
 }
 
 /// `CUresult cuDeviceGetName(char *name, int len, CUdevice)`
 ///
 /// # Safety
-/// There is room for `len` characters.
+/// The buffer has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: DeviceId) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     Code::of(device::find(device).and_then(|_| unsafe { identity::write(name, len, identity::NAME) }))
 }
 
 /// `CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice)`
 ///
 /// # Safety
-/// There is room for `len` characters.
+/// The buffer has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: DeviceId) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     Code::of(device::find(device).and_then(|_| unsafe { identity::write(id, len, &identity::pci(device)) }))
 }
 
-/// `CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice)`: 0 for all that the double has no notion of.
+/// `CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice)`: 0 for attributes that the double does not
+/// know.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetAttribute(value: Option<&mut c_int>, attribute: c_int, device: DeviceId) -> Code {
     let answer = match attribute {
@@ -64,28 +65,29 @@ pub extern "C" fn cuDeviceGetAttribute(value: Option<&mut c_int>, attribute: c_i
         // COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR
         75 => 9,
         76 => 0,
-        // CAN_USE_STREAM_MEM_OPS_V1, CAN_USE_64_BIT_STREAM_MEM_OPS_V1 and _V2; the two of STREAM_WAIT_VALUE_NOR are 94 and 123
+        // CAN_USE_STREAM_MEM_OPS_V1, CAN_USE_64_BIT_STREAM_MEM_OPS_V1 and _V2. STREAM_WAIT_VALUE_NOR (94, 123) is not
+        // supported.
         92 | 93 | 122 => 1,
-        // MEMORY_POOLS_SUPPORTED (115) among them
+        // Includes MEMORY_POOLS_SUPPORTED (115).
         _ => 0,
     };
-    Code::of(device::find(device).and_then(|_| put(value, answer)))
+    Code::of(device::find(device).and_then(|_| write_output(value, answer)))
 }
 
 /// `CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceTotalMem_v2(bytes: Option<&mut usize>, device: DeviceId) -> Code {
-    Code::of(device::find(device).and_then(|_| put(bytes, settings::read().memory())))
+    Code::of(device::find(device).and_then(|_| write_output(bytes, settings::read().memory())))
 }
 
 /// `CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetUuid(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    Code::of(device::find(device).and_then(|_| put(uuid, identity::uuid(device))))
+    Code::of(device::find(device).and_then(|_| write_output(uuid, identity::uuid(device))))
 }
 
 /// `CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice)`
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetUuid_v2(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    Code::of(device::find(device).and_then(|_| put(uuid, identity::uuid(device))))
+    Code::of(device::find(device).and_then(|_| write_output(uuid, identity::uuid(device))))
 }

@@ -5,18 +5,18 @@
 use std::ffi::{c_int, c_ulonglong};
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Graph, GraphExec, Stream};
 use crate::cuda::capture::{self, Mode};
 use crate::cuda::{device, graph, stream};
 
-/// `CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode)`: of any stream but the default one.
+/// `CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode)`: any stream except the default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamBeginCapture_v2(stream: Stream, mode: c_int) -> Code {
     Code::of(device::begin_call("cuStreamBeginCapture_v2").and_then(|_| begin(stream, mode)))
 }
 
-/// `CUresult cuStreamEndCapture(CUstream, CUgraph *graph)`: null where the capture was invalidated.
+/// `CUresult cuStreamEndCapture(CUstream, CUgraph *graph)`: null if the capture was invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> Code {
     Code::of(device::begin_release_call("cuStreamEndCapture").and_then(|_| end(stream, at)))
@@ -25,7 +25,7 @@ pub extern "C" fn cuStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> 
 /// `CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`: 0 no, 1 yes, 2 the capture was invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamIsCapturing(stream: Stream, status: Option<&mut c_int>) -> Code {
-    Code::of(device::current().and_then(|_| put(status, status_of(stream)?)))
+    Code::of(device::current().and_then(|_| write_output(status, status_of(stream)?)))
 }
 
 /// `CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)`
@@ -34,7 +34,7 @@ pub extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) ->
     Code::of(mode.ok_or(Code::INVALID_VALUE).and_then(exchange))
 }
 
-/// `CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`: with none.
+/// `CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`: flags must be 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Code {
     let device = device::begin_call("cuGraphInstantiateWithFlags");
@@ -57,8 +57,8 @@ pub extern "C" fn cuGraphLaunch(exec: GraphExec, stream: Stream) -> Code {
     Code::of(device.and_then(|device| graph::launch(exec, &*stream::find(stream, device)?)))
 }
 
-/// `CUresult cuGraphExecDestroy(CUgraphExec)`: does not wait; running launches complete. Succeeds on a device that has
-/// failed.
+/// `CUresult cuGraphExecDestroy(CUgraphExec)`: does not wait; running launches complete. Succeeds also on a failed
+/// device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphExecDestroy(exec: GraphExec) -> Code {
     Code::of(graph::destroy_exec(exec))
@@ -103,5 +103,5 @@ pub(crate) fn instantiate(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulo
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    put(at, graph::instantiate(graph)?)
+    write_output(at, graph::instantiate(graph)?)
 }

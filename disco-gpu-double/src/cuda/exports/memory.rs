@@ -1,4 +1,4 @@
-//! Memory: where it is, and what fills it.
+//! Allocations, fills, and attributes of pointers.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -17,8 +17,8 @@ pub extern "C" fn cuMemAlloc_v2(at: Option<&mut DevicePointer>, bytes: usize) ->
     Code::of(device.and_then(|device| memory::allocate(device, bytes)).map(|pointer| *at = pointer))
 }
 
-/// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the work of the device and of its peers. It is free even if its
-/// device has failed.
+/// `CUresult cuMemFree_v2(CUdeviceptr)`: waits for the work of the device and of its peers. Also frees the memory if
+/// the device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> Code {
     let permitted = || capture::permit("cuMemFree_v2");
@@ -38,7 +38,7 @@ pub extern "C" fn cuMemHostAlloc(at: Option<&mut *mut c_void>, bytes: usize, _: 
 pub extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Code {
     Code::of(device::current().and_then(|device| {
         capture::permit("cuMemFreeHost")?;
-        // An error of the device's work is its own.
+        // An error of the device's work does not make the free fail.
         _ = device.synchronize_with_peers();
         pinned::free(pointer)
     }))
@@ -54,7 +54,7 @@ pub extern "C" fn cuMemGetInfo_v2(free: Option<&mut usize>, total: Option<&mut u
     }))
 }
 
-/// `CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t)`: on the default stream, and not waited for.
+/// `CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t)`: on the default stream; does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(pointer: DevicePointer, byte: c_uchar, count: usize) -> Code {
     Code::of(fill("cuMemsetD8_v2", pointer, byte, count, std::ptr::null_mut()))
@@ -69,13 +69,14 @@ pub extern "C" fn cuMemsetD8Async(pointer: DevicePointer, byte: c_uchar, count: 
 fn fill(function: &str, pointer: DevicePointer, byte: u8, count: usize, stream: Stream) -> Result<(), Code> {
     let device = device::begin_call(function)?;
     let stream = stream::find(stream, device)?;
-    copy::give(&stream, count, || copy::fill(pointer, byte, count))
+    copy::submit(&stream, count, || copy::fill(pointer, byte, count))
 }
 
-/// `CUresult cuPointerGetAttribute(void *data, CUpointer_attribute, CUdeviceptr)`: the kind of memory, and the device.
+/// `CUresult cuPointerGetAttribute(void *data, CUpointer_attribute, CUdeviceptr)`: the memory type and the device
+/// ordinal.
 ///
 /// # Safety
-/// There is room for the answer.
+/// `data` is null or has room for 32 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, pointer: DevicePointer) -> Code {
     let span = match Span::of(pointer, 0) {
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_i
         9 => span.device().ordinal as c_uint,
         _ => return Code::INVALID_VALUE,
     };
-    // SAFETY: both answers are of 32 bits, for which the caller has room.
+    // SAFETY: both results have 32 bits, for which the caller guarantees room.
     unsafe { data.cast::<c_uint>().write(answer) };
     Code::SUCCESS
 }

@@ -1,5 +1,5 @@
-//! The driver's C functions, under their names in `cuda.h`. A pointer that may be null is an `Option`. None calls
-//! another: that might be found in another library.
+//! The driver's C functions, under their names in `cuda.h`. A pointer that may be null is an `Option`. No export calls
+//! another export, because the loader may resolve that name in another library.
 
 #![allow(non_snake_case, reason = "the interface's names")]
 
@@ -20,8 +20,8 @@ pub mod word;
 
 use super::abi::Code;
 
-/// Writes an answer to where it is wanted.
-fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
+/// Writes a result to an output parameter that may be null.
+fn write_output<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
     *at.ok_or(Code::INVALID_VALUE)? = answer;
     Ok(())
 }

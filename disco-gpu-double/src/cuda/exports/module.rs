@@ -1,29 +1,29 @@
-//! Modules, and launches of what is in them.
+//! Modules, and launches of their kernels.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Function, Module, Stream};
 use crate::cuda::kernel::params::{MAX_THREADS, Params};
 use crate::cuda::kernel::{self, Grid};
 use crate::cuda::{device, module, stream};
 
-/// What machine code begins with.
+/// The magic number at the start of machine code.
 const ELF: &[u8] = b"\x7fELF";
-/// Blocks of any kernel that are on a multiprocessor at once.
+/// Blocks of any kernel that fit on a multiprocessor at once.
 const RESIDENT: c_int = 2;
 
-/// `CUresult cuModuleLoadData(CUmodule *module, const void *image)`: of an object file. It is looked at no further.
+/// `CUresult cuModuleLoadData(CUmodule *module, const void *image)`: checks the first four bytes of the image only.
 ///
 /// # Safety
-/// There are four bytes, or fewer, of which the last is zero.
+/// `image` points to four readable bytes, or to fewer of which the last is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(at: Option<&mut Module>, image: *const c_void) -> Code {
     let Some(at) = at.filter(|_| !image.is_null()) else { return Code::INVALID_VALUE };
     Code::of(device::begin_call("cuModuleLoadData").and_then(|device| {
-        // SAFETY: no byte is read after one that is not as it should be, which a zero is not.
+        // SAFETY: the bytes are read in order up to the first that differs from `ELF`, and no byte of `ELF` is 0.
         let is_byte = |(i, byte): (usize, &u8)| unsafe { image.cast::<u8>().wrapping_add(i).read() } == *byte;
         if !ELF.iter().enumerate().all(is_byte) {
             return Err(Code::INVALID_IMAGE);
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn cuModuleLoadData(at: Option<&mut Module>, image: *const
     }))
 }
 
-/// `CUresult cuModuleUnload(CUmodule)`: it is unloaded even if the device has failed.
+/// `CUresult cuModuleUnload(CUmodule)`: also unloads the module if the device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleUnload(module: Module) -> Code {
     let device = device::begin_release_call("cuModuleUnload");
@@ -43,19 +43,19 @@ pub extern "C" fn cuModuleUnload(module: Module) -> Code {
 /// `CUresult cuModuleGetFunction(CUfunction *function, CUmodule, const char *name)`
 ///
 /// # Safety
-/// The name ends with a zero.
+/// The name ends with a NUL byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetFunction(at: Option<&mut Function>, module: Module, name: *const c_char) -> Code {
     if name.is_null() {
         return Code::INVALID_VALUE;
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     let name = unsafe { CStr::from_ptr(name) };
-    Code::of(device::begin_call("cuModuleGetFunction").and_then(|_| put(at, module::function(module, name)?)))
+    Code::of(device::begin_call("cuModuleGetFunction").and_then(|_| write_output(at, module::function(module, name)?)))
 }
 
 /// `CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction, int blockSize, size_t
-/// dynamicSMemSize)`: none of more threads than the kernel can have.
+/// dynamicSMemSize)`: 0 blocks for more threads than a kernel can have.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: Option<&mut c_int>,
@@ -69,15 +69,15 @@ pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         _ => return Code::INVALID_VALUE,
     };
     let device = device::begin_call("cuOccupancyMaxActiveBlocksPerMultiprocessor");
-    Code::of(device.and_then(|_| module::kernel(function)).and_then(|_| put(blocks, resident)))
+    Code::of(device.and_then(|_| module::kernel(function)).and_then(|_| write_output(blocks, resident)))
 }
 
 /// `CUresult cuLaunchKernel(CUfunction, unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-/// sharedMemBytes, CUstream, void **kernelParams, void **extra)`: a row of blocks, each a row of threads, all of the
-/// function's device.
+/// sharedMemBytes, CUstream, void **kernelParams, void **extra)`: the grid and the blocks have one dimension, and the
+/// current device, the function and the stream belong to one device.
 ///
 /// # Safety
-/// The first of `params` is where the kernel's parameter is.
+/// `params` is null or points to one pointer, which is null or points to the kernel's parameter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
     function: Function,
@@ -95,12 +95,12 @@ pub unsafe extern "C" fn cuLaunchKernel(
     if params.is_null() || !extra.is_null() || [blocks_y, blocks_z, threads_y, threads_z] != [1; 4] {
         return Code::INVALID_VALUE;
     }
-    // SAFETY: there is one, by the caller's word.
+    // SAFETY: the caller guarantees one readable pointer.
     let params = unsafe { params.read() };
     if params.is_null() {
         return Code::INVALID_VALUE;
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     let params = unsafe { params.cast::<Params>().read_unaligned() };
     Code::of(device::begin_call("cuLaunchKernel").and_then(|device| {
         let (kernel, home) = module::kernel(function)?;

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Code, Context, DeviceId};
 use crate::cuda::{device, peer};
 
@@ -14,11 +14,12 @@ pub extern "C" fn cuDeviceCanAccessPeer(can: Option<&mut c_int>, device: DeviceI
     Code::of(device::find(device).and_then(|device| {
         let peer = device::find(peer)?;
         device.fault("cuDeviceCanAccessPeer")?;
-        put(can, peer::can_access(device, peer).into())
+        write_output(can, peer::can_access(device, peer).into())
     }))
 }
 
-/// `CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)`: of this thread's context to the peer's memory.
+/// `CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)`: gives this thread's context access to the
+/// peer's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Code {
     if flags != 0 {

@@ -1,11 +1,11 @@
-//! Pools of memory: see `crate::cuda::pool`.
+//! Memory pools: see `crate::cuda::pool`.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Access, Code, DevicePointer, Pool, PoolProps, Stream};
 use crate::cuda::{capture, device, memory, peer, pool, stream};
 
@@ -16,46 +16,47 @@ const RESERVED: c_int = 5;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
 const USED: c_int = 7;
 
-/// `CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *)`: of memory that can't be shared by handles.
+/// `CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *)`: a pool whose memory can't be exported by
+/// handles.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolCreate(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Code {
     Code::of(device::begin_call("cuMemPoolCreate").and_then(|_| create(at, props)))
 }
 
-/// `CUresult cuMemPoolDestroy(CUmemoryPool)`: waits for nothing.
+/// `CUresult cuMemPoolDestroy(CUmemoryPool)`: does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolDestroy(handle: Pool) -> Code {
     Code::of(pool::destroy(handle))
 }
 
-/// `CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: the release threshold.
+/// `CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: sets the release threshold.
 ///
 /// # Safety
-/// The value has 64 bits.
+/// `value` is null or points to 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolSetAttribute(handle: Pool, attribute: c_int, value: *const c_void) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     Code::of(unsafe { set(handle, attribute, value) })
 }
 
-/// `CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: the threshold, bytes reserved, and
-/// bytes used.
+/// `CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`: the release threshold, the
+/// reserved bytes or the used bytes.
 ///
 /// # Safety
-/// The value has 64 bits.
+/// `value` is null or points to 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolGetAttribute(handle: Pool, attribute: c_int, value: *mut c_void) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     Code::of(unsafe { get(handle, attribute, value) })
 }
 
 /// `CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t count)`
 ///
 /// # Safety
-/// There are so many.
+/// `all` is null or points to `count` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolSetAccess(handle: Pool, all: *const Access, count: usize) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     Code::of(device::begin_call("cuMemPoolSetAccess").and_then(|_| unsafe { open(handle, all, count) }))
 }
 
@@ -77,11 +78,11 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
         // The driver would add an allocation node to the graph; the double has no such nodes.
         stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
-        put(at, memory::allocate_from(pool.device(), bytes, pool)?)
+        write_output(at, memory::allocate_from(pool.device(), bytes, pool)?)
     }))
 }
 
-/// `CUresult cuMemAllocAsync(CUdeviceptr *, size_t bytes, CUstream)`: of the own pool of the stream's device.
+/// `CUresult cuMemAllocAsync(CUdeviceptr *, size_t bytes, CUstream)`: from the default pool of the stream's device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(at: Option<&mut DevicePointer>, bytes: usize, on: Stream) -> Code {
     Code::of(device::begin_call("cuMemAllocAsync").and_then(|device| {
@@ -91,8 +92,8 @@ pub extern "C" fn cuMemAllocAsync(at: Option<&mut DevicePointer>, bytes: usize, 
     }))
 }
 
-/// `CUresult cuMemFreeAsync(CUdeviceptr, CUstream)`: of memory of a pool, when the stream comes to it. Waits for
-/// nothing.
+/// `CUresult cuMemFreeAsync(CUdeviceptr, CUstream)`: frees memory of a pool when the stream reaches the free. Does not
+/// wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(pointer: DevicePointer, on: Stream) -> Code {
     Code::of(device::current().and_then(|device| {
@@ -104,23 +105,23 @@ pub extern "C" fn cuMemFreeAsync(pointer: DevicePointer, on: Stream) -> Code {
 pub(crate) fn create(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Result<(), Code> {
     let props = props.filter(|props| [props.kind, props.handles, props.location.kind] == [1, 0, 1]);
     let device = device::find(props.ok_or(Code::INVALID_VALUE)?.location.id)?;
-    put(at, pool::create(device))
+    write_output(at, pool::create(device))
 }
 
 /// # Safety
-/// The value has 64 bits.
+/// `value` is null or points to 64 bits.
 pub(crate) unsafe fn set(handle: Pool, attribute: c_int, value: *const c_void) -> Result<(), Code> {
     let pool = pool::find(handle)?;
     if attribute != THRESHOLD || value.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     pool.set_threshold(unsafe { value.cast::<u64>().read() } as usize);
     Ok(())
 }
 
 /// # Safety
-/// The value has 64 bits.
+/// `value` is null or points to 64 bits.
 pub(crate) unsafe fn get(handle: Pool, attribute: c_int, value: *mut c_void) -> Result<(), Code> {
     let [reserved, used, threshold] = pool::find(handle)?.numbers();
     let number = match attribute {
@@ -132,19 +133,19 @@ pub(crate) unsafe fn get(handle: Pool, attribute: c_int, value: *mut c_void) -> 
     if value.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     unsafe { value.cast::<u64>().write(number as u64) };
     Ok(())
 }
 
 /// # Safety
-/// There are so many.
+/// `all` is null or points to `count` elements.
 pub(crate) unsafe fn open(handle: Pool, all: *const Access, count: usize) -> Result<(), Code> {
     let pool = pool::find(handle)?;
     if all.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     for access in unsafe { slice::from_raw_parts(all, count) } {
         let peer = device::find(access.location.id)?;
         if access.location.kind != 1 || access.flags != 3 || !peer::can_access(peer, pool.device()) {

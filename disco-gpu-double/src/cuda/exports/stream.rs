@@ -8,7 +8,7 @@ use crate::cuda::abi::{self, Code, STREAM_NON_BLOCKING, Stream};
 use crate::cuda::{device, event, stream};
 use crate::settings;
 
-/// The default priority, which is the least, and the greatest: of H100, for example.
+/// The least priority, which is the default, and the greatest priority, as on an H100.
 const PRIORITIES: [c_int; 2] = [0, -5];
 
 /// `CUresult cuStreamCreate(CUstream *stream, unsigned int flags)`
@@ -20,8 +20,8 @@ pub extern "C" fn cuStreamCreate(at: Option<&mut Stream>, flags: c_uint) -> Code
 }
 
 /// `CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)`: lower numbers are greater
-/// priorities, and those outside of the range count as its nearest. A priority says nothing about the order of work,
-/// but above the default the stream shares its hardware queue with no other.
+/// priorities; numbers outside of the range are clamped. A stream with a priority above the default has its own
+/// hardware queue; otherwise the priority has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_uint, priority: c_int) -> Code {
     let Some(at) = at.filter(|_| flags & !STREAM_NON_BLOCKING == 0) else { return Code::INVALID_VALUE };
@@ -39,7 +39,7 @@ pub extern "C" fn cuCtxGetStreamPriorityRange(least: Option<&mut c_int>, greates
     }))
 }
 
-/// `CUresult cuStreamDestroy_v2(CUstream)`: does not wait. The stream is gone even if its device has failed.
+/// `CUresult cuStreamDestroy_v2(CUstream)`: does not wait. Also destroys the stream if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: Stream) -> Code {
     Code::of(device::current().and_then(|device| stream::destroy(stream).and_then(|()| device.check())))
@@ -65,6 +65,6 @@ pub extern "C" fn cuStreamWaitEvent(stream: Stream, event: abi::Event, flags: c_
     }
     Code::of(device::begin_call("cuStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
-        event::find(event)?.hold_up(&stream)
+        event::find(event)?.make_wait(&stream)
     }))
 }

@@ -7,13 +7,13 @@ use std::ptr;
 
 use crate::cuda::abi::Code;
 
-/// `CUresult cuGetErrorName(CUresult, const char **name)`: null for a code that is not known.
+/// `CUresult cuGetErrorName(CUresult, const char **name)`: null for an unknown code.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorName(code: Code, name: Option<&mut *const c_char>) -> Code {
     answer(name, find(code).map(|(name, _)| name))
 }
 
-/// `CUresult cuGetErrorString(CUresult, const char **text)`: null for a code that is not known.
+/// `CUresult cuGetErrorString(CUresult, const char **text)`: null for an unknown code.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorString(code: Code, text: Option<&mut *const c_char>) -> Code {
     answer(text, find(code).map(|(_, text)| text))

@@ -1,4 +1,4 @@
-//! Words that streams write, and wait for.
+//! Writes of words by streams, and waits for words.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -7,8 +7,8 @@ use std::ffi::c_uint;
 use crate::cuda::abi::{Code, DevicePointer, Stream};
 use crate::cuda::{device, stream, word};
 
-/// `CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`: with or without a
-/// barrier before it, of which there always is one.
+/// `CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`: the flag for no
+/// memory barrier is ignored; the write always comes after the stream's earlier writes.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWriteValue32_v2(stream: Stream, pointer: DevicePointer, value: u32, flags: c_uint) -> Code {
     if flags > 1 {
@@ -19,7 +19,7 @@ pub extern "C" fn cuStreamWriteValue32_v2(stream: Stream, pointer: DevicePointer
 }
 
 /// `CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t value, unsigned int flags)`:
-/// `CU_STREAM_WAIT_VALUE_GEQ`, which knows that numbers start again from 0, `EQ` and `AND`; not `NOR`.
+/// `CU_STREAM_WAIT_VALUE_GEQ`, by a comparison that may wrap, `EQ` and `AND`. `NOR` is not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitValue32_v2(stream: Stream, pointer: DevicePointer, value: u32, flags: c_uint) -> Code {
     let is_there: fn(u32, u32) -> bool = match flags {

@@ -12,7 +12,7 @@ use crate::sync::Pauses;
 
 /// The position of a handshake in a kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Barrier {
+pub(super) enum Phase {
     Leading = 1,
     Mid = 2,
     Trailing = 3,
@@ -42,16 +42,16 @@ pub(super) struct Handshake<'l> {
 }
 
 impl HandshakeState {
-    const LINE: usize = 128;
+    const CACHE_LINE_BYTES: usize = 128;
     /// Offsets of the counts and of the status, in words.
-    const COUNTS: usize = Self::LINE / 4 * MAX_BLOCKS * MAX_WORLD;
+    const COUNTS: usize = Self::CACHE_LINE_BYTES / 4 * MAX_BLOCKS * MAX_WORLD;
     const STATUS: usize = Self::COUNTS + MAX_BLOCKS * MAX_WORLD;
     /// Size in bytes.
-    pub(super) const BYTES: usize = 4 * Self::STATUS + Self::LINE;
+    pub(super) const BYTES: usize = 4 * Self::STATUS + Self::CACHE_LINE_BYTES;
 
     /// Wraps a span of [`Self::BYTES`] bytes. `None` if it is not aligned to a line.
     pub(super) fn new(span: Span) -> Option<Self> {
-        span.address().is_multiple_of(Self::LINE).then_some(Self(span))
+        span.address().is_multiple_of(Self::CACHE_LINE_BYTES).then_some(Self(span))
     }
 
     /// The memory of the state.
@@ -61,7 +61,7 @@ impl HandshakeState {
 
     /// The number of the last handshake that a peer has reached.
     fn flag(&self, block: usize, peer: usize) -> &AtomicU32 {
-        &self.0.words()[Self::LINE / 4 * (block * MAX_WORLD + peer)]
+        &self.0.words()[Self::CACHE_LINE_BYTES / 4 * (block * MAX_WORLD + peer)]
     }
 
     fn count(&self, block: usize, peer: usize) -> &AtomicU32 {
@@ -84,7 +84,7 @@ impl<'l> Handshake<'l> {
     }
 
     /// Synchronizes with the ranks in `mask`, whose bit of this rank is ignored. Returns whether all have arrived.
-    pub(super) fn meet(&mut self, barrier: Barrier, mask: u32) -> bool {
+    pub(super) fn meet(&mut self, phase: Phase, mask: u32) -> bool {
         if self.has_failed {
             return false;
         }
@@ -94,13 +94,13 @@ impl<'l> Handshake<'l> {
             self.counts[peer] = self.counts[peer].wrapping_add(1);
             state.flag(self.block, rank).store(self.counts[peer], Release);
         }
-        self.has_failed = !self.wait(barrier, met.into_iter().map(|(&peer, _)| peer).collect());
+        self.has_failed = !self.wait(phase, met.into_iter().map(|(&peer, _)| peer).collect());
         !self.has_failed
     }
 
     /// Runs the last handshake of a launch, and stores the counts.
-    pub(super) fn leave(mut self, barrier: Barrier, mask: u32) {
-        if self.meet(barrier, mask) {
+    pub(super) fn finish(mut self, phase: Phase, mask: u32) {
+        if self.meet(phase, mask) {
             for &peer in self.launch.states.keys() {
                 self.launch.own.count(self.block, peer).store(self.counts[peer], Relaxed);
             }
@@ -108,15 +108,15 @@ impl<'l> Handshake<'l> {
     }
 
     /// Waits until all peers have arrived; returns whether they have.
-    fn wait(&self, barrier: Barrier, mut peers: Vec<usize>) -> bool {
+    fn wait(&self, phase: Phase, mut peers: Vec<usize>) -> bool {
         let own = &self.launch.own;
-        let timeout = Duration::from_nanos(self.launch.params.patience);
+        let timeout = Duration::from_nanos(self.launch.params.timeout_ns);
         let (mut start, mut pauses) = (None, Pauses::default());
         loop {
             for _ in 0..POLLS_PER_CHECK {
                 // Numbers wrap, and no rank is more than one ahead.
-                let is_before = |seen: u32, count: u32| (seen.wrapping_sub(count) as i32) < 0;
-                peers.retain(|&peer| is_before(own.flag(self.block, peer).load(Acquire), self.counts[peer]));
+                let is_behind = |seen: u32, count: u32| (seen.wrapping_sub(count) as i32) < 0;
+                peers.retain(|&peer| is_behind(own.flag(self.block, peer).load(Acquire), self.counts[peer]));
                 if peers.is_empty() {
                     return true;
                 }
@@ -125,18 +125,18 @@ impl<'l> Handshake<'l> {
                 return false;
             }
             if self.launch.abort.atomic().load(Relaxed) != 0 {
-                return self.fail(Cause::Aborted, barrier, peers[0]);
+                return self.fail(Cause::Aborted, phase, peers[0]);
             }
             if start.get_or_insert_with(Instant::now).elapsed() > timeout {
-                return self.fail(Cause::Deadline, barrier, peers[0]);
+                return self.fail(Cause::Deadline, phase, peers[0]);
             }
             pauses.pause();
         }
     }
 
     /// Reports the first failure.
-    fn fail(&self, cause: Cause, barrier: Barrier, peer: usize) -> bool {
-        let status = (cause as u32) << 24 | (barrier as u32) << 16 | (peer as u32) << 8 | self.block as u32;
+    fn fail(&self, cause: Cause, phase: Phase, peer: usize) -> bool {
+        let status = (cause as u32) << 24 | (phase as u32) << 16 | (peer as u32) << 8 | self.block as u32;
         if self.launch.own.status().compare_exchange(0, status, Relaxed, Relaxed).is_ok() {
             self.launch.report.atomic().store(status, Release);
         }

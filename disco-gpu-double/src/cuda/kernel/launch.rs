@@ -1,4 +1,4 @@
-//! The memory that a launch touches: all of it is there, and may be touched by its device.
+//! The memory of a launch: all spans that the kernel accesses, checked for access by its device.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use crate::cuda::device::Device;
 use crate::cuda::memory::Span;
 use crate::cuda::word::Word;
 
-/// A kernel and what it works on.
+/// A kernel, its parameters and its memory.
 pub(super) struct Launch {
     pub(super) kernel: Kernel,
     pub(super) grid: Grid,
     pub(super) params: Params,
     /// This rank's state.
     pub(super) own: HandshakeState,
-    /// Of each rank that is met.
+    /// States of the peers, by rank.
     pub(super) states: BTreeMap<usize, HandshakeState>,
-    /// Shared buffers of this rank, and each that is met.
+    /// Shared buffers of this rank and of the peers, by rank.
     pub(super) data: BTreeMap<usize, Span>,
-    /// None: of nothing.
+    /// The input; `None` without elements.
     pub(super) input: Option<Span>,
     pub(super) output: Option<Span>,
     pub(super) abort: Word,
@@ -29,25 +29,25 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// None: some memory is not there.
+    /// Finds the memory of a launch. `None` if some memory does not exist or the device can't access it.
     pub(super) fn new(kernel: Kernel, grid: Grid, params: Params, device: &Device) -> Option<Self> {
         let rank = params.rank as usize;
-        let met = met(kernel, &params)?;
+        let peers = peers_of(kernel, &params)?;
         let bytes = params.count as usize * VECTOR;
         let (own_bytes, shared_bytes) = match kernel {
             Kernel::OneShot(_) | Kernel::TwoShot(_) => (bytes, bytes),
             Kernel::HybridCubeMesh(_) => (bytes, 2 * bytes),
             Kernel::Barrier => (0, 0),
         };
-        let shared = |address: u64, bytes| vectors(address, bytes).filter(|span| span.reach(device).is_ok());
+        let shared = |address: u64, bytes| vectors(address, bytes).filter(|span| span.check_access(device).is_ok());
         let own = |address| vectors(address, own_bytes).filter(|span| span.is_of(device));
         let state = |rank: usize| {
             let span = Span::find(params.state[rank] as usize, HandshakeState::BYTES)?;
-            span.reach(device).ok().and_then(|()| HandshakeState::new(span))
+            span.check_access(device).ok().and_then(|()| HandshakeState::new(span))
         };
-        let word = |address: u64| Word::find(address).filter(|word| word.reach(device).is_ok());
+        let word = |address: u64| Word::find(address).filter(|word| word.check_access(device).is_ok());
         let has_data = shared_bytes > 0;
-        let data = met.iter().copied().chain([rank]).filter(|_| has_data);
+        let data = peers.iter().copied().chain([rank]).filter(|_| has_data);
         let data = data.map(|rank| Some((rank, shared(params.data[rank], shared_bytes)?))).collect::<Option<_>>()?;
         let (input, output) =
             if has_data { (Some(own(params.input)?), Some(own(params.output)?)) } else { (None, None) };
@@ -56,7 +56,7 @@ impl Launch {
             grid,
             params,
             own: state(rank)?,
-            states: met.iter().map(|&rank| Some((rank, state(rank)?))).collect::<Option<_>>()?,
+            states: peers.iter().map(|&rank| Some((rank, state(rank)?))).collect::<Option<_>>()?,
             data,
             input,
             output,
@@ -65,7 +65,7 @@ impl Launch {
         })
     }
 
-    /// Whether none of it was freed since.
+    /// Checks that none of the memory was freed.
     pub(super) fn check(&self) -> Result<(), Code> {
         let states = self.states.values().chain([&self.own]).map(HandshakeState::span);
         states.chain(self.data.values()).chain(&self.input).chain(&self.output).try_for_each(Span::check)?;
@@ -73,8 +73,8 @@ impl Launch {
     }
 }
 
-/// The ranks that a launch meets.
-fn met(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
+/// The ranks with which a launch makes handshakes. `None` if the parameters are invalid.
+fn peers_of(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
     let world = params.world as usize;
     let is_possible = (1..=MAX_WORLD).contains(&world) && params.rank < params.world;
     let all = (1u32 << world.min(MAX_WORLD)) - 1;
@@ -86,7 +86,7 @@ fn met(kernel: Kernel, params: &Params) -> Option<Vec<usize>> {
     (is_possible && mask & !all == 0).then(|| (0..world).filter(is_met).collect())
 }
 
-/// Some memory of whole vectors.
+/// Memory at an address that is aligned to vectors.
 fn vectors(address: u64, bytes: usize) -> Option<Span> {
     Span::find(address as usize, bytes).filter(|_| address.is_multiple_of(VECTOR as u64))
 }

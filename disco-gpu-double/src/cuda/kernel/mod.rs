@@ -1,11 +1,11 @@
-//! Disco's kernels (`disco-nccl/src/p2p/kernels`), written again for the host: on the same memory they do the same. A stream's thread
-//! runs one block after the other, and in each what its threads do.
+//! Disco's kernels (`disco-nccl/src/p2p/kernels`) for the host. They have the same effects on memory. The thread of a
+//! stream runs one block after the other, and in each block the work of all its threads.
 //!
 //! ```text
-//! params     what they are launched with
-//! launch     the memory that a launch touches
-//! handshake  handshake.cuh: how blocks meet, and give up
-//! sum        all_reduce.cu: what they do between handshakes
+//! params     the parameters of a launch
+//! launch     the memory of a launch
+//! handshake  handshake.cuh: handshakes between blocks, with timeout and abort
+//! sum        all_reduce.cu: the algorithms
 //! ```
 
 mod handshake;
@@ -22,20 +22,20 @@ use launch::Launch;
 use params::{MAX_BLOCKS, MAX_THREADS, Params};
 use sum::Element;
 
-/// What a kernel does.
+/// A kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// Each rank reads what all have.
+    /// Each rank reads all inputs.
     OneShot(Element),
-    /// Each sums a slice.
+    /// Each rank sums one slice, then reads the other slices.
     TwoShot(Element),
-    /// Four sum, and add what their relays have.
+    /// Each rank sums its half, then adds its relay's sum.
     HybridCubeMesh(Element),
-    /// All meet.
+    /// A handshake of all ranks.
     Barrier,
 }
 
-/// By name.
+/// All kernels, with their names.
 pub(crate) const KERNELS: [(&CStr, Kernel); 10] = [
     (c"disco_one_shot_f32", Kernel::OneShot(Element::F32)),
     (c"disco_one_shot_f16", Kernel::OneShot(Element::F16)),
@@ -49,16 +49,17 @@ pub(crate) const KERNELS: [(&CStr, Kernel); 10] = [
     (c"disco_barrier", Kernel::Barrier),
 ];
 
-/// On how many blocks, and threads in each, a kernel runs.
+/// The grid of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
-    /// How many blocks.
+    /// Number of blocks.
     pub(crate) blocks: usize,
-    /// How many threads each has.
+    /// Number of threads of each block.
     pub(crate) threads: usize,
 }
 
-/// A launch, as work of a device. Threads that no rank is met by would wait for nobody: there are as many as ranks at least.
+/// The work of a launch. The grid must have at least as many threads as ranks, because each thread makes the handshakes
+/// with one rank.
 pub(crate) fn launch(kernel: Kernel, grid: Grid, params: Params, device: &'static Device) -> Result<Work, Code> {
     let ranks = params.world as usize;
     if !(1..=MAX_BLOCKS).contains(&grid.blocks) || !(1..=MAX_THREADS).contains(&grid.threads) || grid.threads < ranks {

@@ -1,44 +1,44 @@
-//! What the kernels are launched with, as they know it: see `disco-nccl/src/p2p/kernels/handshake.cuh`.
+//! The parameters and limits of the kernels, as in `disco-nccl/src/p2p/kernels/handshake.cuh`.
 
-/// Most ranks.
+/// The largest number of ranks.
 pub(crate) const MAX_WORLD: usize = 8;
-/// Most blocks: so many have flags.
+/// The largest number of blocks of a launch.
 pub(crate) const MAX_BLOCKS: usize = 64;
-/// Most threads of a block.
+/// The largest number of threads of a block.
 pub(crate) const MAX_THREADS: usize = 512;
-/// What a thread moves at once, in bytes.
+/// Bytes that a thread loads or stores at once.
 pub(crate) const VECTOR: usize = 16;
 
-/// The one parameter of every kernel.
+/// The parameter of every kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "the kernels'")]
 pub struct Params {
-    /// Each rank's shared buffer.
+    /// The shared buffer of each rank.
     pub data: [u64; MAX_WORLD],
-    /// Each rank's state.
+    /// The state of each rank.
     pub state: [u64; MAX_WORLD],
-    /// What this rank has.
+    /// The input of this rank.
     pub input: u64,
-    /// Where the sum goes.
+    /// The output of this rank.
     pub output: u64,
-    /// A word: not 0, give up.
+    /// The abort flag: a word that the host sets to a value other than 0.
     pub abort: u64,
-    /// A word, which says why a launch has failed.
+    /// The failure report: a word that the first failing launch writes.
     pub report: u64,
-    /// How long to wait for a peer, in nanoseconds.
-    pub patience: u64,
-    /// Of input and output, in vectors.
+    /// The limit of each wait for a peer, in nanoseconds.
+    pub timeout_ns: u64,
+    /// Number of vectors in input and output.
     pub count: u32,
-    /// Who launches.
+    /// The rank that launches.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world: u32,
-    /// Of a hybrid cube mesh: a bit for this rank and each neighbour but the relay.
+    /// Hybrid cube mesh only: the mask of the ranks of this rank's half.
     pub near: u32,
-    /// Of a hybrid cube mesh: the relay.
+    /// Hybrid cube mesh only: the rank's partner in the other half.
     pub relay: u32,
-    /// 0.
+    /// Padding, 0.
     pub unused: u32,
 }
 

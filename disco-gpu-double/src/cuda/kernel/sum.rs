@@ -1,16 +1,17 @@
-//! Sums over ranks that write and read each other's memory: `all_reduce.cu`. Elements are summed as f32 in the order of ranks.
+//! All-reduce over ranks that access each other's memory: `all_reduce.cu`. Elements are added as f32 in the order of
+//! ranks.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 
 use super::Kernel;
-use super::handshake::{Barrier, Handshake};
+use super::handshake::{Handshake, Phase};
 use super::launch::Launch;
 use super::params::{MAX_WORLD, VECTOR};
 use crate::cuda::memory::Span;
 
-/// What is summed.
+/// The type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     F32,
@@ -18,50 +19,50 @@ pub(crate) enum Element {
     BF16,
 }
 
-/// One block after the other.
+/// Runs the blocks of a launch one after the other.
 pub(super) fn run(launch: &Launch) {
     for block in 0..launch.grid.blocks {
-        Block { launch, block, hand: Handshake::begin(launch, block) }.run();
+        Block { launch, block, handshake: Handshake::begin(launch, block) }.run();
     }
 }
 
 struct Block<'l> {
     launch: &'l Launch,
     block: usize,
-    hand: Handshake<'l>,
+    handshake: Handshake<'l>,
 }
 
 impl Block<'_> {
     fn run(self) {
         let kernel = self.launch.kernel;
-        // Where there are no vectors, and so no input, all meet nevertheless.
+        // A launch without vectors, which has no input, makes its handshakes nevertheless.
         match kernel {
             Kernel::OneShot(element) => self.one_shot(element),
             Kernel::TwoShot(element) => self.two_shot(element),
             Kernel::HybridCubeMesh(element) => self.hybrid_cube_mesh(element),
             Kernel::Barrier => {
-                let everyone = self.everyone();
-                self.hand.leave(Barrier::Alone, everyone);
+                let all_ranks = self.all_ranks();
+                self.handshake.finish(Phase::Alone, all_ranks);
             }
         }
     }
 
-    /// Everyone reads all of everyone's.
+    /// Each rank reads all inputs.
     fn one_shot(mut self, element: Element) {
-        let everyone = self.everyone();
+        let all_ranks = self.all_ranks();
         self.copy_in();
-        if !self.hand.meet(Barrier::Leading, everyone) {
+        if !self.handshake.meet(Phase::Leading, all_ranks) {
             return;
         }
         for vectors in self.runs(self.count()) {
-            write(&self.launch.output, vectors.start, &self.sum(element, everyone, &vectors));
+            write(&self.launch.output, vectors.start, &self.sum(element, all_ranks, &vectors));
         }
-        self.hand.leave(Barrier::Trailing, everyone);
+        self.handshake.finish(Phase::Trailing, all_ranks);
     }
 
-    /// Everyone sums a slice, and reads the other slices' sums.
+    /// Each rank sums one slice, then reads the sums of the other slices.
     fn two_shot(mut self, element: Element) {
-        let everyone = self.everyone();
+        let all_ranks = self.all_ranks();
         let (rank, own) = (self.launch.params.rank as usize, self.own());
         let slice = self.count().div_ceil(self.world() * 8) * 8;
         for row in self.runs(slice) {
@@ -69,13 +70,13 @@ impl Block<'_> {
                 write(&own, part.start, &read(&self.launch.input, &part));
             }
         }
-        if !self.hand.meet(Barrier::Leading, everyone) {
+        if !self.handshake.meet(Phase::Leading, all_ranks) {
             return;
         }
         for part in self.runs(slice).map(|row| self.part(rank * slice, &row)) {
-            write(&own, part.start, &self.sum(element, everyone, &part));
+            write(&own, part.start, &self.sum(element, all_ranks, &part));
         }
-        if !self.hand.meet(Barrier::Mid, everyone) {
+        if !self.handshake.meet(Phase::Mid, all_ranks) {
             return;
         }
         for row in self.runs(slice) {
@@ -84,21 +85,22 @@ impl Block<'_> {
                 write(&self.launch.output, part.start, &read(&self.launch.data.get(&rank).cloned(), &part));
             }
         }
-        self.hand.leave(Barrier::Trailing, everyone);
+        self.handshake.finish(Phase::Trailing, all_ranks);
     }
 
-    /// Four that are connected sum theirs behind their inputs; each adds what its relay, one of the other four, has there.
+    /// Each rank sums the inputs of its half and stores the sum after its input; then it adds the sum of its relay in
+    /// the other half.
     fn hybrid_cube_mesh(mut self, element: Element) {
         let (near, relay, count) = (self.launch.params.near, self.launch.params.relay, self.count());
         self.copy_in();
-        if !self.hand.meet(Barrier::Leading, near) {
+        if !self.handshake.meet(Phase::Leading, near) {
             return;
         }
         let own = self.own();
         for vectors in self.runs(count) {
             write(&own, count + vectors.start, &self.sum(element, near, &vectors));
         }
-        if !self.hand.meet(Barrier::Mid, 1 << relay) {
+        if !self.handshake.meet(Phase::Mid, 1 << relay) {
             return;
         }
         let other = self.launch.data.get(&(relay as usize)).cloned();
@@ -107,7 +109,7 @@ impl Block<'_> {
             let halves = [&own, &other].map(|half| read(half, &behind));
             write(&self.launch.output, vectors.start, &element.sum(&halves));
         }
-        self.hand.leave(Barrier::Trailing, near | 1 << relay);
+        self.handshake.finish(Phase::Trailing, near | 1 << relay);
     }
 
     fn copy_in(&self) {
@@ -117,21 +119,21 @@ impl Block<'_> {
         }
     }
 
-    /// Some vectors, over the ranks in `mask`.
+    /// The sum of some vectors over the ranks in `mask`.
     fn sum(&self, element: Element, mask: u32, vectors: &Range<usize>) -> Vec<u8> {
         let ranks = (0..MAX_WORLD).filter(|rank| mask >> rank & 1 == 1);
         let of_ranks: Vec<_> = ranks.map(|rank| read(&self.launch.data.get(&rank).cloned(), vectors)).collect();
         element.sum(&of_ranks)
     }
 
-    /// Which of so many vectors this block's threads work on: as many as there are threads each time.
+    /// The vectors of this block among `count` vectors, in ranges of one vector for each thread.
     fn runs(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (threads, blocks) = (self.launch.grid.threads, self.launch.grid.blocks);
         let starts = (self.block * threads..count).step_by(blocks * threads);
         starts.map(move |start| start..(start + threads).min(count))
     }
 
-    /// The same vectors of a slice that begins further on, as far as there are.
+    /// The given vectors of the slice that begins at `start`, cut at the end of the data.
     fn part(&self, start: usize, vectors: &Range<usize>) -> Range<usize> {
         (start + vectors.start).min(self.count())..(start + vectors.end).min(self.count())
     }
@@ -140,7 +142,7 @@ impl Block<'_> {
         self.launch.data.get(&(self.launch.params.rank as usize)).cloned()
     }
 
-    fn everyone(&self) -> u32 {
+    fn all_ranks(&self) -> u32 {
         (1 << self.world()) - 1
     }
 
@@ -154,7 +156,7 @@ impl Block<'_> {
 }
 
 impl Element {
-    /// Sums what each rank has, in their order. -0 is what changes no number that it is added to.
+    /// Sums the ranks' data in rank order. The sum starts at -0, the neutral element of addition.
     fn sum(self, of_ranks: &[Vec<u8>]) -> Vec<u8> {
         let lanes = |bytes: &Vec<u8>| bytes.len() / if self == Self::F32 { 4 } else { 2 };
         let mut sums = vec![-0.0_f32; of_ranks.first().map_or(0, lanes)];

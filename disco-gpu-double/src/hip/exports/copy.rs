@@ -5,17 +5,17 @@
 use std::ffi::c_void;
 
 use crate::cuda::abi::DevicePointer;
-use crate::cuda::copy::{Host, across, download, give, upload};
+use crate::cuda::copy::{HostPointer, device_to_device, device_to_host, host_to_device, submit};
 use crate::cuda::memory::Span;
 use crate::cuda::stream;
 use crate::hip::abi::{Code, CopyKind, Stream};
 use crate::hip::{current, last};
 
-/// `hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`: one side at least
-/// is a device's, and both are what the kind says.
+/// `hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKind, hipStream_t)`: at least one side
+/// is device memory, and both sides agree with the kind.
 ///
 /// # Safety
-/// What is the host's has as many bytes, until the stream has come to it where they are pinned.
+/// Host memory has `bytes` valid bytes; pinned memory stays valid until the stream has made the copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemcpyAsync(
     to: *mut c_void,
@@ -49,15 +49,15 @@ fn copy(to: *mut c_void, from: *mut c_void, bytes: usize, kind: CopyKind, stream
     let (to_device, from_device) = (to.addr() as DevicePointer, from.addr() as DevicePointer);
     match found {
         CopyKind::HOST_TO_DEVICE => {
-            Host(from).permit(&on, bytes)?;
-            give(&on, bytes, || upload(to_device, Host(from), bytes))?;
+            HostPointer(from).permit(&on, bytes)?;
+            submit(&on, bytes, || host_to_device(to_device, HostPointer(from), bytes))?;
         }
         CopyKind::DEVICE_TO_HOST => {
-            Host(to).permit(&on, bytes)?;
-            give(&on, bytes, || download(Host(to), from_device, bytes))?;
-            Host(to).settle(&on, bytes);
+            HostPointer(to).permit(&on, bytes)?;
+            submit(&on, bytes, || device_to_host(HostPointer(to), from_device, bytes))?;
+            HostPointer(to).finish_pageable_copy(&on, bytes);
         }
-        _ => give(&on, bytes, || across(to_device, from_device, bytes))?,
+        _ => submit(&on, bytes, || device_to_device(to_device, from_device, bytes))?,
     }
     Ok(())
 }

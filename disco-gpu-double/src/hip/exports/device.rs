@@ -1,16 +1,16 @@
-//! Presence, what a device says of itself, and which one a thread has.
+//! Initialisation, properties of devices, and the current device of a thread.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::identity;
 use crate::hip::abi::{Code, DeviceId, Uuid};
 use crate::hip::{current, last};
 use crate::settings;
 
-/// `hipError_t hipInit(unsigned int flags)`: an invalid device, where there is none.
+/// `hipError_t hipInit(unsigned int flags)`: `hipErrorInvalidDevice` if there is no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipInit(flags: c_uint) -> Code {
     let found = if flags == 0 { current::devices().map(|_| ()) } else { Err(Code::INVALID_VALUE) };
@@ -20,24 +20,24 @@ pub extern "C" fn hipInit(flags: c_uint) -> Code {
 /// `hipError_t hipDriverGetVersion(int *version)`: needs no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDriverGetVersion(version: Option<&mut c_int>) -> Code {
-    last::note(put(version, settings::read().hip()))
+    last::note(write_output(version, settings::read().hip()))
 }
 
 /// `hipError_t hipRuntimeGetVersion(int *version)`: needs no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipRuntimeGetVersion(version: Option<&mut c_int>) -> Code {
-    last::note(put(version, settings::read().hip()))
+    last::note(write_output(version, settings::read().hip()))
 }
 
-/// `hipError_t hipGetDeviceCount(int *count)`: 0, and an error, where there is none.
+/// `hipError_t hipGetDeviceCount(int *count)`: 0 and an error if there is no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetDeviceCount(count: Option<&mut c_int>) -> Code {
     let devices = current::devices();
-    let written = put(count, devices.map_or(0, |devices| devices.len() as c_int));
+    let written = write_output(count, devices.map_or(0, |devices| devices.len() as c_int));
     last::note(written.and(devices.map(|_| ())))
 }
 
-/// `hipError_t hipSetDevice(int device)`: of this thread alone.
+/// `hipError_t hipSetDevice(int device)`: sets the current device of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipSetDevice(device: c_int) -> Code {
     last::note(current::choose(device))
@@ -46,38 +46,38 @@ pub extern "C" fn hipSetDevice(device: c_int) -> Code {
 /// `hipError_t hipGetDevice(int *device)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetDevice(at: Option<&mut c_int>) -> Code {
-    last::note(current::current().and_then(|device| put(at, device.ordinal as c_int)))
+    last::note(current::current().and_then(|device| write_output(at, device.ordinal as c_int)))
 }
 
 /// `hipError_t hipDeviceGet(hipDevice_t *device, int ordinal)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceGet(at: Option<&mut DeviceId>, ordinal: c_int) -> Code {
-    last::note(current::find(ordinal).and_then(|_| put(at, ordinal)))
+    last::note(current::find(ordinal).and_then(|_| write_output(at, ordinal)))
 }
 
 /// `hipError_t hipDeviceGetName(char *name, int len, hipDevice_t)`
 ///
 /// # Safety
-/// There is room for `len` characters.
+/// The buffer has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, len: c_int, device: DeviceId) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     last::note(current::find(device).and_then(|_| Ok(unsafe { identity::write(name, len, identity::NAME) }?)))
 }
 
 /// `hipError_t hipDeviceGetUuid(hipUUID *uuid, hipDevice_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceGetUuid(uuid: Option<&mut Uuid>, device: DeviceId) -> Code {
-    last::note(current::find(device).and_then(|_| put(uuid, identity::uuid(device))))
+    last::note(current::find(device).and_then(|_| write_output(uuid, identity::uuid(device))))
 }
 
 /// `hipError_t hipDeviceGetPCIBusId(char *id, int len, int device)`
 ///
 /// # Safety
-/// There is room for `len` characters.
+/// The buffer has room for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: c_int) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     last::note(current::find(device).and_then(|_| Ok(unsafe { identity::write(id, len, &identity::pci(device)) }?)))
 }
 

@@ -8,9 +8,8 @@ use crate::cuda::{event, stream};
 use crate::hip::abi::{Code, Event, Stream};
 use crate::hip::{current, last};
 
-/// What an event may be made with: `hipEventBlockingSync`, `hipEventDisableTiming`, and the three that say how far its
-/// fence goes (`hipEventDisableSystemFence`, `hipEventReleaseToDevice`, `hipEventReleaseToSystem`), which mean nothing
-/// here.
+/// The valid flags of an event: `hipEventBlockingSync`, `hipEventDisableTiming`, and the scopes of its memory fence
+/// (`hipEventDisableSystemFence`, `hipEventReleaseToDevice`, `hipEventReleaseToSystem`). The double ignores them.
 const FLAGS: c_uint = 0xe000_0003;
 
 /// `hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned flags)`
@@ -23,7 +22,7 @@ pub extern "C" fn hipEventCreateWithFlags(at: Option<&mut Event>, flags: c_uint)
     }))
 }
 
-/// `hipError_t hipEventRecord(hipEvent_t, hipStream_t)`: both of one device.
+/// `hipError_t hipEventRecord(hipEvent_t, hipStream_t)`: both must be of the same device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventRecord(event: Event, stream: Stream) -> Code {
     last::note(current::begin_call("hipEventRecord").and_then(|device| {
@@ -40,7 +39,7 @@ pub extern "C" fn hipStreamWaitEvent(stream: Stream, event: Event, flags: c_uint
     }
     last::note(current::begin_call("hipStreamWaitEvent").and_then(|device| {
         let stream = stream::find(stream, device)?;
-        Ok(event::find(event)?.hold_up(&stream)?)
+        Ok(event::find(event)?.make_wait(&stream)?)
     }))
 }
 
@@ -56,7 +55,7 @@ pub extern "C" fn hipEventSynchronize(event: Event) -> Code {
     last::note(current::begin_call("hipEventSynchronize").and_then(|_| Ok(event::find(event)?.synchronize()?)))
 }
 
-/// `hipError_t hipEventDestroy(hipEvent_t)`: does not wait. The event is gone even if its device has failed.
+/// `hipError_t hipEventDestroy(hipEvent_t)`: does not wait. Also destroys the event if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventDestroy(event: Event) -> Code {
     last::note(current::current().and_then(|device| {

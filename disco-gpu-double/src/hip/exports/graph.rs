@@ -4,20 +4,20 @@
 
 use std::ffi::{c_int, c_ulonglong};
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Graph, GraphExec};
 use crate::cuda::exports::graph::{begin, end, exchange, instantiate, status_of};
 use crate::cuda::{graph, stream};
 use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
 
-/// `hipError_t hipStreamBeginCapture(hipStream_t, hipStreamCaptureMode)`: of any stream but the default one.
+/// `hipError_t hipStreamBeginCapture(hipStream_t, hipStreamCaptureMode)`: any stream except the default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamBeginCapture(stream: Stream, mode: c_int) -> Code {
     last::note(current::begin_call("hipStreamBeginCapture").and_then(|_| Ok(begin(stream, mode)?)))
 }
 
-/// `hipError_t hipStreamEndCapture(hipStream_t, hipGraph_t *graph)`: null where the capture was invalidated.
+/// `hipError_t hipStreamEndCapture(hipStream_t, hipGraph_t *graph)`: null if the capture was invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamEndCapture(stream: Stream, at: Option<&mut Graph>) -> Code {
     last::note(current::begin_release_call("hipStreamEndCapture").and_then(|_| Ok(end(stream, at)?)))
@@ -27,7 +27,7 @@ pub extern "C" fn hipStreamEndCapture(stream: Stream, at: Option<&mut Graph>) ->
 /// invalidated.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamIsCapturing(stream: Stream, status: Option<&mut c_int>) -> Code {
-    last::note(current::current().and_then(|_| put(status, status_of(stream)?)))
+    last::note(current::current().and_then(|_| write_output(status, status_of(stream)?)))
 }
 
 /// `hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode)`
@@ -36,7 +36,7 @@ pub extern "C" fn hipThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -
     last::note(mode.ok_or(Code::INVALID_VALUE).and_then(|mode| Ok(exchange(mode)?)))
 }
 
-/// `hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t *, hipGraph_t, unsigned long long flags)`: with none.
+/// `hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t *, hipGraph_t, unsigned long long flags)`: flags must be 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGraphInstantiateWithFlags(at: Option<&mut GraphExec>, graph: Graph, flags: c_ulonglong) -> Code {
     let device = current::begin_call("hipGraphInstantiateWithFlags");

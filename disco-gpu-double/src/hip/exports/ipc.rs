@@ -5,23 +5,23 @@
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::DevicePointer;
 use crate::cuda::ipc;
 use crate::cuda::memory::Span;
 use crate::hip::abi::{Code, IpcHandle};
 use crate::hip::{current, last};
 
-/// `hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *)`: of the allocation that the pointer is in, and
-/// how far in it that is.
+/// `hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *)`: the handle has the allocation that contains the
+/// pointer, and the offset of the pointer.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipIpcGetMemHandle(handle: Option<&mut IpcHandle>, pointer: *mut c_void) -> Code {
-    let handle_of = |_| put(handle, ipc::export(pointer.addr() as DevicePointer)?);
+    let handle_of = |_| write_output(handle, ipc::export(pointer.addr() as DevicePointer)?);
     last::note(current::begin_call("hipIpcGetMemHandle").and_then(handle_of))
 }
 
-/// `hipError_t hipIpcOpenMemHandle(void **pointer, hipIpcMemHandle_t, unsigned int flags)`: as far in the allocation as
-/// the pointer that the handle was made of.
+/// `hipError_t hipIpcOpenMemHandle(void **pointer, hipIpcMemHandle_t, unsigned int flags)`: returns the address at the
+/// offset of the exported pointer.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipIpcOpenMemHandle(at: Option<&mut *mut c_void>, handle: IpcHandle, flags: c_uint) -> Code {
     last::note(current::begin_call("hipIpcOpenMemHandle").and_then(|device| {
@@ -32,7 +32,7 @@ pub extern "C" fn hipIpcOpenMemHandle(at: Option<&mut *mut c_void>, handle: IpcH
     }))
 }
 
-/// `hipError_t hipIpcCloseMemHandle(void *)`: it is closed even if the device has failed.
+/// `hipError_t hipIpcCloseMemHandle(void *)`: also closes it if the device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipIpcCloseMemHandle(pointer: *mut c_void) -> Code {
     last::note(current::begin_release_call("hipIpcCloseMemHandle").and_then(|device| {

@@ -1,4 +1,4 @@
-//! Memory: where it is, and what fills it. Of nothing there is none: a null pointer, which may be freed.
+//! Allocations and fills. An allocation of 0 bytes is a null pointer, which may be freed.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -21,8 +21,8 @@ pub extern "C" fn hipMalloc(at: Option<&mut *mut c_void>, bytes: usize) -> Code 
 }
 
 /// `hipError_t hipExtMallocWithFlags(void **pointer, size_t bytes, unsigned int flags)`: `hipDeviceMallocDefault`,
-/// `hipDeviceMallocFinegrained`, `hipDeviceMallocUncached` (which is the same here) and `hipMallocSignalMemory`: 8
-/// bytes, which are 1.
+/// `hipDeviceMallocFinegrained`, `hipDeviceMallocUncached` (here the same as fine-grained) and `hipMallocSignalMemory`,
+/// which needs a size of 8 bytes and is initialised with 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipExtMallocWithFlags(at: Option<&mut *mut c_void>, bytes: usize, flags: c_uint) -> Code {
     let kind = match flags {
@@ -40,8 +40,8 @@ pub extern "C" fn hipExtMallocWithFlags(at: Option<&mut *mut c_void>, bytes: usi
     }))
 }
 
-/// `hipError_t hipFree(void *)`: waits for the work of the device and of its peers. It is free even if its device has
-/// failed.
+/// `hipError_t hipFree(void *)`: waits for the work of the device and of its peers. Also frees the memory if the device
+/// has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFree(pointer: *mut c_void) -> Code {
     last::note(current::current().and_then(|_| {
@@ -64,7 +64,7 @@ pub extern "C" fn hipHostFree(pointer: *mut c_void) -> Code {
             return Ok(());
         }
         capture::permit("hipHostFree")?;
-        // An error of the device's work is its own.
+        // An error of the device's work does not make the free fail.
         _ = device.synchronize_with_peers();
         Ok(pinned::free(pointer)?)
     }))
@@ -75,8 +75,8 @@ pub extern "C" fn hipHostFree(pointer: *mut c_void) -> Code {
 pub extern "C" fn hipMemsetAsync(to: *mut c_void, byte: c_int, count: usize, stream: Stream) -> Code {
     last::note(current::begin_call("hipMemsetAsync").and_then(|device| {
         let stream = stream::find(stream, device)?;
-        // The value is of one byte, as in `memset`.
-        Ok(copy::give(&stream, count, || copy::fill(to.addr() as DevicePointer, byte as u8, count))?)
+        // Only the lowest byte of the value is used, as in `memset`.
+        Ok(copy::submit(&stream, count, || copy::fill(to.addr() as DevicePointer, byte as u8, count))?)
     }))
 }
 

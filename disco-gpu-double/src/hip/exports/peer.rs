@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::peer;
 use crate::hip::abi::Code;
 use crate::hip::{current, last};
@@ -15,11 +15,12 @@ pub extern "C" fn hipDeviceCanAccessPeer(can: Option<&mut c_int>, device: c_int,
     last::note(current::find(device).and_then(|device| {
         let peer = current::find(peer)?;
         device.fault("hipDeviceCanAccessPeer")?;
-        put(can, peer::can_access(device, peer).into())
+        write_output(can, peer::can_access(device, peer).into())
     }))
 }
 
-/// `hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags)`: of this thread's device to the peer's memory.
+/// `hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags)`: gives this thread's device access to the
+/// peer's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code {
     last::note(current::begin_call("hipDeviceEnablePeerAccess").and_then(|device| {

@@ -1,11 +1,11 @@
-//! Pools of memory: see `crate::cuda::pool`.
+//! Memory pools: see `crate::cuda::pool`.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::put;
+use super::write_output;
 use crate::cuda::abi::{Access, DevicePointer, Pool, PoolProps};
 use crate::cuda::exports::pool::{create, get, open, set};
 use crate::cuda::{memory, pool, stream};
@@ -18,7 +18,7 @@ pub extern "C" fn hipMemPoolCreate(at: Option<&mut Pool>, props: Option<&PoolPro
     last::note(current::begin_call("hipMemPoolCreate").and_then(|_| Ok(create(at, props)?)))
 }
 
-/// `hipError_t hipMemPoolDestroy(hipMemPool_t)`: waits for nothing.
+/// `hipError_t hipMemPoolDestroy(hipMemPool_t)`: does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipMemPoolDestroy(handle: Pool) -> Code {
     last::note(pool::destroy(handle).map_err(Code::from))
@@ -27,30 +27,30 @@ pub extern "C" fn hipMemPoolDestroy(handle: Pool) -> Code {
 /// `hipError_t hipMemPoolSetAttribute(hipMemPool_t, hipMemPoolAttr, void *value)`
 ///
 /// # Safety
-/// The value has 64 bits.
+/// `value` is null or points to 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemPoolSetAttribute(handle: Pool, attribute: c_int, value: *const c_void) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     last::note(unsafe { set(handle, attribute, value) }.map_err(Code::from))
 }
 
 /// `hipError_t hipMemPoolGetAttribute(hipMemPool_t, hipMemPoolAttr, void *value)`
 ///
 /// # Safety
-/// The value has 64 bits.
+/// `value` is null or points to 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemPoolGetAttribute(handle: Pool, attribute: c_int, value: *mut c_void) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     last::note(unsafe { get(handle, attribute, value) }.map_err(Code::from))
 }
 
 /// `hipError_t hipMemPoolSetAccess(hipMemPool_t, const hipMemAccessDesc *, size_t count)`
 ///
 /// # Safety
-/// There are so many.
+/// `all` is null or points to `count` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemPoolSetAccess(handle: Pool, all: *const Access, count: usize) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     last::note(current::begin_call("hipMemPoolSetAccess").and_then(|_| Ok(unsafe { open(handle, all, count) }?)))
 }
 
@@ -67,11 +67,12 @@ pub extern "C" fn hipMallocFromPoolAsync(at: Option<&mut *mut c_void>, bytes: us
         stream::find(on, device)?.capture.refuse()?;
         let pool = pool::find(handle)?;
         let address = memory::allocate_from(pool.device(), bytes, pool)?;
-        put(at, ptr::with_exposed_provenance_mut(address as usize))
+        write_output(at, ptr::with_exposed_provenance_mut(address as usize))
     }))
 }
 
-/// `hipError_t hipFreeAsync(void *, hipStream_t)`: of memory of a pool, when the stream comes to it. Waits for nothing.
+/// `hipError_t hipFreeAsync(void *, hipStream_t)`: frees memory of a pool when the stream reaches the free. Does not
+/// wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFreeAsync(pointer: *mut c_void, on: Stream) -> Code {
     last::note(current::current().and_then(|device| {

@@ -9,7 +9,7 @@ use crate::hip::abi::{Code, STREAM_NON_BLOCKING, Stream};
 use crate::hip::{current, last};
 use crate::settings;
 
-/// The least priority and the greatest. The default is 0.
+/// The least and the greatest priority. The default is 0.
 const PRIORITIES: [c_int; 2] = [1, -1];
 
 /// `hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned int flags)`
@@ -23,7 +23,7 @@ pub extern "C" fn hipStreamCreateWithFlags(at: Option<&mut Stream>, flags: c_uin
     }))
 }
 
-/// `hipError_t hipStreamCreateWithPriority(hipStream_t *stream, unsigned int flags, int priority)`: as
+/// `hipError_t hipStreamCreateWithPriority(hipStream_t *stream, unsigned int flags, int priority)`: like
 /// [`cuStreamCreateWithPriority`](crate::cuda::exports::stream::cuStreamCreateWithPriority).
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamCreateWithPriority(at: Option<&mut Stream>, flags: c_uint, priority: c_int) -> Code {
@@ -44,7 +44,7 @@ pub extern "C" fn hipDeviceGetStreamPriorityRange(least: Option<&mut c_int>, gre
     }))
 }
 
-/// `hipError_t hipStreamDestroy(hipStream_t)`: does not wait. The stream is gone even if its device has failed.
+/// `hipError_t hipStreamDestroy(hipStream_t)`: does not wait. Also destroys the stream if its device has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamDestroy(stream: Stream) -> Code {
     last::note(current::current().and_then(|device| {

@@ -1,4 +1,4 @@
-//! Names and texts of codes, and the last of them.
+//! Names and texts of codes, and the last error of a thread.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char};
 use crate::hip::abi::Code;
 use crate::hip::last;
 
-/// `hipError_t hipGetLastError(void)`: what this thread's calls have failed with last, since it asked last.
+/// `hipError_t hipGetLastError(void)`: the last error of this thread since its last call of this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetLastError() -> Code {
     last::take()
@@ -25,7 +25,7 @@ pub extern "C" fn hipGetErrorString(code: Code) -> *const c_char {
     find(code).1.as_ptr()
 }
 
-/// Of a code that is not known, the unknown error's.
+/// The name and text of a code; those of `hipErrorUnknown` for an unknown code.
 fn find(code: Code) -> (&'static CStr, &'static CStr) {
     let found = TEXTS.iter().find(|(known, ..)| *known == code.0);
     found.map_or((c"hipErrorUnknown", c"unknown error"), |&(_, name, text)| (name, text))

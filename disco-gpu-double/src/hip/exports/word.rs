@@ -1,4 +1,4 @@
-//! Words that streams write, and wait for.
+//! Writes of words by streams, and waits for words.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -11,8 +11,8 @@ use crate::hip::abi::{Code, Stream};
 use crate::hip::{current, last};
 use crate::settings;
 
-/// `hipError_t hipStreamWriteValue32(hipStream_t, void *, uint32_t value, unsigned int flags)`: not to coarse-grained
-/// memory of another device, where a wait may never see it.
+/// `hipError_t hipStreamWriteValue32(hipStream_t, void *, uint32_t value, unsigned int flags)`: refuses coarse-grained
+/// memory of another device, where a wait may never see the write.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamWriteValue32(stream: Stream, pointer: *mut c_void, value: u32, flags: c_uint) -> Code {
     last::note(current::begin_call("hipStreamWriteValue32").and_then(|device| {
@@ -29,9 +29,9 @@ pub extern "C" fn hipStreamWriteValue32(stream: Stream, pointer: *mut c_void, va
 }
 
 /// `hipError_t hipStreamWaitValue32(hipStream_t, void *, uint32_t value, unsigned int flags, uint32_t mask)`:
-/// `hipStreamWaitValueGte`, `Eq`, `And` and `Nor`, of the bits in the mask. Unlike CUDA's, the first knows nothing of
-/// numbers that start again from 0: HIP's kernel for it (`__amd_streamOpsWait`) compares numbers without a sign. With
-/// `GPU_STREAMOPS_CP_WAIT`, only in signal memory.
+/// `hipStreamWaitValueGte`, `Eq`, `And` and `Nor`, for the bits in the mask. Unlike CUDA's comparison, `Gte` does not
+/// wrap: HIP's kernel for it (`__amd_streamOpsWait`) compares unsigned numbers. With `GPU_STREAMOPS_CP_WAIT=1`, the
+/// word must be in signal memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamWaitValue32(
     stream: Stream,

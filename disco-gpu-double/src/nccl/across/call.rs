@@ -1,4 +1,4 @@
-//! One call of a communication function, as a rank's process sends it to the host.
+//! A call of a communication function, in the form that a rank sends to the host.
 
 use super::wire::{Reader, Writer};
 use crate::cuda::arena::BlockLocator;
@@ -21,7 +21,7 @@ const KINDS: [Kind; 10] = [
     Kind::Recv,
 ];
 
-/// A call whose memory is known by where it is.
+/// A call that refers to memory by locations, which another process can open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentCall {
     kind: Kind,
@@ -36,14 +36,14 @@ pub(crate) struct SentCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SentOperation {
     Built(RedOp),
-    /// `ncclRedOpCreatePreMulSum`, with a scalar that was read.
+    /// `ncclRedOpCreatePreMulSum` with the value of the scalar.
     HostScalar(DataType, Vec<u8>),
-    /// The same, with a scalar that is read when the collective runs.
+    /// `ncclRedOpCreatePreMulSum` with a scalar in device memory, which is read when the collective runs.
     DeviceScalar(DataType, Location),
 }
 
 impl SentCall {
-    /// A call of this process. None: memory of it cannot be opened by others.
+    /// Makes the sent form of a call of this process. `None` if other processes can't open its memory.
     pub(crate) fn of(call: &Call) -> Option<Self> {
         let locate = |span: &Option<_>| span.as_ref().map_or(Some(None), |span| Location::of(span).map(Some));
         let operation = match &call.operation {
@@ -59,7 +59,7 @@ impl SentCall {
         Some(Self { kind, send: locate(&call.send)?, recv: locate(&call.recv)?, count, dtype, operation, root })
     }
 
-    /// The call, for a proxy to do. None: memory of it cannot be opened.
+    /// Opens the memory of a received call, for the proxy. `None` if this fails.
     pub(crate) fn open(&self) -> Option<Call> {
         let open = |location: &Option<Location>| location.map_or(Some(None), |location| location.open().map(Some));
         let operation = match &self.operation {
@@ -76,7 +76,7 @@ impl SentCall {
         Some(Call { kind, send, recv, count, dtype, operation, root, fault: None })
     }
 
-    /// Appends it to a frame.
+    /// Appends the call to a frame.
     pub(crate) fn write(&self, to: &mut Writer) {
         let kind = KINDS.iter().position(|&kind| kind == self.kind).unwrap_or(KINDS.len());
         to.word(kind as u64).word(self.count as u64).signed(self.dtype.0).word(self.root as u64);
@@ -92,7 +92,7 @@ impl SentCall {
         }
     }
 
-    /// The next of a frame.
+    /// Reads the next call of a frame.
     pub(crate) fn read(from: &mut Reader<'_>) -> Option<Self> {
         let kind = *KINDS.get(from.index()?)?;
         let (count, dtype, root) = (from.index()?, DataType(from.signed()?), from.index()?);
@@ -107,13 +107,13 @@ impl SentCall {
     }
 }
 
-/// Appends a location, or that there is none.
+/// Appends a flag, and the location if there is one.
 fn write_location(location: Option<&Location>, to: &mut Writer) {
-    let Some(Location { process, device, locator, inside, bytes }) = location else {
+    let Some(Location { process, device, locator, offset, bytes }) = location else {
         to.word(0_u64);
         return;
     };
-    to.word(1_u64).word(*process).word(*device).word(*inside).word(*bytes);
+    to.word(1_u64).word(*process).word(*device).word(*offset).word(*bytes);
     to.word(locator.file).word(locator.offset).word(locator.bytes).word(locator.stamp);
 }
 
@@ -122,8 +122,8 @@ fn read_location(from: &mut Reader<'_>) -> Option<Option<Location>> {
         return Some(None);
     }
     let (process, device) = (from.word()?.try_into().ok()?, from.word()?.try_into().ok()?);
-    let (inside, bytes) = (from.word()?, from.word()?);
+    let (offset, bytes) = (from.word()?, from.word()?);
     let file = from.word()?.try_into().ok()?;
     let locator = BlockLocator { file, offset: from.word()?, bytes: from.word()?, stamp: from.word()? };
-    Some(Some(Location { process, device, locator, inside, bytes }))
+    Some(Some(Location { process, device, locator, offset, bytes }))
 }

@@ -1,4 +1,4 @@
-//! Connections that a process accepts, as the host of communicators whose unique ids it has made.
+//! Connections that a process accepts as the host of communicators.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -19,14 +19,14 @@ use crate::nccl::comm::{self, Comm};
 use crate::nccl::unique_id;
 use crate::sync::lock;
 
-/// Communicators that splits have made for ranks of other processes, until their connections come.
+/// Communicators that splits have made for ranks of other processes, by token, until the ranks connect.
 static CHILDREN: Mutex<BTreeMap<u64, Arc<Comm>>> = Mutex::new(BTreeMap::new());
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
-/// Until a connection that was not accepted is tried again.
+/// Pause after a failed accept.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Accepts connections from now on, for as long as the process lives. Where the system has no socket for that, other
-/// processes are refused, and threads of this one are ranks all the same.
+/// Accepts connections in the background, until the process ends. If the socket can't be created, other
+/// processes can't connect, but ranks of this process still work.
 pub(crate) fn listen(address: &SocketAddr) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -35,7 +35,7 @@ pub(crate) fn listen(address: &SocketAddr) {
             for stream in listener.incoming() {
                 match stream {
                     Ok(stream) => _ = thread::spawn(move || serve(&stream)),
-                    // Without file descriptors for it, the connection waits.
+                    // Without a free file descriptor, the connection stays in the backlog.
                     Err(_) => thread::sleep(RETRY_INTERVAL),
                 }
             }
@@ -43,30 +43,31 @@ pub(crate) fn listen(address: &SocketAddr) {
     });
 }
 
-/// Serves one rank of one communicator, until its connection ends.
+/// Serves one rank of one communicator until its connection ends.
 fn serve(stream: &UnixStream) {
-    let _open = exit::Open::new();
+    let _open = exit::OpenConnection::new();
     let Ok(sender) = Sender::new(stream) else { return };
-    if let Some((proxy, id)) = admit(stream, sender) {
+    if let Some((proxy, id)) = accept(stream, sender) {
         proxy.serve(id, || next(stream));
     }
 }
 
-/// The rank of a new connection, and the unique id by which it is to join, unless it has. None: it is refused.
-fn admit(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<UniqueId>)> {
+/// Handles the first requests of a connection. Returns the rank's proxy, and the unique id if the rank is still to
+/// join. `None` if the connection is refused.
+fn accept(stream: &UnixStream, sender: Sender) -> Option<(Arc<Proxy>, Option<UniqueId>)> {
     match next(stream)? {
         Request::Open { id, ranks } => {
-            let place = unique_id::find(&id, ranks);
-            let clique = place.map_err(|refusal| sender.send(&Reply::Placed(Err(refusal)).write())).ok()?;
-            sender.send(&Reply::Placed(Ok(())).write());
+            let clique = unique_id::find(&id, ranks);
+            let clique = clique.map_err(|refusal| sender.send(&Reply::Opened(Err(refusal)).write())).ok()?;
+            sender.send(&Reply::Opened(Ok(())).write());
             let Request::Join { rank, device } = next(stream)? else { return None };
-            let comm = member(&clique, rank, device);
+            let comm = new_member(&clique, rank, device);
             let comm = comm.map_err(|refusal| sender.send(&Reply::Joined(Err(refusal)).write())).ok()?;
             Some((Proxy::new(comm, clique, rank, sender), Some(id)))
         }
-        Request::Child { token } => {
-            let comm = claim(token)?;
-            sender.send(&Reply::Placed(Ok(())).write());
+        Request::OpenChild { token } => {
+            let comm = take_child(token)?;
+            sender.send(&Reply::Opened(Ok(())).write());
             let membership = comm.membership_if_any()?;
             let (clique, rank) = (Arc::clone(&membership.clique), membership.rank);
             Some((Proxy::new(comm, clique, rank, sender), None))
@@ -79,10 +80,10 @@ fn next(stream: &UnixStream) -> Option<Request> {
     Request::read(&wire::read(stream).ok()?)
 }
 
-/// A communicator for a rank of another process: it has a membership, and no handle.
-fn member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>, Failure> {
+/// Creates the communicator of a rank of another process, which has a membership but no handle.
+fn new_member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>, Failure> {
     let no_device = |code: crate::cuda::abi::Code| {
-        let why = format!("the process that has made the unique id has no device {device}: CUDA error {}", code.0);
+        let why = format!("the process that made the unique id has no device {device}: CUDA error {}", code.0);
         Failure(Code::SYSTEM_ERROR, why)
     };
     device::init().map_err(no_device)?;
@@ -91,24 +92,24 @@ fn member(clique: &Arc<Clique>, rank: usize, device: usize) -> Result<Arc<Comm>,
         return Err(Failure(Code::INVALID_ARGUMENT, format!("there is no rank {rank} of {}", clique.ranks())));
     }
     let comm = Comm::new(device, true);
-    comm.sit(Arc::clone(clique), rank);
+    comm.set_membership(Arc::clone(clique), rank);
     Ok(comm)
 }
 
-/// Keeps what a split has made for a rank of another process until that connects.
-pub(crate) fn offer(comm: &Arc<Comm>) -> Option<Child> {
+/// Stores the child communicator of a rank of another process until the rank connects.
+pub(crate) fn register_child(comm: &Arc<Comm>) -> Option<Child> {
     let membership = comm.membership_if_any()?;
     let token = NEXT_TOKEN.fetch_add(1, Relaxed);
     lock(&CHILDREN).insert(token, Arc::clone(comm));
     Some(Child { token, rank: membership.rank, ranks: membership.clique.ranks(), hosted: hosted(&membership.clique) })
 }
 
-/// What was kept under a token. None: it was claimed before.
-pub(crate) fn claim(token: u64) -> Option<Arc<Comm>> {
+/// Removes and returns the communicator of a token. `None` if it was removed before.
+pub(crate) fn take_child(token: u64) -> Option<Arc<Comm>> {
     lock(&CHILDREN).remove(&token)
 }
 
-/// Whether this process has ranks of a communicator: those have handles.
+/// Whether this process has ranks of a communicator, which are the ranks with handles.
 pub(crate) fn hosted(clique: &Arc<Clique>) -> Hosted {
     let is_of =
         |comm: &Arc<Comm>| comm.membership_if_any().is_some_and(|membership| Arc::ptr_eq(&membership.clique, clique));

@@ -20,57 +20,57 @@ use crate::nccl::comm::Comm;
 use crate::nccl::connection::Connection;
 use crate::nccl::unique_id;
 
-/// How long the host may take for answers that wait for no other rank.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Timeout of replies that do not depend on other ranks.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connection. It ends when this is dropped.
+/// The connection. The drop closes it.
 pub(crate) struct Link {
     id: UniqueId,
     sender: Sender,
-    /// Units sent.
+    /// Number of units sent.
     units: AtomicU64,
 }
 
-/// What the host has said that waits to be taken.
+/// Replies of the host that the rank has not read yet.
 #[derive(Default)]
-pub(crate) struct Answers {
+pub(crate) struct HostReplies {
     joined: Option<Outcome<Hosted>>,
-    /// Known once all ranks have come.
+    /// Whether the host has ranks; known once all ranks have joined.
     hosted: Option<Hosted>,
-    /// Units that are done.
+    /// Number of completed units.
     units: u64,
     is_stopped: bool,
-    /// What splits have made, by their number.
+    /// Results of splits, by the number of the split.
     splits: BTreeMap<u64, Option<Child>>,
-    /// The connection has ended.
+    /// Whether the connection has ended.
     is_lost: bool,
 }
 
-/// Where the ranks of a unique id meet that another process has made.
+/// Connects to the host of a unique id of another process, and returns the clique that waits for its replies.
 ///
 /// # Errors
-/// That process has ended, is in another network namespace or does not answer; what it refuses.
+/// The host has ended, is in another network namespace or does not reply; or it refuses the connection.
 pub(crate) fn open(id: &UniqueId, ranks: usize) -> Outcome<Arc<Clique>> {
-    begin(id, &Request::Open { id: *id, ranks }, ranks, None)
+    open_connection(id, &Request::Open { id: *id, ranks }, ranks, None)
 }
 
 fn open_child(id: &UniqueId, child: Child) -> Outcome<Arc<Clique>> {
-    begin(id, &Request::Child { token: child.token }, child.ranks, Some(child.hosted))
+    open_connection(id, &Request::OpenChild { token: child.token }, child.ranks, Some(child.hosted))
 }
 
-/// A connection by its first request, and the clique that has it.
-fn begin(id: &UniqueId, request: &Request, ranks: usize, hosted: Option<Hosted>) -> Outcome<Arc<Clique>> {
+/// Opens a connection, sends its first request, and creates the clique that has the connection.
+fn open_connection(id: &UniqueId, request: &Request, ranks: usize, hosted: Option<Hosted>) -> Outcome<Arc<Clique>> {
     let (stream, sender) = connect(id).map_err(|error| lost(&error))?;
     sender.send(&request.write());
     match read_first(&stream).map_err(|error| lost(&error))? {
-        Some(Reply::Placed(placed)) => placed?,
-        _ => return Err(lost(&"its answer cannot be read")),
+        Some(Reply::Opened(placed)) => placed?,
+        _ => return Err(lost(&"its reply is invalid")),
     }
     let link = Link { id: *id, sender, units: AtomicU64::new(0) };
     let clique = Arc::new(Clique::with_link(ranks, link));
-    clique.change(|state| state.answers.hosted = hosted);
+    clique.change(|state| state.replies.hosted = hosted);
     let heard = Arc::downgrade(&clique);
-    thread::spawn(move || hear(&stream, &heard));
+    thread::spawn(move || receive_replies(&stream, &heard));
     Ok(clique)
 }
 
@@ -80,111 +80,114 @@ fn connect(id: &UniqueId) -> io::Result<(UnixStream, Sender)> {
     Ok((stream, sender))
 }
 
-/// The answer to the first request, which waits for no other rank.
+/// Reads the reply to the first request, which does not depend on other ranks.
 fn read_first(stream: &UnixStream) -> io::Result<Option<Reply>> {
-    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let answer = wire::read(stream)?;
     stream.set_read_timeout(None)?;
     Ok(Reply::read(&answer))
 }
 
 fn lost(why: &dyn fmt::Display) -> Failure {
-    let what = "the process that has made the unique id cannot be reached";
+    let what = "the process that made the unique id cannot be reached";
     Failure(Code::SYSTEM_ERROR, format!("{what}: {why}"))
 }
 
-/// Takes what the host says, until the connection ends or no one has the clique any more.
-fn hear(stream: &UnixStream, clique: &Weak<Clique>) {
+/// Stores the host's replies until the connection ends or the clique is dropped.
+fn receive_replies(stream: &UnixStream, clique: &Weak<Clique>) {
     while let Some(reply) = wire::read(stream).ok().and_then(|frame| Reply::read(&frame)) {
         let Some(clique) = clique.upgrade() else { return };
-        take(&clique, reply);
+        apply(&clique, reply);
     }
     if let Some(clique) = clique.upgrade() {
-        lose(&clique);
+        handle_disconnect(&clique);
     }
 }
 
-fn take(clique: &Clique, reply: Reply) {
+fn apply(clique: &Clique, reply: Reply) {
     match reply {
-        // The first answer is read before there is a thread.
-        Reply::Placed(_) => {}
+        // The first reply is read before this thread starts.
+        Reply::Opened(_) => {}
         Reply::Joined(joined) => clique.change(|state| {
-            state.answers.hosted = joined.as_ref().ok().copied();
-            state.answers.joined = Some(joined);
+            state.replies.hosted = joined.as_ref().ok().copied();
+            state.replies.joined = Some(joined);
         }),
-        Reply::Done => clique.change(|state| state.answers.units += 1),
-        Reply::Stopped => clique.change(|state| state.answers.is_stopped = true),
-        Reply::Split { number, child } => clique.change(|state| _ = state.answers.splits.insert(number, child)),
+        Reply::Done => clique.change(|state| state.replies.units += 1),
+        Reply::Stopped => clique.change(|state| state.replies.is_stopped = true),
+        Reply::Split { number, child } => clique.change(|state| _ = state.replies.splits.insert(number, child)),
         Reply::Failed(Failure(code, why)) => clique.fail(code, &why),
         Reply::PeerAborted => clique.change(|state| _ = state.aborted_at.get_or_insert_with(Instant::now)),
         Reply::AllLeft => clique.change(|state| state.has_finalized.fill(true)),
-        Reply::Asked(rank, connection) => clique.change(|state| _ = state.asked.insert((rank, connection))),
+        Reply::ConnectionRequested(rank, connection) => {
+            clique.change(|state| _ = state.requested_connections.insert((rank, connection)))
+        }
     }
 }
 
-/// The host has ended. If it has ranks of the communicator, they are lost as those of any process are; if not, this
-/// rank has an error, since ranks of NCCL's would not need it.
-fn lose(clique: &Clique) {
+/// Handles the end of the host. If the host has ranks of the communicator, they have aborted, as at the end of any
+/// process. Otherwise this rank gets an error: with the real NCCL, the communicator would continue without that
+/// process.
+fn handle_disconnect(clique: &Clique) {
     let has_ranks = clique.change(|state| {
-        state.answers.is_lost = true;
+        state.replies.is_lost = true;
         state.aborted_at.get_or_insert_with(Instant::now);
         state.has_finalized.fill(true);
-        state.answers.hosted.is_none_or(|hosted| hosted.has_ranks)
+        state.replies.hosted.is_none_or(|hosted| hosted.has_ranks)
     });
     if !has_ranks {
-        let why = "the process that has made the unique id has ended, through which the double's ranks communicate";
+        let why = "the process that made the unique id has ended; ranks of the double communicate through it";
         clique.fail(Code::SYSTEM_ERROR, why);
     }
 }
 
 impl Link {
-    /// Whether the other's ranks and this one have met by one unique id.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    /// Whether both connections belong to the same unique id.
+    pub(crate) fn has_same_unique_id(&self, other: &Self) -> bool {
         self.id == other.id
     }
 
-    /// Waits for the other ranks.
+    /// Joins the communicator, and waits for the other ranks.
     pub(crate) fn join(&self, comm: &Arc<Comm>, clique: &Clique, rank: usize) -> Outcome<()> {
         clique.change(|state| state.members[rank] = Some(Arc::downgrade(comm)));
         self.sender.send(&Request::Join { rank, device: comm.device.ordinal }.write());
         let joined = clique.wait(comm, |state| {
             let lost = || Err(remote("while ranks joined the communicator"));
-            state.answers.joined.take().or_else(|| state.answers.is_lost.then(lost))
+            state.replies.joined.take().or_else(|| state.replies.is_lost.then(lost))
         });
         joined?.map(|_| ())
     }
 
-    /// Requests connections.
-    pub(crate) fn ask(&self, connections: &[Connection]) {
+    /// Requests connections to other ranks.
+    pub(crate) fn request_connections(&self, connections: &[Connection]) {
         self.sender.send(&Request::Connect { connections: connections.to_vec() }.write());
     }
 
-    /// Has the host do what was launched at once, and waits until that is done or the communicator has failed.
+    /// Sends a unit to the host, and waits until the unit is done or the communicator has failed.
     pub(crate) fn communicate(
         &self,
         comm: &Comm,
         clique: &Clique,
-        first_step: u64,
+        first_collective: u64,
         calls: &[Arc<Call>],
     ) -> Result<(), Aborted> {
         let Some(calls) = calls.iter().map(|call| SentCall::of(call)).collect::<Option<_>>() else {
-            clique.fail(Code::UNHANDLED_CUDA_ERROR, "memory of a call cannot be opened by other processes");
+            clique.fail(Code::UNHANDLED_CUDA_ERROR, "other processes cannot open the memory of a call");
             return Ok(());
         };
         let unit = self.units.fetch_add(1, SeqCst) + 1;
-        self.sender.send(&Request::Unit { first_step, calls }.write());
+        self.sender.send(&Request::Unit { first_collective, calls }.write());
         clique
-            .wait(comm, |state| (state.has_failed || state.answers.units >= unit).then_some(()))
+            .wait(comm, |state| (state.has_failed || state.replies.units >= unit).then_some(()))
             .inspect_err(|_| self.stop(clique))
     }
 
-    /// Waits until the host touches no memory of this rank. A host that does not answer is left to itself.
+    /// Waits until the host does not access this rank's memory any more, for at most [`REPLY_TIMEOUT`].
     fn stop(&self, clique: &Clique) {
         self.sender.send(&Request::Stop.write());
-        clique.wait_no_longer(ANSWER_LIMIT, |state| state.answers.is_stopped || state.answers.is_lost);
+        clique.wait_at_most(REPLY_TIMEOUT, |state| state.replies.is_stopped || state.replies.is_lost);
     }
 
-    /// This rank's part in a split: the child has its membership afterwards, if it is to have one.
+    /// Takes part in a split, and sets the membership of the child, if there is one.
     pub(crate) fn split(
         &self,
         parent: &Comm,
@@ -195,21 +198,21 @@ impl Link {
         self.sender.send(&Request::Split { number, color, key }.write());
         let place = clique.wait(parent, |state| {
             let lost = || Err(remote("in ncclCommSplit"));
-            state.answers.splits.remove(&number).map(Ok).or_else(|| state.answers.is_lost.then(lost))
+            state.replies.splits.remove(&number).map(Ok).or_else(|| state.replies.is_lost.then(lost))
         });
         let (Some(place), Some(child)) = (place??, child) else { return Ok(()) };
         let clique = open_child(&self.id, place)?;
         clique.change(|state| state.members[place.rank] = Some(Arc::downgrade(child)));
-        child.sit(clique, place.rank);
+        child.set_membership(clique, place.rank);
         Ok(())
     }
 
-    /// This rank has done all that it was given, and needs the communicator no longer.
+    /// Reports that this rank has completed its work and leaves the communicator.
     pub(crate) fn leave(&self) {
         self.sender.send(&Request::Leave.write());
     }
 
-    /// This rank aborts the communicator.
+    /// Reports that this rank aborts the communicator.
     pub(crate) fn abort(&self) {
         self.sender.send(&Request::Abort.write());
     }
@@ -227,5 +230,5 @@ impl Drop for Link {
 }
 
 fn remote(when: &str) -> Failure {
-    Failure(Code::REMOTE_ERROR, format!("the process that has made the unique id has ended {when}"))
+    Failure(Code::REMOTE_ERROR, format!("the process that made the unique id has ended {when}"))
 }

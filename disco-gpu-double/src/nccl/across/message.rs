@@ -1,4 +1,4 @@
-//! What a rank and the host send each other.
+//! Messages between a rank and the host.
 
 use super::call::SentCall;
 use super::wire::{Reader, Writer};
@@ -6,116 +6,117 @@ use crate::nccl::abi::UniqueId;
 use crate::nccl::background::Failure;
 use crate::nccl::connection::Connection;
 
-/// What a rank sends.
+/// A message from a rank to the host.
 pub(crate) enum Request {
-    /// First of a connection: the communicator of a unique id, of so many ranks. [`Reply::Placed`] follows.
+    /// First request of a connection: opens the communicator of a unique id. The reply is [`Reply::Opened`].
     Open {
         /// The unique id.
         id: UniqueId,
-        /// How many ranks it is to have.
+        /// Number of ranks of the communicator.
         ranks: usize,
     },
-    /// First of a connection: a communicator that a split has made. [`Reply::Placed`] follows.
-    Child {
-        /// The number that the host has given.
+    /// First request of a connection: opens a communicator that a split has made. The reply is [`Reply::Opened`].
+    OpenChild {
+        /// The token of the communicator, from the host.
         token: u64,
     },
-    /// Second of a connection after `Open`: which rank this is, and on which device. [`Reply::Joined`] follows.
+    /// Second request of a connection, after `Open`: joins as a rank. The reply is [`Reply::Joined`].
     Join {
         /// The rank.
         rank: usize,
-        /// The number of the device.
+        /// The ordinal of the device.
         device: usize,
     },
-    /// Calls that were launched at once. [`Reply::Done`] follows.
+    /// Runs a unit. The reply is [`Reply::Done`].
     Unit {
-        /// The number of the first collective among those of the communicator.
-        first_step: u64,
+        /// The number of the first collective, counted for the communicator.
+        first_collective: u64,
         /// The calls.
         calls: Vec<SentCall>,
     },
-    /// Connections that a launch needs.
+    /// Requests the connections that a launch needs.
     Connect {
-        /// As this rank asks for them.
+        /// The connections.
         connections: Vec<Connection>,
     },
-    /// `ncclCommSplit`. [`Reply::Split`] follows.
+    /// `ncclCommSplit`. The reply is [`Reply::Split`].
     Split {
-        /// Which one of the communicator.
+        /// The number of the split, counted for the communicator.
         number: u64,
         /// `color`
         color: i32,
         /// `key`
         key: i32,
     },
-    /// The unit that is under way ends without completing. [`Reply::Stopped`] follows when nothing touches its memory any more.
+    /// Cancels the running unit. The reply, when the host does not access the unit's memory any more, is
+    /// [`Reply::Stopped`].
     Stop,
-    /// The rank has done all that it was given, and finalizes or destroys the communicator.
+    /// The rank has completed its work, and finalizes or destroys the communicator.
     Leave,
     /// `ncclCommAbort`.
     Abort,
 }
 
-/// What the host sends.
+/// A message from the host to a rank.
 pub(crate) enum Reply {
-    /// Whether the communicator is there.
-    Placed(Outcome<()>),
-    /// All ranks have come, or will not.
+    /// The result of `Open` or `OpenChild`.
+    Opened(Outcome<()>),
+    /// The result of `Join`, once all ranks have joined or the join has failed.
     Joined(Outcome<Hosted>),
     /// The unit is done.
     Done,
-    /// The unit is not done, and touches no memory.
+    /// The unit is cancelled, and its memory is not accessed any more.
     Stopped,
-    /// A split is done: what it has made for this rank, unless the rank was left out.
+    /// A split is done.
     Split {
-        /// Which one.
+        /// The number of the split.
         number: u64,
-        /// The child.
+        /// The child of this rank; `None` without a color.
         child: Option<Child>,
     },
-    /// The communicator has an error, on this rank at least.
+    /// The communicator has an error, at least on this rank.
     Failed(Failure),
-    /// A rank has asked for a connection.
-    Asked(usize, Connection),
-    /// Some rank has aborted the communicator.
+    /// A rank has requested a connection.
+    ConnectionRequested(usize, Connection),
+    /// A rank has aborted the communicator.
     PeerAborted,
     /// All ranks have left the communicator.
     AllLeft,
 }
 
-/// What came of something that may fail.
+/// The result of an operation that the host can refuse.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
 /// Whether the host has ranks of the communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hosted {
-    /// It has.
+    /// True if the host has at least one rank.
     pub(crate) has_ranks: bool,
 }
 
 /// A communicator that a split has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
-    /// What to ask the host for.
+    /// The token for `OpenChild`.
     pub(crate) token: u64,
-    /// This rank there.
+    /// The rank in the child communicator.
     pub(crate) rank: usize,
-    /// How many ranks it has.
+    /// Number of ranks of the child communicator.
     pub(crate) ranks: usize,
-    /// Whether the host has ranks of it.
+    /// Whether the host has ranks of the child communicator.
     pub(crate) hosted: Hosted,
 }
 
 impl Request {
-    /// The frame of it.
+    /// Encodes the message as a frame.
     pub(crate) fn write(&self) -> Writer {
         let mut frame = Writer::default();
         match self {
             Self::Open { id, ranks } => _ = frame.word(0_u64).bytes(&id.internal).word(*ranks as u64),
-            Self::Child { token } => _ = frame.word(1_u64).word(*token),
+            Self::OpenChild { token } => _ = frame.word(1_u64).word(*token),
             Self::Join { rank, device } => _ = frame.word(2_u64).word(*rank as u64).word(*device as u64),
-            Self::Unit { first_step, calls } => {
-                frame.word(3_u64).word(*first_step).word(calls.len() as u64);
+            Self::Unit { first_collective, calls } => {
+                frame.word(3_u64).word(*first_collective).word(calls.len() as u64);
                 calls.iter().for_each(|call| call.write(&mut frame));
             }
             Self::Split { number, color, key } => _ = frame.word(4_u64).word(*number).signed(*color).signed(*key),
@@ -130,7 +131,7 @@ impl Request {
         frame
     }
 
-    /// That of a frame. None: it is none.
+    /// Decodes a request. `None` if the frame is invalid.
     pub(crate) fn read(frame: &[u8]) -> Option<Self> {
         let mut from = Reader::new(frame);
         let request = match from.word()? {
@@ -138,12 +139,12 @@ impl Request {
                 let internal = from.bytes()?.try_into().ok()?;
                 Self::Open { id: UniqueId { internal }, ranks: from.index()? }
             }
-            1 => Self::Child { token: from.word()? },
+            1 => Self::OpenChild { token: from.word()? },
             2 => Self::Join { rank: from.index()?, device: from.index()? },
             3 => {
-                let (first_step, calls) = (from.word()?, from.word()?);
+                let (first_collective, calls) = (from.word()?, from.word()?);
                 let calls = (0..calls).map(|_| SentCall::read(&mut from)).collect::<Option<_>>()?;
-                Self::Unit { first_step, calls }
+                Self::Unit { first_collective, calls }
             }
             4 => Self::Split { number: from.word()?, color: from.signed()?, key: from.signed()? },
             5 => Self::Stop,
@@ -161,12 +162,12 @@ impl Request {
 }
 
 impl Reply {
-    /// The frame of it.
+    /// Encodes the message as a frame.
     pub(crate) fn write(&self) -> Writer {
         let mut frame = Writer::default();
         match self {
-            Self::Placed(Ok(())) => _ = frame.word(0_u64),
-            Self::Placed(Err(failure)) => write_failure(1, failure, &mut frame),
+            Self::Opened(Ok(())) => _ = frame.word(0_u64),
+            Self::Opened(Err(failure)) => write_failure(1, failure, &mut frame),
             Self::Joined(Ok(hosted)) => _ = frame.word(2_u64).word(hosted.has_ranks),
             Self::Joined(Err(failure)) => write_failure(3, failure, &mut frame),
             Self::Done => _ = frame.word(4_u64),
@@ -179,7 +180,7 @@ impl Reply {
             Self::Failed(failure) => write_failure(8, failure, &mut frame),
             Self::PeerAborted => _ = frame.word(9_u64),
             Self::AllLeft => _ = frame.word(10_u64),
-            Self::Asked(rank, connection) => {
+            Self::ConnectionRequested(rank, connection) => {
                 frame.word(11_u64).word(*rank as u64);
                 write_connection(*connection, &mut frame);
             }
@@ -187,12 +188,12 @@ impl Reply {
         frame
     }
 
-    /// That of a frame. None: it is none.
+    /// Decodes a reply. `None` if the frame is invalid.
     pub(crate) fn read(frame: &[u8]) -> Option<Self> {
         let mut from = Reader::new(frame);
         let reply = match from.word()? {
-            0 => Self::Placed(Ok(())),
-            1 => Self::Placed(Err(read_failure(&mut from)?)),
+            0 => Self::Opened(Ok(())),
+            1 => Self::Opened(Err(read_failure(&mut from)?)),
             2 => Self::Joined(Ok(Hosted { has_ranks: from.word()? != 0 })),
             3 => Self::Joined(Err(read_failure(&mut from)?)),
             4 => Self::Done,
@@ -207,7 +208,7 @@ impl Reply {
             8 => Self::Failed(read_failure(&mut from)?),
             9 => Self::PeerAborted,
             10 => Self::AllLeft,
-            11 => Self::Asked(from.index()?, read_connection(&mut from)?),
+            11 => Self::ConnectionRequested(from.index()?, read_connection(&mut from)?),
             _ => return None,
         };
         from.is_empty().then_some(reply)

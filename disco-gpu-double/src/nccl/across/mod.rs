@@ -1,23 +1,26 @@
-//! Communicators whose ranks are in several processes.
-//!
-//! The process that has made the unique id is the host of the communicator: its [`Clique`](super::clique::Clique) has all ranks. A rank
-//! of another process has a connection to the host, over which it sends what its clique would be told, and a clique of its own, in
-//! which it waits for the answers. In the host a proxy takes the rank's place: threads that do what the rank's own threads would do
-//! in one process, on memory of the rank that they open as CUDA's inter-process handles do. Communicators that are split off have the
-//! same host, and each rank has one more connection for each.
+//! Communicators whose ranks are in several processes. The process that has made the unique id is the *host* of the
+//! communicator: its [`Clique`](super::clique::Clique) has all ranks. A rank of another process has a connection to the
+//! host, over which it sends requests. A local clique stores the host's replies until the rank reads them. In the host,
+//! a proxy represents the rank: its threads do the work of the rank's threads, on the rank's memory, which they open as
+//! CUDA opens inter-process handles. Communicators that are split off have the same host; for each of them a rank has
+//! another connection.
 //!
 //! ```text
-//! wire        frames of a connection, and the words in them
-//! message     what the two sides send each other
+//! rank's process                 host
+//! Comm ─▶ Clique ─▶ link ═══════ host ─▶ proxy ─▶ Comm ─▶ Clique of all ranks
+//!                    requests ▶          ◀ replies
+//!
+//! wire        frames of a connection, and the values in them
+//! message     requests and replies
 //! call        one call of a communication function, with memory that another process can open
 //! link        the connection of a rank, in the rank's process
 //! host        connections that a process accepts
 //! proxy       a rank of another process, in the host
-//! exit        a host that ends waits for its connections
+//! exit        the wait of a host for its connections at exit
 //! ```
 //!
-//! A connection that ends tells the other side that the process has ended, however it did. For the host, the rank has aborted the
-//! communicator then, unless it had left before. For a rank, all ranks of the host have.
+//! The end of a connection means that the other process has ended. To the host it is an abort by that rank, unless the
+//! rank has left the communicator before. To a rank it is an abort by all ranks of the host.
 
 mod call;
 mod exit;

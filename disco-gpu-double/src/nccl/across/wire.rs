@@ -1,5 +1,11 @@
-//! Frames: a length in four bytes, little-endian, and so many bytes. They are words of eight bytes, and bytes behind a word that says
-//! how many they are.
+//! Frames of a connection.
+//!
+//! ```text
+//! frame   length: u32, content: length bytes
+//! value   word: u64  |  bytes: length u64, length bytes
+//! ```
+//!
+//! The content of a frame is a sequence of values. All numbers are little-endian.
 
 use std::io::{Error, ErrorKind, Read as _, Result};
 use std::net::Shutdown;
@@ -11,20 +17,20 @@ use rustix::net::SendFlags;
 
 use crate::sync::lock;
 
-/// Longer frames are refused: a group of a million calls has less.
+/// The largest frame that is accepted. A group of a million calls is smaller.
 const MAX_FRAME_BYTES: usize = 1 << 28;
-/// How long a process that is stopped may leave its side of a full connection unread.
-const SEND_LIMIT: Duration = Duration::from_secs(10);
+/// Timeout of a send to a process that does not read from a full connection, for example because it is stopped.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A frame that is being written.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
-/// The words of a frame that are not read yet.
+/// The unread content of a frame.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
-/// The sending side of a connection, for several threads.
+/// The sending side of a connection. Several threads may send.
 #[derive(Debug)]
 pub(crate) struct Sender(Mutex<UnixStream>);
 
@@ -40,7 +46,7 @@ impl Writer {
         self.word(u64::from(number.cast_unsigned()))
     }
 
-    /// Appends bytes, and how many they are.
+    /// Appends the number of bytes, and the bytes.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.word(bytes.len() as u64).0.extend(bytes);
         self
@@ -48,7 +54,7 @@ impl Writer {
 }
 
 impl<'a> Reader<'a> {
-    /// The words of a frame.
+    /// A reader of the content of a frame.
     pub(crate) fn new(frame: &'a [u8]) -> Self {
         Self(frame)
     }
@@ -90,16 +96,17 @@ impl<'a> Reader<'a> {
 }
 
 impl Sender {
-    /// That of a connection.
+    /// Creates the sending side of a connection.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Errors of the socket.
     pub(crate) fn new(stream: &UnixStream) -> Result<Self> {
-        stream.set_write_timeout(Some(SEND_LIMIT))?;
+        stream.set_write_timeout(Some(SEND_TIMEOUT))?;
         stream.try_clone().map(|stream| Self(Mutex::new(stream)))
     }
 
-    /// Sends a frame, whole. What cannot be sent ends the connection, and the thread that reads it acts on that.
+    /// Sends a whole frame. If this fails, it shuts the connection down; the thread that reads from the connection
+    /// notices that.
     pub(crate) fn send(&self, frame: &Writer) {
         let stream = lock(&self.0);
         let length = (frame.0.len() as u32).to_le_bytes();
@@ -110,7 +117,7 @@ impl Sender {
                 Ok(sent) => left = &left[sent..],
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => {
-                    // Where that fails it has ended before.
+                    // This fails only if the connection has ended before.
                     _ = stream.shutdown(Shutdown::Both);
                     return;
                 }
@@ -120,12 +127,12 @@ impl Sender {
 
     /// Ends the connection for both sides.
     pub(crate) fn shut_down(&self) {
-        // Where that fails it has ended before.
+        // This fails only if the connection has ended before.
         _ = lock(&self.0).shutdown(Shutdown::Both);
     }
 }
 
-/// The next frame.
+/// Reads the next frame.
 ///
 /// # Errors
 /// The connection has ended, or the frame is too long.
@@ -134,7 +141,8 @@ pub(crate) fn read(mut stream: &UnixStream) -> Result<Vec<u8>> {
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_FRAME_BYTES {
-        return Err(Error::new(ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+        let why = format!("a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES} bytes");
+        return Err(Error::new(ErrorKind::InvalidData, why));
     }
     let mut frame = vec![0; length];
     stream.read_exact(&mut frame)?;
@@ -146,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn values_are_read_as_they_were_written() {
         let mut frame = Writer::default();
         frame.word(7_u64).signed(-1).bytes(b"text").word(9_u64);
         let mut reader = Reader::new(&frame.0);
@@ -156,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_there_are_not_read() {
+    fn truncated_values_are_refused() {
         let mut frame = Writer::default();
         frame.word(9_u64).word(1_u64);
         assert_eq!(Reader::new(&frame.0).bytes(), None);
@@ -164,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_arrive_whole_and_too_long_ones_are_refused() {
+    fn frames_arrive_whole_and_frames_above_the_limit_are_refused() {
         let (one, other) = UnixStream::pair().unwrap();
         let sender = Sender::new(&one).unwrap();
         let mut frame = Writer::default();

@@ -122,7 +122,7 @@ pub extern "C" fn ncclScatter(
     moves(Kind::Scatter, (send, recv, count), dtype, root, comm, stream)
 }
 
-/// One that computes nothing.
+/// A collective without a reduction.
 fn moves(
     kind: Kind,
     (send, recv, count): (*const c_void, *mut c_void, usize),

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{null, put};
+use super::{null, write_output};
 use crate::cuda::memory::Span;
 use crate::nccl::abi::{Code, CommHandle, UniqueId};
 use crate::nccl::comm::{self, Comm, Membership};
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     rank: c_int,
     config: *const Config,
 ) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     let blocking = unsafe { config::blocking(config) }.map(|blocking| blocking.unwrap_or(true));
     let at = at.ok_or_else(null);
     Code::of(at.and_then(|at| lifecycle::init("ncclCommInitRankConfig", at, id, (ranks, rank), blocking?)))
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn ncclCommSplit(
     at: Option<&mut CommHandle>,
     config: *const Config,
 ) -> Code {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     let blocking = unsafe { config::blocking(config) };
     let at = at.ok_or_else(null);
     Code::of(at.and_then(|at| split::begin(parent, (color, key), at, blocking?)))
@@ -61,22 +61,22 @@ pub extern "C" fn ncclCommFinalize(comm: CommHandle) -> Code {
     Code::of(lifecycle::finalize(comm))
 }
 
-/// `ncclCommDestroy(ncclComm_t)`: of none is nothing.
+/// `ncclCommDestroy(ncclComm_t)`: does nothing for null.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommDestroy(comm: CommHandle) -> Code {
     if comm.is_null() { Code::SUCCESS } else { Code::of(lifecycle::destroy(comm)) }
 }
 
-/// `ncclCommAbort(ncclComm_t)`: of none is nothing. From any thread.
+/// `ncclCommAbort(ncclComm_t)`: does nothing for null. May be called on any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommAbort(comm: CommHandle) -> Code {
     if comm.is_null() { Code::SUCCESS } else { Code::of(lifecycle::abort(comm)) }
 }
 
-/// `ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)`: from any thread.
+/// `ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)`: may be called on any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommGetAsyncError(comm: CommHandle, error: Option<&mut Code>) -> Code {
-    Code::of(comm::find(comm).and_then(|comm| put(error, comm.async_error())))
+    Code::of(comm::find(comm).and_then(|comm| write_output(error, comm.async_error())))
 }
 
 /// `ncclCommCount(ncclComm_t, int *count)`
@@ -97,7 +97,7 @@ pub extern "C" fn ncclCommUserRank(comm: CommHandle, rank: Option<&mut c_int>) -
     ask(comm, rank, |_, membership| membership.rank)
 }
 
-/// `ncclCommRegister(ncclComm_t, void *buff, size_t size, void **handle)`: a handle, and nothing else.
+/// `ncclCommRegister(ncclComm_t, void *buff, size_t size, void **handle)`: makes a handle, without further effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommRegister(
     comm: CommHandle,
@@ -112,13 +112,13 @@ pub extern "C" fn ncclCommRegister(
         }
         let mut registered = lock(&comm.registered);
         let number = registered.last().map_or(1, |last| last + 1);
-        put(handle, std::ptr::without_provenance_mut(number))?;
+        write_output(handle, std::ptr::without_provenance_mut(number))?;
         registered.insert(number);
         Ok(())
     }))
 }
 
-/// `ncclCommDeregister(ncclComm_t, void *handle)`: of none is nothing.
+/// `ncclCommDeregister(ncclComm_t, void *handle)`: does nothing for null.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommDeregister(comm: CommHandle, handle: *mut c_void) -> Code {
     Code::of(comm::find(comm).and_then(|comm| {
@@ -133,6 +133,6 @@ pub extern "C" fn ncclCommDeregister(comm: CommHandle, handle: *mut c_void) -> C
 fn ask(comm: CommHandle, at: Option<&mut c_int>, answer: impl FnOnce(&Comm, &Membership) -> usize) -> Code {
     Code::of(comm::find(comm).and_then(|comm| {
         let _turn = comm.begin_call()?;
-        put(at, answer(&comm, comm.membership()?) as c_int)
+        write_output(at, answer(&comm, comm.membership()?) as c_int)
     }))
 }

@@ -1,10 +1,10 @@
-//! The library itself: its version, unique ids, texts.
+//! The version, unique ids, and texts of errors.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::put;
+use super::write_output;
 use crate::nccl::abi::{Code, CommHandle, UniqueId};
 use crate::nccl::{comm, text, unique_id};
 use crate::settings;
@@ -12,13 +12,13 @@ use crate::settings;
 /// `ncclGetVersion(int *version)`
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetVersion(version: Option<&mut c_int>) -> Code {
-    Code::of(put(version, settings::read().nccl_version()))
+    Code::of(write_output(version, settings::read().nccl_version()))
 }
 
 /// `ncclGetUniqueId(ncclUniqueId *id)`
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetUniqueId(id: Option<&mut UniqueId>) -> Code {
-    Code::of(put(id, unique_id::make()))
+    Code::of(write_output(id, unique_id::make()))
 }
 
 /// `const char *ncclGetErrorString(ncclResult_t)`
@@ -38,9 +38,10 @@ pub extern "C" fn ncclGetErrorString(code: Code) -> *const c_char {
     text.as_ptr()
 }
 
-/// `const char *ncclGetLastError(ncclComm_t)`: of the communicator, if it has an error; of the process otherwise.
+/// `const char *ncclGetLastError(ncclComm_t)`: the error of the communicator, if it has one, otherwise the last error
+/// of the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(comm: CommHandle) -> *const c_char {
     let of_comm = (!comm.is_null()).then(|| comm::find(comm).ok()).flatten().and_then(|comm| comm.error_text());
-    text::answer(of_comm)
+    text::last_error(of_comm)
 }

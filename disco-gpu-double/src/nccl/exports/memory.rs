@@ -1,4 +1,4 @@
-//! Memory that the library allocates: of the driver's kind.
+//! Memory that the library allocates, from the driver.
 
 #![allow(unsafe_code, reason = "C functions")]
 

@@ -19,24 +19,24 @@ use crate::nccl::tally;
 use crate::nccl::{background, group as groups};
 use crate::settings::faults::Action;
 
-/// Writes an answer to where it is wanted.
-fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
+/// Writes a result to an output parameter that may be null.
+fn write_output<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
     *at.ok_or_else(null)? = answer;
     Ok(())
 }
 
 fn null() -> Code {
-    text::refuse(Code::INVALID_ARGUMENT, "there is nowhere to write the answer to")
+    text::refuse(Code::INVALID_ARGUMENT, "an output pointer is null")
 }
 
-/// What all communication functions do.
+/// The body of all communication functions.
 fn communicate(args: Args, comm: CommHandle, stream: Stream) -> Code {
     tally::call();
     groups::note(submit(args, comm, stream, None))
 }
 
-/// Checks a call, and takes it. What is to go wrong with it anyhow does, whatever else is.
-fn submit(args: Args, comm: CommHandle, stream: Stream, wanted: Option<Action>) -> Result<(), Code> {
+/// Checks a call and submits it. The fault `outer_fault` has priority over the injected fault of the function.
+fn submit(args: Args, comm: CommHandle, stream: Stream, outer_fault: Option<Action>) -> Result<(), Code> {
     let comm = comm::find(comm)?;
     let turn = comm.begin_call()?;
     let membership = comm.membership()?;
@@ -47,7 +47,7 @@ fn submit(args: Args, comm: CommHandle, stream: Stream, wanted: Option<Action>) 
     if fault == Some(Action::Block) {
         return background::block(&comm);
     }
-    let Some(call) = Call::check(args, &comm, membership, wanted.or(fault))? else { return Ok(()) };
+    let Some(call) = Call::check(args, &comm, membership, outer_fault.or(fault))? else { return Ok(()) };
     let stream = stream::find(stream, comm.device).map_err(|_| {
         text::refuse(Code::INVALID_ARGUMENT, format!("{}: there is no such stream", args.kind.function()))
     })?;

@@ -1,4 +1,4 @@
-//! Reduction operators of users.
+//! Reduction operators that users make.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -13,13 +13,13 @@ use crate::nccl::reduce::{Scalar, Source};
 use crate::nccl::{comm, text};
 use crate::sync::lock;
 
-/// No two communicators have the same, so that one is not taken for another's.
+/// The next operator. Operators are unique across communicators, so that a handle of another communicator is detected.
 static NEXT: AtomicI32 = AtomicI32::new(RedOp::FIRST_OWN.0);
 
 /// `ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, datatype, ncclScalarResidence_t, ncclComm_t)`
 ///
 /// # Safety
-/// The scalar is null, or where the residence says.
+/// The scalar is null, or points to memory of the given residence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
     op: Option<&mut RedOp>,
@@ -35,12 +35,14 @@ pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         let refuse = |why: &str| text::refuse(Code::INVALID_ARGUMENT, format!("ncclRedOpCreatePreMulSum: {why}"));
         let size = dtype.size().ok_or_else(|| refuse("there is no such data type"))?;
         let source = match residence {
-            SCALAR_DEVICE => Source::Device(Span::find(scalar.addr(), size).ok_or_else(|| refuse("no such memory"))?),
+            SCALAR_DEVICE => Source::Device(
+                Span::find(scalar.addr(), size).ok_or_else(|| refuse("the scalar is not in device memory"))?,
+            ),
             SCALAR_HOST_IMMEDIATE if !scalar.is_null() => {
-                // SAFETY: the caller has a scalar of this size there.
+                // SAFETY: the caller guarantees a scalar of this size.
                 Source::Host(unsafe { slice::from_raw_parts(scalar.cast::<u8>(), size) }.to_vec())
             }
-            _ => return Err(refuse("there is no such scalar")),
+            _ => return Err(refuse("the scalar is null, or its residence is invalid")),
         };
         let number = NEXT.fetch_add(1, Relaxed);
         lock(&comm.scalars).insert(number, Scalar { dtype, source });

@@ -1,4 +1,4 @@
-//! What RCCL has beside NCCL's functions.
+//! Functions that RCCL has in addition to those of NCCL.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -27,8 +27,8 @@ pub extern "C" fn ncclAllToAll(
 }
 
 /// `ncclAllToAllv(sendbuff, const size_t sendcounts[], const size_t sdispls[], recvbuff, const size_t recvcounts[],
-/// const size_t rdispls[], datatype, comm, stream)`: a group of a send to each rank and a receive from each, of nothing
-/// too.
+/// const size_t rdispls[], datatype, comm, stream)`: a group of a send to each rank and a receive from each rank, also
+/// of 0 elements.
 ///
 /// # Safety
 /// Each array has a number for each rank of the communicator.
@@ -47,11 +47,11 @@ pub unsafe extern "C" fn ncclAllToAllv(
     tally::call();
     let sends = Side { kind: Kind::Send, base: send.addr(), counts: send_counts, offsets: send_offsets };
     let recvs = Side { kind: Kind::Recv, base: recv.addr(), counts: recv_counts, offsets: recv_offsets };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees what `# Safety` requires.
     group::note(unsafe { exchange([sends, recvs], dtype, comm, stream) })
 }
 
-/// All that is sent, or all that is received.
+/// The arguments of all sends, or of all receives.
 struct Side {
     kind: Kind,
     base: usize,
@@ -74,12 +74,12 @@ unsafe fn exchange(sides: [Side; 2], dtype: DataType, comm: CommHandle, stream: 
     let ranks = membership.clique.ranks();
     let mut calls = Vec::with_capacity(2 * ranks);
     for side in &sides {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees what `# Safety` requires.
         calls.extend(unsafe { side.calls(ranks, dtype) }?);
     }
     group::start();
     let outcome = calls.into_iter().try_for_each(|args| submit(args, comm, stream, fault));
-    // The group that ends returns it too, unless it is in another, which will.
+    // The end of the outermost group returns the error too.
     group::note(outcome);
     group::end().and(outcome)
 }
@@ -95,14 +95,14 @@ impl Side {
             return Err(refuse("counts or offsets are missing".to_owned()));
         }
         let size = dtype.size().ok_or_else(|| refuse(format!("there is no data type {}", dtype.0)))?;
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees what `# Safety` requires.
         let counts = unsafe { slice::from_raw_parts(self.counts, ranks) };
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees what `# Safety` requires.
         let offsets = unsafe { slice::from_raw_parts(self.offsets, ranks) };
         let parts = (0..).zip(counts.iter().zip(offsets));
         let call = |(peer, (&count, &offset)): (_, (&usize, &usize))| {
             let address = offset.checked_mul(size).and_then(|bytes| self.base.checked_add(bytes));
-            let address = address.ok_or_else(|| refuse(format!("{offset} elements are too many")))?;
+            let address = address.ok_or_else(|| refuse(format!("the offset of {offset} elements is too large")))?;
             let (send, recv) = if self.kind == Kind::Send { (address, 0) } else { (0, address) };
             Ok(Args { kind: self.kind, send, recv, count, dtype, op: RedOp::SUM, root: peer })
         };

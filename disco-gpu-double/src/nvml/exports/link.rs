@@ -1,11 +1,11 @@
-//! Links.
+//! States and remote ends of links.
 
 #![allow(unsafe_code, reason = "C functions")]
 
 use std::array;
 use std::ffi::{c_char, c_uint};
 
-use super::put;
+use super::write_output;
 use crate::cuda::identity;
 use crate::nvml::abi::{Code, Device, DeviceType, EnableState, PciInfo};
 use crate::nvml::library;
@@ -15,11 +15,11 @@ use crate::nvml::machine::End;
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetNvLinkState(device: Device, link: c_uint, is_active: Option<&mut EnableState>) -> Code {
     let end = library::link("nvmlDeviceGetNvLinkState", device, link);
-    Code::of(end.and_then(|end| put(is_active, (end != End::Down).into())))
+    Code::of(end.and_then(|end| write_output(is_active, (end != End::Down).into())))
 }
 
-/// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)`: not of
-/// a link that is down.
+/// `nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t
+/// *type)`: not supported for a link that is down.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     device: Device,
@@ -31,11 +31,11 @@ pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
         End::Switch(_) => Ok(DeviceType::SWITCH),
         End::Down => Err(Code::NOT_SUPPORTED),
     });
-    Code::of(found.and_then(|found| put(remote, found)))
+    Code::of(found.and_then(|found| write_output(remote, found)))
 }
 
-/// `nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)`: not of a link
-/// that is down.
+/// `nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)`: not
+/// supported for a link that is down.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Device, link: c_uint, pci: Option<&mut PciInfo>) -> Code {
     let bus = library::link("nvmlDeviceGetNvLinkRemotePciInfo_v2", device, link).and_then(|end| match end {
@@ -43,7 +43,7 @@ pub extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Device, link: c_ui
         End::Switch(switch) => Ok(library::bus_of_switch(switch)),
         End::Down => Err(Code::NOT_SUPPORTED),
     });
-    Code::of(bus.and_then(|bus| put(pci, info(bus))))
+    Code::of(bus.and_then(|bus| write_output(pci, info(bus))))
 }
 
 fn info(bus: c_uint) -> PciInfo {

@@ -7,8 +7,8 @@ pub mod link;
 
 use super::abi::Code;
 
-/// Writes an answer to where it is wanted.
-fn put<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
+/// Writes a result to an output parameter that may be null.
+fn write_output<T>(at: Option<&mut T>, answer: T) -> Result<(), Code> {
     *at.ok_or(Code::INVALID_ARGUMENT)? = answer;
     Ok(())
 }

@@ -1,14 +1,14 @@
-// Sums over ranks that write and read each other's memory. Every rank launches the same kernel on as many blocks and threads, on
-// as many vectors of 16 bytes; which thread works on which vector is the same on all, so that blocks of one number need to
-// meet and no others.
+// All-reduce over ranks that access each other's memory. Every rank launches the same kernel with the same grid and the
+// same number of vectors of 16 bytes. A thread works on the same vectors on all ranks, so a block needs to synchronise
+// only with the blocks of the same index on the other ranks.
 //
-// Elements are summed as f32 in the order of ranks: all ranks get the same bits.
+// Elements are added as f32 in the order of ranks, so all ranks get the same bits.
 
 #include <handshake.cuh>
 
 constexpr unsigned WORDS = 4;
 
-// -0 is what changes no number that it is added to, not even -0.
+// Element types: how a 32-bit word is added to a sum, and how a sum is packed into a word.
 struct F32 {
     static constexpr unsigned LANES = 1;
     static __device__ __forceinline__ void add(float *sum, unsigned word) { sum[0] += __uint_as_float(word); }
@@ -40,6 +40,7 @@ struct BF16 {
 template <class T> struct Sum {
     float lanes[WORDS * T::LANES];
 
+    // -0 is the neutral element of addition; a start at +0 would turn a sum of -0 into +0.
     __device__ __forceinline__ Sum()
     {
         UNROLL
@@ -72,12 +73,12 @@ __device__ __forceinline__ unsigned vector_stride()
     return gridDim.x * blockDim.x;
 }
 
-__device__ __forceinline__ unsigned everyone(const Params &p)
+__device__ __forceinline__ unsigned all_ranks(const Params &p)
 {
     return (1u << p.world) - 1;
 }
 
-// The vector of that number, over the ranks in `mask`. All are on their way before the first is added.
+// The sum of vector `i` over the ranks in `mask`. All loads are issued before the first addition.
 template <class T> __device__ __forceinline__ uint4 sum_of(const Params &p, unsigned mask, unsigned i)
 {
     uint4 vectors[MAX_WORLD];
@@ -100,29 +101,30 @@ __device__ __forceinline__ void copy_in(const Params &p)
         own[i] = p.input[i];
 }
 
-// Everyone reads all of everyone's.
+// Each rank reads all inputs.
 template <class T> __device__ __forceinline__ void one_shot(const Params &p)
 {
-    Handshake hand = begin(p);
-    if (!is_whole(hand))
+    Handshake handshake = begin(p);
+    if (!all_healthy(handshake))
         return;
     copy_in(p);
-    if (!meet(p, LEADING, everyone(p), hand))
+    if (!meet(p, LEADING, all_ranks(p), handshake))
         return;
     for (unsigned i = first_vector(); i < p.count; i += vector_stride())
-        p.output[i] = sum_of<T>(p, everyone(p), i);
-    leave(p, TRAILING, everyone(p), hand);
+        p.output[i] = sum_of<T>(p, all_ranks(p), i);
+    meet_last(p, TRAILING, all_ranks(p), handshake);
 }
 
-// How many vectors each rank sums: whole lines, so that the last slices may be smaller or empty. As in `grid.rs`.
-__device__ __forceinline__ unsigned slice_of(const Params &p)
+// Vectors of each rank's slice: a multiple of a line of 128 bytes, so the last slices may be smaller or empty. As in
+// `grid.rs`.
+__device__ __forceinline__ unsigned vectors_per_slice(const Params &p)
 {
     return (p.count + p.world * 8 - 1) / (p.world * 8) * 8;
 }
 
-// Copies the vectors of that number in each slice.
+// Copies vector `j` of each slice.
 template <class From, class To>
-__device__ __forceinline__ void copy_row(const Params &p, unsigned slice, unsigned j, From from, To to)
+__device__ __forceinline__ void copy_vector_of_each_slice(const Params &p, unsigned slice, unsigned j, From from, To to)
 {
     uint4 vectors[MAX_WORLD];
     UNROLL
@@ -135,45 +137,46 @@ __device__ __forceinline__ void copy_row(const Params &p, unsigned slice, unsign
             to[rank * slice + j] = vectors[rank];
 }
 
-// Everyone sums a slice, and reads the other slices' sums.
+// Each rank sums one slice, then reads the sums of the other slices.
 template <class T> __device__ __forceinline__ void two_shot(const Params &p)
 {
-    Handshake hand = begin(p);
-    if (!is_whole(hand))
+    Handshake handshake = begin(p);
+    if (!all_healthy(handshake))
         return;
-    const unsigned slice = slice_of(p);
+    const unsigned slice = vectors_per_slice(p);
     uint4 *own = p.data[p.rank];
     auto input = [&](unsigned) { return p.input; };
     for (unsigned j = first_vector(); j < slice; j += vector_stride())
-        copy_row(p, slice, j, input, own);
-    if (!meet(p, LEADING, everyone(p), hand))
+        copy_vector_of_each_slice(p, slice, j, input, own);
+    if (!meet(p, LEADING, all_ranks(p), handshake))
         return;
     for (unsigned j = first_vector(); j < slice; j += vector_stride()) {
         unsigned i = p.rank * slice + j;
         if (i < p.count)
-            own[i] = sum_of<T>(p, everyone(p), i);
+            own[i] = sum_of<T>(p, all_ranks(p), i);
     }
-    if (!meet(p, MID, everyone(p), hand))
+    if (!meet(p, MID, all_ranks(p), handshake))
         return;
     auto data = [&](unsigned rank) { return p.data[rank]; };
     for (unsigned j = first_vector(); j < slice; j += vector_stride())
-        copy_row(p, slice, j, data, p.output);
-    leave(p, TRAILING, everyone(p), hand);
+        copy_vector_of_each_slice(p, slice, j, data, p.output);
+    meet_last(p, TRAILING, all_ranks(p), handshake);
 }
 
-// Four that are connected sum theirs behind their inputs; each adds what its relay, one of the other four, has there.
+// Each rank sums the inputs of its half, four connected ranks, and stores the sum after its input in the shared buffer.
+// Then it adds the sum of its relay, a rank of the other half.
 template <class T> __device__ __forceinline__ void hybrid_cube_mesh(const Params &p)
 {
-    Handshake hand = begin(p);
-    if (!is_whole(hand))
+    Handshake handshake = begin(p);
+    if (!all_healthy(handshake))
         return;
     copy_in(p);
-    if (!meet(p, LEADING, p.near, hand))
+    if (!meet(p, LEADING, p.near, handshake))
         return;
     uint4 *own = p.data[p.rank] + p.count;
     for (unsigned i = first_vector(); i < p.count; i += vector_stride())
         own[i] = sum_of<T>(p, p.near, i);
-    if (!meet(p, MID, 1u << p.relay, hand))
+    if (!meet(p, MID, 1u << p.relay, handshake))
         return;
     const uint4 *other = p.data[p.relay] + p.count;
     for (unsigned i = first_vector(); i < p.count; i += vector_stride()) {
@@ -182,7 +185,7 @@ template <class T> __device__ __forceinline__ void hybrid_cube_mesh(const Params
         sum.add(other[i]);
         p.output[i] = sum.pack();
     }
-    leave(p, TRAILING, p.near | 1u << p.relay, hand);
+    meet_last(p, TRAILING, p.near | 1u << p.relay, handshake);
 }
 
 #define KERNEL(name, body)                                                                                             \
@@ -198,5 +201,5 @@ KERNEL(disco_hybrid_cube_mesh_f32, hybrid_cube_mesh<F32>(p))
 KERNEL(disco_hybrid_cube_mesh_f16, hybrid_cube_mesh<F16>(p))
 KERNEL(disco_hybrid_cube_mesh_bf16, hybrid_cube_mesh<BF16>(p))
 
-// One block: what was done on this rank's stream before is done when this is over on any.
-KERNEL(disco_barrier, Handshake hand = begin(p); leave(p, ALONE, everyone(p), hand))
+// One block. When this kernel ends on any rank, earlier work of all ranks' streams has ended.
+KERNEL(disco_barrier, Handshake handshake = begin(p); meet_last(p, ALONE, all_ranks(p), handshake))

@@ -1,42 +1,42 @@
-//! Which algorithm.
+//! The choice of the algorithm by topology and size.
 
 use disco_ccl::p2p::{Topology, bytes_of};
 use disco_core::Result;
 
 use super::params::{MAX_VECTORS, MAX_WORLD, VECTOR};
 
-/// How ranks sum.
+/// An all-reduce algorithm.
 #[allow(clippy::exhaustive_enums, reason = "one kernel each")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Each reads what all have.
+    /// Each rank reads all inputs.
     OneShot,
-    /// Each sums a slice.
+    /// Each rank sums one slice, then reads the other slices.
     TwoShot,
-    /// Four sum, and add what their relays have.
+    /// Each half of eight ranks sums its inputs; each rank adds its relay's sum of the other half.
     HybridCubeMesh,
 }
 
-/// Up to how many bytes of input which algorithm is taken.
+/// The largest input of each algorithm, in bytes.
 #[allow(clippy::exhaustive_structs, reason = "users set these")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// One-shot, where all are connected.
+    /// One-shot, if all GPUs are connected.
     pub one_shot: usize,
-    /// Two-shot, where all are connected.
+    /// Two-shot, if all GPUs are connected.
     pub two_shot: usize,
     /// Hybrid cube mesh.
     pub hybrid_cube_mesh: usize,
 }
 
 impl Thresholds {
-    /// From the reference (PyTorch's `IntraNodeComm`), unmeasured here.
+    /// The thresholds of PyTorch's `IntraNodeComm`.
     pub const REFERENCE: Self = Self { one_shot: 256 << 10, two_shot: 10 << 20, hybrid_cube_mesh: 256 << 10 };
 
-    /// The reference's, but what users say otherwise (`DISCO_P2P_ONE_SHOT` and so on).
+    /// [`Self::REFERENCE`], overridden by `DISCO_P2P_ONE_SHOT`, `DISCO_P2P_TWO_SHOT` and `DISCO_P2P_HYBRID_CUBE_MESH`.
     ///
     /// # Errors
-    /// A variable that is no number.
+    /// The value of a variable is not a number of bytes.
     pub fn from_env() -> Result<Self> {
         let Self { one_shot, two_shot, hybrid_cube_mesh } = Self::REFERENCE;
         Ok(Self {
@@ -46,8 +46,8 @@ impl Thresholds {
         })
     }
 
-    /// The algorithm for a sum of so many `bytes` over `world` ranks, each with a shared buffer of `buffer` bytes. None where there
-    /// is none: NCCL is to be asked.
+    /// The algorithm for a sum of `bytes` bytes over `world` ranks with shared buffers of `buffer` bytes. `None` if the
+    /// sum is left to NCCL.
     pub fn choose(&self, topology: Topology, bytes: usize, world: usize, buffer: usize) -> Option<Algorithm> {
         let fits = (2..=MAX_WORLD).contains(&world)
             && bytes > 0
@@ -71,7 +71,7 @@ impl Default for Thresholds {
     }
 }
 
-/// [`Thresholds::choose`] by the reference's thresholds.
+/// [`Thresholds::choose`] with [`Thresholds::REFERENCE`].
 pub fn choose(topology: Topology, bytes: usize, world: usize, buffer: usize) -> Option<Algorithm> {
     Thresholds::REFERENCE.choose(topology, bytes, world, buffer)
 }
@@ -84,7 +84,7 @@ mod tests {
     const BUFFER: usize = 10 << 20;
 
     #[test]
-    fn size_decides_where_all_are_connected() {
+    fn full_connection_chooses_by_size() {
         let chosen = |bytes| choose(Topology::FullyConnected, bytes, 5, BUFFER);
         assert_eq!([16, 256 * KIB].map(chosen), [Some(Algorithm::OneShot); 2]);
         assert_eq!([256 * KIB + 16, BUFFER].map(chosen), [Some(Algorithm::TwoShot); 2]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_vectors_that_fit_are_summed() {
+    fn only_whole_vectors_that_fit_the_buffer_have_an_algorithm() {
         let chosen = |bytes, buffer| choose(Topology::FullyConnected, bytes, 2, buffer);
         assert_eq!([0, 8, 24, 257].map(|bytes| chosen(bytes, BUFFER)), [None; 4]);
         assert_eq!((chosen(64, 64), chosen(80, 64)), (Some(Algorithm::OneShot), None));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cube_mesh_is_of_eight_and_wants_room_for_sums() {
+    fn cube_mesh_needs_eight_ranks_and_twice_the_buffer() {
         let cube = Topology::HybridCubeMesh { relay: [4, 5, 6, 7, 0, 1, 2, 3], half: 0b1111 };
         let chosen = |bytes, world, buffer| choose(cube, bytes, world, buffer);
         assert_eq!(chosen(256 * KIB, 8, 512 * KIB), Some(Algorithm::HybridCubeMesh));

@@ -1,7 +1,8 @@
-//! The source, and machine code of it for a device's architecture.
+//! Compilation of the kernels for a device's architecture.
 //!
-//! Compiling takes a second or two, once a process and architecture; what comes of it is kept in memory only. A cache on disk would be code
-//! that the process runs from a file that others may be able to write, for that second.
+//! Compilation takes one to two seconds, once for each architecture in a process. The CUBIN is cached in memory only: a
+//! cache on disk would save this time, but the process would execute code from a file that other users may be able to
+//! write.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +15,7 @@ use disco_dl::Candidate;
 
 use super::nvrtc::{Compiled, Nvrtc, Source};
 
-/// What a device understands: its compute capability.
+/// The compute capability of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Architecture {
     major: u32,
@@ -22,21 +23,21 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// From a device's `COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
+    /// Made of a device's `COMPUTE_CAPABILITY_MAJOR` and `COMPUTE_CAPABILITY_MINOR`.
     pub const fn new(major: u32, minor: u32) -> Self {
         Self { major, minor }
     }
 }
 
-/// The first whose memory has the order that flags are published and observed in.
-const LEAST: Architecture = Architecture::new(7, 0);
+/// The first architecture with the memory model (release stores, acquire loads) that the handshakes need.
+const MIN_ARCHITECTURE: Architecture = Architecture::new(7, 0);
 
-const MAIN: Source<'_> = ("all_reduce.cu", include_str!("all_reduce.cu"));
+const KERNEL_SOURCE: Source<'_> = ("all_reduce.cu", include_str!("all_reduce.cu"));
 const HEADERS: [Source<'_>; 2] =
     [("handshake.cuh", include_str!("handshake.cuh")), ("machine.cuh", include_str!("machine.cuh"))];
 
-/// A file in place of the search.
-const VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
+/// The variable with the path of NVRTC; it replaces the search.
+const LIBRARY_VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
 const CANDIDATES: [&str; 5] = [
     "libnvrtc.so.12",
     "libnvrtc.so.13",
@@ -44,18 +45,19 @@ const CANDIDATES: [&str; 5] = [
     "/usr/local/cuda/lib64/libnvrtc.so",
     "/opt/cuda/lib64/libnvrtc.so",
 ];
-/// Where it is in Python's folders of packages.
-const WHEELS: [&str; 2] = ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"];
+/// Paths of NVRTC inside Python's package folders.
+const WHEEL_PATHS: [&str; 2] = ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"];
 
-/// All kernels for an architecture. Threads that ask at once wait for the one that compiles.
+/// The CUBIN with all kernels for an architecture. If several threads call this at once, one compiles and the others
+/// wait.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where there is no NVRTC, which is looked for once; otherwise as [`compile`], which is tried again by who asks
+/// [`Error::Unavailable`] without NVRTC, which is searched for once; errors of [`compile`], which the next call tries
 /// again.
 pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<BTreeMap<Architecture, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
     let nvrtc = nvrtc()?;
-    // What is in it is whole, whoever panicked.
+    // A panic while the lock was held leaves the map valid: an entry is inserted in one step.
     let mut compiled = sync::lock(&COMPILED);
     if let Some(cubin) = compiled.get(&architecture) {
         return Ok(cubin.clone());
@@ -65,35 +67,35 @@ pub fn cubin(architecture: Architecture) -> Result<Arc<[u8]>> {
     Ok(cubin)
 }
 
-/// Compiles all kernels, with options of NVRTC's beside ours.
+/// Compiles all kernels, with further options for NVRTC.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for an architecture that is too old; [`Error::Library`] with NVRTC's log, as where it does not know the
-/// architecture yet.
+/// [`Error::Unsupported`] for an architecture that is too old; [`Error::Library`] with NVRTC's log, for example if
+/// NVRTC does not know the architecture yet.
 pub fn compile(nvrtc: &Nvrtc, architecture: Architecture, options: &[&str]) -> Result<Compiled> {
-    if architecture < LEAST {
-        let operation = format!("kernels of its own for {architecture}, but from {LEAST} on");
+    if architecture < MIN_ARCHITECTURE {
+        let operation = format!("all-reduce kernels for {architecture}; they need {MIN_ARCHITECTURE} or later");
         return Err(Error::Unsupported { backend: "nccl", operation, dtype: None });
     }
     let ours = [format!("--gpu-architecture={architecture}"), "--std=c++17".into()];
     let options: Vec<_> = ours.into_iter().chain(options.iter().map(ToString::to_string)).collect();
-    nvrtc.compile(MAIN, &HEADERS, &options)
+    nvrtc.compile(KERNEL_SOURCE, &HEADERS, &options)
 }
 
-/// NVRTC, looked for once.
+/// NVRTC, which is searched for once in a process.
 ///
 /// # Errors
-/// Every candidate and why it will not do.
+/// Each path that was tried, with the reason of its failure.
 pub fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
     static NVRTC: OnceLock<Result<Nvrtc, Unavailable>> = OnceLock::new();
     NVRTC.get_or_init(|| Nvrtc::find(candidates())).as_ref().map_err(Clone::clone)
 }
 
 fn candidates() -> Vec<Candidate> {
-    match Variable::read(VARIABLE).path() {
+    match Variable::read(LIBRARY_VARIABLE).path() {
         Some(file) => vec![Candidate::file(file)],
         None => {
-            let wheels = disco_dl::python::packaged(&WHEELS).into_iter().map(Candidate::file);
+            let wheels = disco_dl::python::packaged(&WHEEL_PATHS).into_iter().map(Candidate::file);
             CANDIDATES.iter().map(Candidate::file).chain(wheels).collect()
         }
     }

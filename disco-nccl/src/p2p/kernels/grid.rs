@@ -1,97 +1,103 @@
-//! On how many blocks and threads a kernel runs. All ranks must come to the same: so they do if they have agreed on
-//! [`Room`].
+//! The grid of a launch. All ranks must launch the same grid; the functions return the same grid for the same
+//! [`Occupancy`], on which the ranks have agreed.
 
 use super::choice::Algorithm;
 use super::params::{MAX_BLOCKS, MAX_THREADS};
 
-/// Blocks, and threads in each.
+/// The number of blocks, and of threads in each block.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u32,
-    /// How many threads each has.
+    /// Number of threads of each block.
     pub threads: u32,
 }
 
-/// What ranks have for blocks.
+/// How many blocks the ranks may launch.
 #[allow(clippy::exhaustive_structs, reason = "its caller asks the driver")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// How many blocks of [`MAX_THREADS`] of the kernel can be on the smallest device at once: occupancy × multiprocessors.
-    pub resident: u32,
-    /// How many ranks share the device that most ranks share.
-    pub sharing: u32,
-    /// No more blocks than these.
-    pub most: u32,
+pub struct Occupancy {
+    /// Blocks of [`MAX_THREADS`] threads that fit on the smallest device at once: blocks per multiprocessor ×
+    /// multiprocessors.
+    pub resident_blocks: u32,
+    /// The largest number of ranks on one device.
+    pub ranks_per_device: u32,
+    /// Upper limit for the blocks of a launch.
+    pub max_blocks: u32,
 }
 
-/// Blocks are few, because they spin on multiprocessors that others could use, and enough to keep links busy. A guess, unmeasured
-/// here: 32 blocks of 512 threads have 2 MiB on the way where 8 ranks are read.
-pub const MOST: u32 = 32;
+/// The default of [`Occupancy::max_blocks`]. More blocks keep links busier, but spinning blocks occupy multiprocessors
+/// that other work could use. An estimate, not a measurement: 32 blocks of 512 threads that read from 8 ranks have 2
+/// MiB of loads in flight.
+pub const DEFAULT_MAX_BLOCKS: u32 = 32;
 
-/// Threads are in warps of so many.
+/// Threads of a warp.
 const WARP: u32 = 32;
 
-/// The grid for a sum of so many vectors of 16 bytes. None where the ranks of a device can't all be on it at once.
-pub fn grid(algorithm: Algorithm, vectors: usize, world: usize, room: Room) -> Option<Grid> {
-    let at_once = match algorithm {
+/// The grid for a sum of `vectors` vectors of 16 bytes. `None` if the ranks of one device can't all be resident on it
+/// at once.
+pub fn grid(algorithm: Algorithm, vectors: usize, world: usize, occupancy: Occupancy) -> Option<Grid> {
+    let threads_needed = match algorithm {
         Algorithm::OneShot | Algorithm::HybridCubeMesh => vectors,
-        Algorithm::TwoShot => slice(vectors, world),
+        Algorithm::TwoShot => vectors_per_slice(vectors, world),
     };
-    let at_once = u32::try_from(at_once).unwrap_or(u32::MAX);
-    let most = blocks_of_each(room)?.min(room.most).min(MAX_BLOCKS as u32).max(1);
-    let threads = at_once.div_ceil(WARP).clamp(1, MAX_THREADS as u32 / WARP) * WARP;
-    Some(Grid { blocks: at_once.div_ceil(threads).clamp(1, most), threads })
+    let threads_needed = u32::try_from(threads_needed).unwrap_or(u32::MAX);
+    let max_blocks = blocks_per_rank(occupancy)?.min(occupancy.max_blocks).min(MAX_BLOCKS as u32).max(1);
+    let threads = threads_needed.div_ceil(WARP).clamp(1, MAX_THREADS as u32 / WARP) * WARP;
+    Some(Grid { blocks: threads_needed.div_ceil(threads).clamp(1, max_blocks), threads })
 }
 
-/// The grid of the barrier: one block of one warp, whose threads meet a rank each. None as in [`grid`].
-pub fn barrier(room: Room) -> Option<Grid> {
-    blocks_of_each(room).map(|_| Grid { blocks: 1, threads: WARP })
+/// The grid of the barrier: one block of one warp, in which each thread synchronises with one rank. `None` as in
+/// [`grid`](grid()).
+pub fn barrier(occupancy: Occupancy) -> Option<Grid> {
+    blocks_per_rank(occupancy).map(|_| Grid { blocks: 1, threads: WARP })
 }
 
-/// How many blocks of each rank fit on a device at once.
-fn blocks_of_each(room: Room) -> Option<u32> {
-    room.resident.checked_div(room.sharing).filter(|&blocks| blocks > 0)
+/// Blocks of each rank that fit on a device at once. `None` if not even one does.
+fn blocks_per_rank(occupancy: Occupancy) -> Option<u32> {
+    occupancy.resident_blocks.checked_div(occupancy.ranks_per_device).filter(|&blocks| blocks > 0)
 }
 
-/// How many vectors each rank sums in two-shot: whole lines of 128 bytes. As in `all_reduce.cu`.
-fn slice(vectors: usize, world: usize) -> usize {
-    const LINE: usize = 8;
-    vectors.div_ceil(world.max(1) * LINE) * LINE
+/// Vectors of each rank's slice in two-shot: a multiple of a line of 128 bytes, as `vectors_per_slice` of
+/// `all_reduce.cu` computes.
+fn vectors_per_slice(vectors: usize, world: usize) -> usize {
+    const VECTORS_PER_LINE: usize = 8;
+    vectors.div_ceil(world.max(1) * VECTORS_PER_LINE) * VECTORS_PER_LINE
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { resident: 264, sharing: 1, most: MOST };
+    const OCCUPANCY: Occupancy =
+        Occupancy { resident_blocks: 264, ranks_per_device: 1, max_blocks: DEFAULT_MAX_BLOCKS };
 
-    fn of(algorithm: Algorithm, vectors: usize, room: Room) -> Option<(u32, u32)> {
-        grid(algorithm, vectors, 8, room).map(|grid| (grid.blocks, grid.threads))
+    fn of(algorithm: Algorithm, vectors: usize, occupancy: Occupancy) -> Option<(u32, u32)> {
+        grid(algorithm, vectors, 8, occupancy).map(|grid| (grid.blocks, grid.threads))
     }
 
     #[test]
-    fn each_thread_has_a_vector_until_there_are_enough_blocks() {
-        let blocks = |vectors| of(Algorithm::OneShot, vectors, ROOM).unwrap();
+    fn the_grid_grows_with_the_vectors_up_to_max_blocks() {
+        let blocks = |vectors| of(Algorithm::OneShot, vectors, OCCUPANCY).unwrap();
         assert_eq!([1, 32, 33, 512, 513].map(blocks), [(1, 32), (1, 32), (1, 64), (1, 512), (2, 512)]);
         assert_eq!([16384, 16385, usize::MAX].map(blocks), [(32, 512); 3]);
-        assert_eq!(of(Algorithm::TwoShot, 8 * 512, ROOM), Some((1, 512)));
-        assert_eq!(of(Algorithm::TwoShot, 8 * 512 + 1, ROOM), Some((2, 512)));
+        assert_eq!(of(Algorithm::TwoShot, 8 * 512, OCCUPANCY), Some((1, 512)));
+        assert_eq!(of(Algorithm::TwoShot, 8 * 512 + 1, OCCUPANCY), Some((2, 512)));
     }
 
     #[test]
-    fn ranks_that_share_a_device_share_its_room() {
-        let shared = |sharing| of(Algorithm::OneShot, 16384, Room { sharing, ..ROOM });
+    fn ranks_on_one_device_divide_its_blocks() {
+        let shared = |ranks_per_device| of(Algorithm::OneShot, 16384, Occupancy { ranks_per_device, ..OCCUPANCY });
         assert_eq!([8, 9, 264].map(shared), [Some((32, 512)), Some((29, 512)), Some((1, 512))]);
         assert_eq!([265, 0].map(shared), [None; 2]);
-        assert_eq!(barrier(Room { sharing: 265, ..ROOM }), None);
-        assert_eq!(barrier(ROOM), Some(Grid { blocks: 1, threads: 32 }));
+        assert_eq!(barrier(Occupancy { ranks_per_device: 265, ..OCCUPANCY }), None);
+        assert_eq!(barrier(OCCUPANCY), Some(Grid { blocks: 1, threads: 32 }));
     }
 
     #[test]
-    fn there_are_never_more_blocks_than_flags_nor_none() {
-        let most = |most| of(Algorithm::OneShot, 1 << 20, Room { most, ..ROOM });
-        assert_eq!([1000, 0].map(most), [Some((64, 512)), Some((1, 512))]);
+    fn the_number_of_blocks_is_between_one_and_the_number_of_flags() {
+        let max_blocks = |max_blocks| of(Algorithm::OneShot, 1 << 20, Occupancy { max_blocks, ..OCCUPANCY });
+        assert_eq!([1000, 0].map(max_blocks), [Some((64, 512)), Some((1, 512))]);
     }
 }

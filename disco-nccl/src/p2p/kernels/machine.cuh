@@ -1,34 +1,34 @@
-// What only a GPU has: words that other GPUs and the host see, time, and numbers of two bytes. The tests have a file of this
-// name that does the same on the host.
+// Instructions of the GPU: system-scope memory accesses, the clock, and conversions of 16-bit floats. The tests have a
+// file of the same name that implements these functions on the host.
 
 #pragma once
 
 #define UNROLL _Pragma("unroll")
 
-// Writes a word; who observes it sees all that came before, on any GPU.
-__device__ __forceinline__ void publish(unsigned *word, unsigned value)
+// Release store at system scope: a thread of any GPU that loads the value with load_acquire sees all earlier writes.
+__device__ __forceinline__ void store_release(unsigned *word, unsigned value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-// Reads a word that may have been published.
-__device__ __forceinline__ unsigned observe(const unsigned *word)
+// Acquire load at system scope.
+__device__ __forceinline__ unsigned load_acquire(const unsigned *word)
 {
     unsigned value;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
     return value;
 }
 
-// Reads a word as it is now, and nothing that it may stand for.
-__device__ __forceinline__ unsigned glance(const unsigned *word)
+// Relaxed load at system scope: orders no other memory access.
+__device__ __forceinline__ unsigned load_relaxed(const unsigned *word)
 {
     unsigned value;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
     return value;
 }
 
-// Sets a word of this GPU that is 0. Says whether it was.
-__device__ __forceinline__ bool claim(unsigned *word, unsigned value)
+// Sets a word of this GPU if it is 0. Returns whether it was 0.
+__device__ __forceinline__ bool set_if_zero(unsigned *word, unsigned value)
 {
     return atomicCAS(word, 0u, value) == 0;
 }
@@ -40,7 +40,7 @@ __device__ __forceinline__ unsigned long long nanoseconds()
     return now;
 }
 
-// Two numbers in a word, the first in its lower half.
+// Conversions of two 16-bit floats in a word, the first one in the lower half.
 
 __device__ __forceinline__ float2 from_f16(unsigned word)
 {
@@ -76,7 +76,7 @@ __device__ __forceinline__ unsigned to_bf16(float first, float second)
 
 #else
 
-// To the nearest, of two as near to the even one; what is no number stays none.
+// Rounds to nearest, ties to even; keeps NaN.
 __device__ __forceinline__ unsigned bf16_of(float number)
 {
     unsigned bits = __float_as_uint(number);

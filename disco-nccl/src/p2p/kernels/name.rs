@@ -1,4 +1,4 @@
-//! The kernels of the source.
+//! The names of the kernels in `all_reduce.cu`.
 
 use std::ffi::CStr;
 
@@ -6,10 +6,10 @@ use disco_core::DType;
 
 use super::choice::Algorithm;
 
-/// The one that only meets.
+/// The barrier: a handshake of all ranks.
 pub const BARRIER: &CStr = c"disco_barrier";
 
-/// Those that sum.
+/// The all-reduce kernels.
 pub const KERNELS: [(Algorithm, DType, &CStr); 9] = [
     (Algorithm::OneShot, DType::F32, c"disco_one_shot_f32"),
     (Algorithm::OneShot, DType::F16, c"disco_one_shot_f16"),
@@ -22,7 +22,7 @@ pub const KERNELS: [(Algorithm, DType, &CStr); 9] = [
     (Algorithm::HybridCubeMesh, DType::BF16, c"disco_hybrid_cube_mesh_bf16"),
 ];
 
-/// The kernel that sums elements of this type so. None where there is none.
+/// The name of the kernel for an algorithm and a dtype. `None` if there is no such kernel.
 pub fn name(algorithm: Algorithm, dtype: DType) -> Option<&'static CStr> {
     KERNELS.iter().find(|row| (row.0, row.1) == (algorithm, dtype)).map(|row| row.2)
 }

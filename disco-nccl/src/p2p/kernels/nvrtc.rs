@@ -1,5 +1,5 @@
-//! NVIDIA's compiler for kernels, a library of its own beside the driver's. cudarc's bindings of it panic where it is absent; ours
-//! say so.
+//! NVRTC, NVIDIA's runtime compiler for kernels: a library that is separate from the driver. These bindings replace
+//! those of cudarc, which panic if the library is missing.
 
 #![allow(unsafe_code)]
 
@@ -11,13 +11,14 @@ use disco_core::{Error, Result, Unavailable};
 use disco_dl::{Candidate, Library};
 
 disco_dl::functions! {
-    /// Of `libnvrtc`, since 11.1.
+    /// Functions of `libnvrtc`, version 11.1 or later.
     struct Table {
         /// `nvrtcVersion(int *major, int *minor)`
         version: c"nvrtcVersion"(*mut c_int, *mut c_int);
         /// `const char *nvrtcGetErrorString(nvrtcResult)`
         get_error_string: c"nvrtcGetErrorString"(c_int) -> *const c_char;
-        /// `nvrtcCreateProgram(nvrtcProgram *, const char *source, const char *name, int, const char *const *headers, const char *const *names)`
+        /// `nvrtcCreateProgram(nvrtcProgram *, const char *source, const char *name, int, const char *const *headers,
+        /// const char *const *names)`
         create: c"nvrtcCreateProgram"(
             *mut *mut c_void, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
         );
@@ -43,40 +44,40 @@ pub struct Nvrtc {
     file: String,
 }
 
-/// What has become of a source.
+/// A compiled source.
 #[non_exhaustive]
 #[derive(Clone)]
 pub struct Compiled {
-    /// Machine code of one architecture, as the driver loads it.
+    /// Machine code for one architecture, which the driver can load.
     pub cubin: Vec<u8>,
-    /// What the compiler had to say.
+    /// The log of the compiler.
     pub log: String,
 }
 
-/// A file by its name, as it is included, and its text.
+/// A source file: the name by which it is included, and its text.
 pub(super) type Source<'s> = (&'s str, &'s str);
 
 impl Nvrtc {
-    /// The first of these libraries that will do.
+    /// Loads the first usable library of the candidates.
     ///
     /// # Errors
-    /// Every candidate and why it will not.
+    /// Each candidate that was tried, with the reason of its failure.
     pub fn find(candidates: impl IntoIterator<Item = Candidate>) -> Result<Self, Unavailable> {
-        disco_dl::find("NVRTC", candidates, |library| Self::accept(&library))
+        disco_dl::find("NVRTC", candidates, |library| Self::inspect(&library))
     }
 
-    fn accept(library: &Library) -> Result<Self, String> {
-        // SAFETY: these functions have been the same in all versions that have all of them.
+    fn inspect(library: &Library) -> Result<Self, String> {
+        // SAFETY: these functions have had these signatures in all versions that export all of them.
         let table = unsafe { Table::resolve(library) }?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: the places are there.
+        // SAFETY: `major` and `minor` are writable.
         let code = unsafe { (table.version)(&mut major, &mut minor) };
         if code != 0 {
             return Err(format!("nvrtcVersion returned {code}"));
         }
         let file = library.file(c"nvrtcVersion");
-        // It looks for its other half by name, and finds it beside itself only if it is there already. Where it is not, compiling
-        // says so.
+        // NVRTC loads `libnvrtc-builtins` by name, and the loader does not search NVRTC's own folder. The copy in that
+        // folder is therefore loaded first. If it is missing, the compilation fails with NVRTC's error.
         if let Some(folder) = file.as_ref().and_then(|file| file.parent()) {
             let builtins = folder.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
             _ = builtins.is_file().then(|| Library::open(&Candidate::file(builtins)));
@@ -85,27 +86,27 @@ impl Nvrtc {
         Ok(Self { table, version: (major.unsigned_abs(), minor.unsigned_abs()), file })
     }
 
-    /// Its version: 12 and 8.
+    /// The version: (12, 8) is 12.8.
     pub fn version(&self) -> (u32, u32) {
         self.version
     }
 
-    /// Where it was loaded from.
+    /// The file that was loaded.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Compiles a source with the files that it includes.
+    /// Compiles a source file and the headers that it includes.
     ///
     /// # Errors
-    /// [`Error::Library`] with the compiler's log; [`Error::Invalid`] for a text with a zero in it.
+    /// [`Error::Library`] with the compiler's log; [`Error::Invalid`] for a text that contains a NUL byte.
     pub(super) fn compile(&self, main: Source<'_>, headers: &[Source<'_>], options: &[String]) -> Result<Compiled> {
         let names = terminated(headers.iter().map(|header| header.0))?;
         let texts = terminated(headers.iter().map(|header| header.1))?;
         let options = terminated(options.iter().map(String::as_str))?;
         let program = Program::new(self, main, (&names, &texts))?;
         let options = addresses(&options);
-        // SAFETY: the program is there, and there are as many options as are said.
+        // SAFETY: the program exists, and `options` has `options.len()` pointers to NUL-terminated texts.
         let code = unsafe { (self.table.compile)(program.handle, options.len() as c_int, options.as_ptr()) };
         let sizes = ("nvrtcGetProgramLogSize", self.table.log_size);
         let log = program.bytes(sizes, ("nvrtcGetProgramLog", self.table.log))?;
@@ -119,13 +120,13 @@ impl Nvrtc {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: any number may be asked for.
-        let words = unsafe { (self.table.get_error_string)(code) };
-        let message = if words.is_null() {
-            "NVRTC has no words for it".into()
+        // SAFETY: NVRTC accepts any code.
+        let text = unsafe { (self.table.get_error_string)(code) };
+        let message = if text.is_null() {
+            "NVRTC does not describe this code".into()
         } else {
-            // SAFETY: its texts end with a zero, and stay.
-            unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+            // SAFETY: NVRTC's texts are static and end with a NUL byte.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         Err(Error::Library { backend: "nvrtc", function, code: code.into(), message })
     }
@@ -143,22 +144,26 @@ impl fmt::Debug for Compiled {
     }
 }
 
-/// A source that the compiler knows.
+/// A program of NVRTC: a source and its headers.
 struct Program<'n> {
     nvrtc: &'n Nvrtc,
     handle: *mut c_void,
 }
 
-/// A function that says how many bytes something has, by its name; and one that gives them.
+/// The name and the address of a function that returns a size in bytes.
 type SizeOf = (&'static str, unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int);
+/// The name and the address of a function that fills a buffer of that size.
 type BytesOf = (&'static str, unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int);
 
 impl<'n> Program<'n> {
     fn new(nvrtc: &'n Nvrtc, main: Source<'_>, headers: (&[CString], &[CString])) -> Result<Self> {
-        let [name, text] = &terminated([main.0, main.1])?[..] else { return Err(Error::invalid("no source")) };
+        let [name, text] = &terminated([main.0, main.1])?[..] else {
+            return Err(Error::invalid("NVRTC needs the name and the text of a source file"));
+        };
         let (names, texts) = (addresses(headers.0), addresses(headers.1));
         let mut program = Self { nvrtc, handle: ptr::null_mut() };
-        // SAFETY: all texts end with zeros, and there are as many as are said; they are copied.
+        // SAFETY: all texts end with NUL bytes, both arrays have as many elements as there are headers, and NVRTC
+        // copies the texts.
         let code = unsafe {
             (nvrtc.table.create)(
                 &mut program.handle,
@@ -174,11 +179,11 @@ impl<'n> Program<'n> {
 
     fn bytes(&self, size_of: SizeOf, bytes_of: BytesOf) -> Result<Vec<u8>> {
         let mut size = 0;
-        // SAFETY: the program is there, and so is the place.
+        // SAFETY: the program exists, and `size` is writable.
         let code = unsafe { (size_of.1)(self.handle, &mut size) };
         self.nvrtc.check(size_of.0, code)?;
         let mut bytes = vec![0u8; size];
-        // SAFETY: there is as much room as was asked for.
+        // SAFETY: the program exists, and `bytes` has the size that NVRTC has just returned.
         let code = unsafe { (bytes_of.1)(self.handle, bytes.as_mut_ptr().cast()) };
         self.nvrtc.check(bytes_of.0, code).map(|()| bytes)
     }
@@ -187,7 +192,7 @@ impl<'n> Program<'n> {
 impl Drop for Program<'_> {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: it was made here, and nobody has it.
+            // SAFETY: `new` created the program, and no other value has its handle.
             _ = unsafe { (self.nvrtc.table.destroy)(&mut self.handle) };
         }
     }
@@ -203,7 +208,7 @@ fn with_log(error: Error, log: &str) -> Error {
 }
 
 fn terminated<'s>(texts: impl IntoIterator<Item = &'s str>) -> Result<Vec<CString>> {
-    let refused = |_| Error::invalid("a source for NVRTC has a zero in it");
+    let refused = |_| Error::invalid("a source file or an option for NVRTC contains a NUL byte");
     texts.into_iter().map(|text| CString::new(text).map_err(refused)).collect()
 }
 

@@ -1,58 +1,64 @@
-//! What kernels are launched with, as `handshake.cuh` has it.
+//! The parameters and limits of the kernels. They must agree with `handshake.cuh`; `tests/layout.rs` compares them.
 
 use std::mem::offset_of;
 
-/// Most ranks.
+/// The largest number of ranks.
 pub const MAX_WORLD: usize = 8;
-/// Most blocks: so many have flags.
+/// The largest number of blocks of a launch: a rank's state has flags for this many.
 pub const MAX_BLOCKS: usize = 64;
-/// Most threads of a block.
+/// The largest number of threads of a block.
 pub const MAX_THREADS: usize = 512;
-/// What a thread moves at once, in bytes: memory starts at multiples of it, and has multiples of it.
+/// Bytes that a thread loads or stores at once. Addresses and sizes of tensors are multiples of this.
 pub const VECTOR: usize = 16;
-/// Most vectors in one launch: numbers of vectors are 32 bits, and grow by less than this at a time.
+/// The largest number of vectors of a launch. Kernels index vectors with 32 bits; their loops add less than this to an
+/// index, so it does not overflow.
 pub(super) const MAX_VECTORS: usize = 1 << 30;
 
-/// Of a rank's state: a flag for each block and peer on a line of its own, the numbers of its own handshakes, its status.
-pub const STATE_BYTES: usize = LINE * MAX_BLOCKS * MAX_WORLD + size_of::<u32>() * MAX_BLOCKS * MAX_WORLD + LINE;
+/// Size of a rank's state: a flag on its own cache line for each block and peer, the number of handshakes for each
+/// block and peer, and the status.
+pub const STATE_BYTES: usize =
+    CACHE_LINE_BYTES * MAX_BLOCKS * MAX_WORLD + size_of::<u32>() * MAX_BLOCKS * MAX_WORLD + CACHE_LINE_BYTES;
 
-/// No two flags are on one.
-const LINE: usize = 128;
+/// Distance between flags, so that no two share a cache line.
+const CACHE_LINE_BYTES: usize = 128;
 
-/// The one parameter of every kernel. Addresses are those that the launching rank's device knows.
+/// The parameter of every kernel. Addresses are valid on the launching rank's device.
 #[allow(clippy::exhaustive_structs, reason = "kernels know its fields")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params {
-    /// The shared buffer of each rank: room for the input, twice for [`HybridCubeMesh`](super::Algorithm::HybridCubeMesh).
+    /// The shared buffer of each rank: as large as the input; twice as large for
+    /// [`HybridCubeMesh`](super::Algorithm::HybridCubeMesh).
     pub data: [u64; MAX_WORLD],
-    /// The state of each rank: [`STATE_BYTES`], at a multiple of 128.
+    /// The state of each rank: [`STATE_BYTES`] bytes, aligned to 128 bytes.
     pub state: [u64; MAX_WORLD],
-    /// What this rank has.
+    /// The input of this rank.
     pub input: u64,
-    /// Where the sum goes; may be the input.
+    /// The output of this rank; may be the input.
     pub output: u64,
-    /// A word that the host sets to another number than 0 to have the launch give up.
+    /// The abort flag: the launch ends early if the host sets this word to a value other than 0.
     pub abort: u64,
-    /// A word, 0 so far, where the host is told why a launch has failed: [`Failure::of`](super::Failure::of).
+    /// The failure report: a word that is 0 until the first launch fails; [`Failure::of`](super::Failure::of) decodes
+    /// it.
     pub report: u64,
-    /// How long each handshake waits for a peer, in nanoseconds.
-    pub patience: u64,
-    /// Vectors of 16 bytes in input and output.
+    /// The limit of each wait for a peer, in nanoseconds.
+    pub timeout_ns: u64,
+    /// Number of vectors of [`VECTOR`] bytes in input and output.
     pub count: u32,
-    /// Who launches.
+    /// The rank that launches.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world: u32,
-    /// Of a hybrid cube mesh: a bit for this rank and each of its three neighbours but the relay. The four have the same.
+    /// Hybrid cube mesh only: the mask of this rank's half, which is the rank and its neighbours except the relay.
+    /// Equal on the four ranks of a half.
     pub near: u32,
-    /// Of a hybrid cube mesh: the relay, whose relay is this rank.
+    /// Hybrid cube mesh only: the relay, which is this rank's partner in the other half.
     pub relay: u32,
-    /// 0.
+    /// Padding, 0.
     pub unused: u32,
 }
 
-/// Names and places of [`Params`]' fields: tests compare them with those in the source.
+/// Names and offsets of the fields of [`Params`], for the comparison with `handshake.cuh`.
 pub const FIELDS: [(&str, usize); 13] = [
     ("data", offset_of!(Params, data)),
     ("state", offset_of!(Params, state)),
@@ -60,7 +66,7 @@ pub const FIELDS: [(&str, usize); 13] = [
     ("output", offset_of!(Params, output)),
     ("abort", offset_of!(Params, abort)),
     ("report", offset_of!(Params, report)),
-    ("patience", offset_of!(Params, patience)),
+    ("timeout_ns", offset_of!(Params, timeout_ns)),
     ("count", offset_of!(Params, count)),
     ("rank", offset_of!(Params, rank)),
     ("world", offset_of!(Params, world)),

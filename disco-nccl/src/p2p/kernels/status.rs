@@ -1,71 +1,71 @@
-//! Why a launch has failed, as `handshake.cuh` reports it.
+//! The failure report of a launch, which `handshake.cuh` encodes.
 
 use std::fmt;
 
 use disco_core::Rank;
 
-/// The first handshake of a rank that did not come about.
+/// The first handshake of a rank that failed.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why it was given up.
+    /// Why the wait ended.
     pub cause: Cause,
-    /// Which one of its launch.
-    pub barrier: Barrier,
-    /// Who was waited for.
+    /// The position of the handshake in the launch.
+    pub phase: Phase,
+    /// The peer that did not arrive.
     pub peer: Rank,
-    /// By which block.
+    /// The block that waited.
     pub block: u32,
 }
 
-/// Why a wait was given up.
+/// Why a wait for a peer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause(u8);
 
-/// A handshake of a kernel.
+/// The position of a handshake in a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Barrier(u8);
+pub struct Phase(u8);
 
 impl Cause {
-    /// The peer did not come in time.
+    /// The peer did not arrive within [`Params::timeout_ns`](super::Params::timeout_ns).
     pub const DEADLINE: Self = Self(1);
-    /// The host said so.
+    /// The host set the abort flag.
     pub const ABORTED: Self = Self(2);
 }
 
-impl Barrier {
-    /// After inputs are in shared buffers.
+impl Phase {
+    /// After the copy of the inputs to the shared buffers.
     pub const LEADING: Self = Self(1);
-    /// After sums of slices, or of four ranks, are.
+    /// After the sums of slices or halves are in the shared buffers.
     pub const MID: Self = Self(2);
-    /// Before shared buffers may be written again.
+    /// Before the shared buffers may be overwritten.
     pub const TRAILING: Self = Self(3);
-    /// The barrier that is a kernel of its own.
+    /// The only handshake of the barrier kernel.
     pub const ALONE: Self = Self(4);
 }
 
 impl Failure {
-    /// What the word at [`Params::report`](super::Params::report) says; None while nothing has failed.
+    /// Decodes the word at [`Params::report`](super::Params::report). `None` if no launch has failed.
     pub fn of(word: u32) -> Option<Self> {
-        let [block, peer, barrier, cause] = word.to_le_bytes();
+        let [block, peer, phase, cause] = word.to_le_bytes();
         let failure =
-            Self { cause: Cause(cause), barrier: Barrier(barrier), peer: Rank::new(peer.into()), block: block.into() };
+            Self { cause: Cause(cause), phase: Phase(phase), peer: Rank::new(peer.into()), block: block.into() };
         (word != 0).then_some(failure)
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cause, barrier, peer, block } = self;
+        let Self { cause, phase, peer, block } = self;
         match *cause {
-            Cause::DEADLINE => write!(f, "{peer} has not come in time to the {barrier} of block {block}"),
-            Cause::ABORTED => write!(f, "aborted while {peer} had not come to the {barrier} of block {block}"),
-            Cause(other) => write!(f, "cause {other}, while {peer} had not come to the {barrier} of block {block}"),
+            Cause::DEADLINE => write!(f, "{peer} has not come to the {phase} of block {block} in time"),
+            Cause::ABORTED => write!(f, "aborted before {peer} reached the {phase} of block {block}"),
+            Cause(other) => write!(f, "failure {other} before {peer} reached the {phase} of block {block}"),
         }
     }
 }
 
-impl fmt::Display for Barrier {
+impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::LEADING => f.write_str("leading handshake"),
@@ -82,11 +82,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_names_peer_handshake_and_block() {
+    fn a_failure_names_peer_handshake_and_block() {
         let text = |word| Failure::of(word).unwrap().to_string();
-        assert_eq!(text(0x0102_0703), "rank 7 has not come in time to the mid handshake of block 3");
-        assert_eq!(text(0x0204_0000), "aborted while rank 0 had not come to the barrier of block 0");
-        assert_eq!(text(0xff09_0100), "cause 255, while rank 1 had not come to the handshake 9 of block 0");
+        assert_eq!(text(0x0102_0703), "rank 7 has not come to the mid handshake of block 3 in time");
+        assert_eq!(text(0x0204_0000), "aborted before rank 0 reached the barrier of block 0");
+        assert_eq!(text(0xff09_0100), "failure 255 before rank 1 reached the handshake 9 of block 0");
         assert_eq!(Failure::of(0), None);
     }
 }

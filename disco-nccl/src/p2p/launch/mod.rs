@@ -1,14 +1,14 @@
-//! Sums and barriers by kernels: which operations, and with what.
+//! Launches of the all-reduce and barrier kernels: the choice of the kernel and its parameters.
 //!
 //! ```text
-//! module   kernels as the driver has loaded them
-//! words    words of the host's that kernels see
+//! module    a loaded module of kernels
+//! control   the abort flag and the failure report, which the host and the kernels share
 //! ```
 
 #![allow(unsafe_code)]
 
+mod control;
 mod module;
-mod words;
 
 use std::fmt;
 use std::ptr;
@@ -24,75 +24,78 @@ use disco_ccl::p2p::{self, Preparation, Prepared, STATE_BYTES, Topology, Unfit, 
 use disco_ccl::{CopyKind, Runtime};
 use disco_core::{Error, Op, Reduction, Result};
 
+use self::control::ControlWords;
 use self::module::Module;
-use self::words::Words;
 use crate::cuda::{attribute_of, driver};
 use crate::p2p::kernels::{self, Architecture, Cause, Failure, Params, Thresholds, VECTOR, grid};
 
-const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "kernels' state has room in what ranks share");
+const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "a workspace has room for the kernels' state");
 
-/// Whether the driver and NVRTC are there for kernels, and which. Compiles nothing.
+/// Checks that the driver and NVRTC have all functions that the kernels need; returns the version and the file of
+/// NVRTC. Compiles nothing.
 ///
 /// # Errors
-/// What is missing.
+/// Peer-to-peer kernels are switched off, or a library or a function is missing.
 pub fn readiness() -> Result<String, String> {
     if p2p::is_off().map_err(|error| error.to_string())? {
         return Err(p2p::OFF_REASON.to_owned());
     }
-    driver::check_has(driver::SHARING)?;
-    driver::check_has(driver::LAUNCHING)?;
+    driver::require(driver::PEER_FUNCTIONS)?;
+    driver::require(driver::KERNEL_FUNCTIONS)?;
     let nvrtc = kernels::nvrtc().map_err(|unavailable| unavailable.to_string())?;
     let (major, minor) = nvrtc.version();
     Ok(format!("NVRTC {major}.{minor} ({})", nvrtc.file()))
 }
 
-/// Whether thresholds can be understood.
+/// Checks the variables of the thresholds.
 ///
 /// # Errors
-/// A variable that is no number.
+/// The value of a variable is not a number of bytes.
 pub(super) fn check_options() -> Result<()> {
     Thresholds::from_env().map(drop)
 }
 
-/// Kernels for a runtime's device.
+/// Compiles and loads the kernels for a runtime's device.
 ///
 /// # Errors
-/// The driver or NVRTC lack something, or refuse the kernels; thresholds that can't be understood.
+/// A function of the driver or NVRTC is missing; NVRTC or the driver refuses the kernels; the variable of a threshold
+/// is not a number of bytes.
 pub(super) fn prepare(runtime: &Arc<Runtime>) -> Preparation {
-    driver::check_has(driver::LAUNCHING)?;
-    Ready::new(runtime).map(|ready| Box::new(ready) as _).map_err(|error| error.to_string())
+    driver::require(driver::KERNEL_FUNCTIONS)?;
+    LoadedKernels::new(runtime).map(|loaded| Box::new(loaded) as _).map_err(|error| error.to_string())
 }
 
-/// Kernels that are loaded.
+/// Kernels that are loaded on a device, before the ranks have exchanged their memory.
 #[derive(Debug)]
-struct Ready {
+struct LoadedKernels {
     module: Module,
     thresholds: Thresholds,
-    resident: u32,
+    resident_blocks: u32,
 }
 
-/// Kernels over memory that ranks share.
+/// Kernels of one rank over the ranks' shared memory.
 struct Kernels {
     runtime: Arc<Runtime>,
-    /// What a launch needs until it is over, which the workspace keeps.
-    tools: Arc<Tools>,
+    /// Resources that launches use. The workspace keeps a reference until its stream is done.
+    resources: Arc<LaunchResources>,
     thresholds: Thresholds,
     topology: Topology,
-    room: grid::Room,
-    patience: Duration,
-    /// What is alike in all launches.
+    occupancy: grid::Occupancy,
+    timeout: Duration,
+    /// The parameters that are equal in all launches.
     params: Params,
-    /// Bytes of each rank's buffer.
+    /// Size of each rank's shared buffer, in bytes.
     buffer: usize,
+    /// The cause of the first abort.
     cause: OnceLock<Arc<str>>,
 }
 
-struct Tools {
+struct LaunchResources {
     module: Module,
-    words: Words,
+    control: ControlWords,
 }
 
-impl Ready {
+impl LoadedKernels {
     fn new(runtime: &Arc<Runtime>) -> Result<Self> {
         let thresholds = Thresholds::from_env()?;
         let number = |attribute| attribute_of(runtime.device().ordinal as usize, attribute).map(i32::cast_unsigned);
@@ -100,34 +103,38 @@ impl Ready {
         let minor = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let cubin = kernels::cubin(Architecture::new(major, minor))?;
         let module = Module::load(&cubin)?;
-        let resident = module.blocks_at_once()? * number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        if resident == 0 {
-            return Err(Error::invalid("the device has no room for a block"));
+        let resident_blocks =
+            module.max_blocks_per_multiprocessor()? * number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        if resident_blocks == 0 {
+            return Err(Error::invalid(format!(
+                "not one block of the all-reduce kernels fits on {}",
+                runtime.device()
+            )));
         }
-        Ok(Self { module, thresholds, resident })
+        Ok(Self { module, thresholds, resident_blocks })
     }
 }
 
-impl Prepared for Ready {
+impl Prepared for LoadedKernels {
     fn terms(&self) -> String {
         let Thresholds { one_shot, two_shot, hybrid_cube_mesh } = self.thresholds;
         format!("one-shot to {one_shot}, two-shot to {two_shot}, hybrid cube mesh to {hybrid_cube_mesh} bytes")
     }
 
     fn resident(&self) -> u32 {
-        self.resident
+        self.resident_blocks
     }
 
     fn start(
         self: Box<Self>,
         workspace: &Workspace,
         topology: Topology,
-        (resident, sharing): (u32, u32),
-        patience: Duration,
+        (resident_blocks, ranks_per_device): (u32, u32),
+        timeout: Duration,
     ) -> Result<Box<dyn p2p::Kernels>> {
         let runtime = workspace.runtime().clone();
-        let tools = Arc::new(Tools { module: self.module, words: Words::new(&runtime)? });
-        workspace.keep(Box::new(tools.clone()));
+        let resources = Arc::new(LaunchResources { module: self.module, control: ControlWords::new(&runtime)? });
+        workspace.keep(Box::new(resources.clone()));
         let (rank, world) = (workspace.rank().index(), workspace.size());
         let each = |at: &dyn Fn(usize) -> *mut u8| {
             std::array::from_fn(|rank| if rank < world { at(rank) as usize as u64 } else { 0 })
@@ -136,29 +143,30 @@ impl Prepared for Ready {
         let params = Params {
             data: each(&|rank| workspace.kernels_buffer(rank)),
             state: each(&|rank| workspace.state(rank)),
-            abort: ptr::from_ref(tools.words.abort()) as usize as u64,
-            report: ptr::from_ref(tools.words.report()) as usize as u64,
-            patience: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+            abort: ptr::from_ref(resources.control.abort()) as usize as u64,
+            report: ptr::from_ref(resources.control.failure_report()) as usize as u64,
+            timeout_ns: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
             rank: rank as u32,
             world: world as u32,
             near: near.into(),
             relay: relay as u32,
             ..Params::default()
         };
-        let room = grid::Room { resident, sharing, most: grid::MOST };
+        let occupancy = grid::Occupancy { resident_blocks, ranks_per_device, max_blocks: grid::DEFAULT_MAX_BLOCKS };
         let (thresholds, buffer, cause) = (self.thresholds, workspace.bytes(), OnceLock::new());
-        Ok(Box::new(Kernels { runtime, tools, thresholds, topology, room, patience, params, buffer, cause }))
+        Ok(Box::new(Kernels { runtime, resources, thresholds, topology, occupancy, timeout, params, buffer, cause }))
     }
 }
 
 impl Kernels {
-    /// Which kernel sums this, and the launch of it: all ranks come to the same. Or why none does.
+    /// The kernel, the grid and the parameters for an operation, or the reason why no kernel supports it. The choice is
+    /// the same on all ranks.
     fn choose(&self, op: &Op) -> Result<(module::Function, grid::Grid, Params), Unfit> {
         let (src, dst, reduction) = match op {
             Op::AllReduce { src, dst, reduction } => (src, dst, reduction),
             Op::Barrier => {
-                let grid = grid::barrier(self.room).ok_or(Unfit::Room)?;
-                return Ok((self.tools.module.barrier, grid, self.params));
+                let grid = grid::barrier(self.occupancy).ok_or(Unfit::Room)?;
+                return Ok((self.resources.module.barrier, grid, self.params));
             }
             other => return Err(Unfit::Kind(other.kind())),
         };
@@ -170,26 +178,28 @@ impl Kernels {
             return Err(Unfit::Multiple(bytes));
         }
         let algorithm = self.thresholds.choose(self.topology, bytes, world, self.buffer).ok_or(Unfit::Bytes(bytes))?;
-        let function = self.tools.module.find(algorithm, dst.dtype()).ok_or(Unfit::DType(dst.dtype()))?;
-        let grid = grid::grid(algorithm, bytes / VECTOR, world, self.room).ok_or(Unfit::Room)?;
+        let function = self.resources.module.find(algorithm, dst.dtype()).ok_or(Unfit::DType(dst.dtype()))?;
+        let grid = grid::grid(algorithm, bytes / VECTOR, world, self.occupancy).ok_or(Unfit::Room)?;
         let (input, output) = (input.data() as usize as u64, dst.data() as usize as u64);
         let params = Params { input, output, count: (bytes / VECTOR) as u32, ..self.params };
         Ok((function, grid, params))
     }
 
     fn start(&self, function: module::Function, grid: grid::Grid, params: &Params) -> Result<()> {
-        // SAFETY: the workspace keeps its memory, the module and the words until the stream is done, and the runtime the tensors.
+        // SAFETY: until the stream is done, the workspace keeps the shared memory, the module and the control words,
+        // and the runtime keeps the tensors.
         unsafe { function.launch(&self.runtime, grid, params) }
     }
 
-    /// Between a tensor and memory at its side.
+    /// Copies between a tensor and its aligned staging tensor.
     fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
-        // SAFETY: both are so many bytes of the device's, which the runtime keeps until the stream got there.
+        // SAFETY: both are device memory of at least `bytes` bytes, which the runtime keeps until the stream has made
+        // the copy.
         unsafe { self.runtime.driver().copy(to, from, bytes, CopyKind::OnDevice) }
     }
 }
 
-/// Whether both tensors start at a multiple of a vector's size. A barrier has no tensors.
+/// Whether input and output start at multiples of [`VECTOR`]. True for a barrier, which has neither.
 fn is_aligned(params: &Params) -> bool {
     [params.input, params.output].iter().all(|address| address.is_multiple_of(VECTOR as u64))
 }
@@ -204,15 +214,16 @@ impl p2p::Kernels for Kernels {
             Ok(launch) => launch,
             Err(why) => return Ok(Err(why)),
         };
-        let aside = (!is_aligned(&params)).then(|| self.runtime.alloc(bytes_of(&params)));
-        match aside.transpose()? {
+        let staging = (!is_aligned(&params)).then(|| self.runtime.alloc(bytes_of(&params)));
+        match staging.transpose()? {
             None => self.start(function, grid, &params),
-            // Where a tensor starts is this rank's own: its peers launch kernels, and wait for one here.
-            Some(aside) => {
-                let (address, bytes) = (aside.pointer(), aside.byte_len());
-                let place = address as usize as u64;
+            // The alignment of a tensor may differ between ranks: the peers launch a kernel, so this rank must launch
+            // one too.
+            Some(staging) => {
+                let (address, bytes) = (staging.pointer(), staging.byte_len());
+                let pointer = address as usize as u64;
                 self.copy(address, params.input as *const u8, bytes)?;
-                self.start(function, grid, &Params { input: place, output: place, ..params })?;
+                self.start(function, grid, &Params { input: pointer, output: pointer, ..params })?;
                 self.copy(params.output as *mut u8, address, bytes)
             }
         }
@@ -224,11 +235,14 @@ impl p2p::Kernels for Kernels {
     }
 
     fn check(&self) -> Result<()> {
-        let Some(failure) = Failure::of(self.tools.words.said()) else { return Ok(()) };
+        let Some(failure) = Failure::of(self.resources.control.failure()) else { return Ok(()) };
         Err(match failure.cause {
-            Cause::ABORTED => Error::Aborted { cause: self.cause.get().cloned().unwrap_or_else(|| "given up".into()) },
+            Cause::ABORTED => {
+                let cause = self.cause.get().cloned();
+                Error::Aborted { cause: cause.unwrap_or_else(|| "the all-reduce kernels were aborted".into()) }
+            }
             _ => {
-                let (operation, after) = ("all_reduce by peer-to-peer memory".to_owned(), self.patience);
+                let (operation, after) = ("all_reduce over peer-to-peer memory".to_owned(), self.timeout);
                 Error::Deadline { operation, after, state: failure.to_string() }
             }
         })
@@ -236,7 +250,7 @@ impl p2p::Kernels for Kernels {
 
     fn abort(&self, cause: &Arc<str>) {
         self.cause.get_or_init(|| cause.clone());
-        self.tools.words.abort().store(1, Ordering::Release);
+        self.resources.control.abort().store(1, Ordering::Release);
     }
 }
 

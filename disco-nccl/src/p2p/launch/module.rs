@@ -1,4 +1,4 @@
-//! Kernels as the driver has loaded them for a device.
+//! A loaded module of kernels.
 
 #![allow(unsafe_code)]
 
@@ -14,31 +14,32 @@ use disco_core::{DType, Result};
 use crate::cuda::error::check;
 use crate::p2p::kernels::{self, Algorithm, Grid, MAX_THREADS, Params};
 
-/// All kernels, on the device of a runtime. Dropped on a thread on which that is current, when none is under way.
+/// The module with all kernels, loaded on a device. It is dropped when no kernel of it runs, on a thread where the
+/// device's context is current.
 pub(super) struct Module {
     module: sys::CUmodule,
     functions: Vec<(Algorithm, DType, Function)>,
-    /// The one that only meets.
+    /// The kernel of [`kernels::BARRIER`].
     pub(super) barrier: Function,
 }
 
-/// A kernel of a module.
+/// A kernel of a module. The handle is valid while the module is loaded.
 #[derive(Clone, Copy)]
 pub(super) struct Function(sys::CUfunction);
 
-// SAFETY: the driver takes its module on any thread.
+// SAFETY: the driver's functions accept module handles on any thread.
 unsafe impl Send for Module {}
-// SAFETY: as above, also of several at a time.
+// SAFETY: the driver's functions accept module handles on several threads at a time.
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// From machine code for the device, which is current.
+    /// Loads a CUBIN for the device of the current context.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(super) fn load(cubin: &[u8]) -> Result<Self> {
         let mut module = ptr::null_mut();
-        // SAFETY: the image is whole, and the place is there.
+        // SAFETY: `cubin` is a complete image, and `module` is writable.
         check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()).result() })?;
         let mut loaded = Self { module, functions: Vec::new(), barrier: Function(ptr::null_mut()) };
         loaded.barrier = loaded.function(kernels::BARRIER)?;
@@ -49,22 +50,22 @@ impl Module {
         Ok(loaded)
     }
 
-    /// The kernel that sums elements of this type so.
+    /// The kernel of an algorithm and a dtype, if there is one.
     pub(super) fn find(&self, algorithm: Algorithm, dtype: DType) -> Option<Function> {
         self.functions.iter().find(|row| (row.0, row.1) == (algorithm, dtype)).map(|row| row.2)
     }
 
-    /// How many blocks of any kernel a multiprocessor has room for, each as large as can be.
+    /// How many blocks of [`MAX_THREADS`] threads fit on a multiprocessor at once, for the kernel with the fewest.
     ///
     /// # Errors
-    /// The driver's own.
-    pub(super) fn blocks_at_once(&self) -> Result<u32> {
+    /// Errors of the driver.
+    pub(super) fn max_blocks_per_multiprocessor(&self) -> Result<u32> {
         let mut fewest = u32::MAX;
         for (_, _, Function(function)) in &self.functions {
             let (mut blocks, threads) = (0, MAX_THREADS as i32);
-            // SAFETY: the kernel is there, and so is the place.
-            let asked = unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, *function, threads, 0) };
-            check("cuOccupancyMaxActiveBlocksPerMultiprocessor", asked.result())?;
+            // SAFETY: the module of the function is loaded, and `blocks` is writable.
+            let code = unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, *function, threads, 0) };
+            check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code.result())?;
             fewest = fewest.min(blocks.unsigned_abs());
         }
         Ok(fewest)
@@ -72,24 +73,26 @@ impl Module {
 
     fn function(&self, name: &CStr) -> Result<Function> {
         let mut function = ptr::null_mut();
-        // SAFETY: the module is there, the name ends with a zero, and the place is there.
+        // SAFETY: the module is loaded, the name ends with a NUL byte, and `function` is writable.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, self.module, name.as_ptr()) };
         check("cuModuleGetFunction", found.result()).map(|()| Function(function))
     }
 }
 
 impl Function {
-    /// Launches it on a runtime's stream, whose device is current.
+    /// Launches the kernel on a runtime's stream. The runtime's device is current.
     ///
     /// # Safety
-    /// It is a kernel of these parameters, whose addresses stay until the stream got there, and its module is loaded.
+    /// The kernel's parameter is a [`Params`]. The addresses in it stay valid, and the module stays loaded, until the
+    /// stream has executed the launch.
     ///
     /// # Errors
-    /// The driver's own.
+    /// Errors of the driver.
     pub(super) unsafe fn launch(self, runtime: &Arc<Runtime>, grid: Grid, params: &Params) -> Result<()> {
         let stream: sys::CUstream = runtime.stream().cast();
         let mut arguments = [ptr::from_ref(params).cast_mut().cast()];
-        // SAFETY: the driver copies the one parameter; the rest is as the caller promises.
+        // SAFETY: the driver copies the parameter during the call; the caller promises that its addresses and the
+        // module stay valid.
         let launched = unsafe {
             sys::cuLaunchKernel(
                 self.0,
@@ -111,9 +114,9 @@ impl Function {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: it was loaded here, and no kernel of it is under way.
+        // SAFETY: `load` loaded the module, and no kernel of it runs any more.
         if let Err(error) = check("cuModuleUnload", unsafe { sys::cuModuleUnload(self.module).result() }) {
-            tracing::debug!(%error, "kernels stay loaded");
+            tracing::debug!(%error, "a module of kernels stays loaded");
         }
     }
 }

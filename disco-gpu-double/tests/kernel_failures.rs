@@ -1,4 +1,4 @@
-//! How a launch ends whose peers do not come.
+//! Launches whose peers do not arrive: timeouts, aborts and failure reports.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,8 +8,8 @@ use std::ffi::CStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::member::{Member, PATIENT, STATUS, devices, members, write};
-use common::{LONG, OK, params};
+use common::member::{LONG_TIMEOUT_NS, Member, STATUS, devices, members, write};
+use common::{OK, TEST_TIMEOUT, params};
 use disco_gpu_double::cuda::abi::Code;
 use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
 
@@ -17,11 +17,11 @@ const ONE_SHOT: &CStr = c"disco_one_shot_f32";
 const BARRIER: &CStr = c"disco_barrier";
 
 #[test]
-fn a_peer_that_does_not_come_is_reported() {
+fn a_missing_peer_is_reported() {
     let _devices = devices();
     let mut members = members(3, 4);
     let patience = Duration::from_millis(200);
-    members.iter_mut().for_each(|member| member.params.patience = patience.as_nanos() as u64);
+    members.iter_mut().for_each(|member| member.params.timeout_ns = patience.as_nanos() as u64);
     let start = Instant::now();
     thread::scope(|scope| {
         for member in &members[..2] {
@@ -29,23 +29,23 @@ fn a_peer_that_does_not_come_is_reported() {
                 member.enter();
                 member.put(&[1; 64]);
                 assert_eq!((member.launch(ONE_SHOT, 2, 32), member.synchronize()), (OK, OK));
-                // Deadline, leading, rank 2, block 0.
+                // Cause deadline, phase leading, rank 2, block 0.
                 assert_eq!((member.report(), member.state(STATUS)), (0x0101_0200, 0x0101_0200));
                 assert_eq!(member.output(), [0xa5; 64], "nothing comes out");
             });
         }
     });
-    assert!(start.elapsed() >= patience && start.elapsed() < LONG);
-    // From now on the two meet nobody, and rank 2 waits for them in vain.
-    members[0].params.patience = PATIENT;
+    assert!(start.elapsed() >= patience && start.elapsed() < TEST_TIMEOUT);
+    // From now on ranks 0 and 1 make no handshakes, so rank 2 reaches its timeout.
+    members[0].params.timeout_ns = LONG_TIMEOUT_NS;
     let (one, last) = (&members[0], &members[2]);
     last.enter();
     let flags = [0, 1].map(|peer| last.state(128 * peer));
-    assert_eq!(flags, [1, 1], "they have come to it");
+    assert_eq!(flags, [1, 1], "both ranks have reached the handshake");
     one.enter();
     let start = Instant::now();
     assert_eq!((one.launch(BARRIER, 1, 32), one.synchronize()), (OK, OK));
-    assert!(start.elapsed() < LONG, "it does not wait");
+    assert!(start.elapsed() < TEST_TIMEOUT, "it does not wait");
     assert_eq!(one.report(), 0x0101_0200, "the first is what is reported");
     last.enter();
     assert_eq!(last.state(0), 1, "it has not come to another");
@@ -59,7 +59,7 @@ fn a_peer_that_does_not_come_is_reported() {
 }
 
 #[test]
-fn the_host_ends_a_launch() {
+fn the_abort_flag_ends_a_launch() {
     let _devices = devices();
     let members = members(2, 4);
     let one = &members[1];
@@ -69,20 +69,20 @@ fn the_host_ends_a_launch() {
     assert_eq!((cuStreamQuery(one.stream), one.report()), (Code::NOT_READY, 0));
     one.abort();
     assert_eq!(one.synchronize(), OK);
-    // Aborted, alone, rank 0, block 0.
+    // Cause aborted, phase alone, rank 0, block 0.
     assert_eq!(one.report(), 0x0204_0000);
     members.into_iter().for_each(Member::end);
 }
 
 #[test]
-fn later_handshakes_are_reported_as_what_they_are() {
+fn a_failure_names_the_phase_of_its_handshake() {
     let _devices = devices();
     let mut members = members(2, 4);
     let one = &mut members[0];
-    one.params.patience = 30_000_000;
+    one.params.timeout_ns = 30_000_000;
     one.enter();
     let (state, line) = (one.params.state[0], 128);
-    // Rank 1 has come to the leading handshake of block 0, then to the mid one too.
+    // Simulates that rank 1 has reached the leading handshake of block 0, and then also the mid handshake.
     for (come, report) in [(1_u32, 0x0102_0100), (2, 0x0103_0100)] {
         write(state, &[0; params::STATE_BYTES]);
         write(state + line, &come.to_le_bytes());

@@ -1,4 +1,4 @@
-//! A rank that does single steps for a test, in this process or in another.
+//! A rank that executes requests of a test, in this process or in a child process.
 
 use std::process;
 use std::ptr;
@@ -19,93 +19,93 @@ use super::{
     OK, allocate, async_error, at, enter, failed, last_error, new_stream, set, settled, unique_id, wait_until,
 };
 
-/// The test of a program that a child runs to be one.
+/// The test that a child process runs to serve as a rank. Each program with remote ranks has a test of this name.
 pub(crate) const CHILD: &str = "child_that_is_a_rank";
 
-/// A rank with a communicator that does not block, and one number.
+/// A rank with a non-blocking communicator and one number in device memory.
 pub(crate) struct LocalRank {
     rank: i32,
     comm: CommHandle,
-    /// The child of a split.
+    /// The child communicator of a split.
     part: CommHandle,
     stream: Stream,
     number: DevicePointer,
 }
 
-/// A rank of this process, or of another.
-pub(crate) enum SteppedRank {
-    Here(LocalRank),
-    There(Child),
+/// A rank in this process or in a child process.
+pub(crate) enum RankHandle {
+    Local(LocalRank),
+    Remote(Child),
 }
 
-impl SteppedRank {
-    /// In this process, on a device.
-    pub(crate) fn here(device: i32) -> Self {
-        Self::Here(LocalRank::new(device))
+impl RankHandle {
+    /// A rank in this process on a device.
+    pub(crate) fn local(device: i32) -> Self {
+        Self::Local(LocalRank::new(device))
     }
 
-    /// In a process of its own, on a device.
-    pub(crate) fn there(device: i32) -> Self {
+    /// A rank in a child process on a device.
+    pub(crate) fn remote(device: i32) -> Self {
         let mut child = Child::start(CHILD);
-        child.tell(&device.to_string());
-        Self::There(child)
+        child.send(&device.to_string());
+        Self::Remote(child)
     }
 
-    /// Has it do something, and waits for its answer.
-    pub(crate) fn ask(&mut self, wish: &str) -> String {
+    /// Executes a request and returns the reply.
+    pub(crate) fn ask(&mut self, request: &str) -> String {
         match self {
-            Self::Here(local) => local.act(wish),
-            Self::There(child) => child.ask(wish),
+            Self::Local(local) => local.execute(request),
+            Self::Remote(child) => child.ask(request),
         }
     }
 
-    /// Has the other process do something, and waits for nothing.
-    pub(crate) fn tell(&mut self, wish: &str) {
+    /// Sends a request to the child process without waiting for the reply.
+    pub(crate) fn send(&mut self, request: &str) {
         match self {
-            Self::Here(_) => panic!("that is this process"),
-            Self::There(child) => child.tell(wish),
+            Self::Local(_) => panic!("that is this process"),
+            Self::Remote(child) => child.send(request),
         }
     }
 
-    /// Kills its process.
+    /// Kills the child process.
     pub(crate) fn kill(&mut self) {
         match self {
-            Self::Here(_) => panic!("that is this process"),
-            Self::There(child) => child.kill(),
+            Self::Local(_) => panic!("that is this process"),
+            Self::Remote(child) => child.kill(),
         }
     }
 }
 
-/// What the test of a child does.
+/// The body of the test [`CHILD`].
 pub(crate) fn serve() {
     if !child::is(CHILD) {
         return;
     }
-    let mut wishes = child::wishes();
-    let mut local = LocalRank::new(wishes.next().unwrap().parse().unwrap());
-    wishes.for_each(|wish| child::answer(&local.act(&wish)));
+    let mut requests = child::requests();
+    let mut local = LocalRank::new(requests.next().unwrap().parse().unwrap());
+    requests.for_each(|request| child::reply(&local.execute(&request)));
 }
 
 impl LocalRank {
     fn new(device: i32) -> Self {
         enter(device);
-        // Its collectives are launched at once.
+        // With this version, launches are not in progress at first.
         set(c"GPU_DOUBLE_NCCL_VERSION", c"22105");
         let (comm, part) = (ptr::null_mut(), ptr::null_mut());
         Self { rank: device, comm, part, stream: new_stream(), number: allocate(4) }
     }
 
-    /// Codes are answered as numbers.
-    fn act(&mut self, wish: &str) -> String {
+    /// Executes a request. The reply is the code as a number, if not said otherwise.
+    fn execute(&mut self, request: &str) -> String {
         enter(self.rank);
-        let words = wish.split(' ').collect::<Vec<_>>();
+        let words = request.split(' ').collect::<Vec<_>>();
         let number = |at: usize| words[at].parse::<i32>().unwrap();
         let (comm, stream, pair, f32) = (self.comm, self.stream, at(self.number, 0), DataType::F32);
         let code = match words[0] {
             "id" => return to_text(&unique_id().internal),
-            // The id, how many ranks, which one.
+            // Arguments: the unique id, the number of ranks, the rank.
             "begin" => self.begin(words[1], number(2), number(3)),
-            // Settled, with what code.
+            // Waits until the communicator is not in progress.
             "settle" => settled(comm),
             "fail" => failed(comm),
             "error" => async_error(comm),
@@ -115,9 +115,9 @@ impl LocalRank {
             "broadcast" => ncclBroadcast(pair, pair, 1, f32, number(1), comm, stream),
             "send" => ncclSend(pair, 1, f32, number(1), comm, stream),
             "receive" => ncclRecv(pair, words.get(2).map_or(1, |_| 0), f32, number(1), comm, stream),
-            // SAFETY: there is no configuration.
+            // SAFETY: the configuration is null.
             "split" => unsafe { ncclCommSplit(comm, number(1), number(2), Some(&mut self.part), ptr::null()) },
-            // The communicator is the split's from now on.
+            // Continues with the child communicator of the split.
             "part" => {
                 self.comm = self.part;
                 return "done".to_owned();
@@ -125,20 +125,20 @@ impl LocalRank {
             "finalize" => ncclCommFinalize(comm),
             "destroy" => ncclCommDestroy(comm),
             "abort" => ncclCommAbort(comm),
-            // Whether the stream has nothing to do, and that it comes to have nothing to do.
+            // "rest" waits until the stream is idle; "idle" returns whether it is.
             "rest" => return wait_until(|| (cuStreamQuery(stream) == OK).then(|| "done".to_owned())),
             "idle" => return (cuStreamQuery(stream) == OK).to_string(),
             "put" => {
                 self.put(number(1) as f32);
                 return "done".to_owned();
             }
-            // The number, after all of the stream.
+            // Waits for the stream and returns the number.
             "get" => return self.get().to_string(),
             "hear" => {
                 set(c"GPU_DOUBLE_REMOTE_ERRORS", c"1");
                 return "done".to_owned();
             }
-            // Versions of this and later finalize together.
+            // Since this version, finalize waits for all ranks.
             "meet" => {
                 set(c"GPU_DOUBLE_NCCL_VERSION", c"23100");
                 return "done".to_owned();
@@ -160,7 +160,7 @@ impl LocalRank {
     fn put(&self, number: f32) {
         assert_eq!(cuStreamSynchronize(self.stream), OK);
         let bytes = number.to_le_bytes();
-        // SAFETY: there are as many bytes.
+        // SAFETY: the source has this many bytes.
         let code = unsafe { cuMemcpyHtoD_v2(self.number, bytes.as_ptr().cast(), 4) };
         assert_eq!(code, OK);
     }
@@ -168,7 +168,7 @@ impl LocalRank {
     fn get(&self) -> f32 {
         wait_until(|| (cuStreamQuery(self.stream) == OK).then_some(()));
         let mut bytes = [0; 4];
-        // SAFETY: there is room.
+        // SAFETY: the destination has room for all bytes.
         let code = unsafe { cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), self.number, 4) };
         assert_eq!(code, OK);
         f32::from_le_bytes(bytes)
