@@ -81,7 +81,7 @@ impl<P: Peers> RemoteLane<P> {
         let packed = pack_after(frame).and_then(|packed| packed.map_or_else(|| pack(frame), |packed| Ok(Some(packed))));
         served.with(|engine, now| {
             engine.check(|| self.name())?;
-            engine.note(frame.command());
+            engine.note_effect(frame.command());
             engine.submit_packed(frame, packed?, now)
         })
     }
@@ -98,7 +98,7 @@ impl<P: Peers> RemoteLane<P> {
         }
         let bytes = running.served.change(|engine| {
             engine.check(|| self.name())?;
-            engine.note(frame.command());
+            engine.note_effect(frame.command());
             bytes
         })?;
         let sent = match beside.is_none() && bytes.len() <= MAX_INLINE_BYTES {

@@ -19,7 +19,7 @@ pub(crate) const FULL_BATCH_BYTES: usize = 16 << 10;
 /// Frames that were not sent yet.
 #[derive(Debug)]
 pub(super) struct Batch {
-    linger: Duration,
+    linger_time: Duration,
     packets: Writer,
     /// Number of frames, and their bytes without packet headers.
     frames: u64,
@@ -48,8 +48,8 @@ pub(crate) struct Load {
 impl Batch {
     /// Makes an empty batch; the linger time grows with `peers`.
     pub(super) fn new(peers: usize) -> Self {
-        let linger = (LINGER_PER_PEER * u32::try_from(peers).unwrap_or(u32::MAX)).max(MIN_LINGER);
-        Self { linger, packets: Writer::default(), frames: 0, bytes: 0, sent: None, deadline: None }
+        let linger_time = (LINGER_PER_PEER * u32::try_from(peers).unwrap_or(u32::MAX)).max(MIN_LINGER);
+        Self { linger_time, packets: Writer::default(), frames: 0, bytes: 0, sent: None, deadline: None }
     }
 
     /// Adds a frame.
@@ -72,13 +72,14 @@ impl Batch {
     /// Whether to send the batch now: no frame was sent within the linger time, or the batch is full.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.bytes >= FULL_BATCH_BYTES
-            || self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= self.linger)
+            || self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= self.linger_time)
     }
 
-    /// Lets the batch linger. Returns whether this sets a new deadline.
-    pub(super) fn wait(&mut self, now: Instant) -> bool {
+    /// Lets the batch linger. Returns whether this sets a new deadline, for which the reactor must be woken.
+    #[must_use]
+    pub(super) fn linger(&mut self, now: Instant) -> bool {
         let is_new = self.deadline.is_none();
-        self.deadline = self.deadline.or(now.checked_add(self.linger));
+        self.deadline = self.deadline.or(now.checked_add(self.linger_time));
         is_new
     }
 
@@ -93,7 +94,7 @@ impl Batch {
             return None;
         }
         let load = self.take(now);
-        self.deadline = load.as_ref().and_then(|_| now.checked_add(self.linger));
+        self.deadline = load.as_ref().and_then(|_| now.checked_add(self.linger_time));
         load
     }
 
@@ -201,7 +202,7 @@ mod tests {
             batch.add(&frame(seq)).unwrap();
             batch.is_due(now)
         } {
-            assert_eq!(batch.wait(now), seq == 2, "told once");
+            assert_eq!(batch.linger(now), seq == 2, "frame {seq}: only the first lingering frame sets the deadline");
         }
         let rest = batch.take(now).unwrap();
         assert!(rest.bytes >= FULL_BATCH_BYTES && rest.frames == seq - 1);
@@ -212,12 +213,14 @@ mod tests {
     fn lingering_frames_are_sent_at_the_deadline() {
         let (mut batch, start) = (Batch::new(1), Instant::now());
         batch.add(&frame(1)).unwrap();
-        assert!(batch.wait(start) && batch.expire(start).is_none());
+        assert!(batch.linger(start));
+        assert!(batch.expire(start).is_none());
         let deadline = batch.deadline().unwrap();
         assert_eq!(deadline, start + MIN_LINGER);
         assert_eq!(batch.expire(deadline).unwrap().frames, 1);
         // The deadline is set once more, and cleared when it finds no frames.
         let deadline = batch.deadline().unwrap();
-        assert!(batch.expire(deadline).is_none() && batch.deadline().is_none());
+        assert!(batch.expire(deadline).is_none());
+        assert_eq!(batch.deadline(), None);
     }
 }

@@ -408,7 +408,7 @@ impl Controller {
 
     /// Handles timeouts and heartbeats.
     fn on_timer(&mut self, now: Instant) {
-        self.linger(now);
+        self.send_expired(now);
         if self.held_until.take_if(|until| now >= *until).is_some() {
             self.out.act(Action::Flush);
         }

@@ -44,7 +44,7 @@ impl Controller {
     }
 
     /// Records the effect of a command that is about to be sent.
-    pub(crate) fn note(&mut self, command: &Command) {
+    pub(crate) fn note_effect(&mut self, command: &Command) {
         match command {
             Command::Shutdown => self.leave = self.leave.max(Leave::InOrder),
             Command::Recover { epoch } => self.epoch = self.epoch.max(*epoch),
@@ -79,14 +79,14 @@ impl Controller {
                 );
                 // A large frame would fill the batch.
                 if is_awaited || packed.is_some() {
-                    let load = self.take(frame, packed, now)?;
-                    load.iter().for_each(|load| self.load_all(load));
+                    let load = self.add_and_take(frame, packed, now)?;
+                    load.iter().for_each(|load| self.send_to_all(load));
                     return Ok(());
                 }
-                self.add(frame, now)?;
+                self.add_to_batch(frame, now)?;
                 if self.batch.is_due(now) {
-                    self.go(now);
-                } else if self.batch.wait(now) {
+                    self.send_batch(now);
+                } else if self.batch.linger(now) {
                     self.has_new_timeout = true;
                 }
                 Ok(())
@@ -97,19 +97,19 @@ impl Controller {
     /// Sends a large frame to the peers for which a record in the ring keeps its place.
     pub(crate) fn post(&mut self, load: &Load, target: WakeTarget) {
         match target {
-            WakeTarget::All => self.load_all(load),
-            WakeTarget::One(index) => self.load(index, load, Order::Last),
+            WakeTarget::All => self.send_to_all(load),
+            WakeTarget::One(index) => self.send_to_peer(index, load, Order::Last),
             WakeTarget::Nobody => {}
         }
     }
 
     /// Sends the batch if its deadline has passed.
-    pub(super) fn linger(&mut self, now: Instant) {
+    pub(super) fn send_expired(&mut self, now: Instant) {
         if let Some(load) = self.batch.expire(now)
             // After a shutdown, peers take no more frames.
             && self.leave < Leave::AtOnce
         {
-            self.load_all(&load);
+            self.send_to_all(&load);
         }
     }
 
@@ -123,9 +123,9 @@ impl Controller {
         now: Instant,
     ) -> Result<()> {
         if peer.is_none() || self.peers.len() > 1 {
-            self.go(now);
+            self.send_batch(now);
         }
-        let load = self.take(frame, packed, now)?;
+        let load = self.add_and_take(frame, packed, now)?;
         let others = match rest {
             None => load.clone(),
             Some(rest) => {
@@ -135,7 +135,7 @@ impl Controller {
         };
         for index in 0..self.peers.len() {
             let (load, order) = if peer == Some(index) { (&load, Order::Last) } else { (&others, Order::Held) };
-            load.iter().for_each(|load| self.load(index, load, order));
+            load.iter().for_each(|load| self.send_to_peer(index, load, order));
         }
         if self.held_until.is_none() && self.peers.len() > 1 {
             self.held_until = now.checked_add(MAX_HOLD_TIME);
@@ -145,39 +145,39 @@ impl Controller {
     }
 
     /// Adds a frame to the batch and takes the batch; or sends the batch and takes the packed frame.
-    fn take(&mut self, frame: &Frame, packed: Option<Load>, now: Instant) -> Result<Option<Load>> {
+    fn add_and_take(&mut self, frame: &Frame, packed: Option<Load>, now: Instant) -> Result<Option<Load>> {
         match packed {
             None => {
-                self.add(frame, now)?;
+                self.add_to_batch(frame, now)?;
                 Ok(self.batch.take(now))
             }
             packed => {
-                self.go(now);
+                self.send_batch(now);
                 self.batch.note_sent(now);
                 Ok(packed)
             }
         }
     }
 
-    fn add(&mut self, frame: &Frame, now: Instant) -> Result<()> {
+    fn add_to_batch(&mut self, frame: &Frame, now: Instant) -> Result<()> {
         if !self.batch.has_place_for(frame)? {
-            self.go(now);
+            self.send_batch(now);
         }
         self.batch.add(frame)
     }
 
     /// Sends the batch.
-    fn go(&mut self, now: Instant) {
+    fn send_batch(&mut self, now: Instant) {
         if let Some(load) = self.batch.take(now) {
-            self.load_all(&load);
+            self.send_to_all(&load);
         }
     }
 
-    fn load_all(&mut self, load: &Load) {
-        (0..self.peers.len()).for_each(|index| self.load(index, load, Order::Last));
+    fn send_to_all(&mut self, load: &Load) {
+        (0..self.peers.len()).for_each(|index| self.send_to_peer(index, load, Order::Last));
     }
 
-    fn load(&mut self, index: usize, load: &Load, order: Order) {
+    fn send_to_peer(&mut self, index: usize, load: &Load, order: Order) {
         let peer = &mut self.peers[index];
         peer.use_credit(load.frames, load.bytes);
         if let Some(conn) = peer.conn() {

@@ -89,6 +89,15 @@ impl Bench {
         }
     }
 
+    /// Submits a frame. The reactor must be woken for a timeout that is earlier than before.
+    fn submit(&mut self, frame: &Frame) {
+        let before = self.engine.next_timeout();
+        self.engine.submit(frame, self.now).unwrap();
+        let after = self.engine.next_timeout();
+        let is_earlier = after.is_some_and(|after| before.is_none_or(|before| after < before));
+        assert!(self.engine.take_wake() || !is_earlier, "the reactor is not woken for the timeout {after:?}");
+    }
+
     fn send_from(&mut self, slot: u32, message: Message) {
         self.on(Event::Message(conn(slot), message));
     }
@@ -274,14 +283,14 @@ fn a_silent_node_is_lost_unless_the_controller_did_not_run() {
 fn frames_linger_until_a_sync_sends_them_at_once() {
     let mut bench = Bench::running(1);
     let now = bench.now;
-    (1..4).for_each(|seq| bench.engine.submit(&call(seq), now).unwrap());
+    (1..4).for_each(|seq| bench.submit(&call(seq)));
     bench.drain();
     assert_eq!(bench.written.len(), 1);
     assert_eq!(bench.engine.next_timeout(), Some(now + MS / 10));
     bench.pass(MS / 10);
     assert_eq!(bench.written.len(), 2);
-    bench.engine.submit(&call(4), bench.now).unwrap();
-    bench.engine.submit(&frame(5, Command::SyncAll), bench.now).unwrap();
+    bench.submit(&call(4));
+    bench.submit(&frame(5, Command::SyncAll));
     bench.drain();
     assert_eq!(bench.written.len(), 3);
 }
@@ -289,9 +298,8 @@ fn frames_linger_until_a_sync_sends_them_at_once() {
 #[test]
 fn a_packet_that_may_wait_for_others_goes_after_200_ms() {
     let mut bench = Bench::running(2);
-    bench.engine.submit(&frame(1, Command::SyncWorker { worker: WorkerId::new(0) }), bench.now).unwrap();
+    bench.submit(&frame(1, Command::SyncWorker { worker: WorkerId::new(0) }));
     bench.drain();
-    assert!(bench.engine.take_wake(), "the reactor thread has a timer to set");
     assert_eq!(bench.written.iter().map(|(.., order)| *order).collect::<Vec<_>>(), [Order::Last, Order::Held]);
     bench.pass(199 * MS);
     assert!(bench.done().is_empty());
@@ -304,7 +312,7 @@ fn a_lane_is_full_while_a_node_acknowledges_no_frames() {
     let mut bench = Bench::running(2);
     for seq in 1..=1024 {
         assert_eq!(bench.engine.room() as u64, 1025 - seq);
-        bench.engine.submit(&call(seq), bench.now).unwrap();
+        bench.submit(&call(seq));
     }
     assert!(bench.engine.check(|| "lane".into()).unwrap_err().to_string().ends_with("lane: the lane is full"));
     bench.send_from(0, Message::Credit { frames: 1024, bytes: 0 });
@@ -317,7 +325,7 @@ fn a_lane_is_full_while_a_node_acknowledges_no_frames() {
 fn requests_and_failures_of_epochs_that_have_not_begun_are_garbage() {
     let mut bench = Bench::running(1);
     let ask = |epoch| Message::StoreRequest { id: 1, epoch, call: disco_core::wire::StoreCall::Get("key".into()) };
-    bench.engine.note(&Command::Recover { epoch: 1 });
+    bench.engine.note_effect(&Command::Recover { epoch: 1 });
     bench.send_from(0, ask(1));
     assert!(bench.done()[0].starts_with("CallStore "));
     bench.send_from(0, ask(2));
@@ -415,7 +423,7 @@ fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
     bench.send_from(0, Message::Shutdown);
     bench.on(Event::Ended(0, Some(ExitStatus::from_raw(0))));
     assert!(bench.done().contains(&"worker 0 lost: its process ended: exit status: 0".to_owned()));
-    bench.engine.note(&Command::Shutdown);
+    bench.engine.note_effect(&Command::Shutdown);
     bench.send_from(1, Message::Shutdown);
     bench.on(Event::Ended(1, Some(ExitStatus::from_raw(0))));
     let done = bench.done();
@@ -455,7 +463,7 @@ fn signals_go_to_all_peers_and_a_shutdown_closes_the_lane() {
 fn a_frame_between_the_end_of_a_worker_and_the_report_of_its_loss_goes_to_the_other_workers() {
     let mut bench = Bench::working();
     bench.on(Event::Hung(conn(1), None));
-    bench.engine.submit(&frame(1, Command::SyncAll), bench.now).unwrap();
+    bench.submit(&frame(1, Command::SyncAll));
     bench.drain();
     assert_eq!((bench.sent_to(0), bench.sent_to(1)), (vec!["Frame".to_owned()], Vec::new()));
     assert!(bench.done().is_empty());

@@ -328,7 +328,7 @@ impl World {
             Ok(size) => size,
             Err(error) => return self.record_violation(format!("the controller could not send a frame: {error}")),
         };
-        self.controller.engine.note(frame.command());
+        self.controller.engine.note_effect(frame.command());
         let is_inline = self.plan.has_ring && size <= MAX_INLINE_BYTES;
         let sent = match (self.plan.has_ring, pack_after(&frame), pack(&frame)) {
             (true, ..) if is_inline => Ok(()),
