@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use disco_core::sync;
-use disco_core::{DType, DataPlane, Error, OpKind, Result, Session, SessionExt, WorkerId, World};
+use disco_core::{DataPlane, Error, Reduction, Result, Session, SessionExt, WorkerId, World};
 
 use super::fixture::Scope;
-use super::scenario::{self, Scenario};
+use super::scenario::{self, Need, Scenario};
 use super::table::{self, Row};
 use super::verdict::Verdict;
 use super::worker::{ROW, SUPPORTS};
@@ -232,12 +232,14 @@ pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)
 }
 
 /// A text about the first of these operations that worker 0 lacks.
-async fn lacking(session: &dyn Session, needs: Vec<(OpKind, DType)>) -> Result<Option<String>> {
+async fn lacking(session: &dyn Session, needs: Vec<Need>) -> Result<Option<String>> {
     let supports = session.function(SUPPORTS).await?;
-    for (kind, dtype) in needs {
-        let handle = session.call(&supports, (kind.name(), dtype)).await?;
+    for (kind, dtype, reduction) in needs {
+        let reduction = reduction.map_or("", Reduction::name);
+        let handle = session.call(&supports, (kind.name(), dtype, reduction)).await?;
         if !session.get_as::<bool>(&handle, WorkerId::new(0)).await? {
-            return Ok(Some(format!("there is no {kind} of {dtype}")));
+            let space = if reduction.is_empty() { "" } else { " " };
+            return Ok(Some(format!("there is no {kind}{space}{reduction} of {dtype}")));
         }
     }
     Ok(None)

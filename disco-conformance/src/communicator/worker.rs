@@ -1,6 +1,6 @@
 //! Worker functions of the suite.
 
-use disco_core::{DType, Error, OpKind, Result, Value, WorkerContext};
+use disco_core::{DType, Error, OpKind, Reduction, Result, Value, WorkerContext};
 
 use super::fixture::{Fixture, Scope};
 use super::table;
@@ -22,8 +22,10 @@ fn row(ctx: &mut WorkerContext, name: String, scope: u32, run: i64, exact: bool)
     Ok(found.run(&mut fixture)?.into_value())
 }
 
-fn supports(ctx: &mut WorkerContext, kind: String, dtype: DType) -> Result<bool> {
+/// Whether the backend supports an operation. An empty name is no reduction.
+fn supports(ctx: &mut WorkerContext, kind: String, dtype: DType, reduction: String) -> Result<bool> {
     let found = OpKind::ALL.into_iter().find(|known| known.name() == kind);
     let kind = found.ok_or_else(|| Error::invalid(format!("there is no operation `{kind}`")))?;
-    Ok(ctx.comm()?.capabilities().supports(kind, dtype, None))
+    let reduction = Reduction::ALL.into_iter().find(|known| known.name() == reduction);
+    Ok(ctx.comm()?.capabilities().supports(kind, dtype, reduction))
 }

@@ -137,6 +137,18 @@ fn a_backend_that_ignores_aborts_is_found() {
 }
 
 #[test]
+fn an_enqueue_that_returns_before_a_host_operation_is_complete_is_found() {
+    let found = why(Fault::DelaysErrors, "deadline::a_rank_that_is_absent_ends_the_wait_of_the_others");
+    assert_says(&found, &["`enqueue` returned Ok, but host operations must be complete when it returns"]);
+}
+
+#[test]
+fn a_mismatch_of_reductions_that_the_backend_lacks_is_skipped() {
+    let skipped = outcome(Fault::LacksMinAndMax, true, "mismatch::reduction::is_detected_by_the_session");
+    assert_eq!(skipped.to_string(), "skipped: there is no all_reduce max of f32");
+}
+
+#[test]
 fn a_lacking_operation_must_be_refused_and_is_skipped_with_the_reason() {
     let skipped = outcome(Fault::LacksBf16, true, "all_reduce::bf16::sum");
     assert_eq!(skipped.to_string(), "skipped: LacksBf16 does not support reductions of bf16");

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use disco_core::link::Link;
 use disco_core::{
-    Abort, Backend, Capabilities, Communicator, ConnectParams, DType, Op, OpKind, Probe, Rank, Reduction, Rendezvous,
-    Result, Tensor, Unavailable, World,
+    Abort, Backend, Capabilities, Communicator, ConnectParams, DType, Error, Op, OpKind, Probe, Rank, Reduction,
+    Rendezvous, Result, Tensor, Unavailable, World,
 };
 
 /// The fault of the communicator.
@@ -34,8 +34,12 @@ pub(crate) enum Fault {
     RunsWhatItLacks,
     /// Does not support reductions of bf16, and refuses them.
     LacksBf16,
+    /// Supports sum and prod only.
+    LacksMinAndMax,
     /// Barriers don't wait.
     PassesBarriers,
+    /// `enqueue` returns `Ok` after a failure, which `synchronize` returns instead.
+    DelaysErrors,
     /// Messages overtake each other.
     MixesMessages,
     /// Ranks of a split are always ordered by rank.
@@ -74,7 +78,9 @@ doubles! {
     IsDeaf DEAF
     RunsWhatItLacks RUNS
     LacksBf16 LACKS
+    LacksMinAndMax LACKS_MIN
     PassesBarriers BARRIERS
+    DelaysErrors DELAYS
     MixesMessages MIXES
     IgnoresKeys KEYS
     RoundsDifferently ROUNDS
@@ -103,7 +109,7 @@ impl Backend for Double {
             params.link = Arc::new(Link::bare(Arc::default()));
         }
         let inner = disco_local::BACKEND.connect(params, at)?;
-        Ok(Box::new(Lossy { inner, fault: self.fault, has_ended: Arc::default(), is_split: false }))
+        Ok(Box::new(Lossy { inner, fault: self.fault, has_ended: Arc::default(), is_split: false, delayed: None }))
     }
 }
 
@@ -114,6 +120,8 @@ struct Lossy {
     /// Whether a child was dropped.
     has_ended: Arc<AtomicBool>,
     is_split: bool,
+    /// The error that `enqueue` has not returned.
+    delayed: Option<Error>,
 }
 
 impl Drop for Lossy {
@@ -185,6 +193,12 @@ impl Communicator for Lossy {
                     .into_iter()
                     .fold(ops, |caps, reduction| caps.with_reduction(reduction, reducible.clone()))
             }
+            Fault::LacksMinAndMax => {
+                let ops = OpKind::ALL.into_iter().fold(Capabilities::NONE, |caps, op| caps.with_op(op, DType::all()));
+                [Reduction::Sum, Reduction::Prod]
+                    .into_iter()
+                    .fold(ops, |caps, reduction| caps.with_reduction(reduction, DType::all()))
+            }
             _ => self.inner.capabilities(),
         }
     }
@@ -214,7 +228,10 @@ impl Communicator for Lossy {
         }
         let before: Vec<Vec<u8>> =
             group.iter().map(|op| op.dst().map_or_else(Vec::new, |dst| dst.bytes().unwrap().to_vec())).collect();
-        self.inner.enqueue(&group)?;
+        match self.inner.enqueue(&group) {
+            Err(error) if self.fault == Fault::DelaysErrors => self.delayed = Some(error),
+            result => result?,
+        }
         group.iter().zip(before).for_each(|(op, before)| self.spoil(op, &before));
         Ok(())
     }
@@ -222,11 +239,13 @@ impl Communicator for Lossy {
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let key = if self.fault == Fault::IgnoresKeys { 0 } else { key };
         let (inner, fault, has_ended) = (self.inner.split(color, key)?, self.fault, self.has_ended.clone());
-        Ok(inner.map(|inner| Box::new(Lossy { inner, fault, has_ended, is_split: true }) as Box<dyn Communicator>))
+        Ok(inner.map(|inner| {
+            Box::new(Lossy { inner, fault, has_ended, is_split: true, delayed: None }) as Box<dyn Communicator>
+        }))
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        self.inner.synchronize()
+        self.delayed.take().map_or_else(|| self.inner.synchronize(), Err)
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {

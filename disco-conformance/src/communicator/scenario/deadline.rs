@@ -15,8 +15,12 @@ disco_core::register_function!(STAY_AWAY, stay_away);
 
 /// All but the last worker enter a barrier.
 fn stay_away(ctx: &mut WorkerContext) -> Result<()> {
-    match ctx.worker().index() + 1 < ctx.world().size() {
-        true => ctx.comm()?.barrier(),
+    if ctx.worker().index() + 1 == ctx.world().size() {
+        return Ok(());
+    }
+    ctx.comm()?.barrier()?;
+    match ctx.device().is_host() {
+        true => Err(Error::invalid("`enqueue` returned Ok, but host operations must be complete when it returns")),
         false => Ok(()),
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, Tensor, WorkerContext};
 
+use super::Need;
 use crate::communicator::fixture::rank;
 use crate::communicator::suite::CheckResult;
 
@@ -84,15 +85,17 @@ impl Mismatch {
         all.filter(|mismatch| !(mismatch.check && mismatch.what == In::Transfer))
     }
 
-    pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
-        let (f32, all_reduce) = (DType::F32, OpKind::AllReduce);
+    pub(super) fn needs(self) -> Vec<Need> {
+        let all_reduce = |dtype, reduction| (OpKind::AllReduce, dtype, Some(reduction));
+        let (sum, plain) = (all_reduce(DType::F32, Reduction::Sum), |kind| (kind, DType::F32, None));
         match self.what {
-            In::Count | In::Reduction => vec![(all_reduce, f32)],
-            In::DType => vec![(all_reduce, f32), (all_reduce, DType::I32)],
-            In::Operation => vec![(all_reduce, f32), (OpKind::Broadcast, f32)],
-            In::Root => vec![(OpKind::Broadcast, f32)],
-            In::Counts => vec![(OpKind::AllGatherV, f32)],
-            In::Transfer => vec![(OpKind::Send, f32), (OpKind::Recv, f32)],
+            In::Count => vec![sum],
+            In::Reduction => [Reduction::Max, Reduction::Min].map(|reduction| all_reduce(DType::F32, reduction)).into(),
+            In::DType => vec![sum, all_reduce(DType::I32, Reduction::Sum)],
+            In::Operation => vec![sum, plain(OpKind::Broadcast)],
+            In::Root => vec![plain(OpKind::Broadcast)],
+            In::Counts => vec![plain(OpKind::AllGatherV)],
+            In::Transfer => vec![plain(OpKind::Send), plain(OpKind::Recv)],
         }
     }
 

@@ -8,13 +8,16 @@ mod order;
 
 use std::fmt;
 
-use disco_core::{DType, DataPlane, OpKind, Session, World};
+use disco_core::{DType, DataPlane, OpKind, Reduction, Session, World};
 
 use self::abort::Abort;
 use self::mismatch::Mismatch;
 use super::suite::{CheckResult, together, verdicts};
 use super::verdict::Verdict;
 use crate::harness::{Harness, SessionSpec};
+
+/// An operation that a scenario uses, with its dtype and reduction.
+pub(super) type Need = (OpKind, DType, Option<Reduction>);
 
 /// One scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +65,15 @@ impl Scenario {
     }
 
     /// The operations that the scenario uses.
-    pub(super) fn needs(self) -> Vec<(OpKind, DType)> {
+    pub(super) fn needs(self) -> Vec<Need> {
+        let reduces = |kind| matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
+        let sum = |kind| reduces(kind).then_some(Reduction::Sum);
         match self {
-            Self::Abort(abort) => vec![(abort.kind, DType::F32)],
+            Self::Abort(Abort { kind, .. }) => vec![(kind, DType::F32, sum(kind))],
             Self::Mismatch(mismatch) => mismatch.needs(),
-            Self::Deadline => vec![(OpKind::Barrier, DType::F32)],
-            Self::Order => vec![(OpKind::AllReduce, DType::I32)],
-            Self::Handles => handles::NEEDS.map(|kind| (kind, DType::I32)).into(),
+            Self::Deadline => vec![(OpKind::Barrier, DType::F32, None)],
+            Self::Order => vec![(OpKind::AllReduce, DType::I32, Some(Reduction::Sum))],
+            Self::Handles => handles::NEEDS.map(|kind| (kind, DType::I32, sum(kind))).into(),
             Self::Checked => Vec::new(),
         }
     }
@@ -135,7 +140,7 @@ impl fmt::Display for Scenario {
         match self {
             Self::Abort(abort) => abort.fmt(f),
             Self::Mismatch(mismatch) => mismatch.fmt(f),
-            Self::Deadline => f.write_str("deadline::a_rank_that_does_not_come_ends_the_wait_of_the_others"),
+            Self::Deadline => f.write_str("deadline::a_rank_that_is_absent_ends_the_wait_of_the_others"),
             Self::Checked => f.write_str("checked::collectives_give_the_same_results"),
             Self::Handles => f.write_str("handles::the_controller_exchanges_tensors_with_any_root_and_counts"),
             Self::Order => f.write_str("order::concurrent_submissions_arrive_in_one_order"),
