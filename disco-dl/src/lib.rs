@@ -1,8 +1,30 @@
-//! Opens shared libraries at run time that may be missing on this machine.
+//! Opens shared libraries at run time that may be missing on this machine. A missing library is a value: [`Unavailable`]
+//! lists every place that was tried, with the reason of each refusal.
 //!
-//! [`find`] tries candidates in order and returns the first that is accepted, or an [`Unavailable`] that lists every path with the
-//! reason of its refusal. [`functions!`] defines a table of a library's functions, which is resolved as a whole. [`python`] finds the
-//! libraries of Python packages.
+//! ```
+//! # #![allow(unsafe_code)]
+//! use disco_dl::Candidate;
+//!
+//! disco_dl::functions! {
+//!     struct Zlib {
+//!         /// `const char *zlibVersion(void)`
+//!         version: c"zlibVersion"() -> *const std::ffi::c_char;
+//!     }
+//! }
+//!
+//! let candidates = ["libz.so.1", "libz.so"].map(Candidate::file);
+//! // SAFETY: the row has the arguments and the result of zlib's function.
+//! match disco_dl::find("zlib", candidates, |library| unsafe { Zlib::resolve(&library) }) {
+//!     Ok(_zlib) => println!("zlib is there"),
+//!     Err(unavailable) => println!("{unavailable}"), // zlib is not available; tried libz.so.1: …
+//! }
+//! ```
+//!
+//! | to do | start at |
+//! |---|---|
+//! | try candidates in order | [`find`] |
+//! | define the functions that a library must have | [`functions!`] |
+//! | find libraries that Python packages have installed | [`python`] |
 
 #![allow(unsafe_code)]
 
@@ -76,9 +98,10 @@ impl Library {
         let inner = match candidate {
             Candidate::Process => unix::Library::this(),
             Candidate::File(name) => {
-                // SAFETY: initialisers of a library that the user or the system has chosen run, as those of any it links.
+                // SAFETY: opening runs the initialisers of the library. The user or the system has chosen it, as with a
+                // library that the program links.
                 unsafe { unix::Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| {
-                    // The loader's words are its source; they repeat the name, which the caller has.
+                    // The source is the loader's message. It starts with the name, which the caller reports itself.
                     let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
                     text.strip_prefix(&format!("{}: ", name.display())).map_or(text.clone(), str::to_owned)
                 })?
@@ -87,15 +110,15 @@ impl Library {
         Ok(Self { name: candidate.to_string(), inner: std::mem::ManuallyDrop::new(inner) })
     }
 
-    /// The name or path that it was opened by.
+    /// The name or path with which the library was opened.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that has a symbol, as the system's loader found it.
+    /// The file that defines a symbol; `None` if no file does.
     pub fn file(&self, symbol: &CStr) -> Option<PathBuf> {
         let mut found = Found { file: std::ptr::null(), _rest: [0; 3] };
-        // SAFETY: the loader fills in what it knows of an address.
+        // SAFETY: `dladdr` accepts any address, and writes to `found`, which has the layout of `Dl_info`.
         let known = unsafe { dladdr(self.address(symbol)?, &mut found) } != 0 && !found.file.is_null();
         // SAFETY: the pointer is the NUL-terminated name of a library that is never closed.
         known.then(|| unsafe { CStr::from_ptr(found.file) }.to_string_lossy().into_owned().into())
@@ -108,10 +131,10 @@ impl Library {
         found.ok().map(unix::Symbol::as_raw_ptr).filter(|address| !address.is_null())
     }
 
-    /// A function, as `F`.
+    /// A function, as a function pointer of type `F`; `None` if the library lacks it.
     ///
     /// # Safety
-    /// `F` is a function pointer with this function's arguments and result.
+    /// `F` has the arguments and the result of the function.
     pub unsafe fn function<F: Copy>(&self, symbol: &CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         self.address(symbol).map(|address| {
@@ -138,15 +161,15 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Defines a table of C functions and `resolve`, which finds all of them in a library or lists those that it lacks. A function
-/// returns an `int` unless its row has a type. Functions under `optional` may be absent:
+/// Defines a table of C functions, with `resolve`, which finds all of them in a library or lists the missing ones. A
+/// function returns an `int` unless its row has a type. Functions under `optional` may be absent:
 ///
 /// ```
 /// # #![allow(unsafe_code)]
 /// use std::ffi::{c_char, c_int};
 ///
 /// disco_dl::functions! {
-///     /// Of the C library.
+///     /// Functions of the C library.
 ///     struct Table {
 ///         /// `int abs(int)`
 ///         abs: c"abs"(c_int);
@@ -154,7 +177,7 @@ impl fmt::Debug for Library {
 ///     optional {
 ///         /// `char *strerror(int)`
 ///         strerror: c"strerror"(c_int) -> *const c_char;
-///         /// Of no library.
+///         /// In no library.
 ///         absent: c"disco_no_such_function"();
 ///     }
 /// }

@@ -1,7 +1,7 @@
 //! Finds libraries that Python packages have installed.
 //!
-//! Environments are searched in this order: the active one (`VIRTUAL_ENV`, `CONDA_PREFIX`), that of each `python3` on the `PATH`,
-//! which need not be active, this user's, the system's.
+//! Environments are searched in this order: the active one (`VIRTUAL_ENV`, `CONDA_PREFIX`), the environment of each
+//! `python3` on the `PATH`, which need not be active, this user's packages, the system's packages.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,20 @@ use std::{env, fs};
 
 const SYSTEM: [&str; 2] = ["/usr/local", "/usr"];
 
-/// The given files (`nvidia/nccl/lib/libnccl.so.2`) that exist in Python's package folders.
+/// Paths of `files` that exist in the package folders of the environments. A file is relative to a package folder, for
+/// example `nvidia/nccl/lib/libnccl.so.2`.
 pub fn packaged(files: &[&str]) -> Vec<PathBuf> {
-    let packages: Vec<PathBuf> = here().iter().flat_map(|prefix| packages(prefix)).collect();
+    let packages: Vec<PathBuf> = environments().iter().flat_map(|prefix| packages(prefix)).collect();
     existing(&packages, files)
 }
 
-/// The given files (`lib/libmpi.so.12`) that exist in the environments.
+/// Paths of `files` that exist in the environments. A file is relative to an environment, for example
+/// `lib/libmpi.so.12`.
 pub fn installed(files: &[&str]) -> Vec<PathBuf> {
-    existing(&here(), files)
+    existing(&environments(), files)
 }
 
-fn here() -> Vec<PathBuf> {
+fn environments() -> Vec<PathBuf> {
     prefixes(|variable| env::var_os(variable))
 }
 
@@ -46,14 +48,14 @@ fn prefixes(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     found
 }
 
-/// The prefix of a Python: the folder of its `bin`, and that of the Python that it is a link to.
+/// The environment of an interpreter, and the environment of the interpreter to which it links.
 fn of_python(python: &Path) -> Vec<PathBuf> {
     // The Python of a virtual environment is a link to the Python that made the environment.
     let Ok(target) = fs::canonicalize(python) else { return Vec::new() };
     [python, &target].into_iter().filter_map(|python| python.parent()?.parent()).map(Path::to_owned).collect()
 }
 
-/// A prefix's folders of packages, one a version of Python, the newest first.
+/// The package folders of an environment, newest Python version first.
 fn packages(prefix: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(prefix.join("lib")).into_iter().flatten().filter_map(Result::ok);
     let mut pythons: Vec<PathBuf> = entries
@@ -71,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of this test, which is removed with it.
+    /// A temporary folder, removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
