@@ -20,8 +20,8 @@ const BARRIER: &CStr = c"disco_barrier";
 fn a_missing_peer_is_reported() {
     let _devices = devices();
     let mut members = members(3, 4);
-    let patience = Duration::from_millis(200);
-    members.iter_mut().for_each(|member| member.params.timeout_ns = patience.as_nanos() as u64);
+    let timeout = Duration::from_millis(200);
+    members.iter_mut().for_each(|member| member.params.timeout_ns = timeout.as_nanos() as u64);
     let start = Instant::now();
     thread::scope(|scope| {
         for member in &members[..2] {
@@ -35,7 +35,7 @@ fn a_missing_peer_is_reported() {
             });
         }
     });
-    assert!(start.elapsed() >= patience && start.elapsed() < TEST_TIMEOUT);
+    assert!(start.elapsed() >= timeout && start.elapsed() < TEST_TIMEOUT);
     // From now on ranks 0 and 1 make no handshakes, so rank 2 reaches its timeout.
     members[0].params.timeout_ns = LONG_TIMEOUT_NS;
     let (one, last) = (&members[0], &members[2]);

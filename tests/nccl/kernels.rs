@@ -292,7 +292,7 @@ on_the_double!(
             assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
             // A wait for the stream returns the error, too.
             let error = text(block_on(call(&session, "tests.kernels.copy_what_failed", ())));
-            assert!(error.contains("rank 1 has not come to the leading handshake"), "{error}");
+            assert!(error.contains("rank 1 has not arrived at the leading handshake"), "{error}");
         }
     }
 );

@@ -308,7 +308,7 @@ fn a_rank_that_dies_during_the_rendezvous_is_named() {
         let results = ranks("processes::miss_one", 3, &[(DIES_AT_VARIABLE, &at)]);
         for rank in [0, 2] {
             let (_, text) = &results[rank];
-            let why = format!("meet: no end after {:?}: rank 1 has not come", rendezvous_deadline());
+            let why = format!("meet: no end after {:?}: rank 1 has not arrived", rendezvous_deadline());
             assert!(text.contains(&why) && text.contains("1 passed"), "{at}: rank {rank}:\n{text}");
         }
         assert!(!results[1].1.contains("passed"), "{at}: {}", results[1].1);
@@ -387,7 +387,7 @@ fn the_deadline_names_a_process_that_died_before_a_sum() {
     for rank in [0, 2] {
         let (_, text) = &results[rank];
         let why =
-            "all_reduce over peer-to-peer memory: no end after 300ms: rank 1 has not come to the leading handshake";
+            "all_reduce over peer-to-peer memory: no end after 300ms: rank 1 has not arrived at the leading handshake";
         assert!(text.contains(why) && text.contains("1 passed"), "rank {rank}:\n{text}");
     }
 }

@@ -6,7 +6,7 @@ use disco_core::Error;
 use disco_core::error::Result;
 use disco_core::wire::{Received, TransferBudget};
 
-/// The transfers of one connection, complete or not, whose frames have not come yet.
+/// The transfers of one connection, complete or not, whose frames were not received yet.
 #[derive(Debug)]
 pub(crate) struct Transfers {
     /// Bytes that they may have together; one alone may have more, up to the limit of a packet.
@@ -53,7 +53,7 @@ impl Transfers {
             Some(received) => {
                 Err(Error::protocol(format!("a frame before the last {} bytes of its transfer", received.left())))
             }
-            None => Err(Error::protocol(format!("a frame after transfer {id}, which did not come"))),
+            None => Err(Error::protocol(format!("a frame after transfer {id}, which was not received"))),
         }
     }
 
@@ -62,7 +62,7 @@ impl Transfers {
     /// # Errors
     /// No part of the transfer has come.
     pub(crate) fn withdraw(&mut self, id: u64) -> Result<()> {
-        let unknown = || Error::protocol(format!("transfer {id} is taken back, which did not come"));
+        let unknown = || Error::protocol(format!("transfer {id} is taken back, which was not received"));
         self.coming.remove(&id).map(drop).ok_or_else(unknown)
     }
 
@@ -103,7 +103,7 @@ mod tests {
         assert!(text(transfers.take(7)).ends_with("a frame before the last 1 bytes of its transfer"));
         transfers.add(8, 0, &[1]).unwrap();
         let received = transfers.take(8).unwrap();
-        assert!(text(transfers.take(8)).ends_with("a frame after transfer 8, which did not come"));
+        assert!(text(transfers.take(8)).ends_with("a frame after transfer 8, which was not received"));
         let frame = Frame::new(3, [], disco_core::Command::SyncAll);
         assert_eq!(decode_frame_after(3, frame.bytes().unwrap(), received).unwrap().seq(), 3);
     }
@@ -119,7 +119,7 @@ mod tests {
             "{refused}"
         );
         transfers.withdraw(1).unwrap();
-        assert!(text(transfers.withdraw(1)).ends_with("transfer 1 is taken back, which did not come"));
+        assert!(text(transfers.withdraw(1)).ends_with("transfer 1 is taken back, which was not received"));
         (0..TransferBudget::MAX_TRANSFERS as u64).for_each(|id| transfers.add(id, 0, &[1]).unwrap());
         assert!(transfers.add(1 << 40, 0, &[1]).is_err());
     }

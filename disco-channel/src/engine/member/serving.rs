@@ -33,7 +33,7 @@ pub(crate) struct Member {
     last_poll: Instant,
     /// The progress of each worker as last reported.
     progress: Vec<Progress>,
-    /// Large tensors whose frames have not come yet.
+    /// Large tensors whose frames were not received yet.
     transfers: Transfers,
     actions: VecDeque<Action>,
 }

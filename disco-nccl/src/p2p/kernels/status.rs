@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cause, phase, peer, block } = self;
         match *cause {
-            Cause::DEADLINE => write!(f, "{peer} has not come to the {phase} of block {block} in time"),
+            Cause::DEADLINE => write!(f, "{peer} has not arrived at the {phase} of block {block} in time"),
             Cause::ABORTED => write!(f, "aborted before {peer} reached the {phase} of block {block}"),
             Cause(other) => write!(f, "failure {other} before {peer} reached the {phase} of block {block}"),
         }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_failure_names_peer_handshake_and_block() {
         let text = |word| Failure::of(word).unwrap().to_string();
-        assert_eq!(text(0x0102_0703), "rank 7 has not come to the mid handshake of block 3 in time");
+        assert_eq!(text(0x0102_0703), "rank 7 has not arrived at the mid handshake of block 3 in time");
         assert_eq!(text(0x0204_0000), "aborted before rank 0 reached the barrier of block 0");
         assert_eq!(text(0xff09_0100), "failure 255 before rank 1 reached the handshake 9 of block 0");
         assert_eq!(Failure::of(0), None);
