@@ -26,8 +26,8 @@ enum Command {
     /// Run the tests: each crate and feature alone, all test programs, documentation tests, examples
     Test {
         /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
-        /// on the test double, a minute of each fuzz target and cargo-deny, and build the guide, and each package as it
-        /// would be published
+        /// on the test double, a minute of each fuzz target and cargo-deny, and build each package as it would be
+        /// published
         #[arg(long)]
         long: bool,
     },

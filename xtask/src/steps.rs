@@ -132,8 +132,6 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_LONG_TESTS", "1"),
         step("packages build", &packages()),
         step("dependencies", "run --quiet --package xtask -- deny"),
-        // Its links, chapters and tables are checked by a test of xtask.
-        step("guide builds", "run --quiet --package xtask -- book"),
         step("GPU evidence kit on the double", "run --quiet --package xtask -- gpu-rehearsal"),
         sanitized(
             "address sanitizer",
@@ -150,6 +148,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
 /// Documentation without warnings, and the packages as they would be published.
 pub(crate) fn documentation() -> Vec<Step> {
     vec![
+        step("guide", "run --quiet --package xtask -- book"),
         step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
         step("packages", &format!("{} --no-verify", packages())),
     ]
