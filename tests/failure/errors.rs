@@ -26,7 +26,7 @@ fn an_error_names_worker_function_command_register_and_causes() {
                  `DataPlane::init_ccl` makes the workers forget the failure"
             )
         };
-        assert_eq!(fast.to_string(), earlier("function"), "a submission fails at once with the root cause");
+        assert_eq!(fast.to_string(), earlier("function lookup"), "a submission fails at once with the root cause");
         assert_eq!(fast.failure().unwrap().to_string(), error);
         let again = session.copy_to_worker_0(&Tensor::zeros(DType::F32, 1).unwrap(), &function).await;
         assert_eq!(text(again), earlier("copy_to_worker_0"));
