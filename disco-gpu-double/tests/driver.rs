@@ -117,7 +117,7 @@ fn streams_wait_for_events_and_for_the_default_stream() {
         if rank.rank == 1 {
             tested.wait();
             assert_eq!(send(), nccl::abi::Code::SUCCESS);
-            return free(pointer);
+            return rank.free(pointer);
         }
         let (event, after, apart) = (new_event(), new_stream(), new_stream());
         let mut ordered = ptr::null_mut();
@@ -140,7 +140,7 @@ fn streams_wait_for_events_and_for_the_default_stream() {
         for stream in [rank.stream, after, ordered, ptr::null_mut()] {
             assert_eq!(cuStreamQuery(stream), OK);
         }
-        free(pointer);
+        rank.free(pointer);
         [after, apart, ordered].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
         assert_eq!(cuEventDestroy_v2(event), OK);
     });

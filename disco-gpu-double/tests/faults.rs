@@ -10,8 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{
-    OK, async_error, at, failed, free, init, last_error, on_ranks, ready, set, split, unique_id, use_device,
-    with_faults,
+    OK, async_error, at, failed, init, last_error, on_ranks, ready, set, split, unique_id, use_device, with_faults,
 };
 use disco_gpu_double::cuda::abi::Code as CudaCode;
 use disco_gpu_double::cuda::exports::memory::cuMemAlloc_v2;
@@ -56,7 +55,7 @@ fn a_fault_with_a_code_fails_the_call() {
                 assert_eq!(cuMemAlloc_v2(Some(&mut 0), 1), CudaCode::OUT_OF_MEMORY);
             }
             assert_eq!(rank.read_floats(pointer, 1), [2.0]);
-            free(pointer);
+            rank.free(pointer);
         });
     });
 }
@@ -75,7 +74,7 @@ fn an_async_fault_fails_work_when_the_stream_reaches_it() {
             assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
             // The contents of the other rank's output are unspecified.
             assert!(rank.rank == 1 || rank.read_floats(pointer, 1) == [1.0]);
-            free(pointer);
+            rank.free(pointer);
         });
     });
 }
@@ -93,7 +92,7 @@ fn work_hangs_until_it_is_aborted() {
             assert_eq!(async_error(rank.comm), Code::SUCCESS);
             assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
             assert_eq!(rank.read_floats(pointer, 1), [1.0]);
-            free(pointer);
+            rank.free(pointer);
         });
     });
 }
@@ -106,7 +105,7 @@ fn a_call_blocks_until_another_thread_aborts() {
             let aborter = abort_soon(rank.comm);
             assert_eq!(reduce(rank, pointer), Code::INTERNAL_ERROR);
             assert_eq!(aborter.join().unwrap(), Code::SUCCESS);
-            free(pointer);
+            rank.free(pointer);
         });
     });
 }
@@ -140,7 +139,7 @@ fn faults_fail_functions_of_rccl() {
             assert_eq!(failed(rank.comm), Code::REMOTE_ERROR);
             assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
             rank.synchronize();
-            free(pointer);
+            rank.free(pointer);
         });
     });
 }
@@ -201,7 +200,7 @@ fn launches_of_collectives_are_in_progress_since_2_22_3() {
                     ready(rank.comm);
                 }
                 assert_eq!(rank.read_floats(pointer, 1), [8.0]);
-                free(pointer);
+                rank.free(pointer);
             });
         }
         set(c"GPU_DOUBLE_NCCL_VERSION", c"22809");

@@ -153,7 +153,7 @@ fn each_launch_runs_a_new_collective() {
                 assert_eq!(rank.read_floats(pointer, 1), [3.0 * round as f32 * 4.0]);
             }
             assert_eq!(cuGraphExecDestroy(exec), OK);
-            free(pointer);
+            rank.free(pointer);
         });
     }
 }
@@ -190,7 +190,7 @@ fn a_communicator_does_not_end_before_its_graphs() {
                 assert_eq!(end_comm(rank), NcclCode::SUCCESS);
                 assert!(is_destroyed.load(SeqCst), "it has not waited");
             });
-            free(pointer);
+            rank.free(pointer);
         });
     }
 }
@@ -219,7 +219,7 @@ fn an_abort_ends_a_waiting_launch_of_a_destroyed_graph() {
         // The contents of the collective's output are unspecified.
         assert!(rank.rank == 0 || rank.read_floats(pointer, 1) == [1.0]);
         rank.synchronize();
-        free(pointer);
+        rank.free(pointer);
     });
 }
 

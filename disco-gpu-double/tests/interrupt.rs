@@ -87,6 +87,6 @@ fn outputs_of_an_aborted_rank_are_written_to_until_its_peers_are_aborted() {
             }
             _ => assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS),
         }
-        free(pointer);
+        rank.free(pointer);
     });
 }

@@ -79,7 +79,7 @@ fn a_group_ends_with_its_outermost_end() {
         assert_eq!(rank.read_floats(pointer, 2), [1.0, 1.0]);
         assert_eq!(ncclGroupEnd(), Code::SUCCESS);
         assert_eq!(rank.read_floats(pointer, 2), [2.0, 1.0]);
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -97,7 +97,7 @@ fn sends_of_a_communicator_that_does_not_block_are_in_progress() {
             ready(rank.comm);
         }
         assert_eq!(rank.read_floats(pointer, 1), [0.0]);
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -118,7 +118,7 @@ fn work_of_one_communicator_on_two_streams_is_in_order() {
         assert_eq!(cuStreamSynchronize(other), OK);
         assert_eq!(rank.read_floats(pointer, 1), [36.0]);
         assert_eq!(cuStreamDestroy_v2(other), OK);
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -146,7 +146,7 @@ fn a_split_orders_ranks_by_key_and_omits_ranks_without_color() {
             assert_eq!(code, if blocking { Code::SUCCESS } else { Code::IN_PROGRESS });
             ready(child);
             assert_eq!(rank.read_floats(pointer, 1), [4.0]);
-            free(pointer);
+            rank.free(pointer);
             assert_eq!(ncclCommDestroy(child), Code::SUCCESS);
         });
     }
@@ -195,7 +195,7 @@ fn the_last_rank_to_destroy_waits_for_the_work_of_all() {
             }
         }
         assert_eq!(rank.read_floats(pointer, 1), [2.0]);
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -222,7 +222,7 @@ fn an_abort_ends_waiting_work_and_the_stream_continues() {
         assert_eq!(ncclCommAbort(rank.comm), Code::INVALID_ARGUMENT);
         // The contents of the collective's output are unspecified.
         assert_eq!(rank.read_floats(pointer, 1) == [1.0], rank.rank == 1);
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -255,7 +255,7 @@ fn calls_of_a_group_are_one_unit() {
         assert!(after.calls >= before.calls + 100 && after.comms >= 1);
         assert!(after.units > before.units && after.units < before.units + 100);
         rank.synchronize();
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -271,6 +271,6 @@ fn work_takes_at_least_the_configured_delay() {
         rank.synchronize();
         assert!(start.elapsed().as_millis() >= 20);
         set(c"GPU_DOUBLE_DELAY_US", c"0");
-        free(pointer);
+        rank.free(pointer);
     });
 }

@@ -196,7 +196,7 @@ fn in_place_buffers_are_those_of_the_header() {
         ok(ncclGather(at(pair, own_bytes), at(pair, 0), 1, f32, 0, comm, stream));
         ok(ncclScatter(at(pair, 0), at(pair, own_bytes), 1, f32, 0, comm, stream));
         assert_eq!(rank.read_floats(pair, 2), [36.0, 1764.0]);
-        free(pair);
+        rank.free(pair);
     });
 }
 
@@ -209,7 +209,7 @@ fn small_floats_are_rounded_once() {
         let pair = at(pointer, 0);
         ok(ncclAllReduce(pair, pair, 1, DataType::F16, RedOp::SUM, rank.comm, rank.stream));
         assert_eq!(decode(DataType::F16, &rank.download(pointer, 2)), [2050.0]);
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -221,7 +221,7 @@ fn integers_wrap_before_they_are_divided_towards_zero() {
         let pair = at(pointer, 0);
         ok(ncclAllReduce(pair, pair, 3, DataType::I8, RedOp::AVG, rank.comm, rank.stream));
         assert_eq!(rank.download(pointer, 3).iter().map(|&x| x as i8).collect::<Vec<_>>(), [-1, -28, 0]);
-        free(pointer);
+        rank.free(pointer);
     });
 }
 
@@ -246,7 +246,7 @@ fn each_rank_multiplies_by_its_own_scalar() {
             ok(ncclRedOpDestroy(op, comm));
             assert_eq!(rank.read_floats(recv, 2), [50.0, 5.0]);
             assert_eq!(ncclRedOpDestroy(op, comm), Code::INVALID_ARGUMENT);
-            free(recv);
+            rank.free(recv);
         }
         [on_device, pair].into_iter().for_each(free);
     });

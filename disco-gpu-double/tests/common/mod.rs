@@ -48,6 +48,8 @@ pub(crate) struct Rank {
     pub(crate) ranks: usize,
     pub(crate) comm: CommHandle,
     pub(crate) stream: Stream,
+    /// Memory to free after all ranks have ended.
+    freed: Mutex<Vec<DevicePointer>>,
 }
 
 /// Runs `body` on each rank, with one device for each, and ends the communicators. Blocking communicators are connected
@@ -65,18 +67,24 @@ pub(crate) fn on_ranks<T: Send>(ranks: usize, blocking: bool, body: impl Fn(&Ran
     let run = move |rank: usize| {
         let stream = use_device(rank as c_int);
         let comm = ready(init(id, ranks, rank, blocking).1);
-        let rank = Rank { rank, ranks, comm, stream };
+        let rank = Rank { rank, ranks, comm, stream, freed: Mutex::default() };
         if blocking {
             rank.connect();
         }
         let answer = body(&rank);
         rank.end();
-        answer
+        (answer, rank.rank as c_int, rank.freed.into_inner().unwrap_or_else(PoisonError::into_inner))
     };
-    thread::scope(|scope| {
+    let ended: Vec<_> = thread::scope(|scope| {
         let threads = (0..ranks).filter(is_here).map(|rank| scope.spawn(move || run(rank))).collect::<Vec<_>>();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+    });
+    let free_all = |(answer, device, freed): (T, c_int, Vec<DevicePointer>)| {
+        enter(device);
+        freed.into_iter().for_each(free);
+        answer
+    };
+    ended.into_iter().map(free_all).collect()
 }
 
 /// A new unique id.
@@ -219,6 +227,12 @@ pub(crate) fn at(pointer: DevicePointer, bytes: usize) -> *mut c_void {
 }
 
 impl Rank {
+    /// Frees memory after all ranks have ended. [`free`] waits for all streams of the device, also for those of tests
+    /// that run in parallel. Their ranks could be inside a collective whose other ranks wait in a free for this test.
+    pub(crate) fn free(&self, pointer: DevicePointer) {
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
+    }
+
     /// Allocates memory and writes `bytes` to it.
     pub(crate) fn upload(&self, bytes: &[u8]) -> DevicePointer {
         let pointer = allocate(bytes.len());
@@ -266,7 +280,7 @@ impl Rank {
         let code = ncclBroadcast(pair, pair, 1, DataType::F32, 0, self.comm, self.stream);
         assert_eq!(code, Code::SUCCESS);
         self.synchronize();
-        free(pointer);
+        self.free(pointer);
     }
 
     fn end(&self) {
