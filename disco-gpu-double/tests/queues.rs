@@ -5,7 +5,7 @@
 mod common;
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 use std::{ptr, thread};
 
@@ -26,16 +26,18 @@ use disco_gpu_double::hip::exports::stream::{
 };
 use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
 
+/// Lets one test run at a time: the number of hardware queues is a setting of the process, which each new stream reads.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Creates streams of a device; the first stream has the first of `queues` hardware queues. Each test has its own
 /// device.
 fn streams(device: c_int, queues: &CStr, count: usize) -> Vec<Stream> {
-    static ONE: Mutex<()> = Mutex::new(());
     take(device);
-    let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     set(c"CUDA_DEVICE_MAX_CONNECTIONS", queues);
-    let streams = (0..count).map(|_| new_stream()).collect();
-    drop(turn);
-    streams
+    (0..count).map(|_| new_stream()).collect()
 }
 
 /// Makes a device current on this thread. There is one device for each test.
@@ -84,6 +86,7 @@ fn end(streams: impl IntoIterator<Item = Stream>) {
 
 #[test]
 fn a_wait_blocks_the_streams_of_its_queue_only() {
+    let _alone = alone();
     let (streams, [awaited, other]) = (streams(0, c"8", 17), [word(), word()]);
     wait_word(streams[0], awaited);
     write_word(streams[8], awaited);
@@ -101,6 +104,7 @@ fn a_wait_blocks_the_streams_of_its_queue_only() {
 
 #[test]
 fn a_stream_of_high_priority_is_not_blocked() {
+    let _alone = alone();
     let (streams, awaited) = (streams(1, c"1", 2), word());
     wait_word(streams[0], awaited);
     write_word(streams[1], awaited);
@@ -113,6 +117,7 @@ fn a_stream_of_high_priority_is_not_blocked() {
 
 #[test]
 fn a_stream_of_default_priority_shares_a_queue() {
+    let _alone = alone();
     let (mut streams, awaited) = (streams(2, c"1", 1), word());
     let (mut least, mut greatest) = (9, 9);
     assert_eq!(cuCtxGetStreamPriorityRange(Some(&mut least), Some(&mut greatest)), OK);
@@ -134,6 +139,7 @@ fn a_stream_of_default_priority_shares_a_queue() {
 
 #[test]
 fn with_more_queues_a_later_stream_has_its_own() {
+    let _alone = alone();
     let (streams, awaited) = (streams(3, c"32", 9), word());
     wait_word(streams[0], awaited);
     write_word(streams[8], awaited);
@@ -143,6 +149,7 @@ fn with_more_queues_a_later_stream_has_its_own() {
 
 #[test]
 fn a_wait_for_an_event_blocks_the_queue() {
+    let _alone = alone();
     let (streams, [awaited, other]) = (streams(4, c"2", 3), [word(), word()]);
     let mut event = ptr::null_mut();
     assert_eq!(cuEventCreate(Some(&mut event), 0), OK);
@@ -171,6 +178,7 @@ fn meet(stream: Stream, states: [u64; 2], rank: u32, [abort, report]: [u64; 2]) 
 
 #[test]
 fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
+    let _alone = alone();
     let (streams, words) = (streams(5, c"1", 3), [word(), word()]);
     let (states, other) = ([0, 1].map(|_| allocate(STATE_BYTES)), word());
     states.iter().for_each(|&state| write(state, &[0; STATE_BYTES]));
@@ -194,6 +202,7 @@ fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
 
 #[test]
 fn hip_has_its_own_number_of_queues_and_priorities() {
+    let _alone = alone();
     const OK: hip::abi::Code = hip::abi::Code::SUCCESS;
     take(6);
     let awaited = word();

@@ -25,8 +25,9 @@
 //! unsent (back-pressure).
 //!
 //! **The end.** A worker is lost when its connection closes, its process ends, it is silent for too long, or it breaks
-//! the protocol, whichever comes first. Messages that it sent before are handled first. A worker whose connection
-//! closes ends by itself; a worker that is still running 4 s later kills itself.
+//! the protocol, whichever comes first. Messages that it sent before are handled first. After its connection closes,
+//! the controller waits for the exit status of its process, 500 ms at most, so that the error names a signal. A worker
+//! whose connection closes ends by itself; a worker that is still running 4 s later kills itself.
 
 mod controller;
 mod invitation;

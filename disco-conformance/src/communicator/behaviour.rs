@@ -3,6 +3,7 @@
 use disco_core::{Communicator, CommunicatorExt, DType, Error, Op, OpKind, Rank, Reduction, Result, Tensor};
 
 use super::fixture::{Fixture, rank};
+use super::scenario::sum_of;
 use super::verdict::{Tally, Verdict};
 
 /// A behaviour: its name, the operations that it needs, and the function that each rank runs. The function returns an
@@ -70,8 +71,10 @@ impl Behaviour {
     /// Errors of the communicator.
     pub(crate) fn run(&self, fixture: &mut Fixture<'_>) -> Result<Verdict> {
         let capabilities = fixture.comm()?.capabilities();
-        if let Some(kind) = self.needs.iter().find(|kind| !capabilities.supports(**kind, DType::I32, None)) {
-            return Ok(Verdict::Skipped(format!("there is no {kind} of i32")));
+        let is_missing = |kind: &&OpKind| !capabilities.supports(**kind, DType::I32, sum_of(**kind));
+        if let Some(kind) = self.needs.iter().find(is_missing) {
+            let sum = if sum_of(*kind).is_some() { " sum" } else { "" };
+            return Ok(Verdict::Skipped(format!("there is no {kind}{sum} of i32")));
         }
         let mut tally = Tally::default();
         (self.run)(fixture)?.into_iter().for_each(|wrong| tally.count(wrong, &[]));

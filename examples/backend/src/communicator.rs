@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::process;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -33,7 +34,11 @@ impl MailboxCommunicator {
     pub(crate) fn connect(params: ConnectParams<'_>, at: &Rendezvous) -> Result<Self> {
         let number =
             at.as_bytes().try_into().map_err(|_| Error::invalid(format!("{NAME}: a rendezvous has 8 bytes")))?;
-        let hub = Hub::meet(u64::from_le_bytes(number), params.world.size());
+        let number = u64::from_le_bytes(number);
+        if number >> 32 != u64::from(process::id()) {
+            return Err(Error::invalid(format!("{NAME} connects threads of one process; use a session of threads")));
+        }
+        let hub = Hub::meet(number, params.world.size());
         // From here on, the session aborts the hub when a worker fails.
         params.link.on_abort(&(hub.clone() as Arc<dyn Abort>));
         let mut comm = Self::new(hub, params.rank.index(), params.connect_deadline)?;

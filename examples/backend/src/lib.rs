@@ -7,7 +7,8 @@ mod collective;
 mod communicator;
 mod hub;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use disco_core::{Backend, Communicator, ConnectParams, Probe, Rendezvous, Result, Unavailable, World};
 
@@ -36,10 +37,12 @@ impl Backend for Mailbox {
         Ok(Probe::new("built in", env!("CARGO_PKG_VERSION")))
     }
 
-    /// Runs once, on the controller. Each `init_ccl` has a number of its own, by which its ranks find each other.
+    /// Runs once, on the controller. Each `init_ccl` has its own number, by which its ranks find each other. With the
+    /// process id, `connect` recognises ranks of other processes.
     fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Rendezvous::new(NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes())
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Rendezvous::new((u64::from(process) << 32 | u64::from(number)).to_le_bytes())
     }
 
     /// Runs on every worker.

@@ -139,10 +139,11 @@ impl Peer {
     /// Returns the cause of the peer's end, once, when it is known and has to be reported.
     pub(super) fn take_end(&mut self, kind: Kind, now: Instant) -> Option<LossCause> {
         let PeerState::Closed(since, cause) = &self.state else { return None };
-        let is_late = now.saturating_duration_since(*since) >= EXIT_STATUS_GRACE || fault::is_planted(Fault::NoStatus);
+        let is_overdue = now.saturating_duration_since(*since) >= EXIT_STATUS_GRACE;
+        let is_overdue = is_overdue || fault::is_planted(Fault::NoStatus);
         let why = match (cause, self.process) {
             (Cause::Known(why), _) => why.clone(),
-            _ if !self.has_ended(kind) && !is_late => return None,
+            _ if !self.has_ended(kind) && !is_overdue => return None,
             (_, Process::Ended(status)) if kind == Kind::Process => {
                 let end = status.map_or(ProcessEnd::Unknown, ProcessEnd::from);
                 LossCause::ProcessEnded { end, connected: !matches!(cause, Cause::Absent) }

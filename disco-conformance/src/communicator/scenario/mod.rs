@@ -19,6 +19,11 @@ use crate::harness::{Harness, SessionSpec};
 /// An operation that a scenario uses, with its dtype and reduction.
 pub(super) type Need = (OpKind, DType, Option<Reduction>);
 
+/// [`Reduction::Sum`] for the operations that reduce.
+pub(super) fn sum_of(kind: OpKind) -> Option<Reduction> {
+    matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter).then_some(Reduction::Sum)
+}
+
 /// One scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scenario {
@@ -66,14 +71,15 @@ impl Scenario {
 
     /// The operations that the scenario uses.
     pub(super) fn needs(self) -> Vec<Need> {
-        let reduces = |kind| matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
-        let sum = |kind| reduces(kind).then_some(Reduction::Sum);
         match self {
-            Self::Abort(Abort { kind, .. }) => vec![(kind, DType::F32, sum(kind))],
+            Self::Abort(Abort { kind, .. }) => vec![(kind, DType::F32, sum_of(kind))],
             Self::Mismatch(mismatch) => mismatch.needs(),
             Self::Deadline => vec![(OpKind::Barrier, DType::F32, None)],
-            Self::Order => vec![(OpKind::AllReduce, DType::I32, Some(Reduction::Sum))],
-            Self::Handles => handles::NEEDS.map(|kind| (kind, DType::I32, sum(kind))).into(),
+            Self::Order => {
+                let needs = [Reduction::Min, Reduction::Max];
+                needs.map(|reduction| (OpKind::AllReduce, DType::I32, Some(reduction))).into()
+            }
+            Self::Handles => handles::NEEDS.map(|kind| (kind, DType::I32, sum_of(kind))).into(),
             Self::Checked => Vec::new(),
         }
     }
