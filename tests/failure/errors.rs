@@ -1,4 +1,4 @@
-//! Errors of workers, arguments and sessions: what they name, and the state of the session afterwards.
+//! The texts of errors of workers, arguments and sessions, and the state of the session afterwards.
 
 use std::time::Duration;
 

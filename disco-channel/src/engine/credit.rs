@@ -16,7 +16,7 @@ const LARGE_FRAME_BYTES: usize = 64 << 10;
 /// Large frames that a busy receiver decodes in a second at least. It sends no heartbeats meanwhile.
 const DECODED_BYTES_PER_SECOND: u64 = 32 << 20;
 
-/// The sender's side: frames and bytes posted to a peer, and those that it has acknowledged.
+/// The sender's side: the frames and bytes that were posted to a peer, and that the peer has acknowledged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Credit {
     posted: (u64, u64),

@@ -59,7 +59,7 @@ impl<T> PendingRequests<T> {
         self.waiting.begin(epoch).map(askers).unwrap_or_default()
     }
 
-    /// Aborts all current and future requests of `epoch`, unless it is over. Returns the callers of those that it ends.
+    /// Aborts all current and future requests of `epoch`, unless it is over. Returns the callers of the ended requests.
     pub(crate) fn abort(&mut self, epoch: u64, cause: &Arc<str>) -> Vec<T> {
         let epoch = if fault::is_planted(Fault::OldAbort) { epoch.max(self.waiting.epoch()) } else { epoch };
         self.waiting.abort(epoch, cause).map(|waiting| askers(std::mem::take(waiting))).unwrap_or_default()

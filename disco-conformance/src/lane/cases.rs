@@ -212,7 +212,7 @@ fn a_worker_that_ends_early_is_lost_with_its_number(harness: &dyn Harness) -> Ch
     fixture.wait_for_replies(&(3..4), 1)?;
     let mut lost = lost(&fixture.events.so_far());
     lost.sort_by_key(|(worker, _)| *worker);
-    expect_equal("who is lost", &lost.iter().map(|(worker, _)| *worker).collect::<Vec<_>>(), &vec![0, 1, 2])?;
+    expect_equal("the lost workers", &lost.iter().map(|(worker, _)| *worker).collect::<Vec<_>>(), &vec![0, 1, 2])?;
     for (worker, why) in &lost {
         if !why.starts_with(&format!("worker {worker} lost: ")) {
             return Err(format!("the error about worker {worker} does not name it: {why}"));

@@ -319,7 +319,7 @@ impl Controller {
         else {
             return;
         };
-        // Nodes get 90 % of the time left, so that they report what is wrong before the controller gives up.
+        // Nodes get 90 % of the time left, so that they report their error before the controller gives up.
         let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
         for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
