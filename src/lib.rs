@@ -45,6 +45,8 @@ pub use {
 };
 
 // A crate that is never mentioned is not linked, so it registers nothing.
+#[cfg(feature = "candle")]
+pub use disco_candle as candle;
 #[cfg(feature = "local")]
 use disco_local as _;
 #[cfg(feature = "mpi")]

@@ -17,7 +17,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 15] = [
+pub(crate) const CRATES: [(&str, &str); 16] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-channel", "disco-channel"),
@@ -27,6 +27,7 @@ pub(crate) const CRATES: [(&str, &str); 15] = [
     ("disco-nccl", "disco-nccl"),
     ("disco-rccl", "disco-rccl"),
     ("disco-mpi", "disco-mpi"),
+    ("disco-candle", "disco-candle"),
     ("disco-conformance", "disco-conformance"),
     ("disco-gpu-double", "disco-gpu-double"),
     ("disco-runtime-cli", "disco-cli"),
@@ -40,7 +41,7 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 6] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde"];
+const FEATURES: [&str; 7] = ["candle", "local", "ndarray", "mpi", "nccl", "rccl", "serde"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 13] = [

@@ -11,6 +11,7 @@
 //! [`Queue`](crate::device_api::Queue) copies it.
 
 mod dlpack;
+mod lend;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod slice;
@@ -88,19 +89,6 @@ impl Tensor {
         let tensor = Self::zeros(T::DTYPE, shape)?;
         tensor.write(elements)?;
         Ok(tensor)
-    }
-
-    /// A host tensor that owns `elements`, without a copy. It has the alignment of the vector, which is at least that
-    /// of one element; [`Tensor::zeros`] aligns to 64 bytes.
-    ///
-    /// # Errors
-    /// The length of `elements` does not fit `shape`.
-    pub fn from_vec<T: Element>(elements: Vec<T>, shape: impl Into<Shape>) -> Result<Self> {
-        let (shape, len) = (shape.into(), elements.len());
-        if shape.elements() != Some(len) {
-            return Err(Error::invalid(format!("{len} elements do not fill {}{shape}", T::DTYPE)));
-        }
-        Self::from_storage(Storage::of_vec(elements), T::DTYPE, shape)
     }
 
     /// A row-major tensor at the start of `storage`.
@@ -330,21 +318,6 @@ mod tests {
         row.write(&[7f32, 8., 9.]).unwrap();
         assert_eq!(tensor.clone().to_vec::<f32>().unwrap(), [0., 1., 2., 7., 8., 9.]);
         assert!(tensor.window(4, [3]).unwrap_err().to_string().contains("leaves tensor f32[2, 3]"));
-    }
-
-    #[test]
-    fn a_tensor_from_a_vector_keeps_its_memory_and_frees_it_once() {
-        let elements = vec![1u32, 2, 3, 4, 5, 6];
-        let address = elements.as_ptr().addr();
-        let tensor = Tensor::from_vec(elements, [2, 3]).unwrap();
-        assert_eq!((tensor.data().addr(), tensor.dtype(), tensor.dims()), (address, DType::U32, vec![2, 3]));
-        tensor.view_mut::<u32>().unwrap()[5] = 7;
-        let window = tensor.window(3, [3]).unwrap();
-        drop(tensor);
-        assert_eq!(window.to_vec::<u32>().unwrap(), [4, 5, 7]);
-        assert_eq!(Tensor::from_vec(Vec::<f64>::new(), [0, 4]).unwrap().to_vec::<f64>().unwrap(), [0.0; 0]);
-        let error = Tensor::from_vec(vec![1u8, 2], [3]).unwrap_err().to_string();
-        assert_eq!(error, "2 elements do not fill u8[3]");
     }
 
     #[test]

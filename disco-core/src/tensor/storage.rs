@@ -5,6 +5,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -27,7 +29,7 @@ pub struct Storage {
     borrows: AtomicI32,
     /// Whether a worker got the storage as an argument, so that worker threads may share it.
     is_argument: AtomicBool,
-    _owner: Box<dyn Any + Send + Sync>,
+    owner: Box<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the storage never dereferences the pointer. Code that does holds an `Access`, and `borrows` makes a writing
@@ -51,12 +53,35 @@ impl Storage {
         Ok(unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(block)) })
     }
 
-    /// The memory of a vector, without a copy.
-    pub fn of_vec<T: Element>(mut elements: Vec<T>) -> Arc<Self> {
-        let (pointer, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&elements[..]));
-        // SAFETY: `pointer` points to `bytes` initialised bytes until the vector is dropped, and the storage owns the
-        // vector. Moving the vector does not move the bytes.
-        unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(elements)) }
+    /// The memory of a vector, without a copy. [`Storage::into_owner`] returns the vector.
+    pub fn of_vec<T: Element>(elements: Vec<T>) -> Arc<Self> {
+        Self::of_owner(elements, Vec::as_mut_slice)
+    }
+
+    /// The elements that `elements` borrows from `owner`, without a copy. [`Storage::into_owner`] returns the owner.
+    pub fn of_owner<O: Send + 'static, T: Element>(owner: O, elements: impl FnOnce(&mut O) -> &mut [T]) -> Arc<Self> {
+        let mut lent = Lent::new(owner);
+        let elements = elements(lent.owner());
+        let (pointer, bytes) = (elements.as_mut_ptr().cast(), size_of_val(elements));
+        // SAFETY: `pointer` points to `bytes` initialised bytes that `elements` borrowed mutably from the owner. The
+        // owner has a fixed address, and nothing accesses it until the storage drops it or returns it.
+        unsafe { Self::from_raw(pointer, bytes, Device::CPU, Box::new(lent)) }
+    }
+
+    /// The owner that [`Storage::of_owner`] or [`Storage::of_vec`] got, of type `O`.
+    ///
+    /// # Errors
+    /// The storage, if other tensors or a running operation share it, or if its owner is not an `O`.
+    pub fn into_owner<O: Send + 'static>(self: Arc<Self>) -> Result<O, Arc<Self>> {
+        if !self.owner.is::<Lent<O>>() {
+            return Err(self);
+        }
+        let Self { pointer, bytes, device, borrows, is_argument, owner } = Arc::try_unwrap(self)?;
+        match owner.downcast::<Lent<O>>() {
+            Ok(lent) => Ok(lent.into_owner()),
+            // Not reached: the type was compared above.
+            Err(owner) => Err(Arc::new(Self { pointer, bytes, device, borrows, is_argument, owner })),
+        }
     }
 
     /// A storage over memory that `owner` keeps alive.
@@ -76,7 +101,7 @@ impl Storage {
             device,
             borrows: AtomicI32::new(0),
             is_argument: AtomicBool::new(false),
-            _owner: owner,
+            owner,
         })
     }
 
@@ -184,6 +209,41 @@ impl Access {
 impl Drop for Access {
     fn drop(&mut self) {
         self.storage.release(self.writes);
+    }
+}
+
+/// An owner of lent memory, at an address that does not change when this value moves.
+struct Lent<O> {
+    /// From `Box::into_raw`. A `Box` would claim exclusive access to an owner that has its elements inside.
+    owner: NonNull<O>,
+}
+
+// SAFETY: the value owns the `O`, which may be moved to and dropped on another thread.
+unsafe impl<O: Send> Send for Lent<O> {}
+// SAFETY: no method gives access to the `O` through a shared reference.
+unsafe impl<O: Send> Sync for Lent<O> {}
+
+impl<O> Lent<O> {
+    fn new(owner: O) -> Self {
+        Self { owner: NonNull::from(Box::leak(Box::new(owner))) }
+    }
+
+    fn owner(&mut self) -> &mut O {
+        // SAFETY: `new` leaked a box of an `O`, which only this value points to.
+        unsafe { self.owner.as_mut() }
+    }
+
+    fn into_owner(self) -> O {
+        let pointer = ManuallyDrop::new(self).owner.as_ptr();
+        // SAFETY: `new` leaked the box, and `ManuallyDrop` prevents that `drop` frees it, too.
+        *unsafe { Box::from_raw(pointer) }
+    }
+}
+
+impl<O> Drop for Lent<O> {
+    fn drop(&mut self) {
+        // SAFETY: `new` leaked the box. `into_owner` does not drop this value.
+        drop(unsafe { Box::from_raw(self.owner.as_ptr()) });
     }
 }
 

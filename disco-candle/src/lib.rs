@@ -1,0 +1,3 @@
+//! Models of [candle](candle_core) on Disco.
+
+pub mod weights;
