@@ -1,0 +1,23 @@
+//! Models of the llama architecture on several workers, compared with candle-transformers' own models in one process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+#[allow(dead_code, reason = "as the test needs")]
+#[path = "../../examples/generate/args.rs"]
+mod args;
+#[path = "../../examples/generate/generate.rs"]
+mod generate;
+mod logits;
+mod random;
+mod reference;
+mod tokens;
+#[path = "../../examples/generate/worker.rs"]
+mod worker;
+
+use disco::{Builder, LaneSession, SessionKind};
+
+/// A session of `workers` workers.
+fn session(kind: SessionKind, workers: usize) -> LaneSession {
+    Builder::new(kind, workers).start().unwrap()
+}
