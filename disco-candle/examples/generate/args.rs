@@ -104,7 +104,8 @@ impl Args {
     pub(crate) fn all_prompts(&self) -> Result<Vec<String>> {
         let mut prompts = self.prompts.clone();
         if let Some(file) = &self.prompt_file {
-            let text = fs::read_to_string(file).with_context(|| format!("{}: the prompts can't be read", file.display()))?;
+            let text =
+                fs::read_to_string(file).with_context(|| format!("{}: the prompts can't be read", file.display()))?;
             prompts.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
         }
         ensure!(!prompts.is_empty(), "there is no prompt; pass one as an argument, or a file with `--prompt-file`");

@@ -102,17 +102,18 @@ fn attempt(
     let session = start(args)?;
     let bar = progress();
     let mut failure = None;
-    let result = block_on(generate::generate(&session, (&args.backend, load), (&batch, &limits), stop, |sequence, token| {
-        bar.finish_and_clear();
-        let printed = match token {
-            Some(token) => output.push(sequence, token, text),
-            None => output.end(sequence, text),
-        };
-        if let Err(error) = printed {
-            stop.store(true, Ordering::Relaxed);
-            failure.get_or_insert(error);
-        }
-    }));
+    let result =
+        block_on(generate::generate(&session, (&args.backend, load), (&batch, &limits), stop, |sequence, token| {
+            bar.finish_and_clear();
+            let printed = match token {
+                Some(token) => output.push(sequence, token, text),
+                None => output.end(sequence, text),
+            };
+            if let Err(error) = printed {
+                stop.store(true, Ordering::Relaxed);
+                failure.get_or_insert(error);
+            }
+        }));
     bar.finish_and_clear();
     let closed = block_on(session.shutdown());
     let outcome = result?;
@@ -125,7 +126,11 @@ fn start(args: &Args) -> Result<LaneSession> {
     let builder = match args.kind() {
         SessionKind::Nodes => {
             let per_node = workers / args.nodes.max(1);
-            ensure!(per_node * args.nodes == workers, "{workers} workers can't be shared by {} nodes equally", args.nodes);
+            ensure!(
+                per_node * args.nodes == workers,
+                "{workers} workers can't be shared by {} nodes equally",
+                args.nodes
+            );
             Builder::nodes(args.nodes, per_node)
         }
         kind => Builder::new(kind, workers),

@@ -24,7 +24,8 @@ struct Sequence {
 
 impl Output {
     pub(crate) fn new(prompts: Vec<String>) -> Self {
-        let sequence = |prompt| Sequence { prompt, decoder: Decoder::default(), waiting: String::new(), has_ended: false };
+        let sequence =
+            |prompt| Sequence { prompt, decoder: Decoder::default(), waiting: String::new(), has_ended: false };
         let sequences: Vec<_> = prompts.into_iter().map(sequence).collect();
         let output = Self { sequences, shown: 0 };
         output.print_title();

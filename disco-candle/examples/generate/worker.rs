@@ -95,7 +95,11 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>) -> anyhow::Result<Opaqu
 }
 
 /// Worker function: processes the prompts. Returns the first token of each sequence, or none if the text has ended.
-fn prompt(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>, Json(batch): Json<Batch>) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
+fn prompt(
+    _: &mut WorkerContext,
+    worker: Rc<RefCell<Worker>>,
+    Json(batch): Json<Batch>,
+) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
     let worker = &mut *worker.borrow_mut();
     let start = Instant::now();
     let (cache, hidden) = worker.model.prompt(&batch.prompts)?;

@@ -59,7 +59,8 @@ impl Attention {
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass, cache: &mut Layer) -> candle_core::Result<Tensor> {
         let (sequences, tokens, _) = x.dims3()?;
         let projected = self.projections.forward(x)?;
-        let by_head = |index| projected.at(index)?.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
+        let by_head =
+            |index| projected.at(index)?.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
         let query = (pass.rotation.apply(&by_head(0)?)? * (self.head_dim as f64).powf(-0.5))?;
         let key = pass.rotation.apply(&by_head(1)?)?;
         let [keys, values] = cache.append(pass.used, [&key, &by_head(2)?])?;
@@ -68,7 +69,13 @@ impl Attention {
     }
 
     /// The attention of each query head: `[sequences, heads, tokens, head_dim]`.
-    fn attend(&self, query: &Tensor, keys: &Tensor, values: &Tensor, mask: Option<&Tensor>) -> candle_core::Result<Tensor> {
+    fn attend(
+        &self,
+        query: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> candle_core::Result<Tensor> {
         let size = self.groups[0].len();
         if self.groups.iter().all(|group| group.len() == size) {
             return attend_equally(query, keys, values, mask);
@@ -82,7 +89,12 @@ impl Attention {
 }
 
 /// Attention where each kv head belongs to the same number of query heads.
-fn attend_equally(query: &Tensor, keys: &Tensor, values: &Tensor, mask: Option<&Tensor>) -> candle_core::Result<Tensor> {
+fn attend_equally(
+    query: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    mask: Option<&Tensor>,
+) -> candle_core::Result<Tensor> {
     let (sequences, heads, tokens, width) = query.dims4()?;
     let (_, kv_heads, slots, _) = keys.dims4()?;
     // The query heads of a kv head are rows of one matrix, so that keys and values are not repeated.

@@ -60,7 +60,8 @@ impl Layer {
             old => {
                 let capacity = slots.next_power_of_two().max(FIRST_SLOTS);
                 let shape = [sequences, heads, capacity, width];
-                let grow = |i: usize| grown(old.as_ref().map(|both| &both[i]), used, &shape, new[i].dtype(), new[i].device());
+                let grow =
+                    |i: usize| grown(old.as_ref().map(|both| &both[i]), used, &shape, new[i].dtype(), new[i].device());
                 [grow(0)?, grow(1)?]
             }
         };
@@ -95,7 +96,9 @@ mod tests {
         let (mut layer, mut capacities) = (Layer::default(), Vec::new());
         for used in 0..300 {
             let [keys, values] = layer.append(used, [&token(used as f32), &token(-(used as f32))]).unwrap();
-            let first = |all: Tensor| all.narrow(0, 1, 1).unwrap().narrow(3, 3, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let first = |all: Tensor| {
+                all.narrow(0, 1, 1).unwrap().narrow(3, 3, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            };
             let expected: Vec<f32> = (0..=used).map(|slot| slot as f32).collect();
             assert_eq!(first(keys), expected);
             assert_eq!(first(values), expected.iter().map(|number| -number).collect::<Vec<_>>());

@@ -117,7 +117,8 @@ impl Config {
         let heads = keys.required("llama.attention.head_count")?;
         let has = |tensor: &str| content.tensor_infos.contains_key(tensor);
         let embedding = content.tensor_infos.get("token_embd.weight");
-        let vocabulary = match (embedding.and_then(|info| info.shape.dims().first()), keys.number("llama.vocab_size")?) {
+        let vocabulary = match (embedding.and_then(|info| info.shape.dims().first()), keys.number("llama.vocab_size")?)
+        {
             (Some(rows), _) => *rows,
             (None, Some(size)) => size,
             (None, None) => return Err(missing("llama.vocab_size")),
@@ -242,7 +243,9 @@ impl Scaling {
                 high: number("high_freq_factor")? as f32,
                 context: number("original_max_position_embeddings")? as usize,
             }),
-            other => Err(LlamaError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) }),
+            other => {
+                Err(LlamaError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })
+            }
         }
     }
 }

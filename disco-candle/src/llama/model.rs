@@ -13,11 +13,11 @@ use super::names::{Names, Role};
 use super::parts::{Parts, Precision};
 use super::rope::Rope;
 use super::{Cache, Config, LlamaError, Sampler, Scaling};
-use crate::weights::Shards;
 use crate::comm::Comm;
 use crate::heads::{HeadPlan, even_ranges};
 use crate::matrix::Matrix;
 use crate::vocabulary::{VocabParallelEmbedding, VocabParallelLogits};
+use crate::weights::Shards;
 
 /// The most tokens of each sequence that are processed together, which bounds the memory for attention.
 const CHUNK: usize = 512;
@@ -51,12 +51,7 @@ impl Llama {
     ///
     /// # Errors
     /// The weights can't be read, or lack a tensor.
-    pub fn load(
-        config: Config,
-        shards: &Shards,
-        precision: Precision,
-        comm: Comm,
-    ) -> Result<Self, LlamaError> {
+    pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, LlamaError> {
         let names = Names::of(shards.weights());
         let parts = Parts { shards, names, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
@@ -121,10 +116,15 @@ impl Llama {
     pub fn prompt(&self, prompts: &[Vec<u32>]) -> Result<(Cache, Tensor), LlamaError> {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         if prompts.iter().any(Vec::is_empty) || longest == 0 {
-            return Err(LlamaError::Call("a batch needs at least one prompt, and each prompt at least one token".into()));
+            return Err(LlamaError::Call(
+                "a batch needs at least one prompt, and each prompt at least one token".into(),
+            ));
         }
         let starts: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
-        let padded = prompts.iter().zip(&starts).flat_map(|(prompt, start)| vec![0; *start].into_iter().chain(prompt.iter().copied()));
+        let padded = prompts
+            .iter()
+            .zip(&starts)
+            .flat_map(|(prompt, start)| vec![0; *start].into_iter().chain(prompt.iter().copied()));
         let tokens = Tensor::from_iter(padded, &self.device)?.reshape((prompts.len(), longest))?;
         let mut cache = Cache::new(starts, self.layers.len());
         let mut last = None;

@@ -48,7 +48,8 @@ impl Rope {
                 table.narrow(0, from - first, count)
             }
             _ => {
-                let positions = starts.iter().flat_map(|start| (from..from + count).map(|slot| slot.saturating_sub(*start) as u32));
+                let positions =
+                    starts.iter().flat_map(|start| (from..from + count).map(|slot| slot.saturating_sub(*start) as u32));
                 let positions = Tensor::from_iter(positions, table.device())?;
                 table.index_select(&positions, 0)?.reshape((starts.len(), count, ()))
             }

@@ -97,7 +97,11 @@ mod tests {
     fn top_p_excludes_improbable_tokens() {
         // Probabilities 0.6, 0.3 and 0.1.
         let logits = [0.1f32.ln(), 0.6f32.ln(), 0.3f32.ln()];
-        let chosen = |top_p| (0..1000).map(|position| Sampler::new(1.0, top_p, 1).choose(&logits, 0, position)).collect::<std::collections::BTreeSet<_>>();
+        let chosen = |top_p| {
+            (0..1000)
+                .map(|position| Sampler::new(1.0, top_p, 1).choose(&logits, 0, position))
+                .collect::<std::collections::BTreeSet<_>>()
+        };
         assert_eq!(chosen(0.5).into_iter().collect::<Vec<_>>(), [1]);
         assert_eq!(chosen(0.8).into_iter().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(chosen(1.0).into_iter().collect::<Vec<_>>(), [0, 1, 2]);
