@@ -17,14 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use disco::error::ErrorKind;
-use disco::{Builder, LaneSession, Session as _, SessionKind, block_on};
+use disco::{Builder, LaneSession, SessionKind};
 use disco_candle::llama::{Config, plan};
 use disco_candle::weights::Weights;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
-use crate::generate::Outcome;
+use crate::generate::{Event, Job};
 use crate::output::Output;
 use crate::text::Text;
 use crate::worker::{Batch, Load, PROGRESS};
@@ -64,64 +63,51 @@ fn run(args: &Args) -> Result<()> {
         "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
         config.context
     );
-    let most = args.max_tokens.min(config.context - longest);
+    let Args { temperature, top_p, seed, restarts, .. } = *args;
     let ignores_interrupts = args.kind() != SessionKind::Threads;
-    let load = Load { model: path, dtype: args.dtype, threads: threads::per_worker(args), ignores_interrupts };
-    let stop = stop_at_interrupt()?;
-    let mut output = Output::new(prompts);
-    let mut restarts = args.restarts;
-    let outcome = loop {
-        match attempt(args, &load, &tokens, most, &mut output, &text, &stop) {
-            Err(error) if restarts > 0 && is_loss(&error) && !stop.load(Ordering::Relaxed) => {
-                restarts -= 1;
-                eprintln!("\ngenerate: {error:#}\ngenerate: a new session continues the text");
-            }
-            result => break result?,
-        }
+    let job = Job {
+        backend: args.backend.clone(),
+        load: Load { model: path, dtype: args.dtype, threads: threads::per_worker(args), ignores_interrupts },
+        batch: Batch { prompts: tokens, temperature, top_p, seed },
+        most: args.max_tokens.clamp(1, config.context - longest),
+        restarts,
     };
-    (0..tokens.len()).try_for_each(|sequence| output.end(sequence, &text))?;
-    report::print(&outcome);
-    Ok(())
-}
-
-/// Runs one session, which continues the texts so far.
-fn attempt(
-    args: &Args,
-    load: &Load,
-    prompts: &[Vec<u32>],
-    most: usize,
-    output: &mut Output,
-    text: &Text,
-    stop: &AtomicBool,
-) -> Result<Outcome> {
-    let Args { temperature, top_p, seed, .. } = *args;
-    let so_far = prompts.iter().enumerate().map(|(sequence, prompt)| [prompt, output.tokens(sequence)].concat());
-    let batch = Batch { prompts: so_far.collect(), temperature, top_p, seed };
-    let limit = |sequence| if output.has_ended(sequence) { 0 } else { most - output.tokens(sequence).len() };
-    let limits: Vec<usize> = (0..prompts.len()).map(limit).collect();
-    let session = start(args)?;
+    let stop = stop_at_interrupt()?;
     let bar = progress();
+    let mut output = Output::new(prompts);
     let mut failure = None;
-    let result =
-        block_on(generate::generate(&session, (&args.backend, load), (&batch, &limits), stop, |sequence, token| {
-            bar.finish_and_clear();
-            let printed = match token {
-                Some(token) => output.push(sequence, token, text),
-                None => output.end(sequence, text),
+    let outcome = generate::run(
+        &job,
+        || start(args),
+        &stop,
+        |event| {
+            let shown = match event {
+                Event::Loaded => {
+                    bar.finish_and_clear();
+                    output.begin()
+                }
+                Event::Token { sequence, token } => output.push(sequence, token, &text),
+                Event::End { sequence } => output.end(sequence, &text),
+                Event::Restart(error) => {
+                    eprintln!("\ngenerate: {error}\ngenerate: a new session continues the text");
+                    bar.reset();
+                    Ok(())
+                }
             };
-            if let Err(error) = printed {
+            if let Err(error) = shown {
                 stop.store(true, Ordering::Relaxed);
                 failure.get_or_insert(error);
             }
-        }));
+        },
+    );
     bar.finish_and_clear();
-    let closed = block_on(session.shutdown());
-    let outcome = result?;
-    closed?;
-    failure.map_or(Ok(outcome), Err)
+    let outcome = outcome?;
+    output.finish(&text)?;
+    report::print(&outcome);
+    failure.map_or(Ok(()), Err)
 }
 
-fn start(args: &Args) -> Result<LaneSession> {
+fn start(args: &Args) -> disco::Result<LaneSession> {
     let workers = usize::from(args.workers);
     let builder = match args.kind() {
         SessionKind::Nodes => {
@@ -135,13 +121,7 @@ fn start(args: &Args) -> Result<LaneSession> {
         }
         kind => Builder::new(kind, workers),
     };
-    builder.start().context("the session can't be started")
-}
-
-/// Whether a new session may succeed: a worker was lost.
-fn is_loss(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<disco::Error>().map(disco::Error::kind);
-    matches!(kind, Some(ErrorKind::Lost { .. }))
+    builder.start()
 }
 
 /// A flag that the first Ctrl-C sets. The second ends the program at once.
@@ -164,6 +144,5 @@ fn progress() -> ProgressBar {
         let bar = ProgressBar::new(0);
         style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style.progress_chars("=> ")))
     });
-    bar.reset();
     bar.clone()
 }

@@ -12,6 +12,7 @@ pub(crate) struct Output {
     sequences: Vec<Sequence>,
     /// The sequence that is printed as it grows.
     shown: usize,
+    has_begun: bool,
 }
 
 struct Sequence {
@@ -27,19 +28,18 @@ impl Output {
         let sequence =
             |prompt| Sequence { prompt, decoder: Decoder::default(), waiting: String::new(), has_ended: false };
         let sequences: Vec<_> = prompts.into_iter().map(sequence).collect();
-        let output = Self { sequences, shown: 0 };
-        output.print_title();
-        output
+        Self { sequences, shown: 0, has_begun: false }
     }
 
-    /// The tokens of a sequence so far.
-    pub(crate) fn tokens(&self, sequence: usize) -> &[u32] {
-        self.sequences[sequence].decoder.tokens()
-    }
-
-    /// Whether a sequence has ended.
-    pub(crate) fn has_ended(&self, sequence: usize) -> bool {
-        self.sequences[sequence].has_ended
+    /// Prints the first title, once.
+    ///
+    /// # Errors
+    /// Standard output is closed.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.has_begun, true) {
+            true => Ok(()),
+            false => self.print_title(),
+        }
     }
 
     /// Adds a token to a sequence.
@@ -67,6 +67,14 @@ impl Output {
         self.print()
     }
 
+    /// Ends all sequences.
+    ///
+    /// # Errors
+    /// As [`Output::push`].
+    pub(crate) fn finish(&mut self, text: &Text) -> Result<()> {
+        (0..self.sequences.len()).try_for_each(|sequence| self.end(sequence, text))
+    }
+
     fn print(&mut self) -> Result<()> {
         let mut out = io::stdout().lock();
         while let Some(sequence) = self.sequences.get_mut(self.shown) {
@@ -77,15 +85,18 @@ impl Output {
             }
             writeln!(out)?;
             self.shown += 1;
-            self.print_title();
+            self.print_title()?;
         }
         Ok(out.flush()?)
     }
 
     /// The prompt of the shown sequence of a batch.
-    fn print_title(&self) {
-        if let Some(sequence) = self.sequences.get(self.shown).filter(|_| self.sequences.len() > 1) {
-            println!("[{}] {}", self.shown + 1, sequence.prompt);
+    fn print_title(&self) -> Result<()> {
+        match self.sequences.get(self.shown) {
+            Some(sequence) if self.sequences.len() > 1 => {
+                Ok(writeln!(io::stdout(), "[{}] {}", self.shown + 1, sequence.prompt)?)
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -155,9 +155,4 @@ impl Decoder {
         self.context = self.done;
         Ok(all.get(old.len()..).unwrap_or_default().to_owned())
     }
-
-    /// All tokens.
-    pub(crate) fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
 }

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::quantized::GgmlDType;
-use disco::{Session as _, SessionKind, block_on};
+use disco::{Builder, SessionKind};
 
 use crate::args::Dtype;
-use crate::generate::generate;
+use crate::generate::{Event, Job, run};
 use crate::random::{BLOCKS, Model, NINE_HEADS, THREE_HEADS};
 use crate::reference::Reference;
-use crate::session;
 use crate::worker::{Batch, Load};
 
 const COUNT: usize = 24;
@@ -23,16 +22,16 @@ fn batch(prompts: &[Vec<u32>]) -> Batch {
 
 /// The tokens that workers generate for each prompt of a batch.
 fn tokens(kind: SessionKind, workers: usize, model: &Path, dtype: Dtype, batch: &Batch, count: usize) -> Vec<Vec<u32>> {
-    let mut tokens = vec![Vec::new(); batch.prompts.len()];
     let load = Load { model: model.to_owned(), dtype, threads: 1, ignores_interrupts: false };
-    let session = session(kind, workers);
-    block_on(async {
-        let limits = vec![count; batch.prompts.len()];
-        let push = |sequence: usize, token: Option<u32>| tokens[sequence].extend(token);
-        let outcome = generate(&session, ("local", &load), (batch, &limits), &AtomicBool::new(false), push).await;
-        assert_eq!(outcome.unwrap().tokens, count * batch.prompts.len());
-        session.shutdown().await.unwrap();
+    let job = Job { backend: "local".into(), load, batch: batch.clone(), most: count, restarts: 0 };
+    let mut tokens = vec![Vec::new(); batch.prompts.len()];
+    let start = || Builder::new(kind, workers).start();
+    let outcome = run(&job, start, &AtomicBool::new(false), |event| {
+        if let Event::Token { sequence, token } = event {
+            tokens[sequence].push(token);
+        }
     });
+    assert_eq!(outcome.unwrap().tokens, count * batch.prompts.len());
     tokens
 }
 
