@@ -13,8 +13,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{DType, Device};
 use clap::Parser;
-use disco::function::Json;
-use disco::{Builder, DataPlane as _, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane as _, Json, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on,
+};
 use disco_candle::Comm;
 use disco_candle::weights::{Shards, Weights};
 use tokenizers::Tokenizer;

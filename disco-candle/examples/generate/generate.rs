@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use disco::error::ErrorKind;
-use disco::function::Json;
-use disco::{DRef, DataPlane as _, Error, LaneSession, Result, Session as _, SessionExt as _, WorkerId, block_on};
+use disco::{
+    DRef, DataPlane as _, Error, Json, LaneSession, Result, Session as _, SessionExt as _, WorkerId, block_on,
+};
 
 use super::worker::{Batch, Figures, Load};
 

@@ -7,8 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
-use disco::function::Json;
-use disco::{Opaque, WorkerContext};
+use disco::{Json, Opaque, WorkerContext};
 use disco_candle::Comm;
 use disco_candle::llama::{Cache, Config, Llama, LlamaError, Precision, Sampler, plan};
 use disco_candle::weights::{Shards, Weights};

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use candle_core::quantized::GgmlDType;
 use candle_core::{D, DType, Module as _, Tensor};
 
 use super::LlamaError;
@@ -15,8 +16,8 @@ use crate::weights::{Encoding, Shards, WeightsError};
 pub enum Precision {
     /// All weights and states have this type; quantised weights are dequantised while they are read.
     Dense(DType),
-    /// Matrices are quantised blocks as in the file; states have 32 bits. Matrices that are not quantised in the file,
-    /// and those that the heads of a rank cut inside a block, are dense.
+    /// Matrices are quantised blocks as in the file; states have 32 bits. Matrices that are not quantised in the file
+    /// are dense, and so are parts of which candle can't multiply the blocks.
     File,
 }
 
@@ -65,11 +66,13 @@ impl Parts<'_> {
             return Ok(Matrix::dense(self.tensor(name)?));
         }
         match self.shards.quantized(name) {
-            Ok(blocks) => {
+            Ok(blocks)
+                if blocks.shape().dims().last().is_some_and(|width| width.is_multiple_of(unit(blocks.dtype()))) =>
+            {
                 self.count(blocks.storage_size_in_bytes());
                 Ok(Matrix::quantized(blocks)?)
             }
-            Err(WeightsError::CutBlock { .. }) => Ok(Matrix::dense(self.tensor(name)?)),
+            Ok(_) | Err(WeightsError::CutBlock { .. }) => Ok(Matrix::dense(self.tensor(name)?)),
             Err(error) => Err(error.into()),
         }
     }
@@ -95,6 +98,15 @@ impl Parts<'_> {
 
     fn count(&self, bytes: usize) {
         self.bytes.set(self.bytes.get() + bytes);
+    }
+}
+
+/// Number of columns that a rank's part of a quantised matrix is a multiple of, so that candle can multiply its blocks.
+pub(super) fn unit(dtype: GgmlDType) -> usize {
+    match dtype {
+        // candle multiplies two blocks at a time, and panics at an odd number of them.
+        GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 => 2 * dtype.block_size(),
+        _ => dtype.block_size(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The plan of a model's splits.
 
 use super::names::{Names, Role};
+use super::parts::unit;
 use super::{Config, LlamaError};
 use crate::heads::HeadPlan;
 use crate::weights::{Encoding, Plan, Split, Weights};
@@ -21,6 +22,7 @@ pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, Ll
     let query = |rank| elements(heads.query(rank));
     let kv = |rank| elements(heads.kv(rank));
     let unit = match weights.info(&names.layer(0, Role::Down))?.encoding() {
+        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(unit(dtype)) => unit(dtype),
         Encoding::Ggml(dtype) if config.ffn.is_multiple_of(dtype.block_size()) => dtype.block_size(),
         _ => 1,
     };

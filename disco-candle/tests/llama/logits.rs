@@ -3,17 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::Device;
 use candle_core::quantized::GgmlDType;
-use candle_core::{DType, Device};
-use disco::function::Json;
-use disco::{DataPlane as _, Session as _, SessionExt as _, SessionKind, Tensor, WorkerContext, WorkerId, block_on};
+use disco::{Builder, DataPlane as _, Json, Session as _, SessionExt as _, Tensor, WorkerContext, WorkerId, block_on};
 use disco_candle::Comm;
-use disco_candle::llama::{Config, Llama, Precision, plan};
+use disco_candle::llama::{Config, Llama, plan};
 use disco_candle::weights::{Shards, Weights};
 
-use crate::random::{Model, NINE_HEADS, Shape, THREE_HEADS};
+use crate::args::Dtype;
+use crate::random::{BLOCKS, Model, NINE_HEADS, Shape, THREE_HEADS};
 use crate::reference::Reference;
-use crate::session;
 
 const COUNT: usize = 12;
 
@@ -21,7 +20,7 @@ const COUNT: usize = 12;
 fn logits(
     ctx: &mut WorkerContext,
     Json(model): Json<PathBuf>,
-    dtype: String,
+    Json(dtype): Json<Dtype>,
     Json(prompt): Json<Vec<u32>>,
     Json(tokens): Json<Vec<u32>>,
 ) -> anyhow::Result<Tensor> {
@@ -30,13 +29,9 @@ fn logits(
     let weights = Arc::new(Weights::open(model)?);
     let config = Config::open(&weights)?;
     let plan = plan(&config, &weights, comm.size())?;
-    let dtype = match dtype.as_str() {
-        "f32" => DType::F32,
-        "f16" => DType::F16,
-        _ => DType::BF16,
-    };
-    let shards = Shards::new(weights, plan, comm.rank(), comm.size(), dtype, Device::Cpu);
-    let model = Llama::load(config, &shards, Precision::Dense(dtype), comm)?;
+    let precision = dtype.precision();
+    let shards = Shards::new(weights, plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
+    let model = Llama::load(config, &shards, precision, comm)?;
     let (mut cache, hidden) = model.prompt(&[prompt])?;
     let mut all = model.logits(&hidden)?.flatten_all()?.to_vec1::<f32>()?;
     for token in tokens {
@@ -48,31 +43,40 @@ fn logits(
 
 disco::register_function!("tests.logits", logits);
 
-/// The largest difference between the logits of workers and those of one process.
-fn difference(workers: usize, model: &Path, dtype: &str, shape: Shape) -> f32 {
-    let prompt: Vec<u32> = (0..9).map(|i| (i * 5 % shape.vocabulary) as u32).collect();
-    let (tokens, expected) = Reference::open(model).generate(&prompt, COUNT);
-    let further = tokens[..COUNT - 1].to_vec();
-    let session = session(SessionKind::Threads, workers);
-    let found = block_on(async {
+/// The logits of workers after a prompt and after each of further tokens.
+fn logits_of(workers: usize, model: &Path, dtype: Dtype, prompt: &[u32], tokens: &[u32]) -> Vec<f32> {
+    let session = Builder::threads(workers).start().unwrap();
+    block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        let args = (Json(model.to_owned()), dtype, Json(prompt), Json(further));
+        let further = tokens[..tokens.len() - 1].to_vec();
+        let args = (Json(model.to_owned()), Json(dtype), Json(prompt.to_vec()), Json(further));
         let logits = session.call_named("tests.logits", args).await.unwrap();
         let logits: Tensor = session.get_as(&logits, WorkerId::new(workers as u32 - 1)).await.unwrap();
         session.shutdown().await.unwrap();
         logits.to_vec::<f32>().unwrap()
-    });
-    let expected: Vec<f32> = expected.into_iter().flatten().collect();
+    })
+}
+
+/// The largest difference.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     found.iter().zip(expected).map(|(found, expected)| (found - expected).abs()).fold(0.0, f32::max)
+}
+
+/// A prompt, its greedy tokens in one process, and the logits there.
+fn reference(model: &Path, shape: Shape) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
+    let prompt: Vec<u32> = (0..9).map(|i| (i * 5 % shape.vocabulary) as u32).collect();
+    let (tokens, logits) = Reference::open(model).generate(&prompt, COUNT);
+    (prompt, tokens, logits.concat())
 }
 
 #[test]
 fn logits_of_1_to_4_workers_are_those_of_one_process() {
     let model = Model::gguf(NINE_HEADS, 11, GgmlDType::F32);
+    let (prompt, tokens, expected) = reference(&model.path(), NINE_HEADS);
     for workers in 1..=4 {
-        let difference = difference(workers, &model.path(), "f32", NINE_HEADS);
-        assert!(difference < 1e-3, "{workers} workers: {difference}");
+        let found = logits_of(workers, &model.path(), Dtype::F32, &prompt, &tokens);
+        assert!(difference(&found, &expected) < 1e-3, "{workers} workers: {}", difference(&found, &expected));
     }
 }
 
@@ -83,19 +87,43 @@ fn logits_with_the_rope_scaling_of_llama_3_are_those_of_one_process() {
         "original_max_position_embeddings": 32,
     });
     let model = Model::safetensors(THREE_HEADS, 12, scaling);
+    let (prompt, tokens, expected) = reference(&model.path(), THREE_HEADS);
     for workers in [1, 3] {
-        let difference = difference(workers, &model.path(), "f32", THREE_HEADS);
-        assert!(difference < 1e-3, "{workers} workers: {difference}");
+        let found = logits_of(workers, &model.path(), Dtype::F32, &prompt, &tokens);
+        assert!(difference(&found, &expected) < 1e-3, "{workers} workers: {}", difference(&found, &expected));
     }
 }
 
 #[test]
 fn logits_with_elements_of_16_bits_are_near_those_of_32_bits() {
     let model = Model::gguf(NINE_HEADS, 13, GgmlDType::F32);
-    for (dtype, limit) in [("f16", 0.15), ("bf16", 1.2)] {
-        for workers in [1, 2] {
-            let difference = difference(workers, &model.path(), dtype, NINE_HEADS);
-            assert!(difference < limit, "{dtype}, {workers} workers: {difference}");
+    let (prompt, tokens, expected) = reference(&model.path(), NINE_HEADS);
+    // Rounding errors of a type are proportional to its epsilon.
+    let errors = [Dtype::F16, Dtype::Bf16].map(|dtype| {
+        let of_workers = [1, 2].map(|n| difference(&logits_of(n, &model.path(), dtype, &prompt, &tokens), &expected));
+        assert!(of_workers[1] < 3.0 * of_workers[0], "{dtype:?}: {of_workers:?} with 1 and 2 workers");
+        of_workers[0]
+    });
+    let ratio = errors[1] / errors[0];
+    assert!((2.0..32.0).contains(&ratio), "f16 has 8 times the precision of bf16, but the errors are {errors:?}");
+}
+
+#[test]
+fn quantised_matrices_of_any_number_of_workers_are_as_precise_as_those_of_one_process() {
+    for blocks in [GgmlDType::Q4_1, GgmlDType::Q8_0] {
+        let model = Model::gguf(BLOCKS, 14, blocks);
+        let (prompt, mut tokens, mut quantised) = reference(&model.path(), BLOCKS);
+        // The quantised products of a process take turns, so workers that are threads are slow at them.
+        tokens.truncate(3);
+        quantised.truncate(3 * BLOCKS.vocabulary);
+        // Products with quantised blocks quantise the states, too, so a rounding may differ with the order of a sum.
+        let exact = logits_of(1, &model.path(), Dtype::F32, &prompt, &tokens);
+        let usual = difference(&quantised, &exact);
+        assert!(usual > 1e-3, "the reference does not quantise its states: {usual}");
+        for workers in 1..=3 {
+            let found = logits_of(workers, &model.path(), Dtype::File, &prompt, &tokens);
+            let error = difference(&found, &exact);
+            assert!((1e-3..2.0 * usual).contains(&error), "{workers} workers, {blocks:?}: {error}, usually {usual}");
         }
     }
 }

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/args.rs"]
 mod args;
+#[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/generate.rs"]
 mod generate;
 mod logits;
@@ -14,10 +15,3 @@ mod reference;
 mod tokens;
 #[path = "../../examples/generate/worker.rs"]
 mod worker;
-
-use disco::{Builder, LaneSession, SessionKind};
-
-/// A session of `workers` workers.
-fn session(kind: SessionKind, workers: usize) -> LaneSession {
-    Builder::new(kind, workers).start().unwrap()
-}

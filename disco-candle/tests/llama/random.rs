@@ -32,7 +32,7 @@ pub(crate) const THREE_HEADS: Shape =
 
 /// Rows of whole quantisation blocks.
 pub(crate) const BLOCKS: Shape =
-    Shape { layers: 2, heads: 6, kv_heads: 3, head_dim: 32, ffn: 160, vocabulary: 96, context: 128, tied: true };
+    Shape { layers: 2, heads: 6, kv_heads: 3, head_dim: 32, ffn: 320, vocabulary: 96, context: 128, tied: true };
 
 /// A model in a folder that is removed with it.
 pub(crate) struct Model {

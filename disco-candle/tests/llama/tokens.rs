@@ -9,7 +9,7 @@ use disco::{Builder, SessionKind};
 
 use crate::args::Dtype;
 use crate::generate::{Event, Job, run};
-use crate::random::{BLOCKS, Model, NINE_HEADS, THREE_HEADS};
+use crate::random::{Model, NINE_HEADS, THREE_HEADS};
 use crate::reference::Reference;
 use crate::worker::{Batch, Load};
 
@@ -55,7 +55,6 @@ fn tokens_of_nine_heads_on_1_to_4_workers_are_those_of_one_process() {
         (SessionKind::Processes, 2),
         (SessionKind::Processes, 3),
         (SessionKind::Processes, 4),
-        (SessionKind::Nodes, 2),
     ] {
         let found = tokens(kind, workers, &model.path(), Dtype::F32, &batch(std::slice::from_ref(&prompt)), COUNT);
         assert_eq!(found, [expected.clone()], "{workers} workers, {kind}");
@@ -104,18 +103,4 @@ fn sampled_tokens_depend_on_the_seed_and_not_on_the_workers() {
     assert_ne!(first[0], first[1], "sequences have their own random numbers");
     assert_eq!(found(3, 1), first);
     assert_ne!(found(1, 2), first);
-}
-
-#[test]
-fn quantised_matrices_that_heads_and_blocks_cut_give_the_tokens_of_one_process() {
-    for dtype in [GgmlDType::Q4_1, GgmlDType::Q8_0] {
-        let model = Model::gguf(BLOCKS, 6, dtype);
-        let prompt = prompt(9, 0, BLOCKS.vocabulary);
-        let (expected, _) = Reference::open(&model.path()).generate(&prompt, COUNT);
-        for workers in [1, 2, 3, 4] {
-            let batch = batch(std::slice::from_ref(&prompt));
-            let found = tokens(SessionKind::Threads, workers, &model.path(), Dtype::File, &batch, COUNT);
-            assert_eq!(found, [expected.clone()], "{workers} workers, {dtype:?}");
-        }
-    }
 }
