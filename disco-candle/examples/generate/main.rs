@@ -110,15 +110,7 @@ fn run(args: &Args) -> Result<()> {
 fn start(args: &Args) -> disco::Result<LaneSession> {
     let workers = usize::from(args.workers);
     let builder = match args.kind() {
-        SessionKind::Nodes => {
-            let per_node = workers / args.nodes.max(1);
-            ensure!(
-                per_node * args.nodes == workers,
-                "{workers} workers can't be shared by {} nodes equally",
-                args.nodes
-            );
-            Builder::nodes(args.nodes, per_node)
-        }
+        SessionKind::Nodes => Builder::new(SessionKind::Nodes, workers).node_count(args.nodes),
         kind => Builder::new(kind, workers),
     };
     builder.start()
