@@ -23,7 +23,7 @@ fn bytes(pre: &str, template: &str) -> Text {
     let metadata = [
         ("tokenizer.ggml.model", Value::String("gpt2".into())),
         ("tokenizer.ggml.pre", Value::String(pre.into())),
-        ("tokenizer.ggml.tokens", texts((0..=255).map(|byte| character(byte).into()).collect())),
+        ("tokenizer.ggml.tokens", texts((0..=255).map(|byte| character(byte).into()).chain(["12".into()]).collect())),
         ("tokenizer.ggml.merges", texts(vec!["1 2".into()])),
         ("tokenizer.chat_template", Value::String(template.into())),
     ];
