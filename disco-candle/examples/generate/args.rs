@@ -63,6 +63,9 @@ pub(crate) struct Args {
     /// How often a session that has lost a worker is replaced by a new one, which continues the text
     #[arg(long, value_name = "TIMES", default_value_t = 1)]
     pub(crate) restarts: usize,
+    /// Measure the time that workers wait for each other apart from collectives; this costs a barrier for each collective
+    #[arg(long)]
+    pub(crate) measure_waits: bool,
     /// Print which part of each tensor each worker reads, and exit
     #[arg(long)]
     pub(crate) show_plan: bool,

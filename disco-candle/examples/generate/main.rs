@@ -67,11 +67,17 @@ fn run(args: &Args) -> Result<()> {
         "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
         config.context
     );
-    let Args { temperature, top_p, seed, restarts, .. } = *args;
+    let Args { temperature, top_p, seed, restarts, measure_waits: measures_waits, .. } = *args;
     let ignores_interrupts = args.kind() != SessionKind::Threads;
     let job = Job {
         backend: args.backend.clone(),
-        load: Load { model: path, dtype: args.dtype, threads: threads::per_worker(args), ignores_interrupts },
+        load: Load {
+            model: path,
+            dtype: args.dtype,
+            threads: threads::per_worker(args),
+            ignores_interrupts,
+            measures_waits,
+        },
         batch: Batch { prompts: tokens, temperature, top_p, seed },
         most: args.max_tokens.clamp(1, config.context - longest),
         restarts,

@@ -18,13 +18,18 @@ pub(crate) fn print(outcome: &Outcome) {
     let further = tokens.saturating_sub(1);
     eprintln!("generation  {tokens} tokens, {:.1} tokens/s", rate(further, generating));
     for (number, worker) in workers.iter().enumerate() {
+        let share = |time: Duration| 100.0 * time.as_secs_f64() / worker.computing.as_secs_f64().max(1e-9);
+        let waiting = match worker.waiting.is_zero() {
+            true => "including waits for other workers".to_owned(),
+            false => format!("and waits for other workers {:.1} %", share(worker.waiting)),
+        };
         eprintln!(
-            "worker {number}    weights {:.1} MB, keys and values {:.1} MB, {:.1} MB read; {} collectives took {:.1} % of the computation, with waits for other workers",
+            "worker {number}    weights {:.1} MB, keys and values {:.1} MB, {:.1} MB read; {} collectives took {:.1} % of the time, {waiting}",
             worker.weights as f64 / 1e6,
             worker.cache as f64 / 1e6,
             worker.bytes_read as f64 / 1e6,
             worker.collectives,
-            100.0 * worker.in_collectives.as_secs_f64() / worker.computing.as_secs_f64().max(1e-9)
+            share(worker.in_collectives)
         );
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Load {
     /// Whether worker processes ignore Ctrl-C, which reaches all processes of a terminal, so that the controller ends
     /// the session.
     pub(crate) ignores_interrupts: bool,
+    /// Whether waits for other workers are measured apart, which costs a barrier for each collective.
+    pub(crate) measures_waits: bool,
 }
 
 /// The argument of `generate.prompt`.
@@ -48,8 +50,10 @@ pub(crate) struct Figures {
     pub(crate) cache: usize,
     pub(crate) bytes_read: u64,
     pub(crate) collectives: u64,
-    /// Time in collectives, with the time until the last worker arrived.
+    /// Time in collectives, without `waiting`.
     pub(crate) in_collectives: Duration,
+    /// Time until the last worker arrived, if it is measured apart.
+    pub(crate) waiting: Duration,
     /// Time in worker functions that compute.
     pub(crate) computing: Duration,
 }
@@ -78,6 +82,7 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>) -> anyhow::Result<Opaqu
     }
     disco_candle::compute_threads(load.threads)?;
     let comm = Comm::world(ctx)?;
+    comm.measure_waits(load.measures_waits)?;
     let weights = Arc::new(Weights::open(&load.model)?);
     let config = Config::open(&weights)?;
     let plan = plan(&config, &weights, comm.size())?;
@@ -133,7 +138,8 @@ fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> disco::Result<
         cache: worker.batch.as_ref().map_or(0, |running| running.cache.bytes()),
         bytes_read: worker.weights.bytes_read(),
         collectives: stats.collectives,
-        in_collectives: stats.time + stats.waiting,
+        in_collectives: stats.time,
+        waiting: stats.waiting,
         computing: worker.computing,
     }))
 }

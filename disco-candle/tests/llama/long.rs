@@ -59,7 +59,13 @@ fn tokens_of_smollm2_on_1_to_4_processes_are_those_of_one_process() {
     dequantised(&path, &exact);
     let (expected, _) = Reference::open(&exact).generate(&prompt, COUNT);
     for workers in 1..=4 {
-        let load = Load { model: path.clone(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false };
+        let load = Load {
+            model: path.clone(),
+            dtype: Dtype::F32,
+            threads: 1,
+            ignores_interrupts: false,
+            measures_waits: false,
+        };
         let batch = Batch { prompts: vec![prompt.clone()], temperature: 0.0, top_p: 1.0, seed: 0 };
         let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts: 0 };
         let mut tokens = Vec::new();

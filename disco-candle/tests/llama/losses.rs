@@ -24,7 +24,8 @@ disco::register_function!("tests.process", process);
 /// Generates with two processes, of which worker 1 is killed after the fifth token of the first session. Returns the
 /// tokens, the texts of the errors that were followed by a restart, and the final error.
 fn generate_with_a_loss(model: &Model, restarts: usize) -> (Vec<u32>, Vec<String>, Option<String>) {
-    let load = Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false };
+    let load =
+        Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false, measures_waits: false };
     let batch = Batch { prompts: vec![vec![3, 14, 15, 92]], temperature: 1.0, top_p: 0.9, seed: 7 };
     let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts };
     let victim = RefCell::new(None);
@@ -58,7 +59,8 @@ fn a_new_session_continues_the_text_after_the_loss_of_a_worker() {
     assert_eq!(error, None);
     assert_eq!(errors.len(), 1);
     assert!(errors[0].contains("worker 1") && errors[0].contains("SIGKILL"), "{errors:?}");
-    let load = Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false };
+    let load =
+        Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false, measures_waits: false };
     let batch = Batch { prompts: vec![vec![3, 14, 15, 92]], temperature: 1.0, top_p: 0.9, seed: 7 };
     let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts: 0 };
     let mut expected = Vec::new();

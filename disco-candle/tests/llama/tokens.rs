@@ -22,7 +22,7 @@ fn batch(prompts: &[Vec<u32>]) -> Batch {
 
 /// The tokens that workers generate for each prompt of a batch.
 fn tokens(kind: SessionKind, workers: usize, model: &Path, dtype: Dtype, batch: &Batch, count: usize) -> Vec<Vec<u32>> {
-    let load = Load { model: model.to_owned(), dtype, threads: 1, ignores_interrupts: false };
+    let load = Load { model: model.to_owned(), dtype, threads: 1, ignores_interrupts: false, measures_waits: false };
     let job = Job { backend: "local".into(), load, batch: batch.clone(), most: count, restarts: 0 };
     let mut tokens = vec![Vec::new(); batch.prompts.len()];
     let start = || Builder::new(kind, workers).start();
