@@ -129,7 +129,7 @@ fn a_header_whose_tensors_do_not_fill_the_file_is_an_error() {
     expect_malformed(
         &header(&[row("a", "U8", "[3]", 0, 3), row("a", "U8", "[3]", 3, 6)]),
         6,
-        "its header is not valid: tensor `a` appears twice at line 1 column 63",
+        "its header is not valid: tensor `a` appears twice at line 1 column 64",
     );
     let folder = folder();
     let far =

@@ -61,7 +61,9 @@ pub(crate) fn write_gguf(path: &Path, metadata: &[(&str, &Value)], tensors: &[(&
 
 /// All elements, with their type and shape.
 pub(crate) fn contents(tensor: &Tensor) -> (DType, Vec<usize>, Vec<u64>) {
-    let values = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    // candle never ends the conversion of 8-bit floats to F64.
+    let exact = if tensor.dtype() == DType::F8E4M3 { &tensor.to_dtype(DType::F32).unwrap() } else { tensor };
+    let values = exact.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
     (tensor.dtype(), tensor.dims().to_vec(), values.into_iter().map(f64::to_bits).collect())
 }
 

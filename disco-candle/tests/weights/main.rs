@@ -2,6 +2,7 @@
 //! files are errors with a text.
 
 mod bytes;
+mod damage;
 mod faults;
 mod files;
 mod gguf_faults;

@@ -86,7 +86,10 @@ proptest! {
         prop_assert_eq!(weights.info("t").unwrap().encoding(), Encoding::Dense(stored));
 
         let whole = &candle_core::safetensors::load(&path, &Device::Cpu).unwrap()["t"];
-        let expected = slice(whole, &part).to_dtype(asked).unwrap();
+        let sliced = slice(whole, &part);
+        // candle never ends the conversion of 8-bit floats to F64.
+        let exact = if stored == DType::F8E4M3 { sliced.to_dtype(DType::F32).unwrap() } else { sliced };
+        let expected = exact.to_dtype(asked).unwrap();
         let read = weights.read("t", &part, asked, &Device::Cpu).unwrap();
         prop_assert_eq!(contents(&read), contents(&expected), "{}", part);
         let unchanged = weights.read("t", &part, stored, &Device::Cpu).unwrap();
