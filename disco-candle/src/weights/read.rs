@@ -38,6 +38,10 @@ impl Weights {
             return reading.dense(&layout, stored, dtype, device);
         }
         let Encoding::Ggml(ggml) = info.encoding else { return Err(unsupported(name, info)) };
+        if layout.bytes == 0 {
+            // candle panics if a tensor without elements is cut.
+            return Tensor::zeros(part.shape(info.shape()), dtype, device).map_err(reading.candle("make"));
+        }
         let quantized = reading.quantized(&layout, ggml, device)?;
         // candle's memory for the elements is infallible, so that the room is tried first.
         drop(memory::reserve::<f32>(name, reading.source, layout.shape.iter().product())?);

@@ -98,7 +98,7 @@ proptest! {
 
     #[test]
     fn a_part_of_gguf_is_the_slice_of_the_whole_also_if_it_cuts_blocks(
-        (outer, blocks) in (prop::collection::vec(1usize..5, 0..=2), 1usize..4),
+        (outer, blocks) in (prop::collection::vec(0usize..5, 0..=2), 1usize..4),
         (dtype, asked) in (select(&GGML[..]), select(&FLOATS[..])),
         dim in any::<Index>(),
         ends in ends(),
@@ -112,7 +112,8 @@ proptest! {
         let weights = Weights::open(&path).unwrap();
         prop_assert_eq!(weights.info("t").unwrap().encoding(), Encoding::Ggml(dtype));
 
-        let whole = if candle_reads(dtype) { candle_gguf(&path, "t") } else { dequantized };
+        // candle's reader makes a slice of a dangling pointer of a tensor without elements.
+        let whole = if candle_reads(dtype) && dequantized.elem_count() > 0 { candle_gguf(&path, "t") } else { dequantized };
         let any_part = part(&shape, dim, &ends, |_| 1);
         let read = weights.read("t", &any_part, asked, &Device::Cpu).unwrap();
         let expected = slice(&whole, &any_part).to_dtype(asked).unwrap();
