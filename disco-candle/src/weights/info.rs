@@ -1,0 +1,88 @@
+//! Facts about one tensor, from the header of its file.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::DType;
+use candle_core::quantized::GgmlDType;
+
+/// Encoding of a tensor's elements in its file.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// Elements one by one, of safetensors.
+    Dense(DType),
+    /// Elements of GGUF; all but F32, F16 and BF16 are in quantisation blocks along the last dimension.
+    Ggml(GgmlDType),
+    /// Elements that candle can't hold, with their name in safetensors. Such a tensor can't be read.
+    Other(&'static str),
+}
+
+impl Encoding {
+    /// The element type of elements that are stored one by one.
+    pub(super) fn dense(self) -> Option<DType> {
+        match self {
+            Self::Dense(dtype) => Some(dtype),
+            Self::Ggml(GgmlDType::F32) => Some(DType::F32),
+            Self::Ggml(GgmlDType::F16) => Some(DType::F16),
+            Self::Ggml(GgmlDType::BF16) => Some(DType::BF16),
+            Self::Ggml(_) | Self::Other(_) => None,
+        }
+    }
+
+    /// Elements per block and bytes per block. Encodings that can't be read are `None`.
+    pub(super) fn block(self) -> Option<(usize, usize)> {
+        match self {
+            Self::Dense(dtype) => Some((1, dtype.size_in_bytes())),
+            Self::Ggml(dtype) => Some((dtype.block_size(), dtype.type_size())),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dense(dtype) => f.write_str(dtype.as_str()),
+            Self::Ggml(dtype) => write!(f, "GGML {dtype:?}"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Shape, encoding and position of a tensor.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    pub(super) shape: Vec<usize>,
+    pub(super) encoding: Encoding,
+    pub(super) file: Arc<Path>,
+    /// Index of the file in the opened files.
+    pub(super) source: usize,
+    /// Position of the first byte in the file.
+    pub(super) start: u64,
+    /// Length of the whole tensor.
+    pub(super) bytes: u64,
+}
+
+impl TensorInfo {
+    /// Dimensions, outermost first: the last dimension is contiguous.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Encoding of the elements in the file.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The file that has the tensor.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Length of the whole tensor in the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

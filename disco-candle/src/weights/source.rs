@@ -1,0 +1,73 @@
+//! An opened file: reads of byte ranges, which are counted.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+use crate::weights::WeightsError;
+
+/// An opened file of weights.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) path: Arc<Path>,
+    /// Length of the file when it was opened.
+    pub(super) len: u64,
+    file: File,
+    /// Bytes that were read of the header and of tensors.
+    read: AtomicU64,
+}
+
+impl Source {
+    pub(super) fn open(path: &Path) -> Result<Self, WeightsError> {
+        // Looks at the file first, because opening a named pipe waits for a writer.
+        let meta = std::fs::metadata(path).map_err(|source| io_error(path, "looking at the file", source))?;
+        if !meta.is_file() {
+            return Err(WeightsError::UnknownFormat { path: path.to_owned() });
+        }
+        let file = File::open(path).map_err(|source| io_error(path, "opening the file", source))?;
+        Ok(Self { path: path.into(), len: meta.len(), file, read: AtomicU64::new(0) })
+    }
+
+    /// Reads the header from the start of the file.
+    pub(super) fn reader(&self) -> impl Read {
+        io::BufReader::new(&self.file)
+    }
+
+    pub(super) fn count(&self, bytes: u64) {
+        self.read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Fills `room` with the bytes at `start` of tensor `name`.
+    pub(super) fn read_at(&self, name: &str, mut room: &mut [MaybeUninit<u8>], start: u64) -> Result<(), WeightsError> {
+        let needs = start..start + room.len() as u64;
+        let mut position = start;
+        while !room.is_empty() {
+            let len = match rustix::io::pread(&self.file, &mut *room, position) {
+                Ok((filled, _)) => filled.len(),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(io_error(&self.path, "reading a tensor", errno.into())),
+            };
+            if len == 0 {
+                let (file, part) = (self.path.to_path_buf(), format!("tensor `{name}`"));
+                return Err(WeightsError::Truncated { file, part, needs, len: position });
+            }
+            self.count(len as u64);
+            position += len as u64;
+            room = &mut room[len..];
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn io_error(path: &Path, operation: &'static str, source: io::Error) -> WeightsError {
+    WeightsError::Io { path: path.to_owned(), operation, source }
+}
