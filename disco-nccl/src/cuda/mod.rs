@@ -5,6 +5,8 @@
 //! device    the device kind `cuda`
 //! stream    the driver's functions for one device and one stream
 //! peers     the driver's functions for memory that several devices access
+//! fence     fences between a worker's stream and streams of the program
+//! lend      memory of the program, lent to a tensor for one operation
 //! current   the current context of a thread
 //! error     errors of the driver
 //! ```
@@ -13,6 +15,8 @@ mod current;
 mod device;
 pub(crate) mod driver;
 pub(crate) mod error;
+mod fence;
+mod lend;
 mod peers;
 mod stream;
 
@@ -24,9 +28,11 @@ pub use device::Cuda;
 pub(crate) use device::{attribute_of, details, site};
 use disco_ccl::{Graph, Queue};
 use disco_core::{DeviceKind, Error, Result, WorkerContext};
+pub use fence::WorkerStream;
 
 /// The CUDA stream of a worker's queue, as a stream of cudarc. Work that is launched on it is ordered with the worker's
-/// collectives. Its context is the device's primary context.
+/// collectives. Its context is the device's primary context. A program that computes on a stream of its own orders the
+/// two streams by a [`WorkerStream`].
 ///
 /// # Errors
 /// The queue is on a device of another kind.
