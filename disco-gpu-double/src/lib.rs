@@ -153,6 +153,7 @@
 //! - The last release of a context destroys nothing, so that leaks are counted. Modules are not counted.
 //! - Events measure no time.
 //! - Maximum and minimum of floats ignore NaN, as `fmaxf` does.
+//! - The per-thread default streams can't be captured. A thread that ends does not wait for its stream.
 //! - Graphs are made by captures only. Two launches of one graph on two streams may run at once.
 //!
 //! # Variables
