@@ -199,13 +199,13 @@ fn per_thread() -> Stream {
 
 #[test]
 fn the_per_thread_default_stream_is_another_stream_on_each_thread() {
-    let apart = use_device(3);
+    let apart = use_device(1);
     let (word, event) = (allocate(4), new_event());
     assert_eq!(cuMemsetD8_v2(word, 0, 4), OK);
     assert_eq!(cuStreamWaitValue32_v2(per_thread(), word, 1, 0), OK);
     assert_eq!(cuEventRecord(event, per_thread()), OK);
     let other = thread::spawn(|| {
-        let own = use_device(3);
+        let own = use_device(1);
         assert_eq!(cuStreamQuery(per_thread()), OK, "this thread has submitted nothing");
         assert_eq!(cuStreamDestroy_v2(own), OK);
     });
