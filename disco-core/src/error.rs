@@ -334,10 +334,14 @@ impl Error {
         Error::Lost(Arc::new(Loss::new(peer, cause)))
     }
 
-    /// The cause of the abort, if `error` or one of its sources is an abort.
+    /// The cause of the abort, if `error` or one of its sources is an abort, or a consequence of the failure of another
+    /// worker as an abort is: a worker function that fails drops its communicators, which its peers may notice first.
     pub(crate) fn abort_cause(error: &(dyn StdError + 'static)) -> Option<Arc<str>> {
         chain(error).find_map(|error| match error.downcast_ref::<Error>() {
             Some(Error::Aborted { cause } | Error::Broken { cause, .. }) => Some(cause.clone()),
+            Some(Error::Lost(loss)) if matches!(loss.cause, LossCause::CommunicatorDropped) => {
+                Some(loss.to_string().into())
+            }
             Some(Error::Worker(failure) | Error::Earlier { failure, .. }) if failure.aborted => {
                 Some(failure.message.as_str().into())
             }

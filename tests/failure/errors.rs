@@ -158,6 +158,18 @@ fn peers_of_a_failed_rank_are_aborted_and_sync_all_reports_the_root_cause() {
 }
 
 #[test]
+fn a_communicator_that_a_failing_function_drops_is_not_the_root_cause() {
+    let session = threads(3);
+    block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let error = call_and_sync(&session, "tests.fail_after_a_drop", 1).await;
+        assert!(error.starts_with("worker 1: tests.fail_after_a_drop (command "), "{error}");
+        assert!(error.ends_with("): out of memory"), "{error}");
+        session.shutdown().await.unwrap();
+    });
+}
+
+#[test]
 fn init_ccl_makes_a_failed_session_usable_again() {
     let session = threads(3);
     block_on(async {

@@ -65,6 +65,18 @@ fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()
     ctx.comm()?.barrier()
 }
 
+/// As `fail_beside_barrier`, in a communicator of the function's own: the worker drops it, and fails 50 ms later.
+fn fail_after_a_drop(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    let own = ctx.comm()?.split(Some(0), 0)?;
+    let mut own = own.ok_or_else(|| Error::Invalid("no communicator".into()))?;
+    if ctx.worker() == worker.into() {
+        drop(own);
+        std::thread::sleep(Duration::from_millis(50));
+        return Err(Error::Invalid("out of memory".into()));
+    }
+    own.barrier()
+}
+
 /// Returns a tensor that has one more element on worker `longer`.
 fn uneven(ctx: &mut WorkerContext, longer: u32) -> disco::Result<Tensor> {
     let extra = i64::from(ctx.worker() == longer.into());
@@ -95,6 +107,7 @@ disco::register_function!("tests.add_one", add_one);
 disco::register_function!("tests.wait_on", wait_on);
 disco::register_function!("tests.barrier_without", barrier_without);
 disco::register_function!("tests.fail_beside_barrier", fail_beside_barrier);
+disco::register_function!("tests.fail_after_a_drop", fail_after_a_drop);
 disco::register_function!("tests.uneven", uneven);
 disco::register_function!("tests.wait_at_barrier", wait_at_barrier);
 disco::register_function!("tests.fail_in_turn", fail_in_turn);

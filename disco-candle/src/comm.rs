@@ -1,0 +1,203 @@
+//! The communicator of a worker, as layers and operations of candle hold it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::{Communicator, Error, Op, Result, WorkerContext};
+use fragile::Sticky;
+
+/// A handle to a communicator of this worker. Clones share the communicator.
+///
+/// Candle requires that operations with gradients are `Send`, and a [`Communicator`] is not. So the communicator stays
+/// on the thread of its worker, and a handle on another thread gives an error.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use disco_candle::Comm;
+/// use disco_core::{Reduction, WorkerContext};
+///
+/// /// Worker function: the mean of a loss over all workers.
+/// fn mean(ctx: &mut WorkerContext, loss: f32) -> Result<f32, candle_core::Error> {
+///     let comm = Comm::world(ctx).map_err(disco_candle::to_candle)?;
+///     let loss = Tensor::new(loss, &Device::Cpu)?;
+///     comm.all_reduce_in_place(&loss, Reduction::Avg)?;
+///     loss.to_scalar()
+/// }
+/// # disco_core::register_function!("doc.mean", mean);
+/// ```
+#[derive(Clone)]
+pub struct Comm(Arc<Inner>);
+
+struct Inner {
+    rank: usize,
+    size: usize,
+    in_group: bool,
+    state: Sticky<RefCell<State>>,
+}
+
+struct State {
+    /// None for a single rank without a session.
+    comm: Option<Box<dyn Communicator>>,
+    stats: Stats,
+    measures_waits: bool,
+}
+
+/// What the collectives of a [`Comm`] did since the last [`Comm::take_stats`].
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Number of collectives. A communicator of one rank has none.
+    pub collectives: u64,
+    /// Bytes of this rank's output tensors.
+    pub bytes: u64,
+    /// Time in collectives, without `waiting`.
+    pub time: Duration,
+    /// Time until the last rank arrived; measured only after [`Comm::measure_waits`].
+    pub waiting: Duration,
+}
+
+impl Comm {
+    /// A communicator of all workers. Rank `i` is worker `i`. Collective: every worker calls it.
+    ///
+    /// It is a child of the worker's communicator, and outlives the worker function: keep it in a model.
+    ///
+    /// # Errors
+    /// [`Error::NoCommunicator`] before `init_ccl`; errors of [`Communicator::split`].
+    pub fn world(ctx: &mut WorkerContext) -> Result<Self> {
+        Self::join(ctx, false)
+    }
+
+    /// As [`Comm::world`], with the workers of this worker's group.
+    ///
+    /// # Errors
+    /// As [`Comm::world`].
+    pub fn group(ctx: &mut WorkerContext) -> Result<Self> {
+        Self::join(ctx, true)
+    }
+
+    /// One rank that needs no session, so that a program runs a model with and without workers. Its collectives copy at
+    /// most.
+    pub fn alone() -> Self {
+        Self::of(0, 1, false, None)
+    }
+
+    /// A communicator that the program has made itself, without a session.
+    pub fn of_communicator(comm: Box<dyn Communicator>) -> Self {
+        Self::of(comm.rank().index(), comm.size(), false, Some(comm))
+    }
+
+    fn join(ctx: &mut WorkerContext, in_group: bool) -> Result<Self> {
+        let comm = child(ctx, in_group)?;
+        let (rank, size) = (comm.rank().index(), comm.size());
+        Ok(Self::of(rank, size, in_group, Some(comm)))
+    }
+
+    fn of(rank: usize, size: usize, in_group: bool, comm: Option<Box<dyn Communicator>>) -> Self {
+        let state = State { comm, stats: Stats::default(), measures_waits: false };
+        Self(Arc::new(Inner { rank, size, in_group, state: Sticky::new(RefCell::new(state)) }))
+    }
+
+    /// Replaces the communicator in all clones by a new one, after the session has recovered and called `init_ccl`.
+    /// Collective: every worker calls it.
+    ///
+    /// # Errors
+    /// As [`Comm::world`], and if the new communicator has another rank or size.
+    pub fn rejoin(&self, ctx: &mut WorkerContext) -> Result<()> {
+        let comm = child(ctx, self.0.in_group)?;
+        if (comm.rank().index(), comm.size()) != (self.rank(), self.size()) {
+            let (rank, size) = (comm.rank(), comm.size());
+            return Err(Error::invalid(format!("{self:?} can't become {rank} of {size} ranks")));
+        }
+        self.with(|state| {
+            state.comm = Some(comm);
+            Ok(())
+        })
+    }
+
+    /// The position of this worker among the ranks.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.size
+    }
+
+    /// Whether each collective starts with a barrier, so that [`Stats::waiting`] has the time that this rank waits for
+    /// slower ranks. The barrier costs time itself. All ranks must choose alike.
+    ///
+    /// # Errors
+    /// The handle is on another thread than its worker.
+    pub fn measure_waits(&self, measures: bool) -> Result<()> {
+        self.with(|state| {
+            state.measures_waits = measures;
+            Ok(())
+        })
+    }
+
+    /// What the collectives did since the last call.
+    ///
+    /// # Errors
+    /// The handle is on another thread than its worker.
+    pub fn take_stats(&self) -> Result<Stats> {
+        self.with(|state| Ok(std::mem::take(&mut state.stats)))
+    }
+
+    /// Runs one collective. Does nothing on a communicator without a session.
+    pub(crate) fn enqueue(&self, op: Op) -> Result<()> {
+        self.with(|state| {
+            let Some(comm) = &mut state.comm else { return Ok(()) };
+            let start = Instant::now();
+            if state.measures_waits {
+                comm.enqueue(&[Op::Barrier])?;
+            }
+            let begun = Instant::now();
+            let bytes = op.dst().map_or(0, |dst| dst.byte_len() as u64);
+            comm.enqueue(&[op])?;
+            state.stats.collectives += 1;
+            state.stats.bytes += bytes;
+            state.stats.waiting += begun - start;
+            state.stats.time += begun.elapsed();
+            Ok(())
+        })
+    }
+
+    fn with<T>(&self, run: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let used = self.0.state.try_with(|state| match state.try_borrow_mut() {
+            Ok(mut state) => run(&mut state),
+            Err(_) => Err(Error::Busy("a collective of the communicator is running")),
+        });
+        let other_thread = || Error::invalid(format!("{self:?} belongs to the thread of its worker, not to this one"));
+        used.unwrap_or_else(|_| Err(other_thread()))
+    }
+}
+
+fn child(ctx: &mut WorkerContext, in_group: bool) -> Result<Box<dyn Communicator>> {
+    let parent = ctx.comm_in(in_group)?;
+    let rank = parent.rank().index() as i32;
+    // Every rank passes the same color, so the child has all ranks.
+    parent.split(Some(0), rank)?.ok_or(Error::NoCommunicator)
+}
+
+impl fmt::Debug for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the communicator of rank {} of {}", self.rank(), self.size())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_on_another_thread_is_an_error() {
+        let comm = Comm::alone();
+        assert_eq!(comm.take_stats().unwrap(), Stats::default());
+        let other = comm.clone();
+        let error = std::thread::spawn(move || other.take_stats().unwrap_err().to_string()).join().unwrap();
+        assert_eq!(error, "the communicator of rank 0 of 1 belongs to the thread of its worker, not to this one");
+    }
+}

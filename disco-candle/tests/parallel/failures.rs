@@ -1,0 +1,90 @@
+//! Errors of operations and layers, and what a controller sees of them.
+
+use candle_core::Tensor;
+use disco::{Builder, DataPlane, Session, SessionExt, WorkerContext};
+use disco_candle::{Comm, find_disco_error, to_candle};
+use disco_core::Reduction;
+
+use super::{on_ranks, random};
+
+#[test]
+fn a_collective_after_another_rank_has_left_is_an_error_of_disco() {
+    let errors = on_ranks(2, |comm| {
+        if comm.rank() == 1 {
+            return Ok(None);
+        }
+        let x = random(1, &[4]);
+        let error = comm.all_reduce_in_place(&x, Reduction::Sum).unwrap_err();
+        assert_eq!(x.dims(), [4]);
+        assert_eq!(x.to_vec1::<f32>()?.len(), 4, "the memory is candle's again");
+        Ok(find_disco_error(&error).map(|error| (error.kind(), error.to_string())))
+    });
+    let (kind, text) = errors[0].clone().unwrap();
+    assert!(matches!(kind, disco_core::error::ErrorKind::Lost { .. }), "{text}");
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused_before_anything_is_sent() {
+    on_ranks(2, |comm| {
+        let x = random(1, &[3, 2]);
+        let error = comm.reduce_scatter(&x, 0).unwrap_err().to_string();
+        assert_eq!(error, "dimension 0 of [3, 2] does not divide by 2 ranks");
+        let error = comm.all_gather_uneven(&x, 0, &[1, 1]).unwrap_err().to_string();
+        assert_eq!(error, format!("all_gather: rank {} has [3, 2], not extent 1 at 0", comm.rank()));
+        let error = comm.scatter_to_ranks(&x, 1, &[1, 2]).unwrap_err().to_string();
+        assert_eq!(error, "the parts [1, 2] do not fill dimension 1 of [3, 2]");
+        let error = comm.scatter_to_ranks(&x, 1, &[2]).unwrap_err().to_string();
+        assert_eq!(error, "1 extents for 2 ranks");
+        Ok(())
+    });
+}
+
+/// Fails on worker 1, in which worker 0 waits.
+fn fail(ctx: &mut WorkerContext) -> candle_core::Result<f32> {
+    let comm = Comm::world(ctx).map_err(to_candle)?;
+    if comm.rank() == 1 {
+        candle_core::bail!("planted");
+    }
+    let x = random(1, &[4]);
+    comm.all_reduce_in_place(&x, Reduction::Sum)?;
+    x.sum_all()?.to_scalar()
+}
+
+/// Keeps a communicator in a static of the thread, as a model in a register does, and joins again after a recovery.
+fn rejoin(ctx: &mut WorkerContext, is_first: bool) -> candle_core::Result<f32> {
+    thread_local!(static COMM: std::cell::RefCell<Option<Comm>> = const { std::cell::RefCell::new(None) });
+    if is_first {
+        COMM.set(Some(Comm::world(ctx).map_err(to_candle)?));
+    }
+    let comm = COMM.with_borrow(|comm| comm.clone().unwrap());
+    if !is_first {
+        let x = random(1, &[4]);
+        let error = comm.all_reduce_in_place(&x, Reduction::Sum).unwrap_err();
+        assert!(find_disco_error(&error).is_some(), "{error}");
+        comm.rejoin(ctx).map_err(to_candle)?;
+    }
+    let one = Tensor::new(1f32, &candle_core::Device::Cpu)?;
+    comm.all_reduce(&one, Reduction::Sum)?.to_scalar()
+}
+
+disco::register_function!("candle.fail", fail);
+disco::register_function!("candle.rejoin", rejoin);
+
+#[test]
+fn the_controller_gets_the_error_of_candle_and_the_session_recovers() {
+    let session = Builder::threads(2).start().unwrap();
+    disco::block_on(async {
+        session.init_ccl("local", &[]).await.unwrap();
+        let first = session.call_named("candle.rejoin", (true,)).await.unwrap();
+        assert_eq!(session.get_all_as::<f32>(&first).await.unwrap(), [2.0, 2.0]);
+
+        session.call_named("candle.fail", ()).await.unwrap();
+        let error = session.sync_all().await.unwrap_err().to_string();
+        assert!(error.contains("worker 1") && error.contains("candle.fail") && error.contains("planted"), "{error}");
+
+        session.init_ccl("local", &[]).await.unwrap();
+        let again = session.call_named("candle.rejoin", (false,)).await.unwrap();
+        assert_eq!(session.get_all_as::<f32>(&again).await.unwrap(), [2.0, 2.0]);
+        session.shutdown().await.unwrap();
+    });
+}

@@ -1,0 +1,102 @@
+//! Parallel layers, compared with the same layer on one rank.
+
+use std::ops::Range;
+
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Module, Tensor};
+use disco_candle::{
+    ColumnParallelLinear, Comm, HeadPlan, Matrix, RowParallelLinear, VocabParallelEmbedding, VocabParallelLogits,
+};
+
+use super::{assert_close, on_ranks, random};
+
+/// The ranges of `count` items on `ranks` ranks.
+fn ranges(count: usize, ranks: usize) -> Vec<Range<usize>> {
+    let plan = HeadPlan::new(count, count, ranks).unwrap();
+    (0..ranks).map(|rank| plan.query(rank)).collect()
+}
+
+fn rows(tensor: &Tensor, range: &Range<usize>) -> Tensor {
+    tensor.narrow(0, range.start, range.len()).unwrap().contiguous().unwrap()
+}
+
+fn columns(tensor: &Tensor, range: &Range<usize>) -> Tensor {
+    tensor.narrow(1, range.start, range.len()).unwrap().contiguous().unwrap()
+}
+
+#[test]
+fn a_column_and_a_row_parallel_layer_equal_the_whole_layers() {
+    let (a, b, bias_a, bias_b) = (random(1, &[10, 6]), random(2, &[4, 10]), random(3, &[10]), random(4, &[4]));
+    let x = random(5, &[2, 3, 6]);
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let [a, b, bias_a, bias_b, x] = [&a, &b, &bias_a, &bias_b, &x].map(|t| t.to_dtype(dtype).unwrap());
+        let hidden = candle_nn::Linear::new(a.clone(), Some(bias_a.clone())).forward(&x).unwrap().relu().unwrap();
+        let expected = candle_nn::Linear::new(b.clone(), Some(bias_b.clone())).forward(&hidden).unwrap();
+        let tolerance = if dtype == DType::F32 { 1e-5 } else { 0.1 };
+        for size in 1..=4 {
+            let own = ranges(10, size);
+            for y in on_ranks(size, |comm| {
+                let own = &own[comm.rank()];
+                let (a, b, bias) = (rows(&a, own), columns(&b, own), rows(&bias_a, own));
+                let first = ColumnParallelLinear::new(Matrix::dense(a), Some(bias), comm.clone());
+                let second = RowParallelLinear::new(Matrix::dense(b), Some(bias_b.clone()), comm.clone());
+                second.forward(&first.forward(&x)?.relu()?)
+            }) {
+                assert_close(&y, &expected, tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn quantised_parts_give_the_product_of_the_quantised_matrix() {
+    let (weight, x) = (random(1, &[6, 128]), random(2, &[1, 2, 128]));
+    let quantize = |part: &Tensor| Matrix::quantized(QTensor::quantize(part, GgmlDType::Q4_1)?);
+    let expected = quantize(&weight).unwrap().forward(&x).unwrap();
+    for y in on_ranks(2, |comm| {
+        let own = 64 * comm.rank()..64 * (comm.rank() + 1);
+        let matrix = quantize(&columns(&weight, &own))?;
+        assert_eq!(matrix.bytes(), 6 * 2 * 20, "20 bytes for a block of 32");
+        let x = x.narrow(2, own.start, own.len())?.contiguous()?;
+        let in_bf16 = matrix.forward(&x.to_dtype(DType::BF16)?)?;
+        assert_eq!(in_bf16.dtype(), DType::BF16);
+        RowParallelLinear::new(matrix, None, comm.clone()).forward(&x)
+    }) {
+        assert_close(&y, &expected, 1e-4);
+    }
+}
+
+#[test]
+fn a_split_vocabulary_gives_the_embedding_the_logits_and_the_first_largest_token() {
+    let weight = random(1, &[7, 4]);
+    let tokens = Tensor::new(&[[0u32, 6, 3], [2, 2, 5]], &Device::Cpu).unwrap();
+    let embedded = candle_nn::Embedding::new(weight.clone(), 4).forward(&tokens).unwrap();
+    let x = random(2, &[5, 4]);
+    // Token 5 has the logits of token 1, so both are largest where token 1 is.
+    let tied = Tensor::cat(&[rows(&weight, &(0..5)), rows(&weight, &(1..2)), rows(&weight, &(6..7))], 0).unwrap();
+    let logits = x.matmul(&tied.t().unwrap()).unwrap();
+    let expected: Vec<u32> = logits.argmax(1).unwrap().to_vec1().unwrap();
+    // The last of 8 ranks has no token.
+    for size in [1, 2, 3, 8] {
+        let mut own = ranges(7, size.min(7));
+        own.resize(size, 7..7);
+        on_ranks(size, |comm| {
+            let tokens_of_rank = own[comm.rank()].clone();
+            let layer =
+                VocabParallelEmbedding::new(rows(&weight, &tokens_of_rank), tokens_of_rank.clone(), comm.clone())?;
+            assert_close(&layer.forward(&tokens)?, &embedded, 0.0);
+
+            let extents = own.iter().map(Range::len).collect();
+            let layer = VocabParallelLogits::new(Matrix::dense(rows(&tied, &tokens_of_rank)), extents, comm.clone());
+            assert_close(&layer.forward(&x)?, &logits, 1e-6);
+            assert_eq!(layer.argmax(&x)?, expected);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn an_embedding_with_another_number_of_rows_is_refused() {
+    let error = VocabParallelEmbedding::new(random(1, &[3, 2]), 0..4, Comm::alone()).unwrap_err().to_string();
+    assert_eq!(error, "the embedding [3, 2] is for 4 tokens of this rank");
+}
