@@ -2,6 +2,8 @@
 
 mod collective;
 mod comm;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod dimension;
 mod error;
 mod heads;

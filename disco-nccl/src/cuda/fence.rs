@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaStream, result, sys};
 use disco_ccl::{EventHandle, Queue, Runtime};
-use disco_core::{DeviceKind, Error, Result, sync};
+use disco_core::{Communicator, DeviceKind, Error, Result, sync};
 
 use super::error::check;
 use super::stream::Stream;
@@ -70,8 +70,19 @@ impl WorkerStream {
     /// # Errors
     /// The queue is on a device of another kind; errors of the driver.
     pub fn of(queue: &mut (dyn disco_core::Queue + 'static)) -> Result<Self> {
-        let stream = super::stream(queue)?;
-        let runtime = Queue::of(queue, DeviceKind::Cuda)?.runtime().clone();
+        Self::of_runtime(Queue::of(queue, DeviceKind::Cuda)?.runtime())
+    }
+
+    /// The stream of a communicator, which is that of the queue with which the communicator was connected.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]: the communicator is not one of `nccl` or `cuda_p2p`; errors of the driver.
+    pub fn of_communicator(comm: &mut dyn Communicator) -> Result<Self> {
+        Self::of_runtime(&disco_ccl::extension(comm)?.runtime()?)
+    }
+
+    fn of_runtime(runtime: &Arc<Runtime>) -> Result<Self> {
+        let (runtime, stream) = (runtime.clone(), super::stream_of(runtime)?);
         runtime.make_current()?;
         let event = Mutex::new(runtime.driver().create_event()?);
         Ok(Self(Arc::new(Shared { runtime, stream, event })))

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 pub use device::Cuda;
 pub(crate) use device::{attribute_of, details, site};
-use disco_ccl::{Graph, Queue};
+use disco_ccl::{Graph, Queue, Runtime};
 use disco_core::{DeviceKind, Error, Result, WorkerContext};
 pub use fence::WorkerStream;
 
@@ -37,9 +37,13 @@ pub use fence::WorkerStream;
 /// # Errors
 /// The queue is on a device of another kind.
 pub fn stream(queue: &mut (dyn disco_core::Queue + 'static)) -> Result<Arc<CudaStream>> {
-    let driver: &dyn Any = Queue::of(queue, DeviceKind::Cuda)?.runtime().driver();
+    stream_of(Queue::of(queue, DeviceKind::Cuda)?.runtime())
+}
+
+fn stream_of(runtime: &Runtime) -> Result<Arc<CudaStream>> {
+    let driver: &dyn Any = runtime.driver();
     let stream = driver.downcast_ref::<stream::Stream>().map(|stream| stream.stream().clone());
-    stream.ok_or_else(|| Error::invalid("the worker's stream was not created with cudarc"))
+    stream.ok_or_else(|| Error::invalid(format!("the stream on {} was not created with cudarc", runtime.device())))
 }
 
 /// Captures the work that `work` gives to the worker's stream, as a graph that can be launched many times.
