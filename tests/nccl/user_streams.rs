@@ -201,6 +201,33 @@ on_the_double!(an_abort_ends_the_wait_of_the_programs_stream_and_replaces_memory
     check_nothing_is_left();
 });
 
+/// Lends memory of the device's pool, which the peer's device can't access before.
+fn lend_from_pool(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let (worker, stream) = (WorkerStream::of(ctx.queue())?, own_stream(ctx, CREATED)?);
+    // SAFETY: the memory is written before it is read.
+    let pointer = unsafe { result::malloc_async(stream.cu_stream(), LEN * size_of::<f32>()) }.unwrap();
+    // SAFETY: the allocation has `LEN` elements, and the slice is leaked below.
+    let mut slice = unsafe { stream.upgrade_device_ptr::<f32>(pointer, LEN) };
+    stream.memcpy_htod(&[1.0; LEN], &mut slice).unwrap();
+    worker.lend(&mut slice, &stream, |tensor| ctx.comm()?.all_reduce_in_place(tensor, Reduction::Sum))?;
+    assert_eq!(stream.clone_dtoh(&slice).unwrap(), [2.0; LEN]);
+    // SAFETY: nothing uses the memory any more.
+    unsafe { result::free_async(slice.leak(), stream.cu_stream()) }.unwrap();
+    ctx.comm()?.synchronize()
+}
+
+disco::register_function!("tests.nccl.lend_from_pool", lend_from_pool);
+
+on_the_double_or_a_gpu!(lent_memory_of_the_devices_pool_is_opened_to_peers, [], {
+    let session = session(2);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        call(&session, "tests.nccl.lend_from_pool", ()).await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+    check_nothing_is_left();
+});
+
 /// Keeps a clone of a lent tensor.
 fn keep(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (worker, stream) = (WorkerStream::of(ctx.queue())?, own_stream(ctx, PER_THREAD)?);

@@ -9,7 +9,7 @@ use super::stream::Stream;
 use crate::handles::Handles;
 
 /// The streams of all threads.
-static STREAMS: Handles<Stream> = Handles::new(0x8_0000_0000);
+static STREAMS: Handles<Stream> = Handles::new(0xd_0000_0000);
 
 thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };

@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaStream, result, sys};
@@ -12,7 +13,7 @@ use disco_core::{Communicator, DeviceKind, Error, Result, sync};
 
 use super::error::check;
 use super::stream::Stream;
-use super::{current, driver};
+use super::{current, driver, peers};
 
 /// The stream of a worker's queue, for programs that compute on a stream of their own, as candle does.
 ///
@@ -62,6 +63,8 @@ struct Shared {
     /// Recorded by each fence. A wait for an event keeps the record that was the last at the time of the call, so the
     /// lock is held for both calls, and the event can be reused at once.
     event: Mutex<EventHandle>,
+    /// Set once peers have access to memory that the program lends.
+    is_pool_open: AtomicBool,
 }
 
 impl WorkerStream {
@@ -85,7 +88,8 @@ impl WorkerStream {
         let (runtime, stream) = (runtime.clone(), super::stream_of(runtime)?);
         runtime.make_current()?;
         let event = Mutex::new(runtime.driver().create_event()?);
-        Ok(Self(Arc::new(Shared { runtime, stream, event })))
+        let is_pool_open = AtomicBool::new(false);
+        Ok(Self(Arc::new(Shared { runtime, stream, event, is_pool_open })))
     }
 
     /// The stream itself, as a stream of cudarc.
@@ -95,6 +99,16 @@ impl WorkerStream {
 
     pub(super) fn runtime(&self) -> &Arc<Runtime> {
         &self.0.runtime
+    }
+
+    /// Gives peers access to memory that the program lends: NCCL lets the ranks of one process access each other's
+    /// buffers, and memory of a pool is closed to other devices at first.
+    pub(super) fn open_to_peers(&self) -> Result<()> {
+        if !self.0.is_pool_open.load(Ordering::Relaxed) {
+            peers::open_pool_to_accessors(self.0.runtime.device().ordinal)?;
+            self.0.is_pool_open.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Makes later work of the worker's stream wait for all work that was submitted to `stream` so far. Does not block.

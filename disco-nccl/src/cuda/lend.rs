@@ -22,6 +22,9 @@ impl WorkerStream {
     /// per-thread default stream is that of the calling thread. cudarc, too, records that the worker's stream writes the
     /// slice. `lend` does not block unless it fails.
     ///
+    /// Memory of cudarc may be in the device's pool, which is closed to other devices at first. The first call gives all
+    /// devices access that can have it, because NCCL lets the ranks of one process access each other's buffers.
+    ///
     /// The program has the slice again when `lend` returns, also after an error, but then its elements are unspecified.
     /// After an error, `lend` waits up to 10 s until this rank and the other ranks of the process no longer access the
     /// memory. If they still do, or if a clone of the tensor outlives `work`, the slice is replaced by a new one of the
@@ -55,6 +58,7 @@ impl WorkerStream {
                 "lend: memory of cuda:{ordinal} can't be used by the worker on {device}"
             )));
         }
+        self.open_to_peers()?;
         self.fence_from(stream)?;
         let mut loan = Loan { worker: self, slice, keeper: Keeper::new(self.runtime()), is_over: false };
         let result = loan.run(work);

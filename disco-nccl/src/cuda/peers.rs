@@ -98,6 +98,29 @@ impl Peers for Stream {
     }
 }
 
+/// Gives the other devices access to the pool from which `cuMemAllocAsync` allocates on a device. Does nothing if the
+/// device has no pools.
+pub(super) fn open_pool_to_accessors(ordinal: i32) -> Result<()> {
+    if driver::require(driver::SHARED_POOL_FUNCTIONS).is_err() {
+        return Ok(());
+    }
+    // SAFETY: the driver has just returned the device.
+    let pool = match unsafe { result::device::get_mem_pool(device_of(ordinal)?) } {
+        Err(error) if error.0 == CUresult::CUDA_ERROR_NOT_SUPPORTED => return Ok(()),
+        pool => check("cuDeviceGetMemPool", pool)?,
+    };
+    let access = |id| sys::CUmemAccessDesc {
+        location: sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id },
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    let all: Vec<_> = accessors(ordinal).into_iter().map(access).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the device's pool exists, and `all` has `all.len()` descriptions.
+    check("cuMemPoolSetAccess", unsafe { sys::cuMemPoolSetAccess(pool, all.as_ptr(), all.len()) }.result())
+}
+
 /// Ordinals of the other devices that can access a device's memory.
 pub(super) fn accessors(ordinal: i32) -> Vec<i32> {
     let can_access = |peer: &i32| {
