@@ -48,6 +48,8 @@
 
 mod collective;
 mod comm;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod dimension;
 mod error;
 mod heads;
