@@ -143,7 +143,7 @@ impl Runner {
         for SuiteRun { name, suite, summary } in &self.suites {
             let summary = sync::lock(summary);
             if prints_summary && !summary.is_empty() {
-                println!("{name}: {summary}");
+                println!("checks of {name}: {summary}");
             }
             if let Some(Err(error)) = suite.as_ref().map(|suite| suite.close()) {
                 println!("{name}: {error}");

@@ -66,7 +66,7 @@ impl Summary {
 /// The number of checks that ran, and a line for each reason of skipped ones, most frequent first:
 ///
 /// ```text
-/// 12 checks ran (1 failed, 6144 sub-cases), 3 were skipped:
+/// 12 run (1 failed, 6144 sub-cases), 3 skipped:
 ///   2 mine does not support all_reduce max of i8, bf16
 ///   1 the session has one worker
 /// ```
@@ -74,16 +74,18 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { passed, failed, executed, .. } = self;
         let (ran, skipped) = (passed + failed, self.skipped());
-        write!(f, "{ran} checks ran ({failed} failed, {executed} sub-cases), {skipped} were skipped")?;
+        write!(f, "{ran} run ({failed} failed, {executed} sub-cases), {skipped} skipped")?;
         let mut reasons: Vec<(&String, &Skipped)> = self.skipped.iter().collect();
         reasons.sort_by_key(|(_, skipped)| std::cmp::Reverse(skipped.checks));
         for (index, (reason, Skipped { checks, dtypes })) in reasons.into_iter().enumerate() {
             f.write_str(if index == 0 { ":\n" } else { "\n" })?;
             write!(f, "{checks:>5} {reason}")?;
-            let mut dtypes = dtypes.clone();
-            dtypes.sort_by_key(|dtype| DType::all().position(|known| known == *dtype));
-            for (index, dtype) in dtypes.iter().enumerate() {
-                write!(f, "{}{dtype}", if index == 0 { " of " } else { ", " })?;
+            let names: Vec<String> =
+                DType::all().filter(|dtype| dtypes.contains(dtype)).map(|dtype| dtype.to_string()).collect();
+            match names.len() {
+                0 => {}
+                count if count == DType::all().count() => f.write_str(" of any dtype")?,
+                _ => write!(f, " of {}", names.join(", "))?,
             }
         }
         Ok(())
@@ -108,10 +110,14 @@ mod tests {
         for dtype in ["bf16", "i8", "bf16"] {
             summary.count(&skipped(&format!("mine does not support all_reduce max of {dtype}")));
         }
-        let expected = "2 checks ran (1 failed, 7 sub-cases), 4 were skipped:\n    \
+        for dtype in DType::all() {
+            summary.count(&skipped(&format!("mine does not support gather of {dtype}")));
+        }
+        let expected = "2 run (1 failed, 7 sub-cases), 19 skipped:\n   \
+                        15 mine does not support gather of any dtype\n    \
                         3 mine does not support all_reduce max of i8, bf16\n    \
                         1 the session has one worker";
         assert_eq!(summary.to_string(), expected);
-        assert_eq!((summary.executed(), summary.skipped(), summary.is_empty()), (7, 4, false));
+        assert_eq!((summary.executed(), summary.skipped(), summary.is_empty()), (7, 19, false));
     }
 }
