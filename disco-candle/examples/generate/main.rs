@@ -1,0 +1,148 @@
+//! Generates text with a language model that is split over the workers of a session:
+//! `cargo run --release -p disco-candle --example generate -- --workers 3 "What is gravity?"`; `-- --help` lists the
+//! options.
+
+mod args;
+mod generate;
+mod model;
+mod output;
+mod report;
+mod text;
+mod threads;
+mod worker;
+
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use disco::{Builder, LaneSession, SessionKind};
+use disco_candle::llama::{Config, plan};
+use disco_candle::weights::Weights;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::Args;
+use crate::generate::{Event, Job};
+use crate::output::Output;
+use crate::text::Text;
+use crate::worker::{Batch, Load, PROGRESS};
+
+fn main() -> ExitCode {
+    // Worker processes get the arguments and the environment of the controller, so they pass here and stay in `init`.
+    let args = Args::parse();
+    if let Err(error) = threads::execute_again_with_limits(&args) {
+        eprintln!("generate: the program can't be executed again: {error}");
+        return ExitCode::FAILURE;
+    }
+    disco::init();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("generate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let path = model::find(args.model.as_deref(), &model::SMOLLM2)?;
+    let weights = Weights::open(&path)?;
+    let config = Config::open(&weights)?;
+    if args.show_plan {
+        print!("{}", plan(&config, &weights, args.workers.into())?);
+        return Ok(());
+    }
+    let text = Text::open(&weights)?;
+    let prompts = args.all_prompts()?;
+    let tokens = prompts.iter().map(|prompt| text.tokens(prompt, args.system.as_deref(), args.raw));
+    let tokens = tokens.collect::<Result<Vec<_>>>()?;
+    let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);
+    ensure!(
+        longest < config.context,
+        "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
+        config.context
+    );
+    let Args { temperature, top_p, seed, restarts, .. } = *args;
+    let ignores_interrupts = args.kind() != SessionKind::Threads;
+    let job = Job {
+        backend: args.backend.clone(),
+        load: Load { model: path, dtype: args.dtype, threads: threads::per_worker(args), ignores_interrupts },
+        batch: Batch { prompts: tokens, temperature, top_p, seed },
+        most: args.max_tokens.clamp(1, config.context - longest),
+        restarts,
+    };
+    let stop = stop_at_interrupt()?;
+    let bar = progress();
+    let mut output = Output::new(prompts);
+    let mut failure = None;
+    let outcome = generate::run(
+        &job,
+        || start(args),
+        &stop,
+        |event| {
+            let shown = match event {
+                Event::Loaded => {
+                    bar.finish_and_clear();
+                    output.begin()
+                }
+                Event::Token { sequence, token } => output.push(sequence, token, &text),
+                Event::End { sequence } => output.end(sequence, &text),
+                Event::Restart(error) => {
+                    eprintln!("\ngenerate: {error}\ngenerate: a new session continues the text");
+                    bar.reset();
+                    Ok(())
+                }
+            };
+            if let Err(error) = shown {
+                stop.store(true, Ordering::Relaxed);
+                failure.get_or_insert(error);
+            }
+        },
+    );
+    bar.finish_and_clear();
+    let outcome = outcome?;
+    output.finish(&text)?;
+    report::print(&outcome);
+    failure.map_or(Ok(()), Err)
+}
+
+fn start(args: &Args) -> disco::Result<LaneSession> {
+    let workers = usize::from(args.workers);
+    let builder = match args.kind() {
+        SessionKind::Nodes => {
+            let per_node = workers / args.nodes.max(1);
+            ensure!(
+                per_node * args.nodes == workers,
+                "{workers} workers can't be shared by {} nodes equally",
+                args.nodes
+            );
+            Builder::nodes(args.nodes, per_node)
+        }
+        kind => Builder::new(kind, workers),
+    };
+    builder.start()
+}
+
+/// A flag that the first Ctrl-C sets. The second ends the program at once.
+fn stop_at_interrupt() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            process::exit(130);
+        }
+    })
+    .context("Ctrl-C can't be handled")?;
+    Ok(stop)
+}
+
+/// The progress of loading, on standard error, if that is a terminal.
+fn progress() -> ProgressBar {
+    let bar = PROGRESS.get_or_init(|| {
+        let style = ProgressStyle::with_template("loading [{bar:30}] {bytes}/{total_bytes} of worker 0");
+        let bar = ProgressBar::new(0);
+        style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style.progress_chars("=> ")))
+    });
+    bar.clone()
+}

@@ -1,0 +1,155 @@
+//! The worker functions: each worker keeps its part of the model, and the batch that it computes.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use candle_core::{Device, Tensor};
+use disco::{Json, Opaque, WorkerContext};
+use disco_candle::Comm;
+use disco_candle::llama::{Cache, Config, Llama, LlamaError, Precision, Sampler, plan};
+use disco_candle::weights::{Shards, Weights};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+
+use super::args::Dtype;
+
+/// The progress of worker 0, which is a thread of the controller's process.
+pub(crate) static PROGRESS: OnceLock<ProgressBar> = OnceLock::new();
+
+/// The argument of `generate.load`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Load {
+    pub(crate) model: PathBuf,
+    pub(crate) dtype: Dtype,
+    /// Threads of each worker.
+    pub(crate) threads: usize,
+    /// Whether worker processes ignore Ctrl-C, which reaches all processes of a terminal, so that the controller ends
+    /// the session.
+    pub(crate) ignores_interrupts: bool,
+}
+
+/// The argument of `generate.prompt`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Batch {
+    /// The tokens of each prompt.
+    pub(crate) prompts: Vec<Vec<u32>>,
+    pub(crate) temperature: f64,
+    pub(crate) top_p: f64,
+    pub(crate) seed: u64,
+}
+
+/// Figures of one worker since `generate.load`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) weights: usize,
+    pub(crate) cache: usize,
+    pub(crate) bytes_read: u64,
+    pub(crate) collectives: u64,
+    /// Time in collectives, with the time until the last worker arrived.
+    pub(crate) in_collectives: Duration,
+    /// Time in worker functions that compute.
+    pub(crate) computing: Duration,
+}
+
+/// The state of one worker.
+struct Worker {
+    model: Llama,
+    weights: Arc<Weights>,
+    batch: Option<Running>,
+    computing: Duration,
+}
+
+/// A batch under way.
+struct Running {
+    cache: Cache,
+    sampler: Sampler,
+    /// The last token of each sequence.
+    last: Vec<u32>,
+    ended: Vec<bool>,
+}
+
+/// Worker function: reads this worker's part of the model.
+fn load(ctx: &mut WorkerContext, Json(load): Json<Load>) -> anyhow::Result<Opaque> {
+    if load.ignores_interrupts && ctx.worker().index() > 0 {
+        ctrlc::set_handler(|| ())?;
+    }
+    disco_candle::compute_threads(load.threads)?;
+    let comm = Comm::world(ctx)?;
+    let weights = Arc::new(Weights::open(&load.model)?);
+    let config = Config::open(&weights)?;
+    let plan = plan(&config, &weights, comm.size())?;
+    let precision: Precision = load.dtype.precision();
+    let mut shards = Shards::new(weights.clone(), plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
+    if let Some(bar) = PROGRESS.get().filter(|_| comm.rank() == 0) {
+        shards = shards.with_progress(|done, all| {
+            bar.set_length(all);
+            bar.set_position(done);
+        });
+    }
+    let model = Llama::load(config, &shards, precision, comm)?;
+    Ok(Opaque::new(RefCell::new(Worker { model, weights, batch: None, computing: Duration::ZERO })))
+}
+
+/// Worker function: processes the prompts. Returns the first token of each sequence, or none if the text has ended.
+fn prompt(
+    _: &mut WorkerContext,
+    worker: Rc<RefCell<Worker>>,
+    Json(batch): Json<Batch>,
+) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
+    let worker = &mut *worker.borrow_mut();
+    let start = Instant::now();
+    let (cache, hidden) = worker.model.prompt(&batch.prompts)?;
+    let (last, ended) = (vec![0; batch.prompts.len()], vec![false; batch.prompts.len()]);
+    let sampler = Sampler::new(batch.temperature, batch.top_p, batch.seed);
+    let running = worker.batch.insert(Running { cache, sampler, last, ended });
+    let tokens = running.choose(&worker.model, &hidden);
+    worker.computing += start.elapsed();
+    tokens
+}
+
+/// Worker function: computes the next token of each sequence; none for sequences that have ended.
+fn next(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
+    let worker = &mut *worker.borrow_mut();
+    let start = Instant::now();
+    let Some(running) = &mut worker.batch else { return Ok(Json(Vec::new())) };
+    if running.ended.iter().all(|ended| *ended) {
+        return Ok(Json(vec![None; running.ended.len()]));
+    }
+    let hidden = worker.model.step(&mut running.cache, &running.last)?;
+    let tokens = running.choose(&worker.model, &hidden);
+    worker.computing += start.elapsed();
+    tokens
+}
+
+/// Worker function: the figures of this worker.
+fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> disco::Result<Json<Figures>> {
+    let worker = worker.borrow();
+    let stats = worker.model.comm().take_stats()?;
+    Ok(Json(Figures {
+        weights: worker.model.bytes(),
+        cache: worker.batch.as_ref().map_or(0, |running| running.cache.bytes()),
+        bytes_read: worker.weights.bytes_read(),
+        collectives: stats.collectives,
+        in_collectives: stats.time + stats.waiting,
+        computing: worker.computing,
+    }))
+}
+
+disco::register_function!("generate.load", load);
+disco::register_function!("generate.prompt", prompt);
+disco::register_function!("generate.next", next);
+disco::register_function!("generate.figures", figures);
+
+impl Running {
+    /// Chooses the next token of each sequence that has not ended.
+    fn choose(&mut self, model: &Llama, hidden: &Tensor) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
+        self.last = model.choose(&self.cache, hidden, &self.sampler)?;
+        let ends = |token: &u32| model.config().eos.contains(token);
+        self.ended.iter_mut().zip(&self.last).for_each(|(ended, token)| *ended |= ends(token));
+        let tokens = self.last.iter().zip(&self.ended);
+        Ok(Json(tokens.map(|(token, ended)| Some(*token).filter(|_| !ended)).collect()))
+    }
+}

@@ -1,0 +1,110 @@
+//! Attention over the heads of one rank.
+
+use std::ops::Range;
+
+use candle_core::{DType, Module as _, Tensor};
+
+use super::cache::Layer;
+use super::names::Role;
+use super::parts::{Parts, Stack};
+use super::rope::Rotation;
+use super::{Config, LlamaError};
+use crate::comm::Comm;
+use crate::heads::HeadPlan;
+use crate::linear::RowParallelLinear;
+
+/// The query and kv heads of one rank in one layer.
+#[derive(Debug)]
+pub(super) struct Attention {
+    projections: Stack,
+    output: RowParallelLinear,
+    /// For each kv head of this rank, the query heads that share it; both are numbered from the rank's first head.
+    groups: Vec<Range<usize>>,
+    head_dim: usize,
+}
+
+/// What the tokens of one forward pass have in common.
+#[derive(Debug)]
+pub(super) struct Pass {
+    pub(super) rotation: Rotation,
+    pub(super) mask: Option<Tensor>,
+    /// Slots used by earlier tokens.
+    pub(super) used: usize,
+}
+
+impl Attention {
+    pub(super) fn load(
+        parts: &Parts<'_>,
+        config: &Config,
+        heads: &HeadPlan,
+        layer: usize,
+        comm: &Comm,
+    ) -> Result<Self, LlamaError> {
+        let (query, kv) = (heads.query(comm.rank()), heads.kv(comm.rank()));
+        let shared = config.heads / config.kv_heads;
+        let groups = kv.map(|kv| {
+            let all = kv * shared..(kv + 1) * shared;
+            all.start.max(query.start) - query.start..all.end.min(query.end) - query.start
+        });
+        let name = |role| parts.names.layer(layer, role);
+        Ok(Self {
+            projections: parts.stack(&[Role::Query, Role::Key, Role::Value].map(name))?,
+            output: RowParallelLinear::new(parts.matrix(&name(Role::Output))?, None, comm.clone()),
+            groups: groups.collect(),
+            head_dim: config.head_dim,
+        })
+    }
+
+    /// The attention of all ranks for `x`, `[sequences, tokens, dim]`.
+    pub(super) fn forward(&self, x: &Tensor, pass: &Pass, cache: &mut Layer) -> candle_core::Result<Tensor> {
+        let (sequences, tokens, _) = x.dims3()?;
+        let projected = self.projections.forward(x)?;
+        let by_head =
+            |index| projected.at(index)?.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
+        let query = (pass.rotation.apply(&by_head(0)?)? * (self.head_dim as f64).powf(-0.5))?;
+        let key = pass.rotation.apply(&by_head(1)?)?;
+        let [keys, values] = cache.append(pass.used, [&key, &by_head(2)?])?;
+        let y = self.attend(&query, &keys, &values, pass.mask.as_ref())?;
+        self.output.forward(&y.transpose(1, 2)?.reshape((sequences, tokens, ()))?)
+    }
+
+    /// The attention of each query head: `[sequences, heads, tokens, head_dim]`.
+    fn attend(
+        &self,
+        query: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> candle_core::Result<Tensor> {
+        let size = self.groups[0].len();
+        if self.groups.iter().all(|group| group.len() == size) {
+            return attend_equally(query, keys, values, mask);
+        }
+        let groups = self.groups.iter().enumerate().map(|(kv, group)| {
+            let query = query.narrow(1, group.start, group.len())?;
+            attend_equally(&query, &keys.narrow(1, kv, 1)?, &values.narrow(1, kv, 1)?, mask)
+        });
+        Tensor::cat(&groups.collect::<candle_core::Result<Vec<_>>>()?, 1)
+    }
+}
+
+/// Attention where each kv head belongs to the same number of query heads.
+fn attend_equally(
+    query: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    mask: Option<&Tensor>,
+) -> candle_core::Result<Tensor> {
+    let (sequences, heads, tokens, width) = query.dims4()?;
+    let (_, kv_heads, slots, _) = keys.dims4()?;
+    // The query heads of a kv head are rows of one matrix, so that keys and values are not repeated.
+    let query = query.reshape((sequences, kv_heads, (), width))?;
+    let mut scores = query.matmul(&keys.t()?)?.reshape((sequences, heads, tokens, slots))?;
+    if let Some(mask) = mask {
+        scores = scores.broadcast_add(mask)?;
+    }
+    // Sums of exponentials need more than the precision of 16 bits.
+    let shares = candle_nn::ops::softmax_last_dim(&scores.to_dtype(DType::F32)?)?.to_dtype(query.dtype())?;
+    let shares = shares.reshape((sequences, kv_heads, (), slots))?;
+    shares.matmul(values)?.reshape((sequences, heads, tokens, width))
+}

@@ -1,0 +1,347 @@
+//! The hyperparameters of a model, from GGUF metadata or from `config.json`.
+
+use std::fs;
+use std::path::Path;
+
+use candle_core::quantized::gguf_file::{Content, Value};
+use serde_json::Value as Json;
+
+use super::LlamaError;
+use crate::weights::Weights;
+
+/// Hyperparameters of a llama model.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Width of the hidden state.
+    pub dim: usize,
+    /// Number of layers.
+    pub layers: usize,
+    /// Number of query heads.
+    pub heads: usize,
+    /// Number of kv heads; divides the number of query heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Width of the feed-forward network.
+    pub ffn: usize,
+    /// Number of tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// The most tokens of a sequence.
+    pub context: usize,
+    /// Epsilon of the RMS norms.
+    pub eps: f64,
+    /// Base of the frequencies of rotary embeddings.
+    pub rope_base: f32,
+    /// How the frequencies are scaled to longer contexts.
+    pub scaling: Scaling,
+    /// The elements that rotary embeddings rotate together.
+    pub pairs: Pairs,
+    /// Whether the logits use the embedding matrix.
+    pub tied: bool,
+    /// Tokens that end a text.
+    pub eos: Vec<u32>,
+}
+
+/// The elements of a head that rotary embeddings rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pairs {
+    /// Elements 2i and 2i + 1, as in GGUF files of llama models.
+    Interleaved,
+    /// Elements i and i + half of the head, as in files of Hugging Face.
+    Halves,
+}
+
+/// Scaling of the frequencies of rotary embeddings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Scaling {
+    /// The frequencies are used as they are.
+    None,
+    /// All frequencies are divided by a factor.
+    Linear {
+        /// The factor.
+        factor: f32,
+    },
+    /// Low frequencies are divided by a factor, high ones are kept, and those between are interpolated.
+    Llama3 {
+        /// The factor of low frequencies.
+        factor: f32,
+        /// Number of rotations in the original context below which a frequency is low.
+        low: f32,
+        /// Number of rotations in the original context above which a frequency is high.
+        high: f32,
+        /// The original context.
+        context: usize,
+    },
+    /// The divisor of each frequency is in the tensor `rope_freqs.weight` of a GGUF file.
+    InFile,
+}
+
+impl Config {
+    /// Reads the configuration that belongs to opened weights: the metadata of a GGUF file, else `config.json` in the
+    /// folder of the weights.
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; the configuration is missing or incomplete.
+    pub fn open(weights: &Weights) -> Result<Self, LlamaError> {
+        if let Some(content) = weights.gguf() {
+            return Self::from_gguf(content);
+        }
+        let path = weights.path();
+        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        let file = folder.join("config.json");
+        let error = |why: String| LlamaError::File { path: file.clone(), why };
+        let text = fs::read_to_string(&file).map_err(|why| error(why.to_string()))?;
+        let json: Json = serde_json::from_str(&text).map_err(|why| error(why.to_string()))?;
+        let mut config = Self::from_json(&json)?;
+        config.tied |= !weights.contains("lm_head.weight");
+        Ok(config)
+    }
+
+    /// Reads the metadata of a GGUF file.
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
+    pub fn from_gguf(content: &Content) -> Result<Self, LlamaError> {
+        let keys = Metadata(content);
+        match keys.text("general.architecture")? {
+            "llama" => (),
+            found => return Err(LlamaError::Architecture { found: found.into() }),
+        }
+        if keys.number("llama.expert_count")?.is_some_and(|experts| experts > 0) {
+            return Err(LlamaError::Feature { feature: "a mixture of experts (llama.expert_count)".into() });
+        }
+        let dim = keys.required("llama.embedding_length")?;
+        let heads = keys.required("llama.attention.head_count")?;
+        let has = |tensor: &str| content.tensor_infos.contains_key(tensor);
+        let embedding = content.tensor_infos.get("token_embd.weight");
+        let vocabulary = match (embedding.and_then(|info| info.shape.dims().first()), keys.number("llama.vocab_size")?)
+        {
+            (Some(rows), _) => *rows,
+            (None, Some(size)) => size,
+            (None, None) => return Err(missing("llama.vocab_size")),
+        };
+        let scaling = match content.metadata.get("llama.rope.scaling.type") {
+            _ if has("rope_freqs.weight") => Scaling::InFile,
+            None => Scaling::None,
+            Some(Value::String(name)) if name == "none" => Scaling::None,
+            Some(Value::String(name)) if name == "linear" => {
+                Scaling::Linear { factor: keys.float("llama.rope.scaling.factor")?.unwrap_or(1.0) }
+            }
+            Some(other) => return Err(LlamaError::Feature { feature: format!("rope scaling {other:?}") }),
+        };
+        let head_dim = match keys.number("llama.attention.key_length")? {
+            Some(head_dim) => head_dim,
+            None => dim.checked_div(heads).unwrap_or(0),
+        };
+        let eos = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"].map(|key| keys.number(key));
+        let eos = eos.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        Self {
+            dim,
+            layers: keys.required("llama.block_count")?,
+            heads,
+            kv_heads: keys.number("llama.attention.head_count_kv")?.unwrap_or(heads),
+            head_dim,
+            ffn: keys.required("llama.feed_forward_length")?,
+            vocabulary,
+            context: keys.required("llama.context_length")?,
+            eps: keys
+                .float("llama.attention.layer_norm_rms_epsilon")?
+                .ok_or_else(|| missing("llama.attention.layer_norm_rms_epsilon"))?
+                .into(),
+            rope_base: keys.float("llama.rope.freq_base")?.unwrap_or(10_000.0),
+            scaling,
+            pairs: Pairs::Interleaved,
+            tied: !has("output.weight"),
+            eos: eos.into_iter().map(|token| token as u32).collect(),
+        }
+        .checked(keys.number("llama.rope.dimension_count")?)
+    }
+
+    /// Reads the content of a `config.json`.
+    ///
+    /// # Errors
+    /// The model has another architecture or uses an unsupported feature; a key is missing or has the wrong type.
+    pub fn from_json(json: &Json) -> Result<Self, LlamaError> {
+        let architecture = json["model_type"].as_str().or(json["architectures"][0].as_str()).unwrap_or("(none)");
+        if !["llama", "LlamaForCausalLM"].contains(&architecture) {
+            return Err(LlamaError::Architecture { found: architecture.into() });
+        }
+        for key in ["attention_bias", "mlp_bias"] {
+            if json[key] == Json::Bool(true) {
+                return Err(LlamaError::Feature { feature: format!("a bias of linear layers ({key})") });
+            }
+        }
+        match json["hidden_act"].as_str() {
+            None | Some("silu") => (),
+            Some(other) => return Err(LlamaError::Feature { feature: format!("the activation {other:?}") }),
+        }
+        let number = |key: &str| json[key].as_u64().map(|number| number as usize);
+        let required = |key: &str| number(key).ok_or_else(|| missing(key));
+        let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
+        let eos = match &json["eos_token_id"] {
+            Json::Array(tokens) => tokens.iter().filter_map(Json::as_u64).collect(),
+            token => token.as_u64().into_iter().collect::<Vec<_>>(),
+        };
+        Self {
+            dim,
+            layers: required("num_hidden_layers")?,
+            heads,
+            kv_heads: number("num_key_value_heads").unwrap_or(heads),
+            head_dim: number("head_dim").unwrap_or(dim.checked_div(heads).unwrap_or(0)),
+            ffn: required("intermediate_size")?,
+            vocabulary: required("vocab_size")?,
+            context: number("max_position_embeddings").unwrap_or(2048),
+            eps: json["rms_norm_eps"].as_f64().ok_or_else(|| missing("rms_norm_eps"))?,
+            rope_base: json["rope_theta"].as_f64().unwrap_or(10_000.0) as f32,
+            scaling: Scaling::from_json(&json["rope_scaling"])?,
+            pairs: Pairs::Halves,
+            tied: json["tie_word_embeddings"].as_bool().unwrap_or(false),
+            eos: eos.into_iter().map(|token| token as u32).collect(),
+        }
+        .checked(None)
+    }
+
+    /// Checks that the values fit each other. `rotated` is the number of elements of a head that are rotated.
+    fn checked(self, rotated: Option<usize>) -> Result<Self, LlamaError> {
+        let Self { dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context, .. } = self;
+        let fail = |text: String| Err(LlamaError::Inconsistent(text));
+        if [dim, layers, heads, kv_heads, head_dim, ffn, vocabulary, context].contains(&0) {
+            return fail(format!(
+                "a width or a number is 0 (width {dim}, {layers} layers, {heads} query heads, {kv_heads} kv heads, head width {head_dim}, feed-forward width {ffn}, {vocabulary} tokens, context {context})"
+            ));
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            return fail(format!("{heads} query heads can't share {kv_heads} kv heads equally"));
+        }
+        if !head_dim.is_multiple_of(2) {
+            return fail(format!("rotary embeddings need heads of an even width, but the width is {head_dim}"));
+        }
+        match rotated {
+            Some(rotated) if rotated != head_dim => Err(LlamaError::Feature {
+                feature: format!("a rotary embedding of {rotated} of the {head_dim} elements of a head"),
+            }),
+            _ => Ok(self),
+        }
+    }
+}
+
+impl Scaling {
+    fn from_json(json: &Json) -> Result<Self, LlamaError> {
+        if json.is_null() {
+            return Ok(Self::None);
+        }
+        let number = |key: &str| json[key].as_f64().ok_or_else(|| missing(&format!("rope_scaling.{key}")));
+        match json["rope_type"].as_str().or(json["type"].as_str()) {
+            Some("default") => Ok(Self::None),
+            Some("linear") => Ok(Self::Linear { factor: number("factor")? as f32 }),
+            Some("llama3") => Ok(Self::Llama3 {
+                factor: number("factor")? as f32,
+                low: number("low_freq_factor")? as f32,
+                high: number("high_freq_factor")? as f32,
+                context: number("original_max_position_embeddings")? as usize,
+            }),
+            other => {
+                Err(LlamaError::Feature { feature: format!("rope scaling {:?}", other.unwrap_or("without a type")) })
+            }
+        }
+    }
+}
+
+fn missing(key: &str) -> LlamaError {
+    LlamaError::Key { key: key.into(), why: "the key is missing".into() }
+}
+
+/// Typed access to the metadata of a GGUF file.
+struct Metadata<'a>(&'a Content);
+
+impl<'a> Metadata<'a> {
+    fn text(&self, key: &str) -> Result<&'a str, LlamaError> {
+        match self.0.metadata.get(key) {
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(wrong(key, "a text", other)),
+            None => Err(missing(key)),
+        }
+    }
+
+    /// An optional whole number of any integer type.
+    fn number(&self, key: &str) -> Result<Option<usize>, LlamaError> {
+        let Some(value) = self.0.metadata.get(key) else { return Ok(None) };
+        let signed = |number: i64| usize::try_from(number).ok();
+        let number = match value {
+            Value::U8(number) => Some((*number).into()),
+            Value::U16(number) => Some((*number).into()),
+            Value::U32(number) => Some(*number as usize),
+            Value::U64(number) => usize::try_from(*number).ok(),
+            Value::I8(number) => signed((*number).into()),
+            Value::I16(number) => signed((*number).into()),
+            Value::I32(number) => signed((*number).into()),
+            Value::I64(number) => signed(*number),
+            _ => None,
+        };
+        number.map(Some).ok_or_else(|| wrong(key, "a whole number", value))
+    }
+
+    fn required(&self, key: &str) -> Result<usize, LlamaError> {
+        self.number(key)?.ok_or_else(|| missing(key))
+    }
+
+    fn float(&self, key: &str) -> Result<Option<f32>, LlamaError> {
+        match self.0.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::F32(number)) => Ok(Some(*number)),
+            Some(Value::F64(number)) => Ok(Some(*number as f32)),
+            Some(other) => Err(wrong(key, "a float", other)),
+        }
+    }
+}
+
+fn wrong(key: &str, expected: &str, found: &Value) -> LlamaError {
+    LlamaError::Key { key: key.into(), why: format!("expected {expected}, got {:?}", found.value_type()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn llama(key: &str, value: Json) -> Result<Config, LlamaError> {
+        let mut json = serde_json::json!({
+            "model_type": "llama", "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1,
+            "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 40, "rms_norm_eps": 1e-5,
+        });
+        json[key] = value;
+        Config::from_json(&json)
+    }
+
+    #[test]
+    fn other_architectures_are_refused_by_name() {
+        let error = llama("model_type", "mamba".into()).unwrap_err().to_string();
+        assert!(error.starts_with("the model has the architecture \"mamba\", which is not supported"), "{error}");
+    }
+
+    #[test]
+    fn heads_that_kv_heads_do_not_divide_are_refused() {
+        let error = llama("num_key_value_heads", 2.into()).unwrap_err().to_string();
+        assert!(error.ends_with("3 query heads can't share 2 kv heads equally"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_rope_scaling_is_refused_by_name() {
+        let error = llama("rope_scaling", serde_json::json!({"rope_type": "yarn"})).unwrap_err().to_string();
+        assert!(error.contains("rope scaling \"yarn\" is not supported"), "{error}");
+    }
+
+    #[test]
+    fn the_error_for_a_missing_key_names_it() {
+        let error = llama("num_hidden_layers", Json::Null).unwrap_err().to_string();
+        assert!(error.ends_with("num_hidden_layers: the key is missing"), "{error}");
+    }
+
+    #[test]
+    fn one_end_token_and_a_list_of_them_are_read() {
+        assert_eq!(llama("eos_token_id", 2.into()).unwrap().eos, [2]);
+        assert_eq!(llama("eos_token_id", serde_json::json!([2, 7])).unwrap().eos, [2, 7]);
+    }
+}

@@ -1,0 +1,32 @@
+//! The feed-forward network of one rank.
+
+use candle_core::{Module as _, Tensor};
+
+use super::LlamaError;
+use super::names::Role;
+use super::parts::{Parts, Stack};
+use crate::comm::Comm;
+use crate::linear::RowParallelLinear;
+
+/// A rank's hidden units of one feed-forward network.
+#[derive(Debug)]
+pub(super) struct Mlp {
+    gate_and_up: Stack,
+    down: RowParallelLinear,
+}
+
+impl Mlp {
+    pub(super) fn load(parts: &Parts<'_>, layer: usize, comm: &Comm) -> Result<Self, LlamaError> {
+        let name = |role| parts.names.layer(layer, role);
+        Ok(Self {
+            gate_and_up: parts.stack(&[Role::Gate, Role::Up].map(name))?,
+            down: RowParallelLinear::new(parts.matrix(&name(Role::Down))?, None, comm.clone()),
+        })
+    }
+
+    /// The output of all ranks' hidden units.
+    pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let y = self.gate_and_up.forward(x)?;
+        self.down.forward(&(y.at(0)?.silu()? * y.at(1)?)?)
+    }
+}

@@ -1,0 +1,193 @@
+//! The model of one rank.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use candle_core::{DType, Device, Module as _, Tensor};
+use candle_nn::RmsNorm;
+
+use super::attention::{Attention, Pass};
+use super::mask::mask;
+use super::mlp::Mlp;
+use super::names::{Names, Role};
+use super::parts::{Parts, Precision};
+use super::rope::Rope;
+use super::{Cache, Config, LlamaError, Sampler, Scaling};
+use crate::comm::Comm;
+use crate::heads::{HeadPlan, even_ranges};
+use crate::matrix::Matrix;
+use crate::vocabulary::{VocabParallelEmbedding, VocabParallelLogits};
+use crate::weights::Shards;
+
+/// The most tokens of each sequence that are processed together, which bounds the memory for attention.
+const CHUNK: usize = 512;
+
+/// One rank's part of a model.
+#[derive(Debug)]
+pub struct Llama {
+    config: Config,
+    embedding: VocabParallelEmbedding,
+    layers: Vec<Block>,
+    norm: RmsNorm,
+    logits: VocabParallelLogits,
+    rope: Rope,
+    comm: Comm,
+    dtype: DType,
+    device: Device,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Block {
+    attention_norm: RmsNorm,
+    attention: Attention,
+    ffn_norm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl Llama {
+    /// Reads this rank's part of a model. `shards` is split as [`plan`](super::plan()) says, and has the element type of
+    /// `precision`.
+    ///
+    /// # Errors
+    /// The weights can't be read, or lack a tensor.
+    pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, LlamaError> {
+        let names = Names::of(shards.weights());
+        let parts = Parts { shards, names, precision, bytes: Cell::new(0) };
+        let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
+        let norm = |name: &str| Ok::<_, LlamaError>(RmsNorm::new(parts.tensor(name)?, config.eps));
+        let embedding = parts.tensor(names.embedding())?;
+        let device = embedding.device().clone();
+        let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();
+        let logits = match config.tied {
+            true if !parts.is_quantized(names.embedding())? => Matrix::dense(embedding.clone()),
+            true => parts.matrix(names.embedding())?,
+            false => parts.matrix(names.logits())?,
+        };
+        let layers = (0..config.layers).map(|layer| {
+            let name = |role| names.layer(layer, role);
+            Ok(Block {
+                attention_norm: norm(&name(Role::AttentionNorm))?,
+                attention: Attention::load(&parts, &config, &heads, layer, &comm)?,
+                ffn_norm: norm(&name(Role::FfnNorm))?,
+                mlp: Mlp::load(&parts, layer, &comm)?,
+            })
+        });
+        let layers = layers.collect::<Result<Vec<_>, LlamaError>>()?;
+        let divisors = match config.scaling {
+            Scaling::InFile => Some(parts.tensor("rope_freqs.weight")?),
+            _ => None,
+        };
+        let dtype = precision.dtype();
+        Ok(Self {
+            norm: norm(names.norm())?,
+            rope: Rope::new(&config, divisors.as_ref(), dtype, &device)?,
+            embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
+            logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone()),
+            layers,
+            comm,
+            dtype,
+            device,
+            bytes: parts.bytes.get(),
+            config,
+        })
+    }
+
+    /// The communicator of the ranks that compute the model, with its [statistics](Comm::take_stats).
+    pub fn comm(&self) -> &Comm {
+        &self.comm
+    }
+
+    /// The hyperparameters.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Size in bytes of this rank's weights in memory.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Processes a batch of prompts. Returns their cache, and the hidden states of their last tokens,
+    /// `[sequences, dim]`.
+    ///
+    /// # Errors
+    /// There is no prompt, a prompt is empty or too long, or has a token outside of the vocabulary; a collective fails.
+    pub fn prompt(&self, prompts: &[Vec<u32>]) -> Result<(Cache, Tensor), LlamaError> {
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        if prompts.iter().any(Vec::is_empty) || longest == 0 {
+            return Err(LlamaError::Call(
+                "a batch needs at least one prompt, and each prompt at least one token".into(),
+            ));
+        }
+        let starts: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
+        let padded = prompts
+            .iter()
+            .zip(&starts)
+            .flat_map(|(prompt, start)| vec![0; *start].into_iter().chain(prompt.iter().copied()));
+        let tokens = Tensor::from_iter(padded, &self.device)?.reshape((prompts.len(), longest))?;
+        let mut cache = Cache::new(starts, self.layers.len());
+        let mut last = None;
+        for from in (0..longest).step_by(CHUNK) {
+            let chunk = tokens.narrow(1, from, CHUNK.min(longest - from))?;
+            last = Some(self.forward(&mut cache, &chunk)?);
+        }
+        last.map(|last| (cache, last)).ok_or_else(|| LlamaError::Call("no prompt".into()))
+    }
+
+    /// Processes one more token of each sequence. Returns its hidden states, `[sequences, dim]`.
+    ///
+    /// # Errors
+    /// The number of tokens is not the number of sequences, the context is used up, or a collective fails.
+    pub fn step(&self, cache: &mut Cache, tokens: &[u32]) -> Result<Tensor, LlamaError> {
+        let sequences = cache.sequences();
+        if tokens.len() != sequences {
+            let text = format!("a step got {} tokens for a cache of {sequences} sequences", tokens.len());
+            return Err(LlamaError::Call(text));
+        }
+        self.forward(cache, &Tensor::new(tokens, &self.device)?.unsqueeze(1)?)
+    }
+
+    /// The logits of all tokens of the vocabulary for hidden states, `[sequences, vocabulary]`.
+    ///
+    /// # Errors
+    /// A collective fails.
+    pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, LlamaError> {
+        Ok(self.logits.forward(hidden)?.to_dtype(DType::F32)?)
+    }
+
+    /// Chooses the next token of each sequence from hidden states. All ranks get the same tokens.
+    ///
+    /// # Errors
+    /// A collective fails.
+    pub fn choose(&self, cache: &Cache, hidden: &Tensor, sampler: &Sampler) -> Result<Vec<u32>, LlamaError> {
+        if sampler.is_greedy() {
+            return Ok(self.logits.argmax(hidden)?);
+        }
+        let logits = self.logits(hidden)?.to_vec2::<f32>()?;
+        let choose = |(sequence, logits): (usize, &Vec<f32>)| sampler.choose(logits, sequence, cache.len(sequence));
+        Ok(logits.iter().enumerate().map(choose).collect())
+    }
+
+    /// Processes tokens `[sequences, count]`. Returns the hidden states of the last ones.
+    fn forward(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, LlamaError> {
+        let (_, count) = tokens.dims2()?;
+        let slots = cache.used + count;
+        if slots > self.config.context {
+            return Err(LlamaError::Context { tokens: slots, context: self.config.context });
+        }
+        let pass = Pass {
+            rotation: self.rope.rotation(&cache.starts, cache.used, count)?,
+            mask: mask(&cache.starts, cache.used, count, self.dtype, &self.device)?,
+            used: cache.used,
+        };
+        let mut x = self.embedding.forward(tokens)?;
+        for (block, layer) in self.layers.iter().zip(&mut cache.layers) {
+            x = (&x + block.attention.forward(&block.attention_norm.forward(&x)?, &pass, layer)?)?;
+            x = (&x + block.mlp.forward(&block.ffn_norm.forward(&x)?)?)?;
+        }
+        cache.used = slots;
+        let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
+        Ok(self.norm.forward(&last)?)
+    }
+}

@@ -1,0 +1,133 @@
+//! The parts of a model's tensors that one rank reads.
+
+use std::cell::Cell;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::{D, DType, Module as _, Tensor};
+
+use super::LlamaError;
+use super::names::Names;
+use crate::matrix::Matrix;
+use crate::weights::{Encoding, Shards, WeightsError};
+
+/// The type of the elements that a model computes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Precision {
+    /// All weights and states have this type; quantised weights are dequantised while they are read.
+    Dense(DType),
+    /// Matrices are quantised blocks as in the file; states have 32 bits. Matrices that are not quantised in the file
+    /// are dense, and so are parts of which candle can't multiply the blocks.
+    File,
+}
+
+impl Precision {
+    /// The type of hidden states, and of weights that are not quantised.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::Dense(dtype) => dtype,
+            Self::File => DType::F32,
+        }
+    }
+}
+
+/// Reads the tensors of one rank and counts the memory that they take.
+pub(super) struct Parts<'a> {
+    pub(super) shards: &'a Shards,
+    pub(super) names: Names,
+    pub(super) precision: Precision,
+    pub(super) bytes: Cell<usize>,
+}
+
+/// Matrices with the same input. Dense matrices are stacked, so that one multiplication computes all outputs.
+#[derive(Debug)]
+pub(super) enum Stack {
+    Stacked { matrix: Matrix, widths: Vec<usize> },
+    Separate(Vec<Matrix>),
+}
+
+/// The outputs of a [`Stack`].
+pub(super) enum Outputs<'a> {
+    Stacked { all: Tensor, widths: &'a [usize] },
+    Separate(Vec<Tensor>),
+}
+
+impl Parts<'_> {
+    /// This rank's part of a tensor.
+    pub(super) fn tensor(&self, name: &str) -> Result<Tensor, LlamaError> {
+        let tensor = self.shards.tensor(name)?;
+        self.count(tensor.elem_count() * tensor.dtype().size_in_bytes());
+        Ok(tensor)
+    }
+
+    /// This rank's part of a matrix.
+    pub(super) fn matrix(&self, name: &str) -> Result<Matrix, LlamaError> {
+        if !self.is_quantized(name)? {
+            return Ok(Matrix::dense(self.tensor(name)?));
+        }
+        match self.shards.quantized(name) {
+            Ok(blocks)
+                if blocks.shape().dims().last().is_some_and(|width| width.is_multiple_of(unit(blocks.dtype()))) =>
+            {
+                self.count(blocks.storage_size_in_bytes());
+                Ok(Matrix::quantized(blocks)?)
+            }
+            Ok(_) | Err(WeightsError::CutBlock { .. }) => Ok(Matrix::dense(self.tensor(name)?)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// This rank's parts of matrices with the same input.
+    pub(super) fn stack(&self, names: &[String]) -> Result<Stack, LlamaError> {
+        for name in names {
+            if self.is_quantized(name)? {
+                let matrices = names.iter().map(|name| self.matrix(name)).collect::<Result<_, _>>()?;
+                return Ok(Stack::Separate(matrices));
+            }
+        }
+        let tensors = names.iter().map(|name| self.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+        let widths = tensors.iter().map(|tensor| tensor.dim(0)).collect::<Result<_, _>>()?;
+        Ok(Stack::Stacked { matrix: Matrix::dense(Tensor::cat(&tensors, 0)?), widths })
+    }
+
+    /// Whether a matrix is used as quantised blocks.
+    pub(super) fn is_quantized(&self, name: &str) -> Result<bool, LlamaError> {
+        let encoding = self.shards.weights().info(name)?.encoding();
+        Ok(self.precision == Precision::File && matches!(encoding, Encoding::Ggml(dtype) if dtype.block_size() > 1))
+    }
+
+    fn count(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+}
+
+/// Number of columns that a rank's part of a quantised matrix is a multiple of, so that candle can multiply its blocks.
+pub(super) fn unit(dtype: GgmlDType) -> usize {
+    match dtype {
+        // candle multiplies two blocks at a time, and panics at an odd number of them.
+        GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1 => 2 * dtype.block_size(),
+        _ => dtype.block_size(),
+    }
+}
+
+impl Stack {
+    /// The outputs of all matrices.
+    pub(super) fn forward(&self, x: &Tensor) -> candle_core::Result<Outputs<'_>> {
+        Ok(match self {
+            Self::Stacked { matrix, widths } => Outputs::Stacked { all: matrix.forward(x)?, widths },
+            Self::Separate(matrices) => {
+                Outputs::Separate(matrices.iter().map(|matrix| matrix.forward(x)).collect::<Result<_, _>>()?)
+            }
+        })
+    }
+}
+
+impl Outputs<'_> {
+    /// The output of one matrix.
+    pub(super) fn at(&self, index: usize) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Stacked { all, widths } => all.narrow(D::Minus1, widths[..index].iter().sum(), widths[index]),
+            Self::Separate(outputs) => Ok(outputs[index].clone()),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The plan of a model's splits.
+
+use super::names::{Names, Role};
+use super::parts::unit;
+use super::{Config, LlamaError};
+use crate::heads::HeadPlan;
+use crate::weights::{Encoding, Plan, Split, Weights};
+
+/// The plan of splits for `ranks` ranks: which part of each tensor a rank reads.
+///
+/// Query and kv heads are split as [`HeadPlan`] says, so kv heads may be on several ranks. Hidden units of the
+/// feed-forward networks are split in units of the file's quantisation blocks. The vocabulary is split by rows. Norms
+/// are on every rank.
+///
+/// # Errors
+/// There are more ranks than query heads or units of hidden units, or the weights lack a tensor of the model.
+pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, LlamaError> {
+    let names = Names::of(weights);
+    let heads = HeadPlan::new(config.heads, config.kv_heads, ranks)?;
+    let width = config.head_dim;
+    let elements = |heads: std::ops::Range<usize>| heads.start * width..heads.end * width;
+    let query = |rank| elements(heads.query(rank));
+    let kv = |rank| elements(heads.kv(rank));
+    let unit = match weights.info(&names.layer(0, Role::Down))?.encoding() {
+        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(unit(dtype)) => unit(dtype),
+        Encoding::Ggml(dtype) if config.ffn.is_multiple_of(dtype.block_size()) => dtype.block_size(),
+        _ => 1,
+    };
+    let units = config.ffn / unit;
+    if units < ranks {
+        return Err(LlamaError::Call(format!(
+            "{units} blocks of {unit} hidden units can't be split over {ranks} ranks; use 1 to {units}"
+        )));
+    }
+    let all = |role| names.layer("*", role);
+    Ok(Plan::new()
+        .with(&all(Role::Query), Split::ranges(0, (0..ranks).map(query)))
+        .with(&all(Role::Key), Split::ranges(0, (0..ranks).map(kv)))
+        .with(&all(Role::Value), Split::ranges(0, (0..ranks).map(kv)))
+        .with(&all(Role::Output), Split::ranges(1, (0..ranks).map(query)))
+        .with(&all(Role::Gate), Split::even(0, unit))
+        .with(&all(Role::Up), Split::even(0, unit))
+        .with(&all(Role::Down), Split::even(1, unit))
+        .with(names.embedding(), Split::even(0, 1))
+        .with(names.logits(), Split::even(0, 1))
+        .with("*", Split::Whole))
+}

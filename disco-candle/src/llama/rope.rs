@@ -1,0 +1,83 @@
+//! Rotary position embeddings.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use super::{Config, Pairs, Scaling};
+
+/// Cosines and sines of all positions of a context.
+#[derive(Clone, Debug)]
+pub(super) struct Rope {
+    cos: Tensor,
+    sin: Tensor,
+    pairs: Pairs,
+}
+
+/// Cosines and sines of the positions of one forward pass.
+#[derive(Debug)]
+pub(super) struct Rotation {
+    cos: Tensor,
+    sin: Tensor,
+    pairs: Pairs,
+}
+
+impl Rope {
+    /// `divisors`: the divisor of each frequency, for [`Scaling::InFile`].
+    pub(super) fn new(config: &Config, divisors: Option<&Tensor>, dtype: DType, device: &Device) -> Result<Self> {
+        let half = config.head_dim / 2;
+        let mut frequencies: Vec<f32> = (0..half)
+            .map(|i| config.rope_base.powf(-((2 * i) as f32) / config.head_dim as f32))
+            .map(|frequency| scaled(frequency, config.scaling))
+            .collect();
+        if let Some(divisors) = divisors {
+            let divisors = divisors.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+            frequencies.iter_mut().zip(divisors).for_each(|(frequency, divisor)| *frequency /= divisor);
+        }
+        let frequencies = Tensor::from_vec(frequencies, (1, half), device)?;
+        let positions = Tensor::arange(0, config.context as u32, device)?.to_dtype(DType::F32)?;
+        let angles = positions.reshape((config.context, 1))?.broadcast_mul(&frequencies)?;
+        let (cos, sin) = (angles.cos()?.to_dtype(dtype)?, angles.sin()?.to_dtype(dtype)?);
+        Ok(Self { cos, sin, pairs: config.pairs })
+    }
+
+    /// The rotation of slots `from..from + count` of sequences whose first tokens are in the slots `starts`. Slots
+    /// before the start of a sequence are rotated as position 0; masks exclude them.
+    pub(super) fn rotation(&self, starts: &[usize], from: usize, count: usize) -> Result<Rotation> {
+        let pick = |table: &Tensor| match starts {
+            [] => table.narrow(0, 0, count),
+            [first, rest @ ..] if rest.iter().all(|start| start == first) && *first <= from => {
+                table.narrow(0, from - first, count)
+            }
+            _ => {
+                let positions =
+                    starts.iter().flat_map(|start| (from..from + count).map(|slot| slot.saturating_sub(*start) as u32));
+                let positions = Tensor::from_iter(positions, table.device())?;
+                table.index_select(&positions, 0)?.reshape((starts.len(), count, ()))
+            }
+        };
+        Ok(Rotation { cos: pick(&self.cos)?, sin: pick(&self.sin)?, pairs: self.pairs })
+    }
+}
+
+impl Rotation {
+    /// Rotates queries or keys of shape `[sequences, heads, tokens, head_dim]`.
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let x = x.contiguous()?;
+        match self.pairs {
+            Pairs::Interleaved => candle_nn::rotary_emb::rope_i(&x, &self.cos, &self.sin),
+            Pairs::Halves => candle_nn::rotary_emb::rope(&x, &self.cos, &self.sin),
+        }
+    }
+}
+
+fn scaled(frequency: f32, scaling: Scaling) -> f32 {
+    match scaling {
+        Scaling::None | Scaling::InFile => frequency,
+        Scaling::Linear { factor } => frequency / factor,
+        Scaling::Llama3 { factor, low, high, context } => {
+            let rotations = context as f32 * frequency / std::f32::consts::TAU;
+            // 0 for low frequencies, 1 for high ones.
+            let kept = ((rotations - low) / (high - low)).clamp(0.0, 1.0);
+            frequency * (kept + (1.0 - kept) / factor)
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Models of the llama architecture on several workers, compared with candle-transformers' own models in one process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+#[allow(dead_code, reason = "as the test needs")]
+#[path = "../../examples/generate/args.rs"]
+mod args;
+#[allow(dead_code, reason = "as the test needs")]
+#[path = "../../examples/generate/generate.rs"]
+mod generate;
+mod logits;
+mod random;
+mod reference;
+mod tokens;
+#[path = "../../examples/generate/worker.rs"]
+mod worker;
