@@ -46,6 +46,7 @@
 //! | errors of Disco inside errors of candle | [`to_candle`], [`find_disco_error`] |
 //! | threads of candle's kernels | [`compute_threads`] |
 
+mod agree;
 mod collective;
 mod comm;
 #[cfg(feature = "cuda")]

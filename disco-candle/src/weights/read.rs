@@ -164,7 +164,7 @@ impl Reading<'_> {
     /// Makes an error of an error of candle.
     fn candle(&self, operation: &'static str) -> impl FnOnce(candle_core::Error) -> WeightsError {
         let (file, tensor) = (self.info.file().into(), self.name.to_owned());
-        move |source| WeightsError::Candle { file, tensor, operation, source }
+        move |source| WeightsError::Candle { file, tensor, operation, source: Box::new(source) }
     }
 }
 
