@@ -92,9 +92,8 @@ pub(super) fn unsupported(name: &str, info: &TensorInfo) -> WeightsError {
 pub(super) fn cut_block(info: &TensorInfo, part: &Part) -> Option<(usize, Range<usize>)> {
     let (Encoding::Ggml(dtype), Some((dim, ranges))) = (info.encoding, part.ranges()) else { return None };
     let block = dtype.block_size();
-    let inside = |range: &&Range<usize>| {
-        !range.is_empty() && !(range.start.is_multiple_of(block) && range.end.is_multiple_of(block))
-    };
+    let is_cut = |at: usize| !at.is_multiple_of(block);
+    let inside = |range: &&Range<usize>| !range.is_empty() && (is_cut(range.start) || is_cut(range.end));
     let range = ranges.iter().find(inside)?;
     (dim + 1 == info.shape.len()).then(|| (block, range.clone()))
 }
