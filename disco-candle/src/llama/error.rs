@@ -58,8 +58,14 @@ pub enum LlamaError {
     Call(String),
     /// The weights can't be read.
     #[error(transparent)]
-    Weights(#[from] WeightsError),
+    Weights(Box<WeightsError>),
     /// A computation or a collective has failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+impl From<WeightsError> for LlamaError {
+    fn from(error: WeightsError) -> Self {
+        Self::Weights(Box::new(error))
+    }
 }
