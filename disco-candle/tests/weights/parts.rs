@@ -46,7 +46,7 @@ fn part(shape: &[usize], dim: Index, ends: &[(Index, Index)], unit: impl Fn(usiz
 
 /// The slice of a tensor that candle has read whole.
 fn slice(whole: &Tensor, part: &Part) -> Tensor {
-    match part {
+    let sliced = match part {
         Part::Range { dim, range } => whole.narrow(*dim, range.start, range.len()).unwrap(),
         Part::Ranges { dim, ranges } => {
             let pieces: Vec<_> =
@@ -54,7 +54,9 @@ fn slice(whole: &Tensor, part: &Part) -> Tensor {
             Tensor::cat(&pieces, *dim).unwrap()
         }
         _ => whole.clone(),
-    }
+    };
+    // candle panics if an empty slice is converted.
+    if sliced.elem_count() == 0 { sliced.zeros_like().unwrap() } else { sliced }
 }
 
 fn candle_gguf(path: &Path, name: &str) -> Tensor {
