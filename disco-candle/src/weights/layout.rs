@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use crate::weights::{Encoding, Part, TensorInfo, WeightsError};
 
+/// Pieces below this size are copied from a memory map: a system call for each costs more than its copy.
+const SHORT_PIECE_BYTES: u64 = 16 << 10;
+
 /// The bytes of a part: ranges that repeat with a stride.
 pub(super) struct Layout {
     /// Shape of the elements that the bytes hold: of the part, or of the blocks that cover it.
@@ -55,6 +58,18 @@ impl Layout {
         let bytes = repeat * ranges.iter().map(|range| range.end - range.start).sum::<u64>();
         let stride = (shape[dim] / unit) as u64 * step;
         Ok(Self { shape: cut_shape, bytes, start: info.start, repeat, stride, ranges })
+    }
+
+    /// Whether the bytes are many short pieces.
+    pub(super) fn is_scattered(&self) -> bool {
+        let pieces = self.repeat * self.ranges.len() as u64;
+        pieces > 1 && self.bytes / pieces < SHORT_PIECE_BYTES
+    }
+
+    /// End of the last byte in the file.
+    pub(super) fn end(&self) -> u64 {
+        let last = self.ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        if self.bytes == 0 { self.start } else { self.start + (self.repeat - 1) * self.stride + last }
     }
 
     /// Positions in the file, in the order of the elements.

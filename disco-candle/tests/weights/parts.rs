@@ -46,15 +46,19 @@ fn part(shape: &[usize], dim: Index, ends: &[(Index, Index)], unit: impl Fn(usiz
 
 /// The slice of a tensor that candle has read whole.
 fn slice(whole: &Tensor, part: &Part) -> Tensor {
-    match part {
-        Part::Range { dim, range } => whole.narrow(*dim, range.start, range.len()).unwrap(),
-        Part::Ranges { dim, ranges } => {
-            let pieces: Vec<_> =
-                ranges.iter().map(|range| whole.narrow(*dim, range.start, range.len()).unwrap()).collect();
-            Tensor::cat(&pieces, *dim).unwrap()
-        }
-        _ => whole.clone(),
+    let (dim, ranges) = match part {
+        Part::Range { dim, range } => (*dim, vec![range.clone()]),
+        Part::Ranges { dim, ranges } => (*dim, ranges.clone()),
+        _ => return whole.clone(),
+    };
+    let mut shape = whole.dims().to_vec();
+    shape[dim] = ranges.iter().map(Range::len).sum();
+    if shape.contains(&0) {
+        // candle panics if an empty slice is concatenated or converted.
+        return Tensor::zeros(shape, whole.dtype(), &Device::Cpu).unwrap();
     }
+    let pieces: Vec<_> = ranges.iter().map(|range| whole.narrow(dim, range.start, range.len()).unwrap()).collect();
+    if let [piece] = pieces.as_slice() { piece.clone() } else { Tensor::cat(&pieces, dim).unwrap() }
 }
 
 fn candle_gguf(path: &Path, name: &str) -> Tensor {
