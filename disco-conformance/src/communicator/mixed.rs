@@ -59,7 +59,7 @@ impl Mixed {
         }
         walk.compare()?;
         // Ranks that do not detect a dropped peer would wait until the deadline of the session.
-        let tally = if walk.fixture.detects_dropped_peers { walk.drop_child() } else { walk.tally };
+        let tally = if walk.fixture.detects_dropped_peers { walk.drop_child()? } else { walk.tally };
         Ok(tally.verdict(color))
     }
 }
@@ -154,10 +154,15 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// A random rank of the child drops it, and the other ranks of the child wait for it there.
-    fn drop_child(mut self) -> Tally {
+    ///
+    /// # Errors
+    /// Errors of the communicator of all ranks.
+    fn drop_child(mut self) -> Result<Tally> {
         let (me, size) = (self.child.rank().index(), self.child.size());
         let culprit = below(&mut self.shared, size as u64) as usize;
-        let Walk { mut child, mut tally, .. } = self;
+        let Walk { fixture, mut child, mut tally, .. } = self;
+        // All ranks of the child have ended their operations on it.
+        fixture.enqueue(&[Op::Barrier])?;
         if me == culprit {
             drop(child);
         } else {
@@ -167,7 +172,7 @@ impl<'w, 's> Walk<'w, 's> {
                 format!("rank {culprit} dropped a split, and the barrier of rank {me} of {size} gives {ended:?}");
             tally.count((!detected).then_some(wrong), &[]);
         }
-        tally
+        Ok(tally)
     }
 
     /// The tensors and operations of a step. None if the backend lacks the operation on all dtypes.
