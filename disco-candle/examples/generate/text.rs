@@ -7,8 +7,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::tokenizer::TokenizerFromGguf as _;
 use disco_candle::weights::Weights;
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, context};
-use serde::Serialize;
 use tokenizers::Tokenizer;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -20,13 +20,6 @@ pub(crate) struct Text {
     tokenizer: Tokenizer,
     /// The template, and the texts of the tokens that begin and end a sequence.
     template: Option<(String, [String; 2])>,
-}
-
-/// A message of a chat.
-#[derive(Serialize)]
-struct Message<'a> {
-    role: &'static str,
-    content: &'a str,
 }
 
 impl Text {
@@ -103,13 +96,13 @@ impl Text {
 /// The text of a chat.
 fn chat(template: &str, [bos, eos]: &[String; 2], system: Option<&str>, prompt: &str) -> Result<String> {
     let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
+    // Templates of Hugging Face expect these.
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.add_function("raise_exception", |text: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
     });
-    let system = system.map(|content| Message { role: "system", content });
-    let messages: Vec<_> = system.into_iter().chain([Message { role: "user", content: prompt }]).collect();
+    let system = system.map(|content| context! { role => "system", content });
+    let messages: Vec<_> = system.into_iter().chain([context! { role => "user", content => prompt }]).collect();
     let values = context! { messages, add_generation_prompt => true, bos_token => bos, eos_token => eos };
     let text = environment.render_str(template, values);
     text.context("the chat template of the model can't be used; `--raw` continues the prompt without it")

@@ -10,8 +10,15 @@ mod args;
 #[path = "../../examples/generate/generate.rs"]
 mod generate;
 mod logits;
+mod long;
+mod losses;
 mod random;
 mod reference;
+#[path = "../../examples/generate/text.rs"]
+mod text;
+#[path = "text.rs"]
+mod text_tests;
 mod tokens;
+#[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/worker.rs"]
 mod worker;

@@ -1,0 +1,87 @@
+//! A worker that ends in the middle of a text.
+
+use std::cell::RefCell;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+
+use candle_core::quantized::GgmlDType;
+use disco::{Builder, LaneSession, Result, SessionExt as _, WorkerContext, block_on};
+
+use crate::args::Dtype;
+use crate::generate::{Event, Job, run};
+use crate::random::{Model, NINE_HEADS};
+use crate::worker::{Batch, Load};
+
+const COUNT: usize = 16;
+
+/// Worker function: the process of a worker.
+fn process(_: &mut WorkerContext) -> Result<u32> {
+    Ok(std::process::id())
+}
+
+disco::register_function!("tests.process", process);
+
+/// Generates with two processes, of which worker 1 is killed after the fifth token of the first session. Returns the
+/// tokens, the texts of the errors that were followed by a restart, and the final error.
+fn generate_with_a_loss(model: &Model, restarts: usize) -> (Vec<u32>, Vec<String>, Option<String>) {
+    let load = Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false };
+    let batch = Batch { prompts: vec![vec![3, 14, 15, 92]], temperature: 1.0, top_p: 0.9, seed: 7 };
+    let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts };
+    let victim = RefCell::new(None);
+    let start = || -> Result<LaneSession> {
+        let session = Builder::processes(2).start()?;
+        let processes: Vec<u32> =
+            block_on(async { session.get_all_as(&session.call_named("tests.process", ()).await?).await })?;
+        *victim.borrow_mut() = Some(processes[1]);
+        Ok(session)
+    };
+    let (mut tokens, mut errors) = (Vec::new(), Vec::new());
+    let result = run(&job, start, &AtomicBool::new(false), |event| match event {
+        Event::Token { token, .. } => {
+            tokens.push(token);
+            if tokens.len() == 5 {
+                let process = victim.borrow().unwrap().to_string();
+                assert!(Command::new("kill").args(["-9", &process]).status().unwrap().success());
+            }
+        }
+        Event::Restart(error) => errors.push(error.to_string()),
+        Event::Loaded | Event::End { .. } => (),
+    });
+    (tokens, errors, result.err().map(|error| error.to_string()))
+}
+
+#[test]
+fn a_new_session_continues_the_text_after_the_loss_of_a_worker() {
+    disco::init_test!();
+    let model = Model::gguf(NINE_HEADS, 21, GgmlDType::F32);
+    let (tokens, errors, error) = generate_with_a_loss(&model, 1);
+    assert_eq!(error, None);
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].contains("worker 1") && errors[0].contains("SIGKILL"), "{errors:?}");
+    let load = Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false };
+    let batch = Batch { prompts: vec![vec![3, 14, 15, 92]], temperature: 1.0, top_p: 0.9, seed: 7 };
+    let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts: 0 };
+    let mut expected = Vec::new();
+    let outcome = run(
+        &job,
+        || Builder::threads(1).start(),
+        &AtomicBool::new(false),
+        |event| {
+            if let Event::Token { token, .. } = event {
+                expected.push(token);
+            }
+        },
+    );
+    assert!(outcome.is_ok());
+    assert_eq!(tokens, expected);
+}
+
+#[test]
+fn without_restarts_the_loss_of_a_worker_is_an_error_that_names_it() {
+    disco::init_test!();
+    let model = Model::gguf(NINE_HEADS, 22, GgmlDType::F32);
+    let (tokens, errors, error) = generate_with_a_loss(&model, 0);
+    assert!(tokens.len() < COUNT && errors.is_empty());
+    let error = error.unwrap();
+    assert!(error.contains("worker 1") && error.contains("SIGKILL"), "{error}");
+}
