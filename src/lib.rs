@@ -73,6 +73,10 @@ mod guide {
         Groups "groups.md"
         Troubleshooting "troubleshooting.md"
     }
+    #[cfg(feature = "candle")]
+    chapters! {
+        Models "models.md"
+    }
     #[cfg(feature = "nccl")]
     chapters! {
         Tensors "tensors.md"

@@ -19,7 +19,7 @@ use disco_core::{Channel, worker::WorkerConfig};
 
 /// Number of sub-cases that `local` runs, summed over all workers, so that no case is lost by accident. After an
 /// intended change, copy the number from the failure message.
-const EXECUTED_BY_LOCAL: usize = 376_862;
+const EXECUTED_BY_LOCAL: usize = 376_892;
 
 /// Workers that are threads of this process.
 #[derive(Debug)]
@@ -140,6 +140,10 @@ impl Harness for LocalProcesses {
     fn detects_mismatches(&self) -> bool {
         true
     }
+
+    fn detects_dropped_peers(&self) -> bool {
+        true
+    }
 }
 
 fn main() -> ExitCode {
@@ -150,7 +154,7 @@ fn main() -> ExitCode {
     }
     disco::init();
     Runner::new()
-        .backend(ThreadSessions::of("local").exact().detecting_mismatches())
+        .backend(ThreadSessions::of("local").exact().detecting_mismatches().detecting_dropped_peers())
         .backend(LocalProcesses)
         .backend(private::Private)
         .lane(Threads)

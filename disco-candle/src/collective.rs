@@ -6,10 +6,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tensor};
 use disco_core::{Op, Rank, Reduction};
 
 use crate::comm::Comm;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::error::to_candle;
 use crate::lend;
 
@@ -135,6 +139,18 @@ impl WithGradient {
         let run = |dst: &disco_core::Tensor| self.forward.op(dst.clone()).map_or(Ok(()), |op| self.comm.enqueue(op));
         lend::lend_storage(storage, range, run).map_err(to_candle)
     }
+
+    #[cfg(feature = "cuda")]
+    fn run_on_cuda(&self, storage: &mut CudaStorage, range: Range<usize>) -> Result<()> {
+        if matches!(self.forward, Collective::Identity | Collective::OwnPart(_)) {
+            return Ok(());
+        }
+        let run = |dst: &disco_core::Tensor| self.forward.op(dst.clone()).map_or(Ok(()), |op| self.comm.enqueue(op));
+        match self.comm.stream().map_err(to_candle)? {
+            Some(stream) => cuda::lend_storage(&stream, storage, range, run).map_err(to_candle),
+            None => Ok(()),
+        }
+    }
 }
 
 impl CustomOp1 for WithGradient {
@@ -157,6 +173,20 @@ impl CustomOp1 for WithGradient {
         Ok((output, shape))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let range = self.range(layout)?;
+        let Arrangement { input, len, at, kept } = self.forward.arrangement(self.comm.rank(), range.len());
+        let input = range.start + input.start..range.start + input.end;
+        let mut output = cuda::arranged(storage, input, len, at).map_err(to_candle)?;
+        self.run_on_cuda(&mut output, 0..len)?;
+        if kept.len() < len {
+            output = cuda::arranged(&output, kept.clone(), kept.len(), 0).map_err(to_candle)?;
+        }
+        let is_whole = kept.len() == range.len();
+        Ok((output, if is_whole { layout.shape().clone() } else { Shape::from(kept.len()) }))
+    }
+
     fn bwd(&self, argument: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let Some(backward) = self.backward.clone() else {
             return Err(candle_core::Error::BackwardNotSupported { op: self.forward.name() });
@@ -174,5 +204,11 @@ impl InplaceOp1 for WithGradient {
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let range = self.range(layout)?;
         self.run(storage, range)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let range = self.range(layout)?;
+        self.run_on_cuda(storage, range)
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::{Communicator, Error, Op, Result, WorkerContext};
+#[cfg(feature = "cuda")]
+use disco_nccl::cuda::WorkerStream;
 use fragile::Sticky;
 
 /// A handle to a communicator of this worker. Clones share the communicator.
@@ -42,6 +44,9 @@ struct State {
     comm: Option<Box<dyn Communicator>>,
     stats: Stats,
     measures_waits: bool,
+    /// The stream of `comm`, once a collective on CUDA has needed it.
+    #[cfg(feature = "cuda")]
+    stream: Option<WorkerStream>,
 }
 
 /// What the collectives of a [`Comm`] did since the last [`Comm::take_stats`].
@@ -95,7 +100,13 @@ impl Comm {
     }
 
     fn of(rank: usize, size: usize, in_group: bool, comm: Option<Box<dyn Communicator>>) -> Self {
-        let state = State { comm, stats: Stats::default(), measures_waits: false };
+        let state = State {
+            comm,
+            stats: Stats::default(),
+            measures_waits: false,
+            #[cfg(feature = "cuda")]
+            stream: None,
+        };
         Self(Arc::new(Inner { rank, size, in_group, state: Sticky::new(RefCell::new(state)) }))
     }
 
@@ -112,6 +123,10 @@ impl Comm {
         }
         self.with(|state| {
             state.comm = Some(comm);
+            #[cfg(feature = "cuda")]
+            {
+                state.stream = None;
+            }
             Ok(())
         })
     }
@@ -162,6 +177,24 @@ impl Comm {
             state.stats.waiting += begun - start;
             state.stats.time += begun.elapsed();
             Ok(())
+        })
+    }
+
+    /// The stream on which the collectives run. None on a communicator without a session.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn stream(&self) -> Result<Option<WorkerStream>> {
+        self.with(|state| {
+            if let (None, Some(comm)) = (&state.stream, &mut state.comm) {
+                let stream = WorkerStream::of_communicator(&mut **comm).map_err(|error| match error {
+                    Error::Unsupported { .. } => Error::invalid(
+                        "collectives of candle tensors on CUDA need the backend nccl or cuda_p2p, and this communicator \
+                         has another: call init_ccl with one of them, or move the tensor to the host",
+                    ),
+                    error => error,
+                });
+                state.stream = Some(stream?);
+            }
+            Ok(state.stream.clone())
         })
     }
 

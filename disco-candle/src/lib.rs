@@ -1,7 +1,56 @@
-//! Models of [candle](candle_core) on Disco.
+//! Models of [candle](candle_core) on Disco: collectives with gradients, layers that are split over ranks, and weights
+//! of which each rank reads its share.
+//!
+//! ```text
+//! safetensors, GGUF ──▶ weights::Shards   this rank's share of each tensor, by a split plan
+//!                              │
+//!                              ▼
+//! x ──▶ ColumnParallelLinear ──▶ RowParallelLinear ──▶ y, the same on all ranks
+//!                                      │
+//!                                 Comm: all_reduce over `local`, MPI, NCCL or RCCL
+//! ```
+//!
+//! A worker function makes a [`Comm`] from its context. A model keeps clones of it in its layers, and stays on the
+//! worker between calls as an [`Opaque`](disco_core::Opaque) value:
+//!
+//! ```
+//! use candle_core::{DType, Device, Module, Result, Tensor};
+//! use disco_candle::{ColumnParallelLinear, Comm, Matrix, RowParallelLinear, to_candle};
+//! use disco_core::{Opaque, WorkerContext};
+//!
+//! /// Worker function: this worker's half of a block with 8 hidden units.
+//! fn load(ctx: &mut WorkerContext) -> Result<Opaque> {
+//!     let comm = Comm::world(ctx).map_err(to_candle)?;
+//!     let own = 8 / comm.size();
+//!     let weight = |dims| Tensor::randn(0f32, 1.0, dims, &Device::Cpu).map(Matrix::dense);
+//!     let hidden = ColumnParallelLinear::new(weight((own, 4))?, None, comm.clone());
+//!     let output = RowParallelLinear::new(weight((4, own))?, None, comm);
+//!     let block = candle_nn::seq().add(hidden).add(candle_nn::Activation::Silu).add(output);
+//!     Ok(Opaque::new(block))
+//! }
+//!
+//! /// Worker function: the sum of the outputs for an input of ones.
+//! fn forward(_: &mut WorkerContext, block: std::rc::Rc<candle_nn::Sequential>) -> Result<f32> {
+//!     block.forward(&Tensor::ones((1, 4), DType::F32, &Device::Cpu)?)?.sum_all()?.to_scalar()
+//! }
+//! # disco_core::register_function!("doc.load", load);
+//! # disco_core::register_function!("doc.forward", forward);
+//! ```
+//!
+//! | to do | see |
+//! |---|---|
+//! | collectives on tensors of candle, in place or with gradients | the methods of [`Comm`] |
+//! | split layers | [`ColumnParallelLinear`], [`RowParallelLinear`], [`VocabParallelEmbedding`], [`VocabParallelLogits`] |
+//! | split attention heads that do not divide by the ranks | [`HeadPlan`] |
+//! | weights from files | [`weights`] |
+//! | errors of Disco inside errors of candle | [`to_candle`], [`find_disco_error`] |
+//! | threads of candle's kernels | [`compute_threads`] |
 
+mod agree;
 mod collective;
 mod comm;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod dimension;
 mod error;
 mod heads;
@@ -13,6 +62,8 @@ mod threads;
 mod vocabulary;
 pub mod weights;
 
+/// The version of candle whose types are in this crate's interface.
+pub use candle_core;
 pub use comm::{Comm, Stats};
 pub use error::{find_disco_error, to_candle};
 pub use heads::HeadPlan;

@@ -109,6 +109,11 @@ impl Communicator {
         Ok(())
     }
 
+    /// The device and the stream.
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
     /// Operations over peer-to-peer memory, if the backend has them.
     pub(crate) fn fast_path(&self) -> Option<&P2pFastPath> {
         self.fast_path.as_ref()

@@ -1,11 +1,13 @@
 //! Functions that only communicators of NCCL and RCCL have.
 
 use std::slice;
+use std::sync::Arc;
 
 use disco_core::{Communicator, Error, Op, Result, Tensor};
 
 use crate::communicator::Communicator as Ranked;
 use crate::p2p::P2pFastPath;
+use crate::runtime::Runtime;
 
 // The communicator is `Send`: each call makes the device current on its thread, and the library accepts calls of any
 // thread, one at a time.
@@ -56,6 +58,15 @@ impl<'c> Extension<'c> {
     pub fn register(&mut self, tensor: &Tensor) -> Result<()> {
         let comm = self.comm.extension().and_then(|extension| extension.downcast_mut::<Ranked>());
         comm.ok_or_else(unsupported)?.register(tensor)
+    }
+
+    /// The device and the stream on which the communicator runs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]: the communicator is another backend's.
+    pub fn runtime(&mut self) -> Result<Arc<Runtime>> {
+        let comm = self.comm.extension().and_then(|extension| extension.downcast_ref::<Ranked>());
+        comm.map(|comm| comm.runtime().clone()).ok_or_else(unsupported)
     }
 
     /// The communicator's operations over peer-to-peer memory, which bypass the library.

@@ -99,6 +99,10 @@ impl Harness for CliHarness {
     fn detects_mismatches(&self) -> bool {
         self.backend == "local"
     }
+
+    fn detects_dropped_peers(&self) -> bool {
+        self.backend == "local"
+    }
 }
 
 impl Check {

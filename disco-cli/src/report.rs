@@ -17,6 +17,9 @@ pub(crate) struct Report {
     pub(crate) cpus: usize,
     /// One-way latency of a cache line between two threads of this process, in ns: before and after the measurement.
     pub(crate) hop_ns: [Option<u128>; 2],
+    /// Number of iterations of the smallest size that each rank ran before the first measurement.
+    #[serde(default)]
+    pub(crate) initial_warmup_iters: u64,
     pub(crate) rows: Vec<Row>,
     /// Mean bus bandwidth of all rows, in GB/s; `None` until the last row is measured.
     #[serde(default)]

@@ -20,7 +20,9 @@ fn my_disco() -> ExitCode {
 
 /// `main` of a conformance test target with `harness = false`.
 fn my_suite() -> ExitCode {
-    Runner::new().backend(ThreadSessions::of("counting").exact().detecting_mismatches()).main()
+    Runner::new()
+        .backend(ThreadSessions::of("counting").exact().detecting_mismatches().detecting_dropped_peers())
+        .main()
 }
 
 fn main() -> ExitCode {

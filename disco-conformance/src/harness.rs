@@ -38,8 +38,14 @@ pub trait Harness: Debug + Send + Sync {
         false
     }
 
+    /// Whether ranks that wait for a rank get [`Error::Lost`](disco_core::Error::Lost) once that rank drops its
+    /// communicator. Otherwise they must get any error, such as that of their deadline.
+    fn detects_dropped_peers(&self) -> bool {
+        false
+    }
+
     /// Timeout of one check in one world; 2 minutes by default. Only a broken backend reaches it, which may ignore the
-    /// deadline of collectives.
+    /// deadline of collectives. After a failure of one rank, the other ranks must return within a twelfth of it.
     fn check_timeout(&self) -> Duration {
         Duration::from_secs(120)
     }

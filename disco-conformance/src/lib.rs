@@ -34,6 +34,7 @@ mod oracle;
 mod pattern;
 mod require;
 mod runner;
+mod summary;
 mod threads;
 mod timeout;
 

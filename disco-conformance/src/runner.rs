@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use disco_core::sync;
+use libtest_mimic::{Arguments, Completion, Failed, FormatSetting, Trial};
 
 use crate::check::{Check, Outcome};
 use crate::harness::Harness;
 use crate::require::Required;
+use crate::summary::Summary;
 use crate::{communicator, lane};
 
 /// A test program that runs the suite over backends and lanes, with tests like `mine::all_reduce::bf16::avg`. It
@@ -26,6 +27,7 @@ use crate::{communicator, lane};
 /// }
 /// ```
 ///
+/// At the end, the program prints for each backend and lane how many checks ran, and the reasons of the skipped ones.
 /// If a backend is unavailable, its checks are skipped with the reason, or fail if `DISCO_REQUIRE` has its harness.
 #[derive(Debug, Default)]
 pub struct Runner {
@@ -37,20 +39,17 @@ pub struct Runner {
     expected: HashMap<&'static str, usize>,
 }
 
-/// One backend's suite in this run.
+/// The suite of one backend or lane in this run.
 #[derive(Debug)]
 struct SuiteRun {
     name: String,
-    suite: Arc<communicator::Suite>,
-    counts: Arc<OutcomeCounts>,
+    /// None for a lane.
+    suite: Option<Arc<communicator::Suite>>,
+    summary: SharedSummary,
 }
 
-/// Numbers of executed sub-cases and of skipped checks.
-#[derive(Debug, Default)]
-struct OutcomeCounts {
-    executed: AtomicUsize,
-    skipped: AtomicUsize,
-}
+/// The outcomes of a suite, which its checks count on several threads.
+type SharedSummary = Arc<Mutex<Summary>>;
 
 impl Runner {
     /// A runner without checks. Reads `DISCO_REQUIRE`.
@@ -64,18 +63,21 @@ impl Runner {
         let (name, absent) = (harness.name().to_owned(), harness.probe().err());
         let is_required = self.required.contains(&name);
         let suite = Arc::new(communicator::Suite::new(Arc::new(harness)));
-        let counts = Arc::<OutcomeCounts>::default();
+        let summary = SharedSummary::default();
         let trial = |check: Check| {
-            let (suite, counts, absent) = (suite.clone(), counts.clone(), absent.clone());
-            Trial::ignorable_test(format!("{name}::{}", check.name()), move || match (absent, is_required) {
-                (Some(absent), true) => Err(Failed::from(format!("DISCO_REQUIRE: {absent}"))),
-                (Some(absent), false) => Ok(Completion::ignored_with(absent)),
-                (None, _) => counts.completion(suite.run(&check)),
+            let (suite, summary, absent) = (suite.clone(), summary.clone(), absent.clone());
+            Trial::ignorable_test(format!("{name}::{}", check.name()), move || {
+                let outcome = match (absent, is_required) {
+                    (Some(absent), true) => Outcome::Failed { why: format!("DISCO_REQUIRE: {absent}") },
+                    (Some(absent), false) => Outcome::Skipped { reason: absent.to_string() },
+                    (None, _) => suite.run(&check),
+                };
+                completion(outcome, &summary)
             })
         };
         self.trials.extend(communicator::Suite::checks().into_iter().map(trial));
         self.names.push(name.clone());
-        self.suites.push(SuiteRun { name, suite, counts });
+        self.suites.push(SuiteRun { name, suite: Some(suite), summary });
         self
     }
 
@@ -84,11 +86,13 @@ impl Runner {
     pub fn lane(mut self, harness: impl lane::Harness + 'static) -> Self {
         let name = harness.name().to_owned();
         let suite = Arc::new(lane::Suite::new(Arc::new(harness)));
+        let summary = SharedSummary::default();
         self.trials.extend(lane::Suite::checks().into_iter().map(|check| {
-            let (suite, test) = (suite.clone(), format!("{name}::{}", check.name()));
-            Trial::ignorable_test(test, move || OutcomeCounts::default().completion(suite.run(&check)))
+            let (suite, summary, test) = (suite.clone(), summary.clone(), format!("{name}::{}", check.name()));
+            Trial::ignorable_test(test, move || completion(suite.run(&check), &summary))
         }));
-        self.names.push(name);
+        self.names.push(name.clone());
+        self.suites.push(SuiteRun { name, suite: None, summary });
         self
     }
 
@@ -124,6 +128,8 @@ impl Runner {
             );
             return ExitCode::FAILURE;
         }
+        // The JSON format has one object per line.
+        let prints_summary = !matches!(arguments.format, Some(FormatSetting::Json));
         let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list && !arguments.ignored;
         let conclusion = libtest_mimic::run(&arguments, self.trials);
         if let Some(filter) = &arguments.filter
@@ -134,46 +140,44 @@ impl Runner {
             println!("no check has `{filter}` in its name; the names start with {}", self.names.join("::, ") + "::");
         }
         let mut is_good = true;
-        for SuiteRun { name, suite, counts } in &self.suites {
-            if let Err(error) = suite.close() {
+        for SuiteRun { name, suite, summary } in &self.suites {
+            let summary = sync::lock(summary);
+            if prints_summary && !summary.is_empty() {
+                println!("checks of {name}: {summary}");
+            }
+            if let Some(Err(error)) = suite.as_ref().map(|suite| suite.close()) {
                 println!("{name}: {error}");
                 is_good = false;
             }
             if let Some(expected) = self.expected.get(name.as_str()).filter(|_| is_whole && !conclusion.has_failed()) {
-                is_good &= counts.are(name, *expected);
+                is_good &= has_executed(&summary, name, *expected);
             }
         }
         if is_good { conclusion.exit_code() } else { ExitCode::FAILURE }
     }
 }
 
-impl OutcomeCounts {
-    /// Whether no check was skipped and `expected` sub-cases were executed. Prints a message otherwise.
-    fn are(&self, name: &str, expected: usize) -> bool {
-        let (executed, skipped) = (self.executed.load(Ordering::Relaxed), self.skipped.load(Ordering::Relaxed));
-        if skipped > 0 {
-            println!("{name}: {skipped} checks were skipped, and all checks must run");
-        }
-        if executed != expected {
-            println!(
-                "{name}: {executed} sub-cases were executed, expected {expected}. If this is intended, pass {executed} to \
-                 `Runner::executes`"
-            );
-        }
-        skipped == 0 && executed == expected
+/// Whether no check was skipped and `expected` sub-cases were executed. Prints a message otherwise.
+fn has_executed(summary: &Summary, name: &str, expected: usize) -> bool {
+    let (executed, skipped) = (summary.executed(), summary.skipped());
+    if skipped > 0 {
+        println!("{name}: {skipped} checks were skipped, and all checks must run");
     }
+    if executed != expected {
+        println!(
+            "{name}: {executed} sub-cases were executed, expected {expected}. If this is intended, pass {executed} to \
+             `Runner::executes`"
+        );
+    }
+    skipped == 0 && executed == expected
+}
 
-    fn completion(&self, outcome: Outcome) -> Result<Completion, Failed> {
-        match outcome {
-            Outcome::Passed { executed } => {
-                self.executed.fetch_add(executed, Ordering::Relaxed);
-                Ok(Completion::Completed)
-            }
-            Outcome::Skipped { reason } => {
-                self.skipped.fetch_add(1, Ordering::Relaxed);
-                Ok(Completion::ignored_with(reason))
-            }
-            Outcome::Failed { why } => Err(Failed::from(why)),
-        }
+/// Counts an outcome and converts it for the test program.
+fn completion(outcome: Outcome, summary: &Mutex<Summary>) -> Result<Completion, Failed> {
+    sync::lock(summary).count(&outcome);
+    match outcome {
+        Outcome::Passed { .. } => Ok(Completion::Completed),
+        Outcome::Skipped { reason } => Ok(Completion::ignored_with(reason)),
+        Outcome::Failed { why } => Err(Failed::from(why)),
     }
 }

@@ -17,15 +17,22 @@ pub struct ThreadSessions {
     worlds: Vec<World>,
     is_exact: bool,
     detects_mismatches: bool,
+    detects_dropped_peers: bool,
 }
 
 impl ThreadSessions {
     /// The harness of the backend with this name, which is also the name of the harness. Results are compared with a
-    /// tolerance, and the backend need not detect mismatches.
+    /// tolerance, and the backend need not detect mismatches and dropped peers.
     pub fn of(backend: impl Into<String>) -> Self {
         let worlds = [(1, 1), (2, 1), (3, 1), (4, 2), (7, 1)];
         let worlds = worlds.into_iter().filter_map(|(workers, groups)| World::new(workers, groups).ok()).collect();
-        Self { backend: backend.into(), worlds, is_exact: false, detects_mismatches: false }
+        Self {
+            backend: backend.into(),
+            worlds,
+            is_exact: false,
+            detects_mismatches: false,
+            detects_dropped_peers: false,
+        }
     }
 
     /// Sets the worlds, smallest first: on a machine with two GPUs, worlds of one and two workers.
@@ -44,6 +51,12 @@ impl ThreadSessions {
     #[must_use]
     pub fn detecting_mismatches(self) -> Self {
         Self { detects_mismatches: true, ..self }
+    }
+
+    /// Expects that the backend [detects dropped peers](Harness::detects_dropped_peers) before the deadline.
+    #[must_use]
+    pub fn detecting_dropped_peers(self) -> Self {
+        Self { detects_dropped_peers: true, ..self }
     }
 }
 
@@ -74,5 +87,9 @@ impl Harness for ThreadSessions {
 
     fn detects_mismatches(&self) -> bool {
         self.detects_mismatches
+    }
+
+    fn detects_dropped_peers(&self) -> bool {
+        self.detects_dropped_peers
     }
 }

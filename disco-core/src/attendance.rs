@@ -30,6 +30,20 @@ pub fn describe_missing(missing: &[Rank]) -> String {
 ///
 /// # Errors
 /// [`Error::Deadline`] of `operation` with the ranks that have not arrived; errors of the store.
+///
+/// ```
+/// # use std::{sync::Arc, thread, time::Duration};
+/// use disco_core::{Link, attendance};
+///
+/// // Each rank publishes its address, as a backend does in `connect`.
+/// let (link, limit) = (Link::bare(Arc::default()), Duration::from_secs(10));
+/// let addresses = |rank| {
+///     let address = format!("host{rank}:4000");
+///     attendance::all_gather(&*link.store(), "addresses", (rank, 2), address.as_bytes(), "connect", limit)
+/// };
+/// let both = thread::scope(|scope| [0, 1].map(|rank| scope.spawn(move || addresses(rank))).map(|rank| rank.join()));
+/// assert!(both.iter().all(|all| all.as_ref().unwrap().as_ref().unwrap() == &[b"host0:4000", b"host1:4000"]));
+/// ```
 pub fn all_gather(
     store: &dyn Store,
     prefix: &str,

@@ -11,6 +11,7 @@ use crate::device_api::Queue;
 use crate::error::{Error, Result, Unavailable};
 use crate::id::Rank;
 use crate::link::Link;
+use crate::suggestion::similar;
 use crate::world::World;
 
 /// A factory of communicators over a library that may be missing on this machine.
@@ -222,14 +223,16 @@ const SHIPPED: [(&str, &str, &str); 6] = [
     ("rocm_p2p", "rccl", "disco_rccl"),
 ];
 
-/// The remedy for a backend that the program does not have.
-fn advice(name: &str) -> String {
-    match SHIPPED.iter().find(|(shipped, ..)| *shipped == name) {
-        Some((_, feature, module)) => format!(
+/// The remedy for a backend that is not among the `known` ones of the program.
+fn advice(name: &str, known: &[&str]) -> String {
+    let shipped = SHIPPED.iter().map(|(shipped, ..)| *shipped);
+    match (SHIPPED.iter().find(|(shipped, ..)| *shipped == name), similar(name, known.iter().copied().chain(shipped))) {
+        (Some((_, feature, module)), _) => format!(
             "enable the feature `{feature}` of the crate `disco`, or depend on `{}` and write `use {module} as _;`",
             module.replace('_', "-")
         ),
-        None => {
+        (None, Some(suggestion)) => format!("did you mean `{suggestion}`?"),
+        (None, None) => {
             "a backend of another crate is linked once the program mentions that crate: write `use the_crate as _;`"
                 .into()
         }
@@ -239,17 +242,15 @@ fn advice(name: &str) -> String {
 /// The backend with this name.
 ///
 /// # Errors
-/// [`Error::Unavailable`] with the backends of this program and the way to add the missing one.
+/// [`Error::Unavailable`] with the backends of this program, and a similar name or the way to add the missing one.
 pub fn find(name: &str) -> Result<&'static dyn Backend> {
     all().into_iter().find(|backend| backend.name() == name).ok_or_else(|| {
         let known: Vec<_> = all().iter().map(|backend| backend.name()).collect();
+        let advice = advice(name, &known);
         let known = if known.is_empty() { "none".into() } else { known.join(", ") };
         Error::Unavailable(Unavailable {
             what: format!("backend `{name}`"),
-            tried: vec![(
-                "the backends compiled into this program".into(),
-                format!("it has {known}; {}", advice(name)),
-            )],
+            tried: vec![("the backends compiled into this program".into(), format!("it has {known}; {advice}"))],
         })
     })
 }
@@ -269,6 +270,7 @@ mod tests {
                  `disco-nccl` and write `use disco_nccl as _;`"
             )
         );
+        assert_eq!(text("locl"), format!("backend `locl` is not available; {has}; did you mean `local`?"));
         assert_eq!(
             text("mine"),
             format!(

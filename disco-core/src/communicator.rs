@@ -79,6 +79,20 @@ pub trait Communicator: Debug {
 }
 
 /// The operations of a communicator, with the dtypes and reductions that each supports.
+///
+/// A reduction is supported on the dtypes that both its operation and the reduction have:
+///
+/// ```
+/// use disco_core::{Capabilities, DType, OpKind, Reduction};
+///
+/// let can = Capabilities::NONE
+///     .with_op(OpKind::AllReduce, [DType::F32, DType::I32])
+///     .with_op(OpKind::Broadcast, DType::all())
+///     .with_reduction(Reduction::Sum, [DType::F32, DType::F64]);
+/// assert!(can.supports(OpKind::AllReduce, DType::F32, Some(Reduction::Sum)));
+/// assert!(!can.supports(OpKind::AllReduce, DType::I32, Some(Reduction::Sum)));
+/// assert!(can.supports(OpKind::Broadcast, DType::U8, None));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The dtypes that each operation supports.

@@ -63,6 +63,18 @@ impl<'a> Variable<'a> {
     ///
     /// # Errors
     /// `parse` returns none for one of the parts.
+    ///
+    /// ```
+    /// use disco_core::env::Variable;
+    ///
+    /// let cores = |value: &str| {
+    ///     Variable::new("MY_CORES", Some(value.into())).list("numbers of cores", "0,2", |core| core.parse::<u32>().ok())
+    /// };
+    /// assert_eq!(cores("4, 5")?, [4, 5]);
+    /// let error = cores("4,five").unwrap_err();
+    /// assert_eq!(error.to_string(), "MY_CORES=`4,five` are no numbers of cores; they read `0,2`");
+    /// # Ok::<(), disco_core::Error>(())
+    /// ```
     pub fn list<T>(&self, kind: &str, example: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
         let parts = self.text()?.into_iter().flat_map(|text| text.split(','));
         let items = parts.map(|part| parse(part.trim())).collect::<Option<_>>();

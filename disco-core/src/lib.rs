@@ -63,6 +63,7 @@ mod shape;
 pub mod shared_memory;
 mod signal;
 pub mod store;
+mod suggestion;
 pub mod sync;
 pub mod tensor;
 mod unavailable;

@@ -35,6 +35,17 @@ impl World {
     ///
     /// # Errors
     /// There are no nodes, or the number of nodes does not divide the number of workers.
+    ///
+    /// ```
+    /// use disco_core::{WorkerId, World};
+    ///
+    /// // 8 workers on 2 machines, in 4 groups: groups do not depend on the machines.
+    /// let world = World::new(8, 4)?.on_nodes(2)?;
+    /// assert_eq!((world.group_size(), world.nodes()), (2, 2));
+    /// assert_eq!(world.group_of(WorkerId::new(5)).index(), 2);
+    /// assert!(world.on_nodes(3).is_err());
+    /// # Ok::<(), disco_core::Error>(())
+    /// ```
     pub fn on_nodes(self, nodes: usize) -> Result<Self> {
         match u32::try_from(nodes) {
             Ok(nodes @ 1..) if self.workers.is_multiple_of(nodes) => Ok(Self { nodes, ..self }),

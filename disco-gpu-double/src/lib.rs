@@ -46,6 +46,8 @@
 //! - overlapping buffers of a call, except in place: `ncclInvalidArgument`; of calls in a group: `ncclInvalidUsage`, or
 //!   `ncclInvalidArgument` among sends and receives;
 //! - buffers that are not inside one allocation of the communicator's device: `ncclInvalidArgument`;
+//! - the per-thread default stream (`CU_STREAM_PER_THREAD`), which is another stream on the threads that launch the work
+//!   of a non-blocking communicator: `ncclInvalidArgument`;
 //! - two threads in calls of one communicator, and calls of a finalized communicator: `ncclInvalidUsage`; of a
 //!   communicator that is in progress: `ncclInvalidArgument`;
 //! - two ranks on one device, unless the version is 2.30.3 or later and `NCCL_MULTI_RANK_GPU_ENABLE=1`, and the second
@@ -86,7 +88,8 @@
 //! dispatched when the wait ends, and until then it blocks all later work of its queue: a stream that is to write the
 //! awaited word may never run. Kernels, copies, writes of words, records of events and units of NCCL are dispatched
 //! when they start, which is when the earlier work of their stream is done: kernels of two streams of one queue run at
-//! the same time. A stream with a priority above the default has a queue of its own, and so has the default stream.
+//! the same time. A stream with a priority above the default has a queue of its own, and so has each default stream: the
+//! legacy one of the device, and that of each thread.
 //!
 //! Each stream has a thread that runs its work. An asynchronous copy accesses pinned memory (`cuMemHostAlloc`,
 //! `hipHostMalloc`) when the stream runs it. A copy from other host memory has read it before the call returns; a copy
@@ -150,6 +153,7 @@
 //! - The last release of a context destroys nothing, so that leaks are counted. Modules are not counted.
 //! - Events measure no time.
 //! - Maximum and minimum of floats ignore NaN, as `fmaxf` does.
+//! - The per-thread default streams can't be captured. A thread that ends does not wait for its stream.
 //! - Graphs are made by captures only. Two launches of one graph on two streams may run at once.
 //!
 //! # Variables

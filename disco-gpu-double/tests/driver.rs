@@ -6,10 +6,11 @@ mod common;
 
 use std::ptr;
 use std::sync::Barrier;
+use std::thread;
 
 use common::{OK, allocate, at, free, new_stream, on_ranks, set, use_device};
 use disco_gpu_double::controls::{Counts, gpu_double_counts, gpu_double_events};
-use disco_gpu_double::cuda::abi::{Code, Event, Uuid};
+use disco_gpu_double::cuda::abi::{Code, Event, Stream, Uuid};
 use disco_gpu_double::cuda::exports::context::{cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2};
 use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
 use disco_gpu_double::cuda::exports::device::{cuDeviceGetAttribute, cuDeviceGetName, cuDeviceGetPCIBusId};
@@ -23,6 +24,7 @@ use disco_gpu_double::cuda::exports::stream::{
     cuStreamCreate, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
 };
 use disco_gpu_double::cuda::exports::table::cuGetExportTable;
+use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
 use disco_gpu_double::nccl;
 use disco_gpu_double::nccl::abi::DataType;
 use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
@@ -188,4 +190,30 @@ fn export_tables_are_not_found() {
     let (mut table, id) = (ptr::dangling(), Uuid { bytes: [7; 16] });
     assert_eq!((cuGetExportTable(Some(&mut table), Some(&id)), table), (Code::NOT_FOUND, ptr::null()));
     assert_eq!([cuGetExportTable(None, Some(&id)), cuGetExportTable(Some(&mut table), None)], [Code::INVALID_VALUE; 2]);
+}
+
+/// The default stream of the calling thread (`CU_STREAM_PER_THREAD`).
+fn per_thread() -> Stream {
+    at(2, 0)
+}
+
+#[test]
+fn the_per_thread_default_stream_is_another_stream_on_each_thread() {
+    let apart = use_device(1);
+    let (word, event) = (allocate(4), new_event());
+    assert_eq!(cuMemsetD8_v2(word, 0, 4), OK);
+    assert_eq!(cuStreamWaitValue32_v2(per_thread(), word, 1, 0), OK);
+    assert_eq!(cuEventRecord(event, per_thread()), OK);
+    let other = thread::spawn(|| {
+        let own = use_device(1);
+        assert_eq!(cuStreamQuery(per_thread()), OK, "this thread has submitted nothing");
+        assert_eq!(cuStreamDestroy_v2(own), OK);
+    });
+    other.join().unwrap();
+    assert_eq!((cuStreamQuery(per_thread()), cuEventQuery(event)), (Code::NOT_READY, Code::NOT_READY));
+    assert_eq!(cuStreamWriteValue32_v2(apart, word, 1, 0), OK);
+    assert_eq!(cuStreamSynchronize(per_thread()), OK);
+    assert_eq!((cuEventQuery(event), cuEventDestroy_v2(event)), (OK, OK));
+    free(word);
+    assert_eq!(cuStreamDestroy_v2(apart), OK);
 }

@@ -48,6 +48,9 @@ fn invalid_arguments_are_refused() {
         assert_eq!(ncclBroadcast(a, b, 8, F32, 1, comm, stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclSend(a, 8, F32, 0, comm, stream), Code::INVALID_USAGE, "no rank receives the send");
         assert_eq!(ncclAllReduce(a, b, 8, F32, RedOp::SUM, comm, at(1000, 0)), Code::INVALID_ARGUMENT);
+        assert_eq!(ncclAllReduce(a, b, 8, F32, RedOp::SUM, comm, at(2, 0)), Code::INVALID_ARGUMENT);
+        let why = "ncclAllReduce: the per-thread default stream is another stream on the threads of the library";
+        assert_eq!(last_error(NULL), why);
         assert_eq!(ncclAllReduce(a, b, 8, F32, RedOp::SUM, at(1000, 0), stream), Code::INVALID_ARGUMENT);
         assert_eq!(ncclGroupEnd(), Code::INVALID_USAGE);
         let mut handle = ptr::null_mut();

@@ -29,8 +29,9 @@
 //! # _ = sum;
 //! ```
 //!
-//! Next: [`BACKEND`] and [`P2P`]; [`cuda::stream`] for kernels of a program on a worker's stream; [`cuda::capture`] for
-//! CUDA graphs; [`extension`] for functions of NCCL beyond Disco's contract; [`p2p::kernels`] for the algorithms.
+//! Next: [`BACKEND`] and [`P2P`]; [`cuda::stream`] for kernels of a program on a worker's stream;
+//! [`cuda::WorkerStream`] for a program with streams and memory of its own; [`cuda::capture`] for CUDA graphs;
+//! [`extension`] for functions of NCCL beyond Disco's contract; [`p2p::kernels`] for the algorithms.
 
 mod backend;
 pub mod cuda;

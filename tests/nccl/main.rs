@@ -25,6 +25,7 @@ mod order;
 mod overlap;
 mod p2p;
 mod processes;
+mod user_streams;
 mod waits;
 
 /// A test that runs in its own process with these variables. `DISCO_TEST_GPU=1` skips it, because only the double can

@@ -44,6 +44,10 @@ impl Harness for Private {
     fn detects_mismatches(&self) -> bool {
         true
     }
+
+    fn detects_dropped_peers(&self) -> bool {
+        true
+    }
 }
 
 impl Backend for LocalPrivate {

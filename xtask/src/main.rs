@@ -1,6 +1,7 @@
 //! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests.
 
 mod built;
+mod features;
 mod fuzzing;
 mod gpu;
 mod guide;

@@ -3,6 +3,7 @@
 use std::env::consts::ARCH;
 use std::fmt;
 
+use crate::features::ALL_FEATURES;
 use crate::test_programs;
 
 /// One run of cargo.
@@ -41,7 +42,7 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 7] = ["candle", "local", "ndarray", "mpi", "nccl", "rccl", "serde"];
+const FEATURES: [&str; 7] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "candle"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 13] = [
@@ -64,7 +65,7 @@ const EXAMPLES: [(&str, &str); 13] = [
 pub(crate) fn lints() -> Vec<Step> {
     let mut steps = vec![
         step("format", "fmt --all --check"),
-        step("clippy", "clippy --quiet --workspace --all-targets --all-features -- -D warnings"),
+        step("clippy", &format!("clippy --quiet --workspace --all-targets {ALL_FEATURES} -- -D warnings")),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
         step("format, example of a backend", "fmt --manifest-path examples/backend/Cargo.toml --check"),
         step(
@@ -87,9 +88,9 @@ pub(crate) fn tests() -> Vec<Step> {
     let facades = facades()
         .map(|(name, features)| step(&name, &format!("check --quiet --package disco-runtime --lib {features}")));
     let rest = [
-        step("tests and benchmarks compile", &format!("{} --quiet", test_programs::BUILD)),
+        step("tests and benchmarks compile", &format!("{} --quiet", test_programs::build())),
         step("tests, benchmarks once each", "run --quiet --package xtask -- programs"),
-        step("documentation tests", "test --quiet --workspace --all-features --doc"),
+        step("documentation tests", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
     ];
     let examples = EXAMPLES.map(|(name, args)| {
         step(
@@ -193,9 +194,13 @@ mod tests {
 
     use super::{CRATES, EXAMPLES, FEATURES};
     use crate::built::root;
+    use crate::features::ALL_FEATURES;
 
     /// Examples that other tests run: a library for a C program, and examples that need a GPU or its test double.
     const ELSEWHERE: [&str; 3] = ["c_host", "gpu_evidence", "overlap"];
+
+    /// Features whose build needs the CUDA toolkit.
+    const WITH_TOOLKIT: [&str; 1] = ["disco-candle/cuda"];
 
     const MANIFEST: &str = include_str!("../../Cargo.toml");
 
@@ -212,6 +217,23 @@ mod tests {
             let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
             assert!(manifest.contains(&format!("\nname = \"{name}\"\n")), "{folder} is no package {name}");
         }
+    }
+
+    #[test]
+    fn every_feature_that_needs_no_toolkit_is_built() {
+        let mut found = Vec::new();
+        for (package, folder) in CRATES {
+            let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+            let Some((_, features)) = manifest.split_once("[features]\n") else { continue };
+            let lines = features.lines().take_while(|line| !line.starts_with('['));
+            let names = lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+            found.extend(names.filter(|(name, _)| *name != "default").map(|(name, _)| format!("{package}/{name}")));
+        }
+        found.retain(|feature| !WITH_TOOLKIT.contains(&feature.as_str()));
+        let mut built: Vec<_> = ALL_FEATURES.strip_prefix("--features ").unwrap().split(',').collect();
+        found.sort_unstable();
+        built.sort_unstable();
+        assert_eq!(built, found);
     }
 
     #[test]

@@ -12,10 +12,13 @@ use std::{env, thread};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::built::{self, Built, root};
+use crate::features::ALL_FEATURES;
 use crate::time_limit;
 
 /// Arguments of cargo that build the test programs. The step before builds the same, so that the output shows its time.
-pub(crate) const BUILD: &str = "test --workspace --all-targets --all-features --no-run";
+pub(crate) fn build() -> String {
+    format!("test --workspace --all-targets {ALL_FEATURES} --no-run")
+}
 
 /// Test programs that take longest and therefore start first.
 const FIRST: [&str; 4] = ["conformance", "nccl", "processes", "nodes"];
@@ -45,7 +48,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 /// # Errors
 /// The build or a program fails, or a program left a running process behind.
 pub(crate) fn run() -> Result<()> {
-    let mut programs: Vec<_> = built::build(BUILD)?.into_iter().filter(|program| program.is_test).collect();
+    let mut programs: Vec<_> = built::build(&build())?.into_iter().filter(|program| program.is_test).collect();
     let (count, start) = (programs.len(), Instant::now());
     programs.sort_by_key(|program| FIRST.iter().position(|name| program.is_test_named(name)).unwrap_or(FIRST.len()));
     let (alone, beside): (Vec<_>, Vec<_>) =

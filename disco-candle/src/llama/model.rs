@@ -52,6 +52,8 @@ impl Llama {
     /// # Errors
     /// The weights can't be read, or lack a tensor.
     pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, LlamaError> {
+        comm.require_same("the files or the split plans of the model", shards.fingerprint(), shards.device())
+            .map_err(crate::to_candle)?;
         let names = Names::of(shards.weights());
         let parts = Parts { shards, names, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;

@@ -239,7 +239,7 @@ pub enum WeightsError {
         /// The operation.
         operation: &'static str,
         /// The error of candle.
-        source: candle_core::Error,
+        source: Box<candle_core::Error>,
     },
     /// There is no saved shard of this rank.
     #[error("there is no file `{}` of rank {rank} of {size}; {}", file.display(), FoundShards(found))]

@@ -19,16 +19,16 @@ use crate::weights::{TensorInfo, WeightsError, gguf, safetensors};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// let tensor = Tensor::arange(0u32, 6, &Device::Cpu)?.reshape((2, 3))?;
-/// candle_core::safetensors::save(&HashMap::from([("ids", tensor)]), folder.path().join("model.safetensors"))?;
+/// candle_core::safetensors::save(&HashMap::from([("token_ids", tensor)]), folder.path().join("model.safetensors"))?;
 ///
 /// let weights = Weights::open(folder.path())?;
-/// assert_eq!(weights.info("ids")?.shape(), [2, 3]);
+/// assert_eq!(weights.info("token_ids")?.shape(), [2, 3]);
 /// let columns = Part::Range { dim: 1, range: 1..3 };
-/// let part = weights.read("ids", &columns, DType::F32, &Device::Cpu)?;
+/// let part = weights.read("token_ids", &columns, DType::F32, &Device::Cpu)?;
 /// assert_eq!(part.to_vec2::<f32>()?, [[1., 2.], [4., 5.]]);
 /// assert_eq!(
-///     weights.info("id").unwrap_err().to_string(),
-///     format!("`{}` has no tensor `id`; did you mean `ids`?", folder.path().display()),
+///     weights.info("token_id").unwrap_err().to_string(),
+///     format!("`{}` has no tensor `token_id`; did you mean `token_ids`?", folder.path().display()),
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use crate::weights::{Encoding, Part, TensorInfo, WeightsError};
 
+/// Pieces below this size are copied from a memory map: a system call for each costs more than its copy.
+const SHORT_PIECE_BYTES: u64 = 16 << 10;
+
 /// The bytes of a part: ranges that repeat with a stride.
 pub(super) struct Layout {
     /// Shape of the elements that the bytes hold: of the part, or of the blocks that cover it.
@@ -57,6 +60,18 @@ impl Layout {
         Ok(Self { shape: cut_shape, bytes, start: info.start, repeat, stride, ranges })
     }
 
+    /// Whether the bytes are many short pieces.
+    pub(super) fn is_scattered(&self) -> bool {
+        let pieces = self.repeat * self.ranges.len() as u64;
+        pieces > 1 && self.bytes / pieces < SHORT_PIECE_BYTES
+    }
+
+    /// End of the last byte in the file.
+    pub(super) fn end(&self) -> u64 {
+        let last = self.ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        if self.bytes == 0 { self.start } else { self.start + (self.repeat - 1) * self.stride + last }
+    }
+
     /// Positions in the file, in the order of the elements.
     pub(super) fn segments(&self) -> impl Iterator<Item = Range<u64>> {
         // An empty part has no segment, however often it repeats.
@@ -92,9 +107,8 @@ pub(super) fn unsupported(name: &str, info: &TensorInfo) -> WeightsError {
 pub(super) fn cut_block(info: &TensorInfo, part: &Part) -> Option<(usize, Range<usize>)> {
     let (Encoding::Ggml(dtype), Some((dim, ranges))) = (info.encoding, part.ranges()) else { return None };
     let block = dtype.block_size();
-    let inside = |range: &&Range<usize>| {
-        !range.is_empty() && !(range.start.is_multiple_of(block) && range.end.is_multiple_of(block))
-    };
+    let is_cut = |at: usize| !at.is_multiple_of(block);
+    let inside = |range: &&Range<usize>| !range.is_empty() && (is_cut(range.start) || is_cut(range.end));
     let range = ranges.iter().find(inside)?;
     (dim + 1 == info.shape.len()).then(|| (block, range.clone()))
 }

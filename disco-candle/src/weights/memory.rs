@@ -54,15 +54,23 @@ pub(super) fn read<T: AnyBytes>(name: &str, source: &Source, layout: &Layout) ->
     let mut elements = reserve::<T>(name, source, bytes / size_of::<T>())?;
     let mut room = as_bytes(elements.spare_capacity_mut());
     let mut filled = 0;
+    let map = if layout.is_scattered() { source.mapped(name, layout.end())? } else { None };
     for segment in layout.segments() {
         let len = usize::try_from(segment.end - segment.start).unwrap_or(usize::MAX);
         // The reservation covers the segments, whose lengths add up to the bytes of the layout.
         let Some((part, rest)) = room.split_at_mut_checked(len) else { break };
-        source.read_at(name, part, segment.start)?;
+        let mapped = map.and_then(|map| map.get(segment.start as usize..segment.end as usize));
+        match mapped {
+            Some(bytes) => drop(part.write_copy_of_slice(bytes)),
+            None => source.read_at(name, part, segment.start)?,
+        }
         filled += len;
         room = rest;
     }
-    // SAFETY: `read_at` filled the first `filled` bytes, any bytes are a valid element, and the capacity holds them.
+    if map.is_some() {
+        source.count(filled as u64);
+    }
+    // SAFETY: the loop filled the first `filled` bytes, any bytes are a valid element, and the capacity holds them.
     unsafe { elements.set_len(filled / size_of::<T>()) };
     Ok(elements)
 }

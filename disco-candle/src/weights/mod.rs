@@ -32,10 +32,12 @@
 //! ```
 //!
 //! # How bytes are read
-//! A part is read with `pread` into the memory of the new tensor: no second copy, and a file that another process
-//! truncates is an error, where a memory map would end the process with `SIGBUS`. Rows are one contiguous read. Columns
-//! are one read for each row, of the bytes of the part alone. Quantised tensors are cut at blocks before they are
-//! dequantised. [`Weights::bytes_read`] counts the bytes.
+//! Rows are one contiguous read with `pread` into the memory of the new tensor: no second copy, and a file that another
+//! process truncates is an error. Columns are short pieces, one for each row. A system call for each would cost several
+//! times the copy, so that pieces below 16 KiB are copied from a memory map, and only the bytes of the part are copied. A
+//! file that another process truncates while such a copy runs ends the process with `SIGBUS`; the length is checked
+//! before each tensor. Replace files of weights by renaming, and do not write to them in place. Quantised tensors are cut
+//! at blocks before they are dequantised. [`Weights::bytes_read`] counts the bytes.
 //!
 //! # Limits
 //! Headers are untrusted: lengths are checked against the length of the file before memory is allocated, and memory for
@@ -49,6 +51,7 @@ pub mod fuzzing;
 mod gguf;
 mod info;
 mod layout;
+mod map;
 mod memory;
 mod part;
 mod plan;

@@ -38,6 +38,10 @@ impl Weights {
             return reading.dense(&layout, stored, dtype, device);
         }
         let Encoding::Ggml(ggml) = info.encoding else { return Err(unsupported(name, info)) };
+        if layout.bytes == 0 {
+            // candle panics if a tensor without elements is cut.
+            return Tensor::zeros(part.shape(info.shape()), dtype, device).map_err(reading.candle("make"));
+        }
         let quantized = reading.quantized(&layout, ggml, device)?;
         // candle's memory for the elements is infallible, so that the room is tried first.
         drop(memory::reserve::<f32>(name, reading.source, layout.shape.iter().product())?);
@@ -103,6 +107,11 @@ impl Reading<'_> {
             let bytes = host.elem_count().saturating_mul(dtype.size_in_bytes());
             drop(memory::reserve::<u8>(self.name, self.source, bytes)?);
         }
+        // candle 0.11 never ends the conversion of 8-bit floats to F64, so that they become F32 first, which is exact.
+        let (host, stored) = match (stored, dtype) {
+            (DType::F8E4M3, DType::F64) => (host.to_dtype(DType::F32).map_err(self.candle("convert"))?, DType::F32),
+            _ => (host, stored),
+        };
         // The smaller of the two encodings crosses to the device.
         if dtype.size_in_bytes() <= stored.size_in_bytes() {
             let host = host.to_dtype(dtype).map_err(self.candle("convert"))?;
@@ -155,7 +164,7 @@ impl Reading<'_> {
     /// Makes an error of an error of candle.
     fn candle(&self, operation: &'static str) -> impl FnOnce(candle_core::Error) -> WeightsError {
         let (file, tensor) = (self.info.file().into(), self.name.to_owned());
-        move |source| WeightsError::Candle { file, tensor, operation, source }
+        move |source| WeightsError::Candle { file, tensor, operation, source: Box::new(source) }
     }
 }
 

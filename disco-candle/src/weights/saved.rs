@@ -104,7 +104,7 @@ impl Shards {
                 file: path.to_owned(),
                 tensor: name.to_owned(),
                 operation: "move to the host",
-                source,
+                source: Box::new(source),
             })?;
             file.write_all(&View::data(&tensor)).map_err(failed)?;
         }

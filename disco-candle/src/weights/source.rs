@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 
 use crate::weights::WeightsError;
+use crate::weights::map::Map;
 
 /// An opened file of weights.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub(super) struct Source {
     /// Length of the file when it was opened.
     pub(super) len: u64,
     file: File,
+    map: Map,
     /// Bytes that were read of the header and of tensors.
     read: AtomicU64,
 }
@@ -30,7 +32,7 @@ impl Source {
             return Err(WeightsError::UnknownFormat { path: path.to_owned() });
         }
         let file = File::open(path).map_err(|source| io_error(path, "opening the file", source))?;
-        Ok(Self { path: path.into(), len: meta.len(), file, read: AtomicU64::new(0) })
+        Ok(Self { path: path.into(), len: meta.len(), file, map: Map::default(), read: AtomicU64::new(0) })
     }
 
     /// Reads the header from the start of the file.
@@ -44,6 +46,17 @@ impl Source {
 
     pub(super) fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
+    }
+
+    /// The whole file as a memory map, for copies of short pieces before `end` of tensor `name`; `None` if the file can't
+    /// be mapped.
+    pub(super) fn mapped(&self, name: &str, end: u64) -> Result<Option<&[u8]>, WeightsError> {
+        let meta = self.file.metadata().map_err(|source| io_error(&self.path, "looking at the file", source))?;
+        if meta.len() < end {
+            let (file, part) = (self.path.to_path_buf(), format!("tensor `{name}`"));
+            return Err(WeightsError::Truncated { file, part, needs: 0..end, len: meta.len() });
+        }
+        Ok(self.map.bytes(&self.file).filter(|bytes| bytes.len() as u64 >= end))
     }
 
     /// Fills `room` with the bytes at `start` of tensor `name`.

@@ -39,6 +39,17 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_sent() {
     });
 }
 
+#[test]
+fn a_value_that_differs_on_one_rank_is_an_error_on_all() {
+    let errors = on_ranks(3, |comm| {
+        let same = |value| comm.require_same("the files", value, &candle_core::Device::Cpu);
+        same(u64::MAX).unwrap();
+        Ok(same(7 + (comm.rank() as u64) / 2).unwrap_err().to_string())
+    });
+    let expected = "the files differ between the ranks: rank 0 has 0000000000000007, rank 2 has 0000000000000008";
+    assert_eq!(errors, [expected; 3]);
+}
+
 /// Fails on worker 1, in which worker 0 waits.
 fn fail(ctx: &mut WorkerContext) -> candle_core::Result<f32> {
     let comm = Comm::world(ctx).map_err(to_candle)?;

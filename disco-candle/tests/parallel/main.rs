@@ -1,5 +1,7 @@
 //! Collectives and layers on several ranks, compared with the same computation on one rank.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 mod collectives;
 mod failures;
 mod layers;

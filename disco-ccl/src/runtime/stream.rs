@@ -17,6 +17,7 @@ use disco_core::{Device, Error, Result};
 use smallvec::SmallVec;
 
 use super::capture::Captures;
+use super::teardown;
 use crate::abi::Stream;
 use crate::driver::{CopyKind, Driver};
 use crate::heap::{Heap, MemoryUse, Span};
@@ -257,6 +258,19 @@ impl Runtime {
     pub(crate) fn hold(self: &Arc<Self>) -> Hold {
         self.holds.fetch_add(1, Ordering::SeqCst);
         Hold(self.clone())
+    }
+
+    /// Whether the device is done with memory of the program that an operation has used. Waits up to 5 s for the streams,
+    /// and up to 5 s for the other ranks of this process, which may write to the memory after an abort.
+    pub fn wait_until_unused(&self) -> bool {
+        self.wait_all_idle(IDLE_TIMEOUT) && polling::wait_up_to(IDLE_TIMEOUT, || self.holds.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Drops `owner`, which owns device memory, once the device is done with the memory: on the thread that frees
+    /// memory, with the device current. Does not wait. If the streams are busy for more than 60 s, the owner is leaked.
+    pub fn drop_when_unused(self: &Arc<Self>, owner: impl Send + 'static) {
+        let mut owner = Some(owner);
+        teardown::when_idle(self, "memory of the program", move || drop(owner.take()));
     }
 
     /// Waits up to 5 s until no [`Hold`] exists.

@@ -8,9 +8,13 @@ use disco::{
 };
 use disco_conformance::Pattern;
 
-disco::register_function!("disco-cli.bench.prepare", prepare);
-disco::register_function!("disco-cli.bench.verify", verify);
-disco::register_function!("disco-cli.bench.run", run);
+pub(super) const PREPARE: &str = "disco-cli.bench.prepare";
+pub(super) const VERIFY: &str = "disco-cli.bench.verify";
+pub(super) const RUN: &str = "disco-cli.bench.run";
+
+disco::register_function!(PREPARE, prepare);
+disco::register_function!(VERIFY, verify);
+disco::register_function!(RUN, run);
 
 /// One rank's part in the measured operation.
 struct Job {

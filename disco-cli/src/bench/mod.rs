@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::slice;
 use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
@@ -16,6 +17,7 @@ use disco::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
+use self::job::{PREPARE, RUN, VERIFY};
 use self::operation::Operation;
 use crate::output::{OutputFile, json};
 use crate::report::{Figures, Report, Row};
@@ -25,6 +27,8 @@ use crate::{plot, values};
 const TARGET_SECONDS: f64 = 0.02;
 /// Minimum number of iterations without `--iters`.
 const MIN_ITERS: u64 = 5;
+/// Duration of the warm-up before the first size. Meanwhile the system moves the threads to separate cores.
+const WARM_UP: Duration = Duration::from_millis(200);
 const PROGRESS_TEMPLATE: &str = "[{elapsed_precise}] {bar:30} {pos}/{len} sizes, {msg}";
 
 /// Measure latency and bandwidth of an operation, with the columns and the short options of nccl-tests
@@ -59,7 +63,8 @@ pub(crate) struct Bench {
     /// Timed iterations per size [default: as many as fit in about 20 ms, at least 5]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// Warm-up iterations per size, before the clock starts
+    /// Warm-up iterations per size, before the clock starts. Unless it is 0, the smallest size also runs for about 200
+    /// ms before the first measurement
     #[arg(short = 'w', long, default_value_t = 3)]
     warmup_iters: u32,
     /// Whether to check results: 1 checks each size once, 0 checks none
@@ -98,6 +103,7 @@ impl Bench {
             session: kind.name().into(),
             cpus: available_parallelism().map_or(1, usize::from),
             hop_ns: [hop(), None],
+            initial_warmup_iters: 0,
             rows: Vec::new(),
             avg_busbw: None,
         };
@@ -109,6 +115,10 @@ impl Bench {
         // The bar is hidden unless standard error is a terminal.
         let bar =
             ProgressBar::new(self.sizes().count() as u64).with_style(ProgressStyle::with_template(PROGRESS_TEMPLATE)?);
+        if self.warmup_iters > 0 {
+            bar.set_message("warm-up");
+            report.initial_warmup_iters = block_on(self.warm_up(&session))?;
+        }
         for bytes in self.sizes() {
             bar.set_message(format!("{bytes} bytes"));
             let row = block_on(self.row(&session, bytes))?;
@@ -166,11 +176,27 @@ impl Bench {
         sizes.take_while(|size| *size <= self.max_bytes)
     }
 
-    async fn row(&self, session: &dyn Session, bytes: usize) -> disco::Result<Row> {
-        let elements = bytes / self.dtype.size();
+    /// Elements per block and number of blocks of a size: at least one element, so that there is a result to check.
+    fn elements(&self, bytes: usize) -> (usize, usize) {
         let blocks = if self.operation.has_blocks() { self.workers } else { 1 };
-        // At least one element per block, so that there is a result to check.
-        let count = (elements / blocks).max(1);
+        ((bytes / self.dtype.size() / blocks).max(1), blocks)
+    }
+
+    /// Runs the smallest size for [`WARM_UP`], in calls of 1, 2, 4, ... iterations. Returns the number of iterations.
+    async fn warm_up(&self, session: &dyn Session) -> disco::Result<u64> {
+        let start = Instant::now();
+        let run = session.function(RUN).await?;
+        let job = self.job(session, self.elements(self.min_bytes).0, false).await?;
+        let (mut total, mut iters) = (0, 1);
+        while start.elapsed() < WARM_UP {
+            let _: Vec<f64> = on_all(session, &session.call(&run, (&job, 0, iters as i64)).await?).await?;
+            (total, iters) = (total + iters, iters * 2);
+        }
+        Ok(total)
+    }
+
+    async fn row(&self, session: &dyn Session, bytes: usize) -> disco::Result<Row> {
+        let (count, blocks) = self.elements(bytes);
         let size = count * blocks * self.dtype.size();
         let in_place = match self.operation.has_in_place() {
             true => Some(self.measure(session, count, size, true).await?),
@@ -187,6 +213,13 @@ impl Bench {
         })
     }
 
+    /// Makes the operation and its tensors on all workers.
+    async fn job(&self, session: &dyn Session, count: usize, in_place: bool) -> disco::Result<DRef> {
+        let prepare = session.function(PREPARE).await?;
+        let plan = Shape::from([count as i64, self.root().into(), in_place.into()]);
+        session.call(&prepare, (self.operation.name(), plan, self.reduction().name(), self.dtype)).await
+    }
+
     async fn measure(
         &self,
         session: &dyn Session,
@@ -194,12 +227,9 @@ impl Bench {
         size: usize,
         in_place: bool,
     ) -> disco::Result<Figures> {
-        let prepare = session.function("disco-cli.bench.prepare").await?;
-        let verify = session.function("disco-cli.bench.verify").await?;
-        let run = session.function("disco-cli.bench.run").await?;
-        let plan = Shape::from([count as i64, self.root().into(), in_place.into()]);
-        let args = (self.operation.name(), plan, self.reduction().name(), self.dtype);
-        let job = session.call(&prepare, args).await?;
+        let verify = session.function(VERIFY).await?;
+        let run = session.function(RUN).await?;
+        let job = self.job(session, count, in_place).await?;
         let wrong = match self.check {
             0 => None,
             _ => {

@@ -175,6 +175,16 @@ fn bench_runs_the_iterations_of_n_and_the_warm_up_iterations_of_w() {
 }
 
 #[test]
+fn bench_warms_up_before_the_first_size_unless_warm_up_is_off() {
+    let initial = |args: &[&str]| {
+        let json = bench(&[&["all_reduce", "-e", "8", "-n", "1"], args].concat());
+        json["initial_warmup_iters"].as_u64().unwrap()
+    };
+    assert!(initial(&[]) > 0);
+    assert_eq!(initial(&["-w", "0"]), 0);
+}
+
+#[test]
 fn ten_series_differ_in_color_or_marker_and_each_point_has_a_marker() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();

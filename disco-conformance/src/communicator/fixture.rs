@@ -41,6 +41,8 @@ pub(crate) struct Fixture<'a> {
     run: i64,
     /// Whether results must be [exact](crate::Harness::is_exact).
     pub(crate) exact: bool,
+    /// Whether the backend must [detect dropped peers](crate::Harness::detects_dropped_peers).
+    pub(crate) detects_dropped_peers: bool,
     /// Whether host tensors are in private memory of this process, which other processes can't access, instead of
     /// memory of the worker's allocator.
     pub(crate) in_private: bool,
@@ -48,7 +50,12 @@ pub(crate) struct Fixture<'a> {
 
 impl<'a> Fixture<'a> {
     /// Makes the communicator of `scope`, on all workers at the same time.
-    pub(crate) fn new(ctx: &'a mut WorkerContext, scope: Scope, run: i64, exact: bool) -> Result<Self> {
+    pub(crate) fn new(
+        ctx: &'a mut WorkerContext,
+        scope: Scope,
+        run: i64,
+        (exact, detects_dropped_peers): (bool, bool),
+    ) -> Result<Self> {
         let worker = ctx.worker().index();
         let mut child = None;
         let color = match scope {
@@ -62,7 +69,7 @@ impl<'a> Fixture<'a> {
                 color
             }
         };
-        Ok(Self { ctx, scope, child, color: color.into(), run, exact, in_private: false })
+        Ok(Self { ctx, scope, child, color: color.into(), run, exact, detects_dropped_peers, in_private: false })
     }
 
     /// The communicator.

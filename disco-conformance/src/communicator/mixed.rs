@@ -2,7 +2,7 @@
 //!
 //! The other checks compare each result before the next operation starts. Here no result is compared before the last
 //! operation has ended, ranks pause at random, and operations differ in kind, dtype, size, root, layout, communicator
-//! and placement of their tensors.
+//! and placement of their tensors. At the end, a rank drops a communicator that its peers use.
 
 use std::time::Duration;
 use std::{fmt, mem, thread};
@@ -58,7 +58,9 @@ impl Mixed {
             walk.post(step)?;
         }
         walk.compare()?;
-        Ok(walk.tally.verdict(color))
+        // Ranks that do not detect a dropped peer would wait until the deadline of the session.
+        let tally = if walk.fixture.detects_dropped_peers { walk.drop_child()? } else { walk.tally };
+        Ok(tally.verdict(color))
     }
 }
 
@@ -149,6 +151,28 @@ impl<'w, 's> Walk<'w, 's> {
             self.tally.count(wrong.map(|wrong| format!("{what}: {wrong}")), &[]);
         }
         Ok(())
+    }
+
+    /// A random rank of the child drops it, and the other ranks of the child wait for it there.
+    ///
+    /// # Errors
+    /// Errors of the communicator of all ranks.
+    fn drop_child(mut self) -> Result<Tally> {
+        let (me, size) = (self.child.rank().index(), self.child.size());
+        let culprit = below(&mut self.shared, size as u64) as usize;
+        let Walk { fixture, mut child, mut tally, .. } = self;
+        // All ranks of the child have ended their operations on it.
+        fixture.enqueue(&[Op::Barrier])?;
+        if me == culprit {
+            drop(child);
+        } else {
+            let ended = child.enqueue(&[Op::Barrier]).and_then(|()| child.synchronize());
+            let detected = matches!(ended, Err(Error::Lost(_) | Error::Aborted { .. } | Error::Broken { .. }));
+            let wrong =
+                format!("rank {culprit} dropped a split, and the barrier of rank {me} of {size} gives {ended:?}");
+            tally.count((!detected).then_some(wrong), &[]);
+        }
+        Ok(tally)
     }
 
     /// The tensors and operations of a step. None if the backend lacks the operation on all dtypes.

@@ -92,7 +92,8 @@ impl Suite {
                 let mut executed = 0;
                 for (index, scope) in scopes() {
                     let run = self.runs.fetch_add(1, Ordering::Relaxed);
-                    let args = (name, index as i64, run, self.harness.is_exact());
+                    let expected = (self.harness.is_exact(), self.harness.detects_dropped_peers());
+                    let args = (name, index as i64, run, expected.0, expected.1);
                     let verdicts = verdicts(session, args).await.map_err(|error| error.to_string())?;
                     match together(&verdicts, self.harness.is_exact()) {
                         Verdict::Passed { executed: more, .. } => executed += more,
@@ -129,7 +130,7 @@ impl Suite {
         let worlds: Vec<World> = self.harness.worlds().into_iter().filter(|world| world.size() > 1).collect();
         let mut executed = 0;
         for world in &worlds {
-            let spec = scenario.spec(*world);
+            let spec = scenario.spec(*world, &*self.harness);
             let ran = self.in_session(name, spec, async |session| {
                 let run = self.runs.fetch_add(1, Ordering::Relaxed);
                 match lacking(session, scenario.needs()).await.map_err(|error| error.to_string())? {
@@ -220,7 +221,7 @@ impl fmt::Debug for Suite {
 }
 
 /// The verdicts of all workers on a row.
-pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool)) -> Result<Vec<Verdict>> {
+pub(super) async fn verdicts(session: &dyn Session, args: (&str, i64, i64, bool, bool)) -> Result<Vec<Verdict>> {
     let function = session.function(ROW).await?;
     let handle = session.call(&function, args).await?;
     session.sync_all().await?;

@@ -5,7 +5,8 @@ use disco_core::{DType, Error, OpKind, Reduction, Result, Value, WorkerContext};
 use super::fixture::{Fixture, Scope};
 use super::table;
 
-/// Runs a row on this worker and returns its [`Verdict`](super::verdict::Verdict).
+/// Runs a row on this worker and returns its [`Verdict`](super::verdict::Verdict). The arguments after the name, the
+/// scope and the run are what the harness expects: exact results, and the detection of dropped peers.
 pub(super) const ROW: &str = "disco.conformance.row";
 
 /// Returns whether the worker's communicator supports an operation on a dtype.
@@ -14,11 +15,11 @@ pub(super) const SUPPORTS: &str = "disco.conformance.supports";
 disco_core::register_function!(ROW, row);
 disco_core::register_function!(SUPPORTS, supports);
 
-fn row(ctx: &mut WorkerContext, name: String, scope: u32, run: i64, exact: bool) -> Result<Value> {
+fn row(ctx: &mut WorkerContext, name: String, scope: u32, run: i64, exact: bool, detects: bool) -> Result<Value> {
     let found = table::find(&name).ok_or_else(|| Error::invalid(format!("there is no check `{name}`")))?;
     let scope = Scope::ALL.get(scope as usize).copied();
     let scope = scope.ok_or_else(|| Error::invalid("there is no such communicator"))?;
-    let mut fixture = Fixture::new(ctx, scope, run, exact)?;
+    let mut fixture = Fixture::new(ctx, scope, run, (exact, detects))?;
     Ok(found.run(&mut fixture)?.into_value())
 }
 

@@ -57,10 +57,19 @@ impl Harness for Doubled {
     fn detects_mismatches(&self) -> bool {
         self.exact
     }
+
+    fn detects_dropped_peers(&self) -> bool {
+        self.exact
+    }
 }
 
 fn outcome(fault: Fault, exact: bool, name: &str) -> Outcome {
-    let timeout = Duration::from_secs(if matches!(fault, Fault::Hangs | Fault::IsDeaf) { 1 } else { 60 });
+    let timeout = Duration::from_secs(match fault {
+        Fault::Hangs => 1,
+        // Ranks have a twelfth of it to return after a failure.
+        Fault::IsDeaf | Fault::IgnoresAborts | Fault::DropsSilently => 12,
+        _ => 60,
+    });
     let suite = Suite::new(Arc::new(Doubled { name: format!("{fault:?}"), exact, timeout }));
     let check = Suite::checks().into_iter().find(|check| check.name() == name).unwrap();
     suite.run(&check)
@@ -132,8 +141,25 @@ fn a_check_that_hangs_fails_after_its_timeout() {
 
 #[test]
 fn a_backend_that_ignores_aborts_is_found() {
-    let found = why(Fault::IsDeaf, "abort::barrier::a_worker_fails_and_the_others_return");
-    assert_says(&found, &["3 workers: no end after 1s"]);
+    let name = "abort::barrier::a_worker_fails_and_the_others_return";
+    let late = "3 workers: the ranks inside barrier did not return within 1s after worker 0 failed; ";
+    let no_listener = "the backend registered no listener with `Link::on_abort` on worker 0: `connect` must do so";
+    assert_says(&why(Fault::IsDeaf, name), &[&format!("{late}{no_listener}")]);
+    let listener = "the backend registered listeners with `Link::on_abort`, so their `abort` does not end the wait";
+    assert_says(&why(Fault::IgnoresAborts, name), &[&format!("{late}{listener}")]);
+}
+
+#[test]
+fn a_backend_that_does_not_detect_dropped_peers_is_found() {
+    let name = "drop::a_rank_that_drops_its_communicator_ends_the_wait_of_the_others";
+    let found = why(Fault::DropsSilently, name);
+    let told =
+        "3 workers: rank 0 dropped its communicator, and no rank that waited for it got `Error::Lost`: rank 1: error: ";
+    assert_says(&found, &[told, "no end after 1s"]);
+    let undetected = outcome(Fault::DropsSilently, false, name);
+    assert!(matches!(undetected, Outcome::Passed { executed: 2 }), "{undetected}");
+    let passed = outcome(Fault::PassesBarriers, false, name);
+    assert_says(&passed.to_string(), &["rank 0 dropped its communicator, and the barrier of rank 1 gives Ok"]);
 }
 
 #[test]

@@ -30,6 +30,10 @@ pub(crate) enum Fault {
     Hangs,
     /// Ignores aborts.
     IsDeaf,
+    /// Registers a listener for aborts that does nothing.
+    IgnoresAborts,
+    /// Peers do not notice that a rank has dropped its communicator.
+    DropsSilently,
     /// Runs operations that its capabilities lack.
     RunsWhatItLacks,
     /// Does not support reductions of bf16, and refuses them.
@@ -76,6 +80,8 @@ doubles! {
     ChangesInput INPUT
     Hangs HANGS
     IsDeaf DEAF
+    IgnoresAborts IGNORES
+    DropsSilently SILENTLY
     RunsWhatItLacks RUNS
     LacksBf16 LACKS
     LacksMinAndMax LACKS_MIN
@@ -105,32 +111,53 @@ impl Backend for Double {
     }
 
     fn connect(&self, mut params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
-        if let Fault::IsDeaf = self.fault {
+        let listener = (self.fault == Fault::IgnoresAborts).then(|| Arc::new(NoAbort));
+        listener.iter().for_each(|listener| params.link.on_abort(&(listener.clone() as Arc<dyn Abort>)));
+        if let Fault::IsDeaf | Fault::IgnoresAborts = self.fault {
             params.link = Arc::new(Link::bare(Arc::default()));
         }
         let inner = disco_local::BACKEND.connect(params, at)?;
-        Ok(Box::new(Lossy { inner, fault: self.fault, has_ended: Arc::default(), is_split: false, delayed: None }))
+        let (inner, has_ended) = (Some(inner), Arc::default());
+        Ok(Box::new(Lossy { inner, fault: self.fault, has_ended, is_split: false, delayed: None, _listener: listener }))
     }
 }
 
 #[derive(Debug)]
 struct Lossy {
-    inner: Box<dyn Communicator>,
+    /// The communicator without the fault; `None` while it is dropped.
+    inner: Option<Box<dyn Communicator>>,
     fault: Fault,
     /// Whether a child was dropped.
     has_ended: Arc<AtomicBool>,
     is_split: bool,
     /// The error that `enqueue` has not returned.
     delayed: Option<Error>,
+    /// The listener that does nothing, if the fault is [`Fault::IgnoresAborts`].
+    _listener: Option<Arc<NoAbort>>,
+}
+
+/// A listener for aborts that does nothing.
+#[derive(Debug)]
+struct NoAbort;
+
+impl Abort for NoAbort {
+    fn abort(&self, _: &Arc<str>) {}
 }
 
 impl Drop for Lossy {
     fn drop(&mut self) {
         self.has_ended.fetch_or(self.is_split, Ordering::Relaxed);
+        if self.is_split && self.fault == Fault::DropsSilently {
+            std::mem::forget(self.inner.take());
+        }
     }
 }
 
 impl Lossy {
+    fn inner(&mut self) -> &mut dyn Communicator {
+        &mut **self.inner.as_mut().unwrap()
+    }
+
     /// The operation that runs instead of `op`.
     fn replace(&self, op: &Op) -> Op {
         let mut op = op.clone();
@@ -177,11 +204,11 @@ impl Lossy {
 
 impl Communicator for Lossy {
     fn rank(&self) -> Rank {
-        self.inner.rank()
+        self.inner.as_ref().unwrap().rank()
     }
 
     fn size(&self) -> usize {
-        self.inner.size()
+        self.inner.as_ref().unwrap().size()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -199,7 +226,7 @@ impl Communicator for Lossy {
                     .into_iter()
                     .fold(ops, |caps, reduction| caps.with_reduction(reduction, DType::all()))
             }
-            _ => self.inner.capabilities(),
+            _ => self.inner.as_ref().unwrap().capabilities(),
         }
     }
 
@@ -228,7 +255,7 @@ impl Communicator for Lossy {
         }
         let before: Vec<Vec<u8>> =
             group.iter().map(|op| op.dst().map_or_else(Vec::new, |dst| dst.bytes().unwrap().to_vec())).collect();
-        match self.inner.enqueue(&group) {
+        match self.inner().enqueue(&group) {
             Err(error) if self.fault == Fault::DelaysErrors => self.delayed = Some(error),
             result => result?,
         }
@@ -238,17 +265,18 @@ impl Communicator for Lossy {
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let key = if self.fault == Fault::IgnoresKeys { 0 } else { key };
-        let (inner, fault, has_ended) = (self.inner.split(color, key)?, self.fault, self.has_ended.clone());
-        Ok(inner.map(|inner| {
-            Box::new(Lossy { inner, fault, has_ended, is_split: true, delayed: None }) as Box<dyn Communicator>
+        let (child, fault, has_ended) = (self.inner().split(color, key)?, self.fault, self.has_ended.clone());
+        Ok(child.map(|child| {
+            let inner = Some(child);
+            Box::new(Lossy { inner, fault, has_ended, is_split: true, delayed: None, _listener: None }) as _
         }))
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        self.delayed.take().map_or_else(|| self.inner.synchronize(), Err)
+        self.delayed.take().map_or_else(|| self.inner().synchronize(), Err)
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
-        self.inner.aborter()
+        self.inner.as_ref().unwrap().aborter()
     }
 }

@@ -12,6 +12,28 @@ pub use epoch::{PerEpoch, Refused};
 pub use registry::AbortRegistry;
 
 /// Something that waits on peers and can be told to stop.
+///
+/// A backend registers one for each communicator in [`Backend::connect`](crate::Backend::connect):
+///
+/// ```
+/// # use std::sync::{Arc, OnceLock};
+/// use disco_core::{Abort, Link};
+///
+/// /// The state that the ranks of a communicator poll while they wait.
+/// #[derive(Default)]
+/// struct Cause(OnceLock<Arc<str>>);
+///
+/// impl Abort for Cause {
+///     fn abort(&self, cause: &Arc<str>) {
+///         _ = self.0.set(cause.clone()); // The first cause stays.
+///     }
+/// }
+///
+/// let (link, cause) = (Link::bare(Arc::default()), Arc::new(Cause::default())); // `link` is `params.link` in `connect`.
+/// link.on_abort(&(cause.clone() as Arc<dyn Abort>)); // The link is weak: the communicator keeps `cause`.
+/// link.abort(0, &"worker 1 failed".into());
+/// assert_eq!(cause.0.get().map(|cause| &**cause), Some("worker 1 failed"));
+/// ```
 pub trait Abort: Send + Sync {
     /// Makes present and later waits return [`Error::Aborted`](crate::Error::Aborted) with this cause. May be called
     /// from any thread, any number of times; the first cause stays. May block, but not for ever.

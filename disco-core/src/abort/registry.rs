@@ -38,6 +38,11 @@ impl AbortRegistry {
         listeners.iter().for_each(|listener| listener.abort(cause));
     }
 
+    /// Number of registered listeners.
+    pub fn listeners(&self) -> usize {
+        self.state().get_mut().iter().filter(|weak| weak.strong_count() > 0).count()
+    }
+
     /// Starts an epoch: forgets the aborts and listeners of earlier epochs, and keeps an abort of this epoch that
     /// arrived early.
     pub fn reset(&self, epoch: u64) {
@@ -56,8 +61,8 @@ impl AbortRegistry {
 
 impl fmt::Debug for AbortRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut state = self.state();
-        let listeners = state.get_mut().len();
+        let listeners = self.listeners();
+        let state = self.state();
         write!(f, "<epoch {}, {listeners} listeners, {:?}>", state.epoch(), state.cause())
     }
 }
@@ -85,6 +90,17 @@ mod tests {
         registry.listen(&(late.clone() as Arc<dyn Abort>));
         assert_eq!(*early.0.lock().unwrap(), ["first".into()]);
         assert_eq!(*late.0.lock().unwrap(), ["first".into()]);
+    }
+
+    #[test]
+    fn dropped_listeners_are_not_counted() {
+        let registry = AbortRegistry::default();
+        let [kept, dropped] = [(); 2].map(|()| Arc::new(Heard::default()) as Arc<dyn Abort>);
+        registry.listen(&kept);
+        registry.listen(&dropped);
+        assert_eq!(registry.listeners(), 2);
+        drop(dropped);
+        assert_eq!(registry.listeners(), 1);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub use registers::Registers;
 use crate::activity::Activity;
 use crate::context::WorkerContext;
 use crate::error::{Error, Result};
+use crate::suggestion::similar;
 
 /// The error of a worker function: any error, with its chain of causes.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -207,7 +208,8 @@ pub fn names() -> Vec<&'static str> {
 /// [`Error::UnknownFunction`], with the most similar name.
 pub fn find(name: &str) -> Result<Function> {
     let entry = inventory::iter::<FunctionEntry>.into_iter().find(|entry| entry.name == name);
-    let entry = entry.ok_or_else(|| Error::UnknownFunction { name: name.into(), similar: similar(name) })?;
+    let similar = || similar(name, names()).map(str::to_owned);
+    let entry = entry.ok_or_else(|| Error::UnknownFunction { name: name.into(), similar: similar() })?;
     Ok(Function::new(entry.name, entry.call))
 }
 
@@ -244,13 +246,6 @@ pub fn compare(theirs: &[String]) -> Result<()> {
     };
     let (missing, unknown) = (list("it lacks", &missing), list("only it has", &unknown));
     Err(Error::refused(format!("it is another program: its worker functions differ{missing}{unknown}")))
-}
-
-/// The most similar registered name, if at most a third of the characters differ.
-fn similar(name: &str) -> Option<String> {
-    let distance = |known: &&str| strsim::osa_distance(known, name);
-    let best = names().into_iter().min_by_key(distance)?;
-    (distance(&best) * 3 <= name.len()).then(|| best.to_owned())
 }
 
 #[cfg(test)]

@@ -71,6 +71,12 @@ impl Link {
         self.aborts.listen(abort);
     }
 
+    /// Number of listeners that [`Self::on_abort`] has registered and that still exist. A backend's communicators
+    /// register one at least.
+    pub fn abort_listeners(&self) -> usize {
+        self.aborts.listeners()
+    }
+
     /// Aborts this worker's listeners and store, unless `epoch` is over. Lanes call this method.
     pub fn abort(&self, epoch: u64, cause: &Arc<str>) {
         self.aborts.abort(epoch, cause);

@@ -13,6 +13,17 @@ use crate::tensor::Tensor;
 /// [`Error::Invalid`]: errors of [`Op::check`]; the group mixes point-to-point operations and collectives; the elements
 /// of a receive overlap those of another operation; a send of the rank to itself has no matching receive in the group,
 /// or a receive no matching send.
+///
+/// ```
+/// use disco_core::{DType, Op, Rank, Tensor, op::check_group};
+///
+/// let tensor = Tensor::zeros(DType::F32, [4])?;
+/// let send = Op::Send { src: tensor, to: Rank::new(1) };
+/// check_group(&[send.clone()], Rank::new(0), 2)?;
+/// let error = check_group(&[send, Op::Barrier], Rank::new(0), 2).unwrap_err();
+/// assert_eq!(error.to_string(), "a group holds either point-to-point operations or collectives, not both");
+/// # Ok::<(), disco_core::Error>(())
+/// ```
 pub fn check_group(group: &[Op], rank: Rank, size: usize) -> Result<()> {
     group.iter().try_for_each(|op| op.check(rank, size))?;
     let mut kinds = group.iter().map(|op| op.kind().is_point_to_point());

@@ -20,6 +20,19 @@ use crate::value::Value;
 ///
 /// # Errors
 /// All methods: [`Error::Aborted`] once the session was aborted, [`Error::Lost`] if the connection to the store is cut.
+///
+/// ```
+/// # use std::{sync::Arc, time::Duration};
+/// use disco_core::Link;
+///
+/// // Workers that come in any order: the first one publishes an address, and the other ones wait for it.
+/// let store = Link::bare(Arc::default()).store(); // `ctx.store()` in a worker function
+/// if store.add("arrived", 1)? == 1 {
+///     store.set("address", b"host:4000")?;
+/// }
+/// assert_eq!(store.wait("address", Duration::from_secs(5))?, b"host:4000");
+/// # Ok::<(), disco_core::Error>(())
+/// ```
 pub trait Store: Debug + Send + Sync {
     /// Sets `key` to `value`.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;

@@ -2,10 +2,12 @@
 //! Only live allocations of a pool use memory of the device. The reserved size is computed for queries only.
 
 use std::collections::BTreeSet;
+use std::ffi::c_int;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::abi::{self, Code};
-use super::device::Device;
+use super::device::{self, Device};
 use crate::handles::Handles;
 use crate::sync::lock;
 
@@ -34,7 +36,16 @@ pub(crate) fn create(device: &'static Device) -> abi::Pool {
     POOLS.insert(Arc::new(Pool { device, state: Mutex::default() }))
 }
 
-/// A device's own pool, which has no handle.
+/// Handles of the devices' own pools: this number and the ordinal, times the distance of handles.
+const DEVICE_POOLS: usize = 0xe_0000_0000;
+const STRIDE: usize = 0x10;
+
+/// The handle of a device's own pool (`cuDeviceGetMemPool`).
+pub(crate) fn handle_of_device(device: &'static Device) -> abi::Pool {
+    ptr::without_provenance_mut(DEVICE_POOLS + STRIDE * device.ordinal)
+}
+
+/// A device's own pool.
 pub(crate) fn of_device(device: &'static Device) -> Arc<Pool> {
     let make = || Arc::new(Pool { device, state: Mutex::default() });
     Arc::clone(device.pool.get_or_init(make))
@@ -47,6 +58,10 @@ pub(crate) fn destroy(handle: abi::Pool) -> Result<(), Code> {
 
 /// The pool of a handle.
 pub(crate) fn find(handle: abi::Pool) -> Result<Arc<Pool>, Code> {
+    if let Some(offset) = handle.addr().checked_sub(DEVICE_POOLS) {
+        let device = c_int::try_from(offset / STRIDE).ok().and_then(|ordinal| device::find(ordinal).ok());
+        return device.map(of_device).ok_or(Code::INVALID_VALUE);
+    }
     POOLS.find(handle).ok_or(Code::INVALID_VALUE)
 }
 

@@ -12,7 +12,7 @@ use super::capture::CaptureSlot;
 use super::device::Device;
 use super::graph::{self, Node};
 use super::hardware::HardwareQueue;
-use super::pool;
+use super::{per_thread, pool};
 use crate::handles::Handles;
 use crate::settings;
 use crate::sync::{lock, wait};
@@ -21,6 +21,9 @@ use crate::sync::{lock, wait};
 pub(crate) type Work = Box<dyn Fn() -> Result<(), Code> + Send + Sync>;
 
 static STREAMS: Handles<Stream> = Handles::new(0x5_0000_0000);
+
+/// `CU_STREAM_PER_THREAD`: the handle of the calling thread's default stream, which is another stream on each thread.
+pub(crate) const PER_THREAD: usize = 2;
 
 /// A stream. Submitting work takes one lock, and wakes the stream's thread only if it sleeps.
 pub(crate) struct Stream {
@@ -81,10 +84,13 @@ pub(crate) fn destroy(handle: abi::Stream) -> Result<(), Code> {
     Ok(())
 }
 
-/// The stream of a handle. Handles 0 and 1 (`CU_STREAM_LEGACY`) are the default stream of the device.
+/// The stream of a handle. Handles 0 and 1 (`CU_STREAM_LEGACY`) are the default stream of the device, and handle 2
+/// (`CU_STREAM_PER_THREAD`) is the default stream of the calling thread.
 pub(crate) fn find(handle: abi::Stream, device: &'static Device) -> Result<Arc<Stream>, Code> {
-    if handle.addr() <= 1 {
-        return Ok(Arc::clone(device.default_stream()));
+    match handle.addr() {
+        0 | 1 => return Ok(Arc::clone(device.default_stream())),
+        PER_THREAD => return Ok(per_thread::stream(device)),
+        _ => {}
     }
     let stream = of_handle(handle)?;
     stream.capture.check().map(|()| stream)
@@ -98,6 +104,7 @@ pub(crate) fn of_handle(handle: abi::Stream) -> Result<Arc<Stream>, Code> {
 /// All streams of a device.
 pub(crate) fn of_device(device: &'static Device) -> Vec<Arc<Stream>> {
     let mut streams = STREAMS.all();
+    streams.extend(per_thread::all());
     streams.retain(|stream| stream.device.ordinal == device.ordinal);
     streams.extend(device.default_stream_if_used().cloned());
     streams
@@ -241,7 +248,8 @@ impl Stream {
         self.waiting.fetch_sub(1, SeqCst);
     }
 
-    fn close(&self) {
+    /// Ends the stream's thread once all submitted work is done.
+    pub(crate) fn close(&self) {
         lock(&self.queue).is_closed = true;
         self.filled.notify_one();
     }

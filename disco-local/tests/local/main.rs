@@ -6,6 +6,7 @@
 mod abort;
 mod connect;
 mod failure;
+mod lent;
 mod mixed;
 mod numerics;
 mod point_to_point;

@@ -5,6 +5,7 @@
 
 mod abort;
 mod failure;
+mod lent;
 mod mixed;
 mod numerics;
 mod point_to_point;

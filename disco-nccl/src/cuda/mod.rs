@@ -5,6 +5,8 @@
 //! device    the device kind `cuda`
 //! stream    the driver's functions for one device and one stream
 //! peers     the driver's functions for memory that several devices access
+//! fence     fences between a worker's stream and streams of the program
+//! lend      memory of the program, lent to a tensor for one operation
 //! current   the current context of a thread
 //! error     errors of the driver
 //! ```
@@ -13,6 +15,8 @@ mod current;
 mod device;
 pub(crate) mod driver;
 pub(crate) mod error;
+mod fence;
+mod lend;
 mod peers;
 mod stream;
 
@@ -22,18 +26,24 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 pub use device::Cuda;
 pub(crate) use device::{attribute_of, details, site};
-use disco_ccl::{Graph, Queue};
+use disco_ccl::{Graph, Queue, Runtime};
 use disco_core::{DeviceKind, Error, Result, WorkerContext};
+pub use fence::WorkerStream;
 
 /// The CUDA stream of a worker's queue, as a stream of cudarc. Work that is launched on it is ordered with the worker's
-/// collectives. Its context is the device's primary context.
+/// collectives. Its context is the device's primary context. A program that computes on a stream of its own orders the
+/// two streams by a [`WorkerStream`].
 ///
 /// # Errors
 /// The queue is on a device of another kind.
 pub fn stream(queue: &mut (dyn disco_core::Queue + 'static)) -> Result<Arc<CudaStream>> {
-    let driver: &dyn Any = Queue::of(queue, DeviceKind::Cuda)?.runtime().driver();
+    stream_of(Queue::of(queue, DeviceKind::Cuda)?.runtime())
+}
+
+fn stream_of(runtime: &Runtime) -> Result<Arc<CudaStream>> {
+    let driver: &dyn Any = runtime.driver();
     let stream = driver.downcast_ref::<stream::Stream>().map(|stream| stream.stream().clone());
-    stream.ok_or_else(|| Error::invalid("the worker's stream was not created with cudarc"))
+    stream.ok_or_else(|| Error::invalid(format!("the stream on {} was not created with cudarc", runtime.device())))
 }
 
 /// Captures the work that `work` gives to the worker's stream, as a graph that can be launched many times.

@@ -8,5 +8,5 @@ use disco_conformance::{Runner, ThreadSessions};
 use disco_mailbox as _;
 
 fn main() -> ExitCode {
-    Runner::new().backend(ThreadSessions::of("mailbox")).main()
+    Runner::new().backend(ThreadSessions::of("mailbox").detecting_dropped_peers()).main()
 }

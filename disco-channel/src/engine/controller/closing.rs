@@ -71,7 +71,9 @@ impl Controller {
 
     /// Closes the connection of a peer, and reports its end once the cause is known.
     pub(super) fn close(&mut self, index: usize, cause: Cause, now: Instant) {
+        let why = cause.to_string();
         if let Some(conn) = self.peers[index].close(cause, now) {
+            tracing::debug!(peer = self.peers[index].name, why, "the connection of a peer is closed");
             self.conns.remove(&conn);
             self.out.act(Action::Close(conn));
         }
@@ -103,11 +105,14 @@ impl Controller {
             self.kill(index);
         }
         if let Phase::Starting(_) = self.phase {
-            self.give_up(&self.lost(index, why), now);
+            let error = self.lost(index, why);
+            tracing::info!(%error, "a peer was lost during the start");
+            self.give_up(&error, now);
         } else if self.leave == Leave::AtOnce || self.leave == Leave::InOrder && is_clean {
             if is_process && fault::is_planted(Fault::DoubleDeparture) {
                 self.out.act(Action::Left(workers));
             }
+            tracing::debug!(peer = self.peers[index].name, %workers, "a peer has left");
             self.out.act(Action::Left(workers));
         } else {
             if is_process {
@@ -115,7 +120,9 @@ impl Controller {
                 // Its descriptors are of no use: no data plane can be made with a lost worker.
                 self.out.act(Action::Forget(workers.first()));
             }
-            self.out.act(Action::Lost(workers, self.lost(index, why)));
+            let error = self.lost(index, why);
+            tracing::info!(%error, "a peer is lost");
+            self.out.act(Action::Lost(workers, error));
         }
     }
 
@@ -285,6 +292,7 @@ impl Controller {
             if !matches!(peer.state, PeerState::Reported(_) | PeerState::Gone(_)) {
                 let workers = peer.workers;
                 let is_expected = self.leave == Leave::AtOnce;
+                tracing::info!(%lost, "the reactor thread has failed");
                 self.out.act(if is_expected { Action::Left(workers) } else { Action::Lost(workers, lost) });
             }
             self.out.actions.extend(peer.conn().map(Action::Close));

@@ -1,5 +1,6 @@
 //! One peer: a worker process or a node.
 
+use std::fmt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,18 @@ pub(super) enum Cause {
     /// Unknown until the exit status of its process is.
     Unknown,
     Known(LossCause),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("it has never connected"),
+            Self::Left(stuck) if stuck.is_empty() => f.write_str("its workers have left"),
+            Self::Left(stuck) => write!(f, "its workers have left except {stuck}"),
+            Self::Unknown => f.write_str("the reason is known once its process has ended"),
+            Self::Known(why) => why.fmt(f),
+        }
+    }
 }
 
 impl Peer {

@@ -72,7 +72,9 @@ impl Controller {
             Message::Lost(_) if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost(why) => {
                 let (workers, node) = (WorkerRange::one(worker), Some(self.node(index)));
-                self.out.act(Action::Lost(workers, Error::peer_lost(LostPeer::Workers { workers, node }, why)));
+                let error = Error::peer_lost(LostPeer::Workers { workers, node }, why);
+                tracing::info!(%error, "a worker of a node is lost");
+                self.out.act(Action::Lost(workers, error));
             }
             Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(WorkerRange::one(worker))),
             message => self.receive_from_worker(worker, message)?,

@@ -1,6 +1,7 @@
 //! Tests of the controller's engine, without a clock or sockets.
 
 mod joining;
+mod logs;
 
 use std::io;
 use std::net::SocketAddr;

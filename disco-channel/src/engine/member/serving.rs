@@ -379,6 +379,7 @@ impl Member {
     fn fail(&mut self, error: Error, now: Instant) {
         match self.kind {
             Kind::Worker { has_left } => {
+                tracing::info!(%error, "the worker stops");
                 self.stop(&error.to_string(), WORKER_GRACE, Ok(()), Some(now + WORKER_GRACE));
                 if has_left {
                     self.end(Ok(()));

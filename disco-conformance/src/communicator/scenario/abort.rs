@@ -2,18 +2,22 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use disco_core::{DType, Error, Op, OpKind, Reduction, Result, Session, SessionExt, WorkerContext, WorkerId};
 
-use super::recover;
+use super::{end_limit, recover};
 use crate::communicator::fixture::rank;
 use crate::communicator::suite::CheckResult;
 use crate::harness::Harness;
+use crate::timeout::within;
 
+const LISTENERS: &str = "disco.conformance.abort_listeners";
 const FAIL: &str = "disco.conformance.fail_inside";
 /// The error text of the worker that fails.
 const FAILURE_TEXT: &str = "this worker fails, as the check requires";
 
+disco_core::register_function!(LISTENERS, abort_listeners);
 disco_core::register_function!(FAIL, fail_inside);
 
 /// The operation of the other workers, and the kind of the failure.
@@ -27,10 +31,33 @@ impl Abort {
     pub(super) async fn run(self, session: &dyn Session, harness: &dyn Harness, run: i64) -> CheckResult<usize> {
         let last = session.world().size() - 1;
         for culprit in [0, last] {
-            self.run_with_culprit(session, culprit, run).await?;
+            // A worker that hangs can't be asked afterwards.
+            let deaf = deaf_worker(session).await.map_err(|error| error.to_string())?;
+            let limit = end_limit(harness);
+            let ended = within(self.run_with_culprit(session, culprit, run), limit).await;
+            ended.unwrap_or_else(|| Err(self.no_end(culprit, limit, deaf)))?;
             recover(session, harness, run).await?;
         }
         Ok(2)
+    }
+
+    /// The error about ranks that do not return after the failure of the culprit.
+    fn no_end(self, culprit: usize, limit: Duration, deaf: Option<WorkerId>) -> String {
+        let failure = if self.panics { "panicked" } else { "failed" };
+        let listener = match deaf {
+            Some(worker) => {
+                format!("the backend registered no listener with `Link::on_abort` on {worker}: `connect` must do so")
+            }
+            None => {
+                "the backend registered listeners with `Link::on_abort`, so their `abort` does not end the wait of \
+                     every rank"
+                    .to_owned()
+            }
+        };
+        format!(
+            "the ranks inside {} did not return within {limit:?} after worker {culprit} {failure}; {listener}",
+            self.kind
+        )
     }
 
     async fn run_with_culprit(self, session: &dyn Session, culprit: usize, run: i64) -> CheckResult<()> {
@@ -75,6 +102,22 @@ impl fmt::Display for Abort {
         let how = if self.panics { "panics" } else { "fails" };
         write!(f, "abort::{}::a_worker_{how}_and_the_others_return", self.kind)
     }
+}
+
+/// The first worker without a listener for aborts, if there is one.
+async fn deaf_worker(session: &dyn Session) -> Result<Option<WorkerId>> {
+    let listeners = session.call(&session.function(LISTENERS).await?, ()).await?;
+    for worker in session.world().workers() {
+        if session.get_as::<i64>(&listeners, worker).await? == 0 {
+            return Ok(Some(worker));
+        }
+    }
+    Ok(None)
+}
+
+/// The number of listeners for aborts of this worker.
+fn abort_listeners(ctx: &mut WorkerContext) -> Result<i64> {
+    Ok(ctx.link().abort_listeners() as i64)
 }
 
 fn root(culprit: usize) -> usize {

@@ -1,12 +1,14 @@
-//! Scenarios that the controller runs: failures, mismatches, deadlines, concurrent submissions, handles.
+//! Scenarios that the controller runs: failures, mismatches, deadlines, dropped communicators, concurrent submissions, handles.
 
 mod abort;
 mod deadline;
+mod dropped;
 mod handles;
 mod mismatch;
 mod order;
 
 use std::fmt;
+use std::time::Duration;
 
 use disco_core::{DType, DataPlane, OpKind, Reduction, Session, World};
 
@@ -33,6 +35,8 @@ pub(super) enum Scenario {
     Mismatch(Mismatch),
     /// A rank does not call an operation.
     Deadline,
+    /// A rank drops its communicator while the other ranks wait for it.
+    Dropped,
     /// Several threads of the controller submit to one session.
     Order,
     /// The controller calls collectives with handles.
@@ -47,6 +51,7 @@ pub(super) fn all() -> impl Iterator<Item = Scenario> {
     let aborts = aborts.chain([Abort { kind: OpKind::AllReduce, panics: true }]).map(Scenario::Abort);
     aborts.chain(Mismatch::all().map(Scenario::Mismatch)).chain([
         Scenario::Deadline,
+        Scenario::Dropped,
         Scenario::Order,
         Scenario::Handles,
         Scenario::Checked,
@@ -74,7 +79,7 @@ impl Scenario {
         match self {
             Self::Abort(Abort { kind, .. }) => vec![(kind, DType::F32, sum_of(kind))],
             Self::Mismatch(mismatch) => mismatch.needs(),
-            Self::Deadline => vec![(OpKind::Barrier, DType::F32, None)],
+            Self::Deadline | Self::Dropped => vec![(OpKind::Barrier, DType::F32, None)],
             Self::Order => {
                 let needs = [Reduction::Min, Reduction::Max];
                 needs.map(|reduction| (OpKind::AllReduce, DType::I32, Some(reduction))).into()
@@ -85,12 +90,15 @@ impl Scenario {
     }
 
     /// The requirements on the session.
-    pub(super) fn spec(self, world: World) -> SessionSpec {
+    pub(super) fn spec(self, world: World, harness: &dyn Harness) -> SessionSpec {
         let spec = SessionSpec::new(world);
         match self {
             Self::Mismatch(mismatch) => SessionSpec { check: mismatch.check, ..spec },
             Self::Checked => SessionSpec { check: true, ..spec },
-            Self::Deadline => SessionSpec { collective_deadline: deadline::SHORT, ..spec },
+            Self::Dropped if harness.detects_dropped_peers() => {
+                SessionSpec { collective_deadline: end_limit(harness), ..spec }
+            }
+            Self::Deadline | Self::Dropped => SessionSpec { collective_deadline: deadline::SHORT, ..spec },
             _ => spec,
         }
     }
@@ -101,6 +109,7 @@ impl Scenario {
             Self::Abort(abort) => return abort.run(session, harness, run).await,
             Self::Mismatch(mismatch) => mismatch.run(session).await?,
             Self::Deadline => deadline::run(session).await?,
+            Self::Dropped => dropped::run(session, harness, run).await?,
             Self::Order => return order::run(session).await,
             Self::Handles => return handles::run(session).await,
             Self::Checked => return checked(session, run).await,
@@ -110,13 +119,19 @@ impl Scenario {
     }
 }
 
+/// Time within which all ranks must return after the failure of one.
+fn end_limit(harness: &dyn Harness) -> Duration {
+    harness.check_timeout() / 12
+}
+
 /// Runs rows in a session that compares calls.
 async fn checked(session: &dyn Session, run: i64) -> CheckResult<usize> {
     let mut sum = 0;
     for name in ["all_reduce::i32::sum", "all_gather_v::u8", "all_to_all_v::u8", "send_recv::ring::f32"] {
         // The world, and a split.
         for scope in [0, 2] {
-            let verdicts = verdicts(session, (name, scope, run, false)).await.map_err(|error| error.to_string())?;
+            let verdicts =
+                verdicts(session, (name, scope, run, false, false)).await.map_err(|error| error.to_string())?;
             match together(&verdicts, false) {
                 Verdict::Passed { executed, .. } => sum += executed,
                 Verdict::Skipped(_) => {}
@@ -132,7 +147,7 @@ async fn recover(session: &dyn Session, harness: &dyn Harness, run: i64) -> Chec
     let again = session.init_ccl(harness.backend(), &harness.devices()).await;
     again.map_err(|error| format!("init_ccl after the failure: {error}"))?;
     for scope in 0..=(session.world().groups() > 1).into() {
-        let verdicts = verdicts(session, ("all_reduce::i32::sum", scope, run, false)).await;
+        let verdicts = verdicts(session, ("all_reduce::i32::sum", scope, run, false, false)).await;
         let verdicts = verdicts.map_err(|error| format!("after init_ccl: {error}"))?;
         if let Verdict::Wrong(why) = together(&verdicts, false) {
             return Err(format!("after init_ccl: {why}"));
@@ -147,6 +162,7 @@ impl fmt::Display for Scenario {
             Self::Abort(abort) => abort.fmt(f),
             Self::Mismatch(mismatch) => mismatch.fmt(f),
             Self::Deadline => f.write_str("deadline::a_rank_that_is_absent_ends_the_wait_of_the_others"),
+            Self::Dropped => f.write_str("drop::a_rank_that_drops_its_communicator_ends_the_wait_of_the_others"),
             Self::Checked => f.write_str("checked::collectives_give_the_same_results"),
             Self::Handles => f.write_str("handles::the_controller_exchanges_tensors_with_any_root_and_counts"),
             Self::Order => f.write_str("order::concurrent_submissions_arrive_in_one_order"),

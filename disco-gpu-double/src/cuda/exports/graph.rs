@@ -8,7 +8,8 @@ use std::ptr;
 use super::write_output;
 use crate::cuda::abi::{Code, Graph, GraphExec, Stream};
 use crate::cuda::capture::{self, Mode};
-use crate::cuda::{device, graph, stream};
+use crate::cuda::stream::{self, PER_THREAD};
+use crate::cuda::{device, graph};
 
 /// `CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode)`: any stream except the default stream.
 #[unsafe(no_mangle)]
@@ -74,7 +75,7 @@ pub(crate) fn begin(handle: Stream, mode: c_int) -> Result<(), Code> {
     let mode = Mode::of(mode)?;
     let stream = stream::of_handle(handle).map_err(|code| {
         // Every device has a default stream, which can't be captured.
-        if handle.addr() <= 1 { Code::STREAM_CAPTURE_UNSUPPORTED } else { code }
+        if handle.addr() <= PER_THREAD { Code::STREAM_CAPTURE_UNSUPPORTED } else { code }
     })?;
     capture::begin(&stream, mode)
 }
@@ -87,7 +88,7 @@ pub(crate) fn end(handle: Stream, at: Option<&mut Graph>) -> Result<(), Code> {
 }
 
 pub(crate) fn status_of(handle: Stream) -> Result<c_int, Code> {
-    if handle.addr() <= 1 {
+    if handle.addr() <= PER_THREAD {
         return Ok(0);
     }
     let capture = stream::of_handle(handle)?.capture.current();

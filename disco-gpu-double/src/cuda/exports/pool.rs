@@ -16,6 +16,12 @@ const RESERVED: c_int = 5;
 /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
 const USED: c_int = 7;
 
+/// `CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice)`: the pool from which `cuMemAllocAsync` allocates.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDeviceGetMemPool(at: Option<&mut Pool>, ordinal: c_int) -> Code {
+    Code::of(device::find(ordinal).and_then(|device| write_output(at, pool::handle_of_device(device))))
+}
+
 /// `CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *)`: a pool whose memory can't be exported by
 /// handles.
 #[unsafe(no_mangle)]

@@ -14,7 +14,7 @@ pub mod rccl;
 use super::abi::{Code, CommHandle, Stream};
 use super::call::{Args, Call};
 use super::{comm, text};
-use crate::cuda::stream;
+use crate::cuda::stream::{self, PER_THREAD};
 use crate::nccl::tally;
 use crate::nccl::{background, group as groups};
 use crate::settings::faults::Action;
@@ -48,6 +48,10 @@ fn submit(args: Args, comm: CommHandle, stream: Stream, outer_fault: Option<Acti
         return background::block(&comm);
     }
     let Some(call) = Call::check(args, &comm, membership, outer_fault.or(fault))? else { return Ok(()) };
+    if stream.addr() == PER_THREAD {
+        let why = "the per-thread default stream is another stream on the threads of the library";
+        return Err(text::refuse(Code::INVALID_ARGUMENT, format!("{}: {why}", args.kind.function())));
+    }
     let stream = stream::find(stream, comm.device).map_err(|_| {
         text::refuse(Code::INVALID_ARGUMENT, format!("{}: there is no such stream", args.kind.function()))
     })?;
