@@ -14,7 +14,7 @@ use crate::random::folder;
 /// A model that computes the logits of one sequence.
 pub(crate) enum Reference {
     Gguf(Box<ModelWeights>),
-    Safetensors(Llama, Config, Cache),
+    Safetensors(Box<(Llama, Config, Cache)>),
 }
 
 impl Reference {
@@ -30,14 +30,14 @@ impl Reference {
         let tensors = candle_core::safetensors::load(path, &Device::Cpu).unwrap();
         let weights = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
         let cache = Cache::new(true, DType::F32, &config, &Device::Cpu).unwrap();
-        Self::Safetensors(Llama::load(weights, &config).unwrap(), config, cache)
+        Self::Safetensors(Box::new((Llama::load(weights, &config).unwrap(), config, cache)))
     }
 
     /// Starts a new sequence.
     fn clear(&mut self) {
         match self {
             Self::Gguf(model) => model.clear_kv_cache(),
-            Self::Safetensors(_, config, cache) => *cache = Cache::new(true, DType::F32, config, &Device::Cpu).unwrap(),
+            Self::Safetensors(model) => model.2 = Cache::new(true, DType::F32, &model.1, &Device::Cpu).unwrap(),
         }
     }
 
@@ -46,7 +46,7 @@ impl Reference {
         let tokens = Tensor::new(tokens, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
         let logits = match self {
             Self::Gguf(model) => model.forward(&tokens, position),
-            Self::Safetensors(model, _, cache) => model.forward(&tokens, position, cache),
+            Self::Safetensors(model) => model.0.forward(&tokens, position, &mut model.2),
         };
         logits.unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
