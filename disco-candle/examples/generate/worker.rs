@@ -64,6 +64,7 @@ struct Worker {
     weights: Arc<Weights>,
     batch: Option<Running>,
     computing: Duration,
+    measures_waits: bool,
 }
 
 /// A batch under way.
@@ -95,7 +96,13 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>) -> anyhow::Result<Opaqu
         });
     }
     let model = Llama::load(config, &shards, precision, comm)?;
-    Ok(Opaque::new(RefCell::new(Worker { model, weights, batch: None, computing: Duration::ZERO })))
+    Ok(Opaque::new(RefCell::new(Worker {
+        model,
+        weights,
+        batch: None,
+        computing: Duration::ZERO,
+        measures_waits: load.measures_waits,
+    })))
 }
 
 /// Worker function: processes the prompts. Returns the first token of each sequence, or none if the text has ended.
@@ -139,7 +146,7 @@ fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> disco::Result<
         bytes_read: worker.weights.bytes_read(),
         collectives: stats.collectives,
         in_collectives: stats.time,
-        waiting: stats.waiting,
+        waiting: if worker.measures_waits { stats.waiting } else { Duration::ZERO },
         computing: worker.computing,
     }))
 }
