@@ -132,6 +132,14 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_SOAK_SECONDS", "600"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
             .with("DISCO_LONG_TESTS", "1"),
+        step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
+        step("language model on several workers", "test --quiet --package disco-candle --test llama long::")
+            .with("DISCO_LONG_TESTS", "1"),
+        step(
+            "example generate",
+            "run --quiet --package disco-candle --example generate -- --workers 3 --max-tokens 4 Hello",
+        ),
+        step("example embed", "run --quiet --package disco-candle --example embed -- Hello Goodbye"),
         step("packages build", &packages()),
         step("dependencies", "run --quiet --package xtask -- deny"),
         step("GPU evidence kit on the double", "run --quiet --package xtask -- gpu-rehearsal"),

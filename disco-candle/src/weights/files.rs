@@ -47,7 +47,7 @@ impl Weights {
     /// Opens a `.safetensors` file, a `.gguf` file, an index (`model.safetensors.index.json`), or a folder with an index,
     /// with files of safetensors or with one model of GGUF. A GGUF model of several files is opened by its first file.
     ///
-    /// With an index, the tensors are those that the index lists.
+    /// With an index, only the tensors of the index are opened.
     ///
     /// # Errors
     /// Paths that do not name weights, headers that break the rules of their format, files that are shorter than their

@@ -12,6 +12,7 @@ mod generate;
 mod logits;
 mod long;
 mod losses;
+mod mpi;
 mod random;
 mod reference;
 #[path = "../../examples/generate/text.rs"]

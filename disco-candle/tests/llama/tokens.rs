@@ -13,17 +13,36 @@ use crate::random::{Model, NINE_HEADS, THREE_HEADS};
 use crate::reference::Reference;
 use crate::worker::{Batch, Load};
 
-const COUNT: usize = 24;
+/// Tokens to generate.
+pub(crate) const COUNT: usize = 24;
 
 /// A batch of prompts.
-fn batch(prompts: &[Vec<u32>]) -> Batch {
+pub(crate) fn batch(prompts: &[Vec<u32>]) -> Batch {
     Batch { prompts: prompts.to_vec(), temperature: 0.0, top_p: 1.0, seed: 0 }
 }
 
-/// The tokens that workers generate for each prompt of a batch.
-fn tokens(kind: SessionKind, workers: usize, model: &Path, dtype: Dtype, batch: &Batch, count: usize) -> Vec<Vec<u32>> {
-    let load = Load { model: model.to_owned(), dtype, threads: 1, ignores_interrupts: false, measures_waits: false };
-    let job = Job { backend: "local".into(), load, batch: batch.clone(), most: count, restarts: 0 };
+/// The tokens that workers of `local` generate for each prompt of a batch.
+fn tokens(kind: SessionKind, workers: usize, model: &Path, batch: &Batch, count: usize) -> Vec<Vec<u32>> {
+    tokens_over("local", kind, workers, model, batch, count)
+}
+
+/// The tokens that workers of `backend` generate for each prompt of a batch.
+pub(crate) fn tokens_over(
+    backend: &str,
+    kind: SessionKind,
+    workers: usize,
+    model: &Path,
+    batch: &Batch,
+    count: usize,
+) -> Vec<Vec<u32>> {
+    let load = Load {
+        model: model.to_owned(),
+        dtype: Dtype::F32,
+        threads: 1,
+        ignores_interrupts: false,
+        measures_waits: false,
+    };
+    let job = Job { backend: backend.into(), load, batch: batch.clone(), most: count, restarts: 0 };
     let mut tokens = vec![Vec::new(); batch.prompts.len()];
     let start = || Builder::new(kind, workers).start();
     let outcome = run(&job, start, &AtomicBool::new(false), |event| {
@@ -36,7 +55,7 @@ fn tokens(kind: SessionKind, workers: usize, model: &Path, dtype: Dtype, batch: 
 }
 
 /// A prompt whose tokens depend on `seed`.
-fn prompt(len: usize, seed: usize, vocabulary: usize) -> Vec<u32> {
+pub(crate) fn prompt(len: usize, seed: usize, vocabulary: usize) -> Vec<u32> {
     (0..len).map(|i| ((i * i * 7 + i * 3 + seed * 31) % vocabulary) as u32).collect()
 }
 
@@ -56,7 +75,7 @@ fn tokens_of_nine_heads_on_1_to_4_workers_are_those_of_one_process() {
         (SessionKind::Processes, 3),
         (SessionKind::Processes, 4),
     ] {
-        let found = tokens(kind, workers, &model.path(), Dtype::F32, &batch(std::slice::from_ref(&prompt)), COUNT);
+        let found = tokens(kind, workers, &model.path(), &batch(std::slice::from_ref(&prompt)), COUNT);
         assert_eq!(found, std::slice::from_ref(&expected), "{workers} workers, {kind}");
     }
 }
@@ -68,7 +87,7 @@ fn tokens_of_a_safetensors_model_with_one_kv_head_are_those_of_one_process() {
     let prompt = prompt(7, 0, THREE_HEADS.vocabulary);
     let (expected, _) = Reference::open(&model.path()).generate(&prompt, COUNT);
     for (kind, workers) in [(SessionKind::Threads, 1), (SessionKind::Threads, 2), (SessionKind::Processes, 3)] {
-        let found = tokens(kind, workers, &model.path(), Dtype::F32, &batch(std::slice::from_ref(&prompt)), COUNT);
+        let found = tokens(kind, workers, &model.path(), &batch(std::slice::from_ref(&prompt)), COUNT);
         assert_eq!(found, std::slice::from_ref(&expected), "{workers} workers, {kind}");
     }
 }
@@ -80,7 +99,7 @@ fn tokens_of_prompts_in_a_batch_are_those_of_each_prompt_alone() {
     let mut reference = Reference::open(&model.path());
     let expected = prompts.each_ref().map(|prompt| reference.generate(prompt, COUNT).0);
     for workers in [1, 2] {
-        let found = tokens(SessionKind::Threads, workers, &model.path(), Dtype::F32, &batch(&prompts), COUNT);
+        let found = tokens(SessionKind::Threads, workers, &model.path(), &batch(&prompts), COUNT);
         assert_eq!(found, expected, "{workers} workers");
     }
 }
@@ -91,14 +110,14 @@ fn a_prompt_longer_than_a_chunk_gives_the_tokens_of_one_process() {
     let prompts = [700, 530].map(|len| prompt(len, len, NINE_HEADS.vocabulary));
     let mut reference = Reference::open(&model.path());
     let expected = prompts.each_ref().map(|prompt| reference.generate(prompt, 8).0);
-    assert_eq!(tokens(SessionKind::Threads, 2, &model.path(), Dtype::F32, &batch(&prompts), 8), expected);
+    assert_eq!(tokens(SessionKind::Threads, 2, &model.path(), &batch(&prompts), 8), expected);
 }
 
 #[test]
 fn sampled_tokens_depend_on_the_seed_and_not_on_the_workers() {
     let model = Model::gguf(NINE_HEADS, 5, GgmlDType::F32);
     let batch = |seed| Batch { temperature: 1.5, top_p: 0.95, seed, ..batch(&[prompt(5, 0, 100), prompt(5, 0, 100)]) };
-    let found = |workers, seed| tokens(SessionKind::Threads, workers, &model.path(), Dtype::F32, &batch(seed), COUNT);
+    let found = |workers, seed| tokens(SessionKind::Threads, workers, &model.path(), &batch(seed), COUNT);
     let first = found(1, 1);
     assert_ne!(first[0], first[1], "sequences have their own random numbers");
     assert_eq!(found(3, 1), first);

@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+#[allow(dead_code, reason = "the example uses the rest")]
+#[path = "../../examples/embed/bert.rs"]
+mod bert;
 mod collectives;
 mod failures;
 mod layers;
+mod sentences;
 mod training;
 
 use std::thread;

@@ -83,7 +83,7 @@ fn shards_of_another_number_of_ranks_are_refused_with_the_names_of_the_files() {
     );
     assert_eq!(error, expected);
 
-    // A file that was renamed says what it is.
+    // The metadata of a renamed file still has its rank.
     let renamed = folder.path().join("split-rank-1-of-3.safetensors");
     std::fs::copy(folder.path().join("split-rank-1-of-2.safetensors"), &renamed).unwrap();
     let error = load(&prefix, plan(), 1, 3).unwrap_err();

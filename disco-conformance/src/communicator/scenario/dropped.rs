@@ -46,8 +46,8 @@ async fn waits(session: &dyn Session, culprit: usize, run: i64) -> CheckResult<V
     Ok(waits)
 }
 
-/// Checks that all ranks got an error, and if `detects`, that they got it because the drop was detected: one rank at
-/// least is told that its peer is lost, and the others that, or that their communicator was aborted for this reason.
+/// Checks that all ranks got an error. If `detects`, the drop must be the cause: at least one rank has the error that its
+/// peer is lost, and each other rank has this error or was aborted because of it.
 fn judge(culprit: usize, waits: &[Option<String>], detects: bool) -> CheckResult<()> {
     let waits = || waits.iter().enumerate().filter_map(|(rank, wait)| Some((rank, wait.as_deref()?)));
     if let Some((rank, _)) = waits().find(|(_, wait)| *wait == ENDED) {
