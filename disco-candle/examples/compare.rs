@@ -1,0 +1,108 @@
+//! Compares the speed of one rank of `disco_candle::llama` with candle-transformers' own model, in turn, on the same
+//! weights: `cargo run --release -p disco-candle --example compare -- MODEL.gguf`. `--file` keeps the quantised weights;
+//! otherwise both compute in 32-bit floats.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use candle_core::quantized::gguf_file::{self, Content};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Tensor};
+use candle_transformers::models::quantized_llama::ModelWeights;
+use clap::Parser;
+use disco_candle::Comm;
+use disco_candle::llama::{Config, Llama, Precision, Sampler, plan};
+use disco_candle::weights::{Shards, Weights};
+
+#[derive(Parser)]
+struct Args {
+    /// GGUF file of a llama model
+    model: PathBuf,
+    /// Keep the quantised weights
+    #[arg(long)]
+    file: bool,
+    /// Tokens of each round
+    #[arg(long, default_value_t = 32)]
+    tokens: usize,
+    /// Rounds of each model
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+const PROMPT: [u32; 5] = [504, 3575, 282, 4649, 314];
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let folder = tempfile::tempdir()?;
+    let (path, precision) = match args.file {
+        true => (args.model.clone(), Precision::File),
+        false => (folder.path().join("f32.gguf"), Precision::Dense(DType::F32)),
+    };
+    if !args.file {
+        dequantise(&args.model, &path)?;
+    }
+    let mut file = File::open(&path)?;
+    let mut candle = ModelWeights::from_gguf(Content::read(&mut file)?, &mut file, &Device::Cpu)?;
+    let weights = Arc::new(Weights::open(&path)?);
+    let config = Config::open(&weights)?;
+    let shards = Shards::new(weights.clone(), plan(&config, &weights, 1)?, 0, 1, DType::F32, Device::Cpu);
+    let ours = Llama::load(config, &shards, precision, Comm::alone())?;
+
+    for round in 0..args.rounds {
+        let (expected, theirs) = timed(args.tokens, |count| candle_tokens(&mut candle, count))?;
+        let (found, own) = timed(args.tokens, |count| own_tokens(&ours, count))?;
+        ensure!(args.file || found == expected, "the tokens differ: {found:?}, not {expected:?}");
+        println!("round {round}: candle {theirs:.1}, ours {own:.1} tokens/s, ratio {:.2}", own / theirs);
+    }
+    Ok(())
+}
+
+/// The tokens and the tokens/s.
+fn timed(count: usize, run: impl FnOnce(usize) -> Result<Vec<u32>>) -> Result<(Vec<u32>, f64)> {
+    let start = Instant::now();
+    let tokens = run(count)?;
+    Ok((tokens, count as f64 / start.elapsed().as_secs_f64()))
+}
+
+fn candle_tokens(model: &mut ModelWeights, count: usize) -> Result<Vec<u32>> {
+    model.clear_kv_cache();
+    let (mut input, mut position, mut tokens) = (PROMPT.to_vec(), 0, Vec::new());
+    for _ in 0..count {
+        let logits = model.forward(&Tensor::new(&*input, &Device::Cpu)?.unsqueeze(0)?, position)?;
+        position += input.len();
+        let token = logits.flatten_all()?.argmax(0)?.to_scalar::<u32>()?;
+        tokens.push(token);
+        input = vec![token];
+    }
+    Ok(tokens)
+}
+
+fn own_tokens(model: &Llama, count: usize) -> Result<Vec<u32>> {
+    let (mut cache, mut hidden) = model.prompt(&[PROMPT.to_vec()])?;
+    let mut tokens = Vec::new();
+    while tokens.len() < count {
+        let token = model.choose(&cache, &hidden, &Sampler::GREEDY)?;
+        tokens.extend(&token);
+        if tokens.len() < count {
+            hidden = model.step(&mut cache, &token)?;
+        }
+    }
+    Ok(tokens)
+}
+
+/// Writes the model with all weights as 32-bit floats.
+fn dequantise(path: &Path, to: &Path) -> Result<()> {
+    let mut file = File::open(path)?;
+    let content = Content::read(&mut file)?;
+    let mut tensors = Vec::new();
+    for name in content.tensor_infos.keys() {
+        let tensor = content.tensor(&mut file, name, &Device::Cpu)?.dequantize(&Device::Cpu)?;
+        tensors.push((name.as_str(), QTensor::quantize(&tensor, GgmlDType::F32)?));
+    }
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let metadata: Vec<_> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    Ok(gguf_file::write(&mut File::create(to)?, &metadata, &tensors)?)
+}
