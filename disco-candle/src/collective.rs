@@ -46,7 +46,7 @@ struct Arrangement {
 }
 
 impl Collective {
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Identity => "identity",
             Self::OwnPart(_) => "own_part",

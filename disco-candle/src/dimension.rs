@@ -8,8 +8,8 @@ use disco_core::{Rank, Reduction};
 use crate::collective::{Collective, WithGradient, part};
 use crate::comm::Comm;
 
-/// Collectives in place: on the memory of the tensor itself, without a copy, on the CPU. The tensor is contiguous. All
-/// its clones see the result. These methods have no gradient: use them on tensors that no gradient flows through.
+/// Collectives in place: on the memory of the tensor itself, without a copy. The tensor is contiguous. All its clones see
+/// the result. These methods have no gradient: use them on tensors that no gradient flows through.
 ///
 /// Collectives with gradients return a new tensor. In a sum of all ranks' losses, the gradient of
 /// [`all_reduce`](Comm::all_reduce), [`all_gather`](Comm::all_gather), [`reduce_scatter`](Comm::reduce_scatter) and
@@ -43,7 +43,7 @@ impl Comm {
     /// # Errors
     /// As [`Comm::all_reduce_in_place`], and if dimension 0 does not divide by the number of ranks.
     pub fn all_gather_in_place(&self, tensor: &Tensor) -> Result<()> {
-        let parts = self.even_parts(tensor, 0)?;
+        let parts = self.even_parts("all_gather", tensor, 0)?;
         Collective::AllGather(elements(&parts, tensor.dims(), 0)).run_in_place(self, tensor)
     }
 
@@ -53,7 +53,7 @@ impl Comm {
     /// # Errors
     /// As [`Comm::all_gather_in_place`].
     pub fn reduce_scatter_in_place(&self, tensor: &Tensor) -> Result<()> {
-        let parts = self.even_parts(tensor, 0)?;
+        let parts = self.even_parts("reduce_scatter", tensor, 0)?;
         Collective::ReduceScatter(elements(&parts, tensor.dims(), 0)).run_in_place(self, tensor)
     }
 
@@ -63,7 +63,7 @@ impl Comm {
     /// # Errors
     /// As [`Comm::all_gather_in_place`].
     pub fn all_to_all_in_place(&self, tensor: &Tensor) -> Result<()> {
-        self.even_parts(tensor, 0)?;
+        self.even_parts("all_to_all", tensor, 0)?;
         Collective::AllToAll.run_in_place(self, tensor)
     }
 }
@@ -112,7 +112,7 @@ impl Comm {
     /// # Errors
     /// As [`Comm::all_reduce`], and if the extent does not divide by the number of ranks.
     pub fn reduce_scatter(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
-        let extents = self.even_parts(tensor, dim)?;
+        let extents = self.even_parts("reduce_scatter", tensor, dim)?;
         self.scatter(tensor, dim, &extents, Collective::ReduceScatter)
     }
 
@@ -122,7 +122,7 @@ impl Comm {
     /// # Errors
     /// As [`Comm::reduce_scatter`].
     pub fn all_to_all(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
-        let extents = self.even_parts(tensor, dim)?;
+        let extents = self.even_parts("all_to_all", tensor, dim)?;
         let row = to_row(tensor, dim, &extents)?;
         let row = self.apply(&row, Collective::AllToAll, Some(Collective::AllToAll))?;
         from_row(&row, tensor.dims(), dim, &extents)
@@ -195,7 +195,8 @@ impl Comm {
         self.check_extents(extents)?;
         let (mut dims, whole) = (tensor.dims().to_vec(), tensor.dim(dim)?);
         if whole != extents.iter().sum::<usize>() {
-            return refused(format!("the parts {extents:?} do not fill dimension {dim} of {:?}", tensor.shape()));
+            let (operation, shape) = (forward(Arc::default()).name(), tensor.shape());
+            return refused(format!("{operation}: the parts {extents:?} do not fill dimension {dim} of {shape:?}"));
         }
         let parts = elements(extents, &dims, dim);
         dims[dim] = extents[self.rank()];
@@ -211,10 +212,11 @@ impl Comm {
     }
 
     /// Equal extents of all ranks along `dim`.
-    fn even_parts(&self, tensor: &Tensor, dim: usize) -> Result<Vec<usize>> {
+    fn even_parts(&self, operation: &str, tensor: &Tensor, dim: usize) -> Result<Vec<usize>> {
         let (whole, size) = (tensor.dim(dim)?, self.size());
         if whole % size != 0 {
-            return refused(format!("dimension {dim} of {:?} does not divide by {size} ranks", tensor.shape()));
+            let shape = tensor.shape();
+            return refused(format!("{operation}: dimension {dim} of {shape:?} does not divide by {size} ranks"));
         }
         Ok(vec![whole / size; size])
     }

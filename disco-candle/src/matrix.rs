@@ -1,7 +1,7 @@
 //! Weights of a linear layer: a dense matrix, or quantised blocks.
 
 use candle_core::quantized::{QMatMul, QTensor};
-use candle_core::{DType, Module, Result, Tensor};
+use candle_core::{DType, Error, Module, Result, Tensor};
 
 /// A matrix of weights, one row for each output, as `y = x·Wᵀ` uses it.
 #[derive(Clone, Debug)]
@@ -44,6 +44,12 @@ impl Module for Matrix {
         match &self.0 {
             // One product of two matrices, not one for each item of a batch.
             Kind::Dense(weight) => {
+                if x.rank() < 2 {
+                    let shape = x.shape();
+                    return Err(Error::Msg(format!(
+                        "the input of a matrix needs two dimensions or more, not {shape:?}"
+                    )));
+                }
                 let (rows, mut dims) = (x.flatten_to(x.rank() - 2)?, x.dims().to_vec());
                 let y = rows.matmul(&weight.t()?)?;
                 dims.pop();

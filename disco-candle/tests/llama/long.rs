@@ -1,17 +1,14 @@
 //! Fetched models (`cargo xtask fetch smollm2`), with `DISCO_LONG_TESTS`.
 
 use std::env;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use candle_core::Device;
-use candle_core::quantized::gguf_file::{self, Content};
-use candle_core::quantized::{GgmlDType, QTensor};
 use disco::{Builder, SessionKind};
 use disco_candle::weights::Weights;
 
 use crate::args::Dtype;
+use crate::dequantise::dequantise;
 use crate::generate::{Event, Job, run};
 use crate::reference::Reference;
 use crate::text::Text;
@@ -32,20 +29,6 @@ fn smollm2() -> Option<PathBuf> {
     Some(path)
 }
 
-/// The same model with dequantised matrices.
-fn dequantised(path: &Path, to: &Path) {
-    let mut file = File::open(path).unwrap();
-    let content = Content::read(&mut file).unwrap();
-    let tensors = content.tensor_infos.keys().map(|name| {
-        let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap().dequantize(&Device::Cpu).unwrap();
-        (name.as_str(), QTensor::quantize(&tensor, GgmlDType::F32).unwrap())
-    });
-    let tensors: Vec<_> = tensors.collect();
-    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
-    let metadata: Vec<_> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    gguf_file::write(&mut File::create(to).unwrap(), &metadata, &tensors).unwrap();
-}
-
 #[test]
 fn tokens_of_smollm2_on_1_to_4_processes_are_those_of_one_process() {
     disco::init_test!();
@@ -56,7 +39,7 @@ fn tokens_of_smollm2_on_1_to_4_processes_are_those_of_one_process() {
     assert_eq!(prompt, [504, 3575, 282, 4649, 314]);
     let folder = tempfile::tempdir().unwrap();
     let exact = folder.path().join("f32.gguf");
-    dequantised(&path, &exact);
+    dequantise(&path, &exact).unwrap();
     let (expected, _) = Reference::open(&exact).generate(&prompt, COUNT);
     for workers in 1..=4 {
         let load = Load {

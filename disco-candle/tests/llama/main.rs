@@ -6,6 +6,8 @@
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/args.rs"]
 mod args;
+#[path = "../../examples/compare/dequantise.rs"]
+mod dequantise;
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "../../examples/generate/generate.rs"]
 mod generate;

@@ -186,6 +186,8 @@ fn operations_without_a_gradient_say_so() {
 #[test]
 fn stats_count_collectives_and_bytes() {
     for stats in on_ranks(2, |comm| {
+        comm.all_reduce_in_place(&random(1, &[1]), Reduction::Sum)?;
+        assert!(comm.take_stats().unwrap().waiting.is_zero(), "not measured unless requested");
         comm.measure_waits(true).unwrap();
         for _ in 0..3 {
             comm.all_reduce_in_place(&random(1, &[100]), Reduction::Sum)?;

@@ -28,11 +28,11 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_sent() {
     on_ranks(2, |comm| {
         let x = random(1, &[3, 2]);
         let error = comm.reduce_scatter(&x, 0).unwrap_err().to_string();
-        assert_eq!(error, "dimension 0 of [3, 2] does not divide by 2 ranks");
+        assert_eq!(error, "reduce_scatter: dimension 0 of [3, 2] does not divide by 2 ranks");
         let error = comm.all_gather_uneven(&x, 0, &[1, 1]).unwrap_err().to_string();
         assert_eq!(error, format!("all_gather: rank {} has [3, 2], not extent 1 at 0", comm.rank()));
         let error = comm.scatter_to_ranks(&x, 1, &[1, 2]).unwrap_err().to_string();
-        assert_eq!(error, "the parts [1, 2] do not fill dimension 1 of [3, 2]");
+        assert_eq!(error, "own_part: the parts [1, 2] do not fill dimension 1 of [3, 2]");
         let error = comm.scatter_to_ranks(&x, 1, &[2]).unwrap_err().to_string();
         assert_eq!(error, "1 extents for 2 ranks");
         Ok(())

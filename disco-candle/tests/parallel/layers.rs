@@ -96,6 +96,12 @@ fn a_split_vocabulary_gives_the_embedding_the_logits_and_the_first_largest_token
 }
 
 #[test]
+fn the_input_of_a_matrix_without_rows_is_refused() {
+    let error = Matrix::dense(random(1, &[3, 2])).forward(&random(2, &[2])).unwrap_err().to_string();
+    assert_eq!(error, "the input of a matrix needs two dimensions or more, not [2]");
+}
+
+#[test]
 fn an_embedding_with_another_number_of_rows_is_refused() {
     let error = VocabParallelEmbedding::new(random(1, &[3, 2]), 0..4, Comm::alone()).unwrap_err().to_string();
     assert_eq!(error, "the embedding [3, 2] is for 4 tokens of this rank");

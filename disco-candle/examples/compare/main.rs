@@ -2,20 +2,23 @@
 //! weights: `cargo run --release -p disco-candle --example compare -- MODEL.gguf`. `--file` keeps the quantised weights;
 //! otherwise both compute in 32-bit floats.
 
+mod dequantise;
+
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use candle_core::quantized::gguf_file::{self, Content};
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::gguf_file::Content;
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
 use clap::Parser;
 use disco_candle::Comm;
 use disco_candle::llama::{Config, Llama, Precision, Sampler, plan};
 use disco_candle::weights::{Shards, Weights};
+
+use crate::dequantise::dequantise;
 
 #[derive(Parser)]
 struct Args {
@@ -91,18 +94,4 @@ fn own_tokens(model: &Llama, count: usize) -> Result<Vec<u32>> {
         }
     }
     Ok(tokens)
-}
-
-/// Writes the model with all weights as 32-bit floats.
-fn dequantise(path: &Path, to: &Path) -> Result<()> {
-    let mut file = File::open(path)?;
-    let content = Content::read(&mut file)?;
-    let mut tensors = Vec::new();
-    for name in content.tensor_infos.keys() {
-        let tensor = content.tensor(&mut file, name, &Device::Cpu)?.dequantize(&Device::Cpu)?;
-        tensors.push((name.as_str(), QTensor::quantize(&tensor, GgmlDType::F32)?));
-    }
-    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
-    let metadata: Vec<_> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    Ok(gguf_file::write(&mut File::create(to)?, &metadata, &tensors)?)
 }
