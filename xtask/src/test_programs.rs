@@ -43,10 +43,14 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without the end of a program after which the running programs are printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 
-/// Builds the test programs and runs all of them, even after a failure. Prints the output of each when it ends.
+/// The most tests that run a second time after a failure. More failures have a cause that a second run doesn't change.
+const MOST_REPEATED: usize = 3;
+
+/// Builds the test programs and runs all of them, even after a failure. Prints the output of each when it ends. Runs
+/// a few failed tests once more, alone: one that passes then is listed as flaky, and is not a failure.
 ///
 /// # Errors
-/// The build or a program fails, or a program left a running process behind.
+/// The build fails, a test fails twice, a program fails as a whole, or a program left a running process behind.
 pub(crate) fn run() -> Result<()> {
     let mut programs: Vec<_> = built::build(&build())?.into_iter().filter(|program| program.is_test).collect();
     let (count, start) = (programs.len(), Instant::now());
@@ -59,13 +63,40 @@ pub(crate) fn run() -> Result<()> {
     let slots = thread::available_parallelism().map_or(1, usize::from);
     let mut ended = run_on(slots, beside)?;
     ended.extend(run_on(1, alone)?);
-    ended.sort_unstable_by_key(|(_, time, _)| std::cmp::Reverse(*time));
-    let times = ended.iter().take(LISTED).map(|(label, time, _)| format!("{label} {:.0} s", time.as_secs_f64()));
+    ended.sort_unstable_by_key(|ended| std::cmp::Reverse(ended.time));
+    let times =
+        ended.iter().take(LISTED).map(|ended| format!("{} {:.0} s", ended.program.label(), ended.time.as_secs_f64()));
     let times = times.collect::<Vec<_>>().join("; ");
     println!("== {count} test programs in {:.0} s, of which {times}", start.elapsed().as_secs_f64());
-    let failed: Vec<_> = ended.iter().filter(|(.., passed)| !passed).map(|(label, ..)| label.as_str()).collect();
-    ensure!(failed.is_empty(), "{} of {count} test programs failed: {}", failed.len(), failed.join(", "));
+    let failed: Vec<_> = ended.into_iter().filter(|ended| !ended.passed).collect();
+    let names: Vec<_> = failed.iter().map(|ended| ended.program.label()).collect();
+    ensure!(passes_again(failed)?, "{} of {count} test programs failed: {}", names.len(), names.join(", "));
     no_orphans()
+}
+
+/// Runs the failed tests of programs once more, and tells whether all passed.
+fn passes_again(failed: Vec<Ended>) -> Result<bool> {
+    let tests: Vec<_> = failed.iter().map(|ended| failures(&ended.output)).collect();
+    // A program that was killed, for one, names no test.
+    let are_known = tests.iter().all(|tests| !tests.is_empty());
+    if !are_known || tests.iter().map(Vec::len).sum::<usize>() > MOST_REPEATED {
+        return Ok(false);
+    }
+    for (Ended { program, .. }, tests) in failed.into_iter().zip(tests) {
+        let since = Instant::now();
+        let status = program.run(&[&["--exact".to_owned()], &tests[..]].concat());
+        if !Ended::report(program, since.elapsed(), status)?.passed {
+            return Ok(false);
+        }
+        println!("== flaky, passed in the second run: {}", tests.join(", "));
+    }
+    Ok(true)
+}
+
+/// Names of the failed tests in the output of a test program, which lists them at its end.
+fn failures(output: &str) -> Vec<String> {
+    let (_, list) = output.rsplit_once("\nfailures:\n").unwrap_or_default();
+    list.lines().map_while(|line| line.strip_prefix("    ")).map(str::to_owned).collect()
 }
 
 /// Checks that no process outlives the programs.
@@ -87,8 +118,13 @@ fn outputs() -> PathBuf {
     root().join("target/test-output")
 }
 
-/// Label of a program, its duration, and whether it passed.
-type Ended = (String, Duration, bool);
+/// A program that has ended.
+struct Ended {
+    program: Built,
+    time: Duration,
+    passed: bool,
+    output: String,
+}
 
 /// Runs programs in order, `slots` at a time.
 fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
@@ -100,7 +136,7 @@ fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
             let Some(program) = lock(&queue).pop_front() else { break };
             lock(&running).push(program.label());
             let since = Instant::now();
-            let status = program.run();
+            let status = program.run(&[]);
             lock(&running).retain(|label| *label != program.label());
             drop(sender.send((program, since.elapsed(), status)));
         }
@@ -112,7 +148,7 @@ fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
         let mut ended = Vec::with_capacity(count);
         while ended.len() < count {
             match receiver.recv_timeout(PROGRESS_INTERVAL) {
-                Ok((program, time, status)) => ended.push(report(&program, time, status)?),
+                Ok((program, time, status)) => ended.push(Ended::report(program, time, status)?),
                 Err(RecvTimeoutError::Timeout) => println!("-- still running: {}", lock(&running).join(", ")),
                 Err(RecvTimeoutError::Disconnected) => bail!("a thread that runs test programs panicked"),
             }
@@ -125,14 +161,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints the output of a program below its label.
-fn report(program: &Built, time: Duration, status: Result<ExitStatus>) -> Result<Ended> {
-    let (label, passed) = (program.label(), status.as_ref().is_ok_and(ExitStatus::success));
-    let status = status.map_or_else(|error| format!("{error:#}"), |status| status.to_string());
-    println!("-- {label}: {:.1} s, {status}", time.as_secs_f64());
-    let output = fs::read(program.output()).with_context(|| format!("cannot read the output of {label}"))?;
-    print!("{}", String::from_utf8_lossy(&output));
-    Ok((label, time, passed))
+impl Ended {
+    /// Prints the output of a program below its label.
+    fn report(program: Built, time: Duration, status: Result<ExitStatus>) -> Result<Self> {
+        let (label, passed) = (program.label(), status.as_ref().is_ok_and(ExitStatus::success));
+        let status = status.map_or_else(|error| format!("{error:#}"), |status| status.to_string());
+        println!("-- {label}: {:.1} s, {status}", time.as_secs_f64());
+        let output = fs::read(program.output()).with_context(|| format!("cannot read the output of {label}"))?;
+        let output = String::from_utf8_lossy(&output).into_owned();
+        print!("{output}");
+        Ok(Self { program, time, passed, output })
+    }
 }
 
 impl Built {
@@ -156,12 +195,12 @@ impl Built {
         outputs().join(self.label().replace(' ', "-"))
     }
 
-    /// Runs the program to its end or its limit.
-    fn run(&self) -> Result<ExitStatus> {
+    /// Runs the program with these arguments to its end or its limit.
+    fn run(&self, args: &[String]) -> Result<ExitStatus> {
         let output = File::create(self.output()).context("cannot create the file of the output")?;
         let errors = output.try_clone().context("cannot share the file of the output")?;
         let mut command = self.command();
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        command.args(args).stdin(Stdio::null()).stdout(output).stderr(errors);
         time_limit::wait(&mut command.spawn().context("cannot start the program")?, PROGRAM_TIMEOUT)
     }
 
@@ -173,5 +212,18 @@ impl Built {
             command.env("RUST_TEST_THREADS", WAITING_THREADS);
         }
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failures;
+
+    #[test]
+    fn failed_tests_are_read_from_the_list_at_the_end() {
+        let output = "running 3 tests\n..F\nfailures:\n\n---- deep::one stdout ----\n    no name\n\n\nfailures:\n    deep::one\n    two\n\ntest result: FAILED. 1 passed\n";
+        assert_eq!(failures(output), ["deep::one", "two"]);
+        assert_eq!(failures("running 1 test\n.\ntest result: ok.\n"), [""; 0]);
+        assert_eq!(failures("signal: 11"), [""; 0]);
     }
 }
