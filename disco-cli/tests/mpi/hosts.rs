@@ -130,12 +130,12 @@ impl Hosts {
         self.processes(host).into_iter().find(is_rank).unwrap()
     }
 
-    /// Asserts that all processes of both hosts end within 20 s.
+    /// Asserts that all processes of both hosts end within 60 s.
     fn assert_processes_end(&self) {
         let start = Instant::now();
         let left = || ["host1", "host2"].map(|host| self.processes(host)).concat();
         while !left().is_empty() {
-            assert!(start.elapsed() < Duration::from_secs(20), "processes are left: {:?}", left());
+            assert!(start.elapsed() < Duration::from_secs(60), "processes are left: {:?}", left());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -232,7 +232,7 @@ fn the_error_names_a_rank_killed_on_another_host() {
     while said.len() < 3 {
         let Some((error, after)) = error_after("-KILL", &["-disable-auto-cleanup"]) else { return };
         if error == wanted {
-            assert!(after < Duration::from_secs(5), "after {after:?}");
+            assert!(after < Duration::from_secs(20), "after {after:?}");
             return;
         }
         said.push(error);
@@ -244,7 +244,7 @@ fn the_error_names_a_rank_killed_on_another_host() {
 fn the_error_names_a_rank_stopped_on_another_host() {
     let Some((error, after)) = error_after("-STOP", &[]) else { return };
     assert_eq!(error, "disco: rank 2 on host2 with worker 2 lost: it has sent nothing for 5s");
-    assert!(after < Duration::from_secs(10), "after {after:?}");
+    assert!(after < Duration::from_secs(20), "after {after:?}");
 }
 
 #[test]
