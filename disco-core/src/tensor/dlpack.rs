@@ -41,7 +41,7 @@ pub struct DLDataType {
 
 /// `DLTensor`.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
     /// First byte of the allocation; the elements start `byte_offset` further.
     pub data: *mut c_void,
