@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 16] = [
+pub(crate) const CRATES: [(&str, &str); 17] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-channel", "disco-channel"),
@@ -28,6 +28,7 @@ pub(crate) const CRATES: [(&str, &str); 16] = [
     ("disco-nccl", "disco-nccl"),
     ("disco-rccl", "disco-rccl"),
     ("disco-mpi", "disco-mpi"),
+    ("disco-ffi", "disco-ffi"),
     ("disco-candle", "disco-candle"),
     ("disco-conformance", "disco-conformance"),
     ("disco-gpu-double", "disco-gpu-double"),

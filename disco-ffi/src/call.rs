@@ -1,0 +1,293 @@
+//! Calls in both directions: functions of libraries as worker functions, and worker functions as functions of the C
+//! ABI.
+
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Weak;
+use std::thread::{self, ThreadId};
+use std::{process, ptr, slice};
+
+use disco_core::error::causes;
+use disco_core::function::{Args, BoxError, Function};
+use disco_core::tensor::Storage;
+use disco_core::{Error, Object, WorkerContext};
+use smallvec::SmallVec;
+
+use crate::abi::{self, FunctionCell, SafeCall, TypeIndex};
+use crate::current;
+use crate::decode::Decoder;
+use crate::encode;
+use crate::foreign::Keep;
+use crate::heap;
+use crate::library::TvmFfi;
+use crate::raised::Raised;
+use crate::raw;
+use crate::stream;
+use crate::value::Any;
+
+/// The kind of errors that worker functions raise into libraries.
+const KIND: &str = "DiscoError";
+
+/// A function of a library.
+pub(crate) struct Callee {
+    safe_call: SafeCall,
+    /// The first argument of the entry: the function object, or null for an exported symbol.
+    handle: *mut c_void,
+    /// The function object; nothing for an exported symbol.
+    any: Any,
+    keep: Keep,
+}
+
+impl Callee {
+    /// An entry that a library exports.
+    ///
+    /// # Safety
+    /// `safe_call` is an entry of this type, and `keep` keeps it in the process.
+    pub(crate) unsafe fn exported(safe_call: SafeCall, keep: Keep) -> Self {
+        Self { safe_call, handle: ptr::null_mut(), any: Any::NONE, keep }
+    }
+
+    /// As a worker function.
+    pub(crate) fn into_function(self, name: &str) -> Function {
+        Function::with_inner(name, Rc::new(self), call)
+    }
+}
+
+/// A worker function of a function object, which is not a null object. `name` is used in errors.
+pub(crate) fn named(name: &str, any: Any, keep: &Keep) -> Function {
+    // SAFETY: only this module makes functions with this content.
+    let own = unsafe { heap::as_function::<Exported>(&any) }.and_then(Exported::function);
+    if let Some(function) = own {
+        return function.clone();
+    }
+    // SAFETY: function objects have a function cell.
+    let cell = unsafe { any.cell::<FunctionCell>(TypeIndex::FUNCTION) }.copied();
+    let Some(cell) = cell else {
+        let name = name.to_owned();
+        return Function::new(name, |_, _| Err(Error::invalid("the library's object is no function").into()));
+    };
+    Callee { safe_call: cell.safe_call, handle: any.as_raw().pointer(), any, keep: keep.clone() }.into_function(name)
+}
+
+fn import(any: Any, keep: &Keep) -> Function {
+    named("<a function of a library>", any, keep)
+}
+
+/// Calls a function of a library on the thread of its worker.
+fn call(callee: &Rc<Callee>, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+    let mut packed: SmallVec<[Any; 6]> = SmallVec::with_capacity(args.len());
+    for index in 0..args.len() {
+        let encoded = encode::argument(args.arg(index)?, export);
+        packed.push(encoded.map_err(|found| Error::Argument {
+            index,
+            expected: "a value that libraries take",
+            found,
+        })?);
+    }
+    let _stream = stream::enter(ctx);
+    let lent = current::lend(ctx);
+    // SAFETY: the entry is in the process as long as `callee`, with its handle.
+    let result = unsafe { raw::invoke(callee.safe_call, callee.handle, &packed) };
+    drop(lent);
+    let result = result.map_err(original)?;
+    let decoder = Decoder { keep: &callee.keep, import };
+    decoder.owned(result).map_err(|found| Error::protocol(format!("the library's function returned {found}")).into())
+}
+
+thread_local! {
+    /// The last error that a worker function raised into a library, with its text.
+    static FAILED: RefCell<Option<(String, BoxError)>> = const { RefCell::new(None) };
+}
+
+/// The error of a worker function, if `raised` is that error on its way back; otherwise the library's own.
+#[cold]
+fn original(raised: Raised) -> BoxError {
+    match FAILED.take() {
+        Some((text, error)) if raised.kind == KIND && raised.message.contains(&text) => error,
+        _ => raised.into(),
+    }
+}
+
+/// The content of a function object that calls a worker function.
+struct Exported {
+    callee: Exportable,
+}
+
+enum Exportable {
+    /// A function that stays on its worker's thread. It is leaked if a library drops it on another thread.
+    Bound { function: Option<Function>, thread: ThreadId },
+    /// A function for any worker.
+    Free { name: &'static str, call: Free },
+}
+
+/// A worker function that is no closure, so that any worker may call it.
+pub(crate) type Free = fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>;
+
+impl Exported {
+    /// The worker function, on the thread of its worker.
+    fn function(&self) -> Option<&Function> {
+        match &self.callee {
+            Exportable::Bound { function, thread } if *thread == thread::current().id() => function.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        if let Exportable::Bound { function, thread } = &mut self.callee
+            && *thread != thread::current().id()
+        {
+            std::mem::forget(function.take());
+        }
+    }
+}
+
+/// A function object that calls a worker function with the context of the calling worker.
+pub(crate) fn export(function: &Function) -> Any {
+    if let Some(callee) = function.downcast::<Callee>()
+        && callee.any.header().is_some()
+    {
+        return callee.any.clone();
+    }
+    let callee = Exportable::Bound { function: Some(function.clone()), thread: thread::current().id() };
+    heap::function(call_worker_function, Exported { callee })
+}
+
+/// As [`export`], for a function that any worker may call.
+pub(crate) fn export_free(name: &'static str, call: Free) -> Any {
+    heap::function(call_worker_function, Exported { callee: Exportable::Free { name, call } })
+}
+
+/// The entry of [`export`]'s objects.
+unsafe extern "C-unwind" fn call_worker_function(
+    object: *mut c_void,
+    args: *const abi::Any,
+    count: c_int,
+    result: *mut abi::Any,
+) -> c_int {
+    // SAFETY: `export` has made the object, and the caller has a reference to it.
+    let exported = unsafe { heap::of_function::<Exported>(object) };
+    let run = |args: &[Object]| {
+        let (name, known) = match &exported.callee {
+            Exportable::Free { name, .. } => (*name, true),
+            Exportable::Bound { function, .. } => {
+                (function.as_ref().map_or("", Function::name), exported.function().is_some())
+            }
+        };
+        let outside = || {
+            let text = format!("{name}: a library called this worker function outside of a call of its worker");
+            BoxError::from(Error::state(text))
+        };
+        if !known {
+            return Err(outside());
+        }
+        let args = Args::of_objects(args);
+        let called = current::with(|ctx| match (&exported.callee, exported.function()) {
+            (Exportable::Free { call, .. }, _) => call(ctx, &args),
+            (_, Some(function)) => function.call(ctx, &args),
+            (_, None) => Err(outside()),
+        });
+        called.unwrap_or_else(|| Err(outside()))
+    };
+    // SAFETY: passed on.
+    unsafe { answer(args, count, result, run) }
+}
+
+/// Answers a call from a library: converts the arguments, runs `work`, and converts its result, error or panic.
+///
+/// # Safety
+/// The arguments are valid values of the C ABI during the call, and `result` is a variable for the result.
+pub(crate) unsafe fn answer(
+    args: *const abi::Any,
+    count: c_int,
+    result: *mut abi::Any,
+    work: impl FnOnce(&[Object]) -> Result<Object, BoxError>,
+) -> c_int {
+    let args = match count {
+        ..=0 => &[],
+        // SAFETY: the caller passes `count` arguments.
+        count => unsafe { slice::from_raw_parts(args, count as usize) },
+    };
+    let mut lent = Vec::new();
+    let answered =
+        catch_unwind(AssertUnwindSafe(|| {
+            let mut objects: SmallVec<[Object; 6]> = SmallVec::with_capacity(args.len());
+            for (index, arg) in args.iter().enumerate() {
+                let decoder = Decoder { keep: &None, import };
+                // SAFETY: the argument is valid during the call; `end_lending` below ends the process if a storage outlives
+                // it.
+                let object = unsafe { decoder.lent(arg, &mut lent) };
+                objects.push(object.map_err(|found| Error::Argument {
+                    index,
+                    expected: "a value that Disco takes",
+                    found,
+                })?);
+            }
+            let returned = work(&objects)?;
+            let is_lent =
+                |tensor: &disco_core::Tensor| lent.iter().any(|lent| lent.as_ptr() == &raw const **tensor.storage());
+            let mut returns_lent = false;
+            if let Object::Value(value) = &returned
+                && !lent.is_empty()
+            {
+                value.visit_tensors(&mut |tensor| returns_lent |= is_lent(tensor));
+            }
+            if returns_lent {
+                let text =
+                    "the function returned a tensor that its caller only lends; return a copy, or pass an owned tensor";
+                return Err(Error::invalid(text).into());
+            }
+            let encoded = encode::object(&returned, export);
+            Ok::<Any, BoxError>(encoded.map_err(|found| {
+                Error::invalid(format!("the function returned {found}, which libraries do not take"))
+            })?)
+        }));
+    let answered = answered.unwrap_or_else(|panic| Err(panicked(&*panic).into()));
+    end_lending(&lent);
+    let (code, returned) = match answered {
+        Ok(returned) => (0, returned),
+        Err(error) => (-1, raise(error)),
+    };
+    // SAFETY: the caller passes a variable for the result, which holds nothing that needs a drop.
+    unsafe { result.write(returned.into_raw()) };
+    code
+}
+
+/// Raises an error. Without libtvm_ffi, the result is the error, for the caller's result variable.
+fn raise(error: BoxError) -> Any {
+    let (kind, text) = match error.downcast_ref::<Raised>() {
+        Some(raised) => (raised.kind.clone(), raised.message.clone()),
+        None => {
+            let causes = causes(&*error);
+            (KIND.to_owned(), std::iter::once(error.to_string()).chain(causes).collect::<Vec<_>>().join(": "))
+        }
+    };
+    let raised = match TvmFfi::present() {
+        Some(tvm) => {
+            tvm.raise(&kind, &text);
+            Any::NONE
+        }
+        None => heap::error(&kind, &text),
+    };
+    FAILED.set(Some((text, error)));
+    raised
+}
+
+fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    Error::state(format!("panicked: {}", text.as_deref().unwrap_or("without a message")))
+}
+
+/// Ends the process if a tensor that the caller only lent is still in use: its memory is invalid after the call.
+fn end_lending(lent: &[Weak<Storage>]) {
+    if lent.iter().any(|storage| storage.strong_count() > 0) {
+        tracing::error!("a function kept a tensor that its caller only lent (DLTensor *); the process ends");
+        process::abort();
+    }
+}
