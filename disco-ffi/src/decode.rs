@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
+use std::slice;
 use std::sync::{Arc, Weak};
 
 use disco_core::function::Function;
@@ -214,7 +215,7 @@ fn extents(cell: &ShapeCell) -> &[i64] {
     match cell.size {
         0 => &[],
         // SAFETY: the cell of a live shape has `size` extents.
-        size => unsafe { std::slice::from_raw_parts(cell.data, size) },
+        size => unsafe { slice::from_raw_parts(cell.data, size) },
     }
 }
 
@@ -223,7 +224,7 @@ fn items(any: &Any) -> &[abi::Any] {
     // SAFETY: arrays and lists have a sequence cell.
     match unsafe { any.cell::<SeqCell>(any.type_index()) } {
         // SAFETY: the cell of a live array has `size` items.
-        Some(cell) if cell.size > 0 => unsafe { std::slice::from_raw_parts(cell.data, cell.size as usize) },
+        Some(cell) if cell.size > 0 => unsafe { slice::from_raw_parts(cell.data, cell.size as usize) },
         _ => &[],
     }
 }
@@ -242,7 +243,7 @@ fn pairs(any: &Any) -> Result<Vec<(Any, Any)>, String> {
     let call = |name: &str| {
         let name = format!("ffi.{kind}{name}");
         let function = tvm.global(&name).ok_or_else(|| format!("a map, but libtvm_ffi has no function `{name}`"))?;
-        raw::call(&function, &[any.clone()]).map_err(|raised| format!("a map: {name}: {raised}"))
+        raw::call(&function, slice::from_ref(any)).map_err(|raised| format!("a map: {name}: {raised}"))
     };
     let len = call("Size")?.as_raw().content;
     let mut pairs = Vec::new();

@@ -8,6 +8,7 @@ use crate::foreign::ForeignObject;
 use crate::heap;
 use crate::library::TvmFfi;
 use crate::raw;
+use crate::shared::SharedLibrary;
 use crate::value::Any;
 
 /// Makes a function object of a worker function.
@@ -32,7 +33,11 @@ pub(crate) fn object(object: &Object, export: Export) -> Result<Any, String> {
         Object::Function(function) => Ok(export(function)),
         Object::Opaque(opaque) => match opaque.downcast::<ForeignObject>() {
             Some(foreign) => Ok(foreign.any().clone()),
-            None => Err(format!("the Rust value {}", opaque.type_name())),
+            None => {
+                let library = opaque.downcast::<SharedLibrary>();
+                let module = library.and_then(|library| library.module().cloned());
+                module.ok_or_else(|| format!("the Rust value {}", opaque.type_name()))
+            }
         },
         other => Err(other.kind().to_owned()),
     }

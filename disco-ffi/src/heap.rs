@@ -190,7 +190,7 @@ pub(crate) fn function<K>(safe_call: SafeCall, kept: K) -> Any {
 /// `object` was made by [`function`] with a `K`, and is alive for `'a`.
 pub(crate) unsafe fn of_function<'a, K>(object: *mut c_void) -> &'a K {
     // SAFETY: by contract the object was made by `allocate::<FunctionCell, K>`.
-    unsafe { &*(*object.cast::<Owned<FunctionCell, K>>()).kept }
+    unsafe { &(*object.cast::<Owned<FunctionCell, K>>()).kept }
 }
 
 /// What a function object keeps, if [`function`] has made it in this crate with a `K`.
@@ -237,7 +237,7 @@ mod tests {
         let cell = unsafe { any.cell::<SeqCell>(TypeIndex::ARRAY) }.unwrap();
         // As `pop_back` of a library does.
         // SAFETY: there are two items.
-        let last = unsafe { cell.data.add(1).read() };
+        let last = unsafe { cell.data.wrapping_add(1).read() };
         // SAFETY: the item is taken out of the array below.
         drop(unsafe { Any::from_raw(last) });
         // SAFETY: the cell is not shared with another thread.

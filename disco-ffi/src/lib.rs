@@ -1,14 +1,45 @@
-//! Shared libraries.
+//! Shared libraries on Disco's workers: functions of the TVM-FFI C ABI, which C, C++, Rust, Triton and TVM produce.
+//!
+//! | file | content |
+//! |---|---|
+//! | `session.rs` | [`Libraries`]: `session.load_library(path)`, for the controller |
+//! | `worker.rs` | the worker functions behind it |
+//! | `open.rs`, `elf.rs`, `shared.rs` | opening of libraries, [`SharedLibrary`] |
+//! | `lookup.rs` | functions by name; [`register_global`] for functions that libraries call |
+//! | `call.rs`, `raw.rs`, `stream.rs` | calls in both directions |
+//! | `current.rs` | the worker's context during a call, for functions that a library calls back |
+//! | `encode.rs`, `decode.rs` | values of Disco to values of the ABI, and back |
+//! | `heap.rs` | the ABI's objects, allocated without a library |
+//! | `value.rs`, `foreign.rs` | [`Any`], an owned value of the ABI; [`ForeignObject`], such a value in a register |
+//! | `raised.rs` | [`Raised`]: errors of functions of libraries |
+//! | `library.rs`, `table.rs` | [`TvmFfi`]: libtvm_ffi, found at run time |
+//! | [`abi`] | layouts and numbers |
+
 pub mod abi;
 mod call;
 pub mod current;
 mod decode;
+mod elf;
 mod encode;
 mod foreign;
 mod heap;
 mod library;
+mod lookup;
+mod open;
 mod raised;
 mod raw;
+mod session;
+mod shared;
 mod stream;
 mod table;
 mod value;
+mod worker;
+
+pub use foreign::ForeignObject;
+pub use library::TvmFfi;
+pub use lookup::{global_function, register_global};
+pub use open::{open, open_sent};
+pub use raised::Raised;
+pub use session::{Libraries, LibraryFile, Module};
+pub use shared::SharedLibrary;
+pub use value::Any;

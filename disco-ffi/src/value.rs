@@ -83,7 +83,7 @@ impl Any {
         let header = self.raw.pointer::<Header>();
         (self.raw.type_index == index && self.raw.is_object())
             // SAFETY: an object of this type has a `T` behind its header, by contract.
-            .then(|| unsafe { &*header.add(1).cast::<T>() })
+            .then(|| unsafe { &*header.wrapping_add(1).cast::<T>() })
     }
 
     /// The header of an object.

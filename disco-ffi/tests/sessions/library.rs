@@ -1,0 +1,67 @@
+//! The test libraries, compiled once per run of the program.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+use disco_conformance::Required;
+
+/// A folder of this run, removed at its end by `main`.
+pub(crate) fn folder() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    FOLDER.get_or_init(|| tempfile::tempdir().unwrap()).path()
+}
+
+/// The library of a source in `c/`. None, with a line on standard error, if there is no C compiler.
+///
+/// # Panics
+/// The source has errors, or `DISCO_REQUIRE` has `ffi` and there is no compiler.
+pub(crate) fn compiled(source: &str) -> Option<PathBuf> {
+    static COMPILING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = COMPILING.lock().unwrap_or_else(|error| error.into_inner());
+    let (stem, kind) = source.split_once('.').unwrap();
+    let library = folder().join(format!("lib{stem}.so"));
+    if library.is_file() {
+        return Some(library);
+    }
+    let compiler = if kind == "cpp" { "c++" } else { "cc" };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions/c").join(source);
+    let made = Command::new(compiler).args(["-shared", "-fPIC", "-O1", "-w", "-o"]).args([&library, &source]).output();
+    match made {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            Some(library)
+        }
+        Err(error) => {
+            assert!(!Required::from_env().contains("ffi"), "DISCO_REQUIRE: no {compiler}: {error}");
+            eprintln!("skipped: no {compiler}: {error}");
+            None
+        }
+    }
+}
+
+/// libtvm_ffi of the wheel that `cargo xtask test` fetches. None, with a line on standard error, if it is not there.
+///
+/// # Panics
+/// `DISCO_REQUIRE` has `ffi` and the file is not there.
+pub(crate) fn tvm_ffi() -> Option<PathBuf> {
+    let cache = std::env::var_os("DISCO_TEST_CACHE");
+    let file = cache.map(|cache| Path::new(&cache).join("apache-tvm-ffi-0.1.15.post2/tvm_ffi/lib/libtvm_ffi.so"));
+    let file = file.filter(|file| file.is_file());
+    if file.is_none() {
+        assert!(!Required::from_env().contains("ffi"), "DISCO_REQUIRE: libtvm_ffi is not there");
+        eprintln!("skipped: libtvm_ffi is not there: `cargo xtask test` fetches it");
+    }
+    file
+}
+
+/// The library of a source, or the end of the test.
+macro_rules! library {
+    ($source:literal) => {
+        match crate::library::compiled($source) {
+            Some(library) => library,
+            None => return,
+        }
+    };
+}
+pub(crate) use library;
