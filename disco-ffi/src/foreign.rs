@@ -34,6 +34,11 @@ impl ForeignObject {
         self.any.type_index() == TypeIndex::MODULE
     }
 
+    /// The same value with something else that is kept.
+    pub(crate) fn kept_by(&self, keep: Keep) -> Self {
+        Self::new(self.any.clone(), keep)
+    }
+
     pub(crate) fn keep(&self) -> &Keep {
         &self.keep
     }

@@ -13,6 +13,10 @@
 //! | `value.rs`, `foreign.rs` | [`Any`], an owned value of the ABI; [`ForeignObject`], such a value in a register |
 //! | `raised.rs` | [`Raised`]: errors of functions of libraries |
 //! | `library.rs`, `table.rs` | [`TvmFfi`]: libtvm_ffi, found at run time |
+//! | `models/` | [`Models`]: `session.load_vm_module(path)`, `session.shard_loader(path)`, and the worker functions behind them |
+//! | `vm.rs`, `tvm_runtime.rs` | Relax virtual machines; libtvm_runtime, found at run time |
+//! | `runtime/` | `runtime.disco.*`, the functions that compiled models call |
+//! | `shards/` | [`ShardLoader`]: weights in `tensor-cache.json` |
 //! | [`abi`] | layouts and numbers |
 
 pub mod abi;
@@ -25,21 +29,29 @@ mod foreign;
 mod heap;
 mod library;
 mod lookup;
+mod models;
 mod open;
 mod raised;
 mod raw;
+mod runtime;
 mod session;
+mod shards;
 mod shared;
 mod stream;
 mod table;
+mod tvm_runtime;
 mod value;
+mod vm;
 mod worker;
 
 pub use foreign::ForeignObject;
 pub use library::TvmFfi;
 pub use lookup::{global_function, register_global};
+pub use models::{Models, Weights};
 pub use open::{open, open_sent};
 pub use raised::Raised;
+pub use runtime::register_runtime;
 pub use session::{Libraries, LibraryFile, Module};
+pub use shards::{ShardLoader, Shards};
 pub use shared::SharedLibrary;
 pub use value::Any;

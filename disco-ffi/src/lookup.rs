@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::rc::Rc;
 
 use disco_core::function::Function;
 use disco_core::{Error, Object, Result};
@@ -25,15 +26,23 @@ impl SharedLibrary {
     /// # Errors
     /// There is no such function.
     pub fn function(&self, name: &str) -> Result<Function> {
+        self.find(name)?.ok_or_else(|| self.absent(name))
+    }
+
+    /// As [`SharedLibrary::function`]; none if there is no such function.
+    ///
+    /// # Errors
+    /// libtvm_ffi fails.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Function>> {
         let full = format!("{}:{name}", self.name());
         if let Some(module) = self.module() {
-            return of_module(module, &self.keep(), name, &full)?.ok_or_else(|| self.absent(name));
+            return of_module(module, &self.keep(), name, &full);
         }
-        let address = self.address(&format!("{PREFIX}{name}")).ok_or_else(|| self.absent(name))?;
+        let Some(address) = self.address(&format!("{PREFIX}{name}")) else { return Ok(None) };
         // SAFETY: by the ABI, symbols with this prefix are functions of this type.
         let entry = unsafe { std::mem::transmute::<*mut c_void, SafeCall>(address) };
         // SAFETY: the library keeps the entry in the process.
-        Ok(unsafe { Callee::exported(entry, self.keep()) }.into_function(&full))
+        Ok(Some(unsafe { Callee::exported(entry, self.keep()) }.into_function(&full)))
     }
 
     fn absent(&self, name: &str) -> Error {
@@ -50,11 +59,14 @@ impl ForeignObject {
     /// # Errors
     /// The object is no module, or has no such function.
     pub fn function(&self, name: &str) -> Result<Function> {
+        self.find(name)?.ok_or_else(|| Error::missing(format!("the module has no function `{name}`")))
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Function>> {
         if !self.is_module() {
             return Err(Error::invalid(format!("a {self:?} is no module, so it has no function `{name}`")));
         }
-        let found = of_module(self.any(), self.keep(), name, name)?;
-        found.ok_or_else(|| Error::missing(format!("the module has no function `{name}`")))
+        of_module(self.any(), self.keep(), name, name)
     }
 }
 
@@ -95,12 +107,36 @@ pub fn register_global(name: &'static str, call: Free) -> Result<()> {
 /// # Errors
 /// The object is neither, or has no such function.
 pub(crate) fn function_of(object: &Object, name: &str) -> Result<Function> {
+    match holder(object, name)? {
+        Holder::Library(library) => library.function(name),
+        Holder::Module(module) => module.function(name),
+    }
+}
+
+/// As [`function_of`]; none if there is no such function.
+///
+/// # Errors
+/// The object is neither a library nor a module.
+pub(crate) fn find_in(object: &Object, name: &str) -> Result<Option<Function>> {
+    match holder(object, name)? {
+        Holder::Library(library) => library.find(name),
+        Holder::Module(module) => module.find(name),
+    }
+}
+
+/// An object that has functions.
+enum Holder {
+    Library(Rc<SharedLibrary>),
+    Module(Rc<ForeignObject>),
+}
+
+fn holder(object: &Object, name: &str) -> Result<Holder> {
     if let Object::Opaque(opaque) = object {
         if let Some(library) = opaque.downcast::<SharedLibrary>() {
-            return library.function(name);
+            return Ok(Holder::Library(library));
         }
         if let Some(module) = opaque.downcast::<ForeignObject>() {
-            return module.function(name);
+            return Ok(Holder::Module(module));
         }
     }
     Err(Error::invalid(format!("{} is no library and no module, so it has no function `{name}`", object.kind())))

@@ -95,7 +95,7 @@ pub trait Libraries: Session {
 
 impl<S: Session + ?Sized> Libraries for S {}
 
-fn absolute_text(path: &Path) -> Result<String> {
+pub(crate) fn absolute_text(path: &Path) -> Result<String> {
     let whole = absolute(path).map_err(|error| Error::system(format!("load_library: `{}`", path.display()), error))?;
     let text = whole.into_os_string().into_string();
     text.map_err(|path| Error::invalid(format!("load_library: the path `{}` is not UTF-8", path.display())))
