@@ -6,7 +6,7 @@ use std::sync::Arc;
 use disco_core::function::Function;
 use disco_core::{Object, Opaque, Result, WorkerContext, register_function};
 
-use crate::{lookup, open};
+use crate::{lookup, open, runtime};
 
 /// Names of the worker functions.
 pub(crate) mod name {
@@ -26,11 +26,15 @@ register_function!(name::FUNCTION, function);
 register_function!(name::GLOBAL, global);
 
 fn load(_: &mut WorkerContext, path: String) -> Result<Opaque> {
-    Ok(Opaque::new(open::open(Path::new(&path))?))
+    let library = open::open(Path::new(&path))?;
+    runtime::register_if_in_use()?;
+    Ok(Opaque::new(library))
 }
 
 fn load_sent(_: &mut WorkerContext, name: String, bytes: Arc<[u8]>) -> Result<Opaque> {
-    Ok(Opaque::new(open::open_sent(&name, &bytes)?))
+    let library = open::open_sent(&name, &bytes)?;
+    runtime::register_if_in_use()?;
+    Ok(Opaque::new(library))
 }
 
 fn function(_: &mut WorkerContext, module: Object, name: String) -> Result<Function> {

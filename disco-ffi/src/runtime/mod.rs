@@ -15,6 +15,7 @@ use disco_core::function::{Args, BoxError};
 use disco_core::{Error, Object, Result, WorkerContext};
 
 use crate::call::Free;
+use crate::library::TvmFfi;
 use crate::lookup::register_global;
 
 /// A function of the table.
@@ -114,4 +115,12 @@ pub fn register_runtime() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     let register = || FUNCTIONS.iter().try_for_each(|entry| register_global(entry.name, entry.call));
     REGISTERED.get_or_init(register).clone()
+}
+
+/// As [`register_runtime`], if this process has opened libtvm_ffi. Libraries that call the functions have opened it.
+///
+/// # Errors
+/// libtvm_ffi refuses a function.
+pub(crate) fn register_if_in_use() -> Result<()> {
+    if TvmFfi::opened().is_some() { register_runtime() } else { Ok(()) }
 }
