@@ -113,9 +113,11 @@ fn trial(test: Test, plane: Plane) -> Trial {
             let Some(mpi) = mpi() else { return Ok(()) };
             child.env("DISCO_MPI_LIBRARY", mpi);
         }
-        if let Some(runtime) = compiled::runtime() {
-            child.env("DISCO_TVM_RUNTIME_LIBRARY", runtime);
-        }
+        let runtime = match test.name.starts_with("without_libtvm_runtime") {
+            true => Some("/nonexistent/libtvm_runtime.so".into()),
+            false => compiled::runtime(),
+        };
+        child.envs(runtime.map(|file| ("DISCO_TVM_RUNTIME_LIBRARY", file)));
         let output = child.output()?;
         let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         match output.status.success() {
