@@ -26,6 +26,11 @@ pub struct Raised {
 }
 
 impl Raised {
+    /// An error that a function raises. Python maps the kinds of its own exceptions, such as `ValueError`, to these.
+    pub fn new(kind: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind: kind.into(), message: message.into(), backtrace: String::new() }
+    }
+
     /// The error of a call that has failed: the error object in `result`, which libraries without libtvm_ffi leave
     /// there, or the error that libtvm_ffi had `raised`. The code of the call is not part of it, since libtvm_ffi passes
     /// on another one.
