@@ -20,8 +20,6 @@ use disco_channel::processes::Invitation;
 use disco_core::{Error, Result};
 use rustix::net::sockopt;
 
-/// How long a task waits for task 0 to call `disco::init`.
-const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connected task may take to send its number.
 const RANK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two attempts.
@@ -88,18 +86,23 @@ impl JobSocket {
     /// Serves each invitation that task 0 sends to task `rank`, until task 0 ends.
     ///
     /// # Errors
-    /// Task 0 does not listen within 30 s, or its socket is another user's; an error of `serve`, which ends the
+    /// Task 0 does not listen within `limit`, or its socket is another user's; an error of `serve`, which ends the
     /// service.
-    pub(crate) fn serve(job: &str, rank: usize, serve: impl Fn(Invitation) -> Result<()>) -> Result<()> {
+    pub(crate) fn serve(
+        job: &str,
+        rank: usize,
+        limit: Duration,
+        serve: impl Fn(Invitation) -> Result<()>,
+    ) -> Result<()> {
         let (start, mut has_connected) = (Instant::now(), false);
         loop {
             let mut stream = match connect(job) {
                 Ok(stream) => stream,
                 // Task 0 has ended.
                 Err(_) if has_connected => return Ok(()),
-                Err(error) if start.elapsed() > INIT_TIMEOUT => {
+                Err(error) if start.elapsed() > limit => {
                     let what = format!(
-                        "task {rank} has waited {INIT_TIMEOUT:?} for task 0, which has not called disco::init() on this machine"
+                        "task {rank} has waited {limit:?} for task 0, which has not called disco::init() on this machine"
                     );
                     return Err(Error::system(what, error));
                 }

@@ -19,6 +19,9 @@ use disco_core::{Error, Result};
 use crate::SessionKind;
 use crate::job_socket::JobSocket;
 
+/// How long a task of this machine waits for task 0 to call `disco::init`, by default.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The tasks whose task 0 this process is; unset without a launcher, and for ranks of MPI.
 static TASKS: OnceLock<Tasks> = OnceLock::new();
 
@@ -60,8 +63,10 @@ pub(crate) fn tasks() -> Option<&'static Tasks> {
 
 /// Serves the sessions of task 0: on one machine until it ends, otherwise one session.
 fn serve(place: &Place) -> Result<()> {
+    let limit = crate::node::join_limit()?;
     if place.is_one_machine() {
-        return JobSocket::serve(&place.job, place.rank, |invitation| crate::serve(&invitation));
+        let limit = limit.unwrap_or(JOIN_TIMEOUT);
+        return JobSocket::serve(&place.job, place.rank, limit, |invitation| crate::serve(&invitation));
     }
     let address = place.host.as_deref().ok_or_else(|| {
         Error::invalid(format!(
@@ -72,6 +77,7 @@ fn serve(place: &Place) -> Result<()> {
     })?;
     let mut options = JoinOptions::new(format!("{address}:{}", place.port()), Token::required()?);
     options.node = Some(place.rank as u32);
+    options.start = limit.unwrap_or(options.start);
     options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
     crate::join(&options)
 }
