@@ -51,6 +51,8 @@ pub use {
 // A crate that is never mentioned is not linked, so it registers nothing.
 #[cfg(feature = "candle")]
 pub use disco_candle as candle;
+#[cfg(feature = "ffi")]
+pub use disco_ffi::{self as ffi, export_function};
 #[cfg(feature = "local")]
 use disco_local as _;
 #[cfg(feature = "mpi")]
@@ -76,6 +78,10 @@ mod guide {
         Failures "failures.md"
         Groups "groups.md"
         Troubleshooting "troubleshooting.md"
+    }
+    #[cfg(feature = "ffi")]
+    chapters! {
+        Libraries "libraries.md"
     }
     #[cfg(feature = "candle")]
     chapters! {
