@@ -22,10 +22,12 @@ use disco::{
     block_on,
 };
 use disco_ffi::abi::{self, SafeCall, TypeIndex};
-use disco_ffi::{Libraries as _, Module};
+use disco_ffi::{Libraries as _, Module, TvmFfi};
 
 /// Calls of one measurement.
 const CALLS: u32 = 20_000;
+/// Measurements of a difference.
+const ROUNDS: usize = 15;
 
 const SOURCE: &str = r#"
 #include <stdint.h>
@@ -106,7 +108,8 @@ fn on_worker(session: &LaneSession, function: &DRef, args: &Value) -> Duration {
     Duration::from_secs_f64(time.expect("the worker lives"))
 }
 
-fn compare(session: &LaneSession, module: &Module, library: &disco_dl::Library, case: &Case<'_>) {
+/// Compares the calls of one function. `way` says how the library was opened.
+fn compare(session: &LaneSession, module: &Module, way: &str, library: &disco_dl::Library, case: &Case<'_>) {
     let (name, args) = (case.name, Value::from(case.args.clone()));
     let (ours, rust) = block_on(async {
         let ours = module.function(session, name).await?;
@@ -127,8 +130,18 @@ fn compare(session: &LaneSession, module: &Module, library: &disco_dl::Library, 
     let mut floor = || bare(library, case.symbol, case.raw);
     let mut worker_function = || on_worker(session, &rust, &args);
     let ours = || on_worker(session, &ours, &args);
-    common::compare(&format!("ffi/{name}, beside C"), ours, &mut [("bare C call", &mut floor)]);
-    common::compare(&format!("ffi/{name}, beside Rust"), ours, &mut [("worker function", &mut worker_function)]);
+    let title = format!("ffi/{name}{way}");
+    if common::is_selected(&title) {
+        let mut more: Vec<_> = (0..ROUNDS).map(|_| nanos(ours()) - nanos(worker_function())).collect();
+        more.sort_unstable_by(f64::total_cmp);
+        println!("{title}: {:.0} ns more than a Rust worker function", more[ROUNDS / 2]);
+    }
+    common::compare(&format!("{title}, beside C"), ours, &mut [("bare C call", &mut floor)]);
+    common::compare(&format!("{title}, beside Rust"), ours, &mut [("worker function", &mut worker_function)]);
+}
+
+fn nanos(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e9
 }
 
 /// A function that the library and Rust have, with equal arguments.
@@ -175,7 +188,17 @@ fn ffi(criterion: &mut Criterion) {
     });
     group.finish();
     for case in [&numbers, &tensor] {
-        compare(&session, &module, &library, case);
+        compare(&session, &module, "", &library, case);
+    }
+    // From now on, libraries are opened through libtvm_ffi.
+    if let Err(absent) = TvmFfi::get() {
+        return println!("ffi, through libtvm_ffi: skipped: {absent}");
+    }
+    let copy = file.with_file_name("libcopy.so");
+    fs::copy(&file, &copy).expect("there is room");
+    let module = block_on(session.load_library(copy)).expect("the worker lives");
+    for case in [&numbers, &tensor] {
+        compare(&session, &module, ", through libtvm_ffi", &library, case);
     }
 }
 
