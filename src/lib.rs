@@ -4,6 +4,8 @@ mod builder;
 mod env;
 #[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
 mod init;
+#[cfg(target_os = "linux")]
+mod job_socket;
 mod kind;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod launched;
@@ -15,6 +17,8 @@ mod node;
 mod ranks;
 #[cfg(target_os = "linux")]
 mod role;
+#[cfg(target_os = "linux")]
+mod tasks;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
@@ -25,7 +29,7 @@ pub use disco_core::{
     Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId,
     WorkerRange, World,
 };
-pub use disco_core::{error, tensor};
+pub use disco_core::{error, launcher, tensor};
 #[cfg(feature = "serde")]
 pub use disco_core::{function::Json, register_error};
 pub use disco_core::{register_function, register_object};
@@ -47,6 +51,8 @@ pub use {
 // A crate that is never mentioned is not linked, so it registers nothing.
 #[cfg(feature = "candle")]
 pub use disco_candle as candle;
+#[cfg(feature = "ffi")]
+pub use disco_ffi::{self as ffi, export_function};
 #[cfg(feature = "local")]
 use disco_local as _;
 #[cfg(feature = "mpi")]
@@ -72,6 +78,10 @@ mod guide {
         Failures "failures.md"
         Groups "groups.md"
         Troubleshooting "troubleshooting.md"
+    }
+    #[cfg(feature = "ffi")]
+    chapters! {
+        Libraries "libraries.md"
     }
     #[cfg(feature = "candle")]
     chapters! {

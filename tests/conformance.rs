@@ -165,6 +165,6 @@ fn main() -> ExitCode {
         .lane(Nodes { name: "nodes-of-processes", one_worker_each: false, processes: true })
         .executes("local", EXECUTED_BY_LOCAL)
         // Requirements of other test programs: those of `tests/processes`, of `disco-cli` and of the backends' crates.
-        .required_elsewhere(["mpi", "nccl", "tsan"])
+        .required_elsewhere(["ffi", "mpi", "nccl", "tsan"])
         .main()
 }

@@ -195,10 +195,11 @@ unsafe extern "C-unwind" fn call_worker_function(
         called.unwrap_or_else(|| Err(outside()))
     };
     // SAFETY: passed on.
-    unsafe { answer(args, count, result, run) }
+    unsafe { answer(args, count, result, run, raise_of_worker) }
 }
 
-/// Answers a call from a library: converts the arguments, runs `work`, and converts its result, error or panic.
+/// Answers a call from a library: converts the arguments, runs `work`, and converts its result, error or panic. An
+/// error is passed to `raise`, whose value is the result.
 ///
 /// # Safety
 /// The arguments are valid values of the C ABI during the call, and `result` is a variable for the result.
@@ -207,6 +208,7 @@ pub(crate) unsafe fn answer(
     count: c_int,
     result: *mut abi::Any,
     work: impl FnOnce(&[Object]) -> Result<Object, BoxError>,
+    raise: fn(BoxError) -> Any,
 ) -> c_int {
     let args = match count {
         ..=0 => &[],
@@ -258,24 +260,36 @@ pub(crate) unsafe fn answer(
     code
 }
 
-/// Raises an error. Without libtvm_ffi, the result is the error, for the caller's result variable.
-fn raise(error: BoxError) -> Any {
-    let (kind, text) = match error.downcast_ref::<Raised>() {
-        Some(raised) => (raised.kind.clone(), raised.message.clone()),
-        None => {
-            let causes = causes(&*error);
-            (KIND.to_owned(), std::iter::once(error.to_string()).chain(causes).collect::<Vec<_>>().join(": "))
-        }
-    };
-    let raised = match TvmFfi::present() {
-        Some(tvm) => {
-            tvm.raise(&kind, &text);
-            Any::NONE
-        }
-        None => heap::error(&kind, &text),
-    };
+/// Raises the error of a worker function, and keeps it for the end of the call that the worker has made.
+fn raise_of_worker(error: BoxError) -> Any {
+    let (raised, text) = raise(KIND, &error);
     FAILED.set(Some((text, error)));
     raised
+}
+
+/// Raises the error of a function of this library.
+pub(crate) fn raise_of_library(error: BoxError) -> Any {
+    let is_argument = matches!(error.downcast_ref(), Some(Error::Argument { .. } | Error::ArgumentCount { .. }));
+    raise(if is_argument { "TypeError" } else { "RuntimeError" }, &error).0
+}
+
+/// Raises an error, with `kind` if it has none of its own, and returns its text. Without libtvm_ffi, the error is the
+/// value for the caller's result variable.
+fn raise(kind: &str, error: &BoxError) -> (Any, String) {
+    let (kind, text) = match error.downcast_ref::<Raised>() {
+        Some(raised) => (&*raised.kind, raised.message.clone()),
+        None => {
+            let texts: Vec<_> = std::iter::once(error.to_string()).chain(causes(&**error)).collect();
+            (kind, texts.join(": "))
+        }
+    };
+    match TvmFfi::present() {
+        Some(tvm) => {
+            tvm.raise(kind, &text);
+            (Any::NONE, text)
+        }
+        None => (heap::error(kind, &text), text),
+    }
 }
 
 fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {

@@ -11,6 +11,7 @@
 //! | `encode.rs`, `decode.rs` | values of Disco to values of the ABI, and back |
 //! | `heap.rs` | the ABI's objects, allocated without a library |
 //! | `value.rs`, `foreign.rs` | [`Any`], an owned value of the ABI; [`ForeignObject`], such a value in a register |
+//! | `export.rs` | [`export_function!`]: functions of a Rust library for Disco, Python and other callers |
 //! | `raised.rs` | [`Raised`]: errors of functions of libraries |
 //! | `library.rs`, `table.rs` | [`TvmFfi`]: libtvm_ffi, found at run time |
 //! | `models/` | [`Models`]: `session.load_vm_module(path)`, `session.shard_loader(path)`, and the worker functions behind them |
@@ -25,6 +26,7 @@ pub mod current;
 mod decode;
 mod elf;
 mod encode;
+mod export;
 mod foreign;
 mod heap;
 mod library;
@@ -44,6 +46,9 @@ mod value;
 mod vm;
 mod worker;
 
+pub use export::ExportedFunction;
+#[doc(hidden)]
+pub use export::call_exported;
 pub use foreign::ForeignObject;
 pub use library::TvmFfi;
 pub use lookup::{global_function, register_global};

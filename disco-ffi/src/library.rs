@@ -109,7 +109,7 @@ impl TvmFfi {
         // SAFETY: the name is valid during the call, and the object is a function with a reference of its own.
         match unsafe { (self.table.function_set_global)(&name, function.as_raw().pointer(), 1) } {
             0 => Ok(()),
-            code => Err(Raised::take(code, &Any::NONE, self.raised())),
+            _ => Err(Raised::take(&Any::NONE, self.raised())),
         }
     }
 

@@ -26,13 +26,19 @@ pub struct Raised {
 }
 
 impl Raised {
-    /// The error of a call that has returned `code`: the error object in `result`, which libraries without libtvm_ffi
-    /// leave there, or the error that libtvm_ffi had `raised`.
-    pub(crate) fn take(code: i32, result: &Any, raised: Option<Any>) -> Self {
+    /// An error that a function raises. Python maps the kinds of its own exceptions, such as `ValueError`, to these.
+    pub fn new(kind: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind: kind.into(), message: message.into(), backtrace: String::new() }
+    }
+
+    /// The error of a call that has failed: the error object in `result`, which libraries without libtvm_ffi leave
+    /// there, or the error that libtvm_ffi had `raised`. The code of the call is not part of it, since libtvm_ffi passes
+    /// on another one.
+    pub(crate) fn take(result: &Any, raised: Option<Any>) -> Self {
         let error = if result.type_index() == TypeIndex::ERROR { Some(result.clone()) } else { raised };
         error.as_ref().and_then(Self::read).unwrap_or_else(|| Self {
             kind: "RuntimeError".to_owned(),
-            message: format!("the function returned {code} and raised no error"),
+            message: "the function failed and raised no error".to_owned(),
             backtrace: String::new(),
         })
     }
@@ -64,12 +70,12 @@ mod tests {
     use crate::heap;
 
     #[test]
-    fn an_error_in_the_result_has_priority_and_a_code_alone_is_named() {
-        let raised = Raised::take(-1, &heap::error("ValueError", "too small"), Some(heap::error("Other", "")));
+    fn an_error_in_the_result_has_priority_and_a_failure_without_an_error_is_one() {
+        let raised = Raised::take(&heap::error("ValueError", "too small"), Some(heap::error("Other", "")));
         assert_eq!(raised.to_string(), "ValueError: too small");
-        assert_eq!(Raised::take(-1, &Any::NONE, Some(heap::error("Other", "text"))).to_string(), "Other: text");
-        let text = Raised::take(7, &Any::NONE, None).to_string();
-        assert_eq!(text, "RuntimeError: the function returned 7 and raised no error");
+        assert_eq!(Raised::take(&Any::NONE, Some(heap::error("Other", "text"))).to_string(), "Other: text");
+        let text = Raised::take(&Any::NONE, None).to_string();
+        assert_eq!(text, "RuntimeError: the function failed and raised no error");
     }
 
     #[test]

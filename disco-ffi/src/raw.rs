@@ -16,7 +16,7 @@ use crate::value::Any;
 pub(crate) fn call(function: &Any, args: &[Any]) -> Result<Any, Raised> {
     // SAFETY: function objects have a function cell.
     let cell = unsafe { function.cell::<FunctionCell>(TypeIndex::FUNCTION) };
-    let Some(cell) = cell else { return Err(Raised::take(-1, &Any::NONE, None)) };
+    let Some(cell) = cell else { return Err(Raised::take(&Any::NONE, None)) };
     // SAFETY: a function object is the handle of its own entry, and is alive.
     unsafe { invoke(cell.safe_call, function.as_raw().pointer(), args) }
 }
@@ -37,11 +37,11 @@ pub(crate) unsafe fn invoke(safe_call: SafeCall, handle: *mut c_void, args: &[An
     let result = unsafe { Any::from_raw(result) };
     match code {
         0 => Ok(result),
-        code => Err(failure(code, &result)),
+        _ => Err(failure(&result)),
     }
 }
 
 #[cold]
-fn failure(code: c_int, result: &Any) -> Raised {
-    Raised::take(code, result, TvmFfi::present().and_then(TvmFfi::raised))
+fn failure(result: &Any) -> Raised {
+    Raised::take(result, TvmFfi::present().and_then(TvmFfi::raised))
 }

@@ -43,7 +43,7 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 7] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "candle"];
+const FEATURES: [&str; 8] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "ffi", "candle"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 13] = [
@@ -72,6 +72,11 @@ pub(crate) fn lints() -> Vec<Step> {
         step(
             "clippy, example of a backend",
             "clippy --quiet --manifest-path examples/backend/Cargo.toml --target-dir target/backend --all-targets -- -D warnings",
+        ),
+        step("format, example of a library", "fmt --manifest-path examples/ffi_library/Cargo.toml --check"),
+        step(
+            "clippy, example of a library",
+            "clippy --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library --all-targets -- -D warnings",
         ),
     ];
     steps.extend(facades().map(|(name, features)| {
@@ -105,7 +110,11 @@ pub(crate) fn tests() -> Vec<Step> {
     )
     // The example has no other backend.
     .with("DISCO_REQUIRE", "mailbox");
-    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend]).collect()
+    let library = step(
+        "example of a library, calls from Disco and from Python",
+        "test --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library",
+    );
+    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend, library]).collect()
 }
 
 /// The steps that `cargo xtask test --long` adds.

@@ -57,6 +57,19 @@ fn c_host(library: Library, folder: &Path) -> PathBuf {
 }
 
 #[test]
+fn the_ranks_of_the_launcher_are_the_workers_of_a_program_that_does_not_say_how_many() {
+    let hello = build("hello").join("hello");
+    for library in [MPICH, OPEN_MPI] {
+        let Some(folder) = library.folder() else { continue };
+        let mut ranks = library.ranks(&folder, 3, &hello);
+        let output = run(ranks.env("DISCO_MPI_LIBRARY", folder.join(library.file)));
+        let said = text(&output);
+        assert!((0..3).all(|worker| said.contains(&format!("worker {worker} of 3 on "))), "{said}");
+        assert_eq!(said.matches("worker").count(), 3, "{said}");
+    }
+}
+
+#[test]
 fn a_c_program_lends_its_communicator_to_disco() {
     for library in [MPICH, OPEN_MPI] {
         let Some(folder) = library.folder() else { continue };

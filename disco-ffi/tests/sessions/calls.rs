@@ -2,7 +2,7 @@
 
 use disco::{Session as _, SessionExt as _, SessionKind, Value, WorkerContext, WorkerId, block_on};
 use disco_core::function::{Args, BoxError, Function};
-use disco_core::{Error, Object};
+use disco_core::{Error, Object, Tensor};
 use disco_ffi::{Libraries as _, Raised};
 
 use crate::library::{self, library};
@@ -17,6 +17,12 @@ crate::tests![
     a_raised_error_has_its_kind_its_text_and_the_worker in With,
     an_error_poisons_the_results_that_depend_on_it in With,
     a_global_function_is_called_by_its_name in With,
+    a_library_passes_pointers_as_arguments,
+    a_lent_tensor_is_used_and_not_returned,
+    a_lent_tensor_that_is_kept_ends_the_process of Processes,
+    a_worker_function_is_not_called_on_another_thread of Processes,
+    a_registered_function_is_called_with_the_context_of_the_calling_worker in With,
+    a_call_inside_of_a_call_gets_the_context_back,
 ];
 
 disco_core::register_function!("ffi_tests.whoami", whoami);
@@ -34,6 +40,26 @@ fn functions(_: &mut WorkerContext, name: String) -> disco::Result<Function> {
         }),
         "fails" => Function::new("fails", |_: &mut WorkerContext, _: &Args<'_>| -> Result<Object, BoxError> {
             Err(Error::NoCommunicator.into())
+        }),
+        "sum" => Function::new("sum", |_: &mut WorkerContext, args: &Args<'_>| {
+            let sum: f32 = args.take::<Tensor>(0)?.view::<f32>()?.iter().sum();
+            Ok(Object::Value(sum.into()))
+        }),
+        "returns" => Function::new("returns", |_: &mut WorkerContext, args: &Args<'_>| {
+            Ok(Object::Value(vec![Value::from(args.take::<Tensor>(0)?)].into()))
+        }),
+        "keeps" => Function::new("keeps", |_: &mut WorkerContext, args: &Args<'_>| {
+            std::mem::forget(args.take::<Tensor>(0)?);
+            Ok(Object::Value(Value::None))
+        }),
+        "list" => Function::new("list", |_: &mut WorkerContext, args: &Args<'_>| {
+            let args: Vec<_> = (0..args.len()).map(|index| args.take::<Value>(index)).collect::<Result<_, _>>()?;
+            Ok(Object::Value(args.into()))
+        }),
+        "nested" => Function::new("nested", |_: &mut WorkerContext, _: &Args<'_>| {
+            // Not the context of the call, which the library holds, but that of the worker.
+            let worker = disco_ffi::current::with(|ctx| ctx.worker().wire());
+            Ok(Object::Value(worker.map_or(Value::None, Value::Int)))
         }),
         _ => Function::new("panics", |_: &mut WorkerContext, _: &Args<'_>| panic!("on purpose")),
     })
@@ -128,4 +154,83 @@ fn a_global_function_is_called_by_its_name(kind: SessionKind) {
     });
     let text = block_on(async { session.get(&absent?, WorkerId::new(1)).await }).unwrap_err().to_string();
     assert!(text.ends_with("libtvm_ffi has no global function `no.such`"), "{text}");
+}
+
+/// The function of this name on all workers.
+fn function(session: &disco::LaneSession, name: &str) -> disco::DRef {
+    block_on(session.call_named("ffi_tests.functions", (name,))).unwrap()
+}
+
+fn a_library_passes_pointers_as_arguments(kind: SessionKind) {
+    let library = library!("plain.c");
+    let session = session(kind);
+    let module = load(&session, library);
+    let moved = Value::from(vec![Value::Int(1)]);
+    let values = call(&session, &module, "passes_pointers", (&function(&session, "list"), moved.clone())).unwrap();
+    assert_eq!(values, Value::from(vec![Value::from("text"), Value::from(vec![1u8, 2]), moved]));
+}
+
+fn a_lent_tensor_is_used_and_not_returned(kind: SessionKind) {
+    let library = library!("plain.c");
+    let session = session(kind);
+    let module = load(&session, library);
+    assert_eq!(call(&session, &module, "lends", (&function(&session, "sum"),)).unwrap(), Value::Float(6.0));
+    let text = failure(&session, &module, "lends", (&function(&session, "returns"),));
+    assert_eq!(
+        without_numbers(&text),
+        "worker 1: libplain.so:lends: the function returned a tensor that its caller only lends; return a copy, or pass an \
+         owned tensor"
+    );
+}
+
+fn a_lent_tensor_that_is_kept_ends_the_process(kind: SessionKind) {
+    let library = library!("plain.c");
+    let text = crate::bad::lost(kind, &library, "lends", |session| vec![function(session, "keeps")]);
+    assert!(text.contains("worker 1") && text.contains("signal: 6 (SIGABRT)"), "{text}");
+}
+
+fn a_worker_function_is_not_called_on_another_thread(kind: SessionKind) {
+    let library = library!("plain.c");
+    let session = session(kind);
+    let module = load(&session, library);
+    let text = failure(&session, &module, "calls_on_a_thread", (&function(&session, "sum"),));
+    // libtvm_ffi keeps raised errors by thread, so the error of the other thread does not arrive.
+    let start = "worker 1: libplain.so:calls_on_a_thread: ";
+    let ends = [
+        "sum: a library called this worker function outside of a call of its worker",
+        "RuntimeError: the function failed and raised no error",
+    ];
+    let text = without_numbers(&text);
+    assert!(text.starts_with(start) && ends.iter().any(|end| text.ends_with(end)), "{text}");
+}
+
+fn twice(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+    Ok(Object::Value(Value::Int(2 * args.take::<i64>(0)? + 100 * ctx.worker().wire())))
+}
+
+fn register(_: &mut WorkerContext) -> disco::Result<()> {
+    disco_ffi::register_global("ffi_tests.twice", twice)
+}
+
+disco_core::register_function!("ffi_tests.register", register);
+
+fn a_registered_function_is_called_with_the_context_of_the_calling_worker(kind: SessionKind) {
+    let library = library!("plain.c");
+    let session = session(kind);
+    let module = load(&session, library);
+    block_on(session.call_named("ffi_tests.register", ())).unwrap();
+    block_on(session.sync_all()).unwrap();
+    let twice = block_on(session.global_function("ffi_tests.twice")).unwrap();
+    assert_eq!(call(&session, &module, "apply", (&twice, 21)).unwrap(), Value::Int(142));
+    let text = failure(&session, &module, "apply", (&twice, "x"));
+    assert_eq!(without_numbers(&text), "worker 1: libplain.so:apply: argument 0: expected an int, got a string");
+}
+
+fn a_call_inside_of_a_call_gets_the_context_back(kind: SessionKind) {
+    let library = library!("plain.c");
+    let session = session(kind);
+    let module = load(&session, library);
+    // The callback has the context, so the library's call has none to give.
+    assert_eq!(call(&session, &module, "apply", (&function(&session, "nested"),)).unwrap(), Value::None);
+    assert_eq!(call(&session, &module, "apply", (&function(&session, "worker"), 1)).unwrap(), Value::Int(11));
 }

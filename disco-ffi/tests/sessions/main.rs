@@ -34,6 +34,10 @@ enum Mode {
 }
 
 fn main() -> ExitCode {
+    // In workers, too, so that all libraries are opened through libtvm_ffi in this mode.
+    if env::var(MODE).is_ok_and(|mode| mode == "with_libtvm_ffi") {
+        disco_ffi::TvmFfi::get().unwrap();
+    }
     disco::init();
     let arguments = Arguments::from_args();
     let modes = [(Mode::With, "with_libtvm_ffi"), (Mode::Without, "without_libtvm_ffi")];

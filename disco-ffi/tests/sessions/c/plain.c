@@ -41,6 +41,48 @@ EXPORT(apply) {
   return call(function, args + 1, count - 1, result);
 }
 
+static float lent_elements[3] = {1, 2, 3};
+static int64_t lent_shape[1] = {3};
+
+/* Calls its argument with a tensor that it only lends. */
+EXPORT(lends) {
+  Tensor tensor = {lent_elements, {1, 0}, 1, 2, 32, 1, lent_shape, 0, 0};
+  Any arg = {7, 0, .p = &tensor};
+  Object *function = args[0].p;
+  return (*(SafeCall *)(function + 1))(function, &arg, 1, result);
+}
+
+/* Calls its argument with a C string, with bytes behind a pointer, and with an object that it may take over. */
+EXPORT(passes_pointers) {
+  struct { const char *data; size_t size; } bytes = {"\1\2", 2};
+  Object *moved = args[1].p;
+  Any pointers[3] = {{8, 0, .p = "text"}, {9, 0, .p = &bytes}, {10, 0, .p = &moved}};
+  Object *function = args[0].p;
+  return (*(SafeCall *)(function + 1))(function, pointers, 3, result);
+}
+
+/* Calls its argument on a thread of its own. */
+#include <pthread.h>
+
+static const Any *thread_args;
+static Any *thread_result;
+static int thread_code;
+
+static void *on_thread(void *unused) {
+  Object *function = thread_args[0].p;
+  thread_code = (*(SafeCall *)(function + 1))(function, 0, 0, thread_result);
+  return unused;
+}
+
+EXPORT(calls_on_a_thread) {
+  pthread_t thread;
+  thread_args = args;
+  thread_result = result;
+  pthread_create(&thread, 0, on_thread, 0);
+  pthread_join(thread, 0);
+  return thread_code;
+}
+
 EXPORT(fails_without_an_error) { return 5; }
 
 EXPORT(crashes) {
