@@ -45,7 +45,7 @@ const PACKAGES: [Packages; 3] = [
 
 /// Wheels for the tests of `disco-cli/tests/mpi`, `disco-ccl/tests`, `disco-nccl/tests` and `disco-ffi/tests`, which name
 /// the files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
-const WHEELS: [Wheel; 10] = [
+const WHEELS: [Wheel; 14] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
@@ -115,6 +115,34 @@ const WHEELS: [Wheel; 10] = [
         sha256: "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8",
         kept: WHOLE,
         is_long: false,
+    },
+    Wheel {
+        name: "apache-tvm",
+        version: "0.27.0.post1",
+        sha256: "f503fc903b6e16fda5daacac6698ecb8bc38937f57da7aa29f6c7ab169d08657",
+        kept: WHOLE,
+        is_long: true,
+    },
+    Wheel {
+        name: "ml-dtypes",
+        version: "0.6.0",
+        sha256: "6c8e39b53e90afda8ce52859c93de4dba3e02b76d85dcf091cc469f9184c6dae",
+        kept: WHOLE,
+        is_long: true,
+    },
+    Wheel {
+        name: "psutil",
+        version: "7.2.2",
+        sha256: "076a2d2f923fd4821644f5ba89f059523da90dc9014e85f8e45a5774ca5bc6f9",
+        kept: WHOLE,
+        is_long: true,
+    },
+    Wheel {
+        name: "cloudpickle",
+        version: "3.1.2",
+        sha256: "9acb47f6afd73f60dc1df93bb801b472f05ff42fa6c84167d25cb206be1fbf4a",
+        kept: WHOLE,
+        is_long: true,
     },
 ];
 

@@ -64,6 +64,9 @@ const WHEELS: [&str; 7] = [
     "typing-extensions-4.16.0",
 ];
 
+/// The version for which the wheels are.
+const PYTHON: &str = "python3.11";
+
 pub(crate) fn runtime() -> Option<PathBuf> {
     fetched("apache-tvm-0.27.0.post1/tvm/lib/libtvm_runtime.so")
 }
@@ -79,16 +82,22 @@ fn compile() -> bool {
         eprintln!("skipped: TVM compiles models in long tests only (DISCO_LONG_TESTS)");
         return false;
     }
+    let is_required = Required::from_env().contains("tvm");
+    if let Err(error) = Command::new(PYTHON).arg("--version").output() {
+        assert!(!is_required, "DISCO_REQUIRE: {PYTHON}: {error}");
+        eprintln!("skipped: {PYTHON}: {error}");
+        return false;
+    }
     let folders: Option<Vec<PathBuf>> = WHEELS.iter().map(|wheel| fetched(wheel)).collect();
     let Some(folders) = folders else {
-        assert!(!Required::from_env().contains("tvm"), "DISCO_REQUIRE: TVM's wheels are not there");
+        assert!(!is_required, "DISCO_REQUIRE: TVM's wheels are not there");
         eprintln!("skipped: TVM's wheels are not there: `cargo xtask test --long` fetches them");
         return false;
     };
     let compiled = COMPILED.get_or_init(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/models.py");
         for args in [&[][..], &["--weights"]] {
-            let mut python = Command::new("python3");
+            let mut python = Command::new(PYTHON);
             python.arg(&script).args(args).arg(library::folder()).env("PYTHONPATH", env::join_paths(&folders).unwrap());
             let output = python.output().map_err(|error| error.to_string())?;
             if !output.status.success() {
