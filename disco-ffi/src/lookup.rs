@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any as StdAny;
 use std::ffi::c_void;
 use std::rc::Rc;
 
@@ -14,7 +15,7 @@ use crate::foreign::{ForeignObject, Keep};
 use crate::heap;
 use crate::library::TvmFfi;
 use crate::raw;
-use crate::shared::SharedLibrary;
+use crate::shared::{OpenLibrary, SharedLibrary};
 use crate::value::Any;
 
 /// What a library's symbol of a function starts with.
@@ -59,14 +60,24 @@ impl ForeignObject {
     /// # Errors
     /// The object is no module, or has no such function.
     pub fn function(&self, name: &str) -> Result<Function> {
-        self.find(name)?.ok_or_else(|| Error::missing(format!("the module has no function `{name}`")))
+        self.find(name)?.ok_or_else(|| {
+            let of = self.library().map(|library| format!(" of `{library}`")).unwrap_or_default();
+            Error::missing(format!("the module{of} has no function `{name}`"))
+        })
     }
 
     fn find(&self, name: &str) -> Result<Option<Function>> {
         if !self.is_module() {
             return Err(Error::invalid(format!("a {self:?} is no module, so it has no function `{name}`")));
         }
-        of_module(self.any(), self.keep(), name, name)
+        let full = self.library().map_or_else(|| name.to_owned(), |library| format!("{library}:{name}"));
+        of_module(self.any(), self.keep(), name, &full)
+    }
+
+    /// The name of the library from which the object is, if it is known.
+    fn library(&self) -> Option<&str> {
+        let kept: &(dyn StdAny + Send + Sync) = &**self.keep().as_ref()?;
+        kept.downcast_ref::<OpenLibrary>().map(|library| library.name.as_str())
     }
 }
 

@@ -142,7 +142,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_SOAK_SECONDS", "600"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
             .with("DISCO_LONG_TESTS", "1"),
-        step("models that TVM compiles", "test --quiet --package disco-ffi --test models").with("DISCO_LONG_TESTS", "1"),
+        step("models that TVM compiles", "test --quiet --package disco-ffi --test models")
+            .with("DISCO_LONG_TESTS", "1"),
         step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
         step("language model on several workers", "test --quiet --package disco-candle --test llama long::")
             .with("DISCO_LONG_TESTS", "1"),

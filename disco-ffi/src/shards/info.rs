@@ -50,9 +50,11 @@ fn step(json: &Json) -> Option<Step> {
     let [function, output, params @ ..] = json.as_array()?.as_slice() else { return None };
     let [shape, element] = output.as_array()?.as_slice() else { return None };
     let ints = |list: &[Json]| list.iter().map(Json::as_i64).collect::<Option<Vec<_>>>();
+    let shape = Shape::from(&ints(shape.as_array()?)?[..]);
+    shape.elements()?;
     Some(Step {
         function: function.as_str()?.to_owned(),
-        shape: Shape::from(&ints(shape.as_array()?)?[..]),
+        shape,
         dtype: dtype(element.as_str()?)?,
         params: ints(params)?,
     })
@@ -79,6 +81,7 @@ mod tests {
             r#"{"w": [[1, [[2], "float16"]]]}"#,
             r#"{"w": [["cut", [[2], "half"]]]}"#,
             r#"{"w": [["cut", [[2.5], "float16"]]]}"#,
+            r#"{"w": [["cut", [[-2], "float16"]]]}"#,
             r#"{"w": [["cut", [[2], "float16"], "x"]]}"#,
             r#"{"w": [["cut", [[2], "float16", 3]]]}"#,
         ] {

@@ -50,6 +50,15 @@ impl Shards {
         let text = text.map_err(|error| Error::system(format!("can't read `{}`", path.display()), error))?;
         Ok(Self::new(path, text))
     }
+
+    /// Checks the metadata and the shard info, as [`ShardLoader::new`] does, without the files and the functions.
+    ///
+    /// # Errors
+    /// What is damaged, with the file and the parameter.
+    pub fn check(&self) -> Result<()> {
+        Cache::parse(&self.path, &self.metadata)?;
+        info::parse(self.info.as_deref().unwrap_or_default()).map(drop)
+    }
 }
 
 /// Loads the weights of a model that TVM has sharded, with the results of TVM's own loader

@@ -38,6 +38,7 @@ mod compiled_tests {
         a_worker_that_does_not_come_ends_a_model_with_its_name_and_the_operation,
         models_that_reduce_differently_are_a_mismatch_that_names_the_operation,
         an_argument_of_another_shape_is_the_machine_s_error,
+        compiled_code_loads_and_binds_under_tvm_s_names,
         weights_are_those_of_tvm_s_own_loader,
         without_libtvm_runtime_the_error_lists_what_was_tried,
     ];
@@ -78,6 +79,9 @@ fn prepare() -> bool {
 /// Compiles the models once per run of the program.
 fn compile() -> bool {
     static COMPILED: OnceLock<Result<(), String>> = OnceLock::new();
+    if !prepare() {
+        return false;
+    }
     if env::var_os("DISCO_LONG_TESTS").is_none() {
         eprintln!("skipped: TVM compiles models in long tests only (DISCO_LONG_TESTS)");
         return false;
@@ -112,6 +116,13 @@ fn compile() -> bool {
 
 register_function!("test.args_of_worker", args_of_worker);
 register_function!("test.call_with", call_with);
+register_function!("test.cpus", cpus);
+
+/// The CPUs on which the worker's thread may run.
+fn cpus(_: &mut WorkerContext) -> Result<Shape> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    Ok((0..1024).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as i64).collect::<Vec<_>>().into())
+}
 
 /// The array of the worker's position.
 fn args_of_worker(ctx: &mut WorkerContext, args: Vec<Value>) -> Result<Value> {
@@ -279,17 +290,44 @@ fn models_that_reduce_differently_are_a_mismatch_that_names_the_operation(plane:
 
 fn an_argument_of_another_shape_is_the_machine_s_error(plane: Plane) {
     let running = Running::new(plane.session(1, 1), "mlp-1.so");
-    let mut args = calls(Some("mlp-1.so"))[0]["args"].clone();
-    args[0][0] = args[0][1].clone();
-    let error = block_on(running.session.get(&running.call(&[0], &["main"], &args), WorkerId::new(0))).unwrap_err();
+    let args = &calls(Some("mlp-1.so"))[0]["args"][0];
+    let [x, w1, w2] = [0, 1, 2].map(|index| tensor(&args[index]));
+    let called = block_on(running.session.call(&running.function("main"), (&w1, &x, &w2))).unwrap();
+    let error = block_on(running.session.get(&called, WorkerId::new(0))).unwrap_err();
     let text = without_numbers(&error.to_string());
-    assert!(text.starts_with("worker 0: test.call_with: RuntimeError: ") && text.contains("fn=main"), "{text}");
+    assert!(text.starts_with("worker 0: mlp-1.so:main: RuntimeError: ") && text.contains("fn=main"), "{text}");
     let raised: &disco_ffi::Raised = error.downcast_ref().unwrap();
     assert_eq!(raised.kind, "RuntimeError");
     block_on(running.session.recover()).unwrap();
     let missing = block_on(running.model.function(&running.session, "other")).unwrap();
     let error = block_on(running.session.get(&missing, WorkerId::new(0))).unwrap_err().to_string();
-    assert!(without_numbers(&error).ends_with("the module has no function `other`"), "{error}");
+    assert!(without_numbers(&error).ends_with("the module of `mlp-1.so` has no function `other`"), "{error}");
+}
+
+fn compiled_code_loads_and_binds_under_tvm_s_names(plane: Plane) {
+    let running = Running::new(plane.session(2, 1), "libglobals.so");
+    let call = running.function("call_global");
+    let session = &running.session;
+    let path = made("mlp-2.so").to_str().unwrap().to_owned();
+    let machine = block_on(session.call(&call, ("runtime.disco.load_vm_module", path, None::<Device>))).unwrap();
+    let model = &calls(Some("mlp-2.so"))[0];
+    let main = block_on(Module::from(machine).function(session, "main")).unwrap();
+    let arg = |index: usize| {
+        let args: Vec<Value> =
+            model["args"].as_array().unwrap().iter().map(|args| tensor(&args[index]).into()).collect();
+        block_on(session.call_named("test.args_of_worker", (args,))).unwrap()
+    };
+    let called = block_on(session.call(&main, (&arg(0), &arg(1), &arg(2)))).unwrap();
+    let results: Vec<Tensor> = block_on(session.get_all_as(&called)).unwrap();
+    assert_near(&results[1], &tensor(&model["results"][1]), "by TVM's name");
+    // libtvm_runtime is there now.
+    let cpus = block_on(session.call_named("test.cpus", ())).unwrap();
+    let first: Vec<i64> = block_on(session.get_all_as::<Shape>(&cpus)).unwrap().iter().map(|cpus| cpus[0]).collect();
+    let bound = ("runtime.disco.bind_worker_to_cpu_core", Shape::from(&first[..]));
+    block_on(session.call(&call, bound)).unwrap();
+    let cpus = block_on(session.call_named("test.cpus", ())).unwrap();
+    let expected: Vec<Shape> = first.iter().map(|cpu| Shape::from([*cpu])).collect();
+    assert_eq!(block_on(session.get_all_as::<Shape>(&cpus)).unwrap(), expected);
 }
 
 fn weights_are_those_of_tvm_s_own_loader(plane: Plane) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use disco::error::ErrorKind;
 use disco::function::{Args, BoxError, Function};
 use disco::{
-    Arguments, DRef, DType, Device, LaneSession, Object, Result, Session as _, SessionExt as _, Shape, Tensor, Value,
-    WorkerContext, WorkerId, block_on, register_function,
+    Arguments, DRef, DType, Device, Error, LaneSession, Object, Result, Session as _, SessionExt as _, Shape, Tensor,
+    Value, WorkerContext, WorkerId, block_on, register_function,
 };
 use disco_ffi::Libraries as _;
 
@@ -23,6 +23,7 @@ crate::tests![
     wrong_arguments_are_errors_with_the_function_and_the_argument,
     a_worker_that_does_not_come_is_named_after_the_deadline,
     tensors_of_different_shapes_are_a_mismatch_that_names_the_operation,
+    a_failure_of_another_worker_aborts_a_collective,
     without_communicators_the_error_says_so,
 ];
 
@@ -34,6 +35,7 @@ register_function!("test.count", count);
 register_function!("test.zeros", zeros);
 register_function!("test.call_on", call_on);
 register_function!("test.by_worker", by_worker);
+register_function!("test.end_of_all_reduce", end_of_all_reduce);
 
 /// Elements `worker + 1`, `worker + 2`, ….
 fn count(ctx: &mut WorkerContext, elements: i64) -> Result<Tensor> {
@@ -68,6 +70,17 @@ fn call_on(
 /// The value of the worker's position.
 fn by_worker(ctx: &mut WorkerContext, values: Vec<Value>) -> Result<Value> {
     Ok(values[ctx.worker().index()].clone())
+}
+
+/// The kind and the text of the error of a collective, for which another worker does not come because it fails.
+fn end_of_all_reduce(ctx: &mut WorkerContext, function: Function, x: Tensor) -> Result<String> {
+    if ctx.worker().index() > 0 {
+        return Err(Error::invalid("worker 1 fails before its collective"));
+    }
+    let name = Value::from("runtime.disco.allreduce");
+    let args = [name, (&x).into(), kind(0).into(), 0.into(), (&x).into()].map(Object::from);
+    let error = function.call(ctx, &Args::of_objects(&args)).unwrap_err();
+    Ok(format!("{:?}: {error}", ErrorKind::of(&*error)))
 }
 
 /// A session whose workers have the C library.
@@ -307,6 +320,20 @@ fn tensors_of_different_shapes_are_a_mismatch_that_names_the_operation(plane: Pl
     let operation = ": libglobals.so:call_global: runtime.disco.allreduce: all_reduce";
     assert!(text.starts_with("worker ") && text.contains(operation) && text.contains("ranks disagree"), "{text}");
     assert_eq!(error.kind(), ErrorKind::Mismatch, "{text}");
+}
+
+fn a_failure_of_another_worker_aborts_a_collective(plane: Plane) {
+    let workers = Workers::of(plane.session(2, 1));
+    let x = workers.tensor("test.count", 1);
+    let ended = block_on(workers.session.call_named("test.end_of_all_reduce", (&workers.call, &x))).unwrap();
+    let ended: String = block_on(workers.session.get_as(&ended, WorkerId::new(0))).unwrap();
+    // The abort may come before worker 0 waits, or while it does.
+    let starts = [
+        "Broken: runtime.disco.allreduce: all_reduce sum f32 x 1: the communicator is broken since: worker 1: ",
+        "Aborted: runtime.disco.allreduce: aborted, because worker 1: ",
+    ];
+    assert!(starts.iter().any(|start| ended.starts_with(start)), "{ended}");
+    assert!(ended.ends_with("worker 1 fails before its collective"), "{ended}");
 }
 
 fn without_communicators_the_error_says_so(plane: Plane) {
