@@ -84,7 +84,7 @@ fn trial(test: Test, (mode, mode_name): (Mode, &'static str), kind: SessionKind)
             return Ok(());
         }
         let file = match mode {
-            Mode::With => library::tvm_ffi(),
+            Mode::With => disco_conformance::libtvm_ffi(),
             Mode::Without => Some("/nonexistent/libtvm_ffi.so".into()),
         };
         let Some(file) = file else { return Ok(()) };
