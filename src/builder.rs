@@ -394,6 +394,10 @@ impl Builder {
     /// machine, else as nodes.
     fn with_tasks(mut self) -> Result<Self> {
         let Some(tasks) = crate::tasks::tasks().filter(|_| self.launch.is_none()) else { return Ok(self) };
+        if let Some(limit) = crate::node::join_limit()? {
+            // Machines may start at different times.
+            self.start_deadline = self.start_deadline.max(limit);
+        }
         match (self.kind, tasks.kind()) {
             (SessionKind::Threads, _) | (SessionKind::Nodes, SessionKind::Processes) => return Ok(self),
             (SessionKind::Processes, SessionKind::Processes) => {

@@ -78,7 +78,8 @@ fn serve(place: &Place) -> Result<()> {
     let mut options = JoinOptions::new(format!("{address}:{}", place.port()), Token::required()?);
     options.node = Some(place.rank as u32);
     options.start = limit.unwrap_or(options.start);
-    options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
+    // Tasks start in any order, so a wait is normal. Its end without the controller is an error.
+    options.report = |text| tracing::info!("{text}");
     crate::join(&options)
 }
 

@@ -94,8 +94,9 @@ fn call(callee: &Rc<Callee>, ctx: &mut WorkerContext, args: &Args<'_>) -> Result
     let result = unsafe { raw::invoke(callee.safe_call, callee.handle, &packed) };
     drop(lent);
     let result = result.map_err(original)?;
-    let decoder = Decoder { keep: &callee.keep, import };
-    decoder.owned(result).map_err(|found| Error::protocol(format!("the library's function returned {found}")).into())
+    Decoder::new(&callee.keep, import)
+        .owned(result)
+        .map_err(|found| Error::protocol(format!("the library's function returned {found}")).into())
 }
 
 thread_local! {
@@ -220,7 +221,7 @@ pub(crate) unsafe fn answer(
         catch_unwind(AssertUnwindSafe(|| {
             let mut objects: SmallVec<[Object; 6]> = SmallVec::with_capacity(args.len());
             for (index, arg) in args.iter().enumerate() {
-                let decoder = Decoder { keep: &None, import };
+                let decoder = Decoder::new(&None, import);
                 // SAFETY: the argument is valid during the call; `end_lending` below ends the process if a storage outlives
                 // it.
                 let object = unsafe { decoder.lent(arg, &mut lent) };

@@ -24,6 +24,8 @@ pub(crate) struct Decoder<'a> {
     pub(crate) keep: &'a Keep,
     /// Makes a worker function of a function object.
     pub(crate) import: fn(Any, &Keep) -> Function,
+    /// Number of arrays and maps around the value.
+    depth: usize,
 }
 
 /// Keeps a tensor object and the library that has its deleter.
@@ -37,7 +39,11 @@ unsafe impl Send for TensorOwner {}
 // SAFETY: no method accesses the object through a shared reference.
 unsafe impl Sync for TensorOwner {}
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
+    pub(crate) fn new(keep: &'a Keep, import: fn(Any, &Keep) -> Function) -> Self {
+        Self { keep, import, depth: 0 }
+    }
+
     /// Converts a result.
     ///
     /// # Errors
@@ -56,13 +62,16 @@ impl Decoder<'_> {
             TypeIndex::POINTER => return Ok(self.foreign(any)),
             index if !index.is_object() => return Err(format!("a value of type {}, which no result has", index.0)),
             index => {
-                check_object(&any)?;
-                return self.object(index, any);
+                return self.object(index, checked(any)?);
             }
         }))
     }
 
     fn object(self, index: TypeIndex, any: Any) -> Result<Object, String> {
+        let is_nested = matches!(index, TypeIndex::ARRAY | TypeIndex::LIST | TypeIndex::MAP | TypeIndex::DICT);
+        if is_nested && self.depth == Value::MAX_DEPTH {
+            return Err(format!("arrays and maps that are nested more than {} deep", Value::MAX_DEPTH));
+        }
         Ok(Object::Value(match index {
             TypeIndex::STR => {
                 // SAFETY: strings have a byte array.
@@ -106,7 +115,7 @@ impl Decoder<'_> {
     fn item(self, raw: &abi::Any) -> Result<Option<Value>, String> {
         // SAFETY: the array has a reference to its item.
         let item = unsafe { Any::retain(raw) };
-        Ok(match self.owned(item)? {
+        Ok(match (Decoder { depth: self.depth + 1, ..self }).owned(item)? {
             Object::Value(value) => Some(value),
             _ => None,
         })
@@ -174,20 +183,18 @@ impl Decoder<'_> {
     }
 }
 
-/// Refuses objects that can't be such: a null or crooked address, a type that the header does not confirm.
-fn check_object(any: &Any) -> Result<(), String> {
+/// Refuses objects that can't be such: at a null or misaligned address, or with a type that the header does not confirm.
+fn checked(any: Any) -> Result<Any, String> {
     let (index, address) = (any.type_index(), any.as_raw().content);
-    if address == 0 {
-        return Err(format!("an object of type {} at a null address", index.0));
+    if address == 0 || !address.is_multiple_of(align_of::<Header>() as u64) {
+        // There is no object whose reference could be dropped.
+        _ = any.into_raw();
+        return Err(format!("an object of type {} at the address {address:#x}", index.0));
     }
-    let found = any.header().map(|header| header.type_index);
-    match found {
-        Some(found) if found == index => Ok(()),
-        found => Err(format!(
-            "a value of type {} whose object says that it has type {}",
-            index.0,
-            found.map_or(0, |found| found.0)
-        )),
+    let found = any.header().map_or(TypeIndex::NONE, |header| header.type_index);
+    match found == index {
+        true => Ok(any),
+        false => Err(format!("a value of type {} whose object says that it has type {}", index.0, found.0)),
     }
 }
 

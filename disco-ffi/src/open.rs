@@ -99,7 +99,8 @@ fn load(path: &Path, text: &str, name: String, sent: Option<OwnedFd>) -> Result<
         TvmFfi::get()
             .map_err(|absent| Error::missing(format!("the library `{text}` needs libtvm_ffi, but {absent}")))?;
     }
-    let module = TvmFfi::opened().map(|tvm| load_module(tvm, path, text)).transpose()?;
+    // Another part of the program may have opened it, too.
+    let module = TvmFfi::present().map(|tvm| load_module(tvm, path, text)).transpose()?;
     Ok(SharedLibrary(Arc::new(OpenLibrary { module, library, sent, name })))
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn enter(ctx: &mut WorkerContext) -> Option<Entered> {
     if device.is_host() {
         return None;
     }
-    let tvm = TvmFfi::present()?;
+    let tvm = TvmFfi::opened()?;
     let before = tvm.set_stream((device.kind.dlpack(), device.ordinal), ctx.queue().raw())?;
     Some(Entered { device, before, tvm })
 }

@@ -7,6 +7,7 @@
 mod hosts;
 mod library;
 mod programs;
+mod slurm;
 
 use std::env;
 use std::fs;

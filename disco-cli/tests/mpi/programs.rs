@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::library::{Library, MPICH, OPEN_MPI, run, text};
 
-const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+pub(crate) const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// Builds an example of the facade and returns the folder of all examples.
-fn build(example: &str) -> PathBuf {
+pub(crate) fn build(example: &str) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     let built = cargo
         .args(["build", "--quiet", "--package", "disco-runtime", "--features", "mpi", "--example", example])

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use disco::function::{Args, BoxError, Function};
 use disco::{Object, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on};
-use disco_ffi::LibraryFile;
+use disco_ffi::{Libraries as _, LibraryFile};
 
 use crate::library::{folder, library};
 use crate::{failure, load, session, without_numbers};
@@ -19,6 +19,7 @@ crate::tests![
     a_function_that_is_not_there_is_an_error,
     a_failure_without_an_error_is_an_error,
     invalid_results_are_errors_that_name_them,
+    a_list_that_contains_itself_is_an_error in With,
     an_argument_count_is_up_to_the_library,
     an_exception_that_leaves_a_function_is_an_error in With,
     an_exception_ends_a_worker_process_by_a_signal in Without of Processes,
@@ -131,7 +132,8 @@ fn invalid_results_are_errors_that_name_them(kind: SessionKind) {
         (7, 0, "a value of type 7, which no result has"),
         (8, 0, "a value of type 8, which no result has"),
         (63, 5, "a value of type 63, which no result has"),
-        (70, 0, "an object of type 70 at a null address"),
+        (70, 0, "an object of type 70 at the address 0x0"),
+        (65, 0x1001, "an object of type 65 at the address 0x1001"),
         (5, dtype, "a dtype (code 2, 32 bits, 4 lanes) that Disco does not know"),
         (6, 3, "a device of kind 3, which Disco does not know"),
     ] {
@@ -244,4 +246,22 @@ fn libtvm_ffi_of_another_version_is_refused(_: SessionKind) {
         library.display()
     );
     assert!(text.contains(&why), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn a_list_that_contains_itself_is_an_error(kind: SessionKind) {
+    let session = session(kind);
+    let text = block_on(async {
+        let global = async |name: &str| session.global_function(name).await;
+        // A list with a function is no value, so it stays what it is.
+        let object = session.call(&global("ffi.List").await?, (&global("ffi.List").await?,)).await?;
+        session.call(&global("ffi.ListAppend").await?, (&object, &object)).await?;
+        session.call(&global("ffi.ListErase").await?, (&object, 0)).await?;
+        session.call(&global("ffi.ListGetItem").await?, (&object, 0)).await?;
+        session.sync_all().await
+    });
+    let text = text.unwrap_err().to_string();
+    assert!(
+        text.ends_with("the library's function returned arrays and maps that are nested more than 16 deep"),
+        "{text}"
+    );
 }

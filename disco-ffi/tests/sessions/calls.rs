@@ -5,7 +5,7 @@ use disco_core::function::{Args, BoxError, Function};
 use disco_core::{Error, Object, Tensor};
 use disco_ffi::{Libraries as _, Raised};
 
-use crate::library::{self, library};
+use crate::library::library;
 use crate::{call, failure, load, session, submit, without_numbers};
 
 crate::tests![
@@ -143,7 +143,7 @@ fn an_error_poisons_the_results_that_depend_on_it(kind: SessionKind) {
 }
 
 fn a_global_function_is_called_by_its_name(kind: SessionKind) {
-    assert!(library::tvm_ffi().is_some());
+    assert!(disco_conformance::libtvm_ffi().is_some());
     let session = session(kind);
     let array = block_on(async { session.call(&session.global_function("ffi.Array").await?, (1, "two")).await });
     let array = block_on(session.get(&array.unwrap(), WorkerId::new(1))).unwrap();

@@ -40,21 +40,6 @@ pub(crate) fn compiled(source: &str) -> Option<PathBuf> {
     }
 }
 
-/// libtvm_ffi of the wheel that `cargo xtask test` fetches. None, with a line on standard error, if it is not there.
-///
-/// # Panics
-/// `DISCO_REQUIRE` has `ffi` and the file is not there.
-pub(crate) fn tvm_ffi() -> Option<PathBuf> {
-    let cache = std::env::var_os("DISCO_TEST_CACHE");
-    let file = cache.map(|cache| Path::new(&cache).join("apache-tvm-ffi-0.1.15.post2/tvm_ffi/lib/libtvm_ffi.so"));
-    let file = file.filter(|file| file.is_file());
-    if file.is_none() {
-        assert!(!Required::from_env().contains("ffi"), "DISCO_REQUIRE: libtvm_ffi is not there");
-        eprintln!("skipped: libtvm_ffi is not there: `cargo xtask test` fetches it");
-    }
-    file
-}
-
 /// The library of a source, or the end of the test.
 macro_rules! library {
     ($source:literal) => {
