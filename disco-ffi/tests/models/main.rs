@@ -103,7 +103,7 @@ fn trial(test: Test, plane: Plane) -> Trial {
             (test.run)(plane);
             return Ok(());
         }
-        let Some(tvm) = library::tvm_ffi() else { return Ok(()) };
+        let Some(tvm) = disco_conformance::libtvm_ffi() else { return Ok(()) };
         if !(test.prepare)() {
             return Ok(());
         }
@@ -120,7 +120,7 @@ fn trial(test: Test, plane: Plane) -> Trial {
         child.envs(runtime.map(|file| ("DISCO_TVM_RUNTIME_LIBRARY", file)));
         let output = child.output()?;
         let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        match output.status.success() {
+        match output.status.success() && text.contains("1 passed") {
             true => Ok(()),
             false => Err(Failed::from(format!("{}\n{text}\n{errors}", output.status))),
         }
