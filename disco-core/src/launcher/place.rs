@@ -197,9 +197,9 @@ mod tests {
     }
 
     /// Launcher, rank, size, tasks of the machine, machines, host of task 0.
-    fn summary(
-        environment: &str,
-    ) -> (&'static str, usize, Option<usize>, Option<usize>, Option<usize>, Option<String>) {
+    type Summary = (&'static str, usize, Option<usize>, Option<usize>, Option<usize>, Option<String>);
+
+    fn summary(environment: &str) -> Summary {
         let Place { launcher, rank, size, local_size, nodes, host, .. } = place(environment);
         (launcher, rank, size, local_size, nodes, host)
     }
