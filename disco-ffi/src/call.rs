@@ -114,11 +114,7 @@ fn original(raised: Raised) -> BoxError {
 }
 
 /// The content of a function object that calls a worker function.
-struct Exported {
-    callee: Exportable,
-}
-
-enum Exportable {
+enum Exported {
     /// A function that stays on its worker's thread. It is leaked if a library drops it on another thread.
     Bound { function: Option<Function>, thread: ThreadId },
     /// A function for any worker.
@@ -129,18 +125,35 @@ enum Exportable {
 pub(crate) type Free = fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>;
 
 impl Exported {
+    fn name(&self) -> &str {
+        match self {
+            Self::Bound { function, .. } => function.as_ref().map_or("", Function::name),
+            Self::Free { name, .. } => name,
+        }
+    }
+
     /// The worker function, on the thread of its worker.
     fn function(&self) -> Option<&Function> {
-        match &self.callee {
-            Exportable::Bound { function, thread } if *thread == thread::current().id() => function.as_ref(),
+        match self {
+            Self::Bound { function, thread } if *thread == thread::current().id() => function.as_ref(),
             _ => None,
         }
+    }
+
+    /// Calls the function with the context of the worker whose call of a library is running on this thread; none if
+    /// there is no such worker, or if the function is another worker's.
+    fn call(&self, args: &Args<'_>) -> Option<Result<Object, BoxError>> {
+        if let Self::Free { call, .. } = self {
+            return current::with(|ctx| call(ctx, args));
+        }
+        let function = self.function()?;
+        current::with(|ctx| function.call(ctx, args))
     }
 }
 
 impl Drop for Exported {
     fn drop(&mut self) {
-        if let Exportable::Bound { function, thread } = &mut self.callee
+        if let Self::Bound { function, thread } = self
             && *thread != thread::current().id()
         {
             std::mem::forget(function.take());
@@ -155,13 +168,13 @@ pub(crate) fn export(function: &Function) -> Any {
     {
         return callee.any.clone();
     }
-    let callee = Exportable::Bound { function: Some(function.clone()), thread: thread::current().id() };
-    heap::function(call_worker_function, Exported { callee })
+    let bound = Exported::Bound { function: Some(function.clone()), thread: thread::current().id() };
+    heap::function(call_worker_function, bound)
 }
 
 /// As [`export`], for a function that any worker may call.
 pub(crate) fn export_free(name: &'static str, call: Free) -> Any {
-    heap::function(call_worker_function, Exported { callee: Exportable::Free { name, call } })
+    heap::function(call_worker_function, Exported::Free { name, call })
 }
 
 /// The entry of [`export`]'s objects.
@@ -173,28 +186,12 @@ unsafe extern "C-unwind" fn call_worker_function(
 ) -> c_int {
     // SAFETY: `export` has made the object, and the caller has a reference to it.
     let exported = unsafe { heap::of_function::<Exported>(object) };
-    let run = |args: &[Object]| {
-        let (name, known) = match &exported.callee {
-            Exportable::Free { name, .. } => (*name, true),
-            Exportable::Bound { function, .. } => {
-                (function.as_ref().map_or("", Function::name), exported.function().is_some())
-            }
-        };
-        let outside = || {
-            let text = format!("{name}: a library called this worker function outside of a call of its worker");
-            BoxError::from(Error::state(text))
-        };
-        if !known {
-            return Err(outside());
-        }
-        let args = Args::of_objects(args);
-        let called = current::with(|ctx| match (&exported.callee, exported.function()) {
-            (Exportable::Free { call, .. }, _) => call(ctx, &args),
-            (_, Some(function)) => function.call(ctx, &args),
-            (_, None) => Err(outside()),
-        });
-        called.unwrap_or_else(|| Err(outside()))
+    let outside = || {
+        let name = exported.name();
+        Err(Error::state(format!("{name}: a library called this worker function outside of a call of its worker"))
+            .into())
     };
+    let run = |args: &[Object]| exported.call(&Args::of_objects(args)).unwrap_or_else(outside);
     // SAFETY: passed on.
     unsafe { answer(args, count, result, run, raise_of_worker) }
 }
@@ -217,39 +214,11 @@ pub(crate) unsafe fn answer(
         count => unsafe { slice::from_raw_parts(args, count as usize) },
     };
     let mut lent = Vec::new();
-    let answered =
-        catch_unwind(AssertUnwindSafe(|| {
-            let mut objects: SmallVec<[Object; 6]> = SmallVec::with_capacity(args.len());
-            for (index, arg) in args.iter().enumerate() {
-                let decoder = Decoder::new(&None, import);
-                // SAFETY: the argument is valid during the call; `end_lending` below ends the process if a storage outlives
-                // it.
-                let object = unsafe { decoder.lent(arg, &mut lent) };
-                objects.push(object.map_err(|found| Error::Argument {
-                    index,
-                    expected: "a value that Disco takes",
-                    found,
-                })?);
-            }
-            let returned = work(&objects)?;
-            let is_lent =
-                |tensor: &disco_core::Tensor| lent.iter().any(|lent| lent.as_ptr() == &raw const **tensor.storage());
-            let mut returns_lent = false;
-            if let Object::Value(value) = &returned
-                && !lent.is_empty()
-            {
-                value.visit_tensors(&mut |tensor| returns_lent |= is_lent(tensor));
-            }
-            if returns_lent {
-                let text =
-                    "the function returned a tensor that its caller only lends; return a copy, or pass an owned tensor";
-                return Err(Error::invalid(text).into());
-            }
-            let encoded = encode::object(&returned, export);
-            Ok::<Any, BoxError>(encoded.map_err(|found| {
-                Error::invalid(format!("the function returned {found}, which libraries do not take"))
-            })?)
-        }));
+    let answered = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: passed on; `end_lending` below ends the process if a storage outlives the call.
+        let objects = unsafe { decode_all(args, &mut lent) }?;
+        encode_result(&work(&objects)?, &lent)
+    }));
     let answered = answered.unwrap_or_else(|panic| Err(panicked(&*panic).into()));
     end_lending(&lent);
     let (code, returned) = match answered {
@@ -259,6 +228,39 @@ pub(crate) unsafe fn answer(
     // SAFETY: the caller passes a variable for the result, which holds nothing that needs a drop.
     unsafe { result.write(returned.into_raw()) };
     code
+}
+
+/// Converts the arguments of a call from a library.
+///
+/// # Safety
+/// As [`Decoder::lent`].
+unsafe fn decode_all(args: &[abi::Any], lent: &mut Vec<Weak<Storage>>) -> Result<SmallVec<[Object; 6]>, BoxError> {
+    let mut objects = SmallVec::with_capacity(args.len());
+    for (index, arg) in args.iter().enumerate() {
+        // SAFETY: passed on.
+        let object = unsafe { Decoder::new(&None, import).lent(arg, lent) };
+        objects.push(object.map_err(|found| Error::Argument { index, expected: "a value that Disco takes", found })?);
+    }
+    Ok(objects)
+}
+
+/// Converts a result for a library, unless it has a tensor that the library only `lent`.
+fn encode_result(returned: &Object, lent: &[Weak<Storage>]) -> Result<Any, BoxError> {
+    let mut is_lent = false;
+    if let Object::Value(value) = returned
+        && !lent.is_empty()
+    {
+        value.visit_tensors(&mut |tensor| {
+            is_lent |= lent.iter().any(|lent| lent.as_ptr() == &raw const **tensor.storage())
+        });
+    }
+    if is_lent {
+        let text = "the function returned a tensor that its caller only lends; return a copy, or pass an owned tensor";
+        return Err(Error::invalid(text).into());
+    }
+    let encoded = encode::object(returned, export);
+    encoded
+        .map_err(|found| Error::invalid(format!("the function returned {found}, which libraries do not take")).into())
 }
 
 /// Raises the error of a worker function, and keeps it for the end of the call that the worker has made.
@@ -302,7 +304,7 @@ fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
 /// Ends the process if a tensor that the caller only lent is still in use: its memory is invalid after the call.
 fn end_lending(lent: &[Weak<Storage>]) {
     if lent.iter().any(|storage| storage.strong_count() > 0) {
-        tracing::error!("a function kept a tensor that its caller only lent (DLTensor *); the process ends");
+        eprintln!("disco: a function kept a tensor that its caller only lent (DLTensor *), so the process ends");
         process::abort();
     }
 }

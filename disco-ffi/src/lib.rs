@@ -1,5 +1,18 @@
 //! Shared libraries on Disco's workers: functions of the TVM-FFI C ABI, which C, C++, Rust, Triton and TVM produce.
 //!
+//! ```no_run
+//! use disco_core::{Result, Session, SessionExt};
+//! use disco_ffi::Libraries;
+//!
+//! async fn run(session: &impl Session) -> Result<Vec<f64>> {
+//!     let module = session.load_library("./libkernels.so").await?;
+//!     // The symbol `__tvm_ffi_add` of the library.
+//!     let add = module.function(session, "add").await?;
+//!     let sum = session.call(&add, (1.5, 2.0)).await?;
+//!     session.get_all_as(&sum).await
+//! }
+//! ```
+//!
 //! | file | content |
 //! |---|---|
 //! | `session.rs` | [`Libraries`]: `session.load_library(path)`, for the controller |

@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, Weak};
 
 use disco_core::{Error, Result, sync};
 use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
-use rustix::fs::MemfdFlags;
 
 use crate::elf;
 use crate::heap;
@@ -68,8 +67,7 @@ pub fn open_sent(name: &str, bytes: &[u8]) -> Result<SharedLibrary> {
         }
     }
     let failed = |error: std::io::Error| Error::system(format!("no memory for the library `{name}`"), error);
-    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-    let mut file = File::from(memory);
+    let mut file = memory(name).map_err(failed)?;
     file.write_all(bytes).map_err(failed)?;
     let memory = OwnedFd::from(file);
     let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
@@ -77,6 +75,18 @@ pub fn open_sent(name: &str, bytes: &[u8]) -> Result<SharedLibrary> {
     let library = load(&path, name, name.to_owned(), Some(memory))?;
     open.push((path.into(), Arc::downgrade(&library.0)));
     Ok(library)
+}
+
+/// An empty file in memory.
+#[cfg(target_os = "linux")]
+fn memory(name: &str) -> std::io::Result<File> {
+    let memory = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(File::from(memory))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory(_: &str) -> std::io::Result<File> {
+    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 fn has_content(file: &OwnedFd, bytes: &[u8]) -> bool {

@@ -7,7 +7,7 @@ use disco::function::{Args, BoxError, Function};
 use disco::{Object, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on};
 use disco_ffi::{Libraries as _, LibraryFile};
 
-use crate::library::{folder, library};
+use crate::library::{folder, library, linked};
 use crate::{failure, load, session, without_numbers};
 
 crate::tests![
@@ -16,6 +16,8 @@ crate::tests![
     a_library_of_another_machine_is_an_error,
     an_undefined_symbol_is_an_error_that_names_it,
     a_library_that_needs_libtvm_ffi_is_an_error_without_it in Without,
+    a_library_that_is_linked_to_libtvm_ffi_is_an_error_without_it in Without,
+    a_compiled_library_is_an_error_without_libtvm_ffi in Without,
     a_function_that_is_not_there_is_an_error,
     a_failure_without_an_error_is_an_error,
     invalid_results_are_errors_that_name_them,
@@ -94,6 +96,34 @@ fn a_library_that_needs_libtvm_ffi_is_an_error_without_it(kind: SessionKind) {
     let start = format!(
         "worker 1: ffi.load_library: the loader refused the library `{}`: undefined symbol: \
          TVMFFIErrorSetRaisedFromCStr; it needs libtvm_ffi, but libtvm_ffi is not available; tried \
+         /nonexistent/libtvm_ffi.so: ",
+        library.display()
+    );
+    assert!(text.starts_with(&start), "{text}");
+}
+
+fn a_library_that_is_linked_to_libtvm_ffi_is_an_error_without_it(kind: SessionKind) {
+    let Some(tvm) = disco_conformance::libtvm_ffi() else { return };
+    let Some(library) = linked(&tvm) else { return };
+    let text = refusal(kind, &*library);
+    let start = format!(
+        "worker 1: ffi.load_library: the loader refused the library `{}`: libtvm_ffi.so: cannot open shared object file: \
+         No such file or directory; it needs libtvm_ffi, but libtvm_ffi is not available; tried \
+         /nonexistent/libtvm_ffi.so: ",
+        library.display()
+    );
+    // The loader names the missing library before the colon or the one that needs it, by its version.
+    assert!(
+        text.starts_with(&start) || text.contains("it needs libtvm_ffi, but libtvm_ffi is not available"),
+        "{text}"
+    );
+}
+
+fn a_compiled_library_is_an_error_without_libtvm_ffi(kind: SessionKind) {
+    let library = library!("compiled.c");
+    let text = refusal(kind, &*library);
+    let start = format!(
+        "worker 1: ffi.load_library: the library `{}` needs libtvm_ffi, but libtvm_ffi is not available; tried \
          /nonexistent/libtvm_ffi.so: ",
         library.display()
     );

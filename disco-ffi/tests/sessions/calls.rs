@@ -17,6 +17,9 @@ crate::tests![
     a_raised_error_has_its_kind_its_text_and_the_worker in With,
     an_error_poisons_the_results_that_depend_on_it in With,
     a_global_function_is_called_by_its_name in With,
+    a_library_that_needs_libtvm_ffi_opens_it in WhenNeeded,
+    a_library_that_is_linked_to_libtvm_ffi_raises_errors in WhenNeeded,
+    a_compiled_library_gets_its_module in WhenNeeded,
     a_library_passes_pointers_as_arguments,
     a_lent_tensor_is_used_and_not_returned,
     a_lent_tensor_that_is_kept_ends_the_process of Processes,
@@ -233,4 +236,33 @@ fn a_call_inside_of_a_call_gets_the_context_back(kind: SessionKind) {
     // The callback has the context, so the library's call has none to give.
     assert_eq!(call(&session, &module, "apply", (&function(&session, "nested"),)).unwrap(), Value::None);
     assert_eq!(call(&session, &module, "apply", (&function(&session, "worker"), 1)).unwrap(), Value::Int(11));
+}
+
+fn a_library_that_needs_libtvm_ffi_opens_it(kind: SessionKind) {
+    let (plain, raises) = (library!("plain.c"), library!("raises.c"));
+    let session = session(kind);
+    let plain = load(&session, plain);
+    assert_eq!(call(&session, &plain, "add4", (1, 2)).unwrap(), Value::Int(3));
+    let text = failure(&session, &load(&session, raises), "raises", ());
+    assert_eq!(without_numbers(&text), "worker 1: libraises.so:raises: ValueError: the number is too small");
+    assert_eq!(call(&session, &plain, "add4", (1, 2)).unwrap(), Value::Int(3), "it was opened before libtvm_ffi");
+}
+
+fn a_library_that_is_linked_to_libtvm_ffi_raises_errors(kind: SessionKind) {
+    let Some(tvm) = disco_conformance::libtvm_ffi() else { return };
+    let Some(library) = crate::library::linked(&tvm) else { return };
+    let session = session(kind);
+    let text = failure(&session, &load(&session, library), "raises", ());
+    assert_eq!(without_numbers(&text), "worker 1: liblinked.so:raises: ValueError: the number is too small");
+}
+
+fn a_compiled_library_gets_its_module(kind: SessionKind) {
+    let library = library!("compiled.c");
+    let session = session(kind);
+    // Thread workers share one module, which stays in the library as long as one of them uses it.
+    let (first, second) = (load(&session, &library), load(&session, &library));
+    assert_eq!(call(&session, &first, "module", ()).unwrap(), Value::Int(73));
+    drop(first);
+    block_on(session.sync_all()).unwrap();
+    assert_eq!(call(&session, &second, "module", ()).unwrap(), Value::Int(73));
 }

@@ -17,17 +17,27 @@ pub(crate) fn folder() -> &'static Path {
 /// # Panics
 /// The source has errors, or `DISCO_REQUIRE` has `ffi` and there is no compiler.
 pub(crate) fn compiled(source: &str) -> Option<PathBuf> {
+    make(source, &format!("lib{}.so", source.split_once('.').unwrap().0), &[])
+}
+
+/// As [`compiled`], for the source `raises.c`, which is linked to libtvm_ffi.
+pub(crate) fn linked(tvm: &Path) -> Option<PathBuf> {
+    make("raises.c", "liblinked.so", &[tvm])
+}
+
+fn make(source: &str, name: &str, linked: &[&Path]) -> Option<PathBuf> {
     static COMPILING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COMPILING.lock().unwrap_or_else(|error| error.into_inner());
-    let (stem, kind) = source.split_once('.').unwrap();
-    let library = folder().join(format!("lib{stem}.so"));
+    let (_, kind) = source.split_once('.').unwrap();
+    let library = folder().join(name);
     if library.is_file() {
         return Some(library);
     }
     let compiler = if kind == "cpp" { "c++" } else { "cc" };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions/c").join(source);
-    let made = Command::new(compiler).args(["-shared", "-fPIC", "-O1", "-w", "-o"]).args([&library, &source]).output();
-    match made {
+    let mut command = Command::new(compiler);
+    command.args(["-shared", "-fPIC", "-O1", "-w", "-pthread", "-o"]).args([&library, &source]).args(linked);
+    match command.output() {
         Ok(output) => {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             Some(library)

@@ -10,7 +10,11 @@ use disco_ffi::LibraryFile;
 use crate::library::{folder, library};
 use crate::{call, load, session, submit};
 
-crate::tests![a_library_is_closed_with_its_last_handle_and_function, a_library_is_sent_and_closed,];
+crate::tests![
+    a_library_is_closed_with_its_last_handle_and_function,
+    a_library_is_sent_and_closed,
+    a_library_is_opened_and_closed_many_times,
+];
 
 /// Files that closed libraries have left, one for each process.
 fn left(prefix: &str) -> Vec<PathBuf> {
@@ -60,4 +64,20 @@ fn a_library_is_sent_and_closed(kind: SessionKind) {
     drop(module);
     closes(&session, "sent.", kind);
     assert_eq!(call(&session, &other, "add4", (1, 2, 3, 5)).unwrap(), Value::Int(11));
+}
+
+fn a_library_is_opened_and_closed_many_times(kind: SessionKind) {
+    let library = library!("plain.c");
+    let session = session(kind);
+    for round in 0..60 {
+        // Nothing waits, so that one worker opens the library while the other one closes it.
+        let file = LibraryFile::new(&library);
+        let module = load(&session, if round % 2 == 0 { file } else { file.send() });
+        submit(&session, &module, "own_object", ()).unwrap();
+        let sum = submit(&session, &module, "add4", (round, 1)).unwrap();
+        if round % 20 == 0 {
+            assert_eq!(block_on(session.get_all_as::<i32>(&sum)).unwrap(), [round + 1; 2]);
+        }
+    }
+    block_on(session.sync_all()).unwrap();
 }

@@ -29,8 +29,11 @@ const KINDS: [SessionKind; 3] = [SessionKind::Threads, SessionKind::Processes, S
 /// Whether libtvm_ffi is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
+    /// It is opened at the start of each process.
     With,
     Without,
+    /// It is there. The first library that needs it opens it.
+    WhenNeeded,
 }
 
 fn main() -> ExitCode {
@@ -40,10 +43,16 @@ fn main() -> ExitCode {
     }
     disco::init();
     let arguments = Arguments::from_args();
-    let modes = [(Mode::With, "with_libtvm_ffi"), (Mode::Without, "without_libtvm_ffi")];
+    let modes = [
+        (Mode::With, "with_libtvm_ffi"),
+        (Mode::Without, "without_libtvm_ffi"),
+        (Mode::WhenNeeded, "with_libtvm_ffi_when_needed"),
+    ];
     let tests = [bad::tests(), calls::tests(), life::tests(), values::tests()].concat();
     let trials = tests.into_iter().flat_map(|test| {
-        let modes = modes.into_iter().filter(move |(mode, _)| test.mode.is_none_or(|only| only == *mode));
+        let modes = modes
+            .into_iter()
+            .filter(move |(mode, _)| test.mode.map_or(*mode != Mode::WhenNeeded, |only| only == *mode));
         modes.flat_map(move |mode| {
             KINDS.into_iter().filter(move |kind| (test.kinds)(*kind)).map(move |kind| trial(test, mode, kind))
         })
@@ -51,7 +60,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
-/// A test, and where it runs: in both modes if `mode` is none, in the sessions for which `kinds` is true.
+/// A test, and where it runs: with and without libtvm_ffi if `mode` is none, in the sessions for which `kinds` is true.
 #[derive(Clone, Copy)]
 struct Test {
     name: &'static str,
@@ -84,7 +93,7 @@ fn trial(test: Test, (mode, mode_name): (Mode, &'static str), kind: SessionKind)
             return Ok(());
         }
         let file = match mode {
-            Mode::With => disco_conformance::libtvm_ffi(),
+            Mode::With | Mode::WhenNeeded => disco_conformance::libtvm_ffi(),
             Mode::Without => Some("/nonexistent/libtvm_ffi.so".into()),
         };
         let Some(file) = file else { return Ok(()) };
