@@ -15,6 +15,8 @@ mod node;
 mod ranks;
 #[cfg(target_os = "linux")]
 mod role;
+#[cfg(target_os = "linux")]
+pub mod tvm;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
@@ -72,6 +74,7 @@ mod guide {
         Failures "failures.md"
         Groups "groups.md"
         Troubleshooting "troubleshooting.md"
+        Tvm "tvm.md"
     }
     #[cfg(feature = "candle")]
     chapters! {

