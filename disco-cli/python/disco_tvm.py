@@ -5,7 +5,8 @@ As the entry point of a session, it runs the program in DISCO_TVM_PROGRAM (defau
     session = ProcessSession(3, entrypoint="disco_tvm")
 
 Worker 0 of such a session is a thread of TVM's own process, so each function that the session calls has to exist there,
-too. `init_ccl` and `on_worker_0` register functions without an effect for it.
+too. Import this module in that process, before TVM: it registers the functions of Disco's data plane without an effect,
+and `on_worker_0` registers more.
 """
 
 import os
@@ -18,6 +19,19 @@ COLLECTIVES = [
 ]
 
 
+def open_libraries():
+    """Open TVM's runtime before `import tvm`: TVM 0.27 of PyPI does not find its Disco otherwise."""
+    import ctypes
+
+    import tvm_ffi  # noqa: F401, opens the library that the runtime needs
+
+    for folder in sys.path if "tvm" not in sys.modules else []:
+        for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
+            path = os.path.join(folder, "tvm", "lib", name)
+            if os.path.exists(path):
+                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+
+
 def on_worker_0(*names, function=lambda *args: None):
     """Register `function` (default: no effect) in this process under each of the names."""
     import tvm_ffi
@@ -27,17 +41,20 @@ def on_worker_0(*names, function=lambda *args: None):
 
 
 def init_ccl(session, backend="local"):
-    """Make communicators of all workers of Disco. Rank i is TVM's worker i + 1."""
+    """Make communicators of the workers of Disco: of all in a session of processes, of each node's own in a session over
+    sockets. In a session of processes, rank i is TVM's worker i + 1."""
     from tvm_ffi import Shape
 
-    # What TVM names alike is done by the other workers only.
-    tvm_names = ["runtime.disco.allreduce", "runtime.disco.allgather"]
-    on_worker_0("disco.tvm.meet", "disco.init_ccl", *["disco." + name for name in COLLECTIVES], *tvm_names)
-    session.get_global_func("disco.tvm.meet")(os.urandom(16))
-    session.get_global_func("disco.init_ccl")(backend, os.urandom(16), Shape([]))
+    meeting = session.get_global_func("disco.tvm.meet")(os.urandom(16), backend)
+    session.get_global_func("disco.init_ccl")(backend, meeting, Shape([]))
 
 
 if __name__ == "__main__":
     os.environ["DISCO_TVM_WORKER"] = " ".join(sys.argv[1:])
     program = os.environ.get("DISCO_TVM_PROGRAM", "disco")
     os.execvp(program, [program])
+else:
+    open_libraries()
+    on_worker_0("disco.tvm.meet", "disco.init_ccl", *["disco." + name for name in COLLECTIVES])
+    # Without a library of its own, TVM ends its process in these.
+    on_worker_0("runtime.disco.allreduce", "runtime.disco.allgather")

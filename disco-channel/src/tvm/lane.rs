@@ -111,7 +111,7 @@ impl Lane {
                 drop(state);
                 shared.wake();
                 wait_until_over(shared, KILL_GRACE);
-                let state = format!("{} has not answered", missing.join(", "));
+                let state = format!("no answer from {}", missing.join(", "));
                 return Err(Error::Deadline { operation: "start of TVM's workers".into(), after: limit, state });
             }
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;

@@ -22,7 +22,7 @@ use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::link::Shared;
 use disco_core::{
     Abort, Channel, Endpoint as _, Error, Inbox, Link, Result, WorkerConfig, WorkerContext, WorkerId, WorkerRange,
-    register_function, sync,
+    backend, register_function, sync,
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
@@ -45,23 +45,30 @@ const KEY_LIMIT: Duration = Duration::from_secs(2);
 
 register_function!("disco.tvm.meet", meet);
 
-/// Connects the workers of this process's session, which all call it with the same key of 16 random bytes. Has no effect
-/// on workers that share a process.
+/// Connects the workers of this process's session, which all call it with the same key of 16 random bytes. Workers that
+/// share a process are connected already. Returns where they meet in the data plane of `backend`, for `disco.init_ccl`.
 ///
 /// # Errors
-/// The key has another length; a worker does not call it in time.
-fn meet(ctx: &mut WorkerContext, key: Vec<u8>) -> Result<()> {
+/// The key has another length; there is no such backend; a worker does not call it in time.
+fn meet(ctx: &mut WorkerContext, key: Vec<u8>, backend: String) -> Result<Vec<u8>> {
     let key: [u8; KEY_BYTES] = key.try_into().map_err(|key: Vec<u8>| {
         Error::invalid(format!("the key of a meeting has {} bytes, expected {KEY_BYTES}", key.len()))
     })?;
-    let Some((late, link)) = Late::of_process() else { return Ok(()) };
-    late.set(None);
-    let met = match ctx.worker().index() {
-        0 => host(ctx.world().size() as u32, &key, link)?,
-        _ => join(ctx.worker(), &key, link)?,
-    };
-    late.set(Some(met));
-    Ok(())
+    if let Some((late, link)) = Late::of_process() {
+        late.set(None);
+        let met = match ctx.worker().index() {
+            0 => host(ctx.world().size() as u32, &key, link)?,
+            _ => join(ctx.worker(), &key, link)?,
+        };
+        late.set(Some(met));
+    }
+    let name = format!("disco.tvm.meet {}", random::hex(&key));
+    if ctx.worker().index() == 0 {
+        let backend = backend::find(&backend)?;
+        backend.probe()?;
+        ctx.store().set(&name, backend.rendezvous(&ctx.world())?.as_bytes())?;
+    }
+    ctx.store().wait(&name, LIMIT)
 }
 
 /// Meets the other workers, as worker 0.
