@@ -58,7 +58,7 @@ fn start(workers: usize) -> LaneSession {
 }
 
 /// Checks values, tensors and handles on all workers of a session.
-async fn check_values(session: &LaneSession) {
+async fn check_values(session: &LaneSession, are_nodes: bool) {
     let all = |value: Value| vec![value; session.world().size()];
     let result = session.call_named("tests.disco.add_one", (41,)).await.unwrap();
     let again = session.call_named("tests.disco.add_one", (&result,)).await.unwrap();
@@ -75,6 +75,9 @@ async fn check_values(session: &LaneSession) {
         let Value::Tensor(tensor) = value else { panic!("{value}") };
         assert_eq!(tensor.to_vec::<f32>().unwrap(), expected);
     }
+    if are_nodes {
+        return;
+    }
     let tensor = Tensor::from_slice(&expected, [512, 512]).unwrap();
     session.set(&result, WorkerId::new(0), Value::Tensor(tensor)).await.unwrap();
     let sums = session.call_named("tests.disco.add_one_tensor", (&large,)).await.unwrap();
@@ -87,7 +90,7 @@ async fn check_values(session: &LaneSession) {
 fn values_of_every_kind_cross_a_lane_of_tvm_to_our_workers() {
     let session = start(3);
     block_on(async {
-        check_values(&session).await;
+        check_values(&session, false).await;
         // A tensor that does not fit is an error of this copy.
         let large = session.call_named("tests.tvm.large", ()).await.unwrap();
         session.copy_from_worker_0(&Tensor::zeros(DType::F32, [2]).unwrap(), &large).await.unwrap();
@@ -150,7 +153,12 @@ fn start_nodes(nodes: usize) -> (LaneSession, Vec<thread::JoinHandle<disco::Resu
 fn our_node_serves_our_controller_in_tvm_s_dialect() {
     let (session, nodes) = start_nodes(2);
     block_on(async {
-        check_values(&session).await;
+        check_values(&session, true).await;
+        let host = Tensor::zeros(DType::F32, [2]).unwrap();
+        let refused = session.copy_from_worker_0(&host, &session.function("tests.tvm.pid").await.unwrap()).await;
+        assert!(
+            refused.unwrap_err().to_string().starts_with("copy_from_worker_0: TVM's nodes do not understand tensors")
+        );
         // A failure is told in the reply, and the workers of the node recover.
         let result = session.call_named("tests.tvm.fail", ()).await.unwrap();
         let error = session.get(&result, WorkerId::new(3)).await.unwrap_err();

@@ -201,7 +201,10 @@ impl Channel for Lane {
     }
 
     fn check(&self, command: &Command) -> Result<()> {
-        translate::check(command)
+        match self.peers {
+            Peers::Processes(_) => translate::check(command),
+            Peers::Nodes(_) => translate::check_for_nodes(command),
+        }
     }
 
     fn room(&self) -> usize {

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,11 +56,15 @@ fn meet(ctx: &mut WorkerContext, key: Vec<u8>, backend: String) -> Result<Vec<u8
         Error::invalid(format!("the key of a meeting has {} bytes, expected {KEY_BYTES}", key.len()))
     })?;
     if let Some((late, link)) = Late::of_process() {
-        late.set(None);
         let met = match ctx.worker().index() {
             0 => host(ctx.world().size() as u32, &key, link)?,
-            _ => join(ctx.worker(), &key, link)?,
+            _ => {
+                // From here on, the end of the last meeting does not concern this worker.
+                late.set(None);
+                join(ctx.worker(), &key, link)?
+            }
         };
+        // Worker 0 ends the last meeting now, after all others have left it.
         late.set(Some(met));
     }
     let name = format!("disco.tvm.meet {}", random::hex(&key));
@@ -139,10 +144,12 @@ fn join(worker: WorkerId, key: &[u8; KEY_BYTES], link: Weak<Link>) -> Result<Met
     })?;
     let invitation = Invitation::parse(&text)?;
     let (sender, receiver) = std::sync::mpsc::channel();
+    let is_current = Arc::new(AtomicBool::new(true));
+    let guard = Current(is_current.clone());
     let serve = move || {
         let served = processes::serve(&invitation, |_, _, mut endpoint| {
             let own = endpoint.link();
-            let passed: Arc<dyn Abort> = Arc::new(PassedAbort(link.clone()));
+            let passed: Arc<dyn Abort> = Arc::new(PassedAbort { link: link.clone(), is_current: is_current.clone() });
             own.on_abort(&passed);
             // Fails only if the worker has given up.
             _ = sender.send(own);
@@ -158,7 +165,7 @@ fn join(worker: WorkerId, key: &[u8; KEY_BYTES], link: Weak<Link>) -> Result<Met
     started.map_err(|error| Error::system(format!("{worker} can't start a thread"), error))?;
     let own = receiver.recv_timeout(LIMIT);
     let own = own.map_err(|_| Error::state(format!("{worker}: worker 0 of TVM's session did not admit it")))?;
-    Ok(Met { link: own, connections: Box::new(()) })
+    Ok(Met { link: own, connections: Box::new(guard) })
 }
 
 /// Asks worker 0 for an invitation, until it answers.
@@ -202,11 +209,25 @@ fn address(key: &[u8; KEY_BYTES]) -> io::Result<SocketAddr> {
 
 /// Passes an abort of the meeting to the worker.
 #[derive(Debug)]
-struct PassedAbort(Weak<Link>);
+struct PassedAbort {
+    link: Weak<Link>,
+    is_current: Arc<AtomicBool>,
+}
+
+/// Makes a meeting count as over when it is dropped.
+struct Current(Arc<AtomicBool>);
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 impl Abort for PassedAbort {
     fn abort(&self, cause: &Arc<str>) {
-        if let Some(link) = self.0.upgrade() {
+        if self.is_current.load(Ordering::Acquire)
+            && let Some(link) = self.link.upgrade()
+        {
             link.abort(link.epoch(), cause);
         }
     }

@@ -119,6 +119,22 @@ pub(super) fn check(command: &Command) -> Result<()> {
     }
 }
 
+/// Checks that workers on nodes of TVM understand a command. A node decodes tensors and can't encode them again.
+///
+/// # Errors
+/// They do not; the error names the operation.
+pub(super) fn check_for_nodes(command: &Command) -> Result<()> {
+    match command {
+        Command::CopyFromWorker0 { .. }
+        | Command::CopyToWorker0 { .. }
+        | Command::DebugSet { value: Value::Tensor(_), .. } => Err(disco_core::Error::invalid(format!(
+            "{}: TVM's nodes do not understand tensors; only TVM's workers that are processes of this machine do",
+            command.name()
+        ))),
+        other => check(other),
+    }
+}
+
 const WORKER_0: WorkerId = WorkerId::new(0);
 
 /// Workers of TVM don't store a function in register 0.
