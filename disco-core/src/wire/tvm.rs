@@ -185,14 +185,15 @@ impl Envelope {
             }
         };
         let count = packet.left();
-        let rest = content.get(HEAD_BYTES - Packet::PREFIX + 2 * INT_BYTES..);
-        let rest = rest.ok_or(WireError::Expected("arguments after an envelope"))?;
+        let rest = packet.unread();
         let mut to = Writer::default();
         to.packet(count, |to| {
             to.raw(rest);
             Ok(())
         })?;
-        Ok((Self { action, worker }, to.into_bytes()))
+        let rest = to.into_bytes();
+        Packet::read(&rest[Packet::PREFIX..])?;
+        Ok((Self { action, worker }, rest))
     }
 }
 
