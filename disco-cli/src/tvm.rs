@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use disco::tvm::{self, Authentication, JoinOptions, Place};
 
-use crate::run;
+use crate::{run, values};
 
 /// The module for `ProcessSession(entrypoint="disco_tvm")`.
 const ENTRY_MODULE: &str = include_str!("../python/disco_tvm.py");
@@ -73,7 +73,7 @@ impl Worker {
 #[derive(Args)]
 pub(crate) struct Node {
     /// Address where TVM's controller listens
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::one_address)]
     connect: String,
     /// Permit an address outside of this machine: any process there can run any function here
     #[arg(long)]

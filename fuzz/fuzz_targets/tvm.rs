@@ -42,7 +42,7 @@ fn packets(chunks: &[&[u8]]) -> Result<Vec<Vec<u8>>, WireError> {
     let (mut packets, mut found) = (Packets::new(LIMIT), Vec::new());
     for chunk in chunks {
         packets.put(chunk);
-        while let Some(packet) = packets.next()? {
+        while let Some(packet) = packets.take()? {
             found.push(packet);
         }
     }

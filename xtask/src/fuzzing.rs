@@ -5,8 +5,19 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 11] =
-    ["connection", "frame", "handshake", "invitation", "message", "name", "notice", "reply", "shared_ring", "tvm", "weights"];
+const TARGETS: [&str; 11] = [
+    "connection",
+    "frame",
+    "handshake",
+    "invitation",
+    "message",
+    "name",
+    "notice",
+    "reply",
+    "shared_ring",
+    "tvm",
+    "weights",
+];
 
 /// Compiler flags of `cargo fuzz`, which allow building without it and without a nightly toolchain.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \

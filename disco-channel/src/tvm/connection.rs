@@ -250,7 +250,7 @@ impl Connection {
 
     fn take_packets(&mut self, arrived: &mut Vec<Arrived>) {
         loop {
-            match self.packets.next().map_err(|error| error.to_string()).and_then(|packet| {
+            match self.packets.take().map_err(|error| error.to_string()).and_then(|packet| {
                 let Some(packet) = packet else { return Ok(None) };
                 self.take_reply(&packet[Packet::PREFIX..]).map(Some)
             }) {

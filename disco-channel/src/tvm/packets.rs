@@ -36,7 +36,7 @@ impl Packets {
     ///
     /// # Errors
     /// The packet is larger than the limit.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>, WireError> {
+    pub fn take(&mut self) -> Result<Option<Vec<u8>>, WireError> {
         let unread = &self.bytes[self.start..];
         let Some(prefix) = unread.first_chunk::<{ Packet::PREFIX }>() else { return Ok(None) };
         let length = Packet::content_len(*prefix)?;
@@ -74,7 +74,7 @@ impl Packets {
     /// [`io::ErrorKind::UnexpectedEof`] if the stream ends inside a packet.
     pub(super) fn read(&mut self, stream: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(packet) = self.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
+            if let Some(packet) = self.take().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
                 return Ok(Some(packet));
             }
             if self.fill(stream)? == 0 {
@@ -110,7 +110,7 @@ mod tests {
             let (mut packets, mut found) = (Packets::new(100), Vec::new());
             for chunk in stream.chunks(step) {
                 packets.put(chunk);
-                while let Some(packet) = packets.next().unwrap() {
+                while let Some(packet) = packets.take().unwrap() {
                     found.push(packet);
                 }
             }
@@ -122,11 +122,11 @@ mod tests {
     fn an_announced_length_allocates_nothing_and_is_limited() {
         let mut packets = Packets::new(1 << 30);
         packets.put(&(1u64 << 29).to_le_bytes());
-        assert_eq!(packets.next(), Ok(None));
+        assert_eq!(packets.take(), Ok(None));
         assert!(packets.bytes.capacity() < 1 << 10);
         let mut packets = Packets::new(1 << 20);
         packets.put(&(1u64 << 29).to_le_bytes());
-        let error = packets.next().unwrap_err().to_string();
+        let error = packets.take().unwrap_err().to_string();
         assert_eq!(error, "a packet of 536870912 bytes; the limit is 1048576");
     }
 
