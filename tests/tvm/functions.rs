@@ -12,6 +12,8 @@ register_function!("tests.tvm.bytes", reversed);
 register_function!("tests.tvm.fail", fail);
 register_function!("tests.tvm.panic", panic);
 register_function!("tests.tvm.pid", pid);
+register_function!("tests.tvm.sleep", sleep);
+register_function!("tests.tvm.fail_on", fail_on);
 register_function!("tests.tvm.large", large);
 register_function!("tests.tvm.ranks", ranks);
 
@@ -45,12 +47,25 @@ fn fail(_: &mut WorkerContext) -> Result<()> {
     Err(Error::invalid("no luck"))
 }
 
+/// Fails on one worker.
+fn fail_on(ctx: &mut WorkerContext, worker: i64) -> Result<()> {
+    match ctx.worker().index() as i64 == worker {
+        true => Err(Error::invalid("no luck")),
+        false => Ok(()),
+    }
+}
+
 fn panic(_: &mut WorkerContext) -> Result<()> {
     panic!("out of luck")
 }
 
 fn pid(_: &mut WorkerContext) -> Result<i64> {
     Ok(std::process::id().into())
+}
+
+fn sleep(_: &mut WorkerContext) -> Result<()> {
+    std::thread::sleep(std::time::Duration::from_secs(600));
+    Ok(())
 }
 
 /// 1 MiB, more than a pipe takes.

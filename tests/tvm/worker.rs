@@ -8,7 +8,9 @@ crate::tests!(
     a_failure_raises_in_tvm_s_controller_and_is_printed_with_worker_and_function,
     our_workers_of_tvm_s_session_share_the_local_data_plane,
     a_worker_killed_in_tvm_s_session_ends_the_collective_of_the_others,
+    a_failure_ends_the_collective_of_the_others_and_they_meet_again,
     our_workers_end_with_tvm_s_controller,
+    a_worker_inside_a_function_is_killed_after_the_end_of_tvm_s_controller,
 );
 
 fn tvm_s_controller_gets_values_of_every_kind_from_our_workers() {
@@ -150,17 +152,56 @@ os._exit(0)
     let Some((out, err)) = python::run(script) else { return };
     assert_eq!(out, "True\nTrue\n", "{err}");
     assert!(err.contains("[disco] worker 1: disco.all_reduce (command "), "{err}");
+    assert!(err.contains("aborted, because worker 3 lost: its process ended"), "{err}");
+}
+
+fn a_failure_ends_the_collective_of_the_others_and_they_meet_again() {
+    let script = r#"
+session = disco.ProcessSession(4, entrypoint="disco_tvm")
+disco_tvm.on_worker_0("tests.tvm.ranks", "tests.tvm.fail_on")
+disco_tvm.init_ccl(session)
+ranks = session.get_global_func("tests.tvm.ranks")()
+sums = session.empty((3,), "float32")
+all_reduce = session.get_global_func("disco.all_reduce")
+for failing in (1, 0):
+    session.get_global_func("tests.tvm.fail_on")(failing)
+    all_reduce(ranks, sums, "sum", False)
+    print([raised(lambda: session._sync_worker(worker)) != "no error" for worker in (1, 2, 3)])
+    disco_tvm.init_ccl(session)
+    all_reduce(ranks, sums, "sum", False)
+    print([sums.debug_get_from_remote(worker).numpy().tolist() for worker in (1, 2, 3)])
+session.shutdown()
+print("end")
+"#;
+    let begun = std::time::Instant::now();
+    let Some((out, err)) = python::run(script) else { return };
+    let one = "[True, True, True]\n[[6.0, 6.0, 6.0], [6.0, 6.0, 6.0], [6.0, 6.0, 6.0]]\n";
+    assert_eq!(out, one.repeat(2) + "end\n", "{err}");
+    assert!(err.contains("aborted, because worker 2: tests.tvm.fail_on"), "{err}");
+    // The deadline of a collective is five minutes.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(120));
 }
 
 fn our_workers_end_with_tvm_s_controller() {
+    check_end("");
+}
+
+fn a_worker_inside_a_function_is_killed_after_the_end_of_tvm_s_controller() {
+    check_end("session.get_global_func('tests.tvm.sleep')()");
+}
+
+/// Checks that a worker ends after its controller, which has called a function last.
+fn check_end(call: &str) {
     let script = r#"
 session = disco.ProcessSession(2, entrypoint="disco_tvm")
-disco_tvm.on_worker_0("tests.tvm.pid")
+disco_tvm.on_worker_0("tests.tvm.pid", "tests.tvm.sleep")
 print(session.get_global_func("tests.tvm.pid")().debug_get_from_remote(1))
+CALL
 sys.stdout.flush()
+# Without TVM's own cleanup, which kills workers.
 os._exit(0)
 "#;
-    let Some((out, err)) = python::run(script) else { return };
+    let Some((out, err)) = python::run(&script.replace("CALL", call)) else { return };
     let pid: u32 = out.trim().parse().unwrap_or_else(|_| panic!("{out}\n{err}"));
     let begun = std::time::Instant::now();
     let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();

@@ -62,7 +62,7 @@ pub(super) struct Connection {
 /// Bytes that are sent together.
 #[derive(Debug)]
 struct Chunk {
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
     seq: u64,
     /// Whether the last of `owed` belongs to this chunk.
     owes: bool,
@@ -133,7 +133,7 @@ impl Connection {
 
     /// Queues the first packet to a node.
     pub(super) fn introduce(&mut self, packet: Vec<u8>) {
-        self.queue(packet, 0, false);
+        self.queue(packet.into(), 0, false);
     }
 
     /// Queues a packet of command `seq`.
@@ -146,14 +146,17 @@ impl Connection {
         }
         let Outgoing { to, bytes, owed } = packet;
         let Some(owed) = owed else {
-            let bytes = if self.is_node { envelope(EnvelopeAction::Send, to).wrap(Some(&bytes))? } else { bytes };
+            let bytes = match self.is_node {
+                true => envelope(EnvelopeAction::Send, to).wrap(Some(&bytes))?.into(),
+                false => bytes,
+            };
             self.queue(bytes, seq, false);
             return Ok(());
         };
         if self.is_node {
-            self.queue(envelope(EnvelopeAction::Send, to).wrap(Some(&bytes))?, seq, false);
+            self.queue(envelope(EnvelopeAction::Send, to).wrap(Some(&bytes))?.into(), seq, false);
             self.owed.push_back(owed);
-            self.queue(envelope(EnvelopeAction::Receive, to).wrap(None)?, seq, true);
+            self.queue(envelope(EnvelopeAction::Receive, to).wrap(None)?.into(), seq, true);
         } else {
             self.owed.push_back(owed);
             self.queue(bytes, seq, true);
@@ -182,7 +185,7 @@ impl Connection {
                 true => Envelope::to_all(EnvelopeAction::Shutdown).wrap(None)?,
                 false => tvm::encode(&Command::Shutdown)?,
             };
-            self.queue(packet, self.progress.0, false);
+            self.queue(packet.into(), self.progress.0, false);
         }
         self.shutdown = match (self.shutdown, after_commands) {
             (ShutdownState::Running | ShutdownState::AfterCommands, true) => ShutdownState::AfterCommands,
@@ -191,7 +194,7 @@ impl Connection {
         Ok(())
     }
 
-    fn queue(&mut self, bytes: Vec<u8>, seq: u64, owes: bool) {
+    fn queue(&mut self, bytes: Arc<[u8]>, seq: u64, owes: bool) {
         self.queued += bytes.len();
         self.out.push_back(Chunk { bytes, seq, owes });
     }

@@ -30,8 +30,7 @@ pub struct Endpoint {
     asked: Option<Arc<Frame>>,
     /// Whether the worker recovers after the controller was told of a failure.
     recovers: bool,
-    /// The worker's epoch, and whether the next one is due.
-    epoch: u64,
+    /// Whether the next epoch is due.
     is_recovery_due: bool,
 }
 
@@ -61,7 +60,6 @@ impl Endpoint {
             seq: 0,
             asked: None,
             recovers: false,
-            epoch: 0,
             is_recovery_due: false,
         }
     }
@@ -93,8 +91,8 @@ impl disco_core::Endpoint for Endpoint {
     /// After ShutDown, reads until the end of the connection.
     fn recv(&mut self) -> Result<Arc<Frame>> {
         if std::mem::take(&mut self.is_recovery_due) {
-            self.epoch += 1;
-            return Ok(Arc::new(Frame::new(self.seq, [], Command::Recover { epoch: self.epoch })));
+            let epoch = self.link.epoch() + 1;
+            return Ok(Arc::new(Frame::new(self.seq, [], Command::Recover { epoch })));
         }
         let Some(packet) = self.read()? else { return Err(Error::Closed(self.theirs.to_string())) };
         self.seq += 1;

@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
+use disco_core::channel::Notice;
+use disco_core::error::Failure;
 use disco_core::link::{Descriptors, SharedFd};
 use disco_core::store::SharedStore;
 use disco_core::wire::StoreCall;
@@ -50,6 +52,14 @@ impl Late {
         // Dropped without the lock: it ends connections.
         if let Some(Met { connections, .. }) = last {
             drop(connections);
+        }
+    }
+
+    /// Tells the other workers of a failure of this one, if they have met.
+    pub(super) fn notify(&self, failure: Arc<Failure>) {
+        if let Ok(link) = self.link() {
+            // A meeting has one epoch.
+            link.notify(Notice::Failed { epoch: 0, failure });
         }
     }
 

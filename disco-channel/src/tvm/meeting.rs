@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::{Notice, Reply, Signal};
+use disco_core::error::{Failure, LostPeer};
 use disco_core::link::Shared;
 use disco_core::{
     Abort, Channel, Endpoint as _, Error, Inbox, Link, Result, WorkerConfig, WorkerContext, WorkerId, WorkerRange,
@@ -31,6 +32,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::late::{Late, Met};
+use super::worker::FIRST;
 use crate::processes::{self, Invitation, Launch, ProcessLane};
 use crate::random;
 use crate::reactor::poll;
@@ -56,6 +58,8 @@ fn meet(ctx: &mut WorkerContext, key: Vec<u8>, backend: String) -> Result<Vec<u8
         Error::invalid(format!("the key of a meeting has {} bytes, expected {KEY_BYTES}", key.len()))
     })?;
     if let Some((late, link)) = Late::of_process() {
+        // Forgets aborts of the last meeting.
+        ctx.link().reset(ctx.link().epoch() + 1);
         let met = match ctx.worker().index() {
             0 => host(ctx.world().size() as u32, &key, link)?,
             _ => {
@@ -79,9 +83,8 @@ fn meet(ctx: &mut WorkerContext, key: Vec<u8>, backend: String) -> Result<Vec<u8
 /// Meets the other workers, as worker 0.
 fn host(workers: u32, key: &[u8; KEY_BYTES], link: Weak<Link>) -> Result<Met> {
     let shared = Arc::new(Shared::default());
-    let own = Arc::new(Link::bare(shared.clone()));
     if workers == 1 {
-        return Ok(Met { link: own, connections: Box::new(()) });
+        return Ok(Met { link: Arc::new(Link::bare(shared)), connections: Box::new(()) });
     }
     let refused = |error: io::Error| Error::system("worker 0 can't listen for the workers of TVM's session", error);
     let listener = UnixListener::bind_addr(&address(key).map_err(refused)?).map_err(refused)?;
@@ -96,14 +99,18 @@ fn host(workers: u32, key: &[u8; KEY_BYTES], link: Weak<Link>) -> Result<Met> {
         }
     });
     (options.start, options.ring) = (LIMIT, false);
-    let lane = Arc::new(ProcessLane::new(WorkerRange::new(1..workers), shared, options));
-    let inbox = Arc::new(Losses { lane: Arc::downgrade(&lane), link });
+    let lane = Arc::new(ProcessLane::new(WorkerRange::new(1..workers), shared.clone(), options));
+    let inbox = Arc::new(Failures { lane: Arc::downgrade(&lane), link });
+    let own = Link::of_thread(shared, {
+        let inbox = inbox.clone();
+        move |notice| inbox.notice(WorkerId::new(0), notice)
+    });
     let key = *key;
     let answers =
         thread::Builder::new().name("disco-tvm-meeting".into()).spawn(move || answer(&listener, &key, &texts));
     answers.map_err(|error| Error::system("worker 0 can't start a thread for the workers of TVM's session", error))?;
     lane.start(inbox)?;
-    Ok(Met { link: own, connections: Box::new(lane) })
+    Ok(Met { link: Arc::new(own), connections: Box::new(lane) })
 }
 
 /// Answers each worker with its invitation, until all have theirs or the limit has passed.
@@ -233,28 +240,54 @@ impl Abort for PassedAbort {
     }
 }
 
-/// Ends the collectives of the other workers when one is lost.
-struct Losses {
+/// Ends the collectives of the other workers when one fails or is lost.
+struct Failures {
     lane: Weak<ProcessLane>,
     link: Weak<Link>,
 }
 
-impl Inbox for Losses {
+impl Failures {
+    fn abort(&self, cause: &Arc<str>) {
+        if let Some(lane) = self.lane.upgrade() {
+            // Fails only if the workers have left.
+            _ = lane.signal(Signal::Abort { epoch: 0, cause: cause.clone() });
+        }
+        if let Some(link) = self.link.upgrade() {
+            link.abort(link.epoch(), cause);
+        }
+    }
+}
+
+/// TVM's id of a worker.
+fn theirs(worker: WorkerId) -> WorkerId {
+    WorkerId::new((worker.index() + FIRST.index()) as u32)
+}
+
+impl Inbox for Failures {
     fn reply(&self, _: WorkerId, _: u64, _: Reply) {}
 
-    fn notice(&self, _: WorkerId, _: Notice) {}
+    fn notice(&self, _: WorkerId, notice: Notice) {
+        if let Notice::Failed { failure, .. } = notice
+            && !failure.aborted
+        {
+            let failure = Failure { worker: theirs(failure.worker), ..(*failure).clone() };
+            self.abort(&failure.to_string().into());
+        }
+    }
 
     fn room(&self, _: WorkerRange) {}
 
     fn left(&self, _: WorkerRange) {}
 
     fn lost(&self, _: WorkerRange, why: Error) {
-        let cause: Arc<str> = why.to_string().into();
-        if let Some(lane) = self.lane.upgrade() {
-            _ = lane.signal(Signal::Abort { epoch: 0, cause: cause.clone() });
-        }
-        if let Some(link) = self.link.upgrade() {
-            link.abort(link.epoch(), &cause);
-        }
+        let cause = match &why {
+            Error::Lost(loss) if !loss.workers().is_empty() => {
+                let first = theirs(loss.workers().first()).index() as u32;
+                let workers = WorkerRange::new(first..first + loss.workers().len() as u32);
+                Error::peer_lost(LostPeer::Workers { workers, node: None }, loss.cause.clone()).to_string()
+            }
+            other => other.to_string(),
+        };
+        self.abort(&cause.into());
     }
 }

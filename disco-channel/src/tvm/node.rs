@@ -13,14 +13,19 @@ use disco_core::wire::Packet;
 use disco_core::wire::tvm::{self, Envelope, EnvelopeAction, Metadata};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerConfig, WorkerId, WorkerRange, World, sync};
 
+use rustix::event::{PollFd, PollFlags};
+
 use super::address::{self, Authentication};
 use super::endpoint::{report, with_own_ids};
 use super::packets::{Packets, packet_limit};
+use crate::reactor::poll;
 
 /// How often a connection is tried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a node that waits for a reply of a worker checks whether TVM's controller has closed the connection.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Limit of the wait for workers at the end.
-const CLOSE_LIMIT: Duration = Duration::from_secs(30);
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How a node joins a session of TVM over sockets.
 #[non_exhaustive]
@@ -77,16 +82,20 @@ where
 fn connect(options: &JoinOptions) -> Result<TcpStream> {
     let addresses = address::resolve("the node", &options.address, options.authentication)?;
     let begun = Instant::now();
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
-        match TcpStream::connect(&addresses[..]) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if begun.elapsed() >= options.start => {
-                let what =
-                    format!("TVM's controller does not answer at {} within {:?}", options.address, options.start);
-                return Err(Error::system(what, error));
+        for address in &addresses {
+            let left = options.start.saturating_sub(begun.elapsed()).max(RETRY_INTERVAL);
+            match TcpStream::connect_timeout(address, left) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
             }
-            Err(_) => thread::sleep(RETRY_INTERVAL),
         }
+        if begun.elapsed() >= options.start {
+            let what = format!("TVM's controller does not answer at {} within {:?}", options.address, options.start);
+            return Err(Error::system(what, last));
+        }
+        thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -127,7 +136,7 @@ impl Node {
                     let worker = worker.ok_or_else(|| {
                         Error::protocol(format!("TVM's controller asks for a reply of another node: {envelope:?}"))
                     })?;
-                    let reply = self.reply(worker)?;
+                    let reply = self.reply(worker, stream)?;
                     stream.write_all(&reply).map_err(|error| lost(LossCause::ConnectionFailed(error.to_string())))?;
                 }
             }
@@ -158,8 +167,15 @@ impl Node {
     }
 
     /// The next reply of a worker. After a failure, all workers of the node recover.
-    fn reply(&mut self, worker: WorkerId) -> Result<Vec<u8>> {
-        let (seq, reply) = self.inbox.next_reply(worker)?;
+    fn reply(&mut self, worker: WorkerId, stream: &TcpStream) -> Result<Vec<u8>> {
+        let (seq, reply) = loop {
+            if let Some(reply) = self.inbox.next_reply(worker)? {
+                break reply;
+            }
+            if poll(&mut [PollFd::new(stream, PollFlags::RDHUP)], Duration::ZERO) {
+                return Err(lost(LossCause::ConnectionClosed));
+            }
+        };
         let theirs = WorkerId::new(self.first + worker.index() as u32);
         let asked = self.asked.remove(&seq);
         let asked = asked.ok_or_else(|| Error::state(format!("{theirs} has replied to command {seq} unasked")))?;
@@ -215,17 +231,20 @@ impl Replies {
         }
     }
 
-    fn next_reply(&self, worker: WorkerId) -> Result<(u64, Reply)> {
+    /// The next reply of a worker; none if there is none for a while.
+    fn next_reply(&self, worker: WorkerId) -> Result<Option<(u64, Reply)>> {
         let mut state = sync::lock(&self.state);
-        loop {
-            let replies = self.workers.position(worker).and_then(|index| state.replies.get_mut(index));
-            if let Some(reply) = replies.and_then(VecDeque::pop_front) {
-                return Ok(reply);
-            }
-            if let Some(error) = &state.lost {
-                return Err(error.clone());
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let index = self.workers.position(worker);
+        let replies = |state: &mut State| index.and_then(|index| state.replies.get_mut(index)?.pop_front());
+        if let Some(reply) = replies(&mut state) {
+            return Ok(Some(reply));
+        }
+        if state.lost.is_none() {
+            state = self.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        match (replies(&mut state), &state.lost) {
+            (None, Some(error)) => Err(error.clone()),
+            (reply, _) => Ok(reply),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Frames of Disco as packets for workers of TVM.
 
+use std::sync::Arc;
+
 use disco_core::wire::tvm;
 use disco_core::{Command, Frame, Local, RegisterId, Result, Tensor, Value, WorkerId, WorkerRange};
 
@@ -8,7 +10,7 @@ use disco_core::{Command, Frame, Local, RegisterId, Result, Tensor, Value, Worke
 pub(super) struct Outgoing {
     /// The worker that the packet is for; none for all workers of the lane.
     pub(super) to: Option<WorkerId>,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Arc<[u8]>,
     /// The reply that the worker owes.
     pub(super) owed: Option<Owed>,
 }
@@ -151,11 +153,11 @@ fn set(register: RegisterId, worker: WorkerId, value: Value) -> Command {
 }
 
 fn to_all(command: &Command) -> Result<Outgoing> {
-    Ok(Outgoing { to: None, bytes: tvm::encode(command)?, owed: None })
+    Ok(Outgoing { to: None, bytes: tvm::encode(command)?.into(), owed: None })
 }
 
 fn ask(seq: u64, worker: WorkerId, command: Command, then: Then) -> Result<Outgoing> {
-    let bytes = tvm::encode(&command)?;
+    let bytes = tvm::encode(&command)?.into();
     // The lane does not hold the value.
     let command = match command {
         Command::DebugSet { register, worker, .. } => Command::DebugSet { register, worker, value: Value::None },

@@ -4,15 +4,22 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use disco_core::channel::Notice;
 use disco_core::error::Failure;
 use disco_core::shared_memory::Arena;
 use disco_core::{Error, Link, Result, WorkerConfig, WorkerId, World};
 
+use rustix::event::{PollFd, PollFlags};
+
 use super::endpoint::{Endpoint, report};
 use super::late::Late;
 use crate::environment;
+use crate::reactor::poll;
+use crate::terminal;
 
 /// The place of a worker in a session of TVM, as TVM passes it to the process of the worker.
 #[allow(clippy::exhaustive_structs, reason = "the command line of TVM's worker processes")]
@@ -80,10 +87,14 @@ where
         .ok();
     let theirs = WorkerId::new(worker);
     let late = Arc::new(Late::default());
-    let link = Link::new(late.clone(), late.clone(), move |notice| match notice {
-        // The world counts from TVM's worker 1.
-        Notice::Failed { failure, .. } => report(&Failure { worker: theirs, ..(*failure).clone() }),
-        other => tracing::warn!(%other, "not sent: TVM's controller does not understand it"),
+    let link = Link::new(late.clone(), late.clone(), {
+        let late = late.clone();
+        move |notice| {
+            if let Notice::Failed { failure, .. } = notice {
+                report(&Failure { worker: theirs, ..(*failure).clone() });
+                late.notify(failure);
+            }
+        }
     });
     let link = Arc::new(match arena {
         Some(arena) => link.in_arena(arena),
@@ -91,12 +102,43 @@ where
     });
     late.install(&link)?;
     let (input, output) = (descriptor(place.input, false)?, descriptor(place.output, true)?);
+    let served = watch(descriptor(place.input, false)?, theirs)?;
     let endpoint = Endpoint::new((theirs, FIRST), input, output, link, config.value_limit).recovering();
-    run(WorkerId::new(worker - 1), config, endpoint)
+    let result = run(WorkerId::new(worker - 1), config, endpoint);
+    served.store(true, Ordering::Release);
+    result
 }
 
-/// TVM's id of worker 0 of this program.
-const FIRST: WorkerId = WorkerId::new(1);
+/// How long a worker may be inside a function after its controller has closed the connection.
+const ORPHAN_GRACE: Duration = Duration::from_secs(4);
+
+/// Kills this process if the worker still runs some time after its controller has closed the connection. The worker sets
+/// the flag when it has ended.
+///
+/// # Errors
+/// A thread can't be started.
+fn watch(input: File, worker: WorkerId) -> Result<Arc<AtomicBool>> {
+    let served = Arc::new(AtomicBool::new(false));
+    let watch = {
+        let served = served.clone();
+        move || {
+            // Only the end of the connection is an event.
+            while !poll(&mut [PollFd::new(&input, PollFlags::empty())], Duration::from_secs(3600)) {}
+            thread::sleep(ORPHAN_GRACE);
+            if !served.load(Ordering::Acquire) {
+                let text = format!("{worker} is inside a function, and TVM's controller has ended: killed");
+                terminal::print("disco", true, text.as_bytes());
+                _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            }
+        }
+    };
+    let started = thread::Builder::new().name("disco-tvm-watch".into()).spawn(watch);
+    started.map_err(|error| Error::system(format!("{worker}: its watching thread can't be started"), error))?;
+    Ok(served)
+}
+
+/// TVM's id of worker 0 of this program in a session of processes.
+pub(super) const FIRST: WorkerId = WorkerId::new(1);
 
 /// A duplicate of an inherited descriptor, which must be a pipe if its number is above 2.
 fn descriptor(number: u32, writes: bool) -> Result<File> {
