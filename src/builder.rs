@@ -296,6 +296,8 @@ impl Builder {
         let this = self.with_ranks()?;
         #[cfg(not(all(feature = "mpi", target_os = "linux")))]
         let this = self;
+        #[cfg(target_os = "linux")]
+        let this = this.with_tasks()?;
         this.start_configured()
     }
 
@@ -385,6 +387,32 @@ impl Builder {
             token: Some(token),
         };
         self.kind = SessionKind::Nodes;
+        Ok(self)
+    }
+
+    /// Uses the tasks that a launcher without MPI has started, if any, as workers: as processes if all are on this
+    /// machine, else as nodes.
+    fn with_tasks(mut self) -> Result<Self> {
+        let Some(tasks) = crate::tasks::tasks().filter(|_| self.launch.is_none()) else { return Ok(self) };
+        if let Some(limit) = crate::node::join_limit()? {
+            // Machines may start at different times.
+            self.start_deadline = self.start_deadline.max(limit);
+        }
+        match (self.kind, tasks.kind()) {
+            (SessionKind::Threads, _) | (SessionKind::Nodes, SessionKind::Processes) => return Ok(self),
+            (SessionKind::Processes, SessionKind::Processes) => {
+                tasks.check(self.kind, self.workers)?;
+                self.launch = tasks.launch(self.start_deadline);
+            }
+            _ => {
+                let nodes = if self.kind == SessionKind::Nodes { self.nodes.count } else { tasks.size() };
+                tasks.check(SessionKind::Nodes, nodes)?;
+                (self.kind, self.nodes.count) = (SessionKind::Nodes, nodes);
+                self.nodes.listen.get_or_insert_with(|| tasks.listen());
+                // The tasks know the address.
+                self.nodes.announce = Some(Announce::default());
+            }
+        }
         Ok(self)
     }
 

@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use disco_core::env::Variable;
+use disco_core::launcher::Place;
 use disco_core::session::LaneSession;
 use disco_core::{Error, Result};
 
@@ -14,15 +15,17 @@ use crate::{Builder, SessionKind};
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where the workers run. Default: nodes if `nodes` is above 1, else [`SessionKind::of`] the backend.
+    /// Where the workers run. Default: nodes if `nodes` is above 1, else [`SessionKind::of`] the backend. Under a
+    /// launcher: processes if all tasks are on this machine or are ranks of MPI, else nodes.
     pub session: SessionKind,
-    /// Number of workers. Default: 1 per node.
+    /// Number of workers. Default: 1 per node; under a launcher its number of tasks.
     pub workers: usize,
     /// Number of groups. Default: 1.
     pub groups: usize,
-    /// Number of machines, including this one. Default: 1.
+    /// Number of machines, including this one. Default: 1; under a launcher, for sessions of nodes, its number of tasks.
     pub nodes: usize,
-    /// Address where other nodes connect. Default: any free port of the loopback address.
+    /// Address where other nodes connect. Default: any free port of the loopback address; under a launcher the port that
+    /// its tasks know, on all interfaces.
     pub listen: Option<String>,
     /// Folder for the output of workers that are processes; see [`Builder::log_dir`]. Default: none.
     pub log_dir: Option<PathBuf>,
@@ -32,13 +35,38 @@ pub struct Settings {
     pub devices: Vec<i32>,
 }
 
+/// The tasks of a launcher, of which this process is the first.
+#[derive(Debug)]
+struct Launched {
+    tasks: usize,
+    /// The kind of session whose workers are the tasks.
+    kind: SessionKind,
+}
+
+impl Launched {
+    fn this() -> Option<Self> {
+        #[cfg(all(feature = "mpi", target_os = "linux"))]
+        if let Some(tasks) = crate::ranks::count() {
+            // A session on several machines becomes one of nodes when it starts.
+            return Some(Self { tasks, kind: SessionKind::Processes });
+        }
+        #[cfg(target_os = "linux")]
+        if let Some(tasks) = crate::tasks::tasks() {
+            return Some(Self { tasks: tasks.size(), kind: tasks.kind() });
+        }
+        None
+    }
+}
+
 impl Settings {
     /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// A variable is not a number, not a list of device ordinals, or not a kind of session.
+    /// A variable is not a number, not a list of device ordinals, or not a kind of session; variables of a launcher
+    /// contradict each other.
     pub fn from_env() -> Result<Self> {
-        Self::read(Variable::read)
+        Place::from_env()?;
+        Self::read(Variable::read, Launched::this())
     }
 
     /// A builder with these settings. A session of nodes prints the command that joins the other nodes to standard
@@ -74,17 +102,25 @@ impl Settings {
         builder
     }
 
-    fn read(variable: impl Fn(&'static str) -> Variable<'static>) -> Result<Self> {
+    fn read(variable: impl Fn(&'static str) -> Variable<'static>, launched: Option<Launched>) -> Result<Self> {
         let number = |name, default| Ok::<_, Error>(variable(name).number()?.unwrap_or(default));
         let text = |name| Ok::<_, Error>(variable(name).text()?.map(str::to_owned));
         let kind = |name: String| name.parse().map_err(|error| Error::invalid(format!("DISCO_SESSION={error}")));
         let backend = text("DISCO_BACKEND")?.unwrap_or_else(|| "local".into());
-        let nodes = number("DISCO_NODES", 1)?;
-        let usual = if nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&backend) };
-        let session = text("DISCO_SESSION")?.map_or(Ok(usual), kind)?;
+        let given = text("DISCO_SESSION")?.map(kind).transpose()?;
+        let launched = launched.filter(|_| given != Some(SessionKind::Threads));
+        let tasks = launched.as_ref().map_or(1, |launched| launched.tasks);
+        let are_nodes = launched.as_ref().is_some_and(|launched| launched.kind == SessionKind::Nodes);
+        let nodes = number("DISCO_NODES", if are_nodes { tasks } else { 1 })?;
+        let usual = match &launched {
+            _ if nodes > 1 => SessionKind::Nodes,
+            Some(launched) => launched.kind,
+            None => SessionKind::of(&backend),
+        };
+        let session = given.unwrap_or(usual);
         let ordinal = |text: &str| text.parse().ok().filter(|ordinal| *ordinal >= 0);
         let devices = variable("DISCO_DEVICES").list("devices", "0,1", ordinal)?;
-        let (workers, groups) = (number("DISCO_WORKERS", nodes)?, number("DISCO_GROUPS", 1)?);
+        let (workers, groups) = (number("DISCO_WORKERS", nodes.max(tasks))?, number("DISCO_GROUPS", 1)?);
         let (listen, log_dir) = (text("DISCO_LISTEN")?, variable("DISCO_LOG_DIR").path());
         Ok(Self { session, workers, groups, nodes, listen, log_dir, backend, devices })
     }
@@ -103,7 +139,29 @@ mod tests {
     use super::*;
 
     fn read(vars: &[(&str, &str)]) -> Result<Settings> {
-        Settings::read(|name| Variable::new(name, vars.iter().find(|var| var.0 == name).map(|var| var.1.into())))
+        read_launched(vars, None)
+    }
+
+    fn read_launched(vars: &[(&str, &str)], launched: Option<Launched>) -> Result<Settings> {
+        Settings::read(
+            |name| Variable::new(name, vars.iter().find(|var| var.0 == name).map(|var| var.1.into())),
+            launched,
+        )
+    }
+
+    #[test]
+    fn a_launcher_sets_the_defaults_and_disco_s_variables_win() {
+        let settings = |vars, kind| read_launched(vars, Some(Launched { tasks: 4, kind })).unwrap();
+        let machine = settings(&[], SessionKind::Processes);
+        assert_eq!((machine.session, machine.workers, machine.nodes), (SessionKind::Processes, 4, 1));
+        let machines = settings(&[], SessionKind::Nodes);
+        assert_eq!((machines.session, machines.workers, machines.nodes), (SessionKind::Nodes, 4, 4));
+        let eight = settings(&[("DISCO_WORKERS", "8")], SessionKind::Nodes);
+        assert_eq!((eight.session, eight.workers, eight.nodes), (SessionKind::Nodes, 8, 4));
+        let threads = settings(&[("DISCO_SESSION", "threads")], SessionKind::Processes);
+        assert_eq!((threads.session, threads.workers, threads.nodes), (SessionKind::Threads, 1, 1));
+        let two = settings(&[("DISCO_WORKERS", "2")], SessionKind::Processes);
+        assert_eq!((two.session, two.workers), (SessionKind::Processes, 2));
     }
 
     #[test]

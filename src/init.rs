@@ -24,7 +24,9 @@ use crate::role;
 /// }
 /// ```
 ///
-/// With `DISCO_CONNECT` set, the process joins the session at that address as a node, like `disco worker`.
+/// With `DISCO_CONNECT` set, the process joins the session at that address as a node, like `disco worker`. If a launcher
+/// (`srun`, `torchrun`, `mpiexec`, Kubernetes) has started this program as several tasks, task 0 returns, and the others
+/// are workers of its sessions. The guide's chapter on launching lists the launchers.
 ///
 /// With `DISCO_TVM_WORKER` or `DISCO_TVM_CONNECT` set, the process serves as a worker or a node of TVM's Disco, like
 /// `disco tvm-worker` and `disco tvm-node`.
@@ -36,7 +38,10 @@ pub fn init() {
     serve();
     role::set_program();
     #[cfg(feature = "mpi")]
-    crate::launched::become_rank();
+    if crate::launched::become_rank() {
+        return;
+    }
+    crate::tasks::become_task();
 }
 
 /// Lets a test of the standard harness (`#[test]`) start sessions of processes and nodes. Write it as the first line of

@@ -18,24 +18,31 @@ use crate::{Settings, ranks};
 /// Time that sessions get to end after rank 0 has ended.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// Takes the role that the launcher gave this process. Returns on rank 0 and without a launcher. Other ranks serve the
-/// sessions of rank 0, and exit when it ends.
-pub(crate) fn become_rank() {
-    // The launcher's ranks are workers only if the backend is MPI.
-    if Variable::read("DISCO_BACKEND").text().is_ok_and(|backend| backend.is_some_and(|name| name != "mpi")) {
-        return;
+/// Takes the role that MPI's launcher gave this process, and returns whether it is rank 0 of several. Other ranks serve
+/// the sessions of rank 0, and exit when it ends.
+pub(crate) fn become_rank() -> bool {
+    let backend = Variable::read("DISCO_BACKEND");
+    let backend = backend.text().unwrap_or_default();
+    // The launcher's ranks are ranks of MPI only if the backend may be MPI.
+    if backend.is_some_and(|name| name != "mpi") {
+        return false;
     }
     if let Err(error) = restart_under_launcher() {
         tracing::warn!(%error, "this program could not be restarted under MPI's launcher");
     }
     let ended = match Host::enter() {
-        Ok(None) => return,
+        Ok(None) => return false,
         Ok(Some(host)) if host.rank() == 0 => {
             ranks::set_world(host);
-            return;
+            return true;
         }
         // The launcher may not be MPI's. A session with backend `mpi` gets the reason as an error.
-        Err(Error::Unavailable(_)) => return,
+        Err(Error::Unavailable(_)) => return false,
+        // MPI sees one rank: the launcher was not told to start MPI, as `srun` without `--mpi`.
+        Err(error @ Error::Invalid(_)) if backend.is_none() => {
+            tracing::debug!(%error, "the launcher's tasks are not ranks of MPI");
+            return false;
+        }
         Ok(Some(host)) => serve(host),
         Err(error) => Err(error),
     };

@@ -4,6 +4,8 @@ mod builder;
 mod env;
 #[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
 mod init;
+#[cfg(target_os = "linux")]
+mod job_socket;
 mod kind;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod launched;
@@ -16,6 +18,8 @@ mod ranks;
 #[cfg(target_os = "linux")]
 mod role;
 #[cfg(target_os = "linux")]
+mod tasks;
+#[cfg(target_os = "linux")]
 pub mod tvm;
 
 pub use builder::Builder;
@@ -27,7 +31,7 @@ pub use disco_core::{
     Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId,
     WorkerRange, World,
 };
-pub use disco_core::{error, tensor};
+pub use disco_core::{error, launcher, tensor};
 #[cfg(feature = "serde")]
 pub use disco_core::{function::Json, register_error};
 pub use disco_core::{register_function, register_object};

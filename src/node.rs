@@ -59,10 +59,19 @@ fn read(address: &str) -> Result<JoinOptions> {
     let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
-    options.start = number(JOIN_SECONDS)?.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
+    options.start = join_limit()?.unwrap_or(options.start);
+    environment::take(JOIN_SECONDS);
     options.log_dir = Variable::read(log_files::VARIABLE).path();
     options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
     Ok(options)
+}
+
+/// The time limit for reaching the controller that the environment sets.
+///
+/// # Errors
+/// The variable is not a number.
+pub(crate) fn join_limit() -> Result<Option<Duration>> {
+    Ok(Variable::read(JOIN_SECONDS).number::<u32>()?.map(|seconds| Duration::from_secs(seconds.into())))
 }
 
 /// The lane to a node's own workers.

@@ -25,6 +25,11 @@ pub(crate) struct Ranks {
     workers: usize,
 }
 
+/// Number of ranks of the world, if this process is its rank 0.
+pub(crate) fn count() -> Option<usize> {
+    WORLD.get().map(|world| world.size())
+}
+
 /// The ranks for a session of this kind, or `None` without a launcher or for a session of threads.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! The command line: subcommands and exit status.
 
+use std::env;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
 
@@ -57,7 +58,10 @@ enum Command {
 /// Returns the exit status: 0, or 1 after a failure, whose error is printed to standard error. Does not return for
 /// `--help`, `--version` (status 0) and an invalid command line (status 2).
 pub fn main(name: &'static str) -> ExitCode {
-    disco::init();
+    // `disco run` replaces itself by a program that takes this role. A launcher of MPI accepts one greeting of a process.
+    if env::args_os().nth(1).is_none_or(|command| command != "run") {
+        disco::init();
+    }
     let filter = EnvFilter::builder().with_env_var("DISCO_LOG").from_env_lossy();
     // Escape codes only on a terminal. Logging to a closed standard error must not panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(io::stderr().is_terminal());

@@ -7,19 +7,21 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
+use disco::launcher::Place;
 use disco::{SessionKind, World, backend};
 
 use crate::values;
 
 /// Run a program that makes its session with `disco::from_env()`
 ///
-/// The program replaces this process, so it gets the signals and its exit status is that of the command.
+/// The program replaces this process, so it gets the signals and its exit status is that of the command. Under a launcher
+/// (srun, torchrun, mpiexec, Kubernetes), each task runs this command; the launcher's tasks are the workers.
 #[derive(Args)]
 pub(crate) struct Run {
     /// Backend of the data plane
     #[arg(long, default_value = "local", value_parser = values::backends())]
     backend: String,
-    /// Number of workers on all machines together [default: 1 per machine]
+    /// Number of workers on all machines together [default: 1 per machine; under a launcher 1 per task]
     #[arg(long, value_parser = values::workers)]
     workers: Option<usize>,
     /// Number of equal groups that the workers are split in
@@ -57,13 +59,16 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let workers = self.workers.unwrap_or(self.nodes);
+        let place = Place::from_env()?.filter(Place::is_one_of_several);
+        let is_task = place.is_some();
+        let tasks = place.and_then(|place| place.size);
+        let workers = self.workers.or(tasks).unwrap_or(self.nodes);
         World::new(workers, self.groups)?.on_nodes(self.nodes)?;
         backend::find(&self.backend)?.probe()?;
         let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
         let session = self.session.unwrap_or(usual);
         self.check_effects(session)?;
-        let launcher = self.launcher(workers)?;
+        let launcher = if is_task && self.launcher.is_none() { Vec::new() } else { self.launcher(workers)? };
         ensure!(
             self.log_dir.is_none() || launcher.is_empty(),
             "--log-dir has no effect on ranks started by MPI's launcher: their output goes through the launcher"
@@ -72,13 +77,17 @@ impl Run {
         let words: Vec<OsString> = words.collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
         let mut command = Command::new(program);
-        command
-            .args(args)
-            .env("DISCO_BACKEND", &self.backend)
-            .env("DISCO_WORKERS", workers.to_string())
-            .env("DISCO_NODES", self.nodes.to_string())
-            .env("DISCO_GROUPS", self.groups.to_string())
-            .env("DISCO_SESSION", session.name());
+        command.args(args).env("DISCO_BACKEND", &self.backend).env("DISCO_GROUPS", self.groups.to_string());
+        // What was not asked for follows from the launcher.
+        if !is_task || self.workers.is_some() {
+            command.env("DISCO_WORKERS", workers.to_string());
+        }
+        if !is_task || self.nodes > 1 {
+            command.env("DISCO_NODES", self.nodes.to_string());
+        }
+        if !is_task || self.session.is_some() {
+            command.env("DISCO_SESSION", session.name());
+        }
         if !self.devices.is_empty() {
             let devices: Vec<_> = self.devices.iter().map(i32::to_string).collect();
             command.env("DISCO_DEVICES", devices.join(","));

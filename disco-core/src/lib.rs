@@ -53,6 +53,7 @@ mod error_kind;
 mod failure;
 pub mod function;
 mod id;
+pub mod launcher;
 pub mod link;
 mod loss;
 mod memory;

@@ -6,6 +6,7 @@ use disco_core::{Backend, Communicator, ConnectParams, Probe, Rendezvous, Result
 
 use crate::NAME;
 use crate::connect;
+use crate::host::Host;
 use crate::library;
 
 /// The backend named `mpi`: tensors in host memory, ranks in processes.
@@ -34,6 +35,9 @@ impl Backend for Mpi {
     }
 
     fn connect(&self, params: ConnectParams<'_>, at: &Rendezvous) -> Result<Box<dyn Communicator>> {
+        if let Some(error) = Host::failure() {
+            return Err(error);
+        }
         library::with!(library::Mpi::get()?, mpi => connect::connect(mpi, params, at))
     }
 }

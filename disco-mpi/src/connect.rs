@@ -11,7 +11,6 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use disco_core::link::SharedFd;
 use disco_core::sync;
 use disco_core::{Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Result, Store};
 
@@ -20,6 +19,7 @@ use crate::communicator::Communicator;
 use crate::flag::AbortFlag;
 use crate::launcher;
 use crate::library::{self, Installed, Mpi, Threads};
+use crate::machine::{self, Machine};
 use crate::pmi;
 
 /// The rendezvous that used this process last, and its rank. A process has one rank of MPI.
@@ -52,19 +52,18 @@ pub(crate) fn connect<A: Abi>(
         deadline: params.connect_deadline,
         start: Instant::now(),
     };
-    let mut sockets = Vec::new();
     meeting.check_session()?;
     let is_initialized = mpi.about.is_initialized()?;
     let has_no_launcher = !is_initialized && !launcher::is_launched();
     if !is_initialized {
-        sockets = meeting.prepare(mpi, &params)?;
+        let has_manager = meeting.prepare(mpi)?;
         let initialized = init(mpi, params.world.size());
         if has_no_launcher {
             // Child processes must not inherit the variables of this rank.
             PMI_VARIABLES.into_iter().for_each(remove_var);
         }
         initialized?;
-        if !sockets.is_empty() {
+        if has_manager {
             *served() = Some(meeting.store.clone());
         }
     }
@@ -73,11 +72,10 @@ pub(crate) fn connect<A: Abi>(
     params.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
     meeting.check_world(mpi)?;
     // Making a communicator can't be interrupted, so no rank starts it before all ranks have arrived.
-    meeting.await_all("here")?;
+    meeting.await_all("here", b"")?;
     if has_no_launcher {
         unlink_shared_memory();
     }
-    sockets.into_iter().for_each(|socket| params.link.descriptors().unshare(socket));
     let comm = mpi.communicator_of(meeting.size, tag(at))?;
     let attendance = Attendance::new(meeting.store, meeting.key, params.rank.index(), meeting.size);
     Ok(Box::new(Communicator::new(mpi, comm, params.deadline, flag, Some(attendance))?.exchange_faulty_reductions()?))
@@ -208,12 +206,10 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Starts the process manager, or connects to it, so that the initialisation of MPI finds the peers. Returns the
-    /// descriptors that this rank has shared.
-    fn prepare<A: Abi>(&self, mpi: &Installed<A>, params: &ConnectParams<'_>) -> Result<Vec<SharedFd>> {
-        let mut shared = Vec::new();
+    /// Starts a process manager, so that the initialisation of MPI finds the peers. Returns whether the rank needs one.
+    fn prepare<A: Abi>(&self, mpi: &Installed<A>) -> Result<bool> {
         if self.size == 1 || launcher::is_launched() {
-            return Ok(shared);
+            return Ok(false);
         }
         let about = &mpi.about;
         if !about.speaks_pmi() {
@@ -223,26 +219,20 @@ impl Meeting {
                 about.name()
             )));
         }
-        let refused = |error: std::io::Error| Error::system("mpi: no process manager", error);
-        let mine = match self.rank.index() {
-            0 => {
-                let mut sockets = pmi::serve(self.size).map_err(refused)?.into_iter();
-                let mine = sockets.next();
-                for (rank, socket) in (1..).zip(sockets) {
-                    let name = params.link.descriptors().share(socket)?;
-                    shared.push(name);
-                    self.store.set(&self.socket(rank), &name.to_bits().to_le_bytes())?;
-                }
-                mine
-            }
-            rank => Some(self.receive(params, rank)?),
-        };
         // The initialisation can't be interrupted, so no rank starts it before all ranks have arrived.
-        self.await_all("about to initialise")?;
-        if let Some(socket) = mine {
-            self.set_pmi_environment(socket);
-        }
-        Ok(shared)
+        let machines = self.await_all("about to initialise", &Machine::this().write())?;
+        let machines: Vec<_> = machines.iter().map(|record| Machine::read(record)).collect();
+        let per_machine = self.size / machine::count(&machines);
+        let peer = pmi::Peer {
+            store: self.store.clone(),
+            key: self.key.clone(),
+            size: self.size,
+            per_machine,
+            limit: self.deadline,
+        };
+        let socket = pmi::serve(peer).map_err(|error| Error::system("mpi: no process manager", error))?;
+        self.set_pmi_environment(socket, per_machine);
+        Ok(true)
     }
 
     /// Fails if this process had a session without a launcher before: its ranks have ended, and MPI can't be
@@ -259,17 +249,12 @@ impl Meeting {
         }
     }
 
-    fn receive(&self, params: &ConnectParams<'_>, rank: usize) -> Result<OwnedFd> {
-        let name = self.store.wait(&self.socket(rank), self.left())?;
-        let name = name.try_into().map_err(|_| Error::protocol("mpi: the store has no name of a socket"))?;
-        params.link.descriptors().receive(SharedFd::from_bits(u64::from_le_bytes(name)), self.left())
-    }
-
     /// Sets the variables that a launcher would have set.
-    fn set_pmi_environment(&self, socket: OwnedFd) {
-        let (rank, size) = (self.rank.index().to_string(), self.size.to_string());
-        let values = [&socket.into_raw_fd().to_string(), &rank, &rank, &size, &size];
-        PMI_VARIABLES.into_iter().zip(values).for_each(|(name, value)| set_var(name, value));
+    fn set_pmi_environment(&self, socket: OwnedFd, per_machine: usize) {
+        let rank = self.rank.index();
+        let numbers = [rank, rank % per_machine, self.size, per_machine].map(|number| number.to_string());
+        let values = [socket.into_raw_fd().to_string()].into_iter().chain(numbers);
+        PMI_VARIABLES.into_iter().zip(values).for_each(|(name, value)| set_var(name, &value));
     }
 
     /// Checks that MPI's world has the ranks of the session. With the launcher of another MPI, each rank is a world of
@@ -300,11 +285,11 @@ impl Meeting {
         }
     }
 
-    /// Waits until all ranks have reached `point`.
-    fn await_all(&self, point: &str) -> Result<()> {
+    /// Waits until all ranks have reached `point`, and returns what each has brought, in rank order.
+    fn await_all(&self, point: &str, value: &[u8]) -> Result<Vec<Vec<u8>>> {
         let key = |rank: usize| format!("{}: {point} {rank}", self.key);
-        self.store.set(&key(self.rank.index()), b"")?;
-        for peer in 0..self.size {
+        self.store.set(&key(self.rank.index()), value)?;
+        let wait = |peer: usize| {
             self.store.wait(&key(peer), self.left()).map_err(|error| match error {
                 Error::Deadline { .. } => Error::Deadline {
                     operation: "connect".into(),
@@ -312,13 +297,9 @@ impl Meeting {
                     state: format!("{} has not arrived", Rank::new(peer as u32)),
                 },
                 other => other,
-            })?;
-        }
-        Ok(())
-    }
-
-    fn socket(&self, rank: usize) -> String {
-        format!("{}: socket {rank}", self.key)
+            })
+        };
+        (0..self.size).map(wait).collect()
     }
 
     fn left(&self) -> Duration {

@@ -85,6 +85,11 @@ impl Host {
         .map_err(Clone::clone)
     }
 
+    /// Why this process, which a launcher has started as one of several, is no rank of MPI.
+    pub(crate) fn failure() -> Option<Error> {
+        HOST.get()?.as_ref().err().cloned()
+    }
+
     /// This process's rank.
     pub fn rank(&self) -> usize {
         self.rank

@@ -1,28 +1,28 @@
 //! The launcher: the command that starts ranks, and the variables that it sets for them.
 
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::thread;
 
 use disco_core::Result;
+use disco_core::launcher::Place;
 
 use crate::library::Mpi;
 
-/// Variables in which launchers pass the number of ranks. Slurm sets `SLURM_NTASKS` for batch scripts too, but this one
-/// only for processes that `srun` has started.
-const RANKS: [&str; 3] = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"];
+/// The place of this process among the tasks of a launcher that can start MPI.
+fn place() -> Option<Place> {
+    Place::from_env().ok().flatten().filter(|place| place.starts_mpi)
+}
 
 /// The number of ranks that a launcher has started, with this process; 1 without a launcher.
 pub(crate) fn ranks() -> usize {
-    RANKS.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or(1)
+    place().and_then(|place| place.size).unwrap_or(1)
 }
 
 /// The number of these ranks on this machine, if the launcher has passed it; otherwise all.
 pub(crate) fn ranks_here() -> usize {
-    const HERE: [&str; 2] = ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"];
-    HERE.into_iter().find_map(|name| env::var(name).ok()?.parse().ok()).unwrap_or_else(ranks)
+    place().and_then(|place| place.local_size).unwrap_or_else(ranks)
 }
 
 /// Whether a launcher has started this process as one of several.

@@ -196,7 +196,10 @@ impl About {
 
     /// The command that starts ranks of this library, for texts.
     pub(crate) fn launcher(&self) -> &'static str {
-        if self.is_open_mpi() { "Open MPI's mpirun" } else { "mpiexec (Hydra), or Disco itself" }
+        match self.is_open_mpi() {
+            true => "Open MPI's mpirun or `srun --mpi=pmix`",
+            false => "mpiexec (Hydra), `srun --mpi=pmi2`, or Disco itself",
+        }
     }
 
     /// Whether ranks connect to a process manager with PMI-1, which this crate implements.

@@ -75,6 +75,31 @@ impl Scope {
     }
 }
 
+/// The memory of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Of the worker's allocator, which other workers may map.
+    Shared,
+    /// Private memory of the worker's process.
+    Private,
+    /// A vector of the worker function, lent to the tensor from its second element on.
+    Lent,
+}
+
+impl Memory {
+    pub(crate) const ALL: [Self; 3] = [Self::Shared, Self::Private, Self::Lent];
+
+    /// As an argument of a worker function.
+    pub(crate) fn number(self) -> i64 {
+        place(&Self::ALL, &self)
+    }
+}
+
+/// The position of an item.
+fn place<T: PartialEq>(items: &[T], item: &T) -> i64 {
+    items.iter().position(|other| other == item).unwrap_or(0) as i64
+}
+
 /// One exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exchange {
@@ -83,26 +108,25 @@ pub(crate) struct Exchange {
     pub(crate) reduction: Reduction,
     /// The root's rank, modulo the number of ranks.
     pub(crate) root: usize,
-    /// Whether the result is in private memory of the worker's process.
-    pub(crate) private: bool,
+    /// Memory of the result.
+    pub(crate) memory: Memory,
 }
 
 impl Exchange {
     /// As arguments of the worker function.
-    pub(crate) fn args(&self) -> (i64, i64, i64, i64, bool) {
-        let place = |at: Option<usize>| at.unwrap_or(0) as i64;
+    pub(crate) fn args(&self) -> (i64, i64, i64, i64, i64) {
         (
-            place(Kind::ALL.iter().position(|kind| *kind == self.kind)),
-            place(Scope::ALL.iter().position(|scope| *scope == self.scope)),
-            place(Reduction::ALL.iter().position(|reduction| *reduction == self.reduction)),
+            place(&Kind::ALL, &self.kind),
+            place(&Scope::ALL, &self.scope),
+            place(&Reduction::ALL, &self.reduction),
             self.root as i64,
-            self.private,
+            self.memory.number(),
         )
     }
 
-    pub(crate) fn from_args((kind, scope, reduction, root, private): (usize, usize, usize, usize, bool)) -> Self {
+    pub(crate) fn from_args((kind, scope, reduction, root, memory): (usize, usize, usize, usize, usize)) -> Self {
         let (kind, scope, reduction) = (Kind::ALL[kind], Scope::ALL[scope], Reduction::ALL[reduction]);
-        Self { kind, scope, reduction, root, private }
+        Self { kind, scope, reduction, root, memory: Memory::ALL[memory] }
     }
 }
 
@@ -112,8 +136,8 @@ pub(crate) struct Burst {
     pub(crate) dtype: DType,
     pub(crate) count: usize,
     pub(crate) seed: usize,
-    /// Whether the tensor is in private memory of the worker's process.
-    pub(crate) private: bool,
+    /// Memory of the tensor.
+    pub(crate) memory: Memory,
 }
 
 impl Burst {
@@ -127,10 +151,10 @@ impl Burst {
             let reductions = [Reduction::Max, Reduction::Min, Reduction::Sum, Reduction::Prod];
             let reduction = random.pick(if dtype.is_float() { &reductions[..2] } else { &reductions });
             let (kind, scope) = (random.pick(&Kind::ALL), random.pick(&[Scope::World, Scope::World, Scope::Group]));
-            let (root, private) = (random.below(8), random.chance(50));
-            let exchange = Exchange { kind, scope, reduction, root, private };
-            let (count, seed, private) = (random.pick(&COUNTS), random.below(1000), random.chance(50));
-            Self { exchange, dtype, count, seed, private }
+            let (root, memory) = (random.below(8), random.pick(&Memory::ALL));
+            let exchange = Exchange { kind, scope, reduction, root, memory };
+            let (count, seed, memory) = (random.pick(&COUNTS), random.below(1000), random.pick(&Memory::ALL));
+            Self { exchange, dtype, count, seed, memory }
         };
         (0..exchanges).map(|_| draw()).collect()
     }

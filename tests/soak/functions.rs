@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use disco::function::BoxError;
-use disco::{Abort, CommunicatorExt, DType, Error, Json, Op, Rank, Reduction, Result, Tensor, Value, WorkerContext};
+use disco::{
+    Abort, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result, Tensor, Value, WorkerContext,
+};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::content::{self, Content, Record};
-use crate::exchange::{self, Burst, Exchange, Kind, Scope, uneven, uneven_pair};
+use crate::exchange::{self, Burst, Exchange, Kind, Memory, Scope, uneven, uneven_pair};
 
 disco::register_error!(Diverged);
 disco::register_function!("soak.hold", hold);
@@ -84,9 +86,9 @@ impl Diverged {
     }
 }
 
-/// Makes a tensor of this worker's elements, in private memory or by the worker's allocator.
-fn make(ctx: &mut WorkerContext, dtype: DType, count: usize, seed: usize, private: bool) -> Result<Tensor> {
-    let tensor = output(ctx, dtype, count, private)?;
+/// Makes a tensor of this worker's elements.
+fn make(ctx: &mut WorkerContext, dtype: DType, count: usize, seed: usize, memory: usize) -> Result<Tensor> {
+    let tensor = output(ctx, dtype, count, Memory::ALL[memory])?;
     let mut bytes = Vec::with_capacity(tensor.byte_len());
     let worker = ctx.worker().index();
     (0..count).for_each(|index| exchange::encode(dtype, exchange::element(worker, index, seed), &mut bytes));
@@ -94,11 +96,26 @@ fn make(ctx: &mut WorkerContext, dtype: DType, count: usize, seed: usize, privat
     Ok(tensor)
 }
 
-fn output(ctx: &mut WorkerContext, dtype: DType, count: usize, private: bool) -> Result<Tensor> {
-    match private {
-        true => Tensor::zeros(dtype, [count as i64]),
-        false => ctx.empty(dtype, [count as i64]),
+fn output(ctx: &mut WorkerContext, dtype: DType, count: usize, memory: Memory) -> Result<Tensor> {
+    match memory {
+        Memory::Shared => ctx.empty(dtype, [count as i64]),
+        Memory::Private => Tensor::zeros(dtype, [count as i64]),
+        Memory::Lent => match dtype {
+            DType::U8 => lent::<u8>(count),
+            DType::I16 => lent::<i16>(count),
+            DType::I32 => lent::<i32>(count),
+            DType::U32 => lent::<u32>(count),
+            DType::I64 => lent::<i64>(count),
+            DType::F32 => lent::<f32>(count),
+            DType::F64 => lent::<f64>(count),
+            other => Err(Error::invalid(format!("{other} is not among the element types of the soak"))),
+        },
     }
+}
+
+/// A tensor of a lent vector's elements, without the first: it starts at an odd address.
+fn lent<T: Element + Default>(count: usize) -> Result<Tensor> {
+    Tensor::from_owner(vec![T::default(); count + 1], |elements| &mut elements[1..], count)
 }
 
 /// The result of an exchange, in a new tensor.
@@ -109,9 +126,9 @@ fn exchange_one(
     scope: usize,
     reduction: usize,
     root: usize,
-    private: bool,
+    memory: usize,
 ) -> Result<Tensor> {
-    run(ctx, x, &Exchange::from_args((kind, scope, reduction, root, private)))
+    run(ctx, x, &Exchange::from_args((kind, scope, reduction, root, memory)))
 }
 
 fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor> {
@@ -146,7 +163,7 @@ fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor
         Kind::AllToAll | Kind::Sends => ranks * block,
         Kind::AllToAllV => (0..ranks).map(|from| uneven_pair(from, me, block)).sum(),
     };
-    let dst = output(ctx, dtype, elements, exchange.private)?;
+    let dst = output(ctx, dtype, elements, exchange.memory)?;
     let comm = match &mut child {
         Some(child) => &mut **child,
         None => ctx.comm_in(exchange.scope == Scope::Group)?,
@@ -234,7 +251,7 @@ fn target(ctx: &mut WorkerContext, x: Tensor, kind: usize, root: usize, in_group
 /// Runs the exchanges of a burst back to back, and returns a hash of the hashes of all results.
 fn burst(ctx: &mut WorkerContext, seed: i64, exchanges: usize) -> Result<i64> {
     let bursts = Burst::draw(seed.cast_unsigned(), exchanges);
-    let make = |burst: &Burst| make(ctx, burst.dtype, burst.count, burst.seed, burst.private);
+    let make = |burst: &Burst| make(ctx, burst.dtype, burst.count, burst.seed, burst.memory.number() as usize);
     let inputs: Vec<Tensor> = bursts.iter().map(make).collect::<Result<_>>()?;
     let results = bursts.iter().zip(inputs).map(|(burst, x)| run(ctx, x, &burst.exchange));
     let results: Vec<Tensor> = results.collect::<Result<_>>()?;

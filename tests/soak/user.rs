@@ -10,7 +10,7 @@ use disco::{
     DRef, DataPlane, LaneSession, Rank, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on,
 };
 
-use crate::exchange::{DTYPES, Exchange, Kind, Scope, uneven, uneven_pair};
+use crate::exchange::{DTYPES, Exchange, Kind, Memory, Scope, uneven, uneven_pair};
 use crate::model::Model;
 use crate::random::Random;
 use crate::values::Values;
@@ -84,9 +84,9 @@ impl<'s> User<'s> {
 
     fn make(&mut self) -> Wrong<()> {
         let (dtype, count, seed) = (self.random.pick(&DTYPES), self.random.pick(&COUNTS), self.random.below(1000));
-        let private = self.random.chance(50);
-        watch::step(format_args!("make {dtype} x {count}, private: {private}"));
-        let handle = self.call("soak.make", (dtype, count as i64, seed as i64, private))?;
+        let memory = self.random.pick(&Memory::ALL);
+        watch::step(format_args!("make {dtype} x {count}, memory: {memory:?}"));
+        let handle = self.call("soak.make", (dtype, count as i64, seed as i64, memory.number()))?;
         self.keep(handle, Model::made(dtype, self.session.world().size(), count, seed))
     }
 
@@ -106,11 +106,11 @@ impl<'s> User<'s> {
             scope: self.random.pick(&Scope::ALL),
             reduction,
             root: self.random.below(world.size()),
-            private: self.random.chance(50),
+            memory: self.random.pick(&Memory::ALL),
         };
         watch::step(format_args!("{exchange:?} of {} x {}", model.dtype, model.largest()));
-        let (kind, scope, reduction, root, private) = exchange.args();
-        let result = self.call("soak.exchange", (&handle, kind, scope, reduction, root, private))?;
+        let (kind, scope, reduction, root, memory) = exchange.args();
+        let result = self.call("soak.exchange", (&handle, kind, scope, reduction, root, memory))?;
         self.keep(result, model.after(&exchange, world.groups()))
     }
 
@@ -130,7 +130,7 @@ impl<'s> User<'s> {
         let reduction = self.random.pick(&Reduction::ALL);
         let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
         let root = self.random.below(ranks);
-        let exchange = Exchange { kind, scope, reduction, root, private: false };
+        let exchange = Exchange { kind, scope, reduction, root, memory: Memory::Shared };
         watch::step(format_args!("{exchange:?} by handles of {} x {count}", model.dtype));
         let number = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0) as i64;
         let in_group = scope == Scope::Group;

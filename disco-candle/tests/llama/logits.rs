@@ -11,7 +11,7 @@ use disco_candle::llama::{Config, Llama, plan};
 use disco_candle::weights::{Shards, Weights};
 
 use crate::args::Dtype;
-use crate::random::{BLOCKS, Model, NINE_HEADS, Shape, THREE_HEADS};
+use crate::random::{BLOCKS, LARGE_BLOCKS, Model, NINE_HEADS, Shape, THREE_HEADS};
 use crate::reference::Reference;
 
 const COUNT: usize = 12;
@@ -95,6 +95,32 @@ fn logits_with_the_rope_scaling_of_llama_3_are_those_of_one_process() {
 }
 
 #[test]
+fn logits_with_the_divisors_of_frequencies_in_a_file_are_those_of_one_process() {
+    let scaling = serde_json::json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    });
+    let scaled = Model::safetensors(THREE_HEADS, 15, scaling);
+    let (prompt, tokens, expected) = reference(&scaled.path(), THREE_HEADS);
+    // The rule of Llama 3.1 with the numbers above. The base is 1000.
+    let divisor = |pair: usize| {
+        let wavelength = std::f64::consts::TAU * 1000f64.powf(2.0 * pair as f64 / THREE_HEADS.head_dim as f64);
+        let smooth = (32.0 / wavelength - 1.0) / (4.0 - 1.0);
+        match wavelength {
+            short if short < 32.0 / 4.0 => 1.0,
+            long if long > 32.0 / 1.0 => 8.0,
+            _ => (1.0 / ((1.0 - smooth) / 8.0 + smooth)) as f32,
+        }
+    };
+    let divisors = (0..THREE_HEADS.head_dim / 2).map(divisor).collect();
+    let model = Model::gguf_with_divisors(THREE_HEADS, 15, divisors);
+    for workers in [1, 3] {
+        let found = logits_of(workers, &model.path(), Dtype::F32, &prompt, &tokens);
+        assert!(difference(&found, &expected) < 1e-3, "{workers} workers: {}", difference(&found, &expected));
+    }
+}
+
+#[test]
 fn logits_with_elements_of_16_bits_are_near_those_of_32_bits() {
     let model = Model::gguf(NINE_HEADS, 13, GgmlDType::F32);
     let (prompt, tokens, expected) = reference(&model.path(), NINE_HEADS);
@@ -110,12 +136,13 @@ fn logits_with_elements_of_16_bits_are_near_those_of_32_bits() {
 
 #[test]
 fn quantised_matrices_of_any_number_of_workers_are_as_precise_as_those_of_one_process() {
-    for blocks in [GgmlDType::Q4_1, GgmlDType::Q8_0] {
-        let model = Model::gguf(BLOCKS, 14, blocks);
-        let (prompt, mut tokens, mut quantised) = reference(&model.path(), BLOCKS);
+    let large = [GgmlDType::Q4K, GgmlDType::Q6K].map(|blocks| (LARGE_BLOCKS, blocks));
+    for (shape, blocks) in [GgmlDType::Q4_1, GgmlDType::Q8_0].map(|blocks| (BLOCKS, blocks)).into_iter().chain(large) {
+        let model = Model::gguf(shape, 14, blocks);
+        let (prompt, mut tokens, mut quantised) = reference(&model.path(), shape);
         // The quantised products of a process take turns, so workers that are threads are slow at them.
         tokens.truncate(3);
-        quantised.truncate(3 * BLOCKS.vocabulary);
+        quantised.truncate(3 * shape.vocabulary);
         // Products with quantised blocks quantise the states, too, so a rounding may differ with the order of a sum.
         let exact = logits_of(1, &model.path(), Dtype::F32, &prompt, &tokens);
         let usual = difference(&quantised, &exact);

@@ -34,6 +34,10 @@ pub(crate) const THREE_HEADS: Shape =
 pub(crate) const BLOCKS: Shape =
     Shape { layers: 2, heads: 6, kv_heads: 3, head_dim: 32, ffn: 320, vocabulary: 96, context: 128, tied: true };
 
+/// Rows of whole blocks of 256 elements, also for each of two workers.
+pub(crate) const LARGE_BLOCKS: Shape =
+    Shape { layers: 1, heads: 8, kv_heads: 4, head_dim: 64, ffn: 768, vocabulary: 64, context: 64, tied: true };
+
 /// A model in a folder that is removed with it.
 pub(crate) struct Model {
     folder: TempDir,
@@ -51,27 +55,24 @@ impl Model {
         let folder = tempfile::tempdir().unwrap();
         let model = Self { folder, file: "model.gguf" };
         let tensors = shape.tensors(seed, &gguf_name);
-        let quantize = |(name, tensor): (String, Tensor)| {
-            let dtype = if tensor.rank() == 2 { matrices } else { GgmlDType::F32 };
-            (name, QTensor::quantize(&tensor, dtype).unwrap())
+        let path = model.path();
+        shape.write_gguf(&path, tensors, matrices);
+        model
+    }
+
+    /// A GGUF file with the matrices of [`Model::safetensors`] for the same seed, and with a divisor of each frequency of
+    /// the position embeddings.
+    pub(crate) fn gguf_with_divisors(shape: Shape, seed: u64, divisors: Vec<f32>) -> Self {
+        let model = Self { folder: tempfile::tempdir().unwrap(), file: "model.gguf" };
+        let rotated = [".attn_q.", ".attn_k."];
+        let tensor = |(name, tensor): (String, Tensor)| match rotated.iter().any(|part| name.contains(part)) {
+            true => (name, shape.interleaved(&tensor)),
+            false => (name, tensor),
         };
-        let tensors: Vec<_> = tensors.into_iter().map(quantize).collect();
-        let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        let number = |number: usize| Value::U32(number as u32);
-        let metadata = [
-            ("general.architecture", Value::String("llama".into())),
-            ("llama.embedding_length", number(shape.dim())),
-            ("llama.block_count", number(shape.layers)),
-            ("llama.attention.head_count", number(shape.heads)),
-            ("llama.attention.head_count_kv", number(shape.kv_heads)),
-            ("llama.feed_forward_length", number(shape.ffn)),
-            ("llama.context_length", number(shape.context)),
-            ("llama.rope.dimension_count", number(shape.head_dim)),
-            ("llama.rope.freq_base", Value::F32(1000.0)),
-            ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
-        ];
-        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
-        gguf_file::write(&mut File::create(model.path()).unwrap(), &metadata, &tensors).unwrap();
+        let mut tensors: Vec<_> = shape.tensors(seed, &gguf_name).into_iter().map(tensor).collect();
+        let len = divisors.len();
+        tensors.push(("rope_freqs.weight".into(), Tensor::from_vec(divisors, len, &Device::Cpu).unwrap()));
+        shape.write_gguf(&model.path(), tensors, GgmlDType::F32);
         model
     }
 
@@ -96,6 +97,39 @@ impl Model {
 impl Shape {
     fn dim(&self) -> usize {
         self.heads * self.head_dim
+    }
+
+    /// Writes a GGUF file with matrices of one type.
+    fn write_gguf(&self, path: &Path, tensors: Vec<(String, Tensor)>, matrices: GgmlDType) {
+        let quantize = |(name, tensor): (String, Tensor)| {
+            let dtype = if tensor.rank() == 2 { matrices } else { GgmlDType::F32 };
+            (name, QTensor::quantize(&tensor, dtype).unwrap())
+        };
+        let tensors: Vec<_> = tensors.into_iter().map(quantize).collect();
+        let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        let number = |number: usize| Value::U32(number as u32);
+        let metadata = [
+            ("general.architecture", Value::String("llama".into())),
+            ("llama.embedding_length", number(self.dim())),
+            ("llama.block_count", number(self.layers)),
+            ("llama.attention.head_count", number(self.heads)),
+            ("llama.attention.head_count_kv", number(self.kv_heads)),
+            ("llama.feed_forward_length", number(self.ffn)),
+            ("llama.context_length", number(self.context)),
+            ("llama.rope.dimension_count", number(self.head_dim)),
+            ("llama.rope.freq_base", Value::F32(1000.0)),
+            ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+        ];
+        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+        gguf_file::write(&mut File::create(path).unwrap(), &metadata, &tensors).unwrap();
+    }
+
+    /// The rows of a query or key matrix in the order of GGUF files: the two elements of a rotated pair are neighbours,
+    /// not half a head apart.
+    fn interleaved(&self, matrix: &Tensor) -> Tensor {
+        let (rows, columns) = matrix.dims2().unwrap();
+        let halves = matrix.reshape((rows / self.head_dim, 2, self.head_dim / 2, columns)).unwrap();
+        halves.transpose(1, 2).unwrap().contiguous().unwrap().reshape((rows, columns)).unwrap()
     }
 
     /// Random tensors with the names that `name` makes of a layer and a role.

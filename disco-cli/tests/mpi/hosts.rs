@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::BENCH;
 use crate::library::{INTEL, Library, MPICH, OPEN_MPI, exclusive, run, text};
+use crate::programs::build;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
 /// Addresses of `host1` and `host2`, which exist only in the namespaces of a test.
@@ -205,6 +206,34 @@ fn ranks_on_two_hosts_pass_the_conformance_suite() {
     let checked = run(&mut hosts.launch(MPICH, &folder, &[], &["check", "--backend", "mpi", "--workers", "4"]));
     assert!(checked.status.success() && text(&checked).contains(" 0 failed"), "{}", text(&checked));
     hosts.assert_processes_end();
+}
+
+/// A session of nodes starts the ranks of MPI itself: each rank has a process manager over the session's store.
+#[test]
+fn nodes_on_two_hosts_are_ranks_of_mpi_without_a_launcher() {
+    let digits = build("digits").join("digits").display().to_string();
+    for library in [MPICH, INTEL] {
+        let Some(folder) = library.folder() else { continue };
+        let Some(hosts) = Hosts::new() else { return };
+        let _exclusive = exclusive();
+        let on = |host: usize, args: &[&str]| {
+            let mut command = Command::new(&hosts.ssh);
+            command.args([ADDRESSES[host], "timeout", "100", DISCO]).args(args).args(["--", &digits, "--epochs", "2"]);
+            command.env("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f").stdin(Stdio::null());
+            command.env("DISCO_MPI_LIBRARY", folder.join(library.file));
+            // Of the libraries, as under their launchers.
+            command.env("FI_PROVIDER", "tcp").env("UCX_NET_DEVICES", "cable");
+            command.env("LD_LIBRARY_PATH", folder.join("lib")).env("FI_PROVIDER_PATH", folder.join("lib"));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let run = ["run", "--nodes", "2", "--workers", "4", "--backend", "mpi", "--listen", "0.0.0.0:4567"];
+        let first = on(0, &run);
+        let second = on(1, &["worker", "--connect", &format!("{}:4567", ADDRESSES[0])]);
+        let first = first.wait_with_output().unwrap();
+        let said = format!("{}{}", text(&first), text(&second.wait_with_output().unwrap()));
+        assert!(first.status.success() && said.contains("test accuracy 0.9"), "{}: {said}", library.folder);
+        hosts.assert_processes_end();
+    }
 }
 
 /// Sends `signal` to rank 2, which is on the other host. Returns the controller's error and the time until it was

@@ -7,6 +7,7 @@
 mod hosts;
 mod library;
 mod programs;
+mod slurm;
 
 use std::env;
 use std::fs;
@@ -126,6 +127,18 @@ fn disco_run_starts_ranks_with_the_launcher_of_the_library() {
         let disco = env!("CARGO_BIN_EXE_disco");
         let program = [&["run", "--backend", "mpi", "--workers", "2", "--", disco], &BENCH[..]];
         let run = library.disco(&folder, &program.concat());
+        assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{}", text(&run));
+    }
+}
+
+/// MPI's launcher accepts one greeting of each process that it has started.
+#[test]
+fn disco_run_under_the_launcher_leaves_the_greeting_to_the_program() {
+    for library in [MPICH, OPEN_MPI] {
+        let Some(folder) = library.folder() else { continue };
+        let disco = env!("CARGO_BIN_EXE_disco");
+        let program = [&["run", "--backend", "mpi", "--", disco], &BENCH[..]];
+        let run = library.launch(&folder, 2, &program.concat());
         assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{}", text(&run));
     }
 }

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::library::{Library, MPICH, OPEN_MPI, run, text};
 
-const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+pub(crate) const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// Builds an example of the facade and returns the folder of all examples.
-fn build(example: &str) -> PathBuf {
+pub(crate) fn build(example: &str) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     let built = cargo
         .args(["build", "--quiet", "--package", "disco-runtime", "--features", "mpi", "--example", example])
@@ -54,6 +54,19 @@ fn c_host(library: Library, folder: &Path) -> PathBuf {
     let paths = format!("-Wl,-rpath,{}:{}", folder.join("lib").display(), examples.display());
     assert!(cc.arg(paths).arg("-Wl,--allow-shlib-undefined").status().unwrap().success());
     program
+}
+
+#[test]
+fn the_ranks_of_the_launcher_are_the_workers_of_a_program_that_does_not_say_how_many() {
+    let hello = build("hello").join("hello");
+    for library in [MPICH, OPEN_MPI] {
+        let Some(folder) = library.folder() else { continue };
+        let mut ranks = library.ranks(&folder, 3, &hello);
+        let output = run(ranks.env("DISCO_MPI_LIBRARY", folder.join(library.file)));
+        let said = text(&output);
+        assert!((0..3).all(|worker| said.contains(&format!("worker {worker} of 3 on "))), "{said}");
+        assert_eq!(said.matches("worker").count(), 3, "{said}");
+    }
 }
 
 #[test]

@@ -1,0 +1,60 @@
+//! Tasks of launchers without MPI: this program is executed as several tasks with the variables that a launcher sets.
+//! `disco-cli/tests/mpi` runs real launchers of MPI.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod one_machine;
+mod program;
+mod several_machines;
+
+use std::env;
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Variable with the part of [`program`] that a task runs.
+const PART: &str = "DISCO_TESTS_PART";
+
+fn main() -> ExitCode {
+    if let Ok(part) = env::var(PART) {
+        return program::run(&part);
+    }
+    let tests = [one_machine::tests(), several_machines::tests()].concat();
+    let trials = tests.into_iter().map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok::<(), Failed>(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+/// Tests by name.
+type Tests = Vec<(&'static str, fn())>;
+
+/// A task of this program, with the variables of a launcher.
+fn task(part: &str, variables: &[(&str, String)]) -> Child {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.env(PART, part).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
+    command.spawn().unwrap()
+}
+
+/// The last task starts first, and all run to their ends. The outputs are in rank order.
+fn run(size: usize, start: impl Fn(usize) -> Child) -> Vec<Output> {
+    let tasks: Vec<Child> = (0..size).rev().map(start).collect();
+    tasks.into_iter().rev().map(|task| task.wait_with_output().unwrap()).collect()
+}
+
+/// Standard output, and then standard error.
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
+}
+
+/// Asserts that all tasks but the first have ended in order and without a word.
+fn assert_others_are_silent(outputs: &[Output]) {
+    for (rank, output) in outputs.iter().enumerate().skip(1) {
+        assert!(output.status.success() && text(output).is_empty(), "task {rank}: {}: {}", output.status, text(output));
+    }
+}

@@ -1,0 +1,145 @@
+//! `torchrun` and `srun` with all tasks on this machine.
+
+use std::process::{self, Child, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Tests, assert_others_are_silent, run, task, text};
+
+pub(crate) fn tests() -> Tests {
+    vec![
+        ("one_machine::tasks_of_torchrun_are_worker_processes", tasks_of_torchrun_are_worker_processes),
+        ("one_machine::tasks_of_srun_are_worker_processes", tasks_of_srun_are_worker_processes),
+        ("one_machine::tasks_exchange_tensors_in_each_of_two_sessions", tasks_exchange_tensors_in_each_of_two_sessions),
+        ("one_machine::tasks_beyond_the_workers_end_with_task_0", tasks_beyond_the_workers_end_with_task_0),
+        ("one_machine::tasks_end_with_a_task_0_without_a_session", tasks_end_with_a_task_0_without_a_session),
+        ("one_machine::more_workers_than_tasks_are_an_error", more_workers_than_tasks_are_an_error),
+        ("one_machine::a_task_without_task_0_ends_with_an_error", a_task_without_task_0_ends_with_an_error),
+        ("one_machine::the_error_of_a_killed_task_names_its_worker", the_error_of_a_killed_task_names_its_worker),
+        (
+            "one_machine::disco_session_threads_makes_each_task_a_program",
+            disco_session_threads_makes_each_task_a_program,
+        ),
+        ("one_machine::contradicting_variables_are_an_error", contradicting_variables_are_an_error),
+    ]
+}
+
+/// A job that no other test has.
+fn job() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The variables of `torchrun --nproc-per-node SIZE`.
+fn torchrun(job: &str, rank: usize, size: usize) -> Vec<(&'static str, String)> {
+    vec![
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", size.to_string()),
+        ("LOCAL_RANK", rank.to_string()),
+        ("LOCAL_WORLD_SIZE", size.to_string()),
+        ("GROUP_RANK", "0".into()),
+        ("GROUP_WORLD_SIZE", "1".into()),
+        ("MASTER_ADDR", "localhost".into()),
+        ("MASTER_PORT", "29500".into()),
+        ("TORCHELASTIC_RUN_ID", job.into()),
+    ]
+}
+
+/// A short time limit for tasks that start after task 0 has ended.
+const SHORT: (&str, &str) = ("DISCO_JOIN_SECONDS", "2");
+
+/// Asserts that a task without work has ended without a word, or with the error that task 0 was not there any more.
+fn assert_not_needed(task: &Output) {
+    let said = text(task);
+    let is_late = !task.status.success() && said.contains("for task 0, which has not called disco::init()");
+    assert!(is_late || task.status.success() && said.is_empty(), "{}: {said}", task.status);
+}
+
+/// Starts tasks of `torchrun` that run a part of the program.
+fn starter(part: &'static str, size: usize, more: &[(&'static str, &str)]) -> impl Fn(usize) -> Child {
+    let job = job();
+    let more: Vec<_> = more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    move |rank| task(part, &[torchrun(&job, rank, size), more.clone()].concat())
+}
+
+fn tasks_of_torchrun_are_worker_processes() {
+    let outputs = run(3, starter("names", 3, &[]));
+    let names: String = (0..3).map(|n| format!("worker {n} of 3 in task {n}\n")).collect();
+    assert_eq!(text(&outputs[0]), names);
+    assert_others_are_silent(&outputs);
+}
+
+fn tasks_of_srun_are_worker_processes() {
+    let job = job();
+    let outputs = run(2, |rank| {
+        let variables = [
+            ("SLURM_JOB_ID", job.clone()),
+            ("SLURM_STEP_ID", "0".into()),
+            ("SLURM_STEP_NUM_TASKS", "2".into()),
+            ("SLURM_PROCID", rank.to_string()),
+            ("SLURM_LOCALID", rank.to_string()),
+            ("SLURM_STEP_NUM_NODES", "1".into()),
+            ("SLURM_STEP_NODELIST", "node7".into()),
+        ];
+        task("names", &variables)
+    });
+    assert_eq!(text(&outputs[0]), "worker 0 of 2 in task 0\nworker 1 of 2 in task 1\n");
+    assert_others_are_silent(&outputs);
+}
+
+fn tasks_exchange_tensors_in_each_of_two_sessions() {
+    let outputs = run(3, starter("sums of two sessions", 3, &[]));
+    assert_eq!(text(&outputs[0]), "[6.0, 6.0, 6.0]\n".repeat(2));
+    assert_others_are_silent(&outputs);
+}
+
+fn tasks_beyond_the_workers_end_with_task_0() {
+    let outputs = run(3, starter("processes", 3, &[SHORT]));
+    assert_eq!(text(&outputs[0]), "worker 0 of 2 in task 0\nworker 1 of 2 in task 1\n");
+    assert_not_needed(&outputs[2]);
+}
+
+fn tasks_end_with_a_task_0_without_a_session() {
+    let outputs = run(2, starter("no session", 2, &[SHORT]));
+    assert!(outputs[0].status.success(), "{}", text(&outputs[0]));
+    assert_not_needed(&outputs[1]);
+}
+
+fn more_workers_than_tasks_are_an_error() {
+    let outputs = run(2, starter("names", 2, &[SHORT, ("DISCO_WORKERS", "5")]));
+    assert_eq!(
+        text(&outputs[0]),
+        "error: torchrun has started 2 tasks, but the session has 5 workers: start at least 5 tasks, or set DISCO_SESSION=threads, \
+         which makes each task a program of its own\n"
+    );
+    assert_not_needed(&outputs[1]);
+}
+
+fn a_task_without_task_0_ends_with_an_error() {
+    let job = job();
+    let more = vec![("DISCO_JOIN_SECONDS", "1".into())];
+    let output = task("names", &[torchrun(&job, 1, 2), more].concat()).wait_with_output().unwrap();
+    let said = text(&output);
+    let wanted = "disco: task 1 has waited 1s for task 0, which has not called disco::init() on this machine: ";
+    assert!(!output.status.success() && said.starts_with(wanted), "{said}");
+}
+
+fn the_error_of_a_killed_task_names_its_worker() {
+    let outputs = run(3, starter("die", 3, &[]));
+    let said = text(&outputs[0]);
+    assert_eq!(said, "error: worker 2 lost: its process ended\n");
+    assert!(!outputs[2].status.success());
+}
+
+fn disco_session_threads_makes_each_task_a_program() {
+    for output in run(2, starter("sum", 2, &[("DISCO_SESSION", "threads"), ("DISCO_WORKERS", "2")])) {
+        assert_eq!(text(&output), "[3.0, 3.0]\n");
+    }
+}
+
+fn contradicting_variables_are_an_error() {
+    let output = task("names", &torchrun("job", 2, 2)).wait_with_output().unwrap();
+    assert_eq!(
+        text(&output),
+        "error: RANK=2 and WORLD_SIZE=2, variables of torchrun, contradict each other: the rank must be below the number of tasks\n"
+    );
+}

@@ -1,0 +1,78 @@
+//! The program that the tasks run.
+
+use std::process::ExitCode;
+
+use disco::{
+    Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Session as _, SessionExt as _,
+    WorkerContext, block_on,
+};
+use rustix::process::{Signal, getpid, kill_process};
+
+disco::register_function!("tests.sum", sum);
+disco::register_function!("tests.name", name);
+disco::register_function!("tests.die", die);
+
+/// Worker function: the sum of 1, 2, … over all workers, by a collective.
+fn sum(ctx: &mut WorkerContext) -> disco::Result<f32> {
+    let x = ctx.empty(DType::F32, 1)?;
+    x.write(&[ctx.worker().index() as f32 + 1.0])?;
+    ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    Ok(x.to_vec::<f32>()?[0])
+}
+
+/// Worker function: the worker and the launcher's number of its task.
+fn name(ctx: &mut WorkerContext) -> disco::Result<String> {
+    let task = ["RANK", "SLURM_PROCID"].into_iter().find_map(|name| std::env::var(name).ok());
+    Ok(format!("{} of {} in task {}", ctx.worker(), ctx.world().size(), task.unwrap_or_default()))
+}
+
+/// Worker function: the last worker kills its process.
+fn die(ctx: &mut WorkerContext) -> disco::Result<()> {
+    if ctx.worker().index() + 1 == ctx.world().size() {
+        kill_process(getpid(), Signal::KILL).map_err(|error| disco::Error::invalid(error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Runs a part of the program. An error is printed as programs print it.
+pub(crate) fn run(part: &str) -> ExitCode {
+    disco::init();
+    let ended = match part {
+        "names" => disco::from_env().and_then(names),
+        "sum" => disco::from_env().and_then(sums),
+        "sums of two sessions" => [(); 2].into_iter().try_for_each(|()| disco::from_env().and_then(sums)),
+        "processes" => Builder::processes(2).start().and_then(names),
+        "no session" => Ok(()),
+        "die" => disco::from_env().and_then(|session| {
+            block_on(async {
+                session.call_named("tests.die", ()).await?;
+                session.sync_all().await
+            })
+        }),
+        other => Err(disco::Error::invalid(format!("no part {other}"))),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn names(session: LaneSession) -> disco::Result<()> {
+    block_on(async {
+        let names = session.call_named("tests.name", ()).await?;
+        session.get_all_as::<String>(&names).await?.iter().for_each(|name| println!("{name}"));
+        session.shutdown().await
+    })
+}
+
+fn sums(session: LaneSession) -> disco::Result<()> {
+    block_on(async {
+        session.init_ccl("local", &[]).await?;
+        let sums = session.call_named("tests.sum", ()).await?;
+        println!("{:?}", session.get_all_as::<f32>(&sums).await?);
+        session.shutdown().await
+    })
+}

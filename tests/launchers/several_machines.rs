@@ -1,0 +1,81 @@
+//! Slurm's `srun` and Kubernetes with one task on each machine. The names of all machines are this machine's.
+
+use std::process;
+
+use crate::{Tests, run, task, text};
+
+pub(crate) fn tests() -> Tests {
+    vec![
+        ("several_machines::tasks_of_srun_are_nodes", tasks_of_srun_are_nodes),
+        ("several_machines::pods_of_a_leader_worker_set_are_nodes", pods_of_a_leader_worker_set_are_nodes),
+        ("several_machines::tasks_without_a_token_are_an_error_on_each", tasks_without_a_token_are_an_error_on_each),
+        ("several_machines::another_number_of_nodes_is_an_error", another_number_of_nodes_is_an_error),
+        ("several_machines::the_error_of_a_killed_task_names_its_node", the_error_of_a_killed_task_names_its_node),
+    ]
+}
+
+const TOKEN: (&str, &str) = ("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f");
+
+/// The variables of `srun --nodes SIZE --ntasks SIZE`. Each test has its own step, and so its own port.
+fn srun(step: u32, rank: usize, size: usize) -> Vec<(&'static str, String)> {
+    vec![
+        ("SLURM_JOB_ID", process::id().to_string()),
+        ("SLURM_STEP_ID", step.to_string()),
+        ("SLURM_STEP_NUM_TASKS", size.to_string()),
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", "0".into()),
+        ("SLURM_STEP_NUM_NODES", size.to_string()),
+        ("SLURM_STEP_NODELIST", "localhost,other[1-2]".into()),
+    ]
+}
+
+fn with(variables: Vec<(&'static str, String)>, more: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    let more: Vec<_> = more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    [variables, more].concat()
+}
+
+fn tasks_of_srun_are_nodes() {
+    let outputs = run(3, |rank| task("names", &with(srun(1, rank, 3), &[TOKEN, ("DISCO_WORKERS", "6")])));
+    let names: String = (0..6).map(|n| format!("worker {n} of 6 in task {}\n", n / 2)).collect();
+    assert_eq!(text(&outputs[0]), names);
+    assert!(outputs.iter().all(|output| output.status.success()), "{:?}", outputs.iter().map(text).collect::<Vec<_>>());
+}
+
+fn pods_of_a_leader_worker_set_are_nodes() {
+    let outputs = run(2, |rank| {
+        let variables = [
+            ("LWS_WORKER_INDEX", rank.to_string()),
+            ("LWS_GROUP_SIZE", "2".into()),
+            ("LWS_LEADER_ADDRESS", "localhost".into()),
+        ];
+        task("names", &with(variables.into(), &[TOKEN]))
+    });
+    assert_eq!(text(&outputs[0]), "worker 0 of 2 in task \nworker 1 of 2 in task \n");
+}
+
+fn tasks_without_a_token_are_an_error_on_each() {
+    for output in run(2, |rank| task("names", &srun(2, rank, 2))) {
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains("needs a token"), "{said}");
+        assert!(said.contains("set DISCO_TOKEN_FILE=FILE"), "{said}");
+    }
+}
+
+fn another_number_of_nodes_is_an_error() {
+    let more = [TOKEN, ("DISCO_NODES", "4"), ("DISCO_JOIN_SECONDS", "1")];
+    let outputs = run(2, |rank| task("names", &with(srun(3, rank, 2), &more)));
+    assert_eq!(
+        text(&outputs[0]),
+        "error: Slurm's srun has started 2 tasks, each of which is a node, but the session has 4 nodes: leave DISCO_NODES unset, or \
+         start 4 tasks\n"
+    );
+    assert!(!outputs[1].status.success());
+}
+
+fn the_error_of_a_killed_task_names_its_node() {
+    let threads = [TOKEN, ("DISCO_WORKERS", "3")];
+    let outputs = run(3, |rank| task("die", &with(srun(4, rank, 3), &threads)));
+    let said = text(&outputs[0]);
+    let (start, end) = ("error: worker 2 lost: on node 2 (", "): its process ended: signal: 9 (SIGKILL)\n");
+    assert!(said.starts_with(start) && said.ends_with(end), "{said}");
+}
