@@ -106,17 +106,18 @@ fn host(workers: u32, key: &[u8; KEY_BYTES], link: Weak<Link>) -> Result<Met> {
         move |notice| inbox.notice(WorkerId::new(0), notice)
     });
     let key = *key;
-    let answers =
-        thread::Builder::new().name("disco-tvm-meeting".into()).spawn(move || answer(&listener, &key, &texts));
+    let answers = thread::Builder::new()
+        .name("disco-tvm-meeting".into())
+        .spawn(move || answer(&listener, &key, &texts, workers - 1));
     answers.map_err(|error| Error::system("worker 0 can't start a thread for the workers of TVM's session", error))?;
     lane.start(inbox)?;
     Ok(Met { link: Arc::new(own), connections: Box::new(lane) })
 }
 
-/// Answers each worker with its invitation, until all have theirs or the limit has passed.
-fn answer(listener: &UnixListener, key: &[u8; KEY_BYTES], texts: &Mutex<HashMap<u32, String>>) {
-    let (begun, mut answered) = (Instant::now(), false);
-    while begun.elapsed() < LIMIT && !(answered && sync::lock(texts).is_empty()) {
+/// Answers each worker with its invitation, until the `missing` workers have theirs or the limit has passed.
+fn answer(listener: &UnixListener, key: &[u8; KEY_BYTES], texts: &Mutex<HashMap<u32, String>>, mut missing: u32) {
+    let begun = Instant::now();
+    while begun.elapsed() < LIMIT && missing > 0 {
         poll(&mut [PollFd::new(listener, PollFlags::IN)], Duration::from_millis(100));
         let Ok((mut stream, _)) = listener.accept() else { continue };
         let text = asked(&mut stream, key).and_then(|worker| {
@@ -124,8 +125,11 @@ fn answer(listener: &UnixListener, key: &[u8; KEY_BYTES], texts: &Mutex<HashMap<
             text.ok_or_else(|| io::Error::other(format!("worker {worker} has no invitation")))
         });
         match text.and_then(|text| stream.write_all(text.as_bytes())) {
-            Ok(()) => answered = true,
-            Err(error) => tracing::warn!(%error, "refused a process that wanted to meet the workers of TVM's session"),
+            Ok(()) => missing -= 1,
+            // A worker that comes before its invitation tries again.
+            Err(error) => {
+                tracing::debug!(%error, "no invitation for a process that wants to meet the workers of TVM's session")
+            }
         }
     }
 }

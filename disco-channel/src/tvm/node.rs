@@ -146,7 +146,9 @@ impl Node {
     /// Passes a command to the workers.
     fn pass(&mut self, packet: &[u8]) -> Result<()> {
         self.seq += 1;
-        let frame = Frame::decode(self.seq, packet)?;
+        let frame = Frame::decode(self.seq, packet).map_err(|error| {
+            Error::protocol(format!("command {} of TVM's controller can't be read: {error}", self.seq))
+        })?;
         if matches!(frame.command(), Command::Shutdown) {
             // The session's shutdown comes with an envelope of its own.
             return Ok(());

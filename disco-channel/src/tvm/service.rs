@@ -147,7 +147,10 @@ impl State {
     pub(super) fn kill(&mut self) {
         for connection in self.connections.iter().filter(|connection| !connection.is_over) {
             connection.kill();
-            self.killed.extend(connection.workers);
+            // Concurrent callers of `close` may both come here.
+            if !self.killed.contains(&connection.workers.first()) {
+                self.killed.extend(connection.workers);
+            }
         }
     }
 
