@@ -28,6 +28,9 @@ use crate::role;
 /// (`srun`, `torchrun`, `mpiexec`, Kubernetes) has started this program as several tasks, task 0 returns, and the others
 /// are workers of its sessions. The guide's chapter on launching lists the launchers.
 ///
+/// With `DISCO_TVM_WORKER` or `DISCO_TVM_CONNECT` set, the process serves as a worker or a node of TVM's Disco, like
+/// `disco tvm-worker` and `disco tvm-node`.
+///
 /// In a test of the standard harness, which has its own `main`, use [`init_test!`](crate::init_test) instead.
 ///
 /// The exit status of a worker or a node is 0 after a shutdown; else it is 1, and the error is printed.
@@ -103,6 +106,8 @@ fn test_of(path: &str) -> &str {
 fn serve() {
     let served = if let Some(invitation) = Invitation::take() {
         invitation.and_then(|invitation| role::serve(&invitation))
+    } else if let Some(served) = crate::tvm::serve_if_asked() {
+        served
     } else if let Some(options) = crate::node::options() {
         options.and_then(|options| crate::node::join(&options))
     } else {

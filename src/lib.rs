@@ -19,6 +19,8 @@ mod ranks;
 mod role;
 #[cfg(target_os = "linux")]
 mod tasks;
+#[cfg(target_os = "linux")]
+pub mod tvm;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
@@ -78,6 +80,7 @@ mod guide {
         Failures "failures.md"
         Groups "groups.md"
         Troubleshooting "troubleshooting.md"
+        Tvm "tvm.md"
     }
     #[cfg(feature = "ffi")]
     chapters! {

@@ -7,15 +7,17 @@
 
 mod private;
 
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use disco::{Builder, Error, Result, Session, WorkerRange, World};
+use disco::{Builder, Error, Result, Session, Value, WorkerId, WorkerRange, World};
 use disco_channel::nodes::{self, NodeLane};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
+use disco_channel::tvm;
 use disco_conformance::{Harness, Runner, SessionSpec, ThreadSessions, lane};
-use disco_core::{Channel, worker::WorkerConfig};
+use disco_core::{Channel, Endpoint, Link, worker::WorkerConfig};
 
 /// Number of sub-cases that `local` runs, summed over all workers, so that no case is lost by accident. After an
 /// intended change, copy the number from the failure message.
@@ -102,6 +104,84 @@ impl lane::Harness for Nodes {
     }
 }
 
+/// Workers behind TVM's dialect: processes over socket pairs, or nodes of one worker, which are threads of this process.
+#[derive(Debug)]
+struct Tvm {
+    nodes: bool,
+}
+
+impl lane::Harness for Tvm {
+    fn name(&self) -> &str {
+        if self.nodes { "tvm-nodes" } else { "tvm-processes" }
+    }
+
+    fn lane(&self, workers: WorkerRange, role: lane::Role) -> Result<Box<dyn Channel>> {
+        let config = WorkerConfig::new(World::new(8, 1)?);
+        if self.nodes {
+            let mut options = tvm::NodeOptions::new(workers.len(), config);
+            let count = workers.len();
+            options.announce = Arc::new(move |address| {
+                for _ in 0..count {
+                    let join = tvm::JoinOptions::new(address.to_string());
+                    std::thread::spawn(move || {
+                        tvm::join(&join, |workers, _| {
+                            let run = move |worker, endpoint| play_after_start(role, worker, endpoint);
+                            Ok(Arc::new(ThreadLane::new(workers, Arc::default(), run)))
+                        })
+                    });
+                }
+            });
+            return Ok(Box::new(tvm::Lane::nodes(workers, options)));
+        }
+        let mut options = tvm::Options::new(config);
+        options.program = std::env::current_exe().map_err(|error| Error::system("this program", error))?;
+        options.arguments = Vec::new();
+        options.variables = vec![(ROLE.into(), role.name().into())];
+        Ok(Box::new(tvm::Lane::processes(workers, options)))
+    }
+
+    fn cannot(&self, case: &str) -> Option<&'static str> {
+        Some(match case {
+            "frames_arrive_complete_and_in_order_on_all_workers" => "TVM's workers reply to four commands only",
+            "a_failure_is_a_reply_like_any_other" => "TVM's commands have no numbers, which failures repeat",
+            "notices_arrive_without_a_command" => "TVM's workers send no notices",
+            "a_full_lane_refuses_frames_and_reports_room"
+            | "an_abort_overtakes_frames"
+            | "an_abort_is_accepted_by_a_full_lane"
+            | "a_signalled_shutdown_overtakes_frames" => "TVM's workers can't be aborted",
+            "close_names_stuck_workers_and_their_functions" | "progress_counts_received_and_finished_commands" => {
+                "TVM's workers do not report their progress"
+            }
+            "workers_use_the_store_while_they_execute_a_frame" | "a_store_handle_is_valid_only_in_its_epoch" => {
+                "TVM's workers have no store"
+            }
+            "a_worker_that_ends_early_is_lost_with_its_number" | "lost_workers_do_not_delay_the_others"
+                if self.nodes =>
+            {
+                "the workers of a node are a world of their own, so all of them have number 0"
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Answers the lane's first command, then plays a role.
+fn play_after_start(role: lane::Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result<()> {
+    let frame = endpoint.recv()?;
+    endpoint.reply(frame.seq(), Ok(Value::None))?;
+    lane::play(role, worker, endpoint)
+}
+
+/// Serves as a worker behind TVM's dialect. The command line is `ID WORKERS GROUPS 0 0`.
+fn serve_tvm() -> ExitCode {
+    let socket = || std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let role = std::env::var(ROLE).unwrap().parse().unwrap();
+    let worker = WorkerId::new(std::env::args().nth(1).unwrap().parse().unwrap());
+    let link = Arc::new(Link::bare(Arc::default()));
+    let endpoint = tvm::Endpoint::new((worker, WorkerId::new(0)), socket(), socket(), link, 1 << 30);
+    play_after_start(role, worker, endpoint).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+}
+
 /// Serves as a worker, in the role of the environment, in a process that was started as one.
 fn serve(invitation: Result<Invitation>) -> ExitCode {
     let served = invitation.and_then(|invitation| {
@@ -147,10 +227,8 @@ impl Harness for LocalProcesses {
 }
 
 fn main() -> ExitCode {
-    if std::env::var_os(ROLE).is_some()
-        && let Some(invitation) = Invitation::take()
-    {
-        return serve(invitation);
+    if std::env::var_os(ROLE).is_some() {
+        return Invitation::take().map_or_else(serve_tvm, serve);
     }
     disco::init();
     Runner::new()
@@ -163,8 +241,10 @@ fn main() -> ExitCode {
         .lane(Nodes { name: "nodes", one_worker_each: false, processes: false })
         .lane(Nodes { name: "nodes-of-one", one_worker_each: true, processes: false })
         .lane(Nodes { name: "nodes-of-processes", one_worker_each: false, processes: true })
+        .lane(Tvm { nodes: false })
+        .lane(Tvm { nodes: true })
         .executes("local", EXECUTED_BY_LOCAL)
         // Requirements of other test programs: those of `tests/processes`, of `disco-cli` and of the backends' crates.
-        .required_elsewhere(["ffi", "mpi", "nccl", "tsan"])
+        .required_elsewhere(["ffi", "mpi", "nccl", "tsan", "tvm"])
         .main()
 }

@@ -22,6 +22,7 @@
 //! | workers that are threads; the broadcast ring that carries their commands | [`threads`], [`ring`] |
 //! | workers that are processes; the ring in shared memory | [`processes`], [`shared_ring`] |
 //! | workers on other machines; how a node authenticates | [`nodes`], [`handshake`] |
+//! | workers of TVM's Disco, and workers for controllers of TVM's Disco | [`tvm`] |
 //! | the latency between two processors, to judge measurements by | [`placement`] |
 //!
 //! [`ThreadLane`], [`ProcessLane`] and [`NodeLane`] implement `disco_core::Channel`. Processes and nodes need Linux.
@@ -38,6 +39,8 @@ pub mod handshake;
 mod join_timeout;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod nodes;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod output;
 #[cfg(not(loom))]
 pub mod placement;
 #[cfg(all(target_os = "linux", not(loom)))]
@@ -63,6 +66,8 @@ mod terminal;
 pub mod threads;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod token;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod tvm;
 
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use nodes::NodeLane;

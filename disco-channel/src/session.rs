@@ -32,6 +32,8 @@ use crate::nodes::{self, NodeLane};
 #[cfg(target_os = "linux")]
 use crate::processes::{self, ProcessLane};
 use crate::threads::ThreadLane;
+#[cfg(target_os = "linux")]
+use crate::tvm;
 
 /// Starts a session whose workers are threads of this process.
 ///
@@ -90,6 +92,30 @@ pub fn nodes(
         lanes.push(Arc::new(NodeLane::new(others, shared, options)));
     }
     start(config, lanes, deadlines)
+}
+
+/// Starts a session whose workers are processes of TVM's Disco, each started as `options` say. Blocks until they have
+/// answered, for at most [`tvm::Options::start`].
+///
+/// # Errors
+/// A process can't be started, or ends before it answers.
+#[cfg(target_os = "linux")]
+pub fn tvm_processes(options: tvm::Options, deadlines: Deadlines) -> Result<LaneSession> {
+    let config = options.config;
+    let lane = tvm::Lane::processes(WorkerRange::new(0..config.world.size() as u32), options);
+    start(config, vec![Arc::new(lane)], deadlines)
+}
+
+/// Starts a session whose workers are on nodes of TVM's Disco, which connect to this program. Blocks until the workers
+/// have answered, for at most [`tvm::NodeOptions::start`].
+///
+/// # Errors
+/// The address is not permitted or in use; a node does not connect in time; the workers can't be divided into the nodes.
+#[cfg(target_os = "linux")]
+pub fn tvm_nodes(options: tvm::NodeOptions, deadlines: Deadlines) -> Result<LaneSession> {
+    let config = options.config;
+    let lane = tvm::Lane::nodes(WorkerRange::new(0..config.world.size() as u32), options);
+    start(config, vec![Arc::new(lane)], deadlines)
 }
 
 fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, mut deadlines: Deadlines) -> Result<LaneSession> {

@@ -14,6 +14,8 @@ use crate::token;
 #[cfg(feature = "nccl")]
 use crate::topo;
 #[cfg(target_os = "linux")]
+use crate::tvm;
+#[cfg(target_os = "linux")]
 use crate::worker;
 use crate::{backends, bench, check, ping, plot, run};
 
@@ -37,6 +39,10 @@ enum Command {
     Token(token::Token),
     #[cfg(feature = "nccl")]
     Topo(topo::Topo),
+    #[cfg(target_os = "linux")]
+    TvmNode(tvm::Node),
+    #[cfg(target_os = "linux")]
+    TvmWorker(tvm::Worker),
     #[cfg(target_os = "linux")]
     Worker(worker::Worker),
     /// Print the completion script of a shell
@@ -92,6 +98,10 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::Token(token) => token.run(),
         #[cfg(feature = "nccl")]
         Command::Topo(topo) => topo.run(out),
+        #[cfg(target_os = "linux")]
+        Command::TvmNode(node) => node.run(),
+        #[cfg(target_os = "linux")]
+        Command::TvmWorker(worker) => worker.run(out),
         #[cfg(target_os = "linux")]
         Command::Worker(worker) => worker.run(),
         Command::Completions { shell } => {

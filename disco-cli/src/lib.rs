@@ -29,6 +29,8 @@ mod run;
 mod token;
 #[cfg(feature = "nccl")]
 mod topo;
+#[cfg(target_os = "linux")]
+mod tvm;
 mod values;
 #[cfg(target_os = "linux")]
 mod worker;

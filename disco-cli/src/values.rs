@@ -116,6 +116,12 @@ pub(crate) fn addresses(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// `HOST:PORT`.
+#[cfg(target_os = "linux")]
+pub(crate) fn one_address(text: &str) -> Result<String, String> {
+    address(text).map(|()| text.to_owned())
+}
+
 fn address(text: &str) -> Result<(), String> {
     let invalid = |why: String| Err(format!("`{text}` is not HOST:PORT: {why}"));
     let Some((host, port)) = text.rsplit_once(':') else {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::activity::Progress;
+use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::Link;
@@ -38,6 +39,22 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// sent there.
     fn needs_bytes(&self) -> bool {
         false
+    }
+
+    /// Whether the workers run this program, and so have its worker functions. Otherwise, a session can't refuse the
+    /// lookup of an unknown function.
+    fn runs_this_program(&self) -> bool {
+        true
+    }
+
+    /// Checks that the workers of this lane understand a command. The session calls it before any lane gets the
+    /// command, so a refusal does not end the session.
+    ///
+    /// # Errors
+    /// The workers do not understand the command or one of its values; the error names the operation.
+    fn check(&self, command: &Command) -> Result<()> {
+        let _ = command;
+        Ok(())
     }
 
     /// The number of frames that the lane accepts now. After it has returned 0, the lane calls [`Inbox::room`] once it

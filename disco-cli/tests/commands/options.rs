@@ -54,6 +54,39 @@ fn errors_quote_the_invalid_value_and_its_option() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() {
+    assert_eq!(
+        refused(&["tvm-node", "--connect", "192.0.2.1:9000"]),
+        "disco: the node: 192.0.2.1:9000 is not an address of the loopback, and TVM's sessions over sockets have no \
+         authentication; if only trusted processes can reach it, say so with `--without-authentication` \
+         (`Authentication::Without`)\n"
+    );
+    let late = refused(&["tvm-node", "--connect", "127.0.0.1:1", "--wait", "0", "--without-authentication"]);
+    assert!(late.starts_with("disco: TVM's controller does not answer at 127.0.0.1:1 within 0ns: "), "{late}");
+    let expected = "error: invalid value 'foo' for '--connect <HOST:PORT>': `foo` is not HOST:PORT: the port is missing, as in foo:4567";
+    assert_eq!(first_line(&["tvm-node", "--connect", "foo"]), expected);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_of_tvm_needs_its_place_or_prints_the_entry_module() {
+    let printed = disco(&["tvm-worker", "--entry-module"]);
+    assert!(printed.status.success());
+    assert_eq!(out(&printed), include_str!("../../python/disco_tvm.py"));
+    assert!(refused(&["tvm-worker", "1", "2"]).contains("<GROUPS>"));
+    assert_eq!(
+        refused(&["tvm-worker", "0", "2", "1", "0", "1"]),
+        "disco: worker 0 of 2 of a session of TVM: worker 0 is a thread of TVM's controller, so the id must be 1 to 1\n"
+    );
+    let closed = refused(&["tvm-worker", "1", "2", "1", "987", "1"]);
+    assert!(
+        closed.starts_with("disco: descriptor 987, for commands of TVM's session, is not an open pipe: "),
+        "{closed}"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn an_address_without_a_port_is_rejected_by_the_parser() {
     let expected = "error: invalid value 'foo' for '--connect <HOST:PORT>': `foo` is not HOST:PORT: the port is missing, as in foo:4567";
     assert_eq!(first_line(&["worker", "--connect", "foo"]), expected);

@@ -60,6 +60,16 @@ impl Link {
         Arc::new(View::new(self.store.clone(), self.aborts.epoch()))
     }
 
+    /// The epoch that this worker is in.
+    pub fn epoch(&self) -> u64 {
+        self.aborts.epoch()
+    }
+
+    /// The session's store without a view, for lanes that pass calls on.
+    pub fn shared_store(&self) -> &Arc<dyn SharedStore> {
+        &self.store
+    }
+
     /// The exchange of file descriptors with peers on this machine.
     pub fn descriptors(&self) -> &Arc<dyn Descriptors> {
         &self.descriptors

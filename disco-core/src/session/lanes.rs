@@ -172,11 +172,11 @@ impl LaneSession {
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
         let frame = order.next(&self.freed_ids, &values, make)?;
-        let kept = match self.needs_bytes {
+        let kept = || match self.needs_bytes {
             true => check_crossing(&self.lanes, &frame),
             false => Ok(None),
         };
-        match kept {
+        match self.lanes.iter().try_for_each(|lane| lane.check(frame.command())).and_then(|()| kept()) {
             Ok(_kept) => {
                 // A lane that fails ends the session. Other lanes may have the frame already, so it can't be withdrawn.
                 values.note_passed();
@@ -294,8 +294,10 @@ impl Session for LaneSession {
         if let Some(known) = self.functions().get(name) {
             return Ok(known.clone());
         }
-        // Workers run the same program, so a misspelt name can be refused here.
-        function::find(name)?;
+        // Workers that run the same program have the same functions, so a misspelt name can be refused here.
+        if self.lanes.iter().any(|lane| lane.runs_this_program()) {
+            function::find(name)?;
+        }
         self.turn("function lookup", ReplyTable::check, |order| {
             if let Some(known) = self.functions().get(name) {
                 return Ok(known.clone());

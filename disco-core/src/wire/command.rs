@@ -36,7 +36,7 @@ pub(super) fn write_frame(frame: &Frame, to: &mut Writer) -> Result<()> {
     Ok(encode_command(frame.command(), to)?)
 }
 
-fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {
+pub(super) fn encode_command(command: &Command, to: &mut Writer) -> Result<(), WireError> {
     let int = |action| Value::Int(action);
     let id = |register: &RegisterId| Value::Int(register.wire());
     match command {

@@ -56,9 +56,16 @@ const MAGIC: u64 = 0xdd5e_40f0_96b4_a13f;
 
 /// Appends a value as TVM's debug commands do: an object is wrapped, any other value is written as a plain argument.
 pub(super) fn write(value: &Value, to: &mut Writer) -> Result<(), WireError> {
-    let text = match value {
+    match value.payload_len() > INLINE_LIMIT {
         // Base64 would take a third more space and several copies.
-        value if value.payload_len() > INLINE_LIMIT => return value.write(to),
+        true => value.write(to),
+        false => write_wrapped(value, to),
+    }
+}
+
+/// As [`write`], with large objects wrapped, too: TVM reads them in no other form.
+pub(super) fn write_wrapped(value: &Value, to: &mut Writer) -> Result<(), WireError> {
+    let text = match value {
         Value::Str(text) if text.len() >= SHORT => graph(node::STRING, &quote(text)),
         Value::Bytes(bytes) if bytes.len() >= SHORT => graph(node::BYTES, &quote(&BASE64.encode(bytes))),
         Value::Shape(shape) => {

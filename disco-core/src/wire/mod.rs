@@ -56,6 +56,7 @@ mod pieces;
 mod progress;
 mod question;
 mod transfer;
+pub mod tvm;
 mod value;
 
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};

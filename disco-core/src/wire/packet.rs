@@ -81,6 +81,11 @@ impl<'a> Packet<'a> {
         self.left
     }
 
+    /// The bytes of the unread arguments.
+    pub(super) fn unread(self) -> &'a [u8] {
+        self.args.rest()
+    }
+
     /// All unread arguments, up to the end of the packet.
     ///
     /// # Errors

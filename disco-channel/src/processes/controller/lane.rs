@@ -11,9 +11,9 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Inbox, Result, WorkerId, WorkerRange};
 
 use super::launch::Launch;
-use super::output::{Output, Sink};
 use super::transport::Unix;
 use crate::engine::controller::{Controller, Terms};
+use crate::output::{Output, Sink};
 use crate::processes::invitation::Invitation;
 use crate::reactor::{Descriptor, Lane, Reactor, Served, Waker};
 use crate::remote_lane::{CAPACITY_WORDS, Peers, RemoteLane, Ring, Running};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use disco_core::{Error, Result};
 
-use super::output::Pipe;
 use crate::environment;
+use crate::output::Pipe;
 use crate::process::Process;
 use crate::processes::invitation::{Invitation, VARIABLE};
 

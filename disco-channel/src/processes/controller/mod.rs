@@ -2,9 +2,8 @@
 
 mod lane;
 mod launch;
-mod output;
 mod transport;
 
+pub use crate::output::Sink;
 pub use lane::{Options, ProcessLane};
 pub use launch::Launch;
-pub use output::Sink;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use super::output::Output;
 use crate::engine::controller::Origin;
+use crate::output::Output;
 use crate::random;
 use crate::reactor::{Accepted, Transport};
 use crate::reactor::{Connection, Waker};

@@ -24,7 +24,7 @@ const PIPE_GRACE: Duration = Duration::from_millis(300);
 pub type Sink = Arc<dyn Fn(WorkerId, bool, &[u8]) + Send + Sync>;
 
 /// One stream of one worker.
-pub(super) struct Pipe {
+pub(crate) struct Pipe {
     from: OwnedFd,
     worker: WorkerId,
     is_err: bool,
@@ -35,12 +35,12 @@ pub(super) struct Pipe {
 
 impl Pipe {
     /// A worker's standard output.
-    pub(super) fn out(worker: WorkerId, from: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn out(worker: WorkerId, from: OwnedFd) -> io::Result<Self> {
         Self::new(worker, from, false)
     }
 
     /// A worker's standard error.
-    pub(super) fn err(worker: WorkerId, from: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn err(worker: WorkerId, from: OwnedFd) -> io::Result<Self> {
         Self::new(worker, from, true)
     }
 
@@ -96,7 +96,7 @@ impl AsFd for Pipe {
 
 /// The thread that forwards output. It is separate from the reactor, since the reader of the program's output may be
 /// slow.
-pub(super) struct Output {
+pub(crate) struct Output {
     thread: Option<JoinHandle<()>>,
     waker: Arc<Waker>,
     over: Arc<AtomicBool>,
@@ -107,7 +107,7 @@ impl Output {
     ///
     /// # Errors
     /// The thread or its waker can't be created.
-    pub(super) fn start(pipes: Vec<Pipe>, sink: Sink) -> io::Result<Self> {
+    pub(crate) fn start(pipes: Vec<Pipe>, sink: Sink) -> io::Result<Self> {
         let (waker, over) = (Arc::new(Waker::new()?), Arc::new(AtomicBool::new(false)));
         let thread = thread::Builder::new().name("disco-output".into()).spawn({
             let (waker, over) = (waker.clone(), over.clone());
@@ -117,7 +117,7 @@ impl Output {
     }
 
     /// Forwards the remaining lines after all workers have left, within a timeout.
-    pub(super) fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         self.end();
         let joined = self.thread.take().and_then(|thread| join_timeout::within(thread, 2 * PIPE_GRACE));
         if joined.is_none() {

@@ -1,0 +1,56 @@
+//! Workers of TVM's Disco in sessions of this program, and workers of this program in sessions of TVM's Disco.
+//!
+//! ```text
+//! controller        transport                            worker
+//! Lane, processes   a socket pair (standard input)       python3 -m tvm.exec.disco_worker ID N GROUPS 0 0
+//! Lane, nodes       TCP, this program listens            python3 -m tvm.exec.disco_remote_socket_session HOST PORT K
+//! TVM               two pipes                            `serve`: Endpoint, and the worker's loop
+//! TVM               TCP, TVM listens                     `join`: a node whose workers are threads
+//! ```
+//!
+//! `disco_core::wire::tvm` describes the packets. TVM's dialect has no message for failures, aborts, progress, the store
+//! or liveness:
+//!
+//! - A worker of TVM that fails ends its process. The lane reports the worker as lost, with the exit status or the
+//!   signal. TVM's error text is on the worker's standard error, which the lane passes on.
+//! - A worker of this program that fails prints its error at once. If a reply is due, the worker sends Disco's message
+//!   of a failure, which TVM's controller does not understand: there, the waiting call raises an error, and the session
+//!   stays usable. After that reply the worker recovers.
+//! - While a worker of TVM owes a reply, it counts as inside a function: only the deadline of calls applies.
+//!
+//! **Registers.** Workers of TVM don't store a function in register 0, so a lane adds 1 to all register ids.
+//!
+//! **Worker 0** of a lane to processes is a process of TVM, too. Copies from and to worker 0 are sent as
+//! `DebugGetFromRemote` and `DebugSetRegister`, because only a thread of TVM's own controller has the queue of host
+//! arrays.
+//!
+//! **The end.** After ShutDown, a worker reads until the end of the connection: TVM's controller still frees registers
+//! then, and a closed pipe would end its process.
+//!
+//! **Sockets.** TVM's sessions over sockets have no token: any process that can connect gets commands, which call any
+//! function. Therefore both ends accept only addresses of the loopback, unless an option says that connections need no
+//! authentication.
+
+mod address;
+mod connection;
+mod endpoint;
+mod functions;
+mod lane;
+mod late;
+mod meeting;
+mod node;
+mod nodes;
+mod packets;
+mod processes;
+mod service;
+mod translate;
+mod worker;
+
+pub use address::Authentication;
+pub use endpoint::Endpoint;
+pub use lane::Lane;
+pub use node::{JoinOptions, join};
+pub use nodes::NodeOptions;
+pub use packets::Packets;
+pub use processes::Options;
+pub use worker::{Place, serve};

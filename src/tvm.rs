@@ -1,0 +1,82 @@
+//! Sessions with TVM's Disco, in both directions: workers of TVM in sessions of this program, and workers of this program
+//! in sessions of TVM.
+//!
+//! The guide has a chapter about them, `docs/tvm.md`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use disco_channel::session;
+use disco_channel::threads::ThreadLane;
+pub use disco_channel::tvm::{Authentication, JoinOptions, NodeOptions, Options, Place};
+use disco_channel::{environment, tvm};
+pub use disco_core::WorkerConfig;
+use disco_core::env::Variable;
+use disco_core::session::{Deadlines, LaneSession};
+use disco_core::{Channel, Result, worker};
+
+/// Environment variable with the address of TVM's controller; makes [`init`](crate::init) join as a node of TVM.
+pub const CONNECT: &str = "DISCO_TVM_CONNECT";
+/// Environment variable with the number of seconds to wait for TVM's controller.
+pub const JOIN_SECONDS: &str = "DISCO_TVM_JOIN_SECONDS";
+/// Environment variable that permits TVM's controllers outside of this machine.
+pub const WITHOUT_AUTHENTICATION: &str = "DISCO_TVM_WITHOUT_AUTHENTICATION";
+
+/// Starts a session whose workers are processes of TVM. Blocks until they have answered, for at most [`Options::start`].
+///
+/// # Errors
+/// A process can't be started, or ends before it answers; the error has the last line of its standard error.
+pub fn processes(options: Options, deadlines: Deadlines) -> Result<LaneSession> {
+    session::tvm_processes(options, deadlines)
+}
+
+/// Starts a session whose workers are on nodes of TVM (`python3 -m tvm.exec.disco_remote_socket_session`), which connect
+/// to this program. Blocks until their workers have answered, for at most [`NodeOptions::start`].
+///
+/// # Errors
+/// The address is not permitted or in use; a node does not connect in time.
+pub fn nodes(options: NodeOptions, deadlines: Deadlines) -> Result<LaneSession> {
+    session::tvm_nodes(options, deadlines)
+}
+
+/// Serves as a worker of TVM's session of processes, until TVM's controller closes the connection. [`init`](crate::init)
+/// does the same if `DISCO_TVM_WORKER` has the place.
+///
+/// # Errors
+/// The place is not one of a worker of this program; a descriptor is not open; TVM's controller sends garbage.
+pub fn serve(place: &Place) -> Result<()> {
+    crate::role::set_worker();
+    tvm::serve(place, worker::run)
+}
+
+/// Serves as a node of TVM's session over sockets, until the session ends. The workers are threads. [`init`](crate::init)
+/// does the same if `DISCO_TVM_CONNECT` is set.
+///
+/// # Errors
+/// The address is not permitted; TVM's controller does not listen in time, is lost or sends garbage.
+pub fn join(options: &JoinOptions) -> Result<()> {
+    crate::role::set_worker();
+    tvm::join(options, |workers, config| {
+        let run = move |worker, endpoint| worker::run(worker, config, endpoint);
+        Ok(Arc::new(ThreadLane::new(workers, Arc::default(), run)) as Arc<dyn Channel>)
+    })
+}
+
+/// Serves if the environment says so. None if it does not.
+pub(crate) fn serve_if_asked() -> Option<Result<()>> {
+    if let Some(place) = Place::take() {
+        return Some(place.and_then(|place| serve(&place)));
+    }
+    let address = environment::take(CONNECT)?;
+    Some(read(&address.to_string_lossy()).and_then(|options| join(&options)))
+}
+
+fn read(address: &str) -> Result<JoinOptions> {
+    let mut options = JoinOptions::new(address);
+    let seconds = Variable::new(JOIN_SECONDS, environment::take(JOIN_SECONDS)).number::<u32>()?;
+    options.start = seconds.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
+    if Variable::new(WITHOUT_AUTHENTICATION, environment::take(WITHOUT_AUTHENTICATION)).flag()?.unwrap_or(false) {
+        options.authentication = Authentication::Without;
+    }
+    Ok(options)
+}
