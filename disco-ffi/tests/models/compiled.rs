@@ -105,7 +105,8 @@ fn compile() -> bool {
             python.arg(&script).args(args).arg(library::folder()).env("PYTHONPATH", env::join_paths(&folders).unwrap());
             let output = python.output().map_err(|error| error.to_string())?;
             if !output.status.success() {
-                return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+                let text = String::from_utf8_lossy(&output.stderr).into_owned();
+                return Err(format!("{} {args:?}: {}: {text}", script.display(), output.status));
             }
         }
         Ok(())

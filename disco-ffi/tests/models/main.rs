@@ -8,7 +8,7 @@
 #![cfg(target_os = "linux")]
 
 mod compiled;
-#[allow(unused_imports, unused_macros, reason = "the macro is for the other program")]
+#[allow(dead_code, unused_imports, unused_macros, reason = "some items are for the other program")]
 #[path = "../sessions/library.rs"]
 mod library;
 mod runtime;

@@ -3,8 +3,8 @@
     python3 models.py FOLDER
 
 Writes for 1, 2 and 4 workers `<model>-<workers>.so`, and `models.json`: a list of calls, each with the library, the
-number of workers and of groups, the functions (of each group, or one for all), and for each worker its arguments and its
-result, as pairs of shape and elements.
+number of workers and of groups, the functions (of each group, or one for all), and for each worker its arguments and
+its result, as pairs of shape and elements.
 
     python3 models.py --weights FOLDER
 
@@ -255,7 +255,8 @@ def weights(folder):
     loaded = session.get_global_func("runtime.disco.ShardLoaderLoadAll")(create(metadata, text, info, module))
     tvm_ffi.register_global_func("test.item", lambda array, index: array[index])
     item = session.get_global_func("test.item")
-    parts = [[item(loaded, index).debug_get_from_remote(worker).numpy() for index in range(len(params))] for worker in range(workers)]
+    items = [item(loaded, index) for index in range(len(params))]
+    parts = [[part.debug_get_from_remote(worker).numpy() for part in items] for worker in range(workers)]
     presharded = {
         f"param_{index}_shard-{worker + 1}-of-{workers}": parts[worker][index]
         for worker in range(workers)
@@ -265,6 +266,8 @@ def weights(folder):
     with open(os.path.join(folder, "weights.json"), "w", encoding="utf-8") as file:
         json.dump({"info": info, "parts": [[written(part) for part in of_worker] for of_worker in parts]}, file)
     session.shutdown()
+    # Without the end of the interpreter: it aborts the process if one of TVM's threads then waits for its lock.
+    os._exit(0)
 
 
 if __name__ == "__main__":
