@@ -53,6 +53,8 @@ pub use {
 // A crate that is never mentioned is not linked, so it registers nothing.
 #[cfg(feature = "candle")]
 pub use disco_candle as candle;
+#[cfg(feature = "ffi")]
+pub use disco_ffi::{self as ffi, export_function};
 #[cfg(feature = "local")]
 use disco_local as _;
 #[cfg(feature = "mpi")]
@@ -79,6 +81,10 @@ mod guide {
         Groups "groups.md"
         Troubleshooting "troubleshooting.md"
         Tvm "tvm.md"
+    }
+    #[cfg(feature = "ffi")]
+    chapters! {
+        Libraries "libraries.md"
     }
     #[cfg(feature = "candle")]
     chapters! {

@@ -32,6 +32,19 @@ pub fn nvrtc_13() -> Option<PathBuf> {
     file
 }
 
+/// The path of libtvm_ffi, which `cargo xtask test` downloads. None, with a line on standard error, if it does not exist.
+///
+/// # Panics
+/// `DISCO_REQUIRE` has `ffi`, and the file does not exist.
+pub fn libtvm_ffi() -> Option<PathBuf> {
+    let file = fetched("apache-tvm-ffi-0.1.15.post2/tvm_ffi/lib/libtvm_ffi.so").filter(|file| file.is_file());
+    if file.is_none() {
+        assert!(!Required::from_env().contains("ffi"), "DISCO_REQUIRE: libtvm_ffi is not there");
+        eprintln!("skipped: libtvm_ffi is not there: `cargo xtask test` fetches it");
+    }
+    file
+}
+
 fn fetched(file: &str) -> Option<PathBuf> {
     Variable::read("DISCO_TEST_CACHE").path().map(|cache| cache.join(file))
 }

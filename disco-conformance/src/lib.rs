@@ -39,7 +39,7 @@ mod threads;
 mod timeout;
 
 pub use check::{Check, Outcome};
-pub use fetched::{nvrtc, nvrtc_13};
+pub use fetched::{libtvm_ffi, nvrtc, nvrtc_13};
 pub use harness::{Harness, SessionSpec};
 pub use pattern::Pattern;
 pub use require::Required;

@@ -40,6 +40,10 @@ pub enum Value {
     Object(Arc<dyn WireObject>),
     /// A tensor. Thread lanes pass it by reference, other lanes by copy.
     Tensor(Tensor),
+    /// A list of values, nested at most [`Value::MAX_DEPTH`] deep. Registers are not permitted in it.
+    Array(Arc<[Value]>),
+    /// Pairs of a key and a value, in their order. The same limits apply as to an array.
+    Map(Arc<[(Value, Value)]>),
 }
 
 /// An object that can be an argument, with the type index and the encoding of its content.
@@ -56,6 +60,9 @@ pub trait WireObject: Any + Debug + Send + Sync {
 }
 
 impl Value {
+    /// Largest number of arrays and maps around a value that a lane carries.
+    pub const MAX_DEPTH: usize = 16;
+
     /// The kind as text, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -71,11 +78,13 @@ impl Value {
             Value::Register(_) => "a register",
             Value::Object(_) => "an object",
             Value::Tensor(_) => "a tensor",
+            Value::Array(_) => "an array",
+            Value::Map(_) => "a map",
         }
     }
 
-    /// Size in bytes of a content without a fixed size: elements of a tensor, bytes, a string, a shape or an object. 0
-    /// for other values.
+    /// Size in bytes of a content without a fixed size: elements of a tensor, bytes, a string, a shape, an object, or
+    /// the items of an array or map. 0 for other values.
     pub fn payload_len(&self) -> usize {
         match self {
             Value::Str(text) => text.len(),
@@ -83,8 +92,46 @@ impl Value {
             Value::Shape(shape) => 8 * shape.len(),
             Value::Object(object) => object.size(),
             Value::Tensor(tensor) => tensor.byte_len(),
+            Value::Array(items) => items.iter().map(Value::item_len).sum(),
+            Value::Map(items) => items.iter().map(|(key, value)| key.item_len() + value.item_len()).sum(),
             _ => 0,
         }
+    }
+
+    /// Size in bytes that an item of an array is counted with.
+    fn item_len(&self) -> usize {
+        size_of::<Self>() + self.payload_len()
+    }
+
+    /// Calls `visit` with each tensor of the value: the value itself, or tensors in its arrays and maps.
+    pub fn visit_tensors(&self, visit: &mut impl FnMut(&Tensor)) {
+        match self {
+            Value::Tensor(tensor) => visit(tensor),
+            Value::Array(items) => items.iter().for_each(|item| item.visit_tensors(visit)),
+            Value::Map(items) => items.iter().for_each(|(key, value)| {
+                key.visit_tensors(visit);
+                value.visit_tensors(visit);
+            }),
+            _ => {}
+        }
+    }
+
+    /// The value with each tensor replaced by the result of `map`.
+    ///
+    /// # Errors
+    /// The first error of `map`.
+    pub(crate) fn map_tensors(&self, map: &mut impl FnMut(&Tensor) -> Result<Tensor, Error>) -> Result<Self, Error> {
+        Ok(match self {
+            Value::Tensor(tensor) => Value::Tensor(map(tensor)?),
+            Value::Array(items) => {
+                Value::Array(items.iter().map(|item| item.map_tensors(map)).collect::<Result<_, _>>()?)
+            }
+            Value::Map(items) => {
+                let mut pair = |(key, value): &(Self, Self)| Ok((key.map_tensors(map)?, value.map_tensors(map)?));
+                Value::Map(items.iter().map(&mut pair).collect::<Result<_, Error>>()?)
+            }
+            other => other.clone(),
+        })
     }
 }
 
@@ -111,6 +158,8 @@ impl PartialEq for Value {
                 };
                 a.type_index() == b.type_index() && bytes(a) == bytes(b)
             }
+            (Value::Array(a), Value::Array(b)) => a == b,
+            (Value::Map(a), Value::Map(b)) => a == b,
             (Value::Tensor(a), Value::Tensor(b)) => {
                 a.data() == b.data() && (a.dtype(), a.shape()) == (b.dtype(), b.shape())
             }
@@ -134,6 +183,14 @@ impl fmt::Display for Value {
             Value::Register(x) => write!(f, "{x}"),
             Value::Object(x) => write!(f, "{x:?}"),
             Value::Tensor(x) => write!(f, "{x}"),
+            Value::Array(items) => {
+                let items: Vec<_> = items.iter().map(Value::to_string).collect();
+                write!(f, "[{}]", items.join(", "))
+            }
+            Value::Map(items) => {
+                let items: Vec<_> = items.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+                write!(f, "{{{}}}", items.join(", "))
+            }
         }
     }
 }
@@ -169,6 +226,9 @@ from! {
     Shape => Shape(x) x,
     Tensor => Tensor(x) x,
     &Tensor => Tensor(x) x.clone(),
+    Vec<Value> => Array(x) x.into(),
+    &[Value] => Array(x) x.into(),
+    Vec<(Value, Value)> => Map(x) x.into(),
 }
 
 macro_rules! try_from {
@@ -199,6 +259,16 @@ mod tests {
         assert_eq!(Value::try_from(1u64 << 62).unwrap(), Value::Int(1 << 62));
         let error = Value::try_from(u64::MAX).unwrap_err().to_string();
         assert_eq!(error, "18446744073709551615 does not fit in i64");
+    }
+
+    #[test]
+    fn arrays_and_maps_print_their_items_and_are_equal_by_content() {
+        let items = || vec![Value::Int(1), Value::from("x"), Value::from(vec![Value::None])];
+        let map = Value::from(vec![(Value::from("a"), Value::from(items()))]);
+        assert_eq!(map.to_string(), r#"{"a": [1, "x", [none]]}"#);
+        assert_eq!(Value::from(items()), Value::from(items()));
+        assert_ne!(Value::from(items()), Value::from(vec![Value::Int(1)]));
+        assert_eq!(Value::from(vec![Value::from("four")]).payload_len(), 24 + 4);
     }
 
     #[test]

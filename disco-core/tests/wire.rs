@@ -65,6 +65,17 @@ fn register() -> impl Strategy<Value = RegisterId> {
 
 /// Any argument except tensors and NaN, which do not compare equal after decoding.
 fn value() -> impl Strategy<Value = Value> {
+    let item = plain().prop_filter("no registers in arrays", |value| !matches!(value, Value::Register(_)));
+    let nested = item.prop_recursive(3, 12, 4, |item| {
+        prop_oneof![
+            vec(item.clone(), 0..4).prop_map(Value::from),
+            vec((item.clone(), item), 0..4).prop_map(Value::from),
+        ]
+    });
+    prop_oneof![plain(), nested]
+}
+
+fn plain() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(Value::None),
         any::<i64>().prop_map(Value::Int),
@@ -802,4 +813,57 @@ fn a_user_error_above_64_kib_is_not_encoded() {
     more.splice(..8, packet);
     let refused = wire::decode_reply(Packet::split(&more).unwrap().0).unwrap_err();
     assert_eq!(refused, WireError::Expected("an error of at most 64 KiB"));
+}
+
+/// An int inside of `depth` arrays.
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(Value::Int(7), |value, _| Value::from(vec![value]))
+}
+
+fn call_with(value: Value) -> Frame {
+    let call = Command::CallPacked { register: RegisterId::new(1), function: RegisterId::new(2), args: vec![value] };
+    Frame::new(1, Vec::new(), call)
+}
+
+#[test]
+fn arrays_that_are_nested_too_deep_are_neither_written_nor_read() {
+    let deepest = call_with(nested(Value::MAX_DEPTH));
+    let mut bytes = deepest.bytes().unwrap().to_vec();
+    assert!(wire::decode_frame(1, &bytes).is_ok());
+    let error = call_with(nested(Value::MAX_DEPTH + 1)).bytes().unwrap_err().to_string();
+    assert!(error.ends_with("expected arrays and maps that are nested at most 16 deep"), "{error}");
+    // The innermost value is an int of 12 bytes. An array with this int instead is one level deeper.
+    let int = bytes.split_off(bytes.len() - 12);
+    bytes.extend([71u32, 71, 1, 0].into_iter().flat_map(u32::to_le_bytes));
+    bytes.extend(int);
+    let length = bytes.len() as u64 - 8;
+    bytes[..8].copy_from_slice(&length.to_le_bytes());
+    assert!(wire::decode_frame(1, &bytes).unwrap_err().to_string().contains("at most 16 deep"));
+}
+
+#[test]
+fn an_array_that_claims_more_items_than_bytes_is_an_error() {
+    let frame = call_with(Value::from(vec![Value::Int(1)]));
+    let mut bytes = frame.bytes().unwrap().to_vec();
+    let count = bytes.len() - 12 - 8;
+    bytes[count..count + 8].copy_from_slice(&(1u64 << 60).to_le_bytes());
+    let error = wire::decode_frame(1, &bytes).unwrap_err().to_string();
+    assert!(error.contains("expected as many items as the packet has bytes for"), "{error}");
+}
+
+#[test]
+fn a_register_in_an_array_is_an_error() {
+    let error = call_with(Value::from(vec![Value::Register(RegisterId::new(3))])).bytes().unwrap_err().to_string();
+    assert!(error.ends_with("expected no register in an array or map"), "{error}");
+}
+
+#[test]
+fn a_large_tensor_in_an_array_is_written_in_place() {
+    let tensor = Tensor::from_vec(vec![3u8; wire::INLINE_LIMIT + 1], wire::INLINE_LIMIT + 1).unwrap();
+    let frame = call_with(Value::from(vec![Value::from(&tensor)]));
+    assert!(frame.pieces().unwrap().is_none());
+    let back = wire::decode_frame(1, frame.bytes().unwrap()).unwrap();
+    let [Value::Array(items)] = back.command().values() else { panic!() };
+    let [Value::Tensor(back)] = &items[..] else { panic!() };
+    assert_eq!(back.to_vec::<u8>().unwrap(), tensor.to_vec::<u8>().unwrap());
 }

@@ -36,7 +36,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use disco_core::Unavailable;
-use libloading::os::unix::{self, RTLD_LAZY, RTLD_LOCAL};
+use libloading::os::unix::{self, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
 
 /// An open library. It is never closed, because threads and exit handlers of vendor libraries still need its code.
 pub struct Library {
@@ -52,6 +52,9 @@ pub enum Candidate {
     Process,
     /// A file, or a name that the system's loader searches.
     File(OsString),
+    /// As [`Candidate::File`], but the library's symbols are also visible to libraries that are opened later, and all
+    /// of them are resolved at once.
+    Global(OsString),
 }
 
 impl Candidate {
@@ -65,7 +68,7 @@ impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process => f.write_str("this process"),
-            Self::File(name) => write!(f, "{}", name.display()),
+            Self::File(name) | Self::Global(name) => write!(f, "{}", name.display()),
         }
     }
 }
@@ -97,10 +100,14 @@ impl Library {
     pub fn open(candidate: &Candidate) -> Result<Self, String> {
         let inner = match candidate {
             Candidate::Process => unix::Library::this(),
-            Candidate::File(name) => {
+            Candidate::File(name) | Candidate::Global(name) => {
+                let flags = match candidate {
+                    Candidate::Global(_) => RTLD_NOW | RTLD_GLOBAL,
+                    _ => RTLD_LAZY | RTLD_LOCAL,
+                };
                 // SAFETY: opening runs the initialisers of the library. The user or the system has chosen it, as with a
                 // library that the program links.
-                unsafe { unix::Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| {
+                unsafe { unix::Library::open(Some(name), flags) }.map_err(|error| {
                     // The source is the loader's message. It starts with the name, which the caller reports itself.
                     let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
                     text.strip_prefix(&format!("{}: ", name.display())).map_or(text.clone(), str::to_owned)

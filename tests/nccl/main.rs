@@ -19,6 +19,7 @@ mod graph_ends;
 mod graph_refusals;
 mod graphs;
 mod kernels;
+mod libraries;
 mod memory;
 mod one_device;
 mod order;

@@ -5,7 +5,7 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 12] = [
     "connection",
     "frame",
     "handshake",
@@ -15,6 +15,7 @@ const TARGETS: [&str; 11] = [
     "notice",
     "reply",
     "shared_ring",
+    "tensor_cache",
     "tvm",
     "weights",
 ];

@@ -43,9 +43,9 @@ const PACKAGES: [Packages; 3] = [
     Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
 ];
 
-/// Wheels for the tests of `disco-cli/tests/mpi`, `disco-ccl/tests`, `disco-nccl/tests` and `tests/tvm`, which name the
-/// files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
-const WHEELS: [Wheel; 12] = [
+/// Wheels for the tests of `disco-cli/tests/mpi`, `disco-ccl/tests`, `disco-nccl/tests`, `disco-ffi/tests` and `tests/tvm`, which
+/// name the files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
+const WHEELS: [Wheel; 14] = [
     Wheel {
         name: "mpich",
         version: "5.0.2",
@@ -96,6 +96,27 @@ const WHEELS: [Wheel; 12] = [
         is_long: true,
     },
     Wheel {
+        name: "apache-tvm-ffi",
+        version: "0.1.15.post2",
+        sha256: "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac",
+        kept: WHOLE,
+        is_long: false,
+    },
+    Wheel {
+        name: "numpy",
+        version: "2.4.6",
+        sha256: "89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93",
+        kept: WHOLE,
+        is_long: false,
+    },
+    Wheel {
+        name: "typing-extensions",
+        version: "4.16.0",
+        sha256: "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8",
+        kept: WHOLE,
+        is_long: false,
+    },
+    Wheel {
         name: "apache-tvm",
         version: "0.27.0.post1",
         sha256: "f503fc903b6e16fda5daacac6698ecb8bc38937f57da7aa29f6c7ab169d08657",
@@ -103,16 +124,9 @@ const WHEELS: [Wheel; 12] = [
         is_long: true,
     },
     Wheel {
-        name: "apache-tvm-ffi",
-        version: "0.1.15.post2",
-        sha256: "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac",
-        kept: WHOLE,
-        is_long: true,
-    },
-    Wheel {
-        name: "numpy",
-        version: "2.4.6",
-        sha256: "89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93",
+        name: "ml-dtypes",
+        version: "0.6.0",
+        sha256: "6c8e39b53e90afda8ce52859c93de4dba3e02b76d85dcf091cc469f9184c6dae",
         kept: WHOLE,
         is_long: true,
     },
@@ -124,9 +138,9 @@ const WHEELS: [Wheel; 12] = [
         is_long: true,
     },
     Wheel {
-        name: "typing-extensions",
-        version: "4.16.0",
-        sha256: "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8",
+        name: "cloudpickle",
+        version: "3.1.2",
+        sha256: "9acb47f6afd73f60dc1df93bb801b472f05ff42fa6c84167d25cb206be1fbf4a",
         kept: WHOLE,
         is_long: true,
     },

@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 16] = [
+pub(crate) const CRATES: [(&str, &str); 17] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-channel", "disco-channel"),
@@ -28,6 +28,7 @@ pub(crate) const CRATES: [(&str, &str); 16] = [
     ("disco-nccl", "disco-nccl"),
     ("disco-rccl", "disco-rccl"),
     ("disco-mpi", "disco-mpi"),
+    ("disco-ffi", "disco-ffi"),
     ("disco-candle", "disco-candle"),
     ("disco-conformance", "disco-conformance"),
     ("disco-gpu-double", "disco-gpu-double"),
@@ -42,7 +43,7 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 7] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "candle"];
+const FEATURES: [&str; 8] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "ffi", "candle"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 13] = [
@@ -71,6 +72,11 @@ pub(crate) fn lints() -> Vec<Step> {
         step(
             "clippy, example of a backend",
             "clippy --quiet --manifest-path examples/backend/Cargo.toml --target-dir target/backend --all-targets -- -D warnings",
+        ),
+        step("format, example of a library", "fmt --manifest-path examples/ffi_library/Cargo.toml --check"),
+        step(
+            "clippy, example of a library",
+            "clippy --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library --all-targets -- -D warnings",
         ),
     ];
     steps.extend(facades().map(|(name, features)| {
@@ -104,7 +110,11 @@ pub(crate) fn tests() -> Vec<Step> {
     )
     // The example has no other backend.
     .with("DISCO_REQUIRE", "mailbox");
-    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend]).collect()
+    let library = step(
+        "example of a library, calls from Disco and from Python",
+        "test --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library",
+    );
+    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend, library]).collect()
 }
 
 /// The steps that `cargo xtask test --long` adds.
@@ -131,6 +141,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
             .with("DISCO_SOAK_SECONDS", "600"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
+            .with("DISCO_LONG_TESTS", "1"),
+        step("models that TVM compiles", "test --quiet --package disco-ffi --test models")
             .with("DISCO_LONG_TESTS", "1"),
         step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
         step("language model on several workers", "test --quiet --package disco-candle --test llama long::")

@@ -6,9 +6,16 @@ use crate::value::Value;
 
 /// The arguments of one call: values, and registers that stand for the worker's objects.
 #[derive(Debug)]
-pub struct Args<'a> {
-    values: &'a [Value],
-    registers: &'a Registers,
+pub struct Args<'a>(Source<'a>);
+
+#[derive(Debug)]
+enum Source<'a> {
+    /// Those of a command.
+    Command {
+        values: &'a [Value],
+        registers: &'a Registers,
+    },
+    Objects(&'a [Object]),
 }
 
 /// An argument.
@@ -23,17 +30,25 @@ pub enum Arg<'a> {
 
 impl<'a> Args<'a> {
     pub(crate) fn new(values: &'a [Value], registers: &'a Registers) -> Self {
-        Self { values, registers }
+        Self(Source::Command { values, registers })
+    }
+
+    /// Arguments for a call by another function of the worker.
+    pub fn of_objects(objects: &'a [Object]) -> Self {
+        Self(Source::Objects(objects))
     }
 
     /// Number of arguments.
     pub fn len(&self) -> usize {
-        self.values.len()
+        match &self.0 {
+            Source::Command { values, .. } => values.len(),
+            Source::Objects(objects) => objects.len(),
+        }
     }
 
     /// Whether there are no arguments.
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
+        self.len() == 0
     }
 
     /// Argument `index`.
@@ -41,11 +56,13 @@ impl<'a> Args<'a> {
     /// # Errors
     /// There are fewer arguments, or the register is empty or poisoned.
     pub fn arg(&self, index: usize) -> Result<Arg<'a>> {
-        let value = self.values.get(index);
-        let value = value.ok_or(Error::ArgumentCount { expected: index + 1, found: self.len() })?;
-        match value {
-            Value::Register(register) => self.registers.object(*register).map(Arg::Object),
-            value => Ok(Arg::Value(value)),
+        let missing = || Error::ArgumentCount { expected: index + 1, found: self.len() };
+        match &self.0 {
+            Source::Objects(objects) => objects.get(index).map(Arg::Object).ok_or_else(missing),
+            Source::Command { values, registers } => match values.get(index).ok_or_else(missing)? {
+                Value::Register(register) => registers.object(*register).map(Arg::Object),
+                value => Ok(Arg::Value(value)),
+            },
         }
     }
 

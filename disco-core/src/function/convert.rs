@@ -84,6 +84,8 @@ from_arg! {
     Device, "a device", Value::Device(x) => Some(*x);
     Shape, "a shape", Value::Shape(x) => Some(x.clone());
     Tensor, "a tensor", Value::Tensor(x) => Some(x.clone());
+    Vec<Value>, "an array", Value::Array(x) => Some(x.to_vec());
+    Vec<(Value, Value)>, "a map", Value::Map(x) => Some(x.to_vec());
 }
 
 macro_rules! integer_from_arg {
@@ -301,6 +303,8 @@ into_object!(
     String,
     Arc<str>,
     Vec<u8>,
+    Vec<Value>,
+    Vec<(Value, Value)>,
     DType,
     Device,
     Shape,

@@ -18,6 +18,7 @@ mod json;
 mod object;
 mod registers;
 
+use std::any::Any;
 use std::cell::OnceCell;
 use std::error::Error as StdError;
 use std::fmt;
@@ -45,6 +46,8 @@ pub struct Function(Rc<Named>);
 struct Named {
     name: String,
     call: Box<Packed>,
+    /// The value behind the function; `()` if it has none.
+    inner: Rc<dyn Any>,
     /// The name's number in the worker's [`Activity`](crate::activity::Activity), set by the first call.
     tag: OnceCell<u32>,
 }
@@ -57,7 +60,24 @@ impl Function {
         name: impl Into<String>,
         call: impl Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError> + 'static,
     ) -> Self {
-        Self(Rc::new(Named { name: name.into(), call: Box::new(call), tag: OnceCell::new() }))
+        Self(Rc::new(Named { name: name.into(), call: Box::new(call), inner: Rc::new(()), tag: OnceCell::new() }))
+    }
+
+    /// A function that calls `call` with `inner`. [`Function::downcast`] returns `inner`, so that a crate which wraps
+    /// functions of libraries recognises its own.
+    pub fn with_inner<T: 'static>(
+        name: impl Into<String>,
+        inner: Rc<T>,
+        call: fn(&Rc<T>, &mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>,
+    ) -> Self {
+        let callee = inner.clone();
+        let call = Box::new(move |ctx: &mut WorkerContext, args: &Args<'_>| call(&callee, ctx, args));
+        Self(Rc::new(Named { name: name.into(), call, inner, tag: OnceCell::new() }))
+    }
+
+    /// The value behind a function that [`Function::with_inner`] made, if it is a `T`.
+    pub fn downcast<T: 'static>(&self) -> Option<Rc<T>> {
+        self.0.inner.clone().downcast().ok()
     }
 
     /// The name of the lookup.

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::exhaustive_structs, reason = "the interface's")]
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::ptr;
 use std::slice;
@@ -40,7 +41,7 @@ pub struct DLDataType {
 
 /// `DLTensor`.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
     /// First byte of the allocation; the elements start `byte_offset` further.
     pub data: *mut c_void,
@@ -145,6 +146,20 @@ impl Tensor {
         let owner = Import(managed);
         // SAFETY: `managed` is valid by contract until `owner` is dropped.
         let dl = unsafe { &(*managed).dl_tensor };
+        // SAFETY: by contract the tensor is valid until the deleter runs, and `owner` runs it on drop.
+        unsafe { Self::from_dl_tensor(dl, Box::new(owner)) }
+    }
+
+    /// Imports a tensor whose memory `owner` keeps alive, and shares its elements. `owner` is dropped with the last
+    /// clone, on any thread, or at once on error.
+    ///
+    /// # Errors
+    /// Disco does not support the device, dtype or shape.
+    ///
+    /// # Safety
+    /// `dl` is a valid DLPack tensor until the call returns, and its elements are valid until `owner` is dropped. The
+    /// other conditions are those of [`Tensor::from_dlpack`].
+    pub unsafe fn from_dl_tensor(dl: &DLTensor, owner: Box<dyn Any + Send + Sync>) -> Result<Self> {
         let kind = DeviceKind::from_dlpack(dl.device.device_type)
             .ok_or_else(|| Error::invalid(format!("DLPack device type {} is not known", dl.device.device_type)))?;
         let DLDataType { code, bits, lanes } = dl.dtype;
@@ -168,9 +183,8 @@ impl Tensor {
         };
         let strides = strides.map(Arc::from);
         let device = Device::new(kind, dl.device.device_id);
-        // SAFETY: by contract the memory is valid up to the last element until the deleter runs, and `owner` runs it on
-        // drop.
-        let storage = unsafe { Storage::from_raw(dl.data.cast(), bytes, device, Box::new(owner)) };
+        // SAFETY: by contract the memory is valid up to the last element until `owner` is dropped.
+        let storage = unsafe { Storage::from_raw(dl.data.cast(), bytes, device, owner) };
         Ok(Self(Arc::new(Window { storage, dtype, shape, strides, byte_offset, elements })))
     }
 }

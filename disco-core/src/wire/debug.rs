@@ -15,8 +15,8 @@
 //!
 //! Base64 uses the standard alphabet with padding. Values above [`INLINE_LIMIT`], plain values, and strings or bytes
 //! shorter than 8 bytes are written without a wrapper; a worker of TVM returns even a short string wrapped. TVM has no
-//! debug object for Disco's registers and registered objects, so they keep their own encoding. Arrays and maps are
-//! refused, because no [`Value`] holds them.
+//! debug object for Disco's registers and registered objects, so they keep their own encoding, as arrays and maps do.
+//! Arrays and maps as debug objects are refused.
 //!
 //! Only the root of a graph is parsed, so a hostile graph takes at most a few times the memory of its text.
 

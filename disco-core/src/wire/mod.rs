@@ -17,6 +17,8 @@
 //!
 //! object   u32 type, then     65 string, 66 bytes  u64 length, bytes
 //!                             69 shape             u64 axes, i64 extents
+//!                             71 array             u64 items, then arguments
+//!                             72 map               u64 pairs, then an argument for each key and each value
 //!                             114 register         i64 id
 //!                             4096 tensor          dtype, i32 axes, i64 extents, u64 length, bytes
 //!                             4097 tensor beside   dtype, i32 axes, i64 extents, u64 offset in the memory beside
@@ -28,6 +30,9 @@
 //! Shapes, tensors, and strings or bytes of at least 8 bytes are written as debug objects in `DebugSetRegister` (8) and
 //! in the reply to `DebugGetFromRemote` (7), as in TVM, and as plain objects everywhere else. Readers accept both
 //! everywhere.
+//!
+//! Arrays and maps are nested at most 16 deep. Their tensors are written in place (4096), and they contain no registers
+//! (114) and no tensors beside the packet (4097).
 //!
 //! A command is a packet whose first argument is the command's number: 0 to 8 as in TVM, 64 or more for Disco's own. A
 //! **frame** is a command's packet, after a packet `64, id, id…` if registers were freed. A reply is a packet that

@@ -9,6 +9,8 @@ pub(super) mod index {
     pub(in crate::wire) const STR: i32 = 65;
     pub(in crate::wire) const BYTES: i32 = 66;
     pub(in crate::wire) const SHAPE: i32 = 69;
+    pub(in crate::wire) const ARRAY: i32 = 71;
+    pub(in crate::wire) const MAP: i32 = 72;
     pub(in crate::wire) const REGISTER: i32 = 114;
     pub(in crate::wire) const TENSOR: i32 = 4096;
     pub(in crate::wire) const TENSOR_BESIDE: i32 = 4097;

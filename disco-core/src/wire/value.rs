@@ -60,12 +60,48 @@ impl Value {
             Value::Shape(shape) => write_object(shape, to)?,
             Value::Object(object) => write_object(&**object, to)?,
             Value::Tensor(tensor) => write_tensor(tensor, to)?,
+            Value::Array(_) | Value::Map(_) => self.write_nested(1, to)?,
         }
         Ok(())
     }
 
+    /// Appends an item inside of `depth` arrays and maps, or such an array or map itself.
+    fn write_nested(&self, depth: usize, to: &mut Writer) -> Result<(), WireError> {
+        let inner = || if depth > Self::MAX_DEPTH { Err(TOO_DEEP) } else { Ok(depth + 1) };
+        match self {
+            Value::Array(items) => {
+                let inner = inner()?;
+                object_head(to, index::ARRAY);
+                to.u64(items.len() as u64);
+                items.iter().try_for_each(|item| item.write_nested(inner, to))
+            }
+            Value::Map(items) => {
+                let inner = inner()?;
+                object_head(to, index::MAP);
+                to.u64(items.len() as u64);
+                items.iter().try_for_each(|(key, value)| {
+                    key.write_nested(inner, to)?;
+                    value.write_nested(inner, to)
+                })
+            }
+            Value::Tensor(tensor) => write_tensor_in_place(tensor, to, |to, bytes| to.raw(bytes)),
+            Value::Register(_) => Err(NESTED_REGISTER),
+            other => other.write(to),
+        }
+    }
+
+    /// Takes an item inside of `depth` arrays and maps, or such an array or map itself.
+    fn read_nested(depth: usize, from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let value = Self::read_at(depth, from, None)?;
+        if matches!(value, Value::Register(_)) { Err(NESTED_REGISTER) } else { Ok(value) }
+    }
+
     /// Takes one argument. Its tensor may lie in the memory `beside` the packet.
     pub(super) fn read(from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
+        Self::read_at(0, from, beside)
+    }
+
+    fn read_at(depth: usize, from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
         match from.i32()? {
             code::NONE => Ok(Value::None),
             code::INT => Ok(Value::Int(from.i64()?)),
@@ -88,10 +124,15 @@ impl Value {
             }
             code::RAW_STR => read_str(from),
             code::BYTE_ARRAY => Ok(Value::Bytes(from.bytes()?.into())),
-            outer => read_object(outer, from, beside),
+            outer => read_object(outer, depth, from, beside),
         }
     }
 }
+
+/// The error for arrays and maps that are nested deeper than [`Value::MAX_DEPTH`].
+const TOO_DEEP: WireError = WireError::Expected("arrays and maps that are nested at most 16 deep");
+
+const NESTED_REGISTER: WireError = WireError::Expected("no register in an array or map");
 
 /// Appends a string in TVM's encoding of the name of a function.
 pub(super) fn write_raw_str(text: &str, to: &mut Writer) {
@@ -174,16 +215,27 @@ fn write_tensor(tensor: &Tensor, to: &mut Writer) -> Result<(), WireError> {
     {
         return beside::write(tensor, place, to);
     }
+    write_tensor_in_place(tensor, to, |to, bytes| {
+        if bytes.len() <= INLINE_LIMIT || !to.leave_out(bytes.len()) {
+            to.reserve(bytes.len());
+            to.raw(bytes);
+        }
+    })
+}
+
+/// Appends a tensor. `elements` appends its bytes.
+fn write_tensor_in_place(
+    tensor: &Tensor,
+    to: &mut Writer,
+    elements: impl FnOnce(&mut Writer, &[u8]),
+) -> Result<(), WireError> {
     let bytes = tensor_bytes(tensor)?;
     object_head(to, index::TENSOR);
     write_dtype(tensor.dtype(), to);
     to.i32(tensor.shape().len() as i32);
     tensor.shape().iter().for_each(|dim| to.i64(*dim));
     to.u64(bytes.len() as u64);
-    if bytes.len() <= INLINE_LIMIT || !to.leave_out(bytes.len()) {
-        to.reserve(bytes.len());
-        to.raw(&bytes);
-    }
+    elements(to, &bytes);
     Ok(())
 }
 
@@ -218,7 +270,12 @@ pub(super) fn read_elements(dtype: DType, shape: Vec<i64>, from: &mut Reader<'_>
     Ok(tensor)
 }
 
-fn read_object(outer: i32, from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Value, WireError> {
+fn read_object(
+    outer: i32,
+    depth: usize,
+    from: &mut Reader<'_>,
+    beside: Option<&mut Beside>,
+) -> Result<Value, WireError> {
     let index = from.i32()?;
     if debug::is_wrapped(outer, index) {
         return debug::read(from);
@@ -240,7 +297,30 @@ fn read_object(outer: i32, from: &mut Reader<'_>, beside: Option<&mut Beside>) -
             id.map(|id| Value::Register(id.into())).ok_or(WireError::Unknown { what: "register", number })
         }
         index::TENSOR => Ok(Value::Tensor(read_tensor(from)?)),
+        index::ARRAY | index::MAP if depth >= Value::MAX_DEPTH => Err(TOO_DEEP),
+        index::ARRAY => {
+            let len = read_items(1, from)?;
+            let items = (0..len).map(|_| Value::read_nested(depth + 1, from));
+            Ok(Value::Array(items.collect::<Result<_, _>>()?))
+        }
+        index::MAP => {
+            let len = read_items(2, from)?;
+            let items =
+                (0..len).map(|_| Ok((Value::read_nested(depth + 1, from)?, Value::read_nested(depth + 1, from)?)));
+            Ok(Value::Map(items.collect::<Result<_, WireError>>()?))
+        }
         index::TENSOR_BESIDE => Ok(Value::Tensor(beside::read(from, beside)?)),
         index => object::read(index, from),
+    }
+}
+
+/// Takes the number of items of an array or map, each of `values` values, and checks that the packet can contain them.
+fn read_items(values: u64, from: &mut Reader<'_>) -> Result<u64, WireError> {
+    /// Bytes of the shortest value.
+    const SHORTEST: u64 = 4;
+    let len = from.u64()?;
+    match len.checked_mul(values * SHORTEST) {
+        Some(bytes) if bytes <= from.left() as u64 => Ok(len),
+        _ => Err(WireError::Expected("as many items as the packet has bytes for")),
     }
 }

@@ -82,9 +82,7 @@ impl Worker {
             }
             Command::CallPacked { register, function, args } => {
                 for arg in args {
-                    if let Value::Tensor(tensor) = arg {
-                        tensor.storage().note_argument();
-                    }
+                    arg.visit_tensors(&mut |tensor| tensor.storage().note_argument());
                 }
                 self.call(seq, *register, *function, args);
             }
@@ -170,9 +168,8 @@ impl Worker {
     /// The value of a register. Also works on a poisoned worker, if the register was set before the error.
     fn get(&mut self, seq: u64, name: &str, register: RegisterId) -> Reply {
         let value = match self.registers.object(register) {
-            Ok(Object::Value(Value::Tensor(tensor))) => {
-                let tensor = tensor.clone();
-                self.fetch(&tensor).map(Value::Tensor)
+            Ok(Object::Value(value @ (Value::Tensor(_) | Value::Array(_) | Value::Map(_)))) => {
+                value.clone().map_tensors(&mut |tensor| self.fetch(tensor))
             }
             Ok(Object::Value(value)) => Ok(value.clone()),
             Ok(other) => Err(Error::invalid(format!("{} can't leave its worker", other.kind()))),

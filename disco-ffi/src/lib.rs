@@ -1,0 +1,75 @@
+//! Shared libraries on Disco's workers: functions of the TVM-FFI C ABI, which C, C++, Rust, Triton and TVM produce.
+//!
+//! ```no_run
+//! use disco_core::{Result, Session, SessionExt};
+//! use disco_ffi::Libraries;
+//!
+//! async fn run(session: &impl Session) -> Result<Vec<f64>> {
+//!     let module = session.load_library("./libkernels.so").await?;
+//!     // The symbol `__tvm_ffi_add` of the library.
+//!     let add = module.function(session, "add").await?;
+//!     let sum = session.call(&add, (1.5, 2.0)).await?;
+//!     session.get_all_as(&sum).await
+//! }
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `session.rs` | [`Libraries`]: `session.load_library(path)`, for the controller |
+//! | `worker.rs` | the worker functions behind it |
+//! | `open.rs`, `elf.rs`, `shared.rs` | opening of libraries, [`SharedLibrary`] |
+//! | `lookup.rs` | functions by name; [`register_global`] for functions that libraries call |
+//! | `call.rs`, `raw.rs`, `stream.rs` | calls in both directions |
+//! | `current.rs` | the worker's context during a call, for functions that a library calls back |
+//! | `encode.rs`, `decode.rs` | values of Disco to values of the ABI, and back |
+//! | `heap.rs` | the ABI's objects, allocated without a library |
+//! | `value.rs`, `foreign.rs` | [`Any`], an owned value of the ABI; [`ForeignObject`], such a value in a register |
+//! | `export.rs` | [`export_function!`]: functions of a Rust library for Disco, Python and other callers |
+//! | `raised.rs` | [`Raised`]: errors of functions of libraries |
+//! | `library.rs`, `table.rs` | [`TvmFfi`]: libtvm_ffi, found at run time |
+//! | `models/` | [`Models`]: `session.load_vm_module(path)`, `session.shard_loader(path)`, and the worker functions behind them |
+//! | `vm.rs`, `tvm_runtime.rs` | Relax virtual machines; libtvm_runtime, found at run time |
+//! | `runtime/` | `runtime.disco.*`, the functions that compiled models call |
+//! | `shards/` | [`ShardLoader`]: weights in `tensor-cache.json` |
+//! | [`abi`] | layouts and numbers |
+
+pub mod abi;
+mod call;
+pub mod current;
+mod decode;
+mod elf;
+mod encode;
+mod export;
+mod foreign;
+mod heap;
+mod library;
+mod lookup;
+mod models;
+mod open;
+mod raised;
+mod raw;
+mod runtime;
+mod session;
+mod shards;
+mod shared;
+mod stream;
+mod table;
+mod tvm_runtime;
+mod value;
+mod vm;
+mod worker;
+
+pub use export::ExportedFunction;
+#[doc(hidden)]
+pub use export::call_exported;
+pub use foreign::ForeignObject;
+pub use library::TvmFfi;
+pub use lookup::{global_function, register_global};
+pub use models::{Models, Weights};
+pub use open::{open, open_sent};
+pub use raised::Raised;
+pub use runtime::register_runtime;
+pub use session::{Libraries, LibraryFile, Module};
+pub use shards::{ShardLoader, Shards};
+pub use shared::SharedLibrary;
+pub use value::Any;

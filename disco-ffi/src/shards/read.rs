@@ -1,0 +1,74 @@
+//! Elements of parameters from files.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use disco_core::{Error, Result, Tensor, WorkerContext};
+
+use super::cache::{DataFile, Parameter};
+
+/// Opens a file and checks its size.
+///
+/// # Errors
+/// The file can't be opened, or has another size than the metadata says.
+pub(super) fn open(path: &Path, about: &DataFile) -> Result<File> {
+    let failed = |error| Error::system(format!("can't open the weights `{}`", path.display()), error);
+    let file = File::open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?.len();
+    match found == about.bytes {
+        true => Ok(file),
+        false => Err(Error::invalid(format!(
+            "the weights `{}` have {found} bytes, but the metadata says {}: the file is not complete, or is of another \
+             model",
+            path.display(),
+            about.bytes
+        ))),
+    }
+}
+
+/// Reads a parameter into a tensor on the worker's device.
+///
+/// # Errors
+/// The file can't be read; the device has too little memory.
+pub(super) fn read(ctx: &mut WorkerContext, file: &File, path: &Path, parameter: &Parameter) -> Result<Tensor> {
+    let tensor = ctx.empty(parameter.dtype, parameter.shape.clone())?;
+    let host = match ctx.device().is_host() {
+        true => tensor.clone(),
+        false => Tensor::zeros(parameter.dtype, parameter.shape.clone())?,
+    };
+    fill(file, &host, parameter).map_err(|error| {
+        Error::system(format!("can't read parameter `{}` from `{}`", parameter.name, path.display()), error)
+    })??;
+    if !ctx.device().is_host() {
+        ctx.queue().copy_in(&tensor, &host)?;
+    }
+    Ok(tensor)
+}
+
+/// Reads the elements. The outer error is the file's, the inner one the tensor's.
+fn fill(file: &File, tensor: &Tensor, parameter: &Parameter) -> std::io::Result<Result<()>> {
+    /// Bytes of halved elements that are read at once.
+    const CHUNK_BYTES: usize = 1 << 16;
+    let mut bytes = match tensor.bytes_mut() {
+        Ok(bytes) => bytes,
+        Err(error) => return Ok(Err(error)),
+    };
+    if !parameter.is_halved {
+        file.read_exact_at(&mut bytes, parameter.offset)?;
+        return Ok(Ok(()));
+    }
+    let mut halves = [0; CHUNK_BYTES];
+    let mut offset = parameter.offset;
+    for elements in bytes.chunks_mut(2 * CHUNK_BYTES) {
+        let halves = &mut halves[..elements.len() / 2];
+        file.read_exact_at(halves, offset)?;
+        offset += halves.len() as u64;
+        for (element, half) in elements.chunks_exact_mut(4).zip(halves.chunks_exact(2)) {
+            // The upper half is behind the lower one: elements are little-endian.
+            element[..2].fill(0);
+            element[2..].copy_from_slice(half);
+        }
+    }
+    Ok(Ok(()))
+}

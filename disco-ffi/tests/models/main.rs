@@ -1,0 +1,156 @@
+//! What TVM's compiled models call on workers, their weights, and the models themselves, over threads, processes and
+//! MPI.
+//!
+//! Each test runs in a process of its own, because MPI can be started once per process. Tests execute this program again
+//! as workers, too.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod compiled;
+#[allow(unused_imports, unused_macros, reason = "the macro is for the other program")]
+#[path = "../sessions/library.rs"]
+mod library;
+mod runtime;
+mod shards;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use disco::{Builder, DataPlane as _, LaneSession, SessionKind, block_on};
+use disco_conformance::Required;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Set in the process of one test.
+const CHILD: &str = "DISCO_MODELS_TEST";
+/// Path of the test libraries and models in the process of a test, whose parent has made them.
+const FOLDER: &str = "DISCO_MODELS_FOLDER";
+
+/// A kind of session, and the backend of its data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plane {
+    Threads,
+    Processes,
+    Mpi,
+}
+
+const PLANES: [Plane; 3] = [Plane::Threads, Plane::Processes, Plane::Mpi];
+
+impl Plane {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Processes => "processes",
+            Self::Mpi => "mpi",
+        }
+    }
+
+    fn builder(self, workers: usize) -> Builder {
+        let kind = if self == Self::Threads { SessionKind::Threads } else { SessionKind::Processes };
+        Builder::new(kind, workers).collective_deadline(Duration::from_secs(30))
+    }
+
+    fn backend(self) -> &'static str {
+        if self == Self::Mpi { "mpi" } else { "local" }
+    }
+
+    /// A session with communicators.
+    fn session(self, workers: usize, groups: usize) -> LaneSession {
+        self.connect(self.builder(workers).groups(groups))
+    }
+
+    fn connect(self, builder: Builder) -> LaneSession {
+        let session = builder.start().unwrap();
+        block_on(session.init_ccl(self.backend(), &[])).unwrap();
+        session
+    }
+}
+
+/// A test of one plane.
+#[derive(Clone, Copy)]
+struct Test {
+    name: &'static str,
+    run: fn(Plane),
+    /// Makes what the test needs, in the process of the harness. False if something is not there, with a line on
+    /// standard error.
+    prepare: fn() -> bool,
+}
+
+/// Names tests after their functions.
+macro_rules! tests {
+    ($prepare:path; $($name:ident),* $(,)?) => {
+        pub(crate) fn tests() -> Vec<crate::Test> {
+            vec![$(crate::Test { name: stringify!($name), run: $name, prepare: $prepare }),*]
+        }
+    };
+}
+pub(crate) use tests;
+
+fn main() -> ExitCode {
+    disco::init();
+    let arguments = Arguments::from_args();
+    let tests = [runtime::tests(), shards::tests(), compiled::tests()].concat();
+    let trials = tests.into_iter().flat_map(|test| PLANES.map(|plane| trial(test, plane)));
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+fn trial(test: Test, plane: Plane) -> Trial {
+    let name = format!("{}::{}", test.name, plane.name());
+    Trial::test(name.clone(), move || {
+        if env::var_os(CHILD).is_some() {
+            (test.run)(plane);
+            return Ok(());
+        }
+        let Some(tvm) = disco_conformance::libtvm_ffi() else { return Ok(()) };
+        if !(test.prepare)() {
+            return Ok(());
+        }
+        let mut child = Command::new(env::current_exe()?);
+        child.args(["--exact", &name]).env(CHILD, "").env(FOLDER, library::folder()).env("DISCO_TVM_FFI_LIBRARY", tvm);
+        if plane == Plane::Mpi {
+            let Some(mpi) = mpi() else { return Ok(()) };
+            child.env("DISCO_MPI_LIBRARY", mpi);
+        }
+        let runtime = match test.name.starts_with("without_libtvm_runtime") {
+            true => Some("/nonexistent/libtvm_runtime.so".into()),
+            false => compiled::runtime(),
+        };
+        child.envs(runtime.map(|file| ("DISCO_TVM_RUNTIME_LIBRARY", file)));
+        let output = child.output()?;
+        let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        match output.status.success() && text.contains("1 passed") {
+            true => Ok(()),
+            false => Err(Failed::from(format!("{}\n{text}\n{errors}", output.status))),
+        }
+    })
+}
+
+fn mpi() -> Option<PathBuf> {
+    let file = fetched("mpich-5.0.2/lib/libmpi.so.12");
+    if file.is_none() {
+        assert!(!Required::from_env().contains("mpi"), "DISCO_REQUIRE: MPICH is not there: run `cargo xtask test`");
+        eprintln!("skipped: MPICH is not there: `cargo xtask test` fetches it");
+    }
+    file
+}
+
+/// A file of the libraries that `cargo xtask test` fetches.
+fn fetched(file: &str) -> Option<PathBuf> {
+    let cache = env::var_os("DISCO_TEST_CACHE")?;
+    Some(Path::new(&cache).join(file)).filter(|file| file.exists())
+}
+
+/// A file that the parent process has made.
+fn made(name: &str) -> PathBuf {
+    Path::new(&env::var_os(FOLDER).unwrap()).join(name)
+}
+
+/// An error's text without the numbers of its command and register.
+fn without_numbers(text: &str) -> String {
+    match (text.find(" (command "), text.find("): ")) {
+        (Some(start), Some(end)) => format!("{}{}", &text[..start], &text[end + 1..]),
+        _ => text.to_owned(),
+    }
+}
