@@ -102,6 +102,43 @@ fn packets_of_tvm_s_sockets_have_known_bytes() {
     assert_eq!(unknown.to_string(), "unknown action of a node 3");
 }
 
+/// Packets of TVM 0.27 to its node 1 of two nodes with one worker each: `SocketSession(2, 1, 1, …)`,
+/// `get_global_func("tests.disco.add_one")`, a call of it with 41, `_sync_worker(1)` (two packets) and `shutdown()`.
+const CAPTURED: [&str; 6] = [
+    "380000000000000004000000040000000100000002000000000000000100000001000000000000000100000001000000\
+                00000000010000000100000000000000",
+    "5700000000000000040000000500000001000000010000000000000001000000ffffffffffffffff0100000002000000\
+                0000000001000000010000000000000008000000130000000000000074657374732e646973636f2e6164645f6f6e65",
+    "5000000000000000040000000600000001000000010000000000000001000000ffffffffffffffff0100000003000000\
+                00000000010000000200000000000000010000000100000000000000010000002900000000000000",
+    "3800000000000000040000000400000001000000010000000000000001000000ffffffffffffffff0100000004000000\
+                00000000010000000100000000000000",
+    "20000000000000000400000002000000010000000200000000000000010000000100000000000000",
+    "2000000000000000040000000200000001000000000000000000000001000000ffffffffffffffff",
+];
+
+#[test]
+fn packets_captured_from_tvm_s_sockets_are_read_and_written_alike() {
+    let captured = CAPTURED.map(|hex| {
+        let hex: String = hex.split_whitespace().collect();
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect::<Vec<u8>>()
+    });
+    let metadata = Metadata { nodes: 2, workers_per_node: 1, groups: 1, node: 1 };
+    assert_eq!(Metadata::decode(content(&captured[0])).unwrap(), metadata);
+    assert_eq!(metadata.encode(), captured[0]);
+    let (result, function) = (RegisterId::new(2), RegisterId::new(1));
+    let call = Command::CallPacked { register: result, function, args: vec![Value::Int(41)] };
+    let lookup = Command::GetGlobalFunc { register: function, name: "tests.disco.add_one".into() };
+    for (packet, command) in captured[1..].iter().zip([lookup, call, Command::SyncWorker { worker: WORKER }]) {
+        let (envelope, rest) = Envelope::unwrap_content(content(packet)).unwrap();
+        assert_eq!(envelope, Envelope::to_all(EnvelopeAction::Send));
+        assert_eq!(Frame::decode(1, &rest).unwrap().command(), &command);
+        assert_eq!(envelope.wrap(Some(&tvm::encode(&command).unwrap())).unwrap(), *packet);
+    }
+    assert_eq!(Envelope::to(EnvelopeAction::Receive, WORKER).wrap(None).unwrap(), captured[4]);
+    assert_eq!(Envelope::to_all(EnvelopeAction::Shutdown).wrap(None).unwrap(), captured[5]);
+}
+
 /// A value that can be an argument for workers of TVM.
 fn argument() -> impl Strategy<Value = Value> {
     prop_oneof![
