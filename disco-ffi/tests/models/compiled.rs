@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use disco::error::ErrorKind;
@@ -83,7 +83,8 @@ fn compile() -> bool {
         return false;
     }
     if env::var_os("DISCO_LONG_TESTS").is_none() {
-        eprintln!("skipped: TVM compiles models in long tests only (DISCO_LONG_TESTS)");
+        static SAID: Once = Once::new();
+        SAID.call_once(|| eprintln!("skipped: TVM compiles models in long tests only (DISCO_LONG_TESTS)"));
         return false;
     }
     let is_required = Required::from_env().contains("tvm");

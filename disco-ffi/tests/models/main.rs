@@ -17,6 +17,7 @@ mod shards;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use disco::{Builder, DataPlane as _, LaneSession, SessionKind, block_on};
@@ -27,6 +28,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 const CHILD: &str = "DISCO_MODELS_TEST";
 /// Path of the test libraries and models in the process of a test, whose parent has made them.
 const FOLDER: &str = "DISCO_MODELS_FOLDER";
+
+/// Held while a test of MPI runs.
+static RANKS: Mutex<()> = Mutex::new(());
 
 /// A kind of session, and the backend of its data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +122,8 @@ fn trial(test: Test, plane: Plane) -> Trial {
             false => compiled::runtime(),
         };
         child.envs(runtime.map(|file| ("DISCO_TVM_RUNTIME_LIBRARY", file)));
+        // Waiting ranks spin, and would slow those of other tests down.
+        let _alone = (plane == Plane::Mpi).then(|| RANKS.lock().unwrap_or_else(PoisonError::into_inner));
         let output = child.output()?;
         let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         match output.status.success() && text.contains("1 passed") {
