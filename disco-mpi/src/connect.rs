@@ -6,6 +6,7 @@
 use std::env;
 use std::ffi::{c_int, c_void};
 use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -226,6 +227,7 @@ impl Meeting {
         let peer = pmi::Peer {
             store: self.store.clone(),
             key: self.key.clone(),
+            name: self.random_name()?,
             size: self.size,
             per_machine,
             limit: self.deadline,
@@ -247,6 +249,13 @@ impl Meeting {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// A random name of the session, the same on all ranks.
+    fn random_name(&self) -> Result<String> {
+        let mine = format!("disco-{:016x}", RandomState::new().build_hasher().finish());
+        let name = self.store.compare_and_set(&format!("{}: name", self.key), None, mine.as_bytes())?;
+        Ok(String::from_utf8_lossy(&name).into_owned())
     }
 
     /// Sets the variables that a launcher would have set.
@@ -350,5 +359,32 @@ impl<A: Abi> Installed<A> {
         // SAFETY: the communicator and the error handler are valid.
         let code = unsafe { (self.table.comm_set_errhandler)(comm, self.constants.errors_return) };
         self.about.check("MPI_Comm_set_errhandler", code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use disco_core::Link;
+
+    use super::*;
+
+    /// MPICH names its files in shared memory by this name.
+    #[test]
+    fn ranks_of_a_session_have_one_name_and_those_of_another_session_have_another() {
+        let rank = |rank: u32, store: &Arc<dyn Store>| Meeting {
+            key: "mpi".into(),
+            store: store.clone(),
+            rank: Rank::new(rank),
+            size: 2,
+            deadline: Duration::from_secs(1),
+            start: Instant::now(),
+        };
+        let names = [(); 2].map(|()| {
+            let store = Link::bare(Arc::default()).store();
+            let [a, b] = [0, 1].map(|number| rank(number, &store).random_name().unwrap());
+            assert_eq!(a, b);
+            a
+        });
+        assert_ne!(names[0], names[1]);
     }
 }

@@ -23,6 +23,9 @@ pub(crate) struct Peer {
     pub(crate) store: Arc<dyn Store>,
     /// Starts all keys in the store.
     pub(crate) key: String,
+    /// Name of the session's values, the same on all ranks. MPICH names its files in shared memory by it, so no other
+    /// session of a machine may have it.
+    pub(crate) name: String,
     pub(crate) size: usize,
     /// Number of consecutive ranks on each machine.
     pub(crate) per_machine: usize,
@@ -71,7 +74,7 @@ impl Manager {
     }
 
     fn answer(&mut self, line: &str) -> Result<String> {
-        let Peer { store, key, size, .. } = &self.peer;
+        let Peer { store, key, name, size, .. } = &self.peer;
         let word = |key: &str| line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
         let value_key = || format!("{key}: value {}", word("key").unwrap_or_default());
         Ok(match word("cmd").unwrap_or_default() {
@@ -79,7 +82,7 @@ impl Manager {
             "get_maxes" => "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0".to_owned(),
             "get_appnum" => "cmd=appnum appnum=0 rc=0".to_owned(),
             "get_universe_size" => format!("cmd=universe_size size={size} rc=0"),
-            "get_my_kvsname" => "cmd=my_kvsname kvsname=disco rc=0".to_owned(),
+            "get_my_kvsname" => format!("cmd=my_kvsname kvsname={name} rc=0"),
             "put" => {
                 // The value is the rest of the line: it may have spaces.
                 let value = line.split_once("value=").map_or("", |(_, value)| value);
@@ -131,7 +134,8 @@ mod tests {
     use super::*;
 
     fn rank(store: &Arc<dyn Store>, limit: Duration) -> UnixStream {
-        let peer = Peer { store: store.clone(), key: "mpi".into(), size: 4, per_machine: 2, limit };
+        let (key, name) = ("mpi".into(), "disco-7".into());
+        let peer = Peer { store: store.clone(), key, name, size: 4, per_machine: 2, limit };
         serve(peer).unwrap().into()
     }
 
@@ -156,6 +160,7 @@ mod tests {
             "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"
         );
         assert_eq!(ask(b, "cmd=get_universe_size"), "cmd=universe_size size=4 rc=0\n");
+        assert_eq!(ask(b, "cmd=get_my_kvsname"), "cmd=my_kvsname kvsname=disco-7 rc=0\n");
         assert_eq!(ask(a, "cmd=put kvsname=k key=card-0 value=shm id=7"), "cmd=put_result rc=0 msg=success\n");
         for _ in 0..2 {
             ranks[1..].iter().for_each(|mut rank| rank.write_all(b"cmd=barrier_in\n").unwrap());
