@@ -1,6 +1,6 @@
 //! Soak test: runs random sessions of threads, processes and nodes for a while.
 //!
-//! Several threads call functions, exchange tensors, and `get` and `set` values of up to 32 MiB. Sessions meet errors,
+//! Several threads call functions, also of a C library, exchange tensors, and `get` and `set` values of up to 32 MiB. Sessions meet errors,
 //! registered errors, panics, aborts, kills, stops, late workers and dropped futures, and end by recovery, shutdown or
 //! drop. Every result is compared with plain loops, no step may take longer than a minute, and no resource may be left
 //! behind.
@@ -14,6 +14,7 @@
 mod content;
 mod exchange;
 mod functions;
+mod library;
 mod model;
 mod random;
 mod session;
@@ -65,6 +66,8 @@ fn soak() -> user::Wrong<()> {
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let first = number("DISCO_SOAK_SEED").unwrap_or_else(now);
     watch::start_watchdog();
+    // Compiled now, because the compiler uses resources.
+    library::path();
     let (start, before) = (Instant::now(), Resources::now());
     let (mut sessions, mut warm) = (0, watch::resident());
     // At least the warm-up and one more session; a replay (0 seconds) runs one.
@@ -77,6 +80,7 @@ fn soak() -> user::Wrong<()> {
             .map_err(|why| format!("{why}\n{}replay: DISCO_SOAK_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
         sessions += 1;
     }
+    library::remove();
     println!("soak: {sessions} sessions in {:.1} s, seed {first}", start.elapsed().as_secs_f64());
     if !before.are_restored() {
         return Err(format!("resources leaked: {before:?} at the start, {:?} at the end", Resources::now()));

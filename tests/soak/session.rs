@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, thread};
 
+use disco::ffi::Libraries as _;
 use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::content::Content;
 use crate::functions::Diverged;
+use crate::library;
 use crate::random::Random;
 use crate::user::{User, Wrong};
 use crate::watch;
@@ -41,10 +43,12 @@ enum Failure {
     Abort,
     /// One worker fails, and another uses the store late.
     Late,
+    /// An error in a worker function that a library calls back.
+    Library,
 }
 
 impl Failure {
-    const ALL: [Self; 5] = [Self::Error, Self::User, Self::Panic, Self::Abort, Self::Late];
+    const ALL: [Self; 6] = [Self::Error, Self::User, Self::Panic, Self::Abort, Self::Late, Self::Library];
 }
 
 /// The end of a session.
@@ -168,6 +172,16 @@ fn call(session: &LaneSession, function: &str, args: impl disco::IntoArgs) -> di
     block_on(async { session.call(&session.function(function).await?, args).await }).map(drop)
 }
 
+/// Makes a library call back the worker function that fails on `worker`.
+fn call_back(session: &LaneSession, worker: usize) -> disco::Result<()> {
+    let Some(path) = library::path() else { return Ok(()) };
+    block_on(async {
+        let apply = session.load_library(path).await?.function(session, "apply").await?;
+        let fail = session.function("soak.fail").await?;
+        session.call(&apply, (&fail, worker as i64, "error")).await.map(drop)
+    })
+}
+
 /// Threads that repeatedly wait for replies. Each ends with its first error, or when told to.
 struct Bystanders {
     threads: Vec<thread::JoinHandle<Option<String>>>,
@@ -229,6 +243,7 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
     let failure = match failure {
         Failure::Abort if !setup.has_plane() => Failure::Error,
         Failure::Late if setup.workers < 2 => Failure::Panic,
+        Failure::Library if library::path().is_none() => Failure::Error,
         other => other,
     };
     let worker = random.below(setup.workers);
@@ -249,6 +264,7 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
     };
     let step = random.below(300) as i64;
     let failed = failed.and_then(|()| match failure {
+        Failure::Library => call_back(session, worker),
         Failure::User => call(session, "soak.diverge", (worker as i64, step, random.chance(50))),
         _ => call(session, "soak.fail", (worker as i64, how)),
     });

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 
+use disco::ffi::{Libraries as _, LibraryFile};
 use disco::{
     DRef, DataPlane, LaneSession, Rank, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on,
 };
 
 use crate::exchange::{DTYPES, Exchange, Kind, Memory, Scope, uneven, uneven_pair};
+use crate::library;
 use crate::model::Model;
 use crate::random::Random;
 use crate::values::Values;
@@ -65,7 +67,7 @@ impl<'s> User<'s> {
     }
 
     fn step(&mut self) -> Wrong<()> {
-        match self.random.below(26) {
+        match self.random.below(28) {
             0..4 => self.make(),
             4..8 if self.has_plane => self.exchange(),
             8..10 if self.has_plane => self.exchange_by_handles(),
@@ -77,7 +79,8 @@ impl<'s> User<'s> {
             17 => self.meet(),
             18 => self.abandon(),
             19 => self.forget(),
-            20.. => self.values.step(),
+            26..28 => self.library(),
+            20..26 => self.values.step(),
             _ => self.make(),
         }
     }
@@ -214,6 +217,28 @@ impl<'s> User<'s> {
             }
         }
         Ok(())
+    }
+
+    /// Opens the library on all workers, and calls its functions with numbers and with a tensor.
+    fn library(&mut self) -> Wrong<()> {
+        let Some(path) = library::path() else { return self.numbers() };
+        let (session, x, y) = (self.session, self.random.below(1000) as i64, self.random.below(1000) as i64);
+        let is_sent = self.random.chance(30);
+        watch::step(format_args!("functions of a library, sent: {is_sent}"));
+        let file = LibraryFile::new(path);
+        let module = words(block_on(session.load_library(if is_sent { file.send() } else { file })))?;
+        let [add, identity] = ["add4", "identity"].map(|name| words(block_on(module.function(session, name))));
+        let (add, identity) = (add?, identity?);
+        // The functions keep the library open.
+        drop(module);
+        let sum = words(block_on(session.call(&add, (x, y, 3i64, -4i64))))?;
+        let sums: Vec<i64> = words(block_on(session.get_all_as(&sum)))?;
+        if sums.iter().any(|sum| *sum != x + y - 1) {
+            return Err(format!("add4 of the library gave {sums:?} in place of {}", x + y - 1));
+        }
+        let Some((handle, model)) = self.any() else { return Ok(()) };
+        let same = words(block_on(session.call(&identity, (&handle,))))?;
+        self.keep(same, model)
     }
 
     fn bytes(&mut self) -> Wrong<()> {
