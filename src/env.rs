@@ -63,9 +63,13 @@ impl Settings {
     ///
     /// # Errors
     /// A variable is not a number, not a list of device ordinals, or not a kind of session; variables of a launcher
-    /// contradict each other.
+    /// contradict each other, and neither session, workers nor nodes are set.
     pub fn from_env() -> Result<Self> {
-        Place::from_env()?;
+        const OWN: [&str; 3] = ["DISCO_SESSION", "DISCO_WORKERS", "DISCO_NODES"];
+        // Disco's own variables win over those of a launcher.
+        if OWN.iter().all(|name| Variable::read(name) == Variable::new(name, None)) {
+            Place::from_env()?;
+        }
         Self::read(Variable::read, Launched::this())
     }
 

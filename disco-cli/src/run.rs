@@ -59,7 +59,11 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let place = Place::from_env()?.filter(Place::is_one_of_several);
+        let place = match Place::from_env() {
+            // The options say what the launcher does not.
+            Err(_) if self.workers.is_some() || self.nodes > 1 || self.session.is_some() => None,
+            place => place?.filter(Place::is_one_of_several),
+        };
         let is_task = place.is_some();
         let tasks = place.and_then(|place| place.size);
         let workers = self.workers.or(tasks).unwrap_or(self.nodes);

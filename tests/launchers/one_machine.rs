@@ -142,4 +142,8 @@ fn contradicting_variables_are_an_error() {
         text(&output),
         "error: RANK=2 and WORLD_SIZE=2, variables of torchrun, contradict each other: the rank must be below the number of tasks\n"
     );
+    // Disco's own variables win.
+    let variables = [torchrun("job", 2, 2), vec![("DISCO_WORKERS", "2".into())]].concat();
+    let output = task("sum", &variables).wait_with_output().unwrap();
+    assert_eq!(text(&output), "[3.0, 3.0]\n");
 }
