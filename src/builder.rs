@@ -393,13 +393,16 @@ impl Builder {
     /// Uses the tasks that a launcher without MPI has started, if any, as workers: as processes if all are on this
     /// machine, else as nodes.
     fn with_tasks(mut self) -> Result<Self> {
-        let Some(tasks) = crate::tasks::tasks().filter(|_| self.launch.is_none()) else { return Ok(self) };
+        if self.kind == SessionKind::Threads || self.launch.is_some() {
+            return Ok(self);
+        }
+        let Some(tasks) = crate::tasks::tasks()? else { return Ok(self) };
         if let Some(limit) = crate::node::join_limit()? {
             // Machines may start at different times.
             self.start_deadline = self.start_deadline.max(limit);
         }
         match (self.kind, tasks.kind()) {
-            (SessionKind::Threads, _) | (SessionKind::Nodes, SessionKind::Processes) => return Ok(self),
+            (SessionKind::Nodes, SessionKind::Processes) => return Ok(self),
             (SessionKind::Processes, SessionKind::Processes) => {
                 tasks.check(self.kind, self.workers)?;
                 self.launch = tasks.launch(self.start_deadline);

@@ -44,17 +44,17 @@ struct Launched {
 }
 
 impl Launched {
-    fn this() -> Option<Self> {
+    fn this() -> Result<Option<Self>> {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         if let Some(tasks) = crate::ranks::count() {
             // A session on several machines becomes one of nodes when it starts.
-            return Some(Self { tasks, kind: SessionKind::Processes });
+            return Ok(Some(Self { tasks, kind: SessionKind::Processes }));
         }
         #[cfg(target_os = "linux")]
-        if let Some(tasks) = crate::tasks::tasks() {
-            return Some(Self { tasks: tasks.size(), kind: tasks.kind() });
+        if let Some(tasks) = crate::tasks::tasks()? {
+            return Ok(Some(Self { tasks: tasks.size(), kind: tasks.kind() }));
         }
-        None
+        Ok(None)
     }
 }
 
@@ -70,7 +70,7 @@ impl Settings {
         if OWN.iter().all(|name| Variable::read(name) == Variable::new(name, None)) {
             Place::from_env()?;
         }
-        Self::read(Variable::read, Launched::this())
+        Self::read(Variable::read, Launched::this()?)
     }
 
     /// A builder with these settings. A session of nodes prints the command that joins the other nodes to standard

@@ -35,13 +35,19 @@ use crate::role;
 ///
 /// The exit status of a worker or a node is 0 after a shutdown; else it is 1, and the error is printed.
 pub fn init() {
-    serve();
-    role::set_program();
+    init_without_launcher();
     #[cfg(feature = "mpi")]
     if crate::launched::become_rank() {
         return;
     }
     crate::tasks::become_task();
+}
+
+/// As [`init`], but leaves the role that a launcher gives this process.
+#[doc(hidden)]
+pub fn init_without_launcher() {
+    serve();
+    role::set_program();
 }
 
 /// Lets a test of the standard harness (`#[test]`) start sessions of processes and nodes. Write it as the first line of

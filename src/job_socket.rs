@@ -46,8 +46,12 @@ impl JobSocket {
             listener.set_nonblocking(true)?;
             Ok(Self { listener, waiting: Mutex::default() })
         };
-        bind()
-            .map_err(|error| Error::system(format!("the socket of job `{job}` can't be opened on this machine"), error))
+        bind().map_err(|error| {
+            Error::system(
+                format!("the socket of job `{job}` for the launcher's tasks can't be opened on this machine"),
+                error,
+            )
+        })
     }
 
     /// Sends its invitation to task `rank`.
@@ -70,7 +74,8 @@ impl JobSocket {
                     thread::sleep(POLL_INTERVAL);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let state = format!("task {rank} has not called disco::init()");
+                    let state =
+                        format!("task {rank} has not called disco::init(), serves another session, or has ended");
                     return Err(Error::Deadline {
                         operation: "start: inviting the launcher's tasks".into(),
                         after: limit,
@@ -86,8 +91,7 @@ impl JobSocket {
     /// Serves each invitation that task 0 sends to task `rank`, until task 0 ends.
     ///
     /// # Errors
-    /// Task 0 does not listen within `limit`, or its socket is another user's; an error of `serve`, which ends the
-    /// service.
+    /// Task 0 does not listen within `limit`, or its socket is another user's. Errors of `serve` are printed.
     pub(crate) fn serve(
         job: &str,
         rank: usize,
@@ -117,7 +121,12 @@ impl JobSocket {
                 .write_all(&(rank as u32).to_le_bytes())
                 .and_then(|()| stream.take(MAX_TEXT_BYTES).read_to_string(&mut text));
             match exchanged {
-                Ok(_) if !text.is_empty() => Invitation::parse(&text).and_then(&serve)?,
+                Ok(_) if !text.is_empty() => {
+                    if let Err(error) = Invitation::parse(&text).and_then(&serve) {
+                        // Not fatal: the controller has this error, too, and may start another session.
+                        _ = writeln!(io::stderr(), "disco: task {rank}: {error}");
+                    }
+                }
                 _ => return Ok(()),
             }
         }

@@ -23,8 +23,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 pub(crate) fn become_rank() -> bool {
     let backend = Variable::read("DISCO_BACKEND");
     let backend = backend.text().unwrap_or_default();
-    // The launcher's ranks are ranks of MPI only if the backend may be MPI.
-    if backend.is_some_and(|name| name != "mpi") {
+    // The launcher's ranks are ranks of MPI only if the backend may be MPI, and the workers may be ranks.
+    if backend.is_some_and(|name| name != "mpi") || crate::tasks::are_alone() {
         return false;
     }
     if let Err(error) = restart_under_launcher() {

@@ -39,7 +39,7 @@ pub use env::{Settings, from_env};
 pub use init::init;
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
-pub use init::init_in_test;
+pub use init::{init_in_test, init_without_launcher};
 pub use kind::SessionKind;
 pub use pollster::block_on;
 #[cfg(target_os = "linux")]

@@ -23,7 +23,7 @@ use crate::job_socket::JobSocket;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The tasks whose task 0 this process is; unset without a launcher, and for ranks of MPI.
-static TASKS: OnceLock<Tasks> = OnceLock::new();
+static TASKS: OnceLock<Result<Tasks>> = OnceLock::new();
 
 /// The tasks of a job, of which this process is task 0.
 #[derive(Debug)]
@@ -34,31 +34,39 @@ pub(crate) struct Tasks {
     socket: Option<Arc<JobSocket>>,
 }
 
+/// Whether each task is a program of its own, because the environment asks for threads.
+pub(crate) fn are_alone() -> bool {
+    Variable::read("DISCO_SESSION").text().is_ok_and(|kind| kind == Some(SessionKind::Threads.name()))
+}
+
 /// Takes the role that the launcher gave this process. Returns on task 0 and without a launcher. Other tasks serve the
-/// sessions of task 0, and exit when it ends.
+/// sessions of task 0, for which they wait, and exit when it ends.
 pub(crate) fn become_task() {
-    // Each task is a program of its own then.
-    let is_alone = Variable::read("DISCO_SESSION").text().is_ok_and(|kind| kind == Some(SessionKind::Threads.name()));
     let place = match Place::from_env() {
-        Ok(Some(place)) if !is_alone => place,
+        Ok(Some(place)) if !are_alone() => place,
         Ok(_) => return,
         // A program that asks for the launcher's tasks gets the error from `Settings::from_env`.
         Err(error) => return tracing::warn!(%error, "the launcher's variables are ignored"),
     };
     let Some(size) = place.size.filter(|size| *size > 1) else { return };
-    let ended = match place.rank {
-        0 => Tasks::new(place, size).map(|tasks| _ = TASKS.set(tasks)),
-        _ => serve(&place).map(|()| process::exit(0)),
-    };
-    if let Err(error) = ended {
-        _ = writeln!(io::stderr(), "disco: {error}");
-        process::exit(1);
+    if place.rank == 0 {
+        // An error is that of the first session: this program may be a child of task 0 and start none.
+        TASKS.get_or_init(|| Tasks::new(place, size));
+        return;
     }
+    let ended = serve(&place);
+    if let Err(error) = &ended {
+        _ = writeln!(io::stderr(), "disco: {error}");
+    }
+    process::exit(i32::from(ended.is_err()));
 }
 
 /// The tasks, if this process is task 0 of several.
-pub(crate) fn tasks() -> Option<&'static Tasks> {
-    TASKS.get()
+///
+/// # Errors
+/// Another process has the socket of the job.
+pub(crate) fn tasks() -> Result<Option<&'static Tasks>> {
+    TASKS.get().map(|tasks| tasks.as_ref().map_err(Clone::clone)).transpose()
 }
 
 /// Serves the sessions of task 0: on one machine until it ends, otherwise one session.

@@ -58,10 +58,7 @@ enum Command {
 /// Returns the exit status: 0, or 1 after a failure, whose error is printed to standard error. Does not return for
 /// `--help`, `--version` (status 0) and an invalid command line (status 2).
 pub fn main(name: &'static str) -> ExitCode {
-    // `disco run` replaces itself by a program that takes this role. A launcher of MPI accepts one greeting of a process.
-    if env::args_os().nth(1).is_none_or(|command| command != "run") {
-        disco::init();
-    }
+    take_role();
     let filter = EnvFilter::builder().with_env_var("DISCO_LOG").from_env_lossy();
     // Escape codes only on a terminal. Logging to a closed standard error must not panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(io::stderr().is_terminal());
@@ -84,6 +81,20 @@ pub fn main(name: &'static str) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Makes this process a worker or a node if it was started as one. Only commands that start sessions take the role that
+/// a launcher gives: `disco run` leaves it to its program, since a launcher of MPI accepts one greeting of a process.
+fn take_role() {
+    const WITH_SESSIONS: [&str; 3] = ["bench", "check", "ping"];
+    let command = env::args_os().nth(1).unwrap_or_default();
+    #[cfg(target_os = "linux")]
+    if !WITH_SESSIONS.iter().any(|name| command == *name) {
+        return disco::init_without_launcher();
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (command, WITH_SESSIONS);
+    disco::init();
 }
 
 fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result<ExitCode> {

@@ -71,7 +71,11 @@ impl Run {
         backend::find(&self.backend)?.probe()?;
         let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
         let session = self.session.unwrap_or(usual);
-        self.check_effects(session)?;
+        match is_task {
+            // The launcher decides where the workers run.
+            true => values::check_devices(&self.backend, &self.devices)?,
+            false => self.check_effects(session)?,
+        }
         let launcher = if is_task && self.launcher.is_none() { Vec::new() } else { self.launcher(workers)? };
         ensure!(
             self.log_dir.is_none() || launcher.is_empty(),

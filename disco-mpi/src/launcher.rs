@@ -12,7 +12,7 @@ use crate::library::Mpi;
 
 /// The place of this process among the tasks of a launcher that can start MPI.
 fn place() -> Option<Place> {
-    Place::from_env().ok().flatten().filter(|place| place.starts_mpi)
+    Place::of_mpi_from_env().ok().flatten()
 }
 
 /// The number of ranks that a launcher has started, with this process; 1 without a launcher.

@@ -1,5 +1,6 @@
 //! `torchrun` and `srun` with all tasks on this machine.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{self, Child, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,7 +21,30 @@ pub(crate) fn tests() -> Tests {
             disco_session_threads_makes_each_task_a_program,
         ),
         ("one_machine::contradicting_variables_are_an_error", contradicting_variables_are_an_error),
+        (
+            "one_machine::a_second_program_of_task_0_can_not_take_the_tasks_of_the_first",
+            a_second_program_of_task_0_can_not_take_the_tasks_of_the_first,
+        ),
     ]
+}
+
+fn a_second_program_of_task_0_can_not_take_the_tasks_of_the_first() {
+    let job = job();
+    let more = |part| task(part, &torchrun(&job, 0, 2));
+    let mut first = more("wait");
+    // The first program has called `disco::init` when it prints.
+    let mut line = String::new();
+    BufReader::new(first.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    // A program without a session is not disturbed.
+    let idle = more("no session").wait_with_output().unwrap();
+    let second = more("names").wait_with_output().unwrap();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(idle.status.success() && text(&idle).is_empty(), "{}", text(&idle));
+    let said = text(&second);
+    let wanted =
+        format!("error: the socket of job `{job}-29500` for the launcher's tasks can't be opened on this machine: ");
+    assert!(said.starts_with(&wanted), "{said}");
 }
 
 /// A job that no other test has.

@@ -43,6 +43,11 @@ pub(crate) fn run(part: &str) -> ExitCode {
         "sums of two sessions" => [(); 2].into_iter().try_for_each(|()| disco::from_env().and_then(sums)),
         "processes" => Builder::processes(2).start().and_then(names),
         "no session" => Ok(()),
+        "wait" => {
+            println!("waits");
+            std::thread::sleep(std::time::Duration::from_secs(60));
+            Ok(())
+        }
         "die" => disco::from_env().and_then(|session| {
             block_on(async {
                 session.call_named("tests.die", ()).await?;

@@ -1,5 +1,7 @@
 //! Option values: errors for invalid ones, and the lists in `--help`.
 
+use std::process::Command;
+
 use crate::{disco, err, out};
 
 /// The error that the command prints when it rejects its command line.
@@ -145,4 +147,15 @@ fn help_lists_the_values_of_every_enum() {
         let help = out(&disco(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(help.contains(values), "{command}: {values}: {help}");
     }
+}
+
+#[test]
+fn commands_without_a_session_leave_the_role_of_a_launcher() {
+    // This task would wait for task 0.
+    let task = [("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")];
+    let listed = Command::new(env!("CARGO_BIN_EXE_disco")).arg("backends").envs(task).output().unwrap();
+    assert!(listed.status.success() && out(&listed).contains("local"), "{}", err(&listed));
+    let command = ["run", "--token-file", "session.token", "--", "true"];
+    let run = Command::new(env!("CARGO_BIN_EXE_disco")).args(command).envs(task).output().unwrap();
+    assert!(run.status.success(), "{}", err(&run));
 }

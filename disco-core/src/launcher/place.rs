@@ -34,8 +34,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of this process, or none without a launcher. If several launchers have started one another, the
-    /// innermost one counts as far as it is known.
+    /// The place of this process, or none without a launcher. If launchers have started one another, the first one of the
+    /// table counts: torchrun, then those of MPI, then Slurm and the others.
     ///
     /// # Errors
     /// A variable is not a number, or two variables contradict each other.
@@ -43,21 +43,32 @@ impl Place {
         Self::read(&|name| std::env::var_os(name))
     }
 
+    /// The place of this process among the ranks of MPI, or none without a launcher that starts ranks. Variables of
+    /// other launchers are ignored.
+    ///
+    /// # Errors
+    /// As [`Place::from_env`].
+    pub fn of_mpi_from_env() -> Result<Option<Self>> {
+        Self::of(&|name| std::env::var_os(name), |launcher| launcher.starts_mpi)
+    }
+
     /// The place that the variables of an environment describe, for tests of environments.
     ///
     /// # Errors
     /// As [`Place::from_env`].
     pub fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
-        let environment = Environment(variable);
-        match LAUNCHERS.iter().find(|launcher| environment.is_of(launcher)) {
-            None => Ok(None),
-            Some(launcher) => environment.place(launcher).map(Some),
-        }
+        Self::of(variable, |_| true)
     }
 
-    /// Whether the launcher has started several tasks.
+    fn of(variable: &dyn Fn(&str) -> Option<OsString>, is_meant: impl Fn(&Launcher) -> bool) -> Result<Option<Self>> {
+        let environment = Environment(variable);
+        let mut meant = LAUNCHERS.iter().filter(|launcher| is_meant(launcher));
+        meant.find(|launcher| environment.is_of(launcher)).map(|launcher| environment.place(launcher)).transpose()
+    }
+
+    /// Whether the launcher has started several tasks, as far as it follows from the variables.
     pub fn is_one_of_several(&self) -> bool {
-        self.size.is_none_or(|size| size > 1)
+        self.size.is_some_and(|size| size > 1)
     }
 
     /// Whether all tasks are on this machine, as far as it follows from the variables.
@@ -89,7 +100,9 @@ impl Environment<'_> {
     }
 
     fn is_of(&self, launcher: &Launcher) -> bool {
-        launcher.rank.iter().any(|name| self.is_set(name)) && launcher.needs.iter().all(|name| self.is_set(name))
+        launcher.rank.iter().any(|name| self.is_set(name))
+            && launcher.needs.iter().all(|name| self.is_set(name))
+            && launcher.equal.iter().all(|(a, b)| (self.0)(a) == (self.0)(b))
     }
 
     /// The first of these variables that is set.
@@ -215,9 +228,12 @@ mod tests {
         assert_eq!(summary(TORCHRUN), ("torchrun", 5, Some(8), Some(4), Some(2), host("node1")));
         assert_eq!(summary(SRUN), ("Slurm's srun", 3, Some(4), None, Some(2), host("dn1")));
         let pmi2 = format!("{SRUN}\nPMI_FD=5\nPMI_RANK=3\nPMI_SIZE=4\nPMI_JOBID=7.2");
-        assert_eq!(summary(&pmi2), ("the process manager of MPI (PMI)", 3, Some(4), None, Some(2), host("dn1")));
+        assert_eq!(summary(&pmi2), ("Slurm's srun", 3, Some(4), None, Some(2), host("dn1")));
         let hydra = "PMI_FD=9\nPMI_RANK=1\nPMI_SIZE=2\nMPI_LOCALRANKID=1\nMPI_LOCALNRANKS=2";
         assert_eq!(summary(hydra), ("the process manager of MPI (PMI)", 1, Some(2), Some(2), None, None));
+        // `mpiexec` inside of a task of Slurm.
+        let inside = format!("{hydra}\n{SRUN}");
+        assert_eq!(summary(&inside), ("the process manager of MPI (PMI)", 1, Some(2), Some(2), None, None));
         let mpirun = "OMPI_COMM_WORLD_RANK=0\nOMPI_COMM_WORLD_SIZE=3\nOMPI_COMM_WORLD_LOCAL_RANK=0\n\
                       OMPI_COMM_WORLD_LOCAL_SIZE=3\nPMIX_RANK=0\nPMIX_NAMESPACE=prterun-a@1";
         assert_eq!(summary(mpirun), ("Open MPI's mpirun", 0, Some(3), Some(3), None, None));
@@ -235,13 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_torchrun_do_not_hide_ranks_of_mpi() {
+        let find = |name: &str| {
+            let variables =
+                [("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "pod"), ("PMI_RANK", "1"), ("PMI_SIZE", "4")];
+            variables.into_iter().find(|variable| variable.0 == name).map(|variable| variable.1.into())
+        };
+        let place = Place::of(&find, |launcher| launcher.starts_mpi).unwrap().unwrap();
+        assert_eq!((place.rank, place.size), (1, Some(4)));
+    }
+
+    #[test]
     fn one_machine_is_known_by_the_number_of_machines_or_of_its_tasks() {
         assert!(!place(SRUN).is_one_machine() && !place(TORCHRUN).is_one_machine());
         assert!(place(&SRUN.replace("NUM_NODES=2", "NUM_NODES=1")).is_one_machine());
         assert!(
             place("RANK=0\nWORLD_SIZE=2\nLOCAL_RANK=0\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=localhost").is_one_machine()
         );
-        assert!(!place("PMIX_RANK=0").is_one_machine() && place("PMIX_RANK=0").is_one_of_several());
+        assert!(!place("PMIX_RANK=0").is_one_machine() && !place("PMIX_RANK=0").is_one_of_several());
     }
 
     #[test]

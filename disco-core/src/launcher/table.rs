@@ -21,6 +21,8 @@ pub(super) struct Launcher {
     pub(super) host: Host,
     /// Variables that together distinguish two jobs of one user on the same machines.
     pub(super) job: &'static [&'static str],
+    /// Pairs of variables that have equal values, else another launcher has set one of them.
+    pub(super) equal: &'static [(&'static str, &'static str)],
     /// Whether MPI may have been started by this launcher.
     pub(super) starts_mpi: bool,
 }
@@ -49,12 +51,13 @@ const NONE: Launcher = Launcher {
     nodes: &[],
     host: Host::Unknown,
     job: &[],
+    equal: &[],
     starts_mpi: false,
 };
 
 /// All launchers. The first one that has started this process counts: `torchrun` runs inside of Slurm, and Slurm starts
 /// ranks of MPI.
-pub(super) const LAUNCHERS: [Launcher; 10] = [
+pub(super) const LAUNCHERS: [Launcher; 11] = [
     // torch/distributed/run.py; also Kubeflow's PyTorchJob and Ray Train.
     Launcher {
         name: "torchrun",
@@ -78,7 +81,21 @@ pub(super) const LAUNCHERS: [Launcher; 10] = [
         starts_mpi: true,
         ..NONE
     },
-    // Of MPICH and Intel MPI; under `srun --mpi=pmi2` without the variables of the machine.
+    // `srun --mpi=pmi2`. A process manager that runs inside of a task of Slurm has other numbers.
+    Launcher {
+        name: "Slurm's srun",
+        needs: &["PMI_SIZE", "SLURM_STEP_NUM_TASKS"],
+        rank: &["PMI_RANK"],
+        size: &["PMI_SIZE"],
+        local_rank: &["SLURM_LOCALID"],
+        nodes: &["SLURM_STEP_NUM_NODES"],
+        host: Host::FirstOf("SLURM_STEP_NODELIST"),
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+        equal: &[("PMI_SIZE", "SLURM_STEP_NUM_TASKS"), ("PMI_RANK", "SLURM_PROCID")],
+        starts_mpi: true,
+        ..NONE
+    },
+    // Of MPICH and Intel MPI.
     Launcher {
         name: "the process manager of MPI (PMI)",
         needs: &["PMI_SIZE"],
@@ -86,10 +103,9 @@ pub(super) const LAUNCHERS: [Launcher; 10] = [
         size: &["PMI_SIZE"],
         local_rank: &["MPI_LOCALRANKID"],
         local_size: &["MPI_LOCALNRANKS"],
-        nodes: &["SLURM_STEP_NUM_NODES"],
-        host: Host::FirstOf("SLURM_STEP_NODELIST"),
-        job: &["PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"],
+        job: &["PMI_JOBID"],
         starts_mpi: true,
+        ..NONE
     },
     // A batch script has SLURM_PROCID, too. The variables of the step are those of `srun`; those of the job describe
     // the allocation.
