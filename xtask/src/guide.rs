@@ -14,13 +14,14 @@ const SKIPPED: [&str; 2] = ["target", ".git"];
 /// Checks the guide and returns all faults in one error.
 ///
 /// # Errors
-/// A link has no target, the summary or the doc tests lack a chapter, the table of variables is incomplete, or a document names a
-/// source file that does not exist.
+/// A link has no target, the summary or the doc tests lack a chapter, the table of variables is incomplete, a document names a
+/// source file that does not exist, or has the markers of a conflict between two versions.
 pub(crate) fn check() -> Result<()> {
     let mut wrong = broken_links()?;
     wrong.extend(missing_chapters()?);
     wrong.extend(missing_variables()?);
     wrong.extend(missing_sources()?);
+    wrong.extend(conflicts()?);
     if wrong.is_empty() { Ok(()) } else { bail!("the guide:\n{}", wrong.join("\n")) }
 }
 
@@ -35,6 +36,20 @@ fn documents() -> Result<Vec<PathBuf>> {
     files.retain(|path| path.extension().is_some_and(|it| it == "md"));
     files.sort();
     Ok(files)
+}
+
+fn conflicts() -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for path in documents()? {
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut lines = text.lines().zip(1..);
+        wrong.extend(
+            lines.find(|(line, _)| line.starts_with("<<<<<<< ")).map(|(_, number)| {
+                format!("{}:{number}: the versions of two branches were not merged", path.display())
+            }),
+        );
+    }
+    Ok(wrong)
 }
 
 /// Targets of links in Markdown, without code blocks: `[text](target)` and `![text](target)`.
