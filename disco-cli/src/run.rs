@@ -86,7 +86,7 @@ impl Run {
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
         let mut command = Command::new(program);
         command.args(args).env("DISCO_BACKEND", &self.backend).env("DISCO_GROUPS", self.groups.to_string());
-        // What was not asked for follows from the launcher.
+        // The launcher determines the settings that no option sets.
         if !is_task || self.workers.is_some() {
             command.env("DISCO_WORKERS", workers.to_string());
         }

@@ -32,7 +32,7 @@ impl Drop for Lent<'_> {
 }
 
 /// Calls `work` with the context of the worker whose call of a library is running on this thread. While `work` runs,
-/// nobody else gets the context, except through calls of libraries that `work` makes with it. None if no such call is
+/// no other code gets the context, except through calls of libraries that `work` makes with it. None if no such call is
 /// running.
 pub fn with<T>(work: impl FnOnce(&mut WorkerContext) -> T) -> Option<T> {
     /// Gives the context back, also after a panic.
