@@ -84,7 +84,7 @@ impl TypeIndex {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Any {
-    /// What it is.
+    /// Type of the content.
     pub type_index: TypeIndex,
     /// Length of a small string or small bytes; 0 for other types.
     pub small_len: u32,

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use crate::abi::{ByteArray, Version};
 
 disco_dl::functions! {
-    /// Functions of libtvm_ffi. Those that return an `int` return 0, or another number after an error was raised.
+    /// Functions of libtvm_ffi. A function with an `int` result returns 0, or another number if it has raised an error.
     #[derive(Debug)]
     pub struct Table {
         /// `void TVMFFIGetVersion(TVMFFIVersion *out)`

@@ -1,4 +1,4 @@
-//! Worker functions of this program, with the names of those that TVM has for its tests.
+//! Worker functions of this program, with the names of the functions that TVM registers for its own tests.
 
 use disco::{Error, Result, Shape, Tensor, WorkerContext, register_function};
 

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use disco_conformance::Required;
 
-/// The folders of the cache with TVM and what it imports.
+/// The folders of the cache with TVM and the packages that it imports.
 const FOLDERS: [&str; 5] = [
     "apache-tvm-0.27.0.post1",
     "apache-tvm-ffi-0.1.15.post2",

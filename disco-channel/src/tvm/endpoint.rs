@@ -108,24 +108,7 @@ impl disco_core::Endpoint for Endpoint {
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
         let Some(frame) = &self.asked else { return Err(Error::state("a reply before the first command")) };
-        let packet = match tvm::encode_tvm_reply(frame.command(), self.theirs, &reply) {
-            Ok(packet) => packet,
-            Err(error) => {
-                let failure = Failure {
-                    worker: self.theirs,
-                    command: seq,
-                    operation: frame.command().name().to_owned(),
-                    register: None,
-                    message: error.to_string(),
-                    causes: Vec::new(),
-                    aborted: false,
-                    kind: ErrorKind::of(&error),
-                    user: None,
-                };
-                report(&failure);
-                tvm::encode_tvm_reply(frame.command(), self.theirs, &Err(Arc::new(failure)))?
-            }
-        };
+        let packet = encode_reply(frame.command(), self.theirs, seq, &reply)?;
         self.is_recovery_due = self.recovers && reply.is_err();
         let sent = self.output.write_all(&packet).and_then(|()| self.output.flush());
         sent.map_err(|error| Error::peer_lost(LostPeer::Controller, LossCause::ConnectionFailed(error.to_string())))
@@ -152,6 +135,29 @@ pub(super) fn with_own_ids(frame: Frame, first: u32) -> Frame {
         _ => return frame,
     };
     Frame::new(frame.seq(), frame.freed().to_vec(), command)
+}
+
+/// The packet of a worker's reply to command `seq`. `theirs` is the worker's id in TVM's session. A reply that can't be
+/// encoded becomes a failure, which is printed, too.
+///
+/// # Errors
+/// The failure can't be encoded.
+pub(super) fn encode_reply(command: &Command, theirs: WorkerId, seq: u64, reply: &Reply) -> Result<Vec<u8>> {
+    tvm::encode_tvm_reply(command, theirs, reply).or_else(|error| {
+        let failure = Failure {
+            worker: theirs,
+            command: seq,
+            operation: command.name().to_owned(),
+            register: None,
+            message: error.to_string(),
+            causes: Vec::new(),
+            aborted: false,
+            kind: ErrorKind::of(&error),
+            user: None,
+        };
+        report(&failure);
+        tvm::encode_tvm_reply(command, theirs, &Err(Arc::new(failure)))
+    })
 }
 
 /// Prints a failure on standard error: TVM's protocol has no message for it.

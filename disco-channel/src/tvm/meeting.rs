@@ -68,7 +68,7 @@ fn meet(ctx: &mut WorkerContext, key: Vec<u8>, backend: String) -> Result<Vec<u8
                 join(ctx.worker(), &key, link)?
             }
         };
-        // Worker 0 ends the last meeting now, after all others have left it.
+        // Worker 0 ends the last meeting after all other workers have left it.
         late.set(Some(met));
     }
     let name = format!("disco.tvm.meet {}", random::hex(&key));

@@ -8,15 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::{Notice, Reply, Signal};
-use disco_core::error::{ErrorKind, Failure, LossCause, LostPeer};
+use disco_core::error::{Failure, LossCause, LostPeer};
 use disco_core::wire::Packet;
-use disco_core::wire::tvm::{self, Envelope, EnvelopeAction, Metadata};
+use disco_core::wire::tvm::{Envelope, EnvelopeAction, Metadata};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerConfig, WorkerId, WorkerRange, World, sync};
 
 use rustix::event::{PollFd, PollFlags};
 
 use super::address::{self, Authentication};
-use super::endpoint::{report, with_own_ids};
+use super::endpoint::{encode_reply, report, with_own_ids};
 use super::packets::{Packets, packet_limit};
 use crate::reactor::poll;
 
@@ -181,21 +181,7 @@ impl Node {
         let theirs = WorkerId::new(self.first + worker.index() as u32);
         let asked = self.asked.remove(&seq);
         let asked = asked.ok_or_else(|| Error::state(format!("{theirs} has replied to command {seq} unasked")))?;
-        let packet = tvm::encode_tvm_reply(asked.command(), theirs, &reply).or_else(|error| {
-            let failure = Failure {
-                worker: theirs,
-                command: seq,
-                operation: asked.command().name().to_owned(),
-                register: None,
-                message: error.to_string(),
-                causes: Vec::new(),
-                aborted: false,
-                kind: ErrorKind::of(&error),
-                user: None,
-            };
-            report(&failure);
-            tvm::encode_tvm_reply(asked.command(), theirs, &Err(Arc::new(failure)))
-        })?;
+        let packet = encode_reply(asked.command(), theirs, seq, &reply)?;
         if reply.is_err() {
             self.seq += 1;
             self.epoch += 1;

@@ -75,7 +75,7 @@ impl Cache {
     /// Parses and checks the text of `tensor-cache.json`. `path` is its path, for errors.
     ///
     /// # Errors
-    /// What is wrong, with the file and the parameter.
+    /// The text is invalid; the error names the file and the parameter.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self> {
         let wrong = |what: String| Error::invalid(format!("`{}`: {what}", path.display()));
         if text.len() > MAX_TEXT_BYTES {

@@ -30,7 +30,7 @@ pub(super) type Info = HashMap<String, Vec<Step>>;
 /// Parses the text. An empty text has no parameters.
 ///
 /// # Errors
-/// What is wrong, with the parameter.
+/// The shard info is invalid; the error names the parameter.
 pub(super) fn parse(text: &str) -> Result<Info> {
     if text.trim().is_empty() {
         return Ok(Info::new());

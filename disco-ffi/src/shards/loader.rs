@@ -54,7 +54,7 @@ impl Shards {
     /// Checks the metadata and the shard info, as [`ShardLoader::new`] does, without the files and the functions.
     ///
     /// # Errors
-    /// What is damaged, with the file and the parameter.
+    /// The metadata is damaged; the error names the file and the parameter.
     pub fn check(&self) -> Result<()> {
         Cache::parse(&self.path, &self.metadata)?;
         info::parse(self.info.as_deref().unwrap_or_default()).map(drop)

@@ -20,7 +20,7 @@ use serde_json::Value as Json;
 
 use crate::{Plane, fetched, library, made, without_numbers};
 
-/// Tests that need TVM's compiler, and those that do not.
+/// Tests with and without TVM's compiler.
 pub(crate) fn tests() -> Vec<crate::Test> {
     [compiled_tests::tests(), other_tests::tests()].concat()
 }

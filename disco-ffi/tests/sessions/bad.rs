@@ -282,7 +282,7 @@ fn a_list_that_contains_itself_is_an_error(kind: SessionKind) {
     let session = session(kind);
     let text = block_on(async {
         let global = async |name: &str| session.global_function(name).await;
-        // A list with a function is no value, so it stays what it is.
+        // Disco has no value for a list with a function, so the list stays an object of the library.
         let object = session.call(&global("ffi.List").await?, (&global("ffi.List").await?,)).await?;
         session.call(&global("ffi.ListAppend").await?, (&object, &object)).await?;
         session.call(&global("ffi.ListErase").await?, (&object, 0)).await?;
