@@ -225,7 +225,10 @@ fn a_worker_of_tvm_that_can_not_start_is_an_error_with_its_last_line() {
     let error = tvm::processes(options.clone(), Deadlines::default()).unwrap_err().to_string();
     let expected = " lost: its process ended: exit status: 1 before the worker answered; its last line on standard error \
                     is: ";
-    assert!(error.starts_with("worker ") && error.contains(expected) && error.contains("No module named 'tvm"), "{error}");
+    assert!(
+        error.starts_with("worker ") && error.contains(expected) && error.contains("No module named 'tvm"),
+        "{error}"
+    );
     options.arguments = vec!["-c".into(), "import time; time.sleep(600)".into()];
     options.start = Duration::from_millis(300);
     let error = tvm::processes(options, Deadlines::default()).unwrap_err().to_string();
