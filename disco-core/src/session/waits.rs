@@ -1,5 +1,6 @@
 //! Waits of a session for its workers: for replies, for capacity of lanes, and for shutdown.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,7 +43,9 @@ impl LaneSession {
     pub(super) async fn replies(&self, operation: &str, expected: &Expected<'_>) -> Result<Vec<Reply>> {
         let pending = &expected.pending;
         let asked = Instant::now();
+        let polling = Polling(&self.lanes);
         while asked.elapsed() < REPLY_SPIN {
+            polling.0.iter().for_each(|lane| lane.poll());
             if let Some(replies) = pending.take() {
                 return replies;
             }
@@ -50,6 +53,7 @@ impl LaneSession {
             thread::yield_now();
             future::yield_now().await;
         }
+        drop(polling);
         let ticks = self.ticker.start();
         let mut watch = DeadlineWatch::new();
         loop {
@@ -93,6 +97,15 @@ impl LaneSession {
         tracing::warn!(
             "shutdown has waited {waited:?} for {workers}; it gives up after {limit:?} (`Deadlines::close`)"
         );
+    }
+}
+
+/// A caller that polls lanes. Dropping it, also with the caller's future, tells the lanes that it has stopped.
+struct Polling<'a>(&'a [Arc<dyn Channel>]);
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|lane| lane.stop_polling());
     }
 }
 
