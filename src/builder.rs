@@ -74,14 +74,24 @@ struct Nodes {
     names: Vec<String>,
     listen: Option<String>,
     token: Option<Token>,
+    /// Whether connections are encrypted; `None` reads `DISCO_ENCRYPT`.
+    encrypts: Option<bool>,
     announce: Option<Announce>,
 }
 
 #[cfg(target_os = "linux")]
 impl Default for Nodes {
     fn default() -> Self {
-        let workers = SessionKind::Processes;
-        Self { count: 2, workers, one_worker_each: false, names: Vec::new(), listen: None, token: None, announce: None }
+        Self {
+            count: 2,
+            workers: SessionKind::Processes,
+            one_worker_each: false,
+            names: Vec::new(),
+            listen: None,
+            token: None,
+            encrypts: None,
+            announce: None,
+        }
     }
 }
 
@@ -246,6 +256,15 @@ impl Builder {
         self
     }
 
+    /// Whether connections to nodes are encrypted. Default: the value of `DISCO_ENCRYPT`, or `true`. Nodes that are
+    /// started elsewhere need the same value in `DISCO_ENCRYPT` or [`JoinOptions::encrypts`](crate::JoinOptions); the
+    /// controller refuses others. Without encryption, both ends still prove that they have the [token](Self::token).
+    #[cfg(target_os = "linux")]
+    pub fn encrypt(mut self, encrypts: bool) -> Self {
+        self.nodes.encrypts = Some(encrypts);
+        self
+    }
+
     /// Appends the output of each worker process N to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, in addition to
     /// printing it. A second run of the program appends to the same files.
     ///
@@ -385,6 +404,7 @@ impl Builder {
             listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| everywhere().to_owned())),
             announce: Some(ranks.announce(&token, self.start_deadline)),
             token: Some(token),
+            encrypts: self.nodes.encrypts,
         };
         self.kind = SessionKind::Nodes;
         Ok(self)
@@ -453,7 +473,7 @@ impl Builder {
     }
 
     fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let Nodes { count, workers: kind, one_worker_each, names, listen, token, announce } = &self.nodes;
+        let Nodes { count, workers: kind, one_worker_each, names, listen, token, encrypts, announce } = &self.nodes;
         let world = config.world;
         let (nodes, here) = if *one_worker_each { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
         let given = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
@@ -468,13 +488,14 @@ impl Builder {
             (self.start_deadline, self.heartbeat_interval(), self.silence);
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
+        options.encrypts = *encrypts;
         options.announce = match announce {
             Some(announce) => announce.clone(),
             None => {
                 crate::role::check()?;
-                let (start, log_dir) = (self.start_deadline, self.log_dir.clone());
+                let (start, log_dir, encrypts) = (self.start_deadline, self.log_dir.clone(), *encrypts);
                 Announce::starting(move |announcement| {
-                    crate::node::start_here(announcement, &token, start, log_dir.as_deref())
+                    crate::node::start_here(announcement, &token, encrypts, start, log_dir.as_deref())
                 })
             }
         };

@@ -104,6 +104,7 @@ fn lane(
 pub(crate) fn start_here(
     announcement: &Announcement,
     token: &Token,
+    encrypts: Option<bool>,
     start: Duration,
     log_dir: Option<&Path>,
 ) -> Result<Vec<NodeProcess>> {
@@ -115,6 +116,7 @@ pub(crate) fn start_here(
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(JOIN_SECONDS, seconds.to_string());
         token.pass_on(&mut command);
+        encrypts.map(|encrypts| command.env("DISCO_ENCRYPT", if encrypts { "1" } else { "0" }));
         log_dir.map(|folder| command.env(log_files::VARIABLE, folder));
         let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);
         command.spawn().map_err(refused).and_then(NodeProcess::new)

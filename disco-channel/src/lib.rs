@@ -40,6 +40,8 @@ mod join_timeout;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod nodes;
 #[cfg(all(target_os = "linux", not(loom)))]
+pub mod noise;
+#[cfg(all(target_os = "linux", not(loom)))]
 mod output;
 #[cfg(not(loom))]
 pub mod placement;

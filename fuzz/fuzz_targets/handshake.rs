@@ -1,60 +1,56 @@
-//! Both ends of a handshake: only records that the token's owner made are accepted.
+//! Both ends of a handshake: only records that the token's owner made for this handshake are accepted. An input is a
+//! change of a record, by exclusive or, since each handshake has other ephemeral keys.
 
 #![no_main]
 
 use disco_channel::handshake::{
-    ANSWER_BYTES, ControllerHandshake, GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES,
+    ANSWER_BYTES, ControllerHandshake, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES,
 };
 use disco_channel::nodes::Token;
 use disco_core::{Error, World};
 
 disco_fuzz::target!(check, seeds);
 
-fn token() -> Token {
-    Token::new("a secret of many words").expect("a token")
+fn secret() -> Secret {
+    Secret { token: Token::new("a secret of many words").expect("a token"), encrypts: true }
 }
 
 fn world() -> World {
     World::new(8, 2).and_then(|world| world.on_nodes(2)).expect("a world")
 }
 
-/// The three records of a successful handshake.
-fn handshake() -> (NodeHandshake, [u8; GREETING_BYTES], [u8; ANSWER_BYTES], [u8; VERDICT_BYTES]) {
-    let host = ControllerHandshake::new([1; 32]);
-    let request = Request { node: Some(1), per_node: None };
-    let (node_handshake, answer) =
-        NodeHandshake::answer(&token(), host.greeting(), [2; 32], request).expect("a greeting");
-    let verdict = host.judge(&token(), &world(), &answer).verdict.expect("a verdict");
-    (node_handshake, *host.greeting(), answer, verdict)
+/// `record` with the bits of `change` inverted, and whether there are none.
+fn changed<const N: usize>(record: &[u8; N], change: &[u8]) -> Result<([u8; N], bool), Error> {
+    let change = change.first_chunk::<N>().ok_or_else(|| Error::invalid("too short"))?;
+    Ok((std::array::from_fn(|at| record[at] ^ change[at]), *change == [0; N]))
 }
 
 fn check(bytes: &[u8]) -> Result<(), Error> {
-    let short = || Error::invalid("too short");
-    let (node_handshake, _, right_answer, right_verdict) = handshake();
-    let (which, record) = bytes.split_first().ok_or_else(short)?;
-    match which % 3 {
-        0 => {
-            let greeting = record.first_chunk::<GREETING_BYTES>().ok_or_else(short)?;
-            NodeHandshake::answer(&token(), greeting, [2; 32], Request::default()).map(drop)
-        }
-        1 => {
-            let answer = record.first_chunk::<ANSWER_BYTES>().ok_or_else(short)?;
-            let taken = ControllerHandshake::new([1; 32]).judge(&token(), &world(), answer).request;
-            assert_eq!(taken.is_ok(), *answer == right_answer, "{answer:?}");
-            taken.map(drop)
-        }
-        _ => {
-            let verdict = record.first_chunk::<VERDICT_BYTES>().ok_or_else(short)?;
-            let taken = node_handshake.judge(&token(), verdict);
-            assert_eq!(taken.is_ok(), *verdict == right_verdict, "{verdict:?}");
-            taken.map(drop)
-        }
+    let (which, change) = bytes.split_first().ok_or_else(|| Error::invalid("too short"))?;
+    let (secret, host) = (secret(), ControllerHandshake::new([1; 32]));
+    let request = Request { node: Some(1), per_node: None };
+    if which % 3 == 0 {
+        let (greeting, _) = changed(host.greeting(), change)?;
+        return NodeHandshake::answer(&secret, &greeting, request).map(drop);
     }
+    let (node_handshake, answer) = NodeHandshake::answer(&secret, host.greeting(), request)?;
+    if which % 3 == 1 {
+        let (answer, is_right) = changed(&answer, change)?;
+        let admitted = host.judge(&secret, &world(), &answer).admitted;
+        assert_eq!(admitted.is_ok(), is_right, "{change:?}");
+        return admitted.map(drop);
+    }
+    let verdict = host.judge(&secret, &world(), &answer).verdict.ok_or_else(|| Error::invalid("no verdict"))?;
+    let (verdict, is_right) = changed(&verdict, change)?;
+    let judged = node_handshake.judge(&verdict);
+    assert_eq!(judged.is_ok(), is_right, "{change:?}");
+    judged.map(drop)
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let (_, greeting, answer, verdict) = handshake();
-    [(0, &greeting[..]), (1, &answer[..]), (2, &verdict[..])]
-        .map(|(which, record)| [&[which], record].concat())
-        .to_vec()
+    [GREETING_BYTES, ANSWER_BYTES, VERDICT_BYTES]
+        .into_iter()
+        .enumerate()
+        .map(|(which, bytes)| [&[which as u8][..], &vec![0; bytes]].concat())
+        .collect()
 }

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Session, Token, block_on};
-use disco_channel::handshake::{ANSWER_BYTES, GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
+use disco_channel::handshake::{ANSWER_BYTES, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
+use disco_channel::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
 use disco_core::wire::{Join, Message};
 
 use crate::link::Proxy;
@@ -27,14 +28,18 @@ crate::tests!(
     a_node_joins_among_a_thousand_silent_connections,
 );
 
-/// A client that writes and reads the bytes of the handshake itself.
-struct RawClient(TcpStream);
+fn secret(token: &str) -> Secret {
+    Secret { token: Token::new(token).unwrap(), encrypts: true }
+}
+
+/// A client that writes and reads the bytes of the handshake itself, and the keys after it.
+struct RawClient(TcpStream, Option<(Sealer, Opener)>);
 
 impl RawClient {
     fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-        Self(stream)
+        Self(stream, None)
     }
 
     fn read<const N: usize>(&mut self) -> [u8; N] {
@@ -52,19 +57,41 @@ impl RawClient {
     /// Connects and completes the handshake with `token`.
     fn authenticate(address: SocketAddr, token: &str, request: Request) -> Self {
         let mut client = Self::connect(address);
-        let (greeting, token) = (client.read::<GREETING_BYTES>(), Token::new(token).unwrap());
-        let (guest, answer) = NodeHandshake::answer(&token, &greeting, [7; 32], request).unwrap();
+        let greeting = client.read::<GREETING_BYTES>();
+        let (guest, answer) = NodeHandshake::answer(&secret(token), &greeting, request).unwrap();
         client.0.write_all(&answer).unwrap();
-        guest.judge(&token, &client.read::<VERDICT_BYTES>()).unwrap();
+        let (_, keys) = guest.judge(&client.read::<VERDICT_BYTES>()).unwrap();
+        client.1 = keys.map(|keys| (Sealer::new(keys.clone()), Opener::new(keys)));
         client
+    }
+
+    /// Sends `bytes`, encrypted after the handshake.
+    fn write(&mut self, bytes: &[u8]) {
+        let Some((sealer, _)) = &mut self.1 else { return self.0.write_all(bytes).unwrap() };
+        for bytes in bytes.chunks(MAX_PLAIN_BYTES) {
+            let mut record = Vec::new();
+            sealer.seal([bytes].into_iter(), &mut record).unwrap();
+            self.0.write_all(&record).unwrap();
+        }
     }
 
     /// Sends `bytes` and returns all that the controller sends until it closes the connection.
     fn send(&mut self, bytes: &[u8]) -> String {
-        self.0.write_all(bytes).unwrap();
+        self.write(bytes);
         let mut answer = Vec::new();
         // Fails if the controller closed the connection with unread bytes.
         _ = self.0.read_to_end(&mut answer);
+        if let Some((_, opener)) = &mut self.1 {
+            let (sealed, mut plain) = (std::mem::take(&mut answer), vec![0; MAX_PLAIN_BYTES]);
+            let fill = |into: &mut [u8]| {
+                into[..sealed.len()].copy_from_slice(&sealed);
+                Ok::<_, ()>(sealed.len())
+            };
+            opener.fill(fill).unwrap();
+            while let Some(opened) = opener.open(&mut plain).unwrap() {
+                answer.extend_from_slice(&plain[..opened]);
+            }
+        }
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -147,8 +174,7 @@ fn a_reflected_handshake_is_rejected() {
     let status = then_a_node_joins(|address| {
         let [mut one, mut other] = [RawClient::connect(address), RawClient::connect(address)];
         let (greeting, theirs) = (one.read::<GREETING_BYTES>(), other.read::<GREETING_BYTES>());
-        let (_, mut answer) =
-            NodeHandshake::answer(&Token::new(OTHER_TOKEN).unwrap(), &greeting, [0; 32], Request::default()).unwrap();
+        let (_, mut answer) = NodeHandshake::answer(&secret(OTHER_TOKEN), &greeting, Request::default()).unwrap();
         answer[ANSWER_BYTES - 32..].copy_from_slice(&theirs[GREETING_BYTES - 32..]);
         one.answer(&answer)
     });
@@ -159,14 +185,13 @@ fn an_answer_of_another_version_is_rejected() {
     let old = |address| {
         let mut client = RawClient::connect(address);
         let greeting = client.read::<GREETING_BYTES>();
-        let (_, mut answer) =
-            NodeHandshake::answer(&Token::new(TOKEN).unwrap(), &greeting, [0; 32], Request::default()).unwrap();
+        let (_, mut answer) = NodeHandshake::answer(&secret(TOKEN), &greeting, Request::default()).unwrap();
         answer[8] = 99;
         client.answer(&answer)
     };
     assert_eq!(then_a_node_joins(old), 2, "wrong version");
     let (error, _) = start_error(old);
-    let why = ": the other end speaks version 99, this one 5: both must run the same program";
+    let why = ": the other end speaks version 99, this one 6: both must run the same program";
     assert!(error.ends_with(why), "{error}");
 }
 
@@ -228,14 +253,14 @@ fn waiting(address: SocketAddr, request: Request) -> RawClient {
     let mut client = RawClient::authenticate(address, TOKEN, request);
     let functions = disco_core::function::names().into_iter().map(str::to_owned).collect();
     let join = Message::Join(Join { name: "client".into(), functions });
-    client.0.write_all(&join.encode().unwrap()).unwrap();
+    client.write(&join.encode().unwrap());
     client
 }
 
 /// A client that joins as a node and reports that it is ready.
 fn joined(address: SocketAddr, request: Request) -> RawClient {
     let mut client = waiting(address, request);
-    client.0.write_all(&Message::Ready.encode().unwrap()).unwrap();
+    client.write(&Message::Ready.encode().unwrap());
     client
 }
 
@@ -287,7 +312,7 @@ fn a_node_joins_among_a_thousand_silent_connections() {
     let clients = then_a_node_joins(|address| -> Vec<RawClient> {
         (0..1000)
             .map(|number| {
-                let mut client = RawClient(TcpStream::connect(address).unwrap());
+                let mut client = RawClient(TcpStream::connect(address).unwrap(), None);
                 if number % 2 == 0 {
                     // Fails if the controller has already closed the connection.
                     _ = client.0.write_all(b"discnode");

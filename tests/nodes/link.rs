@@ -42,7 +42,24 @@ struct LinkState {
     rate: AtomicUsize,
     /// Number of bytes sent to nodes.
     passed: AtomicUsize,
+    /// What happens to the next bytes of one direction: `true` is the direction to the controller.
+    attack: Mutex<Option<(bool, Attack)>>,
     streams: Mutex<Vec<TcpStream>>,
+}
+
+/// A change of the bytes that are read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attack {
+    /// Inverts a bit of this byte, counted from the end.
+    Flip(usize),
+    /// Leaves the bytes out.
+    Drop,
+    /// Sends the bytes twice.
+    Repeat,
+    /// Sends the bytes after the next ones.
+    Reorder,
+    /// Sends the bytes back to their sender, too.
+    Reflect,
 }
 
 /// A mode: connections stay open, but nothing is forwarded.
@@ -100,6 +117,11 @@ impl Proxy {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Attacks the next bytes to the controller, or to the node.
+    pub(crate) fn attack(&self, is_up: bool, attack: Attack) {
+        *self.state.attack.lock().unwrap() = Some((is_up, attack));
     }
 
     /// Number of bytes sent to nodes.
@@ -161,9 +183,20 @@ fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, state: &Arc<Lin
         }
         _ = to.shutdown(Shutdown::Write);
     });
-    let mut buffer = vec![0; 64 << 10];
+    let (mut buffer, mut held) = (vec![0; 64 << 10], None);
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let bytes = buffer[..count].to_vec();
+        let mut bytes = buffer[..count].to_vec();
+        match state.attack.lock().unwrap().take_if(|(direction, _)| *direction == is_up).map(|(_, attack)| attack) {
+            Some(Attack::Flip(at)) => bytes[count - 1 - at.min(count - 1)] ^= 1,
+            Some(Attack::Drop) => continue,
+            Some(Attack::Repeat) => bytes.extend_from_within(..),
+            Some(Attack::Reorder) => {
+                held = Some(bytes);
+                continue;
+            }
+            Some(Attack::Reflect) => from.write_all(&bytes).unwrap(),
+            None => bytes.extend(held.take().into_iter().flatten()),
+        }
         if let Some(record) = state.record.lock().unwrap().as_ref().filter(|_| is_up) {
             record.lock().unwrap().extend_from_slice(&bytes);
         }
@@ -239,10 +272,10 @@ fn a_link_cut_in_the_greeting_is_retried_and_after_the_verdict_fails_the_start()
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("more: it closed the connection\n") && output.status.success(), "{told}");
     drop(proxy);
-    // Cut in the assignment, which follows 96 bytes of greeting and verdict.
+    // Cut in the assignment, which follows 112 bytes of greeting and verdict.
     let (session, (_, node)) = with(builder(2, 1), |address| {
         let proxy = Proxy::start(address);
-        proxy.cut_after(120);
+        proxy.cut_after(130);
         let node = node(proxy.address()).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap();
         (proxy, node)
     });

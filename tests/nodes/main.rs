@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod ahead;
+mod attack;
 mod by_store;
 mod death;
 mod functions;
@@ -29,7 +30,15 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Few at a time: tests mostly wait, but under more load nodes would miss their deadlines.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
-    let tests = [life::tests(), start::tests(), handshake::tests(), link::tests(), ahead::tests(), death::tests()];
+    let tests = [
+        life::tests(),
+        start::tests(),
+        handshake::tests(),
+        attack::tests(),
+        link::tests(),
+        ahead::tests(),
+        death::tests(),
+    ];
     let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {
         let run = move || {

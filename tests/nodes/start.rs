@@ -187,7 +187,7 @@ fn a_controller_of_another_version_is_an_error_with_both_versions() {
         stream.write_all(&[0; 32]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    let text = "the other end speaks version 99, this one 5: both must run the same program\n";
+    let text = "the other end speaks version 99, this one 6: both must run the same program\n";
     assert!(told.contains(": no end after 1s: ") && told.ends_with(text), "{told}");
 }
 

@@ -85,7 +85,7 @@ fn a_worker_program_without_init_is_an_error_that_names_init() {
 
 fn workers_of_another_protocol_version_are_rejected() {
     let error = refused_program("old");
-    let why = "lost: bad packet: the other end speaks version 99, this one 5: both must run the same program";
+    let why = "lost: bad packet: the other end speaks version 99, this one 6: both must run the same program";
     assert!(error.starts_with("worker ") && error.ends_with(why), "{error}");
 }
 

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! **Starting.** The lane listens, by default on the loopback address. Node and controller first prove to each other
-//! that they have the session's token ([`handshake`](crate::handshake)); then the node sends JOIN with the names of its
-//! worker functions. Once all nodes have joined, the controller sends each its number and workers; the node starts
+//! that they have the session's token ([`handshake`](crate::handshake)), and encrypt all that follows
+//! ([`noise`](crate::noise)); then the node sends JOIN with the names of its worker functions. Once all nodes have joined, the controller sends each its number and workers; the node starts
 //! these and sends READY. A connection that has not authenticated is closed after 5 s. There are at most 256 of these;
 //! a new one then replaces the oldest, so that idle connections can't keep a node out.
 //!

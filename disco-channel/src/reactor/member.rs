@@ -2,6 +2,7 @@
 //! actions.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use disco_core::wire::Message;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::engine::member::joining::{Action, Joining};
-use crate::engine::member::serving::{self, Event, Member};
+use crate::engine::member::serving::{self, Event, Member, lost};
 use crate::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller, Waker};
 
 /// Reads from the connection before other events are handled.
@@ -121,14 +122,19 @@ fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32
     match incoming.next() {
         Ok(None) => {}
         Ok(Some(message)) => return Some(Event::Message(message)),
-        Err(error) => return Some(Event::Failed(error.into())),
+        Err(error) => return Some(violation(&error)),
     }
     *rounds = rounds.checked_sub(1)?;
     match incoming.fill(connection) {
         Ok(true) => Some(Event::BytesReceived),
         Ok(false) => incoming.is_closed().then_some(Event::Closed),
-        Err(error) => Some(Event::Failed(error)),
+        Err(error) => Some(violation(&error)),
     }
+}
+
+/// The loss of the controller, which has sent something else than messages.
+fn violation(error: &dyn fmt::Display) -> Event {
+    Event::Failed(lost(LossCause::ProtocolViolation(error.to_string())))
 }
 
 /// Introduces a member, and waits until the controller accepts it. `Ok(Err(why))`: the attempt failed, and another one

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::lane::Lane;
 use super::transport::{Accepted, Transport};
 use crate::engine::controller::{Action, Conn, Event};
+use crate::handshake::Keys;
 use crate::process::Process;
 use crate::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller};
 
@@ -321,8 +322,17 @@ impl<T: Transport> Reactor<T> {
         }
     }
 
+    fn encrypt(&mut self, conn: Conn, keys: Keys) {
+        let Some(Reading { connection, incoming, .. }) = self.connections.get_mut(&conn) else { return };
+        incoming.decrypt(keys.clone());
+        if let Err(error) = connection.encrypt(keys) {
+            self.step(Event::InvalidMessage(conn, error));
+        }
+    }
+
     fn perform(&mut self, action: Action) {
         match action {
+            Action::Encrypt(conn, keys) => self.encrypt(conn, keys),
             Action::Listen(conn, limit) => {
                 if let Some(reading) = self.connections.get_mut(&conn) {
                     reading.bytes = 0;

@@ -13,7 +13,7 @@ use disco_core::shared_memory::Snapshot;
 use disco_core::wire::{Message, Pieces, StoreCall, Transfer};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
-use crate::handshake::Nonce;
+use crate::handshake::{Keys, Nonce};
 
 /// The id of a connection: its slot in a table, and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,6 +103,8 @@ pub(crate) struct Write {
 /// An action for the reactor thread, which carries out actions in order.
 #[derive(Debug)]
 pub(crate) enum Action {
+    /// The connection is encrypted with these keys from now on.
+    Encrypt(Conn, Keys),
     /// The connection carries messages from now on, of at most this many bytes.
     Listen(Conn, usize),
     /// Closes the connection in both directions.

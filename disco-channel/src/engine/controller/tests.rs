@@ -16,12 +16,16 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
 
 use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
-use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
+use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use crate::token::Token;
 
 const MS: Duration = Duration::from_millis(1);
 const SILENCE: Duration = Duration::from_secs(5);
 const TOKEN: &str = "a secret of many words";
+
+fn secret(token: &str) -> Secret {
+    Secret { token: Token::new(token).unwrap(), encrypts: true }
+}
 
 /// An engine with its recorded writes and actions.
 struct Bench {
@@ -51,8 +55,8 @@ impl Bench {
     fn nodes_with(nodes: usize, silence: Duration) -> Self {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerRange::new(0..2 * nodes as u32);
-        let (token, names) = (Token::new(TOKEN).unwrap(), Vec::new());
-        let terms = NodeTerms { token, world, nodes, names, per_node: 2, silence };
+        let (secret, names) = (secret(TOKEN), Vec::new());
+        let terms = NodeTerms { secret, world, nodes, names, per_node: 2, silence };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);
         let assignment = Assignment { node: 0, workers, processes: true, config, heartbeat, silence, start };
@@ -129,8 +133,9 @@ impl Bench {
     /// The actions since the last call, without those on connections.
     fn done(&mut self) -> Vec<String> {
         let done = std::mem::take(&mut self.done).into_iter();
-        let is_shown =
-            |action: &Action| !matches!(action, Action::Listen(..) | Action::Close(_) | Action::StopAccepting);
+        let is_shown = |action: &Action| {
+            !matches!(action, Action::Encrypt(..) | Action::Listen(..) | Action::Close(_) | Action::StopAccepting)
+        };
         done.filter(is_shown)
             .map(|action| match action {
                 Action::Started(Err(error)) => format!("failed: {error}"),
@@ -153,11 +158,10 @@ impl Bench {
     fn prove(&mut self, slot: u32, token: &str, request: Request) {
         self.connect(slot);
         let greeting: [u8; GREETING_BYTES] = self.written.pop().unwrap().1.try_into().unwrap();
-        let token = Token::new(token).unwrap();
-        let (node_handshake, answer) = NodeHandshake::answer(&token, &greeting, [9; 32], request).unwrap();
+        let (node_handshake, answer) = NodeHandshake::answer(&secret(token), &greeting, request).unwrap();
         answer.chunks(10).for_each(|piece| self.on(Event::Bytes(conn(slot), piece.to_vec())));
         let verdict: [u8; VERDICT_BYTES] = self.written.pop().unwrap().1.try_into().unwrap();
-        let is_taken = node_handshake.judge(&token, &verdict).is_ok();
+        let is_taken = node_handshake.judge(&verdict).is_ok();
         assert_eq!(is_taken, self.done.iter().any(|action| matches!(action, Action::Listen(..))));
     }
 

@@ -17,6 +17,7 @@ use super::world::{Micros, What, World};
 use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack, pack_after};
 use crate::engine::credit::{MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES};
 use crate::engine::limits::CHUNK_BYTES;
+use crate::handshake::Secret;
 use crate::shared_ring::WakeTarget;
 use crate::token::Token;
 
@@ -88,9 +89,9 @@ impl Ring {
     }
 }
 
-/// Makes a token.
-pub(super) fn token(text: &str) -> Token {
-    Token::new(text).expect("long enough")
+/// Makes a secret of an end that encrypts.
+pub(super) fn secret(text: &str) -> Secret {
+    Secret { token: Token::new(text).expect("a token"), encrypts: true }
 }
 
 /// Decodes the messages of packets.
@@ -142,7 +143,7 @@ impl SimController {
         let terms = match plan.kind {
             Kind::Nodes => {
                 let terms = NodeTerms {
-                    token: token(SECRET),
+                    secret: secret(SECRET),
                     world: size,
                     nodes: plan.hosts,
                     names: Vec::new(),
@@ -422,6 +423,8 @@ impl World {
 
     fn controller_does(&mut self, action: Action) {
         match action {
+            // Simulated packets are not encrypted.
+            Action::Encrypt(..) => {}
             Action::Listen(conn, _) => _ = self.controller.listens.insert(conn),
             Action::Close(conn) => {
                 if let Some(link) = self.controller.conns.remove(&conn) {

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use disco_core::wire::{Hello, Join, Message};
 use disco_core::{Error, WorkerId, function};
 
-use super::controller::{SECRET, messages, token};
+use super::controller::{SECRET, messages, secret};
 use super::host::Host;
 use super::link::{Arrival, Side};
 use super::plan::{Disruption, Kind};
@@ -243,14 +243,12 @@ impl World {
             Arrival::End => self.close_link(link, Side::Member, true),
             Arrival::Bytes(bytes) => {
                 if let Ok(greeting) = <&[u8; GREETING_BYTES]>::try_from(&bytes[..]) {
-                    let secret = match self.manner(link) {
+                    let text = match self.manner(link) {
                         2 => OTHER,
                         OTHER_PROGRAM => SECRET,
                         _ => return,
                     };
-                    let nonce = self.nonce();
-                    if let Ok((_, answer)) = NodeHandshake::answer(&token(secret), greeting, nonce, Request::default())
-                    {
+                    if let Ok((_, answer)) = NodeHandshake::answer(&secret(text), greeting, Request::default()) {
                         self.write(link, Side::Controller, &answer[..].into(), Order::Urgent);
                     }
                 } else if bytes.len() == VERDICT_BYTES {

@@ -71,7 +71,7 @@ pub(super) enum Phase {
     #[default]
     Away,
     /// Waits for the greeting, or for the verdict.
-    Proving(Option<NodeHandshake>),
+    Proving(Option<Box<NodeHandshake>>),
     Joining(Joining),
     Serving(Box<Member>),
     Done,

@@ -55,25 +55,22 @@ impl World {
         self.host_acts(index);
     }
 
-    pub(super) fn prove(&mut self, index: usize, node_handshake: Option<NodeHandshake>, bytes: &[u8]) {
-        let token = controller::token(controller::SECRET);
+    pub(super) fn prove(&mut self, index: usize, node_handshake: Option<Box<NodeHandshake>>, bytes: &[u8]) {
         match node_handshake {
             None => {
                 let Ok(greeting) = <&[u8; GREETING_BYTES]>::try_from(bytes) else { return self.leave_host(index) };
                 let node = self.plan.names_itself(index).then_some(index as u32 + 1);
                 let request = Request { node, per_node: Some(self.plan.per_host as u32) };
-                let nonce = self.nonce();
-                match NodeHandshake::answer(&token, greeting, nonce, request) {
+                match NodeHandshake::answer(&controller::secret(controller::SECRET), greeting, request) {
                     Ok((node_handshake, answer)) => {
-                        self.hosts[index].phase = Phase::Proving(Some(node_handshake));
+                        self.hosts[index].phase = Phase::Proving(Some(Box::new(node_handshake)));
                         self.host_writes(index, &answer[..].into(), Order::Urgent);
                     }
                     Err(error) => self.record_violation(format!("host {index} could not answer the greeting: {error}")),
                 }
             }
             Some(node_handshake) => {
-                let verdict =
-                    <&[u8; VERDICT_BYTES]>::try_from(bytes).map(|verdict| node_handshake.judge(&token, verdict));
+                let verdict = <&[u8; VERDICT_BYTES]>::try_from(bytes).map(|verdict| node_handshake.judge(verdict));
                 match verdict {
                     Ok(Ok(_)) => {
                         let functions = function::names().into_iter().map(str::to_owned).collect();

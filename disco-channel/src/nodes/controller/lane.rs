@@ -13,6 +13,7 @@ use disco_core::{Error, Inbox, Result, WorkerRange};
 use super::announce::{Announce, Announcement};
 use super::transport::Tcp;
 use crate::engine::controller::{Controller, NodeTerms, Terms};
+use crate::handshake::Secret;
 use crate::reactor::{Lane, Reactor, Served, Waker};
 use crate::remote_lane::{Peers, RemoteLane, Running};
 use crate::token::Token;
@@ -27,6 +28,9 @@ pub struct Options {
     pub listen: String,
     /// The secret that nodes and controller prove to each other.
     pub token: Token,
+    /// Whether connections to nodes are encrypted; `None` reads `DISCO_ENCRYPT`, which encrypts if it is unset. Nodes
+    /// with another setting are refused.
+    pub encrypts: Option<bool>,
     /// Gets the address to which nodes connect.
     pub announce: Announce,
     /// Names of the nodes in messages. Without a name, a node is called by its number and, once it has joined, the name
@@ -55,6 +59,7 @@ impl Options {
             nodes,
             listen: "127.0.0.1:0".into(),
             token,
+            encrypts: None,
             announce: Announce::default(),
             names: Vec::new(),
             processes: true,
@@ -70,7 +75,7 @@ impl Peers for Options {
     const NAME: &'static str = "nodes";
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
-        let Self { nodes, listen, announce, names, processes, config, start, heartbeat, silence, token } = self;
+        let Self { nodes, listen, announce, names, processes, config, start, heartbeat, silence, .. } = self;
         let count = workers.len();
         if count == 0 || *nodes == 0 || !count.is_multiple_of(*nodes) {
             return Err(Error::invalid(format!("{nodes} nodes can't share {count} workers")));
@@ -82,7 +87,7 @@ impl Peers for Options {
         let waker = Arc::new(Waker::new().map_err(refused)?);
         let transport = Tcp::new(listener, waker.clone()).map_err(refused)?;
         let terms = NodeTerms {
-            token: token.clone(),
+            secret: Secret::new(self.token.clone(), self.encrypts)?,
             world: config.world,
             nodes: *nodes,
             names: names.clone(),

@@ -14,9 +14,10 @@ use disco_core::{Error, Result, World, function};
 use crate::engine::limits::MAX_PACKET_BYTES;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
-use crate::handshake::{GREETING_BYTES, HANDSHAKE_TIMEOUT, NodeHandshake, Request, VERDICT_BYTES, may_begin};
+use crate::handshake::{
+    GREETING_BYTES, HANDSHAKE_TIMEOUT, Keys, NodeHandshake, Request, Secret, VERDICT_BYTES, may_begin,
+};
 use crate::nodes;
-use crate::random;
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::token::Token;
@@ -38,6 +39,9 @@ pub struct JoinOptions {
     pub address: String,
     /// The session's token.
     pub token: Token,
+    /// Whether the connection is encrypted; `None` reads `DISCO_ENCRYPT`, which encrypts if it is unset. A controller
+    /// with another setting refuses the node.
+    pub encrypts: Option<bool>,
     /// Number of this node; `None` lets the controller choose.
     pub node: Option<u32>,
     /// Number of workers of this node; `None` accepts what the controller assigns.
@@ -54,7 +58,8 @@ impl JoinOptions {
     /// Joins the controller at `address` within 30 s, as any node with any number of workers, and shows no messages.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        Self { address: address.into(), token, node: None, per_node: None, start, log_dir: None, report: |_| {} }
+        let (node, per_node, log_dir) = (None, None, None);
+        Self { address: address.into(), token, encrypts: None, node, per_node, start, log_dir, report: |_| {} }
     }
 }
 
@@ -64,6 +69,9 @@ pub(super) struct Joined {
     pub(super) incoming: Incoming,
     pub(super) assignment: Assignment,
 }
+
+/// The controller's world, and the keys of an encrypted connection.
+type Proved = (World, Option<Keys>);
 
 /// Why an attempt to join failed.
 enum Failed {
@@ -107,11 +115,15 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
 }
 
 fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
-    let (stream, world) = enter(options, end)?;
+    let (stream, (world, keys)) = enter(options, end)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let mut incoming = Incoming::new(MAX_PACKET_BYTES);
+    if let Some(keys) = keys {
+        connection.encrypt(keys.clone()).map_err(Failed::ForGood)?;
+        incoming.decrypt(keys);
+    }
     let join = Join { name: name.to_owned(), functions };
     let assignment = assigned(options, join, &connection, &mut incoming, waker)?;
     if assignment.config.world != world {
@@ -124,7 +136,7 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
 
 /// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a
 /// share of the time.
-fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, World), Failed> {
+fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {
     let addresses: Vec<&str> = options.address.split(',').collect();
     let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, end) };
     let share = (HANDSHAKE_TIMEOUT / addresses.len() as u32).max(MIN_FIRST_ATTEMPT);
@@ -145,10 +157,10 @@ fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, World), Fail
     Err(if is_refused { Failed::Refused(why) } else { Failed::ForNow(why) })
 }
 
-fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpStream, World), Failed> {
+fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {
     let mut stream = connect(address, end).map_err(Failed::ForNow)?;
-    let world = prove(options, &mut stream, end)?;
-    Ok((stream, world))
+    let proved = prove(options, &mut stream, end)?;
+    Ok((stream, proved))
 }
 
 /// Connects to the first address of a name that accepts.
@@ -186,8 +198,8 @@ fn resolve(address: &str, limit: Duration) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Does the handshake. Returns the controller's world.
-fn prove(options: &JoinOptions, stream: &mut TcpStream, end: Instant) -> Result<World, Failed> {
+/// Does the handshake.
+fn prove(options: &JoinOptions, stream: &mut TcpStream, end: Instant) -> Result<Proved, Failed> {
     let limit = left(end).min(HANDSHAKE_TIMEOUT);
     let end = Instant::now() + limit;
     let for_now = |error: io::Error| {
@@ -210,14 +222,14 @@ fn prove(options: &JoinOptions, stream: &mut TcpStream, end: Instant) -> Result<
         }
     }
     let request = Request { node: options.node, per_node: options.per_node };
-    let nonce = random::bytes().map_err(for_now)?;
-    let (node_handshake, answer) = NodeHandshake::answer(&options.token, &greeting, nonce, request).map_err(refused)?;
+    let secret = Secret::new(options.token.clone(), options.encrypts).map_err(Failed::ForGood)?;
+    let (node_handshake, answer) = NodeHandshake::answer(&secret, &greeting, request).map_err(refused)?;
     stream.write_all(&answer).map_err(for_now)?;
     let (mut verdict, mut came) = ([0; VERDICT_BYTES], 0);
     while came < VERDICT_BYTES {
         came += read(stream, &mut verdict[came..], end).map_err(for_now)?;
     }
-    node_handshake.judge(&options.token, &verdict).map_err(refused)
+    node_handshake.judge(&verdict).map_err(refused)
 }
 
 /// Reads at least one byte, until `end`.

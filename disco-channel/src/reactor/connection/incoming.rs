@@ -14,6 +14,7 @@ use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::Connection;
 use crate::engine::limits::CHUNK_BYTES;
+use crate::noise::{Keys, MAX_PLAIN_BYTES, Opener};
 
 /// Descriptors that may come with one read, and that may wait for their packets.
 const MAX_FDS: usize = 16;
@@ -35,6 +36,8 @@ pub(crate) struct Incoming {
     /// The largest packet accepted.
     limit: usize,
     is_closed: bool,
+    /// Decrypts all bytes.
+    opener: Option<Opener>,
     /// The next message is a large reply in shared memory that was not accepted.
     is_held: bool,
 }
@@ -54,6 +57,7 @@ impl Incoming {
             beside: None,
             limit,
             is_closed: false,
+            opener: None,
             is_held: false,
         }
     }
@@ -61,6 +65,11 @@ impl Incoming {
     /// Sets the limit of a packet, once the other end is admitted.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
+    }
+
+    /// Decrypts all bytes from now on.
+    pub(crate) fn decrypt(&mut self, keys: Keys) {
+        self.opener = Some(Opener::new(keys));
     }
 
     /// Whether a large packet has come in part.
@@ -81,17 +90,22 @@ impl Incoming {
     /// Reads from the socket. Returns whether there may be more to read.
     ///
     /// # Errors
-    /// More descriptors wait than packets may need.
+    /// More descriptors wait than packets may need; an encrypted record was changed.
     pub(crate) fn fill(&mut self, connection: &Connection) -> Result<bool> {
-        self.make_room();
-        let received = self.receive(connection);
+        let received = match self.opener.take() {
+            None => self.receive(connection),
+            Some(mut opener) => {
+                let received = self.receive_sealed(connection, &mut opener)?;
+                self.opener = Some(opener);
+                received
+            }
+        };
         if self.fds.len() > MAX_FDS {
             return Err(Error::protocol(format!("{} descriptors came without packets that take them", self.fds.len())));
         }
         match received {
             Ok(0) => self.is_closed = true,
-            Ok(received) => {
-                self.unread.end += received;
+            Ok(_) => {
                 // A short read does not mean the end: it also stops at each descriptor.
                 return Ok(true);
             }
@@ -121,7 +135,23 @@ impl Incoming {
         }
     }
 
+    /// Reads records from the socket, and opens the complete ones. Returns the bytes read.
+    ///
+    /// # Errors
+    /// A record was changed.
+    fn receive_sealed(&mut self, connection: &Connection, opener: &mut Opener) -> Result<rustix::io::Result<usize>> {
+        let received = opener.fill(|into| net::recv(connection.as_fd(), into, RecvFlags::DONTWAIT).map(|read| read.1));
+        loop {
+            self.make_room();
+            match opener.open(&mut self.buffer[self.unread.end..][..MAX_PLAIN_BYTES])? {
+                Some(opened) => self.unread.end += opened,
+                None => return Ok(received),
+            }
+        }
+    }
+
     fn receive(&mut self, connection: &Connection) -> rustix::io::Result<usize> {
+        self.make_room();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut self.buffer[self.unread.end..][..CHUNK_BYTES])];
@@ -132,6 +162,7 @@ impl Incoming {
                 self.fds.extend(fds);
             }
         }
+        self.unread.end += received.bytes;
         Ok(received.bytes)
     }
 

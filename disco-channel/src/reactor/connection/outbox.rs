@@ -12,6 +12,7 @@ use disco_core::wire::{Message, Pieces, Transfer};
 use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::PART_BYTES;
+use super::sealed::Sealed;
 use crate::engine::limits::CHUNK_BYTES;
 
 /// Packets in one system call.
@@ -44,6 +45,8 @@ pub(super) struct Outbox {
     pub(super) holds: bool,
     /// When to retry after [`DESCRIPTOR_RETRY_DELAY`](super::DESCRIPTOR_RETRY_DELAY).
     pub(super) paused: Option<Instant>,
+    /// Encrypts all packets.
+    pub(super) sealed: Option<Sealed>,
 }
 
 /// A packet, of which `sent` bytes were sent, and the descriptor that goes with its first byte.
@@ -141,8 +144,12 @@ impl Outbox {
         Ok(Some(Parcel { is_part: true, transfer: Some(transfer), brings, ..Parcel::of(packet.into()) }))
     }
 
-    /// Writes the packets of `line` to the socket, up to the next one with a descriptor.
-    pub(super) fn pass_on(&self, socket: &OwnedFd) -> rustix::io::Result<usize> {
+    /// Writes the packets of `line` to the socket, up to the next one with a descriptor. Encrypted packets are written
+    /// as records. Returns the bytes of packets that the socket has taken.
+    pub(super) fn pass_on(&mut self, socket: &OwnedFd) -> rustix::io::Result<usize> {
+        if let Some(sealed) = &mut self.sealed {
+            return sealed.pass_on(socket);
+        }
         let together = 1 + self.line.iter().skip(1).take_while(|parcel| parcel.fd.is_none()).count();
         let slices: Vec<IoSlice<'_>> =
             self.line.iter().take(together).map(|parcel| IoSlice::new(&parcel.bytes[parcel.sent..])).collect();

@@ -15,7 +15,9 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, Shutdown};
 
 use super::outbox::{Ahead, Descriptor, MAX_SLICES, Outbox, Parcel};
+use super::sealed::Sealed;
 use crate::engine::limits::CHUNK_BYTES;
+use crate::noise::Keys;
 use crate::reactor::Waker;
 use crate::reactor::poller::{poll, poll_one};
 
@@ -52,6 +54,19 @@ impl Connection {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self { socket, outbox: Mutex::default(), moved: Default::default(), waker })
+    }
+
+    /// Encrypts all packets from now on.
+    ///
+    /// # Errors
+    /// The socket has not taken the clear packets before.
+    pub(crate) fn encrypt(&self, keys: Keys) -> Result<()> {
+        let mut outbox = self.outbox();
+        if !self.pump(&mut outbox)? {
+            return Err(Error::protocol("the other end does not read the handshake"));
+        }
+        outbox.sealed = Some(Sealed::new(keys));
+        Ok(())
     }
 
     /// Raises the limit of unsent bytes to one packet of `limit` bytes for each of `workers`.
@@ -352,6 +367,10 @@ impl Connection {
             }
             if burst >= MAX_BURST_BYTES {
                 return Ok(false);
+            }
+            let Outbox { sealed, line, .. } = &mut *outbox;
+            if let Some(sealed) = sealed {
+                sealed.fill(line)?;
             }
             match outbox.pass_on(&self.socket) {
                 Ok(sent) => {

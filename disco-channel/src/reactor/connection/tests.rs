@@ -9,19 +9,69 @@ use std::sync::Arc;
 use std::thread;
 
 use disco_core::wire::{Message, Pieces, Transfer, WireError};
-use disco_core::{DType, Tensor, Value};
+use disco_core::{DType, Tensor, Value, World};
 use rustix::net::{self, SendFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::{Connection, Incoming, PART_BYTES};
 use crate::engine::limits::{CHUNK_BYTES, MAX_PACKET_BYTES};
+use crate::handshake::{ControllerHandshake, NodeHandshake, Request, Secret};
+use crate::noise::MAX_PLAIN_BYTES;
 use crate::reactor::Waker;
+use crate::token::Token;
 
 fn pair() -> (Connection, Connection) {
     let (a, b) = UnixStream::pair().unwrap();
     let connection = |stream| Connection::new(stream, Arc::new(Waker::new().unwrap())).unwrap();
     (connection(a), connection(b))
+}
+
+/// A pair whose first connection sends to the `Incoming` of the second one, encrypted.
+fn encrypted() -> (Connection, Connection, Incoming) {
+    let (a, b) = pair();
+    let secret = Secret { token: Token::new("a secret of many words").unwrap(), encrypts: true };
+    let host = ControllerHandshake::new([1; 32]);
+    let (node, answer) = NodeHandshake::answer(&secret, host.greeting(), Request::default()).unwrap();
+    let judgement = host.judge(&secret, &World::new(1, 1).unwrap(), &answer);
+    let (_, ours) = node.judge(&judgement.verdict.unwrap()).unwrap();
+    let mut incoming = Incoming::new(MAX_PACKET_BYTES);
+    a.encrypt(ours.unwrap()).unwrap();
+    incoming.decrypt(judgement.admitted.unwrap().1.unwrap());
+    (a, b, incoming)
+}
+
+#[test]
+fn encrypted_packets_of_all_sizes_come_whole_and_in_order() {
+    let (a, b, mut incoming) = encrypted();
+    let sizes = [0, 1, 100, MAX_PLAIN_BYTES - 20, MAX_PLAIN_BYTES, CHUNK_BYTES, 3 * CHUNK_BYTES, 5, 2 << 20];
+    let texts = sizes.map(|size| "x".repeat(size));
+    for (round, text) in texts.iter().enumerate() {
+        // Urgent packets go between the parts of large ones.
+        a.send_last(bye(text)).unwrap();
+        a.send(bye(&format!("urgent {round}")), None).unwrap();
+    }
+    let (mut last, mut urgent) = (Vec::new(), 0);
+    while last.len() + urgent < 2 * texts.len() {
+        a.flush().unwrap();
+        incoming.fill(&b).unwrap();
+        while let Some(message) = incoming.next().unwrap() {
+            let Message::Bye(text) = message else { panic!("{message}") };
+            match text.starts_with("urgent ") {
+                true => urgent += 1,
+                false => last.push(text.len()),
+            }
+        }
+    }
+    assert_eq!((last, a.backlog()), (sizes.to_vec(), 0));
+}
+
+#[test]
+fn bytes_that_are_not_records_are_an_error_of_an_encrypted_connection() {
+    let (a, b, mut incoming) = encrypted();
+    net::send(&a, &bye("in clear, and so of the length of a record"), SendFlags::empty()).unwrap();
+    let error = incoming.fill(&b).and_then(|_| incoming.fill(&b)).unwrap_err().to_string();
+    assert!(error.contains("of the encrypted connection was changed on its way"), "{error}");
 }
 
 fn bye(text: &str) -> Vec<u8> {

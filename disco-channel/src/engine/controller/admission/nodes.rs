@@ -15,9 +15,8 @@ use crate::engine::controller::event::{Action, Conn, Order};
 use crate::engine::controller::outbox::Outbox;
 use crate::handshake::{
     ALIVE_INTERVAL, ANSWER_BYTES, ControllerHandshake, HANDSHAKE_TIMEOUT, Judgement, MAX_INTRODUCTION_BYTES, Nonce,
-    Request, may_begin,
+    Request, Secret, may_begin,
 };
-use crate::token::Token;
 
 /// Delay after the system has failed to accept a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -27,8 +26,8 @@ const EVICTED_ON_FAILURE: usize = 64;
 /// The requirements for nodes.
 #[derive(Debug)]
 pub(crate) struct NodeTerms {
-    /// The secret that nodes and controller prove to each other.
-    pub(crate) token: Token,
+    /// The token that nodes and controller prove to each other, and whether connections are encrypted.
+    pub(crate) secret: Secret,
     pub(crate) world: World,
     /// Number of nodes.
     pub(crate) nodes: usize,
@@ -119,15 +118,18 @@ impl Nodes {
             return self.reject(conn, address, &error, Standing::Unidentified, now, out);
         }
         let Ok(answer) = <&[u8; ANSWER_BYTES]>::try_from(&answer[..]) else { return };
-        let Judgement { request, verdict } = host.judge(&self.terms.token, &self.terms.world, answer);
+        let Judgement { admitted, verdict } = host.judge(&self.terms.secret, &self.terms.world, answer);
         let standing = if verdict.is_some() { Standing::Unproved } else { Standing::Unidentified };
         if let Some(verdict) = verdict {
             out.write(conn, &verdict[..], Order::Urgent);
         }
-        match request {
+        match admitted {
             Err(error) => self.reject(conn, address, &error, standing, now, out),
-            Ok(request) => {
+            Ok((request, keys)) => {
                 self.pending.find(conn).into_iter().for_each(|it| it.phase = Phase::Introduction(request));
+                if let Some(keys) = keys {
+                    out.act(Action::Encrypt(conn, keys));
+                }
                 out.act(Action::Listen(conn, MAX_INTRODUCTION_BYTES));
             }
         }
