@@ -8,10 +8,9 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::env;
 use std::process::{self, Command};
 use std::time::{Duration, Instant};
-use std::{env, fs};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::mpi::raw::{self, Call};
@@ -162,22 +161,10 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The libraries that `cargo xtask test` has fetched.
-fn fetched() -> Vec<PathBuf> {
-    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-cache");
-    let cache = env::var_os("DISCO_TEST_CACHE").map_or(cache, PathBuf::from);
-    let folders = fs::read_dir(cache).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let libraries = folders.filter_map(|folder| {
-        let files = ["lib/libmpi.so.12", "lib/libmpi.so.40"].map(|file| folder.join(file));
-        files.into_iter().find(|file| file.is_file())
-    });
-    libraries.collect()
-}
-
 criterion_group!(benches, mpi);
 
 fn main() {
-    let libraries = if env::var_os("DISCO_MPI_LIBRARY").is_some() { Vec::new() } else { fetched() };
+    let libraries = if env::var_os("DISCO_MPI_LIBRARY").is_some() { Vec::new() } else { common::libraries::fetched() };
     if libraries.is_empty() {
         match disco::mpi::BACKEND.probe() {
             Ok(_) => common::run(benches),

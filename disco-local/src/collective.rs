@@ -2,7 +2,8 @@
 //! readers.
 //!
 //! Small tensors are **eager**: ranks post their data on the board and read the posts of their peers, with one
-//! synchronisation. Large tensors are **zero-copy**: ranks post the locations of their tensors and share the work. Each
+//! synchronisation: tensors of up to 256 bytes inside the posts, and larger ones, up to a limit of the group, in areas
+//! beside the posts. Large tensors are **zero-copy**: ranks post the locations of their tensors and share the work. Each
 //! byte is read from its source and written to its destination once, and a second synchronisation ends the collective.
 //! Both reduce in rank order, so all ranks get the same bits.
 
@@ -14,11 +15,18 @@ use crate::board::{self, MAX_POST_BYTES};
 use crate::parts::{InlineVec, STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
 use crate::staged;
 
+/// The most bytes of all posted tensors of a collective. Each rank reads them all, so the work grows with the square of
+/// the number of ranks.
+const MAX_TENSORS_BYTES: usize = 128 << 10;
+
 /// Runs one collective.
 pub(crate) fn run<'t>(call: &mut ActiveCall<'t>, buffer: &mut [u8], op: &'t Op) -> Result<()> {
     let size = call.size();
     match posted_bytes(op, size) {
         Some(bytes) if bytes <= MAX_POST_BYTES && bytes * size <= buffer.len() => run_eager(call, buffer, op),
+        Some(bytes) if bytes <= call.board().tensor_bytes() && bytes * size <= MAX_TENSORS_BYTES => {
+            run_posted(call, op)
+        }
         _ => run_zero_copy(call, op),
     }
 }
@@ -87,6 +95,42 @@ fn read_all(call: &ActiveCall<'_>, buffer: &mut [u8], start: usize, bytes: usize
 /// The blocks that [`read_all`] has copied, as inputs of a reduction.
 fn read_blocks(buffer: &mut [u8], bytes: usize, size: usize) -> impl Iterator<Item = Result<Region>> {
     buffer.chunks_exact_mut(bytes).take(size).map(|block| Ok(Region::from(block)))
+}
+
+/// Copies the input of this rank to its area on the board, and makes its output from the areas of all ranks.
+fn run_posted<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
+    let (me, size) = (call.rank(), call.size());
+    let (input, output) = parts(op, me, size)?;
+    let area = call.next_tensor().part(0, input.bytes())?;
+    call.own().copy(area, input)?;
+    call.meet(Call::Op(op), std::iter::empty())?;
+    if output.bytes() == 0 {
+        return Ok(());
+    }
+    let block = output.bytes() / size;
+    let tensors: InlineVec<Region> = (0..size).map(|peer| call.tensor(peer)).collect();
+    let memory = call.own();
+    match op {
+        Op::AllReduce { .. } | Op::Reduce { .. } => {
+            let inputs = tensors.iter().map(|tensor| tensor.part(0, output.bytes()));
+            reduce(&memory, op, inputs, [Ok(output)])
+        }
+        Op::ReduceScatter { .. } => {
+            let block = input.bytes() / size;
+            reduce(&memory, op, tensors.iter().map(|tensor| tensor.part(me * block, block)), [output.part(0, block)])
+        }
+        Op::AllGather { .. } | Op::Gather { .. } | Op::AllToAll { .. } => {
+            let start = if let Op::AllToAll { .. } = op { me * block } else { 0 };
+            let mut blocks = tensors.iter().enumerate();
+            blocks.try_for_each(|(peer, tensor)| memory.copy(output.block(peer, size)?, tensor.part(start, block)?))
+        }
+        Op::Broadcast { root, .. } if root.index() == me && input.is(output) => Ok(()),
+        Op::Broadcast { root, .. } => memory.copy(output, tensors[root.index()].part(0, output.bytes())?),
+        Op::Scatter { root, .. } => {
+            memory.copy(output, tensors[root.index()].part(me * output.bytes(), output.bytes())?)
+        }
+        op => unsupported(op),
+    }
 }
 
 /// Posts the locations of this rank's tensors, and does its share of the work on the tensors of all ranks. If a tensor

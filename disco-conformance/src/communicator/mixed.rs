@@ -21,9 +21,9 @@ use crate::oracle::{Values, bits};
 /// also have one of half of the ranks.
 const SEEDS: u64 = 2;
 /// Elements of a block: from nothing, over the limits of small-message paths, to more than a staging piece of `local`.
-const COUNTS: [usize; 9] = [0, 1, 7, 13, 257, 2053, 5003, 20_011, 40_009];
+const COUNTS: [usize; 11] = [0, 1, 7, 13, 257, 1024, 2053, 4096, 5003, 20_011, 40_009];
 /// For communicators of more than four ranks.
-const FEW_COUNTS: [usize; 5] = [0, 1, 7, 257, 2053];
+const FEW_COUNTS: [usize; 6] = [0, 1, 7, 257, 1024, 2053];
 /// Longest random pause of a rank between two operations.
 const MAX_PAUSE: Duration = Duration::from_micros(100);
 

@@ -95,6 +95,12 @@ impl Region {
         if bytes == 0 { Ok(Self::EMPTY) } else { Ok(Self { data: address_space.find(rank, location, bytes)?, bytes }) }
     }
 
+    /// The area of `rank` for its posted tensor of collective `number`.
+    pub(super) fn posted(board: &Board, rank: usize, number: u64) -> Self {
+        let (data, bytes) = board.tensor_area(rank, number);
+        Self { data, bytes }
+    }
+
     /// A piece of `rank`'s staging area; empty if the board has no staging areas.
     pub(super) fn staged(board: &Board, rank: usize, piece: Piece) -> Self {
         let range = board.piece(rank, piece);
@@ -110,7 +116,8 @@ impl Region {
 /// between two synchronisations the memory that its peers have published.
 ///
 /// Callers pass only regions that are parts of the tensors of this rank's call or message, of tensors that peers have
-/// published for the same collective, of this rank's own buffers, or of staging areas, which live as long as the group.
+/// published for the same collective, of this rank's own buffers, or of the areas of the board (posted tensors and
+/// staging), which live as long as the group.
 pub(crate) struct Memory<'t> {
     group: &'t Group,
     rank: usize,

@@ -214,6 +214,16 @@ impl<'t> ActiveCall<'t> {
         self.board().read(peer, self.counters.collective, start, into);
     }
 
+    /// This rank's area for the tensor of the next collective, which [`ActiveCall::meet`] posts.
+    pub(crate) fn next_tensor(&self) -> Region {
+        Region::posted(self.board(), self.rank, self.counters.collective + 1)
+    }
+
+    /// The tensor that `peer` has posted in [`ActiveCall::meet`].
+    pub(crate) fn tensor(&self, peer: usize) -> Region {
+        Region::posted(self.board(), peer, self.counters.collective)
+    }
+
     /// Checks that the counts of an all-to-all V match between ranks.
     ///
     /// # Errors

@@ -48,6 +48,34 @@ fn a_post_is_read_before_its_slot_is_reused() {
     });
 }
 
+/// Two ranks post a tensor each in three collectives, in the area of the parity of the collective's number. No area is
+/// filled while the peer reads it.
+#[test]
+fn a_posted_tensor_is_read_before_its_area_is_reused() {
+    model(3, || {
+        let board = Arc::new(Board::new(2));
+        let areas: Arc<[[UnsafeCell<u64>; 2]; 2]> = Arc::default();
+        let run = |board: &Board, areas: &[[UnsafeCell<u64>; 2]; 2], me: usize| {
+            for number in 1..=3u64 {
+                let area = number as usize % 2;
+                // SAFETY: loom checks that there is no concurrent access.
+                areas[me][area].with_mut(|cell| unsafe { *cell = 10 * number + me as u64 });
+                board.post(me, number, HEAD, [].into_iter());
+                while !board.has_posted(1 - me, number) {
+                    thread::yield_now();
+                }
+                // SAFETY: loom checks that there is no concurrent write.
+                let found = areas[1 - me][area].with(|cell| unsafe { *cell });
+                assert_eq!(found, 10 * number + 1 - me as u64);
+            }
+        };
+        let (theirs, shared) = (board.clone(), areas.clone());
+        let peer = thread::spawn(move || run(&theirs, &shared, 1));
+        run(&board, &areas, 0);
+        peer.join().unwrap();
+    });
+}
+
 /// Memory that one rank publishes is read by the other only between the two synchronisations.
 #[test]
 fn published_memory_is_read_between_post_and_step() {

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! lines of 16 words
-//!   size                    the number of ranks; in a segment, written before the segment is shared
+//!   size │ tensor bytes     the number of ranks │ the most bytes of a posted tensor; in a segment, written before the
+//!                           segment is shared
 //!   failed │ alarm          no rank may start to access memory │ the group has failed, or a rank has left
 //!   futex                   the word on which waiting ranks sleep
 //!   sleepers                the number of sleeping ranks
@@ -22,13 +23,15 @@
 //!   posted │ seen           messages sent │ the acknowledgements that the sender has read
 //!   taken                   messages that the receiver has acknowledged
 //!   slots                   the last MAX_IN_FLIGHT messages: number │ header │ inline data of a small tensor
+//! then for each rank:
+//!   tensors[0], [1]         the tensor that the rank posts for collective `number`, in area `number % 2`
 //! in a segment, from a page boundary on: the staging area of each rank
 //! ```
 //!
 //! **Posts** are double-buffered. The number of a post is stored last, with release ordering, and loaded first, with
 //! acquire ordering. A rank reuses slot `number % 2` for post `number + 2`. It does so after all ranks have posted
 //! `number + 1`, and each rank posts `number + 1` after it has read all posts `number`. So posts need no lock and no
-//! further synchronisation.
+//! further synchronisation. Posted tensors follow the same rule.
 //!
 //! **Untrusted peers.** All words are atomic, so a misbehaving process can cause wrong values but no data race. Texts
 //! and codes are copied once and then checked.
@@ -53,6 +56,8 @@ mod presence;
 mod record;
 #[cfg(not(loom))]
 mod staging;
+#[cfg(not(loom))]
+mod tensors;
 mod text;
 
 #[cfg(any(test, not(loom)))]
@@ -79,6 +84,8 @@ const LINE_WORDS: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// The first words of the lines of a board.
 const SIZE: usize = 0;
+#[cfg(not(loom))]
+const TENSOR_BYTES: usize = 1;
 const FAILED: usize = LINE_WORDS;
 const ALARM: usize = LINE_WORDS + 1;
 const FUTEX: usize = 2 * LINE_WORDS;
@@ -99,12 +106,20 @@ const ROWS: usize = CALL_TEXT + text::CALL_TEXT;
 pub(crate) struct Board {
     memory: BoardMemory,
     size: usize,
+    /// The most bytes of a posted tensor in this group.
+    #[cfg(not(loom))]
+    tensor_bytes: usize,
 }
 
 impl Board {
     /// A board for `size` ranks that are threads of this process.
     pub(crate) fn new(size: usize) -> Self {
-        Self { memory: BoardMemory::heap(count(size)), size }
+        Self {
+            memory: BoardMemory::heap(count(size)),
+            size,
+            #[cfg(not(loom))]
+            tensor_bytes: tensors::limit(size),
+        }
     }
 
     /// Number of ranks.
@@ -178,6 +193,15 @@ impl Board {
 
 /// Number of words of a board for `size` ranks.
 fn count(size: usize) -> usize {
+    #[cfg(not(loom))]
+    let areas = 2 * size * tensors::AREA_WORDS;
+    #[cfg(loom)]
+    let areas = 0;
+    tensor_areas(size) + areas
+}
+
+/// The first word of the areas for posted tensors.
+fn tensor_areas(size: usize) -> usize {
     rank_area(size, size) + size * size * messages::PAIR_WORDS
 }
 

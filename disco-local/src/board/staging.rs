@@ -9,7 +9,8 @@ use disco_core::{Error, Result};
 
 use super::memory::BoardMemory;
 use super::pieces::{PIECES_PER_RANK, Piece};
-use super::{Board, Presence, SIZE, count};
+use super::tensors::{MAX_TENSOR_BYTES, limit};
+use super::{Board, Presence, SIZE, TENSOR_BYTES, count};
 use crate::sync::Ordering;
 
 /// Smallest size of a piece. It fits in the caches of both the writing and the reading core.
@@ -26,7 +27,9 @@ impl Board {
     pub(crate) fn create(size: usize, presence: Presence) -> Result<Self> {
         let segment = Arc::new(Segment::create(bytes(size))?);
         let memory = BoardMemory::shared(segment, count(size)).ok_or_else(|| too_small(size))?;
-        let board = Self { memory, size };
+        let tensor_bytes = limit(size);
+        let board = Self { memory, size, tensor_bytes };
+        board.word(TENSOR_BYTES).store(tensor_bytes as u64, Ordering::Relaxed);
         (0..size).for_each(|rank| board.set_presence(rank, presence));
         board.word(SIZE).store(size as u64, Ordering::Release);
         Ok(board)
@@ -42,7 +45,10 @@ impl Board {
         // computation of sizes from overflowing.
         let fits = (1..=1 << 20).contains(&size) && bytes(size) <= segment.byte_len();
         let memory = fits.then(|| BoardMemory::shared(Arc::new(segment), count(size))).flatten();
-        memory.map(|memory| Self { memory, size }).ok_or_else(|| too_small(size))
+        let memory = memory.ok_or_else(|| too_small(size))?;
+        // Read once: a later change of the word by a peer has no effect on this rank.
+        let tensor_bytes = memory.all()[TENSOR_BYTES].load(Ordering::Relaxed).min(MAX_TENSOR_BYTES as u64) as usize;
+        Ok(Self { memory, size, tensor_bytes })
     }
 
     /// The segment of the board, if it is in one.
