@@ -1,0 +1,155 @@
+//! The data plane beside MPI libraries.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use super::data::Data;
+use super::programs::{self, Mpi, Programs};
+
+pub(crate) const OPERATIONS: [&str; 5] = ["all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"];
+/// The largest size: 64 MiB.
+const LARGEST: u64 = 64 << 20;
+/// Sizes that decide which settings of a library are the fastest.
+const TRIED: [u64; 3] = [8, 64 << 10, 1 << 20];
+
+/// What is read of the output of `disco bench --json`.
+#[derive(Deserialize)]
+pub(crate) struct Report {
+    pub(crate) hop_ns: [Option<u64>; 2],
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    size: u64,
+    out_of_place: Figures,
+}
+
+#[derive(Deserialize)]
+struct Figures {
+    time_us: f64,
+}
+
+/// The name of Disco with ranks of a kind.
+pub(crate) fn ours(kind: &str) -> String {
+    format!("Disco, {kind}")
+}
+
+/// Sizes in bytes: 8, and from 64 to the largest with a factor of 4.
+fn sizes(largest: u64) -> Vec<u64> {
+    let rest = std::iter::successors(Some(64), |size| Some(size * 4)).take_while(|size| *size <= largest);
+    std::iter::once(8).chain(rest).collect()
+}
+
+/// Measures collectives, `starts` times in turn.
+///
+/// # Errors
+/// Disco fails. A failure of a peer is printed.
+pub(crate) fn measure(
+    data: &mut Data,
+    programs: &Programs,
+    operations: &[&str],
+    ranks: &[usize],
+    starts: usize,
+    quick: bool,
+) -> Result<()> {
+    let sizes = sizes(if quick { 1 << 20 } else { LARGEST });
+    for &ranks in ranks {
+        let settings: Vec<_> = programs.mpis.iter().map(|(mpi, program)| fastest(data, mpi, program, ranks)).collect();
+        let part = format!("collectives, {ranks} ranks");
+        for start in 0..starts {
+            for operation in operations {
+                eprintln!("== collectives: {operation}, {ranks} ranks, start {}", start + 1);
+                for kind in ["processes", "threads"] {
+                    let (times, placement) = disco(programs, operation, ranks, kind, &sizes)?;
+                    for (index, ns) in placement.into_iter().enumerate() {
+                        let is_first = start == 0 && operation == &operations[0] && kind == "processes" && index == 0;
+                        data.placed(&part, ns, is_first);
+                    }
+                    let entry = data.collective(operation, ranks, &ours(kind));
+                    times.into_iter().for_each(|(bytes, us)| entry.add(start, bytes, us));
+                }
+                for ((mpi, program), setting) in programs.mpis.iter().zip(&settings) {
+                    match theirs(mpi, program, ranks, setting, operation, &sizes) {
+                        Ok(times) => {
+                            let entry = data.collective(operation, ranks, mpi.name);
+                            times.into_iter().for_each(|(bytes, us)| entry.add(start, bytes, us));
+                        }
+                        Err(error) => eprintln!("== {}: {error:#}", mpi.name),
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Times by size, and the placement before and after.
+fn disco(
+    programs: &Programs,
+    operation: &str,
+    ranks: usize,
+    kind: &str,
+    sizes: &[u64],
+) -> Result<(Vec<(u64, f64)>, Vec<u64>)> {
+    let (mut times, mut placement) = (Vec::new(), Vec::new());
+    let last = sizes.last().context("there are sizes")?;
+    for (first, last) in [(8, 8), (64, *last)] {
+        let mut bench = Command::new(&programs.disco);
+        bench.args(["bench", operation, "--json", "--session", kind, "--factor", "4"]);
+        bench.args(["--workers".to_owned(), ranks.to_string()]);
+        bench.args(["--min-bytes".to_owned(), first.to_string(), "--max-bytes".to_owned(), last.to_string()]);
+        let report: Report = programs::json(&mut bench)?;
+        // A block has at least one element, so the smallest size of 4 blocks is 16 bytes.
+        times.extend(report.rows.iter().zip(if first == 8 { &sizes[..1] } else { &sizes[1..] }).map(|(row, size)| {
+            debug_assert!(row.size == *size || first == 8);
+            (*size, row.out_of_place.time_us)
+        }));
+        placement.extend(report.hop_ns.into_iter().flatten());
+    }
+    Ok((times, placement))
+}
+
+/// Times by size of an MPI library.
+fn theirs(
+    mpi: &Mpi,
+    program: &std::path::Path,
+    ranks: usize,
+    setting: &[(&str, &str)],
+    operation: &str,
+    sizes: &[u64],
+) -> Result<Vec<(u64, f64)>> {
+    let mut command = mpi.command(program, ranks, setting);
+    command.args(["bench", operation]).args(sizes.iter().map(u64::to_string));
+    let text = programs::output(&mut command)?;
+    let line = |line: &str| {
+        let (size, us) = line.split_once(' ').with_context(|| format!("not a size and a time: {line}"))?;
+        Ok((size.parse()?, us.trim().parse()?))
+    };
+    text.lines().map(line).collect()
+}
+
+/// The settings with the smallest geometric mean of the times of `all_reduce`. Notes them.
+fn fastest(
+    data: &mut Data,
+    mpi: &'static Mpi,
+    program: &std::path::Path,
+    ranks: usize,
+) -> &'static [(&'static str, &'static str)] {
+    let mut best = (f64::INFINITY, mpi.settings[0]);
+    for setting in mpi.settings {
+        let logarithm = theirs(mpi, program, ranks, setting, "all_reduce", &TRIED)
+            .map(|times| times.iter().map(|(_, us)| us.ln()).sum::<f64>());
+        match logarithm {
+            Ok(sum) if sum < best.0 => best = (sum, setting),
+            Ok(_) => {}
+            Err(error) => eprintln!("== {} with {setting:?}: {error:#}", mpi.name),
+        }
+    }
+    let text: Vec<String> = best.1.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let text = if text.is_empty() { "defaults".to_owned() } else { text.join(" ") };
+    data.settings.insert(format!("{ranks} ranks, {}", mpi.name), text);
+    best.1
+}
