@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use super::collectives::probe;
 use super::data::{self, Data, Ping, Queued, Stuck};
 use super::programs::{self, Programs};
 
@@ -23,7 +24,7 @@ const ROUNDS: &str = "200";
 pub(crate) fn measure(data: &mut Data, programs: &Programs, starts: usize, quick: bool) -> Result<()> {
     let rounds = if quick { "50" } else { ROUNDS };
     for start in 0..starts {
-        super::probe(data, &programs.disco, "calls", start == 0)?;
+        probe(data, &programs.disco, "calls", start == 0)?;
         for (kind, workers) in SESSIONS.iter().flat_map(|(kind, all)| all.iter().map(move |workers| (*kind, *workers)))
         {
             let number = workers.to_string();
@@ -41,7 +42,7 @@ pub(crate) fn measure(data: &mut Data, programs: &Programs, starts: usize, quick
             }
         }
     }
-    super::probe(data, &programs.disco, "calls", false)?;
+    probe(data, &programs.disco, "calls", false)?;
     stuck(data, programs)
 }
 

@@ -1,5 +1,6 @@
 //! The data plane beside MPI libraries.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -14,10 +15,13 @@ const LARGEST: u64 = 64 << 20;
 /// Sizes that decide which settings of a library are the fastest.
 const TRIED: [u64; 3] = [8, 64 << 10, 1 << 20];
 
+/// Sizes in bytes with times in µs.
+type Times = Vec<(u64, f64)>;
+
 /// What is read of the output of `disco bench --json`.
 #[derive(Deserialize)]
-pub(crate) struct Report {
-    pub(crate) hop_ns: [Option<u64>; 2],
+struct Report {
+    hop_ns: [Option<u64>; 2],
     rows: Vec<Row>,
 }
 
@@ -86,14 +90,18 @@ pub(crate) fn measure(
     Ok(())
 }
 
+/// Notes the latency of a cache line between two threads, as `disco bench` measures it.
+pub(crate) fn probe(data: &mut Data, disco: &Path, part: &str, is_first: bool) -> Result<()> {
+    let args = ["bench", "all_reduce", "--json", "--max-bytes", "8", "--iters", "1", "--warmup-iters", "0"];
+    let report: Report = programs::json(Command::new(disco).args(args))?;
+    for (index, ns) in report.hop_ns.into_iter().flatten().enumerate() {
+        data.placed(part, ns, is_first && index == 0);
+    }
+    Ok(())
+}
+
 /// Times by size, and the placement before and after.
-fn disco(
-    programs: &Programs,
-    operation: &str,
-    ranks: usize,
-    kind: &str,
-    sizes: &[u64],
-) -> Result<(Vec<(u64, f64)>, Vec<u64>)> {
+fn disco(programs: &Programs, operation: &str, ranks: usize, kind: &str, sizes: &[u64]) -> Result<(Times, Vec<u64>)> {
     let (mut times, mut placement) = (Vec::new(), Vec::new());
     let last = sizes.last().context("there are sizes")?;
     for (first, last) in [(8, 8), (64, *last)] {
@@ -115,12 +123,12 @@ fn disco(
 /// Times by size of an MPI library.
 fn theirs(
     mpi: &Mpi,
-    program: &std::path::Path,
+    program: &Path,
     ranks: usize,
     setting: &[(&str, &str)],
     operation: &str,
     sizes: &[u64],
-) -> Result<Vec<(u64, f64)>> {
+) -> Result<Times> {
     let mut command = mpi.command(program, ranks, setting);
     command.args(["bench", operation]).args(sizes.iter().map(u64::to_string));
     let text = programs::output(&mut command)?;
@@ -135,7 +143,7 @@ fn theirs(
 fn fastest(
     data: &mut Data,
     mpi: &'static Mpi,
-    program: &std::path::Path,
+    program: &Path,
     ranks: usize,
 ) -> &'static [(&'static str, &'static str)] {
     let mut best = (f64::INFINITY, mpi.settings[0]);

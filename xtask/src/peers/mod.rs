@@ -13,7 +13,6 @@ mod programs;
 mod render;
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -116,16 +115,6 @@ fn describe(data: &mut Data, programs: &Programs) -> Result<()> {
     data.versions.insert(data::TVM.into(), "0.27.0.post1".into());
     for mpi in &MPIS {
         data.versions.insert(mpi.name.into(), mpi.version().into());
-    }
-    Ok(())
-}
-
-/// Notes the latency of a cache line between two threads, as `disco bench` measures it.
-fn probe(data: &mut Data, disco: &Path, part: &str, is_first: bool) -> Result<()> {
-    let args = ["bench", "all_reduce", "--json", "--max-bytes", "8", "--iters", "1", "--warmup-iters", "0"];
-    let report: collectives::Report = programs::json(Command::new(disco).args(args))?;
-    for (index, ns) in report.hop_ns.into_iter().flatten().enumerate() {
-        data.placed(part, ns, is_first && index == 0);
     }
     Ok(())
 }

@@ -125,21 +125,16 @@ fn calls(data: &Data, (name, unit, value): &Metric) -> String {
 /// The ranges at 8 workers, for the README.
 fn summary(data: &Data) -> String {
     let mut text =
-        format!("| 8 workers | {DISCO} | TVM's Disco | `disco ping --workers 8` with |\n|---|---|---|---|\n");
-    let kinds = [
-        ("threads", "threads", "–"),
-        ("processes", "processes", "`--session processes`"),
-        ("nodes", "2 nodes × 4 workers", "`--session nodes --nodes 2`"),
-    ];
+        format!("| 8 workers: threads / processes / 2 nodes × 4 | {DISCO} | {TVM}'s Disco |\n|---|---|---|\n");
     for (name, unit, value) in &METRICS[..3] {
-        for (kind, label, command) in kinds {
-            let theirs = if kind == "nodes" { TVM_NODELAY } else { TVM };
-            let [ours, theirs] = [DISCO, theirs].map(|system| {
+        let cells = [[DISCO; 3], [TVM, TVM, TVM_NODELAY]].map(|systems| {
+            let ranges = ["threads", "processes", "nodes"].into_iter().zip(systems).map(|(kind, system)| {
                 let range = values(data, kind, 8, system, *value);
-                range.map_or("–".into(), |[_, low, high]| format!("{} {unit}", between(low, high)))
+                range.map_or("–".into(), |[_, low, high]| between(low, high))
             });
-            let _ = writeln!(text, "| {name}: {label} | {ours} | {theirs} | {command} |");
-        }
+            ranges.collect::<Vec<_>>().join(" / ")
+        });
+        let _ = writeln!(text, "| {name} | {} {unit} | {} {unit} |", cells[0], cells[1]);
     }
     text
 }
