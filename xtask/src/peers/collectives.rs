@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
@@ -17,6 +18,12 @@ const TRIED: [u64; 3] = [8, 64 << 10, 1 << 20];
 
 /// Sizes in bytes with times in µs.
 type Times = Vec<(u64, f64)>;
+
+/// Limit of one trial of settings: some libraries take tens of milliseconds for each operation if there are more ranks
+/// than CPUs.
+const TRIAL_LIMIT: Duration = Duration::from_secs(8);
+/// Limit of one operation at all sizes.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is read of the output of `disco bench --json`.
 #[derive(Deserialize)]
@@ -76,7 +83,7 @@ pub(crate) fn measure(
                     times.into_iter().for_each(|(bytes, us)| entry.add(start, bytes, us));
                 }
                 for ((mpi, program), setting) in programs.mpis.iter().zip(&settings) {
-                    match theirs(mpi, program, ranks, setting, operation, &sizes) {
+                    match theirs(mpi, program, ranks, setting, operation, &sizes, LIMIT) {
                         Ok(times) => {
                             let entry = data.collective(operation, ranks, mpi.name);
                             times.into_iter().for_each(|(bytes, us)| entry.add(start, bytes, us));
@@ -128,10 +135,11 @@ fn theirs(
     setting: &[(&str, &str)],
     operation: &str,
     sizes: &[u64],
+    limit: Duration,
 ) -> Result<Times> {
     let mut command = mpi.command(program, ranks, setting);
     command.args(["bench", operation]).args(sizes.iter().map(u64::to_string));
-    let text = programs::output(&mut command)?;
+    let text = programs::output_within(&mut command, limit)?;
     let line = |line: &str| {
         let (size, us) = line.split_once(' ').with_context(|| format!("not a size and a time: {line}"))?;
         Ok((size.parse()?, us.trim().parse()?))
@@ -148,7 +156,7 @@ fn fastest(
 ) -> &'static [(&'static str, &'static str)] {
     let mut best = (f64::INFINITY, mpi.settings[0]);
     for setting in mpi.settings {
-        let logarithm = theirs(mpi, program, ranks, setting, "all_reduce", &TRIED)
+        let logarithm = theirs(mpi, program, ranks, setting, "all_reduce", &TRIED, TRIAL_LIMIT)
             .map(|times| times.iter().map(|(_, us)| us.ln()).sum::<f64>());
         match logarithm {
             Ok(sum) if sum < best.0 => best = (sum, setting),

@@ -173,8 +173,12 @@ impl Mpi {
 /// # Errors
 /// It fails or reaches its time limit.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let mut running = Running::start(command)?;
-    running.end()
+    output_within(command, TIMEOUT)
+}
+
+/// As [`output`], with another time limit.
+pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<String> {
+    Running::start(command)?.end_within(limit)
 }
 
 /// As [`output`], for the last line of output, which is JSON.
@@ -217,8 +221,12 @@ impl Running {
 
     /// Closes its standard input, waits for its end, and returns the rest of its output, which fits in a pipe.
     pub(crate) fn end(&mut self) -> Result<String> {
+        self.end_within(TIMEOUT)
+    }
+
+    fn end_within(&mut self, limit: Duration) -> Result<String> {
         drop(self.child.stdin.take());
-        let status = time_limit::wait(&mut self.child, TIMEOUT)?;
+        let status = time_limit::wait(&mut self.child, limit)?;
         let mut rest = String::new();
         // A process that outlives the program may hold the pipe, so this reads what is there.
         let mut line = String::new();

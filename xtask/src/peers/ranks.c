@@ -84,7 +84,7 @@ static void bench(const char *name, int sizes, char **size) {
     double start = MPI_Wtime(), once = 0;
     int again = 1;
     while (index == 0 && again) {
-      once = timed(name, from, to, count, 50);
+      once = timed(name, from, to, count, 10);
       again = MPI_Wtime() - start < WARM_UP_SECONDS;
       MPI_Bcast(&again, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }

@@ -76,7 +76,7 @@ fn rendered(text: &str, data: &Data) -> Result<String> {
                 collective(data, operation, ranks.parse().with_context(|| format!("there is no table {name}"))?)
             }
         };
-        write!(new, "{BEGIN}{name} -->\n\n{table}\n{END}{after}")?;
+        write!(new, "{BEGIN}{name} -->\n{table}\n{END}{after}")?;
     }
     Ok(new)
 }
@@ -113,13 +113,18 @@ fn calls(data: &Data, (name, unit, value): &Metric) -> String {
         format!("| {name}, {unit} | {DISCO} | {TVM} | {TVM_NODELAY} | TVM / Disco |\n|---|---|---|---|---|\n");
     for of in data.calls.iter().filter(|of| of.system == DISCO) {
         let all = [DISCO, TVM, TVM_NODELAY].map(|system| values(data, &of.kind, of.workers, system, *value));
-        let kind = if of.kind == "nodes" { "workers on 2 nodes" } else { &of.kind };
+        let kind = sessions(&of.kind);
         let best = all[1..].iter().flatten().map(|it| it[0]).reduce(f64::min);
         let ratio = best.zip(all[0]).map_or("–".into(), |(best, ours)| format!("{:.1}", best / ours[0]));
         let [disco, tvm, nodelay] = winner(all);
-        let _ = writeln!(text, "| {} {kind} | {disco} | {tvm} | {nodelay} | {ratio} |", of.workers);
+        let _ = writeln!(text, "| {kind}: {} | {disco} | {tvm} | {nodelay} | {ratio} |", of.workers);
     }
     text
+}
+
+/// The label of a kind of session, before the number of workers.
+fn sessions(kind: &str) -> &str {
+    if kind == "nodes" { "workers on 2 nodes" } else { kind }
 }
 
 /// The ranges at 8 workers, for the README.
@@ -144,8 +149,8 @@ fn memory(data: &Data) -> String {
     for of in &data.stuck {
         let bound = if of.queued.bounded { "yes: the next call waits" } else { "none reached" };
         let mib = of.queued.bytes as f64 / f64::from(1 << 20);
-        let (workers, kind, system) = (of.workers, &of.kind, &of.system);
-        let _ = writeln!(text, "| {workers} {kind} | {system} | {} | {mib:.1} MiB | {bound} |", of.queued.calls);
+        let (workers, kind, system) = (of.workers, sessions(&of.kind), &of.system);
+        let _ = writeln!(text, "| {kind}: {workers} | {system} | {} | {mib:.1} MiB | {bound} |", of.queued.calls);
     }
     text
 }
@@ -199,10 +204,11 @@ fn winner<const N: usize>(all: [Option<[f64; 3]>; N]) -> [String; N] {
     })
 }
 
-/// A median with its range.
+/// A median with its range, if there are several values.
 fn cell(value: Option<[f64; 3]>) -> String {
     match value {
         None => "–".into(),
+        Some([median, low, high]) if low == high => number(median),
         Some([median, low, high]) => format!("{} ({})", number(median), between(low, high)),
     }
 }
@@ -245,7 +251,7 @@ mod tests {
     #[test]
     fn the_fastest_system_of_a_row_is_bold() {
         let text = rendered("a <!-- peers: all_reduce 2 -->old<!-- peers end --> b", &data()).unwrap();
-        assert!(text.contains("| 8 B | 2.0 (2.0) | – | **1.0 (1.0)** | – | – |"), "{text}");
+        assert!(text.contains("| 8 B | 2.0 | – | **1.0** | – | – |"), "{text}");
         assert!(text.starts_with("a ") && text.ends_with(" b") && !text.contains("old"), "{text}");
         assert_eq!(rendered(&text, &data()).unwrap(), text);
     }
