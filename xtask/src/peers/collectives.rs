@@ -16,6 +16,9 @@ const LARGEST: u64 = 64 << 20;
 /// Sizes that decide which settings of a library are the fastest.
 const TRIED: [u64; 3] = [8, 64 << 10, 1 << 20];
 
+/// Environment variables of a library.
+type Setting = &'static [(&'static str, &'static str)];
+
 /// Sizes in bytes with times in µs.
 type Times = Vec<(u64, f64)>;
 
@@ -83,6 +86,7 @@ pub(crate) fn measure(
                     times.into_iter().for_each(|(bytes, us)| entry.add(start, bytes, us));
                 }
                 for ((mpi, program), setting) in programs.mpis.iter().zip(&settings) {
+                    let Some(setting) = setting else { continue };
                     match theirs(mpi, program, ranks, setting, operation, &sizes, LIMIT) {
                         Ok(times) => {
                             let entry = data.collective(operation, ranks, mpi.name);
@@ -147,25 +151,20 @@ fn theirs(
     text.lines().map(line).collect()
 }
 
-/// The settings with the smallest geometric mean of the times of `all_reduce`. Notes them.
-fn fastest(
-    data: &mut Data,
-    mpi: &'static Mpi,
-    program: &Path,
-    ranks: usize,
-) -> &'static [(&'static str, &'static str)] {
-    let mut best = (f64::INFINITY, mpi.settings[0]);
-    for setting in mpi.settings {
-        let logarithm = theirs(mpi, program, ranks, setting, "all_reduce", &TRIED, TRIAL_LIMIT)
-            .map(|times| times.iter().map(|(_, us)| us.ln()).sum::<f64>());
-        match logarithm {
-            Ok(sum) if sum < best.0 => best = (sum, setting),
-            Ok(_) => {}
-            Err(error) => eprintln!("== {} with {setting:?}: {error:#}", mpi.name),
-        }
-    }
-    let text: Vec<String> = best.1.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let text = if text.is_empty() { "defaults".to_owned() } else { text.join(" ") };
+/// The settings with the smallest geometric mean of the times of `all_reduce`, or none if all trials fail or reach
+/// their limit. Notes them.
+fn fastest(data: &mut Data, mpi: &'static Mpi, program: &Path, ranks: usize) -> Option<Setting> {
+    let logarithm = |setting: &Setting| {
+        let times = theirs(mpi, program, ranks, setting, "all_reduce", &TRIED, TRIAL_LIMIT);
+        let times = times.inspect_err(|error| eprintln!("== {} with {setting:?}: {error:#}", mpi.name)).ok()?;
+        Some((times.iter().map(|(_, us)| us.ln()).sum::<f64>(), *setting))
+    };
+    let best = mpi.settings.iter().filter_map(logarithm).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, setting)| setting);
+    let text = match best {
+        None => format!("none finishes a trial within {} s", TRIAL_LIMIT.as_secs()),
+        Some([]) => "defaults".to_owned(),
+        Some(best) => best.iter().map(|(name, value)| format!("`{name}={value}`")).collect::<Vec<_>>().join(" "),
+    };
     data.settings.insert(format!("{ranks} ranks, {}", mpi.name), text);
-    best.1
+    best
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::de::DeserializeOwned;
@@ -226,7 +227,7 @@ impl Running {
 
     fn end_within(&mut self, limit: Duration) -> Result<String> {
         drop(self.child.stdin.take());
-        let status = time_limit::wait(&mut self.child, limit)?;
+        let status = self.wait(limit)?;
         let mut rest = String::new();
         // A process that outlives the program may hold the pipe, so this reads what is there.
         let mut line = String::new();
@@ -239,6 +240,22 @@ impl Running {
         }
         ensure!(status.success(), "{}: {status}: {rest}", self.name);
         Ok(rest)
+    }
+}
+
+impl Running {
+    /// Waits for the exit. Kills the program with its descendants at the limit: a peer that is slow is not a failure to
+    /// look into, so no stacks are printed.
+    fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        time_limit::kill(&time_limit::descendants(self.child.id()));
+        bail!("{} has not ended within {} s", self.name, limit.as_secs())
     }
 }
 

@@ -96,10 +96,8 @@ fn conditions(data: &Data) -> String {
 }
 
 fn settings(data: &Data) -> String {
-    let row =
-        |(name, setting): (&String, &String)| format!("| {name} | `{setting}` |\n").replace("`defaults`", "defaults");
-    let rows: String = data.settings.iter().map(row).collect();
-    format!("| ranks, library | fastest settings |\n|---|---|\n{rows}")
+    let rows = data.settings.iter().map(|(name, setting)| format!("| {name} | {setting} |\n"));
+    format!("| ranks, library | fastest settings |\n|---|---|\n{}", rows.collect::<String>())
 }
 
 /// Values of one figure over the starts.
