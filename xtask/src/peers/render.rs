@@ -160,6 +160,9 @@ fn collective(data: &Data, operation: &str, ranks: usize) -> String {
         let of = all.iter().find(|of| of.system == system)?;
         spread(of.sizes.iter().find(|size| size.bytes == bytes)?.us.iter().copied())
     };
+    if all.is_empty() {
+        return format!("No measurements of {operation} with {ranks} ranks.\n");
+    }
     let systems = [&processes, "Intel MPI", "MPICH", "Open MPI", &threads];
     let mut text = format!("| {operation}, {ranks} ranks, µs | {} |\n|---|---|---|---|---|---|\n", systems.join(" | "));
     for bytes in SHOWN {
