@@ -204,5 +204,6 @@ pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<[f64; 3]> 
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);
     let (first, last) = (*values.first()?, *values.last()?);
-    Some([values[(values.len() - 1) / 2], first, last])
+    let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+    Some([middle, first, last])
 }
