@@ -6,7 +6,15 @@
 #
 # Needs root, Debian's packages, and Linux with cgroups. Everything is removed at the end; nothing is written outside
 # of a temporary folder but /run/munge and the namespaces `dn1` and `dn2`.
+#
+# Runs at the same time wait for each other, since they share the names of the namespaces.
 set -euo pipefail
+
+# The lock lasts as long as the descriptor 9, which the daemons do not inherit.
+if [ -z "${IN_MOUNT_NAMESPACE:-}" ]; then
+    exec 9> "${TMPDIR:-/tmp}/disco-slurm.lock"
+    flock --timeout 600 9 || { echo "another run of $0 has not ended for 600 s" >&2; exit 1; }
+fi
 
 work=$(mktemp -d)
 bridge=dbr0 net=10.78.0
@@ -47,7 +55,7 @@ mkdir -p /run/munge /var/log/munge
 chown munge:munge /run/munge /var/log/munge
 chmod 755 /run/munge
 if ! munge -n >/dev/null 2>&1; then
-    runuser -u munge -- /usr/sbin/munged --force
+    runuser -u munge -- /usr/sbin/munged --force 9>&-
     munged=$(cat /run/munge/munged.pid)
 fi
 
@@ -76,7 +84,7 @@ NodeName=dn1 NodeAddr=$net.1 CPUs=$cpus
 NodeName=dn2 NodeAddr=$net.2 CPUs=$cpus
 PartitionName=all Nodes=dn[1-2] Default=YES OverSubscribe=FORCE:4
 EOF
-slurmctld -i -c
+slurmctld -i -c 9>&-
 for number in 1 2; do
     host=dn$number
     ip netns add $host
@@ -86,7 +94,7 @@ for number in 1 2; do
     ip -n $host link set lo up
     ip -n $host link set eth0 up
     # Not `ip netns exec`, which mounts another /sys, without cgroups.
-    nsenter --net=/run/netns/$host unshare --uts sh -c "hostname $host; exec slurmd -N $host"
+    nsenter --net=/run/netns/$host unshare --uts sh -c "hostname $host; exec slurmd -N $host" 9>&-
 done
 for _ in $(seq 100); do
     sinfo --noheader --format %T 2>/dev/null | grep --quiet --invert-match idle || break

@@ -1,20 +1,28 @@
 //! Slurm for real, with `DISCO_LONG_TESTS`: two machines in namespaces of this one, by `scripts/slurm.sh`, which names
-//! the Debian packages that it needs.
+//! the Debian packages that it needs. `DISCO_REQUIRE=slurm` makes it a failure that they do not run.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
+
+use disco_conformance::Required;
 
 use crate::library::{Library, MPICH, OPEN_MPI, run, text};
 use crate::programs::{WORKSPACE, build};
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
 
-/// A command under Slurm, if the long tests run and Slurm is installed.
+/// A command under Slurm, if the long tests run and Slurm is installed. Panics if Slurm is required and does not run.
 fn slurm(words: &[&str]) -> Option<Command> {
-    env::var_os("DISCO_LONG_TESTS")?;
-    if !["slurmctld", "munged"].iter().all(|daemon| Path::new("/usr/sbin").join(daemon).exists()) {
-        eprintln!("skipped: no Slurm here; `scripts/slurm.sh` names the packages");
+    let is_installed = ["slurmctld", "munged"].iter().all(|daemon| Path::new("/usr/sbin").join(daemon).exists());
+    let why = match (env::var_os("DISCO_LONG_TESTS"), is_installed) {
+        (Some(_), true) => None,
+        (None, _) => Some("tests under Slurm run with DISCO_LONG_TESTS=1"),
+        (_, false) => Some("no Slurm here; `scripts/slurm.sh` names the packages"),
+    };
+    if let Some(why) = why {
+        assert!(!Required::from_env().contains("slurm"), "DISCO_REQUIRE: {why}");
+        eprintln!("skipped: {why}");
         return None;
     }
     let mut command = Command::new(Path::new(WORKSPACE).join("scripts/slurm.sh"));
@@ -87,4 +95,32 @@ fn srun_that_starts_no_mpi_is_an_error_that_names_the_option() {
         !output.status.success() && said.contains("Use mpiexec (Hydra), `srun --mpi=pmi2`, or Disco itself"),
         "{said}"
     );
+}
+
+/// Trains `digits` with the tasks of `srun`, kills the last task, and asserts that the controller's error names it.
+fn assert_names_killed(srun: &[&str], last: usize, options: &str, prepare: impl Fn(&mut Command)) {
+    let digits = build("digits").join("digits").display().to_string();
+    // The shell becomes the task, so that the process to kill is known.
+    let task = format!(
+        "if [ $SLURM_PROCID = {last} ]; then task=$$; (sleep 3; kill -KILL $task) & fi; exec {digits} --epochs 65535 \
+         {options} --workers {}",
+        last + 1
+    );
+    let Some(mut command) = slurm(&[srun, &["sh", "-c", &task]].concat()) else { return };
+    prepare(&mut command);
+    let output = run(&mut command);
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains(&format!("worker {last}")) && said.contains(" lost: "), "{said}");
+}
+
+#[test]
+fn the_error_of_a_killed_task_of_srun_names_its_worker() {
+    assert_names_killed(&["--nodes", "1", "--ntasks", "2"], 1, "--session processes", |_| {});
+}
+
+#[test]
+fn the_error_of_a_killed_rank_of_srun_names_its_worker() {
+    let Some(folder) = MPICH.folder() else { return };
+    let srun = ["--mpi=pmi2", "--nodes", "2", "--ntasks", "4"];
+    assert_names_killed(&srun, 3, "--backend mpi", |command| with(command, MPICH, &folder));
 }
