@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 #[cfg(not(loom))]
-use disco_core::{Command, env};
+use disco_core::{Command, WorkerId, env};
 
 use super::sync::{hint, thread};
 
 /// How long a reader polls without back-off after its reply: the time that the caller takes to send its next command.
 #[cfg(not(loom))]
-const EAGER_SECONDS: f64 = 3e-6;
+const EAGER_SECONDS: f64 = 0.6e-6;
 /// Polls of a wait of a given time before it yields between polls.
 #[cfg(not(loom))]
 const POLLS_BEFORE_YIELD: u32 = 64;
@@ -35,6 +35,7 @@ pub(crate) struct SpinPolicy {
 }
 
 /// What a reader knows about its next item.
+#[cfg_attr(loom, allow(dead_code, reason = "models do not spin"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// Nothing.
@@ -42,17 +43,25 @@ pub(crate) enum Expect {
     Unknown,
     /// The writer waits for this reader alone, so its next item may follow at once.
     Soon,
-    /// The writer waits for all readers, so the processor is left to those that are behind.
+    /// Other readers may be behind, and need the processor.
     AfterOthers,
 }
 
 #[cfg(not(loom))]
 impl Expect {
-    /// What a worker expects after a command.
-    pub(crate) fn after(command: &Command) -> Self {
+    /// What worker `here` expects after a command.
+    pub(crate) fn after(command: &Command, here: WorkerId) -> Self {
         match command {
-            Command::SyncWorker { .. } | Command::DebugGet { .. } | Command::DebugSet { .. } => Self::Soon,
-            Command::SyncAll | Command::GetAll { .. } => Self::AfterOthers,
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. }
+                if *worker == here =>
+            {
+                Self::Soon
+            }
+            Command::SyncWorker { .. }
+            | Command::DebugGet { .. }
+            | Command::DebugSet { .. }
+            | Command::SyncAll
+            | Command::GetAll { .. } => Self::AfterOthers,
             _ => Self::Unknown,
         }
     }
@@ -65,22 +74,25 @@ impl SpinPolicy {
         if let Some(limit) = self.limit {
             return poll_for(limit, is_over);
         }
-        let is_soon = expect == Expect::Soon || expect == Expect::AfterOthers && self.has_processors;
-        let eager = if is_soon { self.eager } else { 0 };
+        let (eager, rounds, yields) = match expect {
+            Expect::Unknown => (0, self.rounds, self.yields),
+            Expect::AfterOthers if !self.has_processors => (0, 0, self.yields),
+            // Yields soon: the writer may wait for this processor.
+            Expect::Soon | Expect::AfterOthers => (self.eager, 0, 4 * self.yields),
+        };
         for _ in 0..eager {
             hint::spin_loop();
             if is_over() {
                 return true;
             }
         }
-        let rounds = if expect == Expect::AfterOthers && !self.has_processors { 0 } else { self.rounds };
         for round in 0..rounds {
             (0..self.spins << round).for_each(|_| hint::spin_loop());
             if is_over() {
                 return true;
             }
         }
-        (0..self.yields).any(|_| {
+        (0..yields).any(|_| {
             thread::yield_now();
             is_over()
         })

@@ -25,7 +25,7 @@ pub struct ThreadEndpoint {
 impl Endpoint for ThreadEndpoint {
     fn recv(&mut self) -> Result<Arc<Frame>> {
         let frame = self.frames.recv().map_err(|Closed| Error::Closed(self.worker.to_string()))?;
-        self.frames.expect(Expect::after(frame.command()));
+        self.frames.expect(Expect::after(frame.command(), self.worker));
         Ok(frame)
     }
 

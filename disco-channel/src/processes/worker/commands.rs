@@ -11,7 +11,6 @@ use disco_core::{Error, Frame, Result, WorkerId};
 use crate::engine::credit::Taken;
 use crate::reactor::Connection;
 use crate::remote_lane::frames::{ALL_READERS, LARGE_FLAG};
-use crate::ring::spin_policy::Expect;
 use crate::shared_ring::{Memory, Reader};
 
 /// The worker's source of frames, in order.
@@ -114,13 +113,7 @@ impl Commands {
         let closed = || Error::Closed(worker.to_string());
         let due = match self.take_record()? {
             Due::Closed => return Err(closed()),
-            Due::Buffer { seq, start } => {
-                let frame = wire::decode_frame(seq, &self.buffer[start..])?;
-                if let Some(ring) = &mut self.ring {
-                    ring.expect(Expect::after(frame.command()));
-                }
-                return Ok(frame);
-            }
+            Due::Buffer { seq, start } => return Ok(wire::decode_frame(seq, &self.buffer[start..])?),
             Due::Connection(due) => due,
         };
         let Large { seq, bytes, beside, received } = self.letterbox.take().ok_or_else(closed)?;
