@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::state::{Position, RingState};
-use super::sync::{Mutex, MutexGuard, thread};
+use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, thread};
 
 /// Readers that each woken reader wakes in turn (tree wake-up). With 1 the readers would wake one after the other, each
 /// after the wake-up delay of an idle processor.
@@ -20,7 +20,11 @@ const REST_INTERVAL: Duration = Duration::from_millis(200);
 /// - if the front is due, another thread is about to wake it: the writer that took the wake bit when it published, or
 ///   (`chain`) a reader that was woken before;
 /// - if a sleeper is not due, the wake bit is set, or the writer has just taken it and is about to lock.
-pub(super) struct Lot(Mutex<Parked>);
+pub(super) struct Lot {
+    parked: Mutex<Parked>,
+    /// Sleepers may have items to read that did not wake them. Changed under the lock.
+    owes: AtomicBool,
+}
 
 struct Parked {
     queue: VecDeque<Sleeper>,
@@ -28,8 +32,6 @@ struct Parked {
     chain: bool,
     /// The head after the latest item for all readers for which the writer took the wake bit.
     due: Position,
-    /// Sleepers may have items to read that did not wake them.
-    owes: bool,
 }
 
 struct Sleeper {
@@ -42,7 +44,8 @@ impl Lot {
     /// An empty queue with capacity for `readers`.
     pub(super) fn new(readers: usize) -> Self {
         let queue = VecDeque::with_capacity(readers);
-        Self(Mutex::new(Parked { queue, chain: false, due: Position::START, owes: false }))
+        let parked = Mutex::new(Parked { queue, chain: false, due: Position::START });
+        Self { parked, owes: AtomicBool::new(false) }
     }
 
     /// Sleeps until there is an item at `position` that wakes this reader, or until [`Lot::wake_all`] once `stop`
@@ -54,7 +57,7 @@ impl Lot {
             return;
         }
         parked.queue.push_back(Sleeper { reader, position, thread: thread::current() });
-        let mut owes = parked.owes;
+        let mut owes = self.owes();
         drop(parked);
         loop {
             if owes {
@@ -75,7 +78,7 @@ impl Lot {
     pub(super) fn wake_some(&self, state: &RingState) {
         let mut parked = self.lock();
         parked.due = state.load().head();
-        parked.owes = false;
+        self.owes.store(false, Ordering::Relaxed);
         if !parked.chain {
             wake_next(parked);
         }
@@ -86,12 +89,14 @@ impl Lot {
     pub(super) fn wake_only(&self, reader: Option<usize>) {
         let mut parked = self.lock();
         let place = match reader {
-            None if parked.owes => None,
+            None if self.owes() => None,
             None => Some(0),
             reader => parked.queue.iter().position(|sleeper| Some(sleeper.reader) == reader),
         };
         let target = place.and_then(|place| parked.queue.remove(place));
-        parked.owes |= !parked.queue.is_empty();
+        if !parked.queue.is_empty() {
+            self.owes.store(true, Ordering::Relaxed);
+        }
         drop(parked);
         if let Some(target) = target {
             target.thread.unpark();
@@ -100,7 +105,8 @@ impl Lot {
 
     /// Wakes readers that sleep on items that did not wake them, if there are any.
     pub(super) fn wake_rest(&self, state: &RingState) {
-        if self.lock().owes {
+        // Only the writer sets the flag, so a writer that finds the ring full needs no lock.
+        if self.owes() {
             self.wake_some(state);
         }
     }
@@ -116,8 +122,12 @@ impl Lot {
         }
     }
 
+    fn owes(&self) -> bool {
+        self.owes.load(Ordering::Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Parked> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

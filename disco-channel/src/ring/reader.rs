@@ -38,6 +38,7 @@ impl<T: Clone> Reader<T> {
     }
 
     /// Tells how soon the next item may come; holds for the next wait.
+    #[cfg(not(loom))]
     pub(crate) fn expect(&mut self, expect: Expect) {
         self.expect = expect;
     }
