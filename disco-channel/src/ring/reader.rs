@@ -62,6 +62,13 @@ impl<T: Clone> Reader<T> {
     }
 }
 
+impl<T> Drop for Reader<T> {
+    /// Wakes the readers that items for this reader have passed over, since this reader no longer does so.
+    fn drop(&mut self) {
+        self.cursor.track.lot.wake_rest(&self.cursor.track.state);
+    }
+}
+
 impl<T> fmt::Debug for Reader<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader").field("index", &self.index).field("position", &self.cursor.position()).finish()

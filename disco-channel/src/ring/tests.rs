@@ -27,8 +27,14 @@ fn readers_that_items_do_not_wake_get_them_once_the_ring_is_full_or_the_target_s
     for target in [WakeTarget::One(0), WakeTarget::Nobody] {
         let (sender, room) = mpsc::channel();
         let (mut writer, readers) = ring(8, 3, move || _ = sender.send(()));
+        let (done, all_done) = mpsc::channel();
         let read = |mut reader: Reader<Arc<usize>>| {
-            thread::spawn(move || (0..21).for_each(|item| assert_eq!(*reader.recv().unwrap(), item)))
+            let done = done.clone();
+            thread::spawn(move || {
+                (0..21).for_each(|item| assert_eq!(*reader.recv().unwrap(), item));
+                done.send(()).unwrap();
+                assert_eq!(reader.recv(), Err(Closed));
+            })
         };
         let threads: Vec<_> = readers.into_iter().map(read).collect();
         for item in 0..21 {
@@ -40,6 +46,8 @@ fn readers_that_items_do_not_wake_get_them_once_the_ring_is_full_or_the_target_s
                 room.recv().unwrap();
             }
         }
+        (0..3).for_each(|_| all_done.recv().unwrap());
+        drop(writer);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }
