@@ -7,8 +7,27 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
+
+/// The environment variable with the [spin time](spin_time) in µs.
+pub const SPIN_VARIABLE: &str = "DISCO_SPIN_MICROS";
+/// The longest spin time: a longer one would starve other threads.
+const MAX_SPIN: Duration = Duration::from_secs(1);
+
+/// How long waits of this process poll before they sleep, as `DISCO_SPIN_MICROS` says; zero: never. `None` if the
+/// variable is not set: each kind of wait then uses its own default. A longer time lowers the latency and costs
+/// processor time. Read once; an invalid value is logged and ignored, and the longest time is 1 s.
+pub fn spin_time() -> Option<Duration> {
+    static TIME: OnceLock<Option<Duration>> = OnceLock::new();
+    *TIME.get_or_init(|| {
+        let micros = Variable::read(SPIN_VARIABLE).number();
+        let micros = micros.inspect_err(|error| tracing::warn!(%error, "the default spin times apply"));
+        micros.ok().flatten().map(|micros| Duration::from_micros(micros).min(MAX_SPIN))
+    })
+}
 
 /// An environment variable and its value at the time of reading.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::env;
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
-/// How long to spin after an event: about the time that it takes to wake a sleeping thread on another processor.
+/// How long to spin after an event, unless `DISCO_SPIN_MICROS` says otherwise: about the time that it takes to wake a sleeping thread on another processor.
 const AWAKE_TIME: Duration = Duration::from_micros(50);
 
 /// Waits for descriptors to become ready.
@@ -19,7 +20,8 @@ pub(crate) struct Poller {
 impl Poller {
     /// Waits until a descriptor is ready, at most for `limit`.
     pub(crate) fn wait(&mut self, polled: &mut [PollFd<'_>], limit: Duration) {
-        while self.last_event.is_some_and(|last_event| last_event.elapsed() < AWAKE_TIME) {
+        let awake_time = env::spin_time().unwrap_or(AWAKE_TIME);
+        while self.last_event.is_some_and(|last_event| last_event.elapsed() < awake_time) {
             if poll(polled, Duration::ZERO) {
                 self.last_event = Some(Instant::now());
                 return;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use loom::thread;
 
-use super::{Closed, Reader, Refused, Writer, ring};
+use super::{Closed, Reader, Refused, WakeTarget, Writer, ring};
 
 type Item = Arc<usize>;
 
@@ -75,6 +75,32 @@ fn woken_readers_wake_the_others() {
         let readers: Vec<_> = readers.into_iter().map(|reader| reads(reader, 0..1)).collect();
         send(&mut writer, 0);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
+
+/// An item for one reader wakes that reader; the other sleeps on until an item for all readers.
+#[test]
+fn a_reader_that_was_passed_over_gets_the_next_item_for_all() {
+    model(2, || {
+        let (mut writer, first, second) = pair(4);
+        let readers = [reads(first, 0..2), reads(second, 0..2)];
+        writer.send_to(&Arc::new(0), WakeTarget::One(1)).unwrap();
+        writer.send(&Arc::new(1)).unwrap();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
+
+/// A reader that sleeps after an item of its own wakes the reader that was passed over.
+#[test]
+fn the_target_of_an_item_wakes_the_rest_before_it_sleeps_for_long() {
+    model(2, || {
+        let (mut writer, first, mut second) = pair(4);
+        let passed_over = reads(first, 0..1);
+        let target = thread::spawn(move || while second.recv().is_ok() {});
+        writer.send_to(&Arc::new(0), WakeTarget::One(1)).unwrap();
+        passed_over.join().unwrap();
+        drop(writer);
+        target.join().unwrap();
     });
 }
 

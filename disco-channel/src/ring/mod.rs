@@ -31,7 +31,9 @@
 //! publishes an item also reads and clears the bit, so that a writer without sleepers pays nothing. A writer that finds
 //! the bit set wakes the first sleeper, unless a woken reader is about to do so; each woken reader wakes two others
 //! (tree wake-up). No wake-up is lost: bit and head are in one atomic word, so either the reader sees the item or the
-//! writer sees the bit.
+//! writer sees the bit. An item with another [target](WakeTarget) than all readers leaves the bit set and wakes only
+//! its target. Other sleepers then wake for the next item for all readers, when the ring is full, or once the target
+//! has slept for 200 ms.
 //!
 //! **Room.** A writer that finds the ring full sets a flag, then loads the tail again. A reader stores the tail, and at
 //! each quarter of the ring loads the flag. Both have a sequentially consistent fence in between, so at least one sees
@@ -62,6 +64,18 @@ pub use writer::{RingControl, Writer};
 
 /// Slots of a lane's ring.
 pub const CAPACITY: usize = 1024;
+
+/// The readers that an item wakes. Other readers find the item when they wake for another reason.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeTarget {
+    /// All readers.
+    All,
+    /// The reader with this index.
+    One(usize),
+    /// No particular reader.
+    Nobody,
+}
 
 /// Why the ring did not take an item.
 #[non_exhaustive]

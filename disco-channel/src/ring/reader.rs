@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Closed;
-use super::spin_policy::SpinPolicy;
+use super::spin_policy::{Expect, SpinPolicy};
 use super::sync::Ordering;
 use super::track::Cursor;
 
@@ -12,11 +12,13 @@ pub struct Reader<T> {
     cursor: Cursor<T>,
     index: usize,
     spin_policy: SpinPolicy,
+    /// How the next wait spins.
+    expect: Expect,
 }
 
 impl<T: Clone> Reader<T> {
     pub(super) fn new(cursor: Cursor<T>, index: usize, spin_policy: SpinPolicy) -> Self {
-        Self { cursor, index, spin_policy }
+        Self { cursor, index, spin_policy, expect: Expect::default() }
     }
 
     /// Waits for the next item: spins, then yields, then sleeps.
@@ -35,9 +37,15 @@ impl<T: Clone> Reader<T> {
         }
     }
 
+    /// Tells how soon the next item may come; holds for the next wait.
+    #[cfg(not(loom))]
+    pub(crate) fn expect(&mut self, expect: Expect) {
+        self.expect = expect;
+    }
+
     fn wait(&mut self) {
-        let spin_policy = self.spin_policy;
-        if spin_policy.spin_until(|| self.is_over()) {
+        let (spin_policy, expect) = (self.spin_policy, std::mem::take(&mut self.expect));
+        if spin_policy.spin_until(expect, || self.is_over()) {
             return;
         }
         let track = &self.cursor.track;
@@ -51,6 +59,13 @@ impl<T: Clone> Reader<T> {
     /// Whether the ring is closed.
     pub fn is_closed(&self) -> bool {
         self.cursor.track.closed.load(Ordering::Acquire)
+    }
+}
+
+impl<T> Drop for Reader<T> {
+    /// Wakes the readers that items for this reader have passed over, since this reader no longer does so.
+    fn drop(&mut self) {
+        self.cursor.track.lot.wake_rest(&self.cursor.track.state);
     }
 }
 

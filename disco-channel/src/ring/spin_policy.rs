@@ -1,33 +1,117 @@
 //! How long a reader spins and yields before it sleeps.
 
+#[cfg(not(loom))]
+use std::time::{Duration, Instant};
+
+#[cfg(not(loom))]
+use disco_core::{Command, WorkerId, env};
+
 use super::sync::{hint, thread};
+
+/// How long a reader polls without back-off after its reply: the time that the caller takes to send its next command.
+#[cfg(not(loom))]
+const EAGER_SECONDS: f64 = 0.6e-6;
+/// Polls of a wait of a given time before it yields between polls.
+#[cfg(not(loom))]
+const POLLS_BEFORE_YIELD: u32 = 64;
 
 /// Polling before sleep, with exponential back-off. Each poll takes the cache line from the writer, so a reader that
 /// polls without a pause would slow the writer down and get items one by one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinPolicy {
+    /// Polls with one short pause before each, in [`Expect::Soon`].
+    eager: u32,
     /// Pause instructions before the first poll; doubles with each poll.
     spins: u32,
     /// Polls that spin.
     rounds: u32,
     /// Polls after these, with a yield before each.
     yields: u32,
+    /// The time to poll in place of these numbers, as the environment says.
+    #[cfg(not(loom))]
+    limit: Option<Duration>,
+    /// Whether each reader has a processor.
+    has_processors: bool,
+}
+
+/// What a reader knows about its next item.
+#[cfg_attr(loom, allow(dead_code, reason = "models do not spin"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// The writer waits for this reader alone, so its next item may follow at once.
+    Soon,
+    /// Other readers may be behind, and need the processor.
+    AfterOthers,
+}
+
+#[cfg(not(loom))]
+impl Expect {
+    /// What worker `here` expects after a command.
+    pub(crate) fn after(command: &Command, here: WorkerId) -> Self {
+        match command {
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. }
+                if *worker == here =>
+            {
+                Self::Soon
+            }
+            Command::SyncWorker { .. }
+            | Command::DebugGet { .. }
+            | Command::DebugSet { .. }
+            | Command::SyncAll
+            | Command::GetAll { .. } => Self::AfterOthers,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 impl SpinPolicy {
     /// Polls `is_over`, spinning and then yielding. Returns whether it held; if not, the caller sleeps.
-    pub(crate) fn spin_until(self, mut is_over: impl FnMut() -> bool) -> bool {
-        for round in 0..self.rounds {
+    pub(crate) fn spin_until(self, expect: Expect, mut is_over: impl FnMut() -> bool) -> bool {
+        #[cfg(not(loom))]
+        if let Some(limit) = self.limit {
+            return poll_for(limit, is_over);
+        }
+        let (eager, rounds, yields) = match expect {
+            Expect::Unknown => (0, self.rounds, self.yields),
+            Expect::AfterOthers if !self.has_processors => (0, 0, self.yields),
+            // Yields soon: the writer may wait for this processor.
+            Expect::Soon | Expect::AfterOthers => (self.eager, 0, 4 * self.yields),
+        };
+        for _ in 0..eager {
+            hint::spin_loop();
+            if is_over() {
+                return true;
+            }
+        }
+        for round in 0..rounds {
             (0..self.spins << round).for_each(|_| hint::spin_loop());
             if is_over() {
                 return true;
             }
         }
-        (0..self.yields).any(|_| {
+        (0..yields).any(|_| {
             thread::yield_now();
             is_over()
         })
     }
+}
+
+/// Polls `is_over` for `limit`, and yields between polls after the first ones.
+#[cfg(not(loom))]
+fn poll_for(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    let mut polls = 0;
+    while start.elapsed() < limit {
+        if is_over() {
+            return true;
+        }
+        polls += 1;
+        if polls > POLLS_BEFORE_YIELD { thread::yield_now() } else { hint::spin_loop() }
+    }
+    false
 }
 
 #[cfg(not(loom))]
@@ -37,13 +121,15 @@ impl SpinPolicy {
     /// the wake-up of an idle one.
     pub(crate) fn new(readers: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let (first, rounds) = match processors {
-            1 => (0.0, 0),
-            _ if readers < processors => (1.5e-6, 4),
-            _ => (0.2e-6, 3),
+        let (eager, first, rounds) = match processors {
+            1 => (0.0, 0.0, 0),
+            _ if readers < processors => (EAGER_SECONDS, 1.5e-6, 4),
+            _ => (EAGER_SECONDS, 0.2e-6, 3),
         };
-        let spins = (first / pause()).ceil().clamp(1.0, 1024.0) as u32;
-        Self { spins, rounds, yields: 8 }
+        let pause = pause();
+        let spins = (first / pause).ceil().clamp(1.0, 1024.0) as u32;
+        let eager = (eager / pause) as u32;
+        Self { eager, spins, rounds, yields: 8, limit: env::spin_time(), has_processors: readers < processors }
     }
 }
 
@@ -64,6 +150,6 @@ fn pause() -> f64 {
 impl SpinPolicy {
     /// None: a model looks at each wait once.
     pub(crate) fn new(_: usize) -> Self {
-        Self { spins: 0, rounds: 0, yields: 0 }
+        Self { eager: 0, spins: 0, rounds: 0, yields: 0, has_processors: false }
     }
 }

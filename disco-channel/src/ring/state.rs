@@ -27,6 +27,12 @@ impl Position {
         (self.0.wrapping_sub(earlier.0) & POSITIONS) as usize
     }
 
+    /// Whether this position is below `other`, which is at most half of all positions away.
+    pub(super) const fn is_before(self, other: Self) -> bool {
+        let distance = other.since(self) as u64;
+        distance > 0 && distance <= POSITIONS / 2
+    }
+
     pub(super) const fn bits(self) -> u64 {
         self.0
     }
@@ -70,10 +76,10 @@ impl RingState {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// Advances the head and clears the wake bit, unless the word has changed since `seen`.
-    pub(super) fn publish(&self, seen: Word) -> Result<(), Word> {
-        let next = seen.0.wrapping_add(HEAD_ONE) & !WAKE;
-        self.exchange(seen, next)
+    /// Advances the head, and clears the wake bit if `takes_wake`, unless the word has changed since `seen`.
+    pub(super) fn publish(&self, seen: Word, takes_wake: bool) -> Result<(), Word> {
+        let next = seen.0.wrapping_add(HEAD_ONE);
+        self.exchange(seen, if takes_wake { next & !WAKE } else { next })
     }
 
     /// Removes one live reader, unless the word has changed since `seen`.

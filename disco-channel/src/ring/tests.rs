@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
+use std::time::Duration;
 
-use super::{CAPACITY, Closed, Reader, Refused, Writer, ring};
+use super::{CAPACITY, Closed, Reader, Refused, WakeTarget, Writer, ring};
 
 fn one<T: Clone>(capacity: usize) -> (Writer<T>, Reader<T>) {
     let (writer, mut readers) = ring(capacity, 1, || ());
@@ -19,6 +20,36 @@ fn pair<T: Clone>(capacity: usize) -> (Writer<T>, Reader<T>, Reader<T>) {
 
 fn is_free<T>(item: &Weak<T>) -> bool {
     item.strong_count() == 0
+}
+
+#[test]
+fn readers_that_items_do_not_wake_get_them_once_the_ring_is_full_or_the_target_sleeps() {
+    for target in [WakeTarget::One(0), WakeTarget::Nobody] {
+        let (sender, room) = mpsc::channel();
+        let (mut writer, readers) = ring(8, 3, move || _ = sender.send(()));
+        let (done, all_done) = mpsc::channel();
+        let read = |mut reader: Reader<Arc<usize>>| {
+            let done = done.clone();
+            thread::spawn(move || {
+                (0..21).for_each(|item| assert_eq!(*reader.recv().unwrap(), item));
+                done.send(()).unwrap();
+                assert_eq!(reader.recv(), Err(Closed));
+            })
+        };
+        let threads: Vec<_> = readers.into_iter().map(read).collect();
+        for item in 0..21 {
+            // The readers fall asleep between some of the items.
+            if item % 10 == 0 {
+                thread::sleep(Duration::from_millis(20));
+            }
+            while writer.send_to(&Arc::new(item), target) == Err(Refused::Full) {
+                room.recv().unwrap();
+            }
+        }
+        (0..3).for_each(|_| all_done.recv().unwrap());
+        drop(writer);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
 }
 
 /// Sends items to readers as fast as they take them.

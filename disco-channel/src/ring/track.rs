@@ -44,7 +44,11 @@ impl<T> Track<T> {
             return known;
         }
         match left(self.room.tail()) {
-            0 => left(self.room.starve()),
+            0 => {
+                let room = left(self.room.starve());
+                self.lot.wake_rest(&self.state);
+                room
+            }
             room => room,
         }
     }
@@ -82,8 +86,9 @@ pub(super) fn track<T>(capacity: usize, readers: usize, room: Room) -> (Pen<T>, 
 }
 
 impl<T: Clone> Pen<T> {
-    /// Publishes an item for all live readers. Returns whether a sleeper has to be woken.
-    pub(super) fn push(&mut self, item: &T) -> Result<bool, Refused> {
+    /// Publishes an item for all live readers. Returns whether there are sleepers to be woken. With `takes_wake`, the
+    /// caller has to wake all of them.
+    pub(super) fn push(&mut self, item: &T, takes_wake: bool) -> Result<bool, Refused> {
         let mut word = self.track.state.load();
         let head = word.head();
         if !self.is_free(head) {
@@ -99,7 +104,7 @@ impl<T: Clone> Pen<T> {
         slot.item.with_mut(|cell| unsafe { *cell = Some(item) });
         loop {
             slot.shares.store(word.live(), Ordering::Relaxed);
-            match track.state.publish(word) {
+            match track.state.publish(word, takes_wake) {
                 Ok(()) => return Ok(word.wake()),
                 // A reader has retired or set the wake bit meanwhile.
                 Err(now) => word = now,
@@ -120,6 +125,7 @@ impl<T: Clone> Pen<T> {
         self.tail = self.track.room.tail();
         if head.since(self.tail) == capacity {
             self.tail = self.track.room.starve();
+            self.track.lot.wake_rest(&self.track.state);
         }
         self.track.known_tail.store(self.tail.bits(), Ordering::Release);
         head.since(self.tail) < capacity

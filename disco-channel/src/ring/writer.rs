@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::Refused;
 use super::sync::{Arc, Ordering};
 use super::track::{Pen, Track};
+use super::{Refused, WakeTarget};
 
 /// The writer of a ring. Dropping it closes the ring.
 pub struct Writer<T> {
@@ -21,17 +21,31 @@ impl<T: Clone> Writer<T> {
         Self { pen }
     }
 
-    /// Passes an item to every reader that has not left. Never waits for readers.
+    /// Passes an item to every reader that has not left, and wakes them. Never waits for readers.
     ///
     /// # Errors
     /// [`Refused::Full`] while the slowest reader has not taken the item in the next slot; the ring calls `on_room`
     /// when half of it is free. [`Refused::Closed`] once the ring is closed or no reader is left.
     pub fn send(&mut self, item: &T) -> Result<(), Refused> {
+        self.send_to(item, WakeTarget::All)
+    }
+
+    /// [`Writer::send`], but wakes only the readers of `target`. Others sleep on until an item wakes them, the ring is
+    /// full, or the target has slept for 200 ms.
+    ///
+    /// # Errors
+    /// As [`Writer::send`].
+    pub fn send_to(&mut self, item: &T, target: WakeTarget) -> Result<(), Refused> {
         if self.pen.track.closed.load(Ordering::Relaxed) {
             return Err(Refused::Closed);
         }
-        if self.pen.push(item)? {
-            self.pen.track.lot.wake_one(&self.pen.track.state);
+        if self.pen.push(item, target == WakeTarget::All)? {
+            let track = &self.pen.track;
+            match target {
+                WakeTarget::All => track.lot.wake_some(&track.state),
+                WakeTarget::One(reader) => track.lot.wake_only(Some(reader)),
+                WakeTarget::Nobody => track.lot.wake_only(None),
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use crate::ring::WakeTarget;
 use crate::ring::sync::{AtomicU32, Ordering};
 
 /// A futex word that each ring increments.
@@ -20,18 +21,6 @@ impl Bell<'_> {
         self.0.fetch_add(1, Ordering::AcqRel);
         self.wake(mask);
     }
-}
-
-/// The readers that a record wakes. Other readers find the record when they wake for another reason.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WakeTarget {
-    /// All readers.
-    All,
-    /// The reader with this index.
-    One(usize),
-    /// No reader.
-    Nobody,
 }
 
 impl WakeTarget {

@@ -46,10 +46,11 @@ mod reader;
 mod tests;
 mod writer;
 
-pub use bell::WakeTarget;
 pub use memory::Memory;
 pub use reader::{Reader, Taken};
 pub use writer::Writer;
+
+pub use crate::ring::WakeTarget;
 
 /// Words of a record before its bytes.
 const RECORD_HEADER_WORDS: u64 = 2;

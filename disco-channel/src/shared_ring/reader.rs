@@ -1,7 +1,7 @@
 //! The reading end.
 
 use super::{Garbage, Memory, RECORD_HEADER_WORDS, WakeTarget};
-use crate::ring::spin_policy::SpinPolicy;
+use crate::ring::spin_policy::{Expect, SpinPolicy};
 use crate::ring::sync::{AtomicBool, Ordering, fence};
 
 /// A reader of the ring.
@@ -84,7 +84,7 @@ impl Reader {
     /// the thread that sets it has to call [`Reader::wake`]. May return without a record.
     pub fn wait(&mut self, stop: &AtomicBool) {
         let spin_policy = self.spin_policy;
-        if spin_policy.spin_until(|| self.is_over(stop)) {
+        if spin_policy.spin_until(Expect::Unknown, || self.is_over(stop)) {
             return;
         }
         let rung = self.memory.bell().rung();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use disco_core::channel::{LARGE_REPLY, Reply};
 use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, Value, WorkerId};
 
+use crate::ring::spin_policy::Expect;
 use crate::ring::{Closed, Reader};
 
 /// How often a worker with a large reply checks whether the inbox accepts it.
@@ -23,7 +24,9 @@ pub struct ThreadEndpoint {
 
 impl Endpoint for ThreadEndpoint {
     fn recv(&mut self) -> Result<Arc<Frame>> {
-        self.frames.recv().map_err(|Closed| Error::Closed(self.worker.to_string()))
+        let frame = self.frames.recv().map_err(|Closed| Error::Closed(self.worker.to_string()))?;
+        self.frames.expect(Expect::after(frame.command(), self.worker));
+        Ok(frame)
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {

@@ -11,7 +11,7 @@ use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId, Worker
 use super::endpoint::ThreadEndpoint;
 use super::work::Run;
 use super::worker_set::WorkerSet;
-use crate::ring::{self, Refused};
+use crate::ring::{self, Refused, WakeTarget};
 
 /// The lane to workers that are threads of this process. Dropping the lane closes its ring and returns at once: each
 /// worker ends when it next receives.
@@ -35,6 +35,18 @@ impl ThreadLane {
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
         Self { workers, shared, run: Mutex::new(Some(Arc::new(run))), worker_set: OnceLock::new() }
+    }
+
+    /// The workers that a command wakes: those that it concerns.
+    fn wake_target(&self, command: &Command) -> WakeTarget {
+        let worker = match command {
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
+                *worker
+            }
+            Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => WorkerId::new(0),
+            _ => return WakeTarget::All,
+        };
+        self.workers.position(worker).map_or(WakeTarget::Nobody, WakeTarget::One)
     }
 
     fn worker_set(&self) -> Result<&WorkerSet> {
@@ -80,7 +92,7 @@ impl Channel for ThreadLane {
         if matches!(frame.command(), Command::Shutdown) {
             worker_set.exits.expect();
         }
-        worker_set.send(frame).map_err(|refused| match refused {
+        worker_set.send(frame, self.wake_target(frame.command())).map_err(|refused| match refused {
             Refused::Full => self.error("the lane is full"),
             Refused::Closed => Error::Closed(self.name()),
         })

@@ -10,7 +10,7 @@ use disco_core::{Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
 use super::work::{self, Run};
-use crate::ring::{self, Refused, RingControl, Writer};
+use crate::ring::{self, Refused, RingControl, WakeTarget, Writer};
 
 /// How long workers have to end after they were aborted, once the limit for leaving has passed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
@@ -58,8 +58,9 @@ impl WorkerSet {
         Ok(worker_set)
     }
 
-    pub(super) fn send(&self, frame: &Arc<Frame>) -> Result<(), Refused> {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner).send(frame)
+    /// Sends a frame, and wakes the workers that it concerns.
+    pub(super) fn send(&self, frame: &Arc<Frame>, target: WakeTarget) -> Result<(), Refused> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner).send_to(frame, target)
     }
 
     /// Tells all workers to end now.

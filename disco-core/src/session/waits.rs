@@ -1,5 +1,6 @@
 //! Waits of a session for its workers: for replies, for capacity of lanes, and for shutdown.
 
+use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -12,11 +13,16 @@ use super::lanes::LaneSession;
 use super::reply_table::Expected;
 use crate::activity::Progress;
 use crate::channel::{Channel, Reply};
+use crate::env;
 use crate::error::Result;
 use crate::id::WorkerId;
 
 /// Spin time of a wait for a reply: the time that it takes to wake a thread on another processor.
 const REPLY_SPIN: Duration = Duration::from_micros(50);
+/// Polls of a wait before it yields.
+const SPINS: u32 = 12;
+/// Number of yields to other threads for each yield to other tasks of the executor, which costs more.
+const TASK_INTERVAL: u32 = 16;
 
 impl LaneSession {
     /// Checks whether the wait for capacity of lanes has taken too long.
@@ -44,14 +50,25 @@ impl LaneSession {
         let pending = &expected.pending;
         let asked = Instant::now();
         let polling = Polling(&self.lanes);
-        while asked.elapsed() < REPLY_SPIN {
+        let spin_time = env::spin_time().unwrap_or(REPLY_SPIN);
+        for round in 0_u32.. {
             polling.0.iter().for_each(|lane| lane.poll());
             if let Some(replies) = pending.take() {
                 return replies;
             }
+            // A worker that spins for the command replies before the clock is read for the first time.
+            if round < SPINS && !spin_time.is_zero() {
+                hint::spin_loop();
+                continue;
+            }
+            if asked.elapsed() >= spin_time {
+                break;
+            }
             // Yields first to worker threads that wait for a processor, then to other tasks of this executor.
             thread::yield_now();
-            future::yield_now().await;
+            if round % TASK_INTERVAL == 0 {
+                future::yield_now().await;
+            }
         }
         drop(polling);
         let ticks = self.ticker.start();
