@@ -112,14 +112,6 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The lane is closed or cut.
     fn signal(&self, signal: Signal) -> Result<()>;
 
-    /// Delivers replies that have arrived to the inbox, on the calling thread. A caller that spins for replies calls it
-    /// repeatedly, so that no other thread has to wake up for them, and then calls [`Channel::stop_polling`] once. Never
-    /// blocks. Several threads may poll at once.
-    fn poll(&self) {}
-
-    /// The caller no longer calls [`Channel::poll`]: from now on, the lane delivers later replies by itself.
-    fn stop_polling(&self) {}
-
     /// The progress of a worker of this lane.
     fn progress(&self, worker: WorkerId) -> Progress;
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::env::Variable;
+use disco_core::env;
 
 /// How long a rank polls before it sleeps. A wait that ends in the first polls reads no clock.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl SpinPolicy {
     /// If each rank has a processor, peers usually answer within nanoseconds. A peer may still share the processor of
     /// this rank, so later polls yield. A yield without another runnable thread costs a fraction of a microsecond.
     pub(crate) fn new(ranks: usize) -> Self {
-        let limit = spin_limit();
+        let limit = env::spin_time();
         match ranks <= processors() {
             true => Self { spins: 200, yields: 500, limit, spacious: true },
             false => Self { spins: if processors() > 1 { 64 } else { 0 }, yields: 500, limit, spacious: false },
@@ -159,13 +159,6 @@ fn leave_processor() {
 pub(crate) fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
-}
-
-/// The value of `DISCO_SPIN_MICROS`.
-fn spin_limit() -> Option<Duration> {
-    static LIMIT: OnceLock<Option<Duration>> = OnceLock::new();
-    let read = || Variable::read("DISCO_SPIN_MICROS").number::<u32>().ok().flatten();
-    *LIMIT.get_or_init(|| read().map(|micros| Duration::from_micros(micros.into())))
 }
 
 #[cfg(all(test, not(loom)))]

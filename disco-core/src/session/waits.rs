@@ -1,7 +1,6 @@
 //! Waits of a session for its workers: for replies, for capacity of lanes, and for shutdown.
 
 use std::hint;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,10 +48,8 @@ impl LaneSession {
     pub(super) async fn replies(&self, operation: &str, expected: &Expected<'_>) -> Result<Vec<Reply>> {
         let pending = &expected.pending;
         let asked = Instant::now();
-        let polling = Polling(&self.lanes);
         let spin_time = env::spin_time().unwrap_or(REPLY_SPIN);
         for round in 0_u32.. {
-            polling.0.iter().for_each(|lane| lane.poll());
             if let Some(replies) = pending.take() {
                 return replies;
             }
@@ -70,7 +67,6 @@ impl LaneSession {
                 future::yield_now().await;
             }
         }
-        drop(polling);
         let ticks = self.ticker.start();
         let mut watch = DeadlineWatch::new();
         loop {
@@ -114,15 +110,6 @@ impl LaneSession {
         tracing::warn!(
             "shutdown has waited {waited:?} for {workers}; it gives up after {limit:?} (`Deadlines::close`)"
         );
-    }
-}
-
-/// A caller that polls lanes. Dropping it, also with the caller's future, tells the lanes that it has stopped.
-struct Polling<'a>(&'a [Arc<dyn Channel>]);
-
-impl Drop for Polling<'_> {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|lane| lane.stop_polling());
     }
 }
 
