@@ -37,6 +37,10 @@ pub(crate) struct Ping {
     json: bool,
 }
 
+/// Time of syncs before the first one that is timed. At first, the controller's thread and a worker's may share a
+/// processor, and yield to each other.
+const WARM_UP: Duration = Duration::from_millis(100);
+
 /// The results, as JSON.
 #[derive(Serialize)]
 struct Report {
@@ -121,6 +125,10 @@ impl Ping {
     }
 
     async fn latency(&self, sync: impl AsyncFn() -> disco::Result<()>) -> disco::Result<Latency> {
+        let warm_up = Instant::now();
+        while warm_up.elapsed() < WARM_UP {
+            sync().await?;
+        }
         let mut times = Vec::with_capacity(self.rounds as usize);
         for _ in 0..self.rounds {
             let start = Instant::now();
