@@ -144,7 +144,7 @@ impl Burst {
     /// Draws exchanges from a seed, the same on all workers. Reductions of floats are only min and max, which are
     /// exact.
     pub(crate) fn draw(seed: u64, exchanges: usize) -> Vec<Self> {
-        const COUNTS: [usize; 5] = [6, 60, 600, 6_000, 30_000];
+        const COUNTS: [usize; 6] = [6, 60, 240, 600, 6_000, 30_000];
         let mut random = Random::new(seed);
         let mut draw = || {
             let dtype = random.pick(&DTYPES);

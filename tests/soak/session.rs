@@ -26,6 +26,8 @@ pub(crate) struct Setup {
     /// For nodes: their number, and whether their workers are processes.
     nodes: usize,
     of_processes: bool,
+    /// For nodes: whether connections are encrypted.
+    encrypts: bool,
     workers: usize,
     groups: usize,
     check: bool,
@@ -83,6 +85,7 @@ impl Setup {
             kind,
             nodes,
             of_processes: random.chance(50),
+            encrypts: random.chance(75),
             workers,
             groups: random.pick(&divisors),
             check: random.chance(25),
@@ -100,7 +103,7 @@ impl Setup {
         let builder = match self.kind {
             SessionKind::Nodes => {
                 let workers = if self.of_processes { SessionKind::Processes } else { SessionKind::Threads };
-                Builder::nodes(self.nodes, self.workers / self.nodes).node_workers(workers)
+                Builder::nodes(self.nodes, self.workers / self.nodes).node_workers(workers).encrypt(self.encrypts)
             }
             kind => Builder::new(kind, self.workers),
         };

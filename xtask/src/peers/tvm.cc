@@ -127,10 +127,12 @@ static void SyncAll(Session& session, int workers) {
   for (int worker = 0; worker < workers; worker++) session->SyncWorker(worker);
 }
 
-// Prints median and 99th percentile of up to `rounds` runs within a second, at least 11.
+// Warms up for 100 ms, as `disco ping` does. Then prints median and 99th percentile of up to `rounds` runs within a
+// second, at least 11.
 template <typename F>
 static void Latency(const char* name, int rounds, F sync) {
   std::vector<double> times;
+  for (double begin = Now(); Now() - begin < 0.1;) sync();
   double begin = Now();
   for (int round = 0; round < rounds && (round < 11 || Now() - begin < 1.0); round++) {
     double start = Now();
