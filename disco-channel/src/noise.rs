@@ -14,6 +14,7 @@
 //! thus encrypts at most 64 GiB, far below the limits of AES-GCM.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use disco_core::{Error, Result};
@@ -147,15 +148,15 @@ pub struct Opener {
     keys: Keys,
     /// Number of the next record.
     number: u64,
-    /// Received bytes from `start` on are not opened yet.
-    received: Vec<u8>,
-    start: usize,
+    buffer: Vec<u8>,
+    /// The received bytes that are not opened yet.
+    unread: Range<usize>,
 }
 
 impl Opener {
     /// Decrypts with these keys, from record 0 on.
     pub fn new(keys: Keys) -> Self {
-        Self { keys, number: 0, received: Vec::new(), start: 0 }
+        Self { keys, number: 0, buffer: Vec::new(), unread: 0..0 }
     }
 
     /// Appends the bytes that `read` returns.
@@ -163,13 +164,16 @@ impl Opener {
     /// # Errors
     /// That of `read`.
     pub fn fill<E>(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
-        self.received.drain(..self.start);
-        self.start = 0;
-        let end = self.received.len();
-        self.received.resize(end + READ_BYTES, 0);
-        let read = read(&mut self.received[end..]);
-        self.received.truncate(end + read.as_ref().map_or(0, |read| *read));
-        read
+        self.buffer.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        let room = self.unread.end + READ_BYTES;
+        // The buffer keeps its size: clearing it for each read would cost more than a small record.
+        if self.buffer.len() < room {
+            self.buffer.resize(room, 0);
+        }
+        let read = read(&mut self.buffer[self.unread.end..room])?;
+        self.unread.end += read;
+        Ok(read)
     }
 
     /// Opens the next record into `plain`, which has room for [`MAX_PLAIN_BYTES`]. Returns the number of bytes, or none
@@ -178,7 +182,7 @@ impl Opener {
     /// # Errors
     /// The record is not the next one of the other end.
     pub fn open(&mut self, plain: &mut [u8]) -> Result<Option<usize>> {
-        let unread = &self.received[self.start..];
+        let unread = &self.buffer[self.unread.clone()];
         let Some((length, rest)) = unread.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::from(u16::from_le_bytes(*length));
         if length < TAG_BYTES {
@@ -196,7 +200,7 @@ impl Opener {
             ))
         })?;
         self.number += 1;
-        self.start += LENGTH_BYTES + length;
+        self.unread.start += LENGTH_BYTES + length;
         Ok(Some(opened))
     }
 }
