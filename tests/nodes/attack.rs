@@ -19,7 +19,7 @@ crate::tests!(
 
 const ATTACKS: [Attack; 6] =
     [Attack::Flip(0), Attack::Flip(20), Attack::Drop, Attack::Repeat, Attack::Reorder, Attack::Reflect];
-const SECRET: &str = "a text that nobody else may read";
+const SECRET: &str = "a confidential text";
 
 /// Syncs until the session fails. Returns the error.
 fn failure(session: &LaneSession) -> String {

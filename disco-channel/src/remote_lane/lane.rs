@@ -14,7 +14,7 @@ use super::frames::{LARGE_FLAG, MAX_INLINE_BYTES};
 use super::ring::{self, Ring};
 use crate::engine::controller::{Controller, Event, FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 use crate::reactor::Served;
-use crate::shared_ring::Writer;
+use crate::shared_ring::{WakeTarget, Writer};
 
 // `pack` returns each frame that is too large for the ring.
 const _: () = assert!(FULL_BATCH_BYTES <= MAX_INLINE_BYTES);
@@ -87,7 +87,7 @@ impl<P: Peers> RemoteLane<P> {
     }
 
     fn send_by_ring(&self, running: &Running, ring: &Ring, frame: &Frame) -> Result<()> {
-        let target = ring::wake_target(frame.command(), self.workers);
+        let target = WakeTarget::of(frame.command(), self.workers);
         // Copied before the ring is locked.
         let beside = pack_beside(frame)?;
         let bytes = if beside.is_none() { frame.bytes() } else { Ok(&[][..]) };

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::Segment;
-use disco_core::{Command, Error, Frame, Result, WorkerRange};
+use disco_core::{Error, Frame, Result};
 
 use super::frames::{ALL_READERS, MAX_INLINE_BYTES};
 use crate::shared_ring::{Garbage, Memory, WakeTarget, Writer};
@@ -46,17 +46,6 @@ pub(super) fn room(writer: &mut Writer, mut accuse: impl FnMut(usize, Garbage)) 
                 accuse(reader, garbage);
             }
         }
-    }
-}
-
-/// The readers that a command wakes: those of the workers that it concerns.
-pub(super) fn wake_target(command: &Command, workers: WorkerRange) -> WakeTarget {
-    match command {
-        Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-            workers.position(*worker).map_or(WakeTarget::Nobody, WakeTarget::One)
-        }
-        Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => WakeTarget::Nobody,
-        _ => WakeTarget::All,
     }
 }
 

@@ -58,6 +58,9 @@ mod tests;
 mod track;
 mod writer;
 
+#[cfg(not(loom))]
+use disco_core::{Command, WorkerId, WorkerRange};
+
 pub use reader::Reader;
 pub use state::MAX_READERS;
 pub use writer::{RingControl, Writer};
@@ -75,6 +78,21 @@ pub enum WakeTarget {
     One(usize),
     /// No particular reader.
     Nobody,
+}
+
+#[cfg(not(loom))]
+impl WakeTarget {
+    /// The readers of `workers`, in their order, that a command concerns.
+    pub(crate) fn of(command: &Command, workers: WorkerRange) -> Self {
+        let worker = match command {
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
+                *worker
+            }
+            Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => WorkerId::new(0),
+            _ => return Self::All,
+        };
+        workers.position(worker).map_or(Self::Nobody, Self::One)
+    }
 }
 
 /// Why the ring did not take an item.

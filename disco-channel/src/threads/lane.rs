@@ -37,18 +37,6 @@ impl ThreadLane {
         Self { workers, shared, run: Mutex::new(Some(Arc::new(run))), worker_set: OnceLock::new() }
     }
 
-    /// The workers that a command wakes: those that it concerns.
-    fn wake_target(&self, command: &Command) -> WakeTarget {
-        let worker = match command {
-            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-                *worker
-            }
-            Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => WorkerId::new(0),
-            _ => return WakeTarget::All,
-        };
-        self.workers.position(worker).map_or(WakeTarget::Nobody, WakeTarget::One)
-    }
-
     fn worker_set(&self) -> Result<&WorkerSet> {
         self.worker_set.get().ok_or_else(|| self.error("the lane was not started"))
     }
@@ -92,7 +80,7 @@ impl Channel for ThreadLane {
         if matches!(frame.command(), Command::Shutdown) {
             worker_set.exits.expect();
         }
-        worker_set.send(frame, self.wake_target(frame.command())).map_err(|refused| match refused {
+        worker_set.send(frame, WakeTarget::of(frame.command(), self.workers)).map_err(|refused| match refused {
             Refused::Full => self.error("the lane is full"),
             Refused::Closed => Error::Closed(self.name()),
         })

@@ -28,7 +28,7 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(8);
 /// Limit of one operation at all sizes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is read of the output of `disco bench --json`.
+/// The fields of the output of `disco bench --json` that the tables need.
 #[derive(Deserialize)]
 struct Report {
     hop_ns: [Option<u64>; 2],

@@ -14,7 +14,7 @@ pub(crate) const DISCO: &str = "Disco";
 pub(crate) const TVM: &str = "TVM";
 pub(crate) const TVM_NODELAY: &str = "TVM, TCP_NODELAY";
 
-/// All measurements. A run replaces those that it repeats and keeps the others.
+/// All measurements. A run replaces the measurements that it repeats, and keeps the others.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Data {
     pub(crate) machine: Machine,
