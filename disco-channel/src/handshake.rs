@@ -411,7 +411,10 @@ mod tests {
         let mut greeting = *ControllerHandshake::new([1; 32]).greeting();
         greeting[8] = 99;
         let error = NodeHandshake::answer(&secret, &greeting, REQUEST).unwrap_err().to_string();
-        assert_eq!(error, "the other end speaks version 99, this one 6: both must run the same program");
+        let text = |theirs| {
+            format!("the other end speaks version {theirs}, this one {VERSION}: both must run the same program")
+        };
+        assert_eq!(error, text(99));
         greeting[0] = b'H';
         let error = NodeHandshake::answer(&secret, &greeting, REQUEST).unwrap_err().to_string();
         assert_eq!(error, "the listener is not a Disco controller");
@@ -425,13 +428,13 @@ mod tests {
         let mut greeting = *host.greeting();
         greeting[8] = 5;
         let error = NodeHandshake::answer(&secret, &greeting, REQUEST).unwrap_err().to_string();
-        let text = "the other end speaks version 5, this one 6: both must run the same program";
+        let text = format!("the other end speaks version 5, this one {VERSION}: both must run the same program");
         assert_eq!(error, text);
         let mut answer = [0; ANSWER_BYTES];
         answer[..HEAD_BYTES].copy_from_slice(&greeting[..HEAD_BYTES]);
         let Judgement { admitted, verdict } = host.judge(&secret, &world(), &answer);
         assert_eq!(admitted.unwrap_err().to_string(), text);
-        assert_eq!(verdict.unwrap()[..STATUS_BYTES], [2, 0, 0, 0, 6, 0, 0, 0]);
+        assert_eq!(verdict.unwrap()[..STATUS_BYTES], [2, 0, 0, 0, VERSION as u8, 0, 0, 0]);
     }
 
     #[test]

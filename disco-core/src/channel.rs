@@ -112,6 +112,16 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The lane is closed or cut.
     fn signal(&self, signal: Signal) -> Result<()>;
 
+    /// The calling thread begins to [poll](Channel::poll): workers may leave replies for it, so that no other thread has to
+    /// wake up for them. Several threads may poll at once.
+    fn start_polling(&self) {}
+
+    /// Delivers the replies that workers have left to the inbox, on the calling thread. Never blocks.
+    fn poll(&self) {}
+
+    /// The calling thread ends the polling that it has begun. Delivers the replies that are left.
+    fn stop_polling(&self) {}
+
     /// The progress of a worker of this lane.
     fn progress(&self, worker: WorkerId) -> Progress;
 
@@ -123,6 +133,29 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// # Errors
     /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
     fn close(&self, limit: Duration) -> Result<()>;
+}
+
+/// A thread that [polls](Channel::poll) lanes. Dropping it ends the polling.
+#[derive(Debug)]
+pub struct Polling<'a>(&'a [Arc<dyn Channel>]);
+
+impl<'a> Polling<'a> {
+    /// Begins to poll `lanes`.
+    pub fn start(lanes: &'a [Arc<dyn Channel>]) -> Self {
+        lanes.iter().for_each(|lane| lane.start_polling());
+        Self(lanes)
+    }
+
+    /// Delivers the replies that workers have left to the lanes' inboxes.
+    pub fn poll(&self) {
+        self.0.iter().for_each(|lane| lane.poll());
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|lane| lane.stop_polling());
+    }
 }
 
 /// The largest command, in bytes of its values, that [`Channel::room_for_small`] counts as small.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use disco::{Session, Token, block_on};
 use disco_channel::handshake::{ANSWER_BYTES, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use disco_channel::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
-use disco_core::wire::{Join, Message};
+use disco_core::wire::{Join, Message, VERSION};
 
 use crate::link::Proxy;
 use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, ask, builder, complaint, end, node, with};
@@ -191,8 +191,8 @@ fn an_answer_of_another_version_is_rejected() {
     };
     assert_eq!(then_a_node_joins(old), 2, "wrong version");
     let (error, _) = start_error(old);
-    let why = ": the other end speaks version 99, this one 6: both must run the same program";
-    assert!(error.ends_with(why), "{error}");
+    let why = format!(": the other end speaks version 99, this one {VERSION}: both must run the same program");
+    assert!(error.ends_with(&why), "{error}");
 }
 
 fn malformed_answers_and_packets_are_rejected() {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionKind, Token, block_on};
 use disco_channel::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
+use disco_core::wire::VERSION;
 
 use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
 
@@ -187,8 +188,8 @@ fn a_controller_of_another_version_is_an_error_with_both_versions() {
         stream.write_all(&[0; 32]).unwrap();
         _ = stream.read_to_end(&mut Vec::new());
     });
-    let text = "the other end speaks version 99, this one 6: both must run the same program\n";
-    assert!(told.contains(": no end after 1s: ") && told.ends_with(text), "{told}");
+    let text = format!("the other end speaks version 99, this one {VERSION}: both must run the same program\n");
+    assert!(told.contains(": no end after 1s: ") && told.ends_with(&text), "{told}");
 }
 
 fn a_node_gives_up_a_silent_controller_after_its_join_time() {

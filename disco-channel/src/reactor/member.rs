@@ -7,9 +7,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::Result;
 use disco_core::error::LossCause;
 use disco_core::wire::Message;
+use disco_core::{Channel, Result};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::engine::member::joining::{Action, Joining};
@@ -35,6 +35,11 @@ pub(crate) trait Host {
     /// Whether the driver's thread polls for a moment after each event before it sleeps.
     const STAYS_AWAKE: bool;
 
+    /// The lanes that the driver's thread polls for replies while it spins.
+    fn lanes(&self) -> &[Arc<dyn Channel>] {
+        &[]
+    }
+
     /// The next event of the process itself.
     fn next_event(&mut self, member: &Member) -> Option<Event>;
 
@@ -59,7 +64,9 @@ impl<H: Host> Driver<H> {
     /// Waits for events and handles them. Breaks with the member's result.
     fn step(&mut self, poller: &mut Poller) -> ControlFlow<Result<()>> {
         let connection = self.member.listens().then_some(&*self.connection);
-        wait(poller, connection, &self.waker, self.member.next_timeout());
+        wait(poller, connection, &self.waker, self.member.next_timeout(), self.host.lanes());
+        // A reply that was left behind, because a worker has corrupted shared memory, is only late.
+        self.host.lanes().iter().for_each(|lane| lane.poll());
         let mut rounds = MAX_READS_PER_STEP;
         while self.member.listens()
             && let Some(event) = next_event(&mut self.incoming, &self.connection, &mut rounds)
@@ -102,7 +109,13 @@ impl<H: Host> Driver<H> {
 }
 
 /// Waits until the connection or the waker is ready, or until `timeout`.
-fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, timeout: Option<Instant>) {
+fn wait(
+    poller: &mut Poller,
+    connection: Option<&Connection>,
+    waker: &Waker,
+    timeout: Option<Instant>,
+    lanes: &[Arc<dyn Channel>],
+) {
     let mut limit = timeout.map_or(MAX_WAIT, |timeout| timeout.saturating_duration_since(Instant::now()));
     if connection.is_some_and(Connection::is_paused) {
         limit = limit.min(DESCRIPTOR_RETRY_DELAY);
@@ -113,7 +126,7 @@ fn wait(poller: &mut Poller, connection: Option<&Connection>, waker: &Waker, tim
         events.set(PollFlags::OUT, connection.is_behind());
         polled.push(PollFd::new(connection, events));
     }
-    poller.wait(&mut polled, limit.min(MAX_WAIT));
+    poller.wait(&mut polled, limit.min(MAX_WAIT), lanes);
     waker.reset();
 }
 
@@ -163,7 +176,7 @@ pub(crate) fn join(
         }
         let event = next_event(incoming, connection, &mut rounds).unwrap_or_else(|| {
             rounds = MAX_READS_PER_STEP;
-            wait(&mut Poller::default(), Some(connection), waker, joining.next_timeout());
+            wait(&mut Poller::default(), Some(connection), waker, joining.next_timeout(), &[]);
             _ = connection.flush();
             Event::Timeout
         });

@@ -1,10 +1,12 @@
 //! Polls descriptors, spinning for a moment after each event before it sleeps.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::env;
+use disco_core::channel::Polling;
+use disco_core::{Channel, env};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 /// How long to spin after an event, unless `DISCO_SPIN_MICROS` says otherwise: about the time that it takes to wake a sleeping thread on another processor.
@@ -18,18 +20,29 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Waits until a descriptor is ready, at most for `limit`.
-    pub(crate) fn wait(&mut self, polled: &mut [PollFd<'_>], limit: Duration) {
+    /// Waits until a descriptor is ready, at most for `limit`. While it spins, it polls `lanes` for replies.
+    pub(crate) fn wait(&mut self, polled: &mut [PollFd<'_>], limit: Duration, lanes: &[Arc<dyn Channel>]) {
+        if self.spin(polled, lanes) {
+            return;
+        }
+        self.last_event = poll(polled, limit).then(Instant::now);
+    }
+
+    /// Spins after an event. Returns whether a descriptor is ready.
+    fn spin(&mut self, polled: &mut [PollFd<'_>], lanes: &[Arc<dyn Channel>]) -> bool {
+        let Some(last_event) = self.last_event else { return false };
         let awake_time = env::spin_time().unwrap_or(AWAKE_TIME);
-        while self.last_event.is_some_and(|last_event| last_event.elapsed() < awake_time) {
+        let polling = Polling::start(lanes);
+        while last_event.elapsed() < awake_time {
             if poll(polled, Duration::ZERO) {
                 self.last_event = Some(Instant::now());
-                return;
+                return true;
             }
+            polling.poll();
             // Lets a thread run that may be about to send.
             thread::yield_now();
         }
-        self.last_event = poll(polled, limit).then(Instant::now);
+        false
     }
 }
 

@@ -170,7 +170,7 @@ impl<T: Transport> Reactor<T> {
         let held = if held.is_empty() { Duration::MAX } else { HELD_REPLY_POLL_INTERVAL };
         let is_paused = self.connections.values().any(|it| it.connection.is_paused());
         let pause = if is_paused { DESCRIPTOR_RETRY_DELAY } else { Duration::MAX };
-        self.poller.wait(&mut polled, timeout.min(tick).min(held).min(pause));
+        self.poller.wait(&mut polled, timeout.min(tick).min(held).min(pause), &[]);
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
     }
@@ -362,8 +362,15 @@ impl<T: Transport> Reactor<T> {
             Action::Reply { worker, seq, reply } => self.inbox.reply(worker, seq, reply),
             Action::Notice { worker, notice } => self.inbox.notice(worker, notice),
             Action::Room => self.inbox.room(self.lane.read(|engine| engine.workers())),
-            Action::Left(workers) => self.inbox.left(workers),
-            Action::Lost(workers, why) => self.inbox.lost(workers, why),
+            Action::Left(workers) => {
+                // Replies that came before the end.
+                self.transport.deliver_replies(&*self.inbox);
+                self.inbox.left(workers);
+            }
+            Action::Lost(workers, why) => {
+                self.transport.deliver_replies(&*self.inbox);
+                self.inbox.lost(workers, why);
+            }
             Action::CallStore { conn, id, epoch, call } => self.ask(conn, id, epoch, call),
             Action::Share { conn, id, name } => self.share(conn, id, name),
             Action::Unshare(name) => self.shared.remove(name),

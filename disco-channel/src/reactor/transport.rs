@@ -5,6 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_core::Inbox;
+
 use super::connection::Connection;
 use crate::engine::controller::Origin;
 
@@ -27,6 +29,9 @@ pub(crate) trait Transport: Send {
 
     /// Retires the ring's reader of a lost peer.
     fn retire(&self, _peer: usize) {}
+
+    /// Delivers the replies that workers have left in shared memory.
+    fn deliver_replies(&self, _inbox: &dyn Inbox) {}
 
     /// The interval at which [`Self::tick`] is called.
     fn interval(&self) -> Duration {

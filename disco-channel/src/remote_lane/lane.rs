@@ -47,6 +47,7 @@ pub struct Running {
     served: Served,
     /// Carries frames of up to 64 KiB. Larger frames, and all frames without a ring, go over the connections.
     ring: Option<Arc<Ring>>,
+    inbox: Arc<dyn Inbox>,
 }
 
 impl<P: Peers> RemoteLane<P> {
@@ -190,6 +191,18 @@ impl<P: Peers> Channel for RemoteLane<P> {
         self.running()?.served.signal(signal).map_err(|why| self.error(&why))
     }
 
+    fn start_polling(&self) {
+        self.running.get().iter().for_each(|running| running.start_polling());
+    }
+
+    fn poll(&self) {
+        self.running.get().iter().for_each(|running| running.poll());
+    }
+
+    fn stop_polling(&self) {
+        self.running.get().iter().for_each(|running| running.stop_polling());
+    }
+
     fn progress(&self, worker: WorkerId) -> Progress {
         self.running.get().map(|it| it.served.progress(worker)).unwrap_or_default()
     }
@@ -201,8 +214,27 @@ impl<P: Peers> Channel for RemoteLane<P> {
 }
 
 impl Running {
-    pub(crate) fn new(served: Served, ring: Option<Arc<Ring>>) -> Self {
-        Self { served, ring }
+    pub(crate) fn new(served: Served, ring: Option<Arc<Ring>>, inbox: Arc<dyn Inbox>) -> Self {
+        Self { served, ring, inbox }
+    }
+
+    fn start_polling(&self) {
+        if let Some(ring) = &self.ring {
+            ring.replies().start_polling();
+        }
+    }
+
+    fn poll(&self) {
+        if let Some(ring) = &self.ring {
+            ring.deliver_replies(&*self.inbox);
+        }
+    }
+
+    fn stop_polling(&self) {
+        if let Some(ring) = &self.ring {
+            ring.replies().stop_polling();
+            self.poll();
+        }
     }
 
     /// Frames that the lane would take now: the least of credit and room in the ring.

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::Segment;
-use disco_core::{Error, Frame, Result};
+use disco_core::{Error, Frame, Inbox, Result, Value, WorkerRange};
 
 use super::frames::{ALL_READERS, MAX_INLINE_BYTES};
-use crate::shared_ring::{Garbage, Memory, WakeTarget, Writer};
+use crate::shared_ring::{Garbage, Memory, Replies, WakeTarget, Writer};
 
 /// Capacity of the ring in words of 8 bytes: 4 MiB.
 pub(crate) const CAPACITY_WORDS: usize = 1 << 19;
@@ -14,16 +14,20 @@ pub(crate) const CAPACITY_WORDS: usize = 1 << 19;
 /// The ring of a lane. The lane's methods write; the reactor thread retires and wakes readers.
 pub(crate) struct Ring {
     writer: Mutex<Writer>,
+    replies: Replies,
+    /// The readers, in their order.
+    workers: WorkerRange,
 }
 
 impl Ring {
-    /// Makes a ring for `readers` readers, and its memory. Returns `None`, and logs why, if the system has no shared
-    /// memory.
-    pub(crate) fn new(readers: usize) -> Option<(Arc<Segment>, Arc<Self>)> {
+    /// Makes a ring that `workers` read, and its memory. Returns `None`, and logs why, if the system has no shared memory.
+    pub(crate) fn new(workers: WorkerRange) -> Option<(Arc<Segment>, Arc<Self>)> {
+        let readers = workers.len();
         let make = || {
             let segment = Arc::new(Segment::create(8 * Memory::words(readers, CAPACITY_WORDS))?);
             let memory = Memory::new(segment.clone(), readers, CAPACITY_WORDS)?;
-            Ok::<_, Error>((segment, Arc::new(Self { writer: Mutex::new(Writer::new(memory)) })))
+            let (writer, replies) = (Mutex::new(Writer::new(memory.clone())), Replies::new(memory));
+            Ok::<_, Error>((segment, Arc::new(Self { writer, replies, workers })))
         };
         make()
             .inspect_err(|error| tracing::warn!(%error, "no shared memory for the ring: commands go over sockets"))
@@ -32,6 +36,19 @@ impl Ring {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn replies(&self) -> &Replies {
+        &self.replies
+    }
+
+    /// Delivers the replies that workers have left in shared memory.
+    pub(crate) fn deliver_replies(&self, inbox: &dyn Inbox) {
+        self.replies.take(|reader, number| {
+            if let Some(worker) = self.workers.iter().nth(reader) {
+                inbox.reply(worker, number, Ok(Value::None));
+            }
+        });
     }
 }
 

@@ -5,8 +5,10 @@ use crate::ring::sync::{Arc, AtomicU64};
 
 /// Words of a pair of cache lines, which processors prefetch together.
 const CACHE_LINE_WORDS: usize = 16;
-/// Pairs of cache lines before those of the cursors.
-const HEADER_LINES: usize = 4;
+/// Pairs of cache lines before those of the readers.
+const HEADER_LINES: usize = 5;
+/// Pairs of cache lines of each reader: one for its cursor, one for its reply.
+const READER_LINES: usize = 2;
 
 /// The memory of one ring, which writer and readers share.
 #[derive(Clone)]
@@ -20,7 +22,7 @@ pub struct Memory {
 impl Memory {
     /// Number of words of 8 bytes that a ring of `capacity` words for `readers` readers takes.
     pub fn words(readers: usize, capacity: usize) -> usize {
-        CACHE_LINE_WORDS * (HEADER_LINES + readers) + capacity
+        CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * readers) + capacity
     }
 
     pub(super) fn readers(&self) -> usize {
@@ -48,13 +50,24 @@ impl Memory {
         self.words.word(3 * CACHE_LINE_WORDS)
     }
 
+    /// Number of threads that poll for replies.
+    pub(super) fn polling(&self) -> &AtomicU64 {
+        self.words.word(4 * CACHE_LINE_WORDS)
+    }
+
     pub(super) fn cursor(&self, reader: usize) -> &AtomicU64 {
-        self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + reader))
+        self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * reader))
+    }
+
+    /// The number of the command that a reader has replied to; 0 once it is taken.
+    pub(super) fn reply(&self, reader: usize) -> &AtomicU64 {
+        self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * reader + 1))
     }
 
     /// The word at a position, modulo the capacity.
     pub(super) fn at(&self, position: u64) -> &AtomicU64 {
-        self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + self.readers) + (position as usize & (self.capacity - 1)))
+        let start = CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * self.readers);
+        self.words.word(start + (position as usize & (self.capacity - 1)))
     }
 }
 

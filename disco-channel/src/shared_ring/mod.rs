@@ -6,7 +6,8 @@
 //!          16..32     bell      futex of the sleepers  │
 //!          32..48     sleepers  readers that sleep     │
 //!          48..64     starved   the writer waits for room
-//!          then 16 for each reader: its cursor, words read
+//!          64..80     polling   callers that poll for replies
+//!          then 32 for each reader: its cursor, words read; its reply, the number of a command
 //!          then the ring: 2^n words
 //!
 //!   record  number of bytes │ tag │ bytes, filled up to whole words      at `position % 2^n`, wraps around anywhere
@@ -31,6 +32,12 @@
 //! quarter of the ring stores its cursor, then loads the flag, again with a fence in between. The slowest reader that
 //! leaves half of the ring free clears the flag and has to tell the writer.
 //!
+//! **Replies.** While a caller [polls](Replies), a reader leaves replies without a value in its word; no thread wakes up
+//! for them. Otherwise, and while its last reply is not taken, a reader sends its replies another way. A reader stores
+//! the reply, then loads `polling` again, and takes the reply back if nobody polls. A caller that ends its polling
+//! decrements `polling`, then takes all replies. Both have a sequentially consistent fence in between, so one of the two
+//! takes the reply.
+//!
 //! All words are atomic, so a process that violates the protocol can cause wrong data but no undefined behaviour. Each
 //! side copies a value once, then checks it: a head too far ahead, a cursor that goes back or passes the head, and a
 //! record longer than the published words are [`Garbage`]. The writer no longer waits for a reader that is
@@ -41,6 +48,7 @@ mod bell;
 mod loom_models;
 mod memory;
 mod reader;
+mod replies;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
@@ -48,6 +56,7 @@ mod writer;
 
 pub use memory::Memory;
 pub use reader::{Reader, Taken};
+pub use replies::Replies;
 pub use writer::Writer;
 
 pub use crate::ring::WakeTarget;

@@ -12,6 +12,8 @@ pub struct Reader {
     /// The head as last loaded; records before it are published.
     seen: u64,
     spin_policy: SpinPolicy,
+    /// How the next wait spins.
+    expect: Expect,
 }
 
 /// The tag of a record that was taken, and whether the writer waits for room.
@@ -28,7 +30,7 @@ impl Reader {
     /// Makes reader `index` of a new ring.
     pub fn new(memory: Memory, index: usize) -> Self {
         let spin_policy = SpinPolicy::new(memory.readers() + 1);
-        Self { memory, index, cursor: 0, seen: 0, spin_policy }
+        Self { memory, index, cursor: 0, seen: 0, spin_policy, expect: Expect::default() }
     }
 
     /// Copies the next record to `into`, if there is one.
@@ -80,11 +82,17 @@ impl Reader {
         (0..memory.readers()).map(unread).all(|unread| unread <= memory.capacity() / 2)
     }
 
+    /// Tells how soon the next record may come; holds for the next wait.
+    #[cfg(not(loom))]
+    pub(crate) fn expect(&mut self, expect: Expect) {
+        self.expect = expect;
+    }
+
     /// Waits for a record that wakes this reader: spins, then yields, then sleeps. Returns early once `stop` is set;
     /// the thread that sets it has to call [`Reader::wake`]. May return without a record.
     pub fn wait(&mut self, stop: &AtomicBool) {
-        let spin_policy = self.spin_policy;
-        if spin_policy.spin_until(Expect::Unknown, || self.is_over(stop)) {
+        let (spin_policy, expect) = (self.spin_policy, std::mem::take(&mut self.expect));
+        if spin_policy.spin_until(expect, || self.is_over(stop)) {
             return;
         }
         let rung = self.memory.bell().rung();

@@ -1,9 +1,11 @@
 //! The contract of a lane. The name of each case is a sentence of the contract.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use disco_core::channel::{Notice, Signal};
+use disco_core::channel::{Notice, Polling, Signal};
 use disco_core::{Command, Error, WorkerId, WorkerRange};
 
 use super::fixture::{CheckResult, Fixture, expect_equal, to_text};
@@ -37,6 +39,8 @@ cases! {
     a_signalled_shutdown_overtakes_frames
     a_shutdown_ends_workers_and_closes_the_lane
     workers_are_reported_as_left_after_their_replies
+    replies_arrive_once_also_while_callers_poll
+    replies_left_for_a_caller_arrive_before_the_end
     a_worker_that_ends_early_is_lost_with_its_number
     lost_workers_do_not_delay_the_others
     close_names_stuck_workers_and_their_functions
@@ -203,6 +207,51 @@ fn workers_are_reported_as_left_after_their_replies(harness: &dyn Harness) -> Ch
         nobody_is_lost(&fixture)?;
     }
     Ok(())
+}
+
+fn replies_arrive_once_also_while_callers_poll(harness: &dyn Harness) -> CheckResult<()> {
+    const FRAMES: u64 = 2000;
+    let fixture = Fixture::start(harness, 0..3, Role::Acknowledge)?;
+    let (lanes, is_over) = ([fixture.lane.clone()], AtomicBool::new(false));
+    thread::scope(|scope| {
+        for rounds in [0, 1, 30] {
+            let (lanes, is_over) = (&lanes, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let polling = Polling::start(lanes);
+                    (0..rounds).for_each(|_| polling.poll());
+                    drop(polling);
+                    thread::yield_now();
+                }
+            });
+        }
+        let answered = (1..=FRAMES).try_for_each(|seq| fixture.send(&small(seq)));
+        let answered = answered.and_then(|()| fixture.wait_for_replies(&(0..3), FRAMES as usize));
+        is_over.store(true, Ordering::Relaxed);
+        answered
+    })?;
+    for worker in 0..3 {
+        let mut numbers: Vec<u64> = fixture.replies_of(worker).into_iter().map(|reply| reply.0).collect();
+        numbers.sort_unstable();
+        expect_equal("numbers of replies", &numbers, &(1..=FRAMES).collect())?;
+    }
+    fixture.end()
+}
+
+fn replies_left_for_a_caller_arrive_before_the_end(harness: &dyn Harness) -> CheckResult<()> {
+    let fixture = Fixture::start(harness, 0..2, Role::Acknowledge)?;
+    fixture.lane.start_polling();
+    (1..=3).try_for_each(|seq| fixture.send(&small(seq)))?;
+    fixture.send(&plain(4, Command::Shutdown))?;
+    to_text(fixture.lane.close(fixture.timeout))?;
+    let events = fixture.events.so_far();
+    for worker in 0..2 {
+        let left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(WorkerId::new(worker)));
+        let before = events.iter().position(left).unwrap_or(0);
+        let is_reply = |event: &&Event| matches!(event, Event::Reply(from, ..) if from.index() == worker as usize);
+        expect_equal("the replies before the end", &events[..before].iter().filter(is_reply).count(), &3)?;
+    }
+    nobody_is_lost(&fixture)
 }
 
 fn a_worker_that_ends_early_is_lost_with_its_number(harness: &dyn Harness) -> CheckResult<()> {

@@ -17,7 +17,7 @@ use super::suite::Harness;
 pub(super) type CheckResult<T> = Result<T, String>;
 
 pub(super) struct Fixture {
-    pub(super) lane: Box<dyn Channel>,
+    pub(super) lane: Arc<dyn Channel>,
     pub(super) events: Arc<RecordedEvents>,
     pub(super) workers: Range<u32>,
     /// Timeout of one step of a case.
@@ -27,7 +27,7 @@ pub(super) struct Fixture {
 impl Fixture {
     /// Starts a lane to these workers.
     pub(super) fn start(harness: &dyn Harness, workers: Range<u32>, role: Role) -> CheckResult<Self> {
-        let lane = to_text(harness.lane(WorkerRange::new(workers.clone()), role))?;
+        let lane: Arc<dyn Channel> = to_text(harness.lane(WorkerRange::new(workers.clone()), role))?.into();
         let events = Arc::new(RecordedEvents::default());
         to_text(lane.start(events.clone()))?;
         Ok(Self { lane, events, workers, timeout: harness.timeout() })

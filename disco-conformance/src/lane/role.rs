@@ -38,11 +38,13 @@ pub enum Role {
     Recover,
     /// Answers each frame with 8 MiB.
     Enlarge,
+    /// Replies to each frame without a value.
+    Acknowledge,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 8] = [
+    pub const ALL: [Role; 9] = [
         Self::Recite,
         Self::AwaitAbort,
         Self::Notify,
@@ -51,6 +53,7 @@ impl Role {
         Self::Meet,
         Self::Recover,
         Self::Enlarge,
+        Self::Acknowledge,
     ];
 
     /// The name, with which a worker process can be started.
@@ -64,6 +67,7 @@ impl Role {
             Self::Meet => "meet",
             Self::Recover => "recover",
             Self::Enlarge => "enlarge",
+            Self::Acknowledge => "acknowledge",
         }
     }
 }
@@ -149,6 +153,7 @@ impl Player {
                 let works = |store: &dyn Store| store.add("count", 1).is_ok();
                 Ok(Value::from(format!("{}, {}", works(&*self.store), works(&*link.store()))))
             }
+            (Role::Acknowledge, _) => Ok(Value::None),
             (Role::Enlarge, _) => Ok(Value::from(vec![7; 8 << 20])),
             (Role::Meet, command) => self.meet(endpoint, seq, command).map_err(|error| {
                 let message = error.to_string();

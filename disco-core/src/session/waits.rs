@@ -11,7 +11,7 @@ use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
 use super::lanes::LaneSession;
 use super::reply_table::Expected;
 use crate::activity::Progress;
-use crate::channel::{Channel, Reply};
+use crate::channel::{Channel, Polling, Reply};
 use crate::env;
 use crate::error::Result;
 use crate::id::WorkerId;
@@ -49,7 +49,9 @@ impl LaneSession {
         let pending = &expected.pending;
         let asked = Instant::now();
         let spin_time = env::spin_time().unwrap_or(REPLY_SPIN);
+        let mut polling = Polling::start(&self.lanes);
         for round in 0_u32.. {
+            polling.poll();
             if let Some(replies) = pending.take() {
                 return replies;
             }
@@ -64,9 +66,13 @@ impl LaneSession {
             // Yields first to worker threads that wait for a processor, then to other tasks of this executor.
             thread::yield_now();
             if round % TASK_INTERVAL == 0 {
+                // This future may not be polled again for long.
+                drop(polling);
                 future::yield_now().await;
+                polling = Polling::start(&self.lanes);
             }
         }
+        drop(polling);
         let ticks = self.ticker.start();
         let mut watch = DeadlineWatch::new();
         loop {
@@ -75,6 +81,8 @@ impl LaneSession {
                 return replies;
             }
             future::or(done, tick).await;
+            // A reply that was left behind, because a worker has corrupted shared memory, is only late.
+            self.lanes.iter().for_each(|lane| lane.poll());
             if let Some(replies) = pending.take() {
                 return replies;
             }

@@ -105,7 +105,7 @@ impl Peers for Options {
         };
         let engine = Controller::new(Terms::Nodes(terms, assignment), Instant::now());
         let lane = Arc::new(Lane::new(engine, waker, None));
-        let reactor = Reactor::new(lane, inbox, shared, *nodes, transport);
+        let reactor = Reactor::new(lane, inbox.clone(), shared, *nodes, transport);
         let served = Served::start("disco-nodes", reactor).map_err(refused)?;
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
         let served = match announce.publish(&announcement) {
@@ -115,6 +115,6 @@ impl Peers for Options {
             }
             Err(error) => return Err(served.fail(error)),
         };
-        Ok(Running::new(served, None))
+        Ok(Running::new(served, None, inbox))
     }
 }

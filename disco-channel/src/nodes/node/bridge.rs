@@ -72,6 +72,10 @@ impl Bridge {
 impl Host for Bridge {
     const STAYS_AWAKE: bool = true;
 
+    fn lanes(&self) -> &[Arc<dyn Channel>] {
+        std::slice::from_ref(&self.lane)
+    }
+
     fn next_event(&mut self, member: &Member) -> Option<Event> {
         if member.wants_room()
             && let room @ 1.. = self.lane.room()

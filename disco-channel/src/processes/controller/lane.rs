@@ -73,7 +73,7 @@ impl Peers for Options {
         }
         let refused = |error: io::Error| Error::system("the system refuses a lane to processes", error);
         let waker = Arc::new(Waker::new().map_err(refused)?);
-        let (segment, ring) = ring.then(|| Ring::new(count)).flatten().unzip();
+        let (segment, ring) = ring.then(|| Ring::new(workers)).flatten().unzip();
         let interval = (*silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
         let (mut transport, socket) = Unix::listen(waker.clone(), ring.clone(), interval).map_err(refused)?;
         let token: Arc<[u8]> = random::bytes::<32>().map_err(refused)?.into();
@@ -93,8 +93,8 @@ impl Peers for Options {
         ));
         lane.adopt(processes);
         transport.pass_on(Output::start(pipes, output.clone()).map_err(refused)?);
-        let reactor = Reactor::new(lane, inbox, shared, count, transport);
+        let reactor = Reactor::new(lane, inbox.clone(), shared, count, transport);
         let served = Served::start("disco-service", reactor).map_err(refused)?;
-        Ok(Running::new(served.wait_for_start()?, ring))
+        Ok(Running::new(served.wait_for_start()?, ring, inbox))
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_core::Inbox;
 use rustix::net::sockopt;
 
 use crate::engine::controller::Origin;
@@ -71,6 +72,10 @@ impl Transport for Unix {
 
     fn retire(&self, peer: usize) {
         self.ring.iter().for_each(|ring| ring.lock().retire(peer));
+    }
+
+    fn deliver_replies(&self, inbox: &dyn Inbox) {
+        self.ring.iter().for_each(|ring| ring.deliver_replies(inbox));
     }
 
     fn interval(&self) -> Duration {

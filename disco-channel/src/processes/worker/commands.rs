@@ -11,6 +11,7 @@ use disco_core::{Error, Frame, Result, WorkerId};
 use crate::engine::credit::Taken;
 use crate::reactor::Connection;
 use crate::remote_lane::frames::{ALL_READERS, LARGE_FLAG};
+use crate::ring::spin_policy::Expect;
 use crate::shared_ring::{Memory, Reader};
 
 /// The worker's source of frames, in order.
@@ -109,6 +110,14 @@ impl Commands {
     /// # Errors
     /// [`Error::Closed`]; or the ring or the connection holds bytes that are not a frame.
     pub(super) fn next(&mut self) -> Result<Frame> {
+        let frame = self.take()?;
+        if let Some(ring) = &mut self.ring {
+            ring.expect(Expect::after(frame.command(), self.worker));
+        }
+        Ok(frame)
+    }
+
+    fn take(&mut self) -> Result<Frame> {
         let worker = self.worker;
         let closed = || Error::Closed(worker.to_string());
         let due = match self.take_record()? {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use disco_core::channel::Reply;
 use disco_core::wire::Message;
-use disco_core::{Endpoint, Frame, Link, Result, WorkerId};
+use disco_core::{Endpoint, Frame, Link, Result, Value, WorkerId};
 
 use super::commands::Commands;
 
 use crate::engine::reply;
 use crate::reactor::Connection;
+use crate::shared_ring::Replies;
 
 /// The [`Endpoint`] of a worker that is a process.
 pub struct ProcessEndpoint {
@@ -20,6 +21,8 @@ pub struct ProcessEndpoint {
     pub(super) link: Arc<Link>,
     /// Largest value of one reply, in bytes.
     pub(super) value_limit: usize,
+    /// Where replies to polling callers go, and this worker's index there.
+    pub(super) replies: Option<(Replies, usize)>,
     /// Whether large tensors of replies go in shared memory.
     pub(super) shares_memory: bool,
 }
@@ -30,6 +33,12 @@ impl Endpoint for ProcessEndpoint {
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
+        if matches!(reply, Ok(Value::None))
+            && let Some((replies, index)) = &self.replies
+            && replies.leave(*index, seq)
+        {
+            return Ok(());
+        }
         // Back-pressure: at most one large reply is in memory, besides the bytes in the socket.
         self.connection.wait_for_room(|| !self.commands.is_closed());
         let reply = reply::within(self.value_limit, self.worker, seq, reply);
@@ -59,8 +68,6 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use disco_core::Value;
-
     use super::super::commands::Letterbox;
     use super::super::link;
     use super::*;
@@ -81,8 +88,15 @@ mod tests {
         let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
         let store = Arc::new(RemoteStore::new(connection.clone()));
         let link = Arc::new(link::over(&store, worker, None, &connection));
-        let endpoint =
-            ProcessEndpoint { worker, connection, commands, link, value_limit: usize::MAX, shares_memory: false };
+        let endpoint = ProcessEndpoint {
+            worker,
+            connection,
+            commands,
+            link,
+            value_limit: usize::MAX,
+            replies: None,
+            shares_memory: false,
+        };
         (endpoint, connect(theirs), letterbox)
     }
 

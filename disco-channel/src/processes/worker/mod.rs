@@ -30,7 +30,7 @@ use crate::processes::invitation::Invitation;
 use crate::reactor::member::{self, Driver};
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::remote_store::RemoteStore;
-use crate::shared_ring::{Memory, Reader};
+use crate::shared_ring::{Memory, Reader, Replies};
 
 /// Timeout for sending the last messages before the process goes on.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,6 +60,7 @@ where
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let link = Arc::new(link::over(&store, worker, arena, &connection));
     let (memory, reader) = ring.unzip();
+    let replies = memory.clone().zip(welcome.ring).map(|(memory, place)| (Replies::new(memory), place.reader));
     let letterbox = Arc::new(Letterbox::new(memory));
     let place = welcome.ring.map_or(0, |place| place.reader as u64);
     let reader = reader.map(|reader| (place, reader));
@@ -70,6 +71,7 @@ where
         commands,
         link: link.clone(),
         value_limit: welcome.config.value_limit,
+        replies,
         shares_memory: welcome.ring.is_some(),
     };
     let served = Arc::new(AtomicBool::new(false));
