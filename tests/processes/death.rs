@@ -35,6 +35,7 @@ crate::tests!(
     a_stopped_worker_is_lost_after_the_silence_limit_and_killed,
     a_worker_inside_a_function_is_not_lost_after_the_silence_limit,
     a_worker_that_corrupts_its_cursor_in_the_ring_is_lost,
+    syncs_end_although_a_worker_corrupts_the_count_of_polling_callers,
     a_worker_that_sends_invalid_messages_is_lost,
     a_panic_of_the_service_thread_is_the_loss_of_the_lane_s_workers,
     shutdown_names_and_kills_a_stuck_worker,
@@ -213,7 +214,8 @@ fn a_worker_inside_a_function_is_not_lost_after_the_silence_limit() {
 
 fn a_worker_that_corrupts_its_cursor_in_the_ring_is_lost() {
     let session = Builder::processes(3).start().unwrap();
-    call(&session, "tests.scribble", (2,)).unwrap();
+    // Worker 2 is the second reader. It sleeps, because the reader would overwrite the cursor.
+    call(&session, "tests.scribble", (2, 5 + 2, 1000)).unwrap();
     let nop = block_on(session.function("tests.take_4")).unwrap();
     // The controller reads the cursors when the ring is full.
     let error = loop {
@@ -222,6 +224,16 @@ fn a_worker_that_corrupts_its_cursor_in_the_ring_is_lost() {
         }
     };
     assert_eq!(error.to_string(), "worker 2 lost: it put garbage into the ring: its cursor in the ring");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn syncs_end_although_a_worker_corrupts_the_count_of_polling_callers() {
+    let session = Builder::processes(3).start().unwrap();
+    call(&session, "tests.scribble", (2, 4, 0)).unwrap();
+    for _ in 0..10 {
+        block_on(session.sync_all()).unwrap();
+        block_on(session.sync_worker(1.into())).unwrap();
+    }
     block_on(session.shutdown()).unwrap();
 }
 

@@ -93,7 +93,8 @@ fn session(ctx: &mut WorkerContext) -> disco::Result<String> {
 }
 
 /// Overwrites the worker's own cursor in the ring, as a stray pointer might.
-fn scribble(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+/// Worker `worker` writes a wrong value to the ring's memory, at its pair of cache lines number `line`, and sleeps.
+fn scribble(ctx: &mut WorkerContext, worker: u32, line: u64, seconds: u64) -> disco::Result<()> {
     if is_me(ctx, worker) {
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         // The ring is the smaller of two segments.
@@ -104,11 +105,9 @@ fn scribble(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
         });
         let (start, _) = ranges.min_by_key(|(start, end)| end - start).unwrap();
         let mut memory = fs::File::options().read(true).write(true).open("/proc/self/mem").unwrap();
-        // Cursors follow four pairs of cache lines; each cursor has its own pair.
-        memory.seek(SeekFrom::Start(start + 128 * (4 + u64::from(worker) - 1))).unwrap();
+        memory.seek(SeekFrom::Start(start + 128 * line)).unwrap();
         memory.write_all(&u64::MAX.to_ne_bytes()).unwrap();
-        // Sleeps, because the reader would overwrite the cursor.
-        thread::sleep(Duration::from_secs(1000));
+        thread::sleep(Duration::from_secs(seconds));
     }
     Ok(())
 }

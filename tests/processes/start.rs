@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use disco::{Builder, Invitation, Session, SessionExt, Value, WorkerId, block_on};
 use disco_channel::processes;
+use disco_core::wire::VERSION;
 
 use crate::programs;
 
@@ -85,8 +86,10 @@ fn a_worker_program_without_init_is_an_error_that_names_init() {
 
 fn workers_of_another_protocol_version_are_rejected() {
     let error = refused_program("old");
-    let why = "lost: bad packet: the other end speaks version 99, this one 6: both must run the same program";
-    assert!(error.starts_with("worker ") && error.ends_with(why), "{error}");
+    let why = format!(
+        "lost: bad packet: the other end speaks version 99, this one {VERSION}: both must run the same program"
+    );
+    assert!(error.starts_with("worker ") && error.ends_with(&why), "{error}");
 }
 
 fn workers_that_send_malformed_packets_are_rejected() {

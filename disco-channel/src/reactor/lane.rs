@@ -75,6 +75,11 @@ impl Lane {
         change(&mut self.lock().controller)
     }
 
+    /// Wakes the reactor thread.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
     /// Sends a signal to all peers.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ pub(crate) struct Driver<H> {
     pub(crate) incoming: Incoming,
     pub(crate) waker: Arc<Waker>,
     pub(crate) host: H,
+    /// An action was carried out since the last wait that is no heartbeat: more may follow soon.
+    pub(crate) is_busy: bool,
 }
 
 /// The interface of the hosting process to the driver.
@@ -55,8 +57,8 @@ impl<H: Host> Driver<H> {
             if let ControlFlow::Break(result) = self.step(&mut poller) {
                 return result;
             }
-            if !H::STAYS_AWAKE {
-                poller = Poller::default();
+            if !H::STAYS_AWAKE || !std::mem::take(&mut self.is_busy) {
+                poller.rest();
             }
         }
     }
@@ -100,6 +102,7 @@ impl<H: Host> Driver<H> {
                 if let serving::Action::End(result) = action {
                     return ControlFlow::Break(result);
                 }
+                self.is_busy |= !matches!(action, serving::Action::Send(_) | serving::Action::ReadProgress);
                 let follows = self.host.act(action, &mut self.incoming);
                 events.extend(follows.unwrap_or_else(|error| vec![Event::Failed(error)]));
             }

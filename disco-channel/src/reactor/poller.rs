@@ -28,6 +28,11 @@ impl Poller {
         self.last_event = poll(polled, limit).then(Instant::now);
     }
 
+    /// The last event needs no spinning, such as a heartbeat.
+    pub(crate) fn rest(&mut self) {
+        self.last_event = None;
+    }
+
     /// Spins after an event. Returns whether a descriptor is ready.
     fn spin(&mut self, polled: &mut [PollFd<'_>], lanes: &[Arc<dyn Channel>]) -> bool {
         let Some(last_event) = self.last_event else { return false };

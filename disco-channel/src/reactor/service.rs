@@ -38,6 +38,8 @@ pub(crate) struct Reactor<T: Transport> {
     /// Actions that were not carried out yet.
     pub(super) actions: VecDeque<Action>,
     poller: Poller,
+    /// An action was carried out since the last wait: more may follow soon.
+    is_busy: bool,
     ticked: Instant,
     is_over: bool,
 }
@@ -72,6 +74,7 @@ impl<T: Transport> Reactor<T> {
             processes: (0..peers).map(|_| Process::Unknown).collect(),
             actions: VecDeque::new(),
             poller: Poller::default(),
+            is_busy: false,
             ticked: Instant::now(),
             is_over: false,
         }
@@ -170,6 +173,9 @@ impl<T: Transport> Reactor<T> {
         let held = if held.is_empty() { Duration::MAX } else { HELD_REPLY_POLL_INTERVAL };
         let is_paused = self.connections.values().any(|it| it.connection.is_paused());
         let pause = if is_paused { DESCRIPTOR_RETRY_DELAY } else { Duration::MAX };
+        if !std::mem::take(&mut self.is_busy) {
+            self.poller.rest();
+        }
         self.poller.wait(&mut polled, timeout.min(tick).min(held).min(pause), &[]);
         let ready = polled.iter().map(|polled| !polled.revents().is_empty());
         sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect()
@@ -331,6 +337,7 @@ impl<T: Transport> Reactor<T> {
     }
 
     fn perform(&mut self, action: Action) {
+        self.is_busy = true;
         match action {
             Action::Encrypt(conn, keys) => self.encrypt(conn, keys),
             Action::Listen(conn, limit) => {

@@ -102,18 +102,17 @@ impl<P: Peers> RemoteLane<P> {
             engine.note_effect(frame.command());
             bytes
         })?;
-        let sent = match beside.is_none() && bytes.len() <= MAX_INLINE_BYTES {
-            true => writer.send(frame.seq(), bytes, target),
+        match beside.is_none() && bytes.len() <= MAX_INLINE_BYTES {
+            true => ring.send(&mut writer, frame.seq(), bytes, target, &running.served),
             false => {
                 let (record, target) = ring::placeholder(frame, target, self.workers.len())?;
                 let load = if beside.is_some() { beside } else { pack(frame)? };
                 if let Some(load) = load {
                     running.served.with(|engine, _| engine.post(&load, target));
                 }
-                writer.send(frame.seq() | LARGE_FLAG, &record, target)
+                ring.send(&mut writer, frame.seq() | LARGE_FLAG, &record, target, &running.served)
             }
-        };
-        sent.map_err(|_| Error::state("the ring has no room"))
+        }
     }
 }
 

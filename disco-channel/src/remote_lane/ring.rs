@@ -1,11 +1,13 @@
 //! The controller's end of the shared ring, and the records that go through it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::Segment;
 use disco_core::{Error, Frame, Inbox, Result, Value, WorkerRange};
 
 use super::frames::{ALL_READERS, MAX_INLINE_BYTES};
+use crate::reactor::Lane;
 use crate::shared_ring::{Garbage, Memory, Replies, WakeTarget, Writer};
 
 /// Capacity of the ring in words of 8 bytes: 4 MiB.
@@ -15,6 +17,8 @@ pub(crate) const CAPACITY_WORDS: usize = 1 << 19;
 pub(crate) struct Ring {
     writer: Mutex<Writer>,
     replies: Replies,
+    /// Whether the reactor thread calls [`Ring::tick`] at intervals. Changed while `writer` is locked.
+    ticks: AtomicBool,
     /// The readers, in their order.
     workers: WorkerRange,
 }
@@ -27,7 +31,7 @@ impl Ring {
             let segment = Arc::new(Segment::create(8 * Memory::words(readers, CAPACITY_WORDS))?);
             let memory = Memory::new(segment.clone(), readers, CAPACITY_WORDS)?;
             let (writer, replies) = (Mutex::new(Writer::new(memory.clone())), Replies::new(memory));
-            Ok::<_, Error>((segment, Arc::new(Self { writer, replies, workers })))
+            Ok::<_, Error>((segment, Arc::new(Self { writer, replies, ticks: AtomicBool::new(false), workers })))
         };
         make()
             .inspect_err(|error| tracing::warn!(%error, "no shared memory for the ring: commands go over sockets"))
@@ -36,6 +40,38 @@ impl Ring {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes readers that sleep on records of other readers; stops ticking if there were none.
+    pub(crate) fn tick(&self) {
+        let mut writer = self.lock();
+        if !writer.wake_rest() {
+            self.ticks.store(false, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn ticks(&self) -> bool {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
+    /// Sends a record, and wakes the reactor thread if it has to tick from now on.
+    ///
+    /// # Errors
+    /// The ring has no room.
+    pub(super) fn send(
+        &self,
+        writer: &mut Writer,
+        tag: u64,
+        record: &[u8],
+        target: WakeTarget,
+        lane: &Lane,
+    ) -> Result<()> {
+        writer.send(tag, record, target).map_err(|_| Error::state("the ring has no room"))?;
+        if target != WakeTarget::All && !self.ticks() {
+            self.ticks.store(true, Ordering::Relaxed);
+            lane.wake();
+        }
+        Ok(())
     }
 
     pub(super) fn replies(&self) -> &Replies {

@@ -74,11 +74,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Wakes readers that sleep on records that did not wake them, if there are any. Call it at intervals.
-    pub fn wake_rest(&mut self) {
-        if std::mem::take(&mut self.owes) {
+    /// Wakes readers that sleep on records that did not wake them. Returns whether there may have been any. Call it at
+    /// intervals.
+    pub fn wake_rest(&mut self) -> bool {
+        let owes = std::mem::take(&mut self.owes);
+        if owes {
             self.memory.bell().ring(WakeTarget::All);
         }
+        owes
     }
 
     /// Stops waiting for a reader.

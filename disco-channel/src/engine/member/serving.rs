@@ -18,6 +18,8 @@ use crate::engine::{Attention, Liveness};
 
 /// Longest interval between two polls of the workers' progress.
 const TIMER_INTERVAL: Duration = Duration::from_millis(200);
+/// Time without a change after which progress is polled once in a heartbeat's interval.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Time that a worker has to end by itself after its controller is lost.
 const WORKER_GRACE: Duration = Duration::from_secs(4);
 /// Time that a node's workers have to end after the controller is lost.
@@ -29,8 +31,12 @@ pub(crate) struct Member {
     phase: Phase,
     liveness: Liveness,
     attention: Attention,
-    progress_poll_interval: Duration,
+    heartbeat: Duration,
     last_poll: Instant,
+    /// When a worker's progress has changed last, or had a reason to.
+    last_change: Instant,
+    /// [`Action::Rest`] was given.
+    rests: bool,
     /// The progress of each worker as last reported.
     progress: Vec<Progress>,
     /// Large tensors whose frames were not received yet.
@@ -86,6 +92,8 @@ pub(crate) enum Event {
     Room(usize),
     /// The progress of the worker with this index, as asked for by [`Action::ReadProgress`].
     Progress(usize, Progress),
+    /// The worker runs again, after [`Action::Rest`].
+    WorkerRuns,
     /// The node's lane has started.
     Started(Result<()>),
     /// The workers have left, except those named here.
@@ -117,6 +125,8 @@ pub(crate) enum Action {
     DeliverDescriptor { id: u64 },
     /// Brings an [`Event::Progress`] for each worker.
     ReadProgress,
+    /// Progress is polled rarely from now on. A worker process brings [`Event::WorkerRuns`] when its worker runs again.
+    Rest,
     /// Aborts and stops the workers. [`Event::Left`] follows once they have left, at the latest after `limit`.
     Stop { cause: Arc<str>, limit: Duration },
     /// Kills this process, whose worker's thread has not ended in time.
@@ -152,8 +162,10 @@ impl Member {
             phase: Phase::Serving,
             liveness: Liveness::new(heartbeat, silence, now),
             attention: Attention::new(silence, now),
-            progress_poll_interval: (heartbeat / 5).min(TIMER_INTERVAL),
+            heartbeat,
             last_poll: now,
+            last_change: now,
+            rests: false,
             progress: vec![Progress::default(); workers],
             transfers: Transfers::new(packet_limit(value_limit)),
             actions: VecDeque::new(),
@@ -170,7 +182,7 @@ impl Member {
         match &self.phase {
             Phase::Serving | Phase::Leaving => {
                 let times = [self.liveness.next_timeout(), self.attention.next_timeout()];
-                times.into_iter().flatten().chain([self.last_poll + self.progress_poll_interval]).min()
+                times.into_iter().flatten().chain([self.last_poll + self.poll_interval()]).min()
             }
             Phase::Stopping { kill, .. } => *kill,
             Phase::Over => None,
@@ -185,6 +197,15 @@ impl Member {
     /// Whether messages of the controller are still handled.
     pub(crate) fn listens(&self) -> bool {
         matches!(self.phase, Phase::Serving | Phase::Leaving)
+    }
+
+    /// Whether no worker is inside a function, and nothing has changed for some time.
+    fn is_idle(&self) -> bool {
+        self.last_poll >= self.last_change + IDLE_AFTER && self.progress.iter().all(|worker| worker.inside.is_none())
+    }
+
+    fn poll_interval(&self) -> Duration {
+        if self.is_idle() { self.heartbeat } else { (self.heartbeat / 5).min(TIMER_INTERVAL) }
     }
 
     /// Handles an event.
@@ -220,6 +241,7 @@ impl Member {
             Event::Full(unread) => return Err(lost(LossCause::Unread(unread))),
             Event::Room(room) => self.pass_on(room),
             Event::Progress(index, progress) => self.report(index, progress, now),
+            Event::WorkerRuns => self.last_change = now,
             Event::Started(started) => {
                 started?;
                 self.actions.push_back(Action::Send(Message::Ready));
@@ -233,6 +255,9 @@ impl Member {
 
     fn receive(&mut self, message: Message, now: Instant) -> Result<()> {
         self.liveness.received(now);
+        if let Message::Frame { .. } = &message {
+            self.last_change = now;
+        }
         let is_leaving = self.is_leaving();
         let action = match (message, &mut self.kind) {
             // The frames of these transfers are dropped, too.
@@ -331,6 +356,14 @@ impl Member {
 
     /// Reports the progress of a worker if it has changed. The report of a worker process is also its heartbeat.
     fn report(&mut self, index: usize, progress: Progress, now: Instant) {
+        if self.progress.get(index).is_some_and(|reported| *reported != progress) {
+            self.last_change = now;
+        }
+        let is_idle = self.is_idle() && progress.inside.is_none();
+        if is_idle && !self.rests {
+            self.actions.push_back(Action::Rest);
+        }
+        self.rests = is_idle;
         let Some(reported) = self.progress.get_mut(index) else { return };
         let message = match &self.kind {
             Kind::Worker { .. } if progress != *reported || self.liveness.must_send(now) => {
@@ -355,7 +388,7 @@ impl Member {
             return Err(lost(LossCause::Silent(limit)));
         }
         let is_worker = matches!(self.kind, Kind::Worker { .. });
-        if now.saturating_duration_since(self.last_poll) >= self.progress_poll_interval
+        if now.saturating_duration_since(self.last_poll) >= self.poll_interval()
             || is_worker && self.liveness.must_send(now)
         {
             self.last_poll = now;

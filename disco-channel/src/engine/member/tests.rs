@@ -140,10 +140,43 @@ fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
     assert!(after(&mut node, Event::Progress(1, at(1)), now + 9 * SECOND).is_empty());
 
     let mut worker = Member::worker(SECOND, 1 << 20, now);
+    assert_eq!(after(&mut worker, Event::Progress(0, at(1)), now + SECOND / 2).len(), 1);
     assert_eq!(after(&mut worker, Event::Timeout, now + SECOND), ["ReadProgress"]);
-    assert_eq!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).len(), 1);
-    assert!(after(&mut worker, Event::Progress(0, at(0)), now + SECOND).is_empty());
-    assert_eq!(after(&mut worker, Event::Progress(0, at(1)), now + SECOND).len(), 1);
+    assert!(after(&mut worker, Event::Progress(0, at(1)), now + SECOND).is_empty());
+    assert_eq!(after(&mut worker, Event::Timeout, now + 3 * SECOND / 2), ["ReadProgress"]);
+    let heartbeat = after(&mut worker, Event::Progress(0, at(1)), now + 3 * SECOND / 2);
+    assert!(heartbeat[0] == "Rest" && heartbeat[1].starts_with("send Progress"), "{heartbeat:?}");
+}
+
+#[test]
+fn progress_of_an_idle_worker_is_polled_once_a_heartbeat_until_it_runs() {
+    let now = Instant::now();
+    let mut inside = Progress::new(2, 1);
+    inside.inside = Some("f".into());
+    let poll = |member: &mut Member, progress: &Progress, at| {
+        after(member, Event::Timeout, at);
+        after(member, Event::Progress(0, progress.clone()), at)
+    };
+    let mut worker = Member::worker(SECOND, 1 << 20, now);
+    assert_eq!(worker.next_timeout(), Some(now + SECOND / 5));
+    poll(&mut worker, &inside, now + 2 * SECOND);
+    poll(&mut worker, &inside, now + 9 * SECOND);
+    assert_eq!(worker.next_timeout(), Some(now + 9 * SECOND + SECOND / 5), "inside a function");
+    let idle = Progress::new(2, 2);
+    poll(&mut worker, &idle, now + 10 * SECOND);
+    assert_eq!(worker.next_timeout(), Some(now + 10 * SECOND + SECOND / 5), "its progress has just changed");
+    assert_eq!(poll(&mut worker, &idle, now + 11 * SECOND)[0], "Rest");
+    assert_eq!(poll(&mut worker, &idle, now + 12 * SECOND).len(), 1, "the heartbeat and no other message");
+    assert_eq!(worker.next_timeout(), Some(now + 13 * SECOND));
+    after(&mut worker, Event::WorkerRuns, now + 12 * SECOND);
+    assert_eq!(worker.next_timeout(), Some(now + 12 * SECOND + SECOND / 5));
+
+    let mut node = node(now);
+    poll(&mut node, &idle, now + SECOND / 2);
+    poll(&mut node, &idle, now + 2 * SECOND);
+    let rests = node.next_timeout();
+    after(&mut node, frame(3, free()), now + 2 * SECOND);
+    assert!(node.next_timeout() < rests, "a frame has come");
 }
 
 #[test]

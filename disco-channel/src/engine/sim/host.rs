@@ -258,7 +258,7 @@ impl World {
                     self.answer(index, worker, question, result);
                 }
             }
-            Action::DeliverDescriptor { .. } => {}
+            Action::DeliverDescriptor { .. } | Action::Rest => {}
             Action::ReadProgress => {
                 for worker in 0..self.hosts[index].workers.len() {
                     let Worker { last, finished, .. } = self.hosts[index].workers[worker];

@@ -50,7 +50,7 @@ impl Bridge {
         let (lane, inbox) = (self.lane.clone(), self.upstream.clone() as Arc<dyn Inbox>);
         self.in_background("disco-start", move || Event::Started(lane.start(inbox)))?;
         let member = Member::node(&assignment, self.lane.needs_bytes(), Instant::now());
-        let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self };
+        let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self, is_busy: false };
         let result = driver.run();
         driver.connection.finish(FLUSH_TIMEOUT);
         result
@@ -114,6 +114,8 @@ impl Host for Bridge {
                 }
                 return Ok(vec![Event::Left(close(&**lane, limit))]);
             }
+            // A node gets each frame itself.
+            Action::Rest => {}
             // Only worker processes get the first three; the driver handles `End`.
             Action::Deliver { .. } | Action::DeliverDescriptor { .. } | Action::Kill | Action::End(_) => {}
         }

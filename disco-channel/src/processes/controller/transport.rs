@@ -79,11 +79,11 @@ impl Transport for Unix {
     }
 
     fn interval(&self) -> Duration {
-        if self.ring.is_some() { self.interval } else { Duration::MAX }
+        if self.ring.as_ref().is_some_and(|ring| ring.ticks()) { self.interval } else { Duration::MAX }
     }
 
     fn tick(&self) {
-        self.ring.iter().for_each(|ring| ring.lock().wake_rest());
+        self.ring.iter().for_each(|ring| ring.tick());
     }
 
     fn finish(&mut self) {

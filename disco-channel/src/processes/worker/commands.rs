@@ -9,7 +9,7 @@ use disco_core::wire::{self, Message, Received};
 use disco_core::{Error, Frame, Result, WorkerId};
 
 use crate::engine::credit::Taken;
-use crate::reactor::Connection;
+use crate::reactor::{Connection, Waker};
 use crate::remote_lane::frames::{ALL_READERS, LARGE_FLAG};
 use crate::ring::spin_policy::Expect;
 use crate::shared_ring::{Memory, Reader};
@@ -28,12 +28,15 @@ pub(super) struct Commands {
     taken: Taken,
 }
 
-/// Queue of frames that came over the connection, filled by the service thread, and the flag that ends reception.
-#[derive(Default)]
+/// State that the worker's thread and its service thread share: frames that came over the connection, and the flag that
+/// ends reception.
 pub(super) struct Letterbox {
     frames: Mutex<VecDeque<Large>>,
     came: Condvar,
     closed: AtomicBool,
+    /// Whether the service thread, which this waker wakes, polls the worker's progress rarely until it is woken.
+    rests: AtomicBool,
+    waker: Arc<Waker>,
     ring: Option<Memory>,
 }
 
@@ -48,8 +51,25 @@ pub(super) struct Large {
 }
 
 impl Letterbox {
-    pub(super) fn new(ring: Option<Memory>) -> Self {
-        Self { ring, ..Self::default() }
+    pub(super) fn new(ring: Option<Memory>, waker: Arc<Waker>) -> Self {
+        let (frames, came, closed, rests) = Default::default();
+        Self { frames, came, closed, rests, waker, ring }
+    }
+
+    /// The service thread rests until the worker runs.
+    pub(super) fn rest(&self) {
+        self.rests.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn rests(&self) -> bool {
+        self.rests.load(Ordering::Relaxed)
+    }
+
+    /// The worker runs: wakes a service thread that rests.
+    fn run(&self) {
+        if self.rests() && self.rests.swap(false, Ordering::Relaxed) {
+            self.waker.wake();
+        }
     }
 
     pub(super) fn put(&self, frame: Large) {
@@ -110,7 +130,9 @@ impl Commands {
     /// # Errors
     /// [`Error::Closed`]; or the ring or the connection holds bytes that are not a frame.
     pub(super) fn next(&mut self) -> Result<Frame> {
+        self.letterbox.run();
         let frame = self.take()?;
+        self.letterbox.run();
         if let Some(ring) = &mut self.ring {
             ring.expect(Expect::after(frame.command(), self.worker));
         }

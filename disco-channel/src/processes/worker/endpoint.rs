@@ -83,8 +83,11 @@ mod tests {
     fn endpoint() -> (ProcessEndpoint, Connection, Arc<Letterbox>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let connect = |stream| Connection::new(stream, Arc::new(Waker::new().unwrap())).unwrap();
-        let (worker, connection, letterbox) =
-            (WorkerId::new(1), Arc::new(connect(ours)), Arc::new(Letterbox::new(None)));
+        let (worker, connection, letterbox) = (
+            WorkerId::new(1),
+            Arc::new(connect(ours)),
+            Arc::new(Letterbox::new(None, Arc::new(Waker::new().unwrap()))),
+        );
         let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
         let store = Arc::new(RemoteStore::new(connection.clone()));
         let link = Arc::new(link::over(&store, worker, None, &connection));

@@ -61,7 +61,7 @@ where
     let link = Arc::new(link::over(&store, worker, arena, &connection));
     let (memory, reader) = ring.unzip();
     let replies = memory.clone().zip(welcome.ring).map(|(memory, place)| (Replies::new(memory), place.reader));
-    let letterbox = Arc::new(Letterbox::new(memory));
+    let letterbox = Arc::new(Letterbox::new(memory, waker.clone()));
     let place = welcome.ring.map_or(0, |place| place.reader as u64);
     let reader = reader.map(|reader| (place, reader));
     let commands = Commands::new(worker, connection.clone(), reader, letterbox.clone());
@@ -75,9 +75,10 @@ where
         shares_memory: welcome.ring.is_some(),
     };
     let served = Arc::new(AtomicBool::new(false));
-    let host = Service { connection: connection.clone(), letterbox, link, store, served: served.clone() };
+    let host = Service { connection: connection.clone(), letterbox, link, store, rests: false, served: served.clone() };
     let member = Member::worker(welcome.heartbeat, welcome.config.value_limit, Instant::now());
-    let mut driver = Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host };
+    let mut driver =
+        Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host, is_busy: false };
     let started =
         thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || _ = driver.run());
     started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;

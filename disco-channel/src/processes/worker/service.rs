@@ -19,6 +19,8 @@ pub(super) struct Service {
     pub(super) letterbox: Arc<Letterbox>,
     pub(super) link: Arc<Link>,
     pub(super) store: Arc<RemoteStore>,
+    /// Whether progress is polled rarely.
+    pub(super) rests: bool,
     /// Whether the worker's thread has finished its work for this controller.
     pub(super) served: Arc<AtomicBool>,
 }
@@ -28,12 +30,22 @@ impl Host for Service {
     const STAYS_AWAKE: bool = false;
 
     fn next_event(&mut self, _: &Member) -> Option<Event> {
-        self.served.swap(false, Ordering::AcqRel).then(|| Event::Left(String::new()))
+        if self.served.swap(false, Ordering::AcqRel) {
+            return Some(Event::Left(String::new()));
+        }
+        (self.rests && !self.letterbox.rests()).then(|| {
+            self.rests = false;
+            Event::WorkerRuns
+        })
     }
 
     fn act(&mut self, action: Action, incoming: &mut Incoming) -> Result<Vec<Event>> {
         let Self { connection, link, store, letterbox, .. } = self;
         match action {
+            Action::Rest => {
+                letterbox.rest();
+                self.rests = true;
+            }
             Action::Send(message) => connection.send(message.encode()?, None)?,
             Action::SendLast(message) => connection.send_last(message.encode()?)?,
             Action::Deliver { seq, bytes, received } => {
