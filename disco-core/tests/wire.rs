@@ -426,7 +426,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 41;
+const MESSAGES: usize = 42;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
@@ -513,6 +513,7 @@ fn messages() -> Vec<Message> {
         Message::Beside,
         Message::Ready,
         Message::Alive,
+        Message::Replies { seq: 4 },
         Message::Left("worker 3 (idle)".into()),
         from(Message::Reply { seq: 2, reply: Ok(Value::from("text")) }),
         from(Message::Output { is_err: true, line: b"a line".as_slice().into() }),

@@ -73,6 +73,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Assign(Assignment { node: 1, workers, processes: true, config, heartbeat, silence, start }),
         Message::Ready,
         Message::Alive,
+        Message::Replies { seq: 4 },
         Message::Left("worker 3".into()),
         from(Message::Output { is_err: true, line: bytes() }),
         from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),

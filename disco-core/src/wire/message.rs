@@ -23,6 +23,7 @@
 //! JOIN    name, function names…  ──▶
 //!                                    ◀── ASSIGN   node, workers, configuration
 //! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
+//! REPLIES number: all its workers have replied without a value ──▶
 //! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
@@ -169,6 +170,11 @@ pub enum Message {
         /// The message.
         message: Box<Message>,
     },
+    /// All workers of a node have replied to a command without a value.
+    Replies {
+        /// The command's number.
+        seq: u64,
+    },
     /// A line of a worker's output.
     Output {
         /// Whether the line is from standard error rather than standard output.
@@ -248,6 +254,7 @@ impl Message {
                 let (action, args) = message.parts();
                 (action::FROM, [vec![Value::Int(worker.wire()), Value::Int(action)], args].concat())
             }
+            Message::Replies { seq } => (action::REPLIES, vec![int(*seq)]),
             Message::Output { is_err, line } => {
                 (action::OUTPUT, vec![Value::Bool(*is_err), Value::Bytes(line.clone())])
             }
@@ -311,6 +318,7 @@ impl Message {
             action::BESIDE => Message::Beside,
             action::READY => Message::Ready,
             action::ALIVE => Message::Alive,
+            action::REPLIES => Message::Replies { seq: packet.number()? },
             action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
             action::LOST => Message::Lost(loss::decode(&mut packet)?),
             action::LEFT => Message::Left(packet.string()?.to_string()),

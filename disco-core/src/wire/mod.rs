@@ -124,4 +124,5 @@ mod action {
     pub(super) const OUTPUT: i64 = 90;
     pub(super) const LOST: i64 = 91;
     pub(super) const LEFT: i64 = 92;
+    pub(super) const REPLIES: i64 = 97;
 }

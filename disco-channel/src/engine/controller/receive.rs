@@ -6,7 +6,7 @@ use disco_core::channel::Notice;
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
-use disco_core::{Error, Result, WorkerId, WorkerRange};
+use disco_core::{Error, Result, Value, WorkerId, WorkerRange};
 
 use super::closing::Leave;
 use super::event::{Action, Conn};
@@ -51,6 +51,11 @@ impl Controller {
                     return Err(Error::protocol(format!("{worker} is none of its workers")));
                 }
                 self.receive_from_node(index, worker, *message)?;
+            }
+            Message::Replies { seq } if kind == Kind::Node => {
+                for worker in peer.workers {
+                    self.out.act(Action::Reply { worker, seq, reply: Ok(Value::None) });
+                }
             }
             Message::Left(stuck) if kind == Kind::Node => return Ok(Some(Cause::Left(stuck))),
             message if kind == Kind::Process => return self.receive_from_process(conn, worker, message),

@@ -436,6 +436,19 @@ fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
 }
 
 #[test]
+fn replies_of_a_node_are_those_of_all_its_workers_and_a_process_can_not_send_them() {
+    let mut bench = Bench::running(2);
+    bench.send_from(1, Message::Replies { seq: 7 });
+    let done = bench.done();
+    assert!(done.len() == 2 && done[0].contains("WorkerId(2)") && done[1].contains("WorkerId(3)"), "{done:?}");
+    assert!(done.iter().all(|reply| reply.contains("seq: 7")), "{done:?}");
+    let mut bench = Bench::working();
+    bench.send_from(0, Message::Replies { seq: 7 });
+    let done = bench.done().join("; ");
+    assert!(done.contains("worker 0 lost: it sent garbage: Replies { seq: 7 }"), "{done}");
+}
+
+#[test]
 fn processes_that_do_not_leave_are_aborted_then_killed() {
     let mut bench = Bench::working();
     bench.on(Event::Close(Duration::MAX));

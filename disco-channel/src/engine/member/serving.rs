@@ -389,7 +389,7 @@ impl Member {
         }
         let is_worker = matches!(self.kind, Kind::Worker { .. });
         if now.saturating_duration_since(self.last_poll) >= self.poll_interval()
-            || is_worker && self.liveness.must_send(now)
+            || (is_worker || self.is_idle()) && self.liveness.must_send(now)
         {
             self.last_poll = now;
             self.actions.push_back(Action::ReadProgress);

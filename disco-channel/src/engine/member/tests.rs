@@ -10,6 +10,7 @@ use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange, World
 
 use super::joining::{self, Joining};
 use super::serving::{Action, Event, Member};
+use super::upward::Replies;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -233,4 +234,26 @@ fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     let mut slow = hello();
     assert_eq!(after(&mut slow, Event::BytesReceived, now + 20 * SECOND).len(), 1);
     assert_eq!(after(&mut slow, Event::Timeout, now + 30 * SECOND), ["the controller lost: it did not answer"]);
+}
+
+#[test]
+fn replies_to_a_sync_of_all_go_up_together_unless_one_is_late() {
+    let mut replies = Replies::default();
+    let [a, b] = [2, 3].map(WorkerId::new);
+    let text = |message: Option<Message>| message.map_or_else(String::new, |message| message.to_string());
+    let sync = |seq| Frame::new(seq, [], Command::SyncAll);
+    replies.expect(&sync(1), 2);
+    replies.expect(&Frame::new(2, [], Command::SyncWorker { worker: a }), 2);
+    assert_eq!(text(replies.add(a, 1, 2)), "");
+    assert!(text(replies.add(a, 2, 2)).starts_with("From { worker: WorkerId(2), message: Reply { seq: 2"));
+    assert_eq!(text(replies.add(a, 1, 2)), "", "the same worker again");
+    assert_eq!(text(replies.add(b, 1, 2)), "Replies { seq: 1 }");
+
+    replies.expect(&sync(3), 2);
+    replies.expect(&sync(4), 2);
+    assert_eq!(text(replies.add(b, 3, 2)), "");
+    let split = replies.split();
+    assert!(split.len() == 1 && split[0].to_string().contains("WorkerId(3), message: Reply { seq: 3"), "{split:?}");
+    assert!(text(replies.add(a, 3, 2)).starts_with("From"), "a late reply goes alone");
+    assert!(replies.split().is_empty());
 }

@@ -195,6 +195,7 @@ impl World {
         worker.end();
         let id = worker.id;
         *lost = Some(id);
+        self.split_replies(host);
         let (message, priority) = upward::lost(id, &Error::invalid("its process ended"));
         self.host_sends(host, &message, priority);
         self.host_must_be_noticed(host);

@@ -19,7 +19,7 @@ use super::world::{Micros, What, World};
 use crate::engine::controller::Order;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::{Action, Event, Member};
-use crate::engine::member::upward::Priority;
+use crate::engine::member::upward::{self, Priority};
 use crate::engine::pending_requests::PendingRequests;
 use crate::handshake::NodeHandshake;
 
@@ -38,6 +38,8 @@ pub(super) struct Host {
     /// Events that were deferred while the host was frozen.
     pub(super) deferred: Vec<What>,
     pub(super) requests: PendingRequests<(usize, u64)>,
+    /// Replies of a node's workers that go up together.
+    pub(super) replies: upward::Replies,
     /// Its workers were told to end when they next receive.
     pub(super) told_to_leave: bool,
     /// The member waits until its workers have left.
@@ -90,6 +92,7 @@ impl Host {
             frozen: false,
             deferred: Vec::new(),
             requests: PendingRequests::default(),
+            replies: upward::Replies::default(),
             told_to_leave: false,
             awaits: false,
             passed: (0, 0),
@@ -242,6 +245,8 @@ impl World {
                 if self.hosts[index].room() == 0 {
                     self.record_violation(format!("host {index} has passed a frame to a full lane"));
                 }
+                let workers = self.hosts[index].workers.len();
+                self.hosts[index].replies.expect(&frame, workers);
                 self.give(index, frame, size);
             }
             Action::Abort { epoch, cause } => self.abort_workers(index, epoch, &cause),
@@ -260,6 +265,7 @@ impl World {
             }
             Action::DeliverDescriptor { .. } | Action::Rest => {}
             Action::ReadProgress => {
+                self.split_replies(index);
                 for worker in 0..self.hosts[index].workers.len() {
                     let Worker { last, finished, .. } = self.hosts[index].workers[worker];
                     let progress = Progress::new(last, finished);
@@ -270,6 +276,7 @@ impl World {
                 }
             }
             Action::Stop { cause, limit } => {
+                self.split_replies(index);
                 self.show(|| format!("host {index} stops its workers: {cause}"));
                 (self.hosts[index].told_to_leave, self.hosts[index].awaits) = (true, true);
                 self.abort_workers(index, u64::MAX, &cause);
@@ -292,6 +299,12 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Sends the replies of a node's workers that wait for those of others.
+    pub(super) fn split_replies(&mut self, index: usize) {
+        let messages = self.hosts[index].replies.split();
+        messages.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));
     }
 
     /// Delivers a frame to the workers of a host.

@@ -394,6 +394,15 @@ impl World {
             None if bytes == 0 => Ok(Value::None),
             None => Ok(answer(id, seq, bytes).into()),
         };
+        match &reply {
+            Ok(Value::None) if is_node => {
+                let workers = self.hosts[index].workers.len();
+                let message = self.hosts[index].replies.add(id, seq, workers);
+                return message.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));
+            }
+            Err(_) => self.split_replies(index),
+            Ok(_) => {}
+        }
         let wrap = |message| if is_node { upward::from(id, message) } else { message };
         match reply::encode(id, seq, reply, wrap) {
             Ok(packet) => self.host_writes(index, &packet.into(), crate::engine::controller::Order::Urgent),
@@ -406,6 +415,7 @@ impl World {
         let id = self.hosts[index].workers[at].id;
         self.hosts[index].workers[at].end();
         if self.plan.kind == Kind::Nodes {
+            self.split_replies(index);
             let (message, priority) = upward::left(id);
             self.host_sends(index, &message, priority);
         }

@@ -90,7 +90,10 @@ impl Host for Bridge {
         match action {
             Action::Send(message) => upstream.send_urgent(&message),
             Action::SendLast(message) => upstream.send_last(&message),
-            Action::Pass(frame) => lane.send(&Arc::new(frame))?,
+            Action::Pass(frame) => {
+                upstream.expect(&frame);
+                lane.send(&Arc::new(frame))?;
+            }
             Action::Abort { epoch, cause } => {
                 lane.signal(Signal::Abort { epoch, cause: cause.clone() })?;
                 store.abort(epoch, &cause);
@@ -102,10 +105,12 @@ impl Host for Bridge {
                 self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
             Action::ReadProgress => {
+                upstream.split();
                 let progress = self.workers.iter().map(|worker| lane.progress(worker)).enumerate();
                 return Ok(progress.map(|(index, progress)| Event::Progress(index, progress)).collect());
             }
             Action::Stop { cause, limit } => {
+                upstream.split();
                 upstream.end();
                 store.abort(u64::MAX, &cause);
                 for signal in [Signal::Shutdown, Signal::Abort { epoch: u64::MAX, cause }] {

@@ -36,7 +36,7 @@ where
     let joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), assignment.config.value_limit));
+    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), &assignment));
     let shared = Arc::new(Shared::new(store.clone()));
     let output = {
         let upstream = upstream.clone();

@@ -1,13 +1,13 @@
 //! Sends what a node and its workers report to the controller.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::{Inbox, Notice, Reply};
-use disco_core::wire::{self, Message};
-use disco_core::{Error, Result, WorkerId, WorkerRange};
+use disco_core::wire::{self, Assignment, Message};
+use disco_core::{Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
 
 use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
@@ -25,13 +25,32 @@ pub(super) struct Upstream {
     waker: Arc<Waker>,
     /// Largest value of one reply, in bytes.
     value_limit: usize,
+    replies: Mutex<upward::Replies>,
+    workers: usize,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
 }
 
 impl Upstream {
-    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, value_limit: usize) -> Self {
-        Self { connection, waker, value_limit, ends: AtomicBool::new(false) }
+    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, assignment: &Assignment) -> Self {
+        let (value_limit, workers) = (assignment.config.value_limit, assignment.workers.len());
+        Self { connection, waker, value_limit, replies: Mutex::default(), workers, ends: AtomicBool::new(false) }
+    }
+
+    /// Replies to a frame that is about to be passed on may go up together.
+    pub(super) fn expect(&self, frame: &Frame) {
+        self.replies().expect(frame, self.workers);
+    }
+
+    /// Sends the replies that wait for those of other workers.
+    pub(super) fn split(&self) {
+        let mut replies = self.replies();
+        replies.split().iter().for_each(|reply| self.send_urgent(reply));
+    }
+
+    /// Locked until the messages are sent: a worker must not be reported as left before its reply.
+    fn replies(&self) -> MutexGuard<'_, upward::Replies> {
+        sync::lock(&self.replies)
     }
 
     /// Large replies no longer wait for the connection.
@@ -76,6 +95,14 @@ impl Upstream {
 
 impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
+        match reply {
+            Ok(Value::None) => {
+                let mut replies = self.replies();
+                return replies.add(worker, seq, self.workers).iter().for_each(|message| self.send_urgent(message));
+            }
+            Err(_) => self.split(),
+            Ok(_) => {}
+        }
         let reply = reply::within(self.value_limit, worker, seq, reply);
         let packet = reply::encode(worker, seq, reply, |message| upward::from(worker, message));
         self.log_failure(packet.and_then(|packet| self.connection.send_owned(packet)));
@@ -97,6 +124,7 @@ impl Inbox for Upstream {
     }
 
     fn left(&self, left: WorkerRange) {
+        self.split();
         for worker in left {
             let (message, priority) = upward::left(worker);
             self.send(&message, priority);
@@ -105,6 +133,7 @@ impl Inbox for Upstream {
 
     fn lost(&self, lost: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
+        self.split();
         for worker in lost {
             let (message, priority) = upward::lost(worker, &why);
             self.send(&message, priority);
