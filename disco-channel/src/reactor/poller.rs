@@ -10,7 +10,7 @@ use disco_core::{Channel, env};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 /// How long to spin after an event, unless `DISCO_SPIN_MICROS` says otherwise: about the time that it takes to wake a sleeping thread on another processor.
-const AWAKE_TIME: Duration = Duration::from_micros(50);
+const AWAKE_TIME: Duration = Duration::from_micros(100);
 
 /// Waits for descriptors to become ready.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::id::WorkerId;
 
 /// Spin time of a wait for a reply: the time that it takes to wake a thread on another processor.
-const REPLY_SPIN: Duration = Duration::from_micros(50);
+const REPLY_SPIN: Duration = Duration::from_micros(100);
 /// Polls of a wait before it yields.
 const SPINS: u32 = 12;
 /// Number of yields to other threads for each yield to other tasks of the executor, which costs more.
