@@ -23,6 +23,8 @@ mod cli;
 mod output;
 mod ping;
 mod plot;
+#[cfg(target_os = "linux")]
+mod reconnect;
 mod report;
 mod run;
 #[cfg(target_os = "linux")]

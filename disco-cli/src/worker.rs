@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use disco::{JoinOptions, Token};
 
-use crate::{run, values};
+use crate::{reconnect, run, values};
 
 /// Join a session of nodes from this machine, and serve until the session ends
 ///
@@ -33,9 +33,15 @@ pub(crate) struct Worker {
     /// [default: DISCO_LOG_DIR, else none]
     #[arg(long, value_name = "FOLDER", env = "DISCO_LOG_DIR", hide_env = true)]
     log_dir: Option<PathBuf>,
-    /// Seconds to wait for the controller to listen
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    wait: u64,
+    /// Seconds to wait for the controller to listen [default: 30; with --reconnect: a day]
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+    /// Serve sessions one after another, each in a new process, until this command is ended
+    #[arg(long)]
+    reconnect: bool,
+    /// The process that has started this one because of --reconnect
+    #[arg(long, value_name = "PID", hide = true, conflicts_with = "reconnect")]
+    supervisor: Option<i32>,
     /// The program and its arguments
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -43,22 +49,34 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.reconnect {
+            return reconnect::serve();
+        }
+        if let Some(supervisor) = self.supervisor {
+            reconnect::end_with(supervisor)?;
+        }
         if let [program, args @ ..] = &self.program[..] {
             return self.become_program(program, args);
         }
+        let wait = self.wait();
         let token = self.token_file.as_deref().map_or_else(Token::required, Token::read)?;
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
-        (options.start, options.log_dir) = (Duration::from_secs(self.wait), self.log_dir);
+        (options.start, options.log_dir) = (Duration::from_secs(wait), self.log_dir);
         options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
         disco::join(&options)?;
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Seconds to wait for the controller.
+    fn wait(&self) -> u64 {
+        self.wait.unwrap_or(if self.supervisor.is_some() { 24 * 60 * 60 } else { 30 })
+    }
+
     /// Replaces this process by the program, whose `disco::init()` joins the session.
     fn become_program(&self, program: &str, args: &[String]) -> anyhow::Result<ExitCode> {
         let mut command = Command::new(program);
-        command.args(args).env("DISCO_CONNECT", &self.connect).env("DISCO_JOIN_SECONDS", self.wait.to_string());
+        command.args(args).env("DISCO_CONNECT", &self.connect).env("DISCO_JOIN_SECONDS", self.wait().to_string());
         let numbers = [("DISCO_NODE_ID", self.node_id), ("DISCO_WORKERS_PER_NODE", self.workers_per_node)];
         for (name, number) in numbers {
             number.map(|number| command.env(name, number.to_string()));

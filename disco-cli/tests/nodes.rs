@@ -5,12 +5,15 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use disco::{Session as _, SessionExt as _};
 use libtest_mimic::{Arguments, Trial};
+use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "../../examples/hello.rs"]
 mod hello;
@@ -80,6 +83,16 @@ fn say() -> ExitCode {
     )
 }
 
+/// `main` of a program that keeps its session open.
+fn stall() -> ExitCode {
+    disco::init();
+    let session = disco::from_env().unwrap();
+    disco::block_on(session.sync_all()).unwrap();
+    println!("started");
+    std::thread::sleep(Duration::from_secs(60));
+    ExitCode::FAILURE
+}
+
 fn main() -> ExitCode {
     // Nodes and workers that the program starts inherit its environment.
     match std::env::var(PROGRAM).as_deref() {
@@ -88,9 +101,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok("say") => return say(),
+        Ok("stall") => return stall(),
         _ => {}
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("token_creates_a_file_that_only_its_owner_can_read", token_creates_a_file_that_only_its_owner_can_read),
         ("nodes_join_with_the_command_that_run_prints", nodes_join_with_the_command_that_run_prints),
         ("run_warns_if_it_listens_on_loopback_only", run_warns_if_it_listens_on_loopback_only),
@@ -105,6 +119,10 @@ fn main() -> ExitCode {
             run_rejects_unequal_nodes_and_a_missing_token_before_the_program_starts,
         ),
         ("worker_prints_why_it_can_not_join", worker_prints_why_it_can_not_join),
+        (
+            "a_worker_that_reconnects_serves_one_session_after_another",
+            a_worker_that_reconnects_serves_one_session_after_another,
+        ),
         ("nodes_in_two_network_namespaces_form_one_session", nodes_in_two_network_namespaces_form_one_session),
     ];
     let trials = tests.map(|(name, test)| {
@@ -265,6 +283,53 @@ fn worker_prints_why_it_can_not_join() {
 
 /// The commands of docs/launching.md, with a network namespace per machine. Skipped if this user can't create
 /// namespaces.
+fn a_worker_that_reconnects_serves_one_session_after_another() {
+    let folder = Folder::new("reconnect");
+    let path = folder.0.join("session.token");
+    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut node = disco();
+    node.args(["worker", "--reconnect", "--connect", &address, "--token-file"]).arg(&path).arg("--").arg(hello());
+    let mut node = node.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(node.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut wait_for = |text: &str| said.by_ref().find(|line| line.contains(text)).unwrap();
+    let run = |program: &str| {
+        let mut run = disco();
+        run.env(PROGRAM, program).args(["run", "--nodes", "2", "--listen", &address, "--token-file"]);
+        run.arg(&path).arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+
+    let mut killed = run("stall");
+    let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "started"), "the first session has not started");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    wait_for("controller lost: it closed the connection");
+    let next = "; waiting for the next session";
+    assert_eq!(wait_for(next), format!("disco: the node has ended: exit status: 1{next}"));
+    for _ in 0..2 {
+        let served = run("hello").wait_with_output().unwrap();
+        let text = String::from_utf8(served.stdout.clone()).unwrap();
+        assert!(served.status.success() && text.contains("worker 1 of 2"), "{served:?}");
+        assert_eq!(wait_for(next), format!("disco: the session is over{next}"));
+    }
+
+    let children = || fs::read_to_string(format!("/proc/{0}/task/{0}/children", node.id())).unwrap();
+    let mut child = children();
+    while child.is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+        child = children();
+    }
+    kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+    node.wait().unwrap();
+    let child = PathBuf::from(format!("/proc/{}/exe", child.trim()));
+    let start = Instant::now();
+    while child.read_link().is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(10), "the process of the node has not ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn nodes_in_two_network_namespaces_form_one_session() {
     let may = Command::new("unshare").args(["--net", "--uts", "true"]).output();
     if !may.is_ok_and(|tried| tried.status.success()) || Command::new("ip").arg("netns").output().is_err() {

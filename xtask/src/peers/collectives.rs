@@ -11,8 +11,9 @@ use super::data::Data;
 use super::programs::{self, Mpi, Programs};
 
 pub(crate) const OPERATIONS: [&str; 5] = ["all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"];
-/// The largest size: 64 MiB.
-const LARGEST: u64 = 64 << 20;
+/// The largest size: 64 MiB, or 1 MiB for more than [`FEW_RANKS`] ranks or a quick run.
+const LARGEST: [u64; 2] = [64 << 20, 1 << 20];
+const FEW_RANKS: usize = 4;
 /// Sizes that decide which settings of a library are the fastest.
 const TRIED: [u64; 3] = [8, 64 << 10, 1 << 20];
 
@@ -69,8 +70,8 @@ pub(crate) fn measure(
     starts: usize,
     quick: bool,
 ) -> Result<()> {
-    let sizes = sizes(if quick { 1 << 20 } else { LARGEST });
     for &ranks in ranks {
+        let sizes = sizes(LARGEST[usize::from(quick || ranks > FEW_RANKS)]);
         let settings: Vec<_> = programs.mpis.iter().map(|(mpi, program)| fastest(data, mpi, program, ranks)).collect();
         let part = format!("collectives, {ranks} ranks");
         for start in 0..starts {

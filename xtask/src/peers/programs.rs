@@ -1,9 +1,10 @@
 //! The programs of the comparison: ours, and drivers of the peers, which are compiled against the peers' headers.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -196,7 +197,8 @@ pub(crate) fn last_json<T: DeserializeOwned>(text: &str) -> Result<T> {
 pub(crate) struct Running {
     pub(crate) child: Child,
     name: String,
-    out: BufReader<ChildStdout>,
+    /// `None` once a wait has reached its time limit.
+    out: Option<BufReader<ChildStdout>>,
 }
 
 impl Running {
@@ -205,19 +207,26 @@ impl Running {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let out = BufReader::new(child.stdout.take().context("standard output is a pipe")?);
-        Ok(Self { child, name, out })
+        Ok(Self { child, name, out: Some(out) })
     }
 
     /// Waits for the line `ready`.
+    ///
+    /// # Errors
+    /// The program ends before, or is not ready within the time limit.
     pub(crate) fn ready(&mut self) -> Result<()> {
-        let mut line = String::new();
-        while self.out.read_line(&mut line)? > 0 {
-            if line.trim() == "ready" {
-                return Ok(());
-            }
-            line.clear();
-        }
-        bail!("{} ended before it was ready", self.name)
+        let mut out = self.out.take().context("standard output is read by another thread")?;
+        let (sender, receiver) = mpsc::channel();
+        // Ends with the program, which is killed after the time limit.
+        thread::spawn(move || {
+            let is_ready = out.by_ref().lines().map_while(Result::ok).any(|line| line.trim() == "ready");
+            sender.send((is_ready, out))
+        });
+        let (is_ready, out) =
+            receiver.recv_timeout(TIMEOUT).with_context(|| format!("{} is not ready within {TIMEOUT:?}", self.name))?;
+        self.out = Some(out);
+        ensure!(is_ready, "{} ended before it was ready", self.name);
+        Ok(())
     }
 
     /// Closes its standard input, waits for its end, and returns the rest of its output, which fits in a pipe.
@@ -231,7 +240,8 @@ impl Running {
         let mut rest = String::new();
         // A process that outlives the program may hold the pipe, so this reads what is there.
         let mut line = String::new();
-        while self.out.read_line(&mut line)? > 0 {
+        let out = self.out.as_mut().context("standard output is read by another thread")?;
+        while out.read_line(&mut line)? > 0 {
             rest.push_str(&line);
             if line == "}\n" || (line.starts_with('{') && line.ends_with("}\n")) {
                 break;
