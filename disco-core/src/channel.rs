@@ -112,8 +112,8 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The lane is closed or cut.
     fn signal(&self, signal: Signal) -> Result<()>;
 
-    /// The calling thread begins to [poll](Channel::poll): workers may leave replies for it, so that no other thread has to
-    /// wake up for them. Several threads may poll at once.
+    /// The calling thread begins to [poll](Channel::poll): workers may leave replies for it, so that no other thread has
+    /// to wake up for them. Several threads may poll at once.
     fn start_polling(&self) {}
 
     /// Delivers the replies that workers have left to the inbox, on the calling thread. Never blocks.

@@ -9,7 +9,8 @@ use disco_core::channel::Polling;
 use disco_core::{Channel, env};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
-/// How long to spin after an event, unless `DISCO_SPIN_MICROS` says otherwise: about the time that it takes to wake a sleeping thread on another processor.
+/// How long to spin after an event, unless `DISCO_SPIN_MICROS` says otherwise: longer than a round trip between threads
+/// that have to be woken, so that one slow round trip does not make the next one slow.
 const AWAKE_TIME: Duration = Duration::from_micros(100);
 
 /// Waits for descriptors to become ready.

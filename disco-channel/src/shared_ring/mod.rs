@@ -32,11 +32,11 @@
 //! quarter of the ring stores its cursor, then loads the flag, again with a fence in between. The slowest reader that
 //! leaves half of the ring free clears the flag and has to tell the writer.
 //!
-//! **Replies.** While a caller [polls](Replies), a reader leaves replies without a value in its word; no thread wakes up
-//! for them. Otherwise, and while its last reply is not taken, a reader sends its replies another way. A reader stores
-//! the reply, then loads `polling` again, and takes the reply back if nobody polls. A caller that ends its polling
-//! decrements `polling`, then takes all replies. Both have a sequentially consistent fence in between, so one of the two
-//! takes the reply.
+//! **Replies.** While a caller [polls](Replies), a reader leaves replies without a value in its word, and no thread
+//! wakes up for them. If no caller polls, or if the last reply was not taken, a reader sends its replies another way. A
+//! reader stores the reply, then loads `polling` again, and takes the reply back if no caller polls. A caller that ends
+//! its polling decrements `polling`, then takes all replies. Both have a sequentially consistent fence in between, so
+//! one of the two takes the reply.
 //!
 //! All words are atomic, so a process that violates the protocol can cause wrong data but no undefined behaviour. Each
 //! side copies a value once, then checks it: a head too far ahead, a cursor that goes back or passes the head, and a

@@ -13,8 +13,8 @@ impl Replies {
         Self(memory)
     }
 
-    /// Leaves the reply of a reader to command `number` for a caller that polls. Returns false if the reader has to send
-    /// the reply another way: nobody polls, or its last reply was not taken.
+    /// Leaves the reply of a reader to command `number` for a caller that polls. Returns false if the reader has to
+    /// send the reply another way, because no caller polls or its last reply was not taken.
     pub fn leave(&self, reader: usize, number: u64) -> bool {
         let (polling, reply) = (self.0.polling(), self.0.reply(reader));
         if number == 0

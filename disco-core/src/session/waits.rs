@@ -16,7 +16,8 @@ use crate::env;
 use crate::error::Result;
 use crate::id::WorkerId;
 
-/// Spin time of a wait for a reply: the time that it takes to wake a thread on another processor.
+/// Spin time of a wait for a reply: longer than a round trip between threads that have to be woken, so that one slow
+/// round trip does not make the next one slow.
 const REPLY_SPIN: Duration = Duration::from_micros(100);
 /// Polls of a wait before it yields.
 const SPINS: u32 = 12;
