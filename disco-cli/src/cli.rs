@@ -1,13 +1,12 @@
 //! The command line: subcommands and exit status.
 
 use std::env;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use disco::error::causes;
-use tracing_subscriber::EnvFilter;
 
 #[cfg(target_os = "linux")]
 use crate::token;
@@ -17,7 +16,7 @@ use crate::topo;
 use crate::tvm;
 #[cfg(target_os = "linux")]
 use crate::worker;
-use crate::{backends, bench, check, ping, plot, run};
+use crate::{backends, bench, check, log, ping, plot, run};
 
 /// SPMD sessions for distributed inference and training.
 #[derive(Parser)]
@@ -59,10 +58,10 @@ enum Command {
 /// `--help`, `--version` (status 0) and an invalid command line (status 2).
 pub fn main(name: &'static str) -> ExitCode {
     take_role();
-    let filter = EnvFilter::builder().with_env_var("DISCO_LOG").from_env_lossy();
-    // Escape codes only on a terminal. Logging to a closed standard error must not panic.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(io::stderr().is_terminal());
-    log.log_internal_errors(false).with_writer(io::stderr).init();
+    if let Err(error) = log::start() {
+        log::fail(name, &error.to_string());
+        return ExitCode::FAILURE;
+    }
     let matches = Cli::command().name(name).bin_name(name).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let mut out = io::stdout().lock();
@@ -76,8 +75,7 @@ pub fn main(name: &'static str) -> ExitCode {
         Err(error) if broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let causes = causes(error.as_ref()).into_iter().map(|cause| format!(": {cause}")).collect::<String>();
-            // `eprintln!` panics if standard error is closed.
-            _ = writeln!(io::stderr(), "{name}: {error}{causes}");
+            log::fail(name, &format!("{error}{causes}"));
             ExitCode::FAILURE
         }
     }

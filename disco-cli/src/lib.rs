@@ -20,6 +20,7 @@ mod backends;
 mod bench;
 mod check;
 mod cli;
+mod log;
 mod output;
 mod ping;
 mod plot;

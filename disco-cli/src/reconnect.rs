@@ -1,12 +1,13 @@
 //! `disco worker --reconnect`: serves sessions one after another.
 
-use std::io::{self, Write as _};
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+
+use crate::log;
 
 /// The option of this command, and that of the processes that it starts.
 const RECONNECT: &str = "--reconnect";
@@ -40,8 +41,7 @@ pub(crate) fn serve() -> anyhow::Result<ExitCode> {
             pause = PAUSE.0;
         }
         let end = if status.success() { "the session is over".into() } else { format!("the node has ended: {status}") };
-        // A service goes on without a reader of its messages.
-        _ = writeln!(io::stderr(), "disco: {end}; waiting for the next session");
+        log::tell("disco", &format!("{end}; waiting for the next session"));
         if !status.success() {
             thread::sleep(pause);
             pause = (2 * pause).min(PAUSE.1);

@@ -1,6 +1,5 @@
 //! `disco worker`
 
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use disco::{JoinOptions, Token};
 
-use crate::{reconnect, run, values};
+use crate::{log, reconnect, run, values};
 
 /// Join a session of nodes from this machine, and serve until the session ends
 ///
@@ -63,7 +62,7 @@ impl Worker {
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
         (options.start, options.log_dir) = (Duration::from_secs(wait), self.log_dir);
-        options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
+        options.report = |text| log::tell("disco", text);
         disco::join(&options)?;
         Ok(ExitCode::SUCCESS)
     }

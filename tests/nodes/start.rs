@@ -18,6 +18,7 @@ crate::tests!(
     listening_on_an_address_in_use_is_an_error_with_the_address,
     a_session_that_listens_without_a_token_does_not_start,
     a_node_joins_a_controller_that_listens_on_all_interfaces,
+    a_node_joins_a_controller_that_listens_on_ipv6,
     a_node_without_a_token_does_not_connect,
     missing_nodes_are_named_at_the_start_deadline,
     a_node_that_waits_for_other_nodes_prints_it,
@@ -141,6 +142,15 @@ fn a_node_without_a_controller_fails_after_its_join_time() {
     let last =
         format!("disco: joining the controller at {address}: no end after 1s: Connection refused (os error 111)\n");
     assert!(told.ends_with(&last), "{told}");
+}
+
+fn a_node_joins_a_controller_that_listens_on_ipv6() {
+    for listen in ["[::1]:0", "[::]:0"] {
+        let session = Builder::nodes(2, 1).token(Token::new(TOKEN).unwrap()).listen(listen);
+        let (session, node) = with(session, |address| node(format!("[::1]:{}", address.port())).spawn().unwrap());
+        block_on(session.unwrap().shutdown()).unwrap();
+        assert!(end(node).status.success());
+    }
 }
 
 fn a_host_name_that_does_not_resolve_is_an_error() {

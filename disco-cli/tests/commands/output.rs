@@ -73,6 +73,26 @@ fn logs_to_a_pipe_have_no_escape_codes() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn messages_and_errors_are_json_if_asked() {
+    let worker = |format: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
+        command.args(["worker", "--connect", "127.0.0.1:1", "--wait", "1"]).env_remove("DISCO_LOG");
+        let output = command.env("DISCO_TOKEN", "0".repeat(64)).env("DISCO_LOG_FORMAT", format).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        err(&output)
+    };
+    let text = worker("json");
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [first, .., last] = &lines[..] else { panic!("{text}") };
+    assert_eq!((&first["level"], &last["level"]), (&"INFO".into(), &"ERROR".into()), "{text}");
+    let message = |line: &serde_json::Value| line["message"].as_str().unwrap().to_owned();
+    assert!(message(first).starts_with("waiting for the controller at 127.0.0.1:1"), "{text}");
+    assert!(message(last).starts_with("joining the controller at 127.0.0.1:1: no end after 1s"), "{text}");
+    assert_eq!(worker("xml"), "disco: DISCO_LOG_FORMAT is `xml`, but must be `text` or `json`\n");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn backends_wraps_lines_on_a_terminal_only() {
     let nowhere = |command: &mut Command| {
         for variable in ["DISCO_NCCL_LIBRARY", "DISCO_RCCL_LIBRARY"] {
