@@ -20,7 +20,8 @@ pub(crate) fn start() -> anyhow::Result<()> {
         Ok("json") => true,
         Ok(other) => bail!("{FORMAT} is `{other}`, but must be `text` or `json`"),
     };
-    let level = if is_json { LevelFilter::INFO } else { LevelFilter::ERROR };
+    // As text, the command prints its own error, which a log of the same error would repeat.
+    let level = if is_json { LevelFilter::INFO } else { LevelFilter::OFF };
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("DISCO_LOG").from_env_lossy();
     // Escape codes only on a terminal. Logging to a closed standard error must not panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(io::stderr().is_terminal());
