@@ -16,6 +16,7 @@ macro_rules! take {
             ///
             /// # Errors
             /// The packet is too short.
+            #[inline]
             pub fn $name(&mut self) -> Result<$ty, WireError> {
                 let (value, rest) = self.rest.split_first_chunk().ok_or_else(|| self.truncated(size_of::<$ty>() as u64))?;
                 self.at += size_of::<$ty>();
@@ -75,6 +76,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
+    #[cold]
     fn truncated(&self, wanted: u64) -> WireError {
         WireError::Truncated { at: self.at, wanted, left: self.rest.len() }
     }

@@ -24,6 +24,7 @@ macro_rules! put {
     ($($name:ident $ty:ty),*) => {
         $(
             #[doc = concat!("Appends a little-endian `", stringify!($ty), "`.")]
+            #[inline]
             pub fn $name(&mut self, value: $ty) {
                 self.bytes.extend_from_slice(&value.to_le_bytes());
             }
@@ -31,7 +32,15 @@ macro_rules! put {
     };
 }
 
+/// Initial capacity, in bytes, of a buffer for a frame: most calls are shorter.
+const FRAME_BYTES: usize = 192;
+
 impl Writer {
+    /// A buffer for a frame.
+    pub(crate) fn for_frame() -> Self {
+        Self { bytes: Vec::with_capacity(FRAME_BYTES), ..Self::default() }
+    }
+
     /// A buffer for packets whose large values lie in separate memory beside the packet.
     pub(crate) fn with_memory_beside() -> Self {
         Self { beside: Some(0), ..Self::default() }

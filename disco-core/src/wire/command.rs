@@ -29,9 +29,11 @@ pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Box<[u8]>> {
 /// Appends the packets of a frame.
 pub(super) fn write_frame(frame: &Frame, to: &mut Writer) -> Result<()> {
     if !frame.freed().is_empty() {
-        let mut args = vec![Value::Int(action::FREE)];
-        args.extend(frame.freed().iter().map(|id| Value::Int(id.wire())));
-        write(to, &args, &[])?;
+        to.packet(1 + frame.freed().len(), |to| {
+            value::write_int(action::FREE, to);
+            frame.freed().iter().for_each(|id| value::write_int(id.wire(), to));
+            Ok(())
+        })?;
     }
     Ok(encode_command(frame.command(), to)?)
 }
@@ -51,9 +53,10 @@ pub(super) fn encode_command(command: &Command, to: &mut Writer) -> Result<(), W
                 Ok(())
             })
         }
-        Command::CallPacked { register, function, args } => {
-            write(to, &[int(action::CALL_PACKED), id(register), id(function)], args)
-        }
+        Command::CallPacked { register, function, args } => to.packet(3 + args.len(), |to| {
+            [action::CALL_PACKED, register.wire(), function.wire()].iter().for_each(|int| value::write_int(*int, to));
+            args.iter().try_for_each(|arg| arg.write(to))
+        }),
         Command::SyncWorker { worker } => write(to, &[int(action::SYNC_WORKER), int(worker.wire())], &[]),
         Command::CopyFromWorker0 { register, .. } => write(to, &[int(action::COPY_FROM_WORKER_0), id(register)], &[]),
         Command::CopyToWorker0 { register, .. } => write(to, &[int(action::COPY_TO_WORKER_0), id(register)], &[]),

@@ -85,7 +85,7 @@ impl Frame {
     /// # Errors
     /// A value can't leave the process.
     pub fn bytes(&self) -> Result<&[u8]> {
-        let encoded = self.encoded.get_or_init(|| encode_frame(self, Writer::default()).map_err(Box::new));
+        let encoded = self.encoded.get_or_init(|| encode_frame(self, Writer::for_frame()).map_err(Box::new));
         encoded.as_deref().map_err(|error| (**error).clone())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::beside::Beside;
-use super::{MappedSnapshot, PACKET_LIMIT, Reader, WireError};
+use super::{MappedSnapshot, PACKET_LIMIT, Reader, WireError, value};
 use crate::codec::CODE_RETURN;
 use crate::value::Value;
 
@@ -106,11 +106,8 @@ impl<'a> Packet<'a> {
 
     /// The next argument, which must be an integer.
     pub(super) fn int(&mut self) -> Result<i64, WireError> {
-        match self.value() {
-            Ok(Value::Int(int)) => Ok(int),
-            Ok(_) | Err(WireError::Expected(_)) => Err(WireError::Expected("an int")),
-            Err(error) => Err(error),
-        }
+        self.left = self.left.checked_sub(1).ok_or(WireError::Expected("an int"))?;
+        value::read_int(&mut self.args)
     }
 
     /// The next argument, which must be a non-negative integer.

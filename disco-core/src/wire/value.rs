@@ -158,9 +158,22 @@ pub(super) fn write_bytes(bytes: &[u8], to: &mut Writer) {
     string(to, (code::SHORT_BYTES, index::BYTES), bytes);
 }
 
+/// Takes an argument that must be an integer.
+pub(super) fn read_int(from: &mut Reader<'_>) -> Result<i64, WireError> {
+    match from.i32()? {
+        code::INT => from.i64(),
+        _ => Err(WireError::Expected("an int")),
+    }
+}
+
 fn read_str(from: &mut Reader<'_>) -> Result<Value, WireError> {
     let text = std::str::from_utf8(from.bytes()?).map_err(|_| WireError::Expected("UTF-8 in a string"))?;
     Ok(Value::Str(text.into()))
+}
+
+/// As [`Value::Int`].
+pub(super) fn write_int(int: i64, to: &mut Writer) {
+    tagged(to, code::INT, int);
 }
 
 fn tagged(to: &mut Writer, code: i32, int: i64) {
