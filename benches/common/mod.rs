@@ -6,10 +6,12 @@
 pub(crate) mod floor;
 pub(crate) mod libraries;
 pub(crate) mod spin;
+mod starts;
 pub(crate) mod tcp;
 
 use std::time::Duration;
 
+use self::starts::RATIO;
 use criterion::Criterion;
 use disco::{
     Builder, Error, IntoArgs, LaneSession, Session, SessionExt as _, SessionKind, Settings, block_on, placement,
@@ -54,9 +56,12 @@ pub(crate) fn slowest(session: &dyn Session, function: &str, args: impl IntoArgs
     Duration::from_secs_f64(seconds.expect("workers live and results are right"))
 }
 
-/// Runs a group of benchmarks, or serves if this process was started as a worker.
+/// Runs a group of benchmarks, once or over several starts, or serves if this process was started as a worker.
 pub(crate) fn run(benches: fn()) {
     disco::init();
+    if measures() && starts::run() {
+        return;
+    }
     benches();
     Criterion::default().configure_from_args().final_summary();
 }
@@ -107,7 +112,8 @@ pub(crate) fn compare(
     let ours = median(&mut times[0]);
     let floors = floors.iter().zip(&mut times[1..]);
     let floors: Vec<String> = floors.map(|((what, _), times)| format!("{what} {:.3} µs", median(times))).collect();
-    println!("{name:<44} ours {ours:>10.3} µs   {}   ours / floor = {:.2}", floors.join(", "), ratios[ROUNDS / 2]);
+    let (floors, ratio) = (floors.join(", "), ratios[ROUNDS / 2]);
+    println!("{name:<44} ours {ours:>10.3} µs   {floors}{RATIO}{ratio:.2}");
 }
 
 /// Prints the latency of a cache line between the CPUs: tens of nanoseconds between near ones, hundreds between far

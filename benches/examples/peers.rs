@@ -2,7 +2,8 @@
 //!
 //! - `stuck`: the last worker sleeps, and up to NUMBER calls are queued. Prints the growth of this process's memory.
 //! - `idle`: a session that does nothing until standard input ends.
-//! - `syncs`: syncs of all workers for NUMBER seconds. Prints their rate.
+//! - `syncs`, `syncs_of_one`, `calls`: syncs of all workers, syncs of the last one, or calls with 4 arguments, for NUMBER
+//!   seconds. Prints their rate.
 //! - `all_reduces`: `all_reduce` of 8 bytes for NUMBER seconds. Prints their rate.
 //! - `wait`: rank 0 waits in an `all_reduce` for the other ranks, which sleep for NUMBER seconds.
 
@@ -140,6 +141,18 @@ async fn blocking_timer(time: Duration) {
     .await;
 }
 
+/// Repeats `operation` for `seconds`, and prints its rate.
+async fn print_rate(seconds: f64, operation: impl AsyncFn() -> Result<()>) -> Result<()> {
+    ready();
+    let (start, mut count) = (Instant::now(), 0);
+    while start.elapsed().as_secs_f64() < seconds {
+        operation().await?;
+        count += 1;
+    }
+    println!("{{\"per_second\": {:.1}}}", f64::from(count) / start.elapsed().as_secs_f64());
+    Ok(())
+}
+
 async fn run(session: &LaneSession, job: &str, workers: usize, number: usize) -> Result<()> {
     let seconds = number as f64;
     if ["all_reduces", "wait"].contains(&job) {
@@ -155,14 +168,15 @@ async fn run(session: &LaneSession, job: &str, workers: usize, number: usize) ->
             ready();
             io::stdin().read_to_end(&mut Vec::new()).expect("it can be read");
         }
-        "syncs" => {
-            ready();
-            let (start, mut count) = (Instant::now(), 0);
-            while start.elapsed().as_secs_f64() < seconds {
-                session.sync_all().await?;
-                count += 1;
-            }
-            println!("{{\"per_second\": {:.1}}}", f64::from(count) / start.elapsed().as_secs_f64());
+        "syncs" => print_rate(seconds, async || session.sync_all().await).await?,
+        "syncs_of_one" => {
+            let last = WorkerId::new(workers as u32 - 1);
+            print_rate(seconds, async || session.sync_worker(last).await).await?;
+        }
+        "calls" => {
+            let nop_4 = session.function("peers.nop_4").await?;
+            let object = session.call_named("peers.nop", ()).await?;
+            print_rate(seconds, async || session.call(&nop_4, (1, 2.0, "three", &object)).await.map(drop)).await?;
         }
         "all_reduces" => {
             ready();
@@ -183,7 +197,9 @@ fn main() {
     disco::init();
     let args: Vec<String> = env::args().skip(1).collect();
     let [job, kind, workers, number] = &args[..] else {
-        eprintln!("usage: peers stuck|idle|syncs|all_reduces|wait threads|processes|nodes WORKERS NUMBER");
+        eprintln!(
+            "usage: peers stuck|idle|syncs|syncs_of_one|calls|all_reduces|wait threads|processes|nodes WORKERS NUMBER"
+        );
         std::process::exit(2);
     };
     let kind: SessionKind = kind.parse().expect("a kind of session");
