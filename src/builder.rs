@@ -489,6 +489,8 @@ impl Builder {
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
         options.encrypts = *encrypts;
+        // Clients have the token only if the user has.
+        options.answers_status = announce.is_some() && !one_worker_each;
         options.announce = match announce {
             Some(announce) => announce.clone(),
             None => {

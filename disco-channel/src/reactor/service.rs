@@ -29,7 +29,7 @@ const HELD_REPLY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The state of the reactor thread.
 pub(crate) struct Reactor<T: Transport> {
     pub(super) lane: Arc<Lane>,
-    inbox: Arc<dyn Inbox>,
+    pub(super) inbox: Arc<dyn Inbox>,
     pub(super) shared: Arc<Shared>,
     transport: T,
     pub(super) connections: BTreeMap<Conn, Reading>,
@@ -359,6 +359,7 @@ impl<T: Transport> Reactor<T> {
                 }
             }
             Action::StopAccepting => self.transport.stop_accepting(),
+            Action::SendStatus(conn) => self.send_status(conn),
             Action::Watch { peer, pid, conn } => self.watch(peer, pid, conn),
             Action::Kill(peer) => {
                 if let Some(Err(error)) = self.processes.get(peer).map(Process::kill) {

@@ -113,6 +113,8 @@ pub(crate) enum Action {
     Flush,
     /// Closes the listener.
     StopAccepting,
+    /// Sends the status of the session over the connection.
+    SendStatus(Conn),
     /// Watches the process of a peer that was started elsewhere. [`Event::Started`] follows if that is possible.
     Watch { peer: usize, pid: u32, conn: Conn },
     /// Kills the process of a peer.

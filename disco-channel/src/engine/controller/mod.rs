@@ -20,6 +20,7 @@ mod machine;
 mod outbox;
 mod peer;
 mod receive;
+mod status;
 mod submit;
 
 #[cfg(test)]

@@ -46,6 +46,9 @@ pub struct Options {
     pub heartbeat: Duration,
     /// An end that sends nothing for this long is lost.
     pub silence: Duration,
+    /// Whether the lane listens until it is closed, and answers clients with the token that ask for the
+    /// [status](crate::nodes::status). Otherwise, it stops listening once all nodes have joined.
+    pub answers_status: bool,
 }
 
 /// The lane to workers of other nodes. Its start listens, announces the address, and waits until all nodes have joined
@@ -53,7 +56,8 @@ pub struct Options {
 pub type NodeLane = RemoteLane<Options>;
 
 impl Options {
-    /// Defaults: loopback address, workers as processes, start timeout 30 s, heartbeat 1 s, silence 5 s.
+    /// Defaults: loopback address, workers as processes, start timeout 30 s, heartbeat 1 s, silence 5 s, answers questions for
+    /// the status.
     pub fn new(nodes: usize, token: Token, config: WorkerConfig) -> Self {
         Self {
             nodes,
@@ -67,6 +71,7 @@ impl Options {
             start: Duration::from_secs(30),
             heartbeat: Duration::from_secs(1),
             silence: Duration::from_secs(5),
+            answers_status: true,
         }
     }
 }
@@ -93,6 +98,7 @@ impl Peers for Options {
             names: names.clone(),
             per_node: count / nodes,
             silence: *silence,
+            stays_open: self.answers_status,
         };
         let assignment = Assignment {
             node: 0,

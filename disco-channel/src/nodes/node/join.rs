@@ -74,7 +74,7 @@ pub(super) struct Joined {
 type Proved = (World, Option<Keys>);
 
 /// Why an attempt to join failed.
-enum Failed {
+pub(in crate::nodes) enum Failed {
     /// Another attempt may succeed.
     ForNow(String),
     /// The listener refuses without having proved that it is the controller. Another attempt may succeed.
@@ -136,7 +136,7 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
 
 /// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a
 /// share of the time.
-fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {
+pub(in crate::nodes) fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {
     let addresses: Vec<&str> = options.address.split(',').collect();
     let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, end) };
     let share = (HANDSHAKE_TIMEOUT / addresses.len() as u32).max(MIN_FIRST_ATTEMPT);

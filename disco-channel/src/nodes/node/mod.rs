@@ -1,7 +1,7 @@
 //! The node's end: joins the controller, and relays between it and the node's workers.
 
 mod bridge;
-mod join;
+pub(super) mod join;
 mod upstream;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::status::ConnectionStatus;
 use disco_core::wire::{Message, Pieces, Transfer};
 use disco_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
@@ -16,6 +17,7 @@ use rustix::net::{self, RecvFlags, Shutdown};
 
 use super::outbox::{Ahead, Descriptor, MAX_SLICES, Outbox, Parcel};
 use super::sealed::Sealed;
+use super::tcp_info::TcpInfo;
 use crate::engine::limits::CHUNK_BYTES;
 use crate::noise::Keys;
 use crate::reactor::Waker;
@@ -339,6 +341,18 @@ impl Connection {
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(self, PollFlags::empty())];
         poll(&mut polled, Duration::ZERO) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Adds what this end knows of the connection.
+    pub(crate) fn describe(&self, status: &mut ConnectionStatus) {
+        {
+            let outbox = self.outbox();
+            (status.is_encrypted, status.waiting_bytes) = (outbox.sealed.is_some(), outbox.bytes as u64);
+        }
+        status.address = net::getpeername(&self.socket).ok().flatten().and_then(|address| address.try_into().ok());
+        if let Some(tcp) = TcpInfo::of(&self.socket) {
+            tcp.describe(status);
+        }
     }
 
     /// Whether packets wait until the socket is writable.
