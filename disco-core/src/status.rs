@@ -163,30 +163,42 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// Durations as numbers of seconds.
+/// Durations as numbers of seconds, with microseconds.
 mod seconds {
     use std::time::Duration;
 
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de};
 
+    /// A longer time is invalid. Times below can be written and read without a change: their microseconds fit in an
+    /// `f64`.
+    const MAX: Duration = Duration::from_secs(1 << 30);
+
+    fn to_seconds(time: Duration) -> f64 {
+        (time.min(MAX).as_secs_f64() * 1e6).round() / 1e6
+    }
+
+    fn of_seconds<E: de::Error>(seconds: f64) -> Result<Duration, E> {
+        let time = Duration::try_from_secs_f64(seconds).map_err(E::custom)?;
+        if time <= MAX { Ok(time) } else { Err(E::custom("a time of more than 34 years")) }
+    }
+
     pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        time.as_secs_f64().serialize(to)
+        to_seconds(*time).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(de::Error::custom)
+        of_seconds(f64::deserialize(from)?)
     }
 
     pub(super) mod optional {
         use super::*;
 
         pub(in super::super) fn serialize<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-            time.map(|time| time.as_secs_f64()).serialize(to)
+            time.map(to_seconds).serialize(to)
         }
 
         pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-            let seconds = Option::<f64>::deserialize(from)?;
-            seconds.map(Duration::try_from_secs_f64).transpose().map_err(de::Error::custom)
+            Option::<f64>::deserialize(from)?.map(of_seconds).transpose()
         }
     }
 }
@@ -212,5 +224,7 @@ mod tests {
         let json = serde_json::to_string(&status).unwrap();
         assert!(json.contains(r#""uptime":1.5"#) && json.contains(r#""lag":2"#), "{json}");
         assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+        let long = json.replace("1.5", "1e300");
+        assert!(serde_json::from_str::<Status>(&long).is_err());
     }
 }

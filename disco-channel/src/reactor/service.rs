@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::channel::Inbox;
 use disco_core::link::Shared;
-use disco_core::wire::WireError;
+use disco_core::wire::{Message, WireError};
 use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
@@ -183,8 +183,21 @@ impl<T: Transport> Reactor<T> {
 
     /// Handles an event, and carries out the actions that follow.
     fn step(&mut self, event: Event) {
+        // The other end gives up for want of messages, and its reason does not explain it.
+        let event = match event {
+            Event::Hung(conn, _) | Event::Message(conn, Message::Bye(_)) => match self.stuck(conn) {
+                Some(bytes) => Event::Unacknowledged(conn, bytes),
+                None => event,
+            },
+            event => event,
+        };
         self.lane.step(event, &mut self.actions);
         self.act();
+    }
+
+    /// Bytes of a connection that the other end's machine does not acknowledge.
+    fn stuck(&self, conn: Conn) -> Option<usize> {
+        self.connections.get(&conn)?.connection.stuck()
     }
 
     fn accept(&mut self) {

@@ -21,7 +21,7 @@
 //!
 //! node (its workers' REPLY, NOTICE, PROGRESS come as FROM worker, …)      controller
 //! JOIN    name, function names…  ──▶
-//!                                    ◀── ASSIGN   node, workers, configuration
+//!                                    ◀── ASSIGN   node, workers, configuration │ LATE
 //! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
 //! REPLIES number: all its workers have replied without a value ──▶
 //! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
@@ -190,6 +190,8 @@ pub enum Message {
     Lost(LossCause),
     /// The workers of a node have left, except the workers listed here.
     Left(String),
+    /// The session has started without this node, which may try again: another session may follow.
+    Late,
     /// Requests the status of the session.
     AskStatus,
     /// The status of the session.
@@ -268,6 +270,7 @@ impl Message {
             }
             Message::Lost(why) => (action::LOST, loss::args(why)),
             Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
+            Message::Late => (action::LATE, Vec::new()),
             Message::AskStatus => (action::ASK_STATUS, Vec::new()),
             Message::Status(status) => (action::STATUS, vec![Value::Bytes(json(status).into())]),
         }
@@ -332,6 +335,7 @@ impl Message {
             action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
             action::LOST => Message::Lost(loss::decode(&mut packet)?),
             action::LEFT => Message::Left(packet.string()?.to_string()),
+            action::LATE => Message::Late,
             action::ASK_STATUS => Message::AskStatus,
             action::STATUS => {
                 let status = serde_json::from_slice(&packet.bytes()?);

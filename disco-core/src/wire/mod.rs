@@ -127,4 +127,5 @@ mod action {
     pub(super) const REPLIES: i64 = 97;
     pub(super) const ASK_STATUS: i64 = 98;
     pub(super) const STATUS: i64 = 99;
+    pub(super) const LATE: i64 = 100;
 }

@@ -161,13 +161,8 @@ impl Controller {
                     self.lose(conn, Error::protocol(why), now);
                 }
             },
-            Event::Full(conn, unread) => {
-                let why = LossCause::Unread(unread);
-                match self.conns.get(&conn) {
-                    Some(index) => self.close(*index, Cause::Known(why), now),
-                    None => self.lose(conn, Error::protocol(why.to_string()), now),
-                }
-            }
+            Event::Full(conn, unread) => self.cut(conn, LossCause::Unread(unread), now),
+            Event::Unacknowledged(conn, bytes) => self.cut(conn, LossCause::Unacknowledged(bytes), now),
             Event::Started(index, child) => {
                 self.peers[index].process = child.map_or(Process::Foreign, Process::Child);
                 if self.phase == (Phase::Ending { kill: None }) {
@@ -297,6 +292,14 @@ impl Controller {
                 self.judge(conn, verdict, now);
             }
             None => {}
+        }
+    }
+
+    /// Closes a connection that does not carry bytes to the other end.
+    fn cut(&mut self, conn: Conn, why: LossCause, now: Instant) {
+        match self.conns.get(&conn) {
+            Some(index) => self.close(*index, Cause::Known(why), now),
+            None => self.lose(conn, Error::protocol(why.to_string()), now),
         }
     }
 

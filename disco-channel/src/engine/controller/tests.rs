@@ -50,15 +50,15 @@ fn functions() -> Vec<String> {
 impl Bench {
     /// A lane to `nodes` nodes with two workers each.
     fn nodes(nodes: usize) -> Self {
-        Self::nodes_with(nodes, SILENCE)
+        Self::nodes_with(nodes, SILENCE, true)
     }
 
-    /// [`Self::nodes`] with another silence timeout.
-    fn nodes_with(nodes: usize, silence: Duration) -> Self {
+    /// [`Self::nodes`] with another silence timeout, and perhaps without accepting connections after the start.
+    fn nodes_with(nodes: usize, silence: Duration, stays_open: bool) -> Self {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerRange::new(0..2 * nodes as u32);
         let (secret, names) = (secret(TOKEN), Vec::new());
-        let terms = NodeTerms { secret, world, nodes, names, per_node: 2, silence, stays_open: true };
+        let terms = NodeTerms { secret, world, nodes, names, per_node: 2, silence, stays_open };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);
         let assignment = Assignment { node: 0, workers, processes: true, config, heartbeat, silence, start };

@@ -1,7 +1,6 @@
 //! The controller's end of a lane to nodes: its options and its start.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -86,8 +85,7 @@ impl Peers for Options {
             return Err(Error::invalid(format!("{nodes} nodes can't share {count} workers")));
         }
         let refused = |error: io::Error| Error::system("the system refuses a lane to nodes", error);
-        let listener = TcpListener::bind(listen);
-        let listener = listener.map_err(|error| Error::system(format!("can't listen on {listen}"), error))?;
+        let listener = super::listen::listen(listen)?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);
         let transport = Tcp::new(listener, waker.clone()).map_err(refused)?;

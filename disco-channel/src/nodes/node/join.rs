@@ -165,15 +165,33 @@ fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpSt
 
 /// Connects to the first address of a name that accepts.
 fn connect(address: &str, end: Instant) -> Result<TcpStream, String> {
-    let addresses = resolve(address, left(end))?;
-    let mut why = format!("`{address}` has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, left(end).min(HANDSHAKE_TIMEOUT)) {
+    match &resolve(address, left(end))?[..] {
+        [] => Err(format!("`{address}` has no address")),
+        [address] => connect_to(address, left(end)),
+        addresses => connect_to_one_of(addresses, end),
+    }
+}
+
+/// Connects to the first of several addresses of a name that accepts. Each gets a share of the time.
+fn connect_to_one_of(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, String> {
+    let mut reasons = Vec::new();
+    for (index, address) in addresses.iter().enumerate() {
+        match connect_to(address, left(end) / (addresses.len() - index) as u32) {
             Ok(stream) => return Ok(stream),
-            Err(error) => why = error.to_string(),
+            Err(why) => reasons.push(format!("{address}: {why}")),
         }
     }
-    Err(why)
+    Err(reasons.join("; "))
+}
+
+fn connect_to(address: &SocketAddr, limit: Duration) -> Result<TcpStream, String> {
+    let limit = limit.clamp(Duration::from_millis(1), HANDSHAKE_TIMEOUT);
+    TcpStream::connect_timeout(address, limit).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => {
+            format!("no answer within {limit:.1?}: a firewall drops the packets, or the machine is not up")
+        }
+        _ => error.to_string(),
+    })
 }
 
 /// Time left until `end`, at least 1 ms: the system takes 0 as no timeout.
@@ -270,6 +288,14 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_name_with_several_addresses_fails_with_the_reason_of_each() {
+        let closed = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+        let why = connect_to_one_of(&closed, Instant::now() + HANDSHAKE_TIMEOUT).unwrap_err();
+        let refused = closed.map(|address| format!("{address}: Connection refused (os error 111)"));
+        assert_eq!(why, refused.join("; "));
+    }
 
     #[test]
     fn join_error_names_each_address_and_its_reason() {

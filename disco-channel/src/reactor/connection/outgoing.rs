@@ -355,6 +355,11 @@ impl Connection {
         }
     }
 
+    /// Bytes that the other end's machine does not acknowledge, although the system has sent them several times.
+    pub(crate) fn stuck(&self) -> Option<usize> {
+        TcpInfo::of(&self.socket)?.stuck().map(|bytes| bytes as usize)
+    }
+
     /// Whether packets wait until the socket is writable.
     pub(crate) fn is_behind(&self) -> bool {
         let outbox = self.outbox();

@@ -9,6 +9,9 @@ use disco_core::status::ConnectionStatus;
 /// Bytes of the structure that are read here. Older systems return fewer, and the rest reads as 0.
 const BYTES: usize = 216;
 
+/// Timeouts of a packet after which it counts as stuck: by then, 1.4 s have passed at least.
+const STUCK_TIMEOUTS: u8 = 3;
+
 /// The state of a TCP connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpInfo([u8; BYTES]);
@@ -38,8 +41,15 @@ impl TcpInfo {
         Duration::from_micros(self.word(68).into())
     }
 
+    /// Bytes that the system sends again and again, since the other end does not acknowledge them although it has room
+    /// for them. `None` if there are none.
+    pub(super) fn stuck(&self) -> Option<u64> {
+        // `tcpi_retransmits` counts the timeouts of the first unacknowledged packet.
+        (self.0[2] >= STUCK_TIMEOUTS).then(|| self.unacknowledged()).filter(|bytes| *bytes > 0)
+    }
+
     /// Bytes sent and not acknowledged: full packets, so an upper bound.
-    pub(crate) fn unacknowledged(&self) -> u64 {
+    fn unacknowledged(&self) -> u64 {
         u64::from(self.word(24)) * u64::from(self.word(16))
     }
 

@@ -294,6 +294,11 @@ impl Nodes {
     /// Admits a node that has sent JOIN, or refuses it.
     fn take(&mut self, joined: Joined, now: Instant, out: &mut Outbox) {
         let name = format!("{} at {}", joined.join.name, joined.address);
+        if self.has_started {
+            tracing::debug!(node = name, "came after the start");
+            out.send_as(joined.conn, &Message::Late, Order::Last);
+            return out.act(Action::Close(joined.conn));
+        }
         match self.check(&joined, now, out) {
             Err(error) => {
                 out.refuse(joined.conn, &error);
@@ -312,9 +317,6 @@ impl Nodes {
     /// Why the node is refused.
     fn check(&mut self, joined: &Joined, now: Instant, out: &mut Outbox) -> Result<()> {
         let NodeTerms { per_node, nodes, .. } = self.terms;
-        if self.has_started {
-            return Err(Error::refused("the session has started with all its nodes"));
-        }
         if let Some(theirs) = joined.request.per_node.filter(|theirs| *theirs as usize != per_node) {
             return Err(Error::refused(format!(
                 "it was started with {theirs} workers, and nodes of this session have {per_node}"

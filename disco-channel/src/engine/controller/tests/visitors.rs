@@ -42,7 +42,7 @@ fn a_node_that_comes_after_the_start_is_told_that_the_session_has_started() {
     let mut bench = Bench::running(1);
     bench.prove(7, TOKEN, Request::default());
     bench.send_from(7, Message::Join(Join { name: "late".into(), functions: functions() }));
-    assert_eq!(bench.sent_to(7), ["Bye"]);
+    assert_eq!(bench.sent_to(7), ["Late"]);
     assert!(bench.is_closed(7));
     bench.on(Event::Hung(conn(0), None));
     assert_eq!(bench.done(), ["node 1 (host) with workers 0 to 1 lost: its connection was closed", "Over"]);
@@ -64,6 +64,15 @@ fn a_lane_that_closes_accepts_no_connections() {
     let mut bench = Bench::running(1);
     ask(&mut bench, 7);
     bench.on(Event::Close(SILENCE));
+    assert!(bench.is_closed(7) && !bench.engine.accepts());
+    assert!(bench.done.iter().any(|action| matches!(action, Action::StopAccepting)));
+}
+
+#[test]
+fn a_lane_that_answers_no_status_stops_accepting_when_all_nodes_have_joined() {
+    let mut bench = Bench::nodes_with(1, SILENCE, false);
+    bench.connect(7);
+    bench.join(0, None);
     assert!(bench.is_closed(7) && !bench.engine.accepts());
     assert!(bench.done.iter().any(|action| matches!(action, Action::StopAccepting)));
 }
