@@ -9,7 +9,7 @@ use clap::Args;
 use disco::status::{ConnectionStatus, NodeState, NodeStatus, WorkerStatus};
 use disco::{JoinOptions, Token};
 
-use crate::{output, values};
+use crate::{output, token, values};
 
 /// Show the nodes and workers of a running session of nodes: state, lag, what each worker is inside, and bytes
 ///
@@ -31,6 +31,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        token::check(self.token_file.as_deref(), false)?;
         let token = self.token_file.as_deref().map_or_else(Token::required, Token::read)?;
         let status = disco::ask_status(&JoinOptions::new(self.connect, token))?;
         if self.json {

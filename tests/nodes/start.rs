@@ -49,7 +49,10 @@ fn listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_th
     // An address of documentation (RFC 5737).
     let foreign = error("192.0.2.1:0");
     let text = "can't listen on 192.0.2.1:0, which is no address of this machine (its addresses: ";
-    assert!(foreign.starts_with(text) && foreign.ends_with("): Cannot assign requested address (os error 99)"), "{foreign}");
+    assert!(
+        foreign.starts_with(text) && foreign.ends_with("): Cannot assign requested address (os error 99)"),
+        "{foreign}"
+    );
 }
 
 fn listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process() {
@@ -274,7 +277,10 @@ fn a_node_that_joins_after_the_start_is_told_so_and_tries_again() {
     let session = session.unwrap();
     let told = complaint(late);
     let why = "it closed the connection: the session has started with all its nodes\n";
-    assert!(told.contains("waiting for the controller at ") && told.ends_with(&format!(": no end after 1s: {why}")), "{told}");
+    assert!(
+        told.contains("waiting for the controller at ") && told.ends_with(&format!(": no end after 1s: {why}")),
+        "{told}"
+    );
     assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());

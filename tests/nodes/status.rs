@@ -74,7 +74,8 @@ fn the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside() {
 }
 
 fn the_status_names_the_failure_and_the_lost_node() {
-    let (session, (nodes, address)) = with(builder(3, 1), |address| ([0, 1].map(|_| node(address).spawn().unwrap()), address));
+    let (session, (nodes, address)) =
+        with(builder(3, 1), |address| ([0, 1].map(|_| node(address).spawn().unwrap()), address));
     let session = session.unwrap();
     let [mut first, second] = nodes;
     first.kill().unwrap();

@@ -22,7 +22,8 @@ use crate::reactor::{Connection, Incoming, Waker, poll_one};
 /// listener, and neither have sessions that have started their nodes themselves. The listener is not a controller, is of
 /// another version, has another token, or refuses.
 pub fn status(options: &JoinOptions) -> Result<Status> {
-    let failed = |why: String| Error::refused(format!("asking the controller at {} for its status: {why}", options.address));
+    let failed =
+        |why: String| Error::refused(format!("asking the controller at {} for its status: {why}", options.address));
     let (stream, (_, keys)) = enter(options, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|why| match why {
         Failed::ForNow(why) if why.contains("refused") => failed(format!(
             "{why}; only a session that waits for nodes listens: `disco run --nodes`, or `Builder::listen`"

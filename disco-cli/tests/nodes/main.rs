@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 #[path = "../../../examples/hello.rs"]
 mod hello;
 mod network;
+mod service;
 mod status;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
@@ -105,9 +106,10 @@ fn main() -> ExitCode {
         Ok("say") => return say(),
         Ok("stall") => return stall(),
         Ok("send") => return network::send(),
+        Ok("doze") => return service::doze(),
         _ => {}
     }
-    let tests: [(&str, fn()); 13] = [
+    let tests: [(&str, fn()); 18] = [
         ("token_creates_a_file_that_only_its_owner_can_read", token_creates_a_file_that_only_its_owner_can_read),
         ("nodes_join_with_the_command_that_run_prints", nodes_join_with_the_command_that_run_prints),
         ("run_warns_if_it_listens_on_loopback_only", run_warns_if_it_listens_on_loopback_only),
@@ -127,6 +129,20 @@ fn main() -> ExitCode {
             a_worker_that_reconnects_serves_one_session_after_another,
         ),
         ("nodes_in_two_network_namespaces_form_one_session", nodes_in_two_network_namespaces_form_one_session),
+        (
+            "a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read",
+            service::a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read,
+        ),
+        (
+            "a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session",
+            service::a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session,
+        ),
+        ("no_process_is_left_when_the_supervisor_is_killed", service::no_process_is_left_when_the_supervisor_is_killed),
+        ("a_killed_node_leaves_no_worker_and_is_replaced", service::a_killed_node_leaves_no_worker_and_is_replaced),
+        (
+            "a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next",
+            service::a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next,
+        ),
         ("status_shows_the_nodes_and_workers_of_a_running_session", status::status_shows_the_nodes_and_workers),
         (
             "a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu",

@@ -123,15 +123,19 @@ pub(crate) fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() 
     }
     let folder = Folder::new("dropped");
     let path = token(&folder.0);
-    // An interface of this type drops all packets.
-    let script = "ip netns add $1a; ip -n $1a link add drop type dummy; ip -n $1a address add 10.93.0.1/24 dev drop; \
-                  ip -n $1a link set dev drop up";
+    // The other end of the cable drops all packets, since they are for another machine.
+    let script = "ip netns add $1a; ip -n $1a link add cable type veth peer name end; \
+                  ip -n $1a address add 10.93.0.1/24 dev cable; ip -n $1a link set dev cable up; ip -n $1a link set dev end up; \
+                  ip -n $1a neighbor add 10.93.0.2 lladdr 02:00:00:00:00:01 dev cable";
     let machines = Namespaces::make("drop", script);
     let mut node = machines.disco("a");
     node.args(["worker", "--connect", "10.93.0.2:4567", "--wait", "1", "--token-file"]).arg(&path);
     let text = err(&node.output().unwrap());
     let start = "disco: joining the controller at 10.93.0.2:4567: no end after 1s: no answer within ";
-    assert!(text.contains(start) && text.contains(": a firewall drops the packets, or the machine is not up"), "{text}");
+    assert!(
+        text.contains(start) && text.contains(": a firewall drops the packets, or the machine is not up"),
+        "{text}"
+    );
     let mut status = machines.disco("a");
     status.args(["status", "--connect", "10.93.0.2:4567", "--token-file"]).arg(&path);
     let text = err(&status.output().unwrap());

@@ -20,11 +20,22 @@ pub(crate) fn status_shows_the_nodes_and_workers() {
     };
     let none = status(&[]);
     assert_eq!(none.status.code(), Some(1));
-    let start = format!("disco: asking the controller at {address} for its status: Connection refused (os error 111); ");
+    let start =
+        format!("disco: asking the controller at {address} for its status: Connection refused (os error 111); ");
     assert!(err(&none).starts_with(&start), "{}", err(&none));
 
     let mut run = disco();
-    run.env(super::PROGRAM, "stall").args(["run", "--nodes", "2", "--workers", "4", "--groups", "2", "--listen", &address]);
+    run.env(super::PROGRAM, "stall").args([
+        "run",
+        "--nodes",
+        "2",
+        "--workers",
+        "4",
+        "--groups",
+        "2",
+        "--listen",
+        &address,
+    ]);
     with_token(&mut run);
     let mut run = run.arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut node = disco();
@@ -43,7 +54,10 @@ pub(crate) fn status_shows_the_nodes_and_workers() {
     assert!(lines[2].starts_with("node ") && lines[2].contains("round trip"), "{text}");
     assert!(lines[3].starts_with("node 1 (") && lines[3].contains("running  127.0.0.1:"), "{text}");
     assert!(lines[5].starts_with("worker  where"), "{text}");
-    let places: Vec<Vec<&str>> = lines[6..].iter().map(|line| line.split("  ").map(str::trim).filter(|word| !word.is_empty()).take(2).collect()).collect();
+    let places: Vec<Vec<&str>> = lines[6..]
+        .iter()
+        .map(|line| line.split("  ").map(str::trim).filter(|word| !word.is_empty()).take(2).collect())
+        .collect();
     assert_eq!(places, [["0", "threads"], ["1", "processes"], ["2", "node 1"], ["3", "node 1"]], "{text}");
 
     let json = status(&["--json"]);

@@ -217,7 +217,8 @@ impl Inbox for ReplyTable {
     fn status(&self) -> Option<Status> {
         let (begun, groups) = *self.start.get()?;
         let failure = self.check().err().map(|error| error.to_string());
-        let mut status = Status { process: process::id(), uptime: begun.elapsed(), groups, failure, ..Status::default() };
+        let mut status =
+            Status { process: process::id(), uptime: begun.elapsed(), groups, failure, ..Status::default() };
         status.commands = self.commands.load(Ordering::Relaxed);
         self.lanes().for_each(|lane| lane.describe(&mut status));
         Some(status)

@@ -53,7 +53,9 @@ pub(super) fn args(cause: &LossCause) -> Vec<Value> {
         LossCause::Silent(limit) => (kind::SILENT, i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX), false, ""),
         LossCause::ProtocolViolation(text) => (kind::PROTOCOL_VIOLATION, 0, false, text.as_str()),
         LossCause::Unread(bytes) => (kind::UNREAD, i64::try_from(*bytes).unwrap_or(i64::MAX), false, ""),
-        LossCause::Unacknowledged(bytes) => (kind::UNACKNOWLEDGED, i64::try_from(*bytes).unwrap_or(i64::MAX), false, ""),
+        LossCause::Unacknowledged(bytes) => {
+            (kind::UNACKNOWLEDGED, i64::try_from(*bytes).unwrap_or(i64::MAX), false, "")
+        }
         LossCause::ClosedWithReason(text) => (kind::CLOSED_WITH_REASON, 0, false, text.as_str()),
         LossCause::Refused(text) => (kind::REFUSED, 0, false, text.as_str()),
         LossCause::CommunicatorDropped => (kind::COMMUNICATOR_DROPPED, 0, false, ""),

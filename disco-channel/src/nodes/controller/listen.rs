@@ -1,5 +1,6 @@
 //! Opens the listener of a lane to nodes, with an error that says what is in the way.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
@@ -41,9 +42,13 @@ fn listener(address: &str) -> String {
 
 fn process_at(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
-    let sockets: Vec<String> = tables.iter().flat_map(|table| table.lines()).filter_map(|line| socket(line, port)).collect();
-    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    let process = processes.into_iter().find(|process| has_open(process, &sockets).unwrap_or(false))?;
+    let sockets: Vec<String> =
+        tables.iter().flat_map(|table| table.lines()).filter_map(|line| socket(line, port)).collect();
+    // `/proc/self` is this process once more.
+    let is_process = |name: &OsString| name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit());
+    let names = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.file_name()).filter(is_process);
+    let process =
+        names.map(|name| Path::new("/proc").join(name)).find(|process| has_open(process, &sockets).unwrap_or(false))?;
     let name = fs::read_to_string(process.join("comm")).ok()?;
     Some(format!("process {} ({})", process.file_name()?.to_string_lossy(), name.trim()))
 }

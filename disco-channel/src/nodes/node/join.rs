@@ -46,6 +46,8 @@ pub struct JoinOptions {
     pub node: Option<u32>,
     /// Number of workers of this node; `None` accepts what the controller assigns.
     pub per_node: Option<u32>,
+    /// Largest number of workers that this node accepts; `None` accepts what the controller assigns.
+    pub max_workers: Option<u32>,
     /// Timeout for the controller to accept this node. Refusals without a proof of the token are retried until then.
     pub start: Duration,
     /// Folder for files with the output of each worker, if workers are processes of the node.
@@ -58,8 +60,9 @@ impl JoinOptions {
     /// Joins the controller at `address` within 30 s, as any node with any number of workers, and shows no messages.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        let (node, per_node, log_dir) = (None, None, None);
-        Self { address: address.into(), token, encrypts: None, node, per_node, start, log_dir, report: |_| {} }
+        let (node, per_node, max_workers, log_dir) = (None, None, None, None);
+        let (address, encrypts) = (address.into(), None);
+        Self { address, token, encrypts, node, per_node, max_workers, start, log_dir, report: |_| {} }
     }
 }
 
