@@ -12,7 +12,7 @@ use disco::{Builder, Session, SessionKind, Token, block_on};
 use disco_channel::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 use disco_core::wire::VERSION;
 
-use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
+use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, pair, with};
 
 crate::tests!(
     listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process,
@@ -34,6 +34,8 @@ crate::tests!(
     nodes_get_the_ids_they_ask_for_in_any_order_of_joining,
     a_node_that_joins_after_the_start_is_told_so_and_tries_again,
     a_session_starts_although_more_nodes_join_than_it_has,
+    limits_that_no_session_could_work_with_are_errors_that_name_them,
+    a_session_with_limits_of_its_own_starts,
     heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected,
     a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends,
     the_start_error_lists_all_rejected_nodes,
@@ -303,6 +305,24 @@ fn a_session_starts_although_more_nodes_join_than_it_has() {
         assert!(told.contains("all nodes have joined") || told.contains("joining the controller at "), "{told}");
     }
     block_on(session.shutdown()).unwrap();
+}
+
+fn limits_that_no_session_could_work_with_are_errors_that_name_them() {
+    let error = |builder: Builder| builder.start().unwrap_err().to_string();
+    let none = error(builder(2, 1).max_pending(0));
+    assert_eq!(none, "max_pending is 0: with less than 1 pending connection, no node can join");
+    let small = error(builder(2, 1).value_limit(1 << 20).max_unsent((65 << 20) - 1));
+    assert!(
+        small
+            .starts_with("max_unsent is 68157439 bytes: it must be at least 68157440, the value limit of 1048576 and ")
+    );
+}
+
+fn a_session_with_limits_of_its_own_starts() {
+    let (session, node) = pair(builder(2, 1).value_limit(1 << 20).max_unsent(65 << 20).max_pending(1));
+    assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
 }
 
 fn heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected() {

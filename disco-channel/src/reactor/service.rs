@@ -42,6 +42,8 @@ pub(crate) struct Reactor<T: Transport> {
     is_busy: bool,
     ticked: Instant,
     is_over: bool,
+    /// Limit of unsent bytes of each peer's connection, in place of the default.
+    max_unsent: Option<usize>,
 }
 
 /// The receiving half of a connection.
@@ -77,7 +79,14 @@ impl<T: Transport> Reactor<T> {
             is_busy: false,
             ticked: Instant::now(),
             is_over: false,
+            max_unsent: None,
         }
+    }
+
+    /// Sets the limit of unsent bytes of each peer's connection.
+    pub(crate) fn limit_unsent(mut self, bytes: Option<usize>) -> Self {
+        self.max_unsent = bytes;
+        self
     }
 
     /// Serves until all peers are gone.
@@ -359,6 +368,7 @@ impl<T: Transport> Reactor<T> {
                     reading.incoming.set_limit(limit);
                     // Frames within the credit, and one more large one.
                     reading.connection.serve(2, limit);
+                    self.max_unsent.into_iter().for_each(|bytes| reading.connection.limit_unsent(bytes));
                 }
             }
             Action::Close(conn) => {

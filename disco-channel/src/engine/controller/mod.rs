@@ -26,7 +26,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use admission::NodeTerms;
+pub(crate) use admission::{MAX_PENDING, NodeTerms};
 pub(crate) use batch::{FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 pub(crate) use event::{Action, Conn, Event, Order, Origin, Write};
 pub(crate) use machine::{Controller, Terms};

@@ -58,7 +58,7 @@ impl Bench {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerRange::new(0..2 * nodes as u32);
         let (secret, names) = (secret(TOKEN), Vec::new());
-        let terms = NodeTerms { secret, world, nodes, names, per_node: 2, silence, stays_open };
+        let terms = NodeTerms { secret, world, nodes, names, per_node: 2, silence, max_pending: 256, stays_open };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);
         let assignment = Assignment { node: 0, workers, processes: true, config, heartbeat, silence, start };

@@ -149,6 +149,7 @@ impl SimController {
                     names: Vec::new(),
                     per_node: plan.per_host,
                     silence: SILENCE,
+                    max_pending: 256,
                     stays_open: true,
                 };
                 let (heartbeat, silence, start) = (HEARTBEAT, SILENCE, START);

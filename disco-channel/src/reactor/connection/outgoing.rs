@@ -23,7 +23,7 @@ use crate::noise::Keys;
 use crate::reactor::Waker;
 use crate::reactor::poller::{poll, poll_one};
 
-/// Least limit of unsent bytes. Above the limit, the other end counts as not reading.
+/// Default limit of unsent bytes, at least. Above the limit, the other end counts as not reading.
 const MAX_BACKLOG_BYTES: usize = 1 << 30;
 /// Unsent bytes allowed besides one large packet of each worker.
 const BACKLOG_SLACK_BYTES: usize = 64 << 20;
@@ -74,7 +74,12 @@ impl Connection {
     /// Raises the limit of unsent bytes to one packet of `limit` bytes for each of `workers`.
     pub(crate) fn serve(&self, workers: usize, limit: usize) {
         let bytes = workers.saturating_mul(limit).saturating_add(BACKLOG_SLACK_BYTES);
-        self.outbox().more = bytes.saturating_sub(MAX_BACKLOG_BYTES);
+        self.limit_unsent(bytes.max(MAX_BACKLOG_BYTES));
+    }
+
+    /// Sets the limit of unsent bytes.
+    pub(crate) fn limit_unsent(&self, bytes: usize) {
+        self.outbox().limit = Some(bytes);
     }
 
     /// Sends a packet, with a descriptor if given, ahead of frames and of parts of large packets. A large packet queues
@@ -217,7 +222,7 @@ impl Connection {
 
     /// Fails if `bytes` more would exceed the limit of unsent bytes.
     fn check_backlog(&self, outbox: &mut Outbox, bytes: usize) -> Result<()> {
-        if outbox.bytes.saturating_add(bytes) <= MAX_BACKLOG_BYTES + outbox.more {
+        if outbox.bytes.saturating_add(bytes) <= outbox.limit.unwrap_or(MAX_BACKLOG_BYTES) {
             return Ok(());
         }
         outbox.is_full = true;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World, function};
 
-use super::pending::{MAX_PENDING, Pending};
+use super::pending::Pending;
 use super::refused::{Refused, Standing};
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
@@ -40,6 +40,8 @@ pub(crate) struct NodeTerms {
     pub(crate) per_node: usize,
     /// Silence timeout of each end.
     pub(crate) silence: Duration,
+    /// Maximum number of connections that have not joined.
+    pub(crate) max_pending: usize,
     /// Whether connections are accepted after the start, too.
     pub(crate) stays_open: bool,
 }
@@ -97,10 +99,10 @@ impl Nodes {
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
-        if self.pending.count(|_| true) >= MAX_PENDING {
+        if self.pending.count(|_| true) >= self.terms.max_pending {
             self.evict_oldest(out);
         }
-        if self.pending.count(|_| true) >= MAX_PENDING {
+        if self.pending.count(|_| true) >= self.terms.max_pending {
             tracing::debug!(%address, "closed, since too many connections are pending");
             return out.act(Action::Close(conn));
         }
