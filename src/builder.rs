@@ -77,6 +77,8 @@ struct Nodes {
     /// Whether connections are encrypted; `None` reads `DISCO_ENCRYPT`.
     encrypts: Option<bool>,
     announce: Option<Announce>,
+    max_pending: Option<usize>,
+    max_unsent: Option<usize>,
 }
 
 #[cfg(target_os = "linux")]
@@ -91,6 +93,8 @@ impl Default for Nodes {
             token: None,
             encrypts: None,
             announce: None,
+            max_pending: None,
+            max_unsent: None,
         }
     }
 }
@@ -265,6 +269,24 @@ impl Builder {
         self
     }
 
+    /// Maximum number of connections to the controller that have not joined as nodes yet, each for at most 5 s. Another
+    /// one replaces the oldest. Default: 256, or the number of nodes if that is larger.
+    #[cfg(target_os = "linux")]
+    pub fn max_pending(mut self, connections: usize) -> Self {
+        self.nodes.max_pending = Some(connections);
+        self
+    }
+
+    /// Maximum number of bytes that wait in the controller until one node reads them; a node above it is lost. All nodes
+    /// together may have as many times more. Large tensors do not count: they are read from the program's memory. At
+    /// least 64 MiB and the [value limit](Self::value_limit). Default: 64 MiB and twice the sum of 256 MiB and the value
+    /// limit, and at least 1 GiB.
+    #[cfg(target_os = "linux")]
+    pub fn max_unsent(mut self, bytes: usize) -> Self {
+        self.nodes.max_unsent = Some(bytes);
+        self
+    }
+
     /// Appends the output of each worker process N to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, in addition to
     /// printing it. A second run of the program appends to the same files.
     ///
@@ -307,6 +329,7 @@ impl Builder {
     /// - There are no workers, or they can't be split into groups or nodes of equal size.
     /// - The heartbeat interval is 0 or more than half of the silence limit.
     /// - A thread or a process can't be started. A process ends, or does not connect in time; the error names the worker.
+    /// - `max_pending` is 0, or `max_unsent` is below its least value.
     /// - A node does not join in time or runs another program; the address is in use; nodes that are not started here have no token.
     /// - A log file can't be written, or log files are set and all workers are threads.
     /// - The session needs processes, but this program has not called [`init`](crate::init).
@@ -405,6 +428,8 @@ impl Builder {
             announce: Some(ranks.announce(&token, self.start_deadline)),
             token: Some(token),
             encrypts: self.nodes.encrypts,
+            max_pending: self.nodes.max_pending,
+            max_unsent: self.nodes.max_unsent,
         };
         self.kind = SessionKind::Nodes;
         Ok(self)
@@ -473,7 +498,7 @@ impl Builder {
     }
 
     fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let Nodes { count, workers: kind, one_worker_each, names, listen, token, encrypts, announce } = &self.nodes;
+        let Nodes { count, workers: kind, one_worker_each, names, listen, token, encrypts, announce, .. } = &self.nodes;
         let world = config.world;
         let (nodes, here) = if *one_worker_each { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
         let given = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
@@ -489,6 +514,10 @@ impl Builder {
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
         options.encrypts = *encrypts;
+        options.max_pending = self.nodes.max_pending.unwrap_or(options.max_pending);
+        options.max_unsent = self.nodes.max_unsent;
+        // Clients have the token only if the user has.
+        options.answers_status = announce.is_some() && !one_worker_each;
         options.announce = match announce {
             Some(announce) => announce.clone(),
             None => {

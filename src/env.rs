@@ -11,7 +11,7 @@ use disco_core::{Error, Result};
 use crate::{Builder, SessionKind};
 
 /// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
-/// `DISCO_LISTEN`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES`.
+/// `DISCO_LISTEN`, `DISCO_MAX_PENDING`, `DISCO_MAX_UNSENT`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -27,6 +27,10 @@ pub struct Settings {
     /// Address where other nodes connect. Default: any free port of the loopback address; under a launcher the port that
     /// its tasks know, on all interfaces.
     pub listen: Option<String>,
+    /// Maximum number of connections that have not joined yet; see [`Builder::max_pending`]. Default: none.
+    pub max_pending: Option<usize>,
+    /// Maximum number of bytes that wait for one node; see [`Builder::max_unsent`]. Default: none.
+    pub max_unsent: Option<usize>,
     /// Folder for the output of workers that are processes; see [`Builder::log_dir`]. Default: none.
     pub log_dir: Option<PathBuf>,
     /// Backend for `init_ccl`. Default: `local`.
@@ -98,10 +102,12 @@ impl Settings {
                 _ = io::stderr().write_all(text.as_bytes());
                 Ok(())
             });
-            return match &self.listen {
+            let builder = match &self.listen {
                 Some(address) => builder.listen(address),
                 None => builder,
             };
+            let builder = self.max_pending.into_iter().fold(builder, Builder::max_pending);
+            return self.max_unsent.into_iter().fold(builder, Builder::max_unsent);
         }
         builder
     }
@@ -126,7 +132,9 @@ impl Settings {
         let devices = variable("DISCO_DEVICES").list("devices", "0,1", ordinal)?;
         let (workers, groups) = (number("DISCO_WORKERS", nodes.max(tasks))?, number("DISCO_GROUPS", 1)?);
         let (listen, log_dir) = (text("DISCO_LISTEN")?, variable("DISCO_LOG_DIR").path());
-        Ok(Self { session, workers, groups, nodes, listen, log_dir, backend, devices })
+        let limit = |name| variable(name).number::<usize>();
+        let (max_pending, max_unsent) = (limit("DISCO_MAX_PENDING")?, limit("DISCO_MAX_UNSENT")?);
+        Ok(Self { session, workers, groups, nodes, listen, max_pending, max_unsent, log_dir, backend, devices })
     }
 }
 

@@ -31,7 +31,7 @@ pub use disco_core::{
     Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId,
     WorkerRange, World,
 };
-pub use disco_core::{error, launcher, tensor};
+pub use disco_core::{error, launcher, status, tensor};
 #[cfg(feature = "serde")]
 pub use disco_core::{function::Json, register_error};
 pub use disco_core::{register_function, register_object};
@@ -44,7 +44,7 @@ pub use kind::SessionKind;
 pub use pollster::block_on;
 #[cfg(target_os = "linux")]
 pub use {
-    disco_channel::nodes::{Announcement, JoinOptions, Token},
+    disco_channel::nodes::{Announcement, JoinOptions, Token, status as ask_status},
     disco_channel::processes::Invitation,
     node::join,
     role::serve,

@@ -23,6 +23,8 @@ const CONNECT: &str = "DISCO_CONNECT";
 const NODE_ID: &str = "DISCO_NODE_ID";
 /// Environment variable with the node's number of workers.
 const WORKERS_PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
+/// Environment variable with the largest number of workers that the node accepts.
+const MAX_WORKERS: &str = "DISCO_MAX_WORKERS";
 /// Environment variable with the number of seconds to wait for the controller.
 const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
 
@@ -59,6 +61,7 @@ fn read(address: &str) -> Result<JoinOptions> {
     let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
+    options.max_workers = number(MAX_WORKERS)?;
     options.start = join_limit()?.unwrap_or(options.start);
     environment::take(JOIN_SECONDS);
     options.log_dir = Variable::read(log_files::VARIABLE).path();

@@ -9,6 +9,8 @@ use clap_complete::Shell;
 use disco::error::causes;
 
 #[cfg(target_os = "linux")]
+use crate::status;
+#[cfg(target_os = "linux")]
 use crate::token;
 #[cfg(feature = "nccl")]
 use crate::topo;
@@ -34,6 +36,8 @@ enum Command {
     Ping(ping::Ping),
     Plot(plot::Plot),
     Run(run::Run),
+    #[cfg(target_os = "linux")]
+    Status(status::Status),
     #[cfg(target_os = "linux")]
     Token(token::Token),
     #[cfg(feature = "nccl")]
@@ -103,6 +107,8 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::Ping(ping) => ping.run(out),
         Command::Plot(plot) => plot.run(),
         Command::Run(run) => run.run(),
+        #[cfg(target_os = "linux")]
+        Command::Status(status) => status.run(out),
         #[cfg(target_os = "linux")]
         Command::Token(token) => token.run(),
         #[cfg(feature = "nccl")]

@@ -14,6 +14,22 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Resu
     Ok(out.write_all(&text)?)
 }
 
+/// Writes a table with aligned columns. An error of `out` is returned as an [`io::Error`].
+pub(crate) fn table<const N: usize>(
+    out: &mut impl Write,
+    head: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> io::Result<()> {
+    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
 /// An output file, opened before the work that produces its content, so that an unwritable path fails early. An
 /// existing file keeps its content until [`Self::write`]; a new file is removed if nothing is written.
 pub(crate) struct OutputFile {

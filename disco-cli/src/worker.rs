@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use disco::{JoinOptions, Token};
 
-use crate::{log, reconnect, run, values};
+use crate::{log, reconnect, run, token, values};
 
 /// Join a session of nodes from this machine, and serve until the session ends
 ///
@@ -22,6 +22,9 @@ pub(crate) struct Worker {
     /// Number of workers on this machine [default: chosen by the controller]
     #[arg(long, value_name = "K")]
     workers_per_node: Option<u32>,
+    /// Refuse a session that has more workers for this machine [default: DISCO_MAX_WORKERS, else no limit]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..), env = "DISCO_MAX_WORKERS", hide_env = true)]
+    max_workers: Option<u32>,
     /// Id of this node, from 1 on [default: chosen by the controller]
     #[arg(long, value_name = "ID")]
     node_id: Option<u32>,
@@ -35,7 +38,8 @@ pub(crate) struct Worker {
     /// Seconds to wait for the controller to listen [default: 30; with --reconnect: a day]
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// Serve sessions one after another, each in a new process, until this command is ended
+    /// Serve sessions one after another, each in a new process, until this command is ended; needs a token file that
+    /// only its owner (and perhaps its group) can read
     #[arg(long)]
     reconnect: bool,
     /// The process that has started this one because of --reconnect
@@ -48,6 +52,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        token::check(self.token_file.as_deref(), self.reconnect)?;
         if self.reconnect {
             return reconnect::serve();
         }
@@ -61,6 +66,7 @@ impl Worker {
         let token = self.token_file.as_deref().map_or_else(Token::required, Token::read)?;
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
+        options.max_workers = self.max_workers;
         (options.start, options.log_dir) = (Duration::from_secs(wait), self.log_dir);
         options.report = |text| log::tell("disco", text);
         disco::join(&options)?;
@@ -76,7 +82,11 @@ impl Worker {
     fn become_program(&self, program: &str, args: &[String]) -> anyhow::Result<ExitCode> {
         let mut command = Command::new(program);
         command.args(args).env("DISCO_CONNECT", &self.connect).env("DISCO_JOIN_SECONDS", self.wait().to_string());
-        let numbers = [("DISCO_NODE_ID", self.node_id), ("DISCO_WORKERS_PER_NODE", self.workers_per_node)];
+        let numbers = [
+            ("DISCO_NODE_ID", self.node_id),
+            ("DISCO_WORKERS_PER_NODE", self.workers_per_node),
+            ("DISCO_MAX_WORKERS", self.max_workers),
+        ];
         for (name, number) in numbers {
             number.map(|number| command.env(name, number.to_string()));
         }

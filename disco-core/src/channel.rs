@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::Link;
 pub use crate::signal::{Notice, Reply, Signal};
+use crate::status::Status;
 use crate::wire::{Frame, Pieces, Transfer};
 use crate::worker_range::WorkerRange;
 
@@ -125,6 +126,11 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The progress of a worker of this lane.
     fn progress(&self, worker: WorkerId) -> Progress;
 
+    /// Adds the lane's nodes and workers to `status`, whose [`commands`](Status::commands) is set.
+    fn describe(&self, status: &mut Status) {
+        status.add_workers("other", self.workers(), |worker| (self.progress(worker), None));
+    }
+
     /// Blocks the calling thread until all workers of the lane have left, for at most `limit`, and up to 2 s more to
     /// detach or kill the remaining workers. The caller has sent or signalled a shutdown before. Several threads may
     /// call `close` at once; the shortest limit then applies to workers in other processes. A lane that was not started
@@ -188,6 +194,11 @@ pub trait Inbox: Send + Sync {
 
     /// These workers are lost because of `why`; they never come back.
     fn lost(&self, workers: WorkerRange, why: Error);
+
+    /// The state of the session, for a client that asks the lane. `None` if the inbox is not that of a session.
+    fn status(&self) -> Option<Status> {
+        None
+    }
 }
 
 /// The worker's end of a lane. A worker owns its thread, so [`Endpoint::recv`] may block.

@@ -63,6 +63,7 @@ pub mod session;
 mod shape;
 pub mod shared_memory;
 mod signal;
+pub mod status;
 pub mod store;
 mod suggestion;
 pub mod sync;

@@ -76,6 +76,9 @@ pub enum LossCause {
     ProtocolViolation(String),
     /// The peer left this number of bytes unread.
     Unread(usize),
+    /// The peer has closed its connection, and its machine has not acknowledged about this number of bytes although the
+    /// system has sent them several times: large packets do not arrive, small ones do.
+    Unacknowledged(usize),
     /// The peer closed its connection and sent this reason.
     ClosedWithReason(String),
     /// The peer was refused when it joined, or it refuses this process; why.
@@ -194,6 +197,12 @@ impl fmt::Display for LossCause {
             LossCause::Panicked(text) => write!(f, "its thread panicked: {text}"),
             LossCause::Silent(limit) => write!(f, "it has sent nothing for {limit:?}"),
             LossCause::Unread(bytes) => write!(f, "it has left {bytes} bytes unread"),
+            LossCause::Unacknowledged(bytes) => write!(
+                f,
+                "its machine has not acknowledged about {bytes} bytes, although its own messages arrive: packets of full \
+                 size may be dropped on the way; compare the MTU of the interfaces and routers between the two machines \
+                 (`ip link`, `tracepath`)"
+            ),
             LossCause::CommunicatorDropped => f.write_str("its communicator was dropped while others waited for it"),
             LossCause::ConnectionFailed(text)
             | LossCause::ProtocolViolation(text)

@@ -201,6 +201,7 @@ fn loss_cause() -> impl Strategy<Value = LossCause> {
         (0..i64::MAX as u64).prop_map(|nanos| LossCause::Silent(Duration::from_nanos(nanos))),
         text().prop_map(LossCause::ProtocolViolation),
         (0..usize::MAX >> 1).prop_map(LossCause::Unread),
+        (0..usize::MAX >> 1).prop_map(LossCause::Unacknowledged),
         text().prop_map(LossCause::ClosedWithReason),
         text().prop_map(LossCause::Refused),
         Just(LossCause::CommunicatorDropped),

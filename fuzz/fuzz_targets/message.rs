@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::activity::Activity;
+use disco_core::activity::{Activity, Progress};
 use disco_core::error::{LossCause, ProcessEnd};
+use disco_core::status::{ConnectionStatus, NodeState, NodeStatus, Status};
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Op, Tensor, Value, WorkerId, WorkerRange, World};
@@ -75,6 +76,9 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Alive,
         Message::Replies { seq: 4 },
         Message::Left("worker 3".into()),
+        Message::AskStatus,
+        Message::Late,
+        Message::Status(Box::new(status())),
         from(Message::Output { is_err: true, line: bytes() }),
         from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
         from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
@@ -88,6 +92,20 @@ fn seeds() -> Vec<Vec<u8>> {
 fn welcome(ring: Option<RingPlace>) -> Message {
     let config = WorkerConfig::new(World::new(4, 2).expect("two groups of two"));
     Message::Welcome(Welcome { config, ring, heartbeat: Duration::from_millis(100) })
+}
+
+fn status() -> Status {
+    let mut status = Status::default();
+    status.uptime = Duration::from_millis(1500);
+    status.failure = Some("why".into());
+    let (workers, state) = (WorkerRange::new(1..2), NodeState::Ended("why".into()));
+    let mut node = NodeStatus::new(1, "node 1 (host)".into(), workers, state);
+    let mut connection = ConnectionStatus::default();
+    connection.address = "[::1]:4567".parse().ok();
+    node.connection = Some(connection);
+    status.nodes.push(node);
+    status.add_workers("nodes", workers, |_| (Progress::new(2, 1), Some(Duration::from_secs(1))));
+    status
 }
 
 fn progress() -> Message {

@@ -15,6 +15,7 @@ mod life;
 mod link;
 mod programs;
 mod start;
+mod status;
 #[path = "../terminal/mod.rs"]
 mod terminal;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     let tests = [
         life::tests(),
         start::tests(),
+        status::tests(),
         handshake::tests(),
         attack::tests(),
         link::tests(),

@@ -12,10 +12,11 @@ use disco::{Builder, Session, SessionKind, Token, block_on};
 use disco_channel::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 use disco_core::wire::VERSION;
 
-use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, with};
+use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, pair, with};
 
 crate::tests!(
-    listening_on_an_address_in_use_is_an_error_with_the_address,
+    listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process,
+    listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_the_reason,
     a_session_that_listens_without_a_token_does_not_start,
     a_node_joins_a_controller_that_listens_on_all_interfaces,
     a_node_joins_a_controller_that_listens_on_ipv6,
@@ -31,8 +32,10 @@ crate::tests!(
     a_node_gives_up_a_silent_controller_after_its_join_time,
     a_node_retries_after_a_rejection_without_proof_of_the_token,
     nodes_get_the_ids_they_ask_for_in_any_order_of_joining,
-    a_node_that_joins_a_full_session_finds_no_listener,
+    a_node_that_joins_after_the_start_is_told_so_and_tries_again,
     a_session_starts_although_more_nodes_join_than_it_has,
+    limits_that_no_session_could_work_with_are_errors_that_name_them,
+    a_session_with_limits_of_its_own_starts,
     heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected,
     a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends,
     the_start_error_lists_all_rejected_nodes,
@@ -40,11 +43,27 @@ crate::tests!(
     a_node_with_an_invalid_environment_fails_with_the_variable,
 );
 
-fn listening_on_an_address_in_use_is_an_error_with_the_address() {
+fn listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_the_reason() {
+    let error = |address: &str| builder(2, 1).listen(address).start().unwrap_err().to_string();
+    let unknown = error("no-such-host.invalid:4567");
+    let text = "can't listen on no-such-host.invalid:4567, which does not resolve to an address: ";
+    assert!(unknown.starts_with(text), "{unknown}");
+    // An address of documentation (RFC 5737).
+    let foreign = error("192.0.2.1:0");
+    let text = "can't listen on 192.0.2.1:0, which is no address of this machine (its addresses: ";
+    assert!(
+        foreign.starts_with(text) && foreign.ends_with("): Cannot assign requested address (os error 99)"),
+        "{foreign}"
+    );
+}
+
+fn listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let error = builder(2, 1).listen(address.to_string()).start().unwrap_err().to_string();
-    assert_eq!(error, format!("can't listen on {address}: Address already in use (os error 98)"));
+    let this = format!("process {} (", std::process::id());
+    assert!(error.starts_with(&format!("can't listen on {address}, where {this}")), "{error}");
+    assert!(error.ends_with(") listens: Address already in use (os error 98)"), "{error}");
 }
 
 const NO_TOKEN: &str = "a session whose nodes are started elsewhere needs a token, which each node proves to have, and none was given: make \
@@ -251,7 +270,7 @@ fn nodes_get_the_ids_they_ask_for_in_any_order_of_joining() {
     nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
 }
 
-fn a_node_that_joins_a_full_session_finds_no_listener() {
+fn a_node_that_joins_after_the_start_is_told_so_and_tries_again() {
     let (session, (node, late)) = with(builder(2, 1), |address| {
         let first = node(address).spawn().unwrap();
         thread::sleep(Duration::from_millis(500));
@@ -259,7 +278,11 @@ fn a_node_that_joins_a_full_session_finds_no_listener() {
     });
     let session = session.unwrap();
     let told = complaint(late);
-    assert!(told.ends_with(": no end after 1s: Connection refused (os error 111)\n"), "{told}");
+    let why = "it closed the connection: the session has started with all its nodes\n";
+    assert!(
+        told.contains("waiting for the controller at ") && told.ends_with(&format!(": no end after 1s: {why}")),
+        "{told}"
+    );
     assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
@@ -282,6 +305,24 @@ fn a_session_starts_although_more_nodes_join_than_it_has() {
         assert!(told.contains("all nodes have joined") || told.contains("joining the controller at "), "{told}");
     }
     block_on(session.shutdown()).unwrap();
+}
+
+fn limits_that_no_session_could_work_with_are_errors_that_name_them() {
+    let error = |builder: Builder| builder.start().unwrap_err().to_string();
+    let none = error(builder(2, 1).max_pending(0));
+    assert_eq!(none, "max_pending is 0: with less than 1 pending connection, no node can join");
+    let small = error(builder(2, 1).value_limit(1 << 20).max_unsent((65 << 20) - 1));
+    assert!(
+        small
+            .starts_with("max_unsent is 68157439 bytes: it must be at least 68157440, the value limit of 1048576 and ")
+    );
+}
+
+fn a_session_with_limits_of_its_own_starts() {
+    let (session, node) = pair(builder(2, 1).value_limit(1 << 20).max_unsent(65 << 20).max_pending(1));
+    assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
 }
 
 fn heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected() {

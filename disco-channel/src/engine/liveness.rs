@@ -46,6 +46,11 @@ impl Liveness {
         self.received(now);
     }
 
+    /// When bytes came last.
+    pub(crate) fn last_received(&self) -> Instant {
+        self.last_received
+    }
+
     /// Time since bytes came last.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.last_received)

@@ -26,10 +26,12 @@
 mod addresses;
 mod controller;
 mod node;
+mod status;
 
 pub use addresses::everywhere;
 pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
 pub use node::{JoinOptions, serve};
+pub use status::status;
 
 pub use crate::token::Token;
 

@@ -20,6 +20,22 @@ impl<T: Transport> Reactor<T> {
         self.shared.store().call(epoch, call, Box::new(reply));
     }
 
+    /// Sends the status of the session to a client.
+    pub(super) fn send_status(&self, conn: Conn) {
+        let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
+        let message = match self.inbox.status() {
+            // The session does not know the nodes before the lane has started.
+            Some(mut status) => {
+                status.nodes = self.lane.nodes();
+                Message::Status(Box::new(status))
+            }
+            None => Message::Bye("the lane is not part of a session".into()),
+        };
+        if let Err(error) = message.encode().and_then(|packet| connection.send_last(packet)) {
+            tracing::debug!(%error, "the status can't be sent");
+        }
+    }
+
     /// Stores a descriptor that a worker shares.
     pub(super) fn share(&mut self, conn: Conn, id: u64, name: SharedFd) {
         let Some(Reading { connection, incoming, .. }) = self.connections.get_mut(&conn) else { return };

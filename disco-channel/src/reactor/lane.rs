@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::channel::{Progress, Signal};
+use disco_core::status::NodeStatus;
 use disco_core::wire::Message;
 use disco_core::{Error, Result, WorkerId};
 
@@ -68,6 +69,19 @@ impl Lane {
         let mut progress = state.controller.progress(worker);
         progress.moved = conn.map_or(0, |connection| connection.moved());
         progress
+    }
+
+    /// The state of the lane's nodes and their connections.
+    pub(crate) fn nodes(&self) -> Vec<NodeStatus> {
+        let state = self.lock();
+        let nodes = state.controller.nodes(Instant::now()).into_iter();
+        nodes
+            .map(|(conn, mut node)| {
+                let connection = conn.and_then(|conn| state.table.find(conn));
+                node.connection.iter_mut().zip(connection).for_each(|(status, it)| it.describe(status));
+                node
+            })
+            .collect()
     }
 
     /// Calls the engine for a change that causes no writes or actions.

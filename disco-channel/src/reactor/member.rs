@@ -89,7 +89,7 @@ impl<H: Host> Driver<H> {
         _ = self.connection.flush();
         self.handle(Event::Timeout)?;
         match self.incoming.is_closed() {
-            true => self.handle(Event::Closed),
+            true => self.handle(self.connection.stuck().map_or(Event::Closed, Event::Unacknowledged)),
             false => ControlFlow::Continue(()),
         }
     }

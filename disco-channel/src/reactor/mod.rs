@@ -20,7 +20,7 @@ mod waker;
 
 pub(crate) use connection::{Connection, DESCRIPTOR_RETRY_DELAY, Descriptor, Incoming};
 pub(crate) use lane::Lane;
-pub(crate) use poller::{Poller, poll};
+pub(crate) use poller::{Poller, poll, poll_one};
 pub(crate) use served::Served;
 pub(crate) use service::Reactor;
 pub(crate) use transport::{Accepted, Transport};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::channel::Inbox;
 use disco_core::link::Shared;
-use disco_core::wire::WireError;
+use disco_core::wire::{Message, WireError};
 use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
@@ -29,7 +29,7 @@ const HELD_REPLY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The state of the reactor thread.
 pub(crate) struct Reactor<T: Transport> {
     pub(super) lane: Arc<Lane>,
-    inbox: Arc<dyn Inbox>,
+    pub(super) inbox: Arc<dyn Inbox>,
     pub(super) shared: Arc<Shared>,
     transport: T,
     pub(super) connections: BTreeMap<Conn, Reading>,
@@ -42,6 +42,8 @@ pub(crate) struct Reactor<T: Transport> {
     is_busy: bool,
     ticked: Instant,
     is_over: bool,
+    /// Limit of unsent bytes of each peer's connection, in place of the default.
+    max_unsent: Option<usize>,
 }
 
 /// The receiving half of a connection.
@@ -77,7 +79,14 @@ impl<T: Transport> Reactor<T> {
             is_busy: false,
             ticked: Instant::now(),
             is_over: false,
+            max_unsent: None,
         }
+    }
+
+    /// Sets the limit of unsent bytes of each peer's connection.
+    pub(crate) fn limit_unsent(mut self, bytes: Option<usize>) -> Self {
+        self.max_unsent = bytes;
+        self
     }
 
     /// Serves until all peers are gone.
@@ -183,8 +192,21 @@ impl<T: Transport> Reactor<T> {
 
     /// Handles an event, and carries out the actions that follow.
     fn step(&mut self, event: Event) {
+        // The other end gives up for want of messages, and its reason does not explain it.
+        let event = match event {
+            Event::Hung(conn, _) | Event::Message(conn, Message::Bye(_)) => match self.stuck(conn) {
+                Some(bytes) => Event::Unacknowledged(conn, bytes),
+                None => event,
+            },
+            event => event,
+        };
         self.lane.step(event, &mut self.actions);
         self.act();
+    }
+
+    /// Bytes of a connection that the other end's machine does not acknowledge.
+    fn stuck(&self, conn: Conn) -> Option<usize> {
+        self.connections.get(&conn)?.connection.stuck()
     }
 
     fn accept(&mut self) {
@@ -346,6 +368,7 @@ impl<T: Transport> Reactor<T> {
                     reading.incoming.set_limit(limit);
                     // Frames within the credit, and one more large one.
                     reading.connection.serve(2, limit);
+                    self.max_unsent.into_iter().for_each(|bytes| reading.connection.limit_unsent(bytes));
                 }
             }
             Action::Close(conn) => {
@@ -359,6 +382,7 @@ impl<T: Transport> Reactor<T> {
                 }
             }
             Action::StopAccepting => self.transport.stop_accepting(),
+            Action::SendStatus(conn) => self.send_status(conn),
             Action::Watch { peer, pid, conn } => self.watch(peer, pid, conn),
             Action::Kill(peer) => {
                 if let Some(Err(error)) = self.processes.get(peer).map(Process::kill) {

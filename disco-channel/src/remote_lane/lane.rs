@@ -7,6 +7,7 @@ use std::time::Duration;
 use disco_core::channel::{Progress, SMALL_FRAME, Signal};
 use disco_core::error::LossCause;
 use disco_core::link::Shared;
+use disco_core::status::Status;
 use disco_core::wire::{Pieces, Transfer, TransferBudget};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
@@ -204,6 +205,13 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn progress(&self, worker: WorkerId) -> Progress {
         self.running.get().map(|it| it.served.progress(worker)).unwrap_or_default()
+    }
+
+    fn describe(&self, status: &mut Status) {
+        let running = self.running.get();
+        let unchanged = |worker| running.and_then(|it| it.served.read(|engine| engine.unchanged(worker)));
+        status.add_workers(P::NAME, self.workers, |worker| (self.progress(worker), unchanged(worker)));
+        status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
     }
 
     /// After `limit`, nodes are told to end at once, and worker processes are killed.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
+use disco_core::status::Status;
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
 use super::endpoint::ThreadEndpoint;
@@ -100,6 +101,10 @@ impl Channel for ThreadLane {
         let index = self.workers.position(worker);
         let link = index.and_then(|index| self.worker_set.get()?.links.get(index));
         link.map(|link| link.activity().progress()).unwrap_or_default()
+    }
+
+    fn describe(&self, status: &mut Status) {
+        status.add_workers("threads", self.workers, |worker| (self.progress(worker), None));
     }
 
     /// Joins the threads that have ended, so that destructors of their thread-local values have run.

@@ -21,11 +21,12 @@ use super::reply_table::ReplyTable;
 use super::ticker::Ticker;
 use super::waits::capacity;
 use super::{Arguments, DRef, Deadlines, Session};
-use crate::channel::{Channel, Reply, SMALL_FRAME, Signal};
+use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME, Signal};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
+use crate::status::Status;
 use crate::sync;
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -86,7 +87,7 @@ impl LaneSession {
             return Err(Error::invalid(format!("lanes to {next} workers for a world of {}", world.size())));
         }
         let reply_table = Arc::new(ReplyTable::default());
-        reply_table.set_lanes(&lanes);
+        reply_table.set_lanes(&lanes, world.groups());
         lanes.iter().try_for_each(|lane| lane.start(reply_table.clone()))?;
         let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
         Ok(Self {
@@ -104,6 +105,14 @@ impl LaneSession {
             ticker: Ticker::default(),
             transfers: Transfers::default(),
         })
+    }
+
+    /// The state of the session, its nodes and its workers, for operators. Asks no worker: it is what the lanes know,
+    /// at most one heartbeat interval old for workers of other processes. Never waits, also when workers hang or the
+    /// session is lost.
+    pub fn status(&self) -> Status {
+        // `start` has set all that the table needs.
+        self.reply_table.status().unwrap_or_default()
     }
 
     /// Runs `go` under the order ticket as soon as all lanes have capacity.
@@ -188,6 +197,7 @@ impl LaneSession {
     }
 
     fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
+        self.reply_table.note_command(frame.seq());
         for lane in &self.lanes {
             if let Err(error) = lane.send(frame) {
                 // Other lanes may have the frame already, so the workers no longer run the same commands.

@@ -1,14 +1,17 @@
 //! The session's inbox: awaited replies of workers, and the first failure.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Instant;
 
 use event_listener::Event;
 
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
+use crate::status::Status;
 use crate::sync;
 use crate::worker_range::WorkerRange;
 
@@ -22,6 +25,10 @@ pub(super) struct ReplyTable {
     pub(super) has_capacity: Event,
     /// Set once. Weak, because lanes own the table.
     lanes: OnceLock<Vec<Weak<dyn Channel>>>,
+    /// When the session began to start its workers, and its number of groups.
+    start: OnceLock<(Instant, usize)>,
+    /// Number of the last command.
+    commands: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -62,8 +69,15 @@ pub(super) struct Expected<'a> {
 }
 
 impl ReplyTable {
-    pub(super) fn set_lanes(&self, lanes: &[Arc<dyn Channel>]) {
+    /// Sets the lanes of a session of `groups` groups, which are about to start.
+    pub(super) fn set_lanes(&self, lanes: &[Arc<dyn Channel>], groups: usize) {
         self.lanes.get_or_init(|| lanes.iter().map(Arc::downgrade).collect());
+        self.start.get_or_init(|| (Instant::now(), groups));
+    }
+
+    /// Records the number of a command that lanes are about to get.
+    pub(super) fn note_command(&self, number: u64) {
+        self.commands.store(number, Ordering::Relaxed);
     }
 
     /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`.
@@ -129,12 +143,16 @@ impl ReplyTable {
 
     /// Sends an abort to all lanes and wakes commands that wait for a full lane.
     fn abort(&self, epoch: u64, cause: Arc<str>) {
-        for lane in self.lanes.get().into_iter().flatten().filter_map(Weak::upgrade) {
+        for lane in self.lanes() {
             if let Err(error) = lane.signal(Signal::Abort { epoch, cause: cause.clone() }) {
                 tracing::debug!(%error, ?lane, "can't be told of the abort");
             }
         }
         self.has_capacity.notify(usize::MAX);
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = Arc<dyn Channel>> {
+        self.lanes.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
     fn lock(&self) -> MutexGuard<'_, TableState> {
@@ -194,6 +212,16 @@ impl Inbox for ReplyTable {
     fn lost(&self, _: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
         self.lose(&why);
+    }
+
+    fn status(&self) -> Option<Status> {
+        let (begun, groups) = *self.start.get()?;
+        let failure = self.check().err().map(|error| error.to_string());
+        let mut status =
+            Status { process: process::id(), uptime: begun.elapsed(), groups, failure, ..Status::default() };
+        status.commands = self.commands.load(Ordering::Relaxed);
+        self.lanes().for_each(|lane| lane.describe(&mut status));
+        Some(status)
     }
 }
 

@@ -30,6 +30,8 @@ mod kind {
     pub(super) const CLOSED_WITH_REASON: i64 = 12;
     pub(super) const REFUSED: i64 = 13;
     pub(super) const COMMUNICATOR_DROPPED: i64 = 14;
+    /// The number is a count of bytes.
+    pub(super) const UNACKNOWLEDGED: i64 = 15;
 }
 
 pub(super) fn args(cause: &LossCause) -> Vec<Value> {
@@ -51,6 +53,9 @@ pub(super) fn args(cause: &LossCause) -> Vec<Value> {
         LossCause::Silent(limit) => (kind::SILENT, i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX), false, ""),
         LossCause::ProtocolViolation(text) => (kind::PROTOCOL_VIOLATION, 0, false, text.as_str()),
         LossCause::Unread(bytes) => (kind::UNREAD, i64::try_from(*bytes).unwrap_or(i64::MAX), false, ""),
+        LossCause::Unacknowledged(bytes) => {
+            (kind::UNACKNOWLEDGED, i64::try_from(*bytes).unwrap_or(i64::MAX), false, "")
+        }
         LossCause::ClosedWithReason(text) => (kind::CLOSED_WITH_REASON, 0, false, text.as_str()),
         LossCause::Refused(text) => (kind::REFUSED, 0, false, text.as_str()),
         LossCause::CommunicatorDropped => (kind::COMMUNICATOR_DROPPED, 0, false, ""),
@@ -80,6 +85,7 @@ pub(super) fn decode(packet: &mut Packet<'_>) -> Result<LossCause, WireError> {
         kind::SILENT => LossCause::Silent(Duration::from_nanos(large("duration")?)),
         kind::PROTOCOL_VIOLATION => LossCause::ProtocolViolation(text),
         kind::UNREAD => LossCause::Unread(usize::try_from(large("size")?).unwrap_or(usize::MAX)),
+        kind::UNACKNOWLEDGED => LossCause::Unacknowledged(usize::try_from(large("size")?).unwrap_or(usize::MAX)),
         kind::CLOSED_WITH_REASON => LossCause::ClosedWithReason(text),
         kind::REFUSED => LossCause::Refused(text),
         kind::COMMUNICATOR_DROPPED => LossCause::CommunicatorDropped,

@@ -21,13 +21,16 @@
 //!
 //! node (its workers' REPLY, NOTICE, PROGRESS come as FROM worker, …)      controller
 //! JOIN    name, function names…  ──▶
-//!                                    ◀── ASSIGN   node, workers, configuration
+//!                                    ◀── ASSIGN   node, workers, configuration │ LATE
 //! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
 //! REPLIES number: all its workers have replied without a value ──▶
 //! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
 //! LEFT    remaining workers, or BYE ──▶  ◀── BYE
+//!
+//! client of the node lane, with the token                         controller
+//! ASK_STATUS ──▶                         ◀── STATUS   status of the session as JSON, or BYE
 //! ```
 //!
 //! Each message is one packet. A large packet is split into several PARTs, between which other packets may be sent. The
@@ -47,6 +50,7 @@ use crate::error::{LossCause, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Snapshot;
 use crate::signal::Reply;
+use crate::status::Status;
 use crate::value::Value;
 
 /// Largest number of characters of a message in texts.
@@ -186,6 +190,12 @@ pub enum Message {
     Lost(LossCause),
     /// The workers of a node have left, except the workers listed here.
     Left(String),
+    /// The session has started without this node, which may try again: another session may follow.
+    Late,
+    /// Requests the status of the session.
+    AskStatus,
+    /// The status of the session.
+    Status(Box<Status>),
 }
 
 impl Message {
@@ -260,6 +270,9 @@ impl Message {
             }
             Message::Lost(why) => (action::LOST, loss::args(why)),
             Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
+            Message::Late => (action::LATE, Vec::new()),
+            Message::AskStatus => (action::ASK_STATUS, Vec::new()),
+            Message::Status(status) => (action::STATUS, vec![Value::Bytes(json(status).into())]),
         }
     }
 
@@ -322,6 +335,12 @@ impl Message {
             action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
             action::LOST => Message::Lost(loss::decode(&mut packet)?),
             action::LEFT => Message::Left(packet.string()?.to_string()),
+            action::LATE => Message::Late,
+            action::ASK_STATUS => Message::AskStatus,
+            action::STATUS => {
+                let status = serde_json::from_slice(&packet.bytes()?);
+                Message::Status(status.map_err(|_| WireError::Expected("the status of a session"))?)
+            }
             number => return Err(WireError::Unknown { what: "message", number }),
         };
         packet.end()?;
@@ -362,6 +381,11 @@ pub fn write_frame(seq: u64, bytes: &[u8], transfer: Option<u64>, to: &mut Write
         value::write_bytes(bytes, to);
         transfer.map_or(Ok(()), |transfer| Value::Int(transfer as i64).write(to))
     })?)
+}
+
+/// JSON can be made of any status: its keys are strings, and its numbers are finite.
+fn json(status: &Status) -> Vec<u8> {
+    serde_json::to_vec(status).unwrap_or_default()
 }
 
 fn reply_args(reply: &Reply) -> Vec<Value> {

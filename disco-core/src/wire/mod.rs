@@ -75,7 +75,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 7;
+pub const VERSION: i64 = 8;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {
@@ -125,4 +125,7 @@ mod action {
     pub(super) const LOST: i64 = 91;
     pub(super) const LEFT: i64 = 92;
     pub(super) const REPLIES: i64 = 97;
+    pub(super) const ASK_STATUS: i64 = 98;
+    pub(super) const STATUS: i64 = 99;
+    pub(super) const LATE: i64 = 100;
 }

@@ -136,8 +136,9 @@ impl Controller {
         self.finish(now);
     }
 
-    /// Ends admission: closes connections that are not peers. Nodes among them are told `why`.
+    /// Ends admission: closes the listener and the connections that are not peers. Nodes among them are told `why`.
     pub(super) fn end_admission(&mut self, why: Option<&Error>) {
+        self.out.act(Action::StopAccepting);
         match self.admission.take() {
             Some(Admission::Nodes(nodes)) => nodes.end(why, &mut self.out),
             Some(Admission::Processes(processes)) => processes.end(&mut self.out),
@@ -147,6 +148,10 @@ impl Controller {
 
     /// The session closes the lane.
     pub(super) fn begin_to_close(&mut self, limit: Duration, now: Instant) {
+        if !matches!(self.phase, Phase::Starting(_)) {
+            // The next session may listen at the same address.
+            self.end_admission(None);
+        }
         let limit = now.checked_add(limit);
         self.phase = match self.phase {
             Phase::Starting(_) | Phase::Running => Phase::Closing(limit),
@@ -234,7 +239,6 @@ impl Controller {
     /// Ends all peers: closes connections and kills processes. Processes of nodes get time to end by themselves.
     fn finish(&mut self, now: Instant) {
         self.leave = Leave::AtOnce;
-        self.out.act(Action::StopAccepting);
         self.end_admission(None);
         self.phase =
             Phase::Ending { kill: Some(if self.kind == Kind::Process { now } else { now + CHILD_EXIT_GRACE }) };
@@ -265,7 +269,8 @@ impl Controller {
     /// Ends the lane once all peers are gone.
     pub(super) fn end_if_over(&mut self, now: Instant) {
         self.kill_if_due(now);
-        if self.phase == Phase::Over || self.admission.is_some() || !self.peers.iter().all(Peer::is_gone) {
+        let is_starting = matches!(self.phase, Phase::Starting(_));
+        if self.phase == Phase::Over || is_starting || !self.peers.iter().all(Peer::is_gone) {
             return;
         }
         let has_children = self.kind == Kind::Node && self.peers.iter().any(Peer::is_running);
@@ -275,6 +280,7 @@ impl Controller {
             }
             return;
         }
+        self.end_admission(None);
         self.phase = Phase::Over;
         self.out.act(Action::Over);
     }

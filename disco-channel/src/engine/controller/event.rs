@@ -51,6 +51,8 @@ pub(crate) enum Event {
     Hung(Conn, Option<String>),
     /// A write was refused: the other end has left this many bytes unread.
     Full(Conn, usize),
+    /// The other end has closed the connection or is about to, and has not acknowledged this many bytes.
+    Unacknowledged(Conn, usize),
     /// The process of a peer is watched from now on. `Some` is the id of a child.
     Started(usize, Option<u32>),
     /// The process of a peer has ended, with its status if it is a child. Its messages were handled before.
@@ -113,6 +115,8 @@ pub(crate) enum Action {
     Flush,
     /// Closes the listener.
     StopAccepting,
+    /// Sends the status of the session over the connection.
+    SendStatus(Conn),
     /// Watches the process of a peer that was started elsewhere. [`Event::Started`] follows if that is possible.
     Watch { peer: usize, pid: u32, conn: Conn },
     /// Kills the process of a peer.

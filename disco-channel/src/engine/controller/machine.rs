@@ -37,7 +37,7 @@ pub(crate) struct Controller {
     join_reply: JoinReply,
     pub(super) start: Duration,
     pub(super) workers: WorkerRange,
-    /// Connections that are not peers yet; `None` once the start has succeeded or failed.
+    /// Connections that are not peers; `None` once no connections are accepted.
     pub(super) admission: Option<Admission>,
     pub(super) peers: Vec<Peer>,
     pub(super) conns: BTreeMap<Conn, usize>,
@@ -59,7 +59,7 @@ pub(crate) struct Controller {
 /// Admission of connections that are not peers yet.
 #[derive(Debug)]
 pub(super) enum Admission {
-    Nodes(Nodes),
+    Nodes(Box<Nodes>),
     Processes(Processes),
 }
 
@@ -76,7 +76,7 @@ impl Controller {
         let (kind, workers, per_peer, start, heartbeat, silence, admission, join_reply) = match terms {
             Terms::Nodes(terms, join_reply) => {
                 let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
-                let (per_node, admission) = (terms.per_node, Admission::Nodes(Nodes::new(terms)));
+                let (per_node, admission) = (terms.per_node, Admission::Nodes(Box::new(Nodes::new(terms))));
                 (Kind::Node, workers, per_node, start, heartbeat, silence, admission, JoinReply::Assignment(join_reply))
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
@@ -161,13 +161,8 @@ impl Controller {
                     self.lose(conn, Error::protocol(why), now);
                 }
             },
-            Event::Full(conn, unread) => {
-                let why = LossCause::Unread(unread);
-                match self.conns.get(&conn) {
-                    Some(index) => self.close(*index, Cause::Known(why), now),
-                    None => self.lose(conn, Error::protocol(why.to_string()), now),
-                }
-            }
+            Event::Full(conn, unread) => self.cut(conn, LossCause::Unread(unread), now),
+            Event::Unacknowledged(conn, bytes) => self.cut(conn, LossCause::Unacknowledged(bytes), now),
             Event::Started(index, child) => {
                 self.peers[index].process = child.map_or(Process::Foreign, Process::Child);
                 if self.phase == (Phase::Ending { kill: None }) {
@@ -300,6 +295,14 @@ impl Controller {
         }
     }
 
+    /// Closes a connection that does not carry bytes to the other end.
+    fn cut(&mut self, conn: Conn, why: LossCause, now: Instant) {
+        match self.conns.get(&conn) {
+            Some(index) => self.close(*index, Cause::Known(why), now),
+            None => self.lose(conn, Error::protocol(why.to_string()), now),
+        }
+    }
+
     /// Drops a connection that is not a peer and has failed.
     fn lose(&mut self, conn: Conn, why: Error, now: Instant) {
         match &mut self.admission {
@@ -314,11 +317,8 @@ impl Controller {
 
     /// Assigns numbers and workers to the nodes, which have all joined.
     fn assign(&mut self, joined: Vec<Joined>, now: Instant) {
-        let (JoinReply::Assignment(assignment), Some(Admission::Nodes(nodes))) =
-            (self.join_reply.clone(), self.admission.take())
-        else {
-            return;
-        };
+        let JoinReply::Assignment(assignment) = self.join_reply.clone() else { return };
+        let Some(Admission::Nodes(nodes)) = self.admission.take() else { return };
         // Nodes get 90 % of the time left, so that they report their error before the controller gives up.
         let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
@@ -330,8 +330,10 @@ impl Controller {
             self.attach(index, PeerState::Joined(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
         }
-        self.out.act(Action::StopAccepting);
-        nodes.end(None, &mut self.out);
+        match nodes.start(&mut self.out) {
+            Some(nodes) => self.admission = Some(Admission::Nodes(Box::new(nodes))),
+            None => self.out.act(Action::StopAccepting),
+        }
     }
 
     /// Carries out the verdict on the connection of a process.
@@ -389,8 +391,9 @@ impl Controller {
     pub(super) fn start_if_ready(&mut self) {
         let is_ready = self.peers.iter().all(|peer| matches!(peer.state, PeerState::Ready(_)));
         if is_ready && let Phase::Starting(_) = self.phase {
-            self.out.act(Action::StopAccepting);
-            self.end_admission(None);
+            if self.kind == Kind::Process {
+                self.end_admission(None);
+            }
             self.phase = Phase::Running;
             self.out.act(Action::Started(Ok(())));
         }
@@ -458,11 +461,11 @@ impl Controller {
             missing.join(", ")
         };
         let state = match &self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.missing(),
+            Some(Admission::Nodes(nodes)) if !nodes.has_started() => nodes.missing(),
             Some(Admission::Processes(_)) => {
                 format!("{} did not connect", missing(|peer| matches!(peer.state, PeerState::Expected)))
             }
-            None => format!("{} did not start all workers", missing(|peer| !matches!(peer.state, PeerState::Ready(_)))),
+            _ => format!("{} did not start all workers", missing(|peer| !matches!(peer.state, PeerState::Ready(_)))),
         };
         Error::Deadline { operation: "start".into(), after: self.start, state }
     }

@@ -20,12 +20,13 @@ mod machine;
 mod outbox;
 mod peer;
 mod receive;
+mod status;
 mod submit;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use admission::NodeTerms;
+pub(crate) use admission::{MAX_PENDING, NodeTerms};
 pub(crate) use batch::{FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 pub(crate) use event::{Action, Conn, Event, Order, Origin, Write};
 pub(crate) use machine::{Controller, Terms};

@@ -50,6 +50,8 @@ pub(super) struct Peer {
     pub(super) liveness: Liveness,
     pub(super) credit: Credit,
     pub(super) progress: Vec<Progress>,
+    /// When the progress of each worker changed last.
+    pub(super) changed: Vec<Option<Instant>>,
 }
 
 /// The state of a peer between its start and its end.
@@ -95,9 +97,9 @@ impl fmt::Display for Cause {
 
 impl Peer {
     pub(super) fn new(workers: WorkerRange, name: String, liveness: Liveness) -> Self {
-        let progress = vec![Progress::default(); workers.len()];
+        let (progress, changed) = (vec![Progress::default(); workers.len()], vec![None; workers.len()]);
         let (process, state, credit) = (Process::Unknown, PeerState::Expected, Credit::default());
-        Self { workers, name, process, state, liveness, credit, progress }
+        Self { workers, name, process, state, liveness, credit, progress, changed }
     }
 
     /// The connection, while it is open.
@@ -193,6 +195,14 @@ impl Peer {
     pub(super) fn acknowledge(&mut self, frames: u64, bytes: u64) {
         self.credit.acknowledge(frames, bytes);
         self.liveness.set_extra(self.credit.decode_time());
+    }
+
+    /// Records the progress of worker `at`, which came last.
+    pub(super) fn note_progress(&mut self, at: usize, progress: Progress) {
+        if self.progress[at] != progress {
+            self.changed[at] = Some(self.liveness.last_received());
+            self.progress[at] = progress;
+        }
     }
 
     /// When the silence timeout, heartbeat or wait for the exit status is due next.

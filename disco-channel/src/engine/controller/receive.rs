@@ -111,7 +111,7 @@ impl Controller {
         match message {
             Message::Progress(progress) => {
                 if let Some((peer, at)) = self.place(worker) {
-                    self.peers[peer].progress[at] = progress;
+                    self.peers[peer].note_progress(at, progress);
                 }
             }
             Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {

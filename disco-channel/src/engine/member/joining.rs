@@ -90,6 +90,9 @@ impl Joining {
             (taken @ Message::Welcome(_), Some(_)) | (taken @ Message::Assign(_), None) => {
                 return self.end(Action::Taken(Box::new(taken)));
             }
+            (Message::Late, None) => {
+                return self.fail(LossCause::ClosedWithReason("the session has started with all its nodes".into()));
+            }
             (Message::Bye(why), Some(worker)) => Error::refused(format!("the controller refuses {worker}: {why}")),
             (Message::Bye(why), None) => lost(LossCause::Refused(why)),
             (other, Some(_)) => Error::protocol(format!("the controller sent {other:?} before WELCOME")),

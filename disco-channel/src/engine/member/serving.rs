@@ -88,6 +88,8 @@ pub(crate) enum Event {
     Failed(Error),
     /// A write was refused, since the controller has left this many bytes unread.
     Full(usize),
+    /// The controller has closed the connection, and its machine has not acknowledged this many bytes.
+    Unacknowledged(usize),
     /// The node's lane has room for this many frames.
     Room(usize),
     /// The progress of the worker with this index, as asked for by [`Action::ReadProgress`].
@@ -239,6 +241,8 @@ impl Member {
             Event::Closed => return Err(self.gone(LossCause::ConnectionClosed, "is gone")),
             Event::Failed(error) => return Err(error),
             Event::Full(unread) => return Err(lost(LossCause::Unread(unread))),
+            Event::Unacknowledged(_) if self.is_leaving() => self.dismiss(),
+            Event::Unacknowledged(bytes) => return Err(lost(LossCause::Unacknowledged(bytes))),
             Event::Room(room) => self.pass_on(room),
             Event::Progress(index, progress) => self.report(index, progress, now),
             Event::WorkerRuns => self.last_change = now,

@@ -149,6 +149,8 @@ impl SimController {
                     names: Vec::new(),
                     per_node: plan.per_host,
                     silence: SILENCE,
+                    max_pending: 256,
+                    stays_open: true,
                 };
                 let (heartbeat, silence, start) = (HEARTBEAT, SILENCE, START);
                 let assignment = Assignment { node: 0, workers, processes: false, config, heartbeat, silence, start };
@@ -434,6 +436,8 @@ impl World {
             }
             Action::Flush => (0..self.links.len()).for_each(|link| self.pump(link, Side::Member)),
             Action::StopAccepting => self.controller.accepts = false,
+            // Simulated clients do not ask.
+            Action::SendStatus(_) => {}
             Action::Output { from, line, .. } => self.output(from, &line),
             Action::Retire(host) => {
                 self.controller.ring.readers.iter_mut().skip(host).take(1).for_each(|it| *it = None)

@@ -264,6 +264,8 @@ impl World {
                     }
                 } else if let Some(Ok(message)) = messages(bytes).next()
                     && !matches!(message, Message::Bye(_))
+                    // After the start, it is told so before its functions are compared.
+                    && !(matches!(message, Message::Late) && self.manner(link) == OTHER_PROGRAM)
                 {
                     self.record_violation(format!("the controller has sent {message} to an intruder"));
                 }

@@ -1,7 +1,6 @@
 //! The controller's end of a lane to nodes: its options and its start.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,8 @@ use disco_core::{Error, Inbox, Result, WorkerRange};
 
 use super::announce::{Announce, Announcement};
 use super::transport::Tcp;
-use crate::engine::controller::{Controller, NodeTerms, Terms};
+use crate::engine::controller::{Controller, MAX_PENDING, NodeTerms, Terms};
+use crate::engine::credit::MAX_UNREAD_BYTES;
 use crate::handshake::Secret;
 use crate::reactor::{Lane, Reactor, Served, Waker};
 use crate::remote_lane::{Peers, RemoteLane, Running};
@@ -46,6 +46,17 @@ pub struct Options {
     pub heartbeat: Duration,
     /// An end that sends nothing for this long is lost.
     pub silence: Duration,
+    /// Maximum number of connections that have not joined yet, each for at most 5 s; another one replaces the oldest. At
+    /// least 1. Each takes a descriptor.
+    pub max_pending: usize,
+    /// Maximum number of bytes that wait in the controller for one node, besides large tensors, which are read from
+    /// the program's own memory; a node above it is lost, because it does not read. At least 64 MiB, which commands in
+    /// flight may have, and [`WorkerConfig::value_limit`]. `None`: twice 256 MiB and the value limit, 64 MiB, and at
+    /// least 1 GiB.
+    pub max_unsent: Option<usize>,
+    /// Whether the lane listens until it is closed, and answers clients with the token that ask for the
+    /// [status](crate::nodes::status). Otherwise, it stops listening once all nodes have joined.
+    pub answers_status: bool,
 }
 
 /// The lane to workers of other nodes. Its start listens, announces the address, and waits until all nodes have joined
@@ -53,7 +64,8 @@ pub struct Options {
 pub type NodeLane = RemoteLane<Options>;
 
 impl Options {
-    /// Defaults: loopback address, workers as processes, start timeout 30 s, heartbeat 1 s, silence 5 s.
+    /// Defaults: loopback address, workers as processes, start timeout 30 s, heartbeat 1 s, silence 5 s, 256
+    /// pending connections or one for each node, answers questions for the status.
     pub fn new(nodes: usize, token: Token, config: WorkerConfig) -> Self {
         Self {
             nodes,
@@ -67,6 +79,28 @@ impl Options {
             start: Duration::from_secs(30),
             heartbeat: Duration::from_secs(1),
             silence: Duration::from_secs(5),
+            max_pending: MAX_PENDING.max(nodes),
+            max_unsent: None,
+            answers_status: true,
+        }
+    }
+}
+
+impl Options {
+    /// # Errors
+    /// A limit is too small; the error names it and the least value.
+    fn check_limits(&self) -> Result<()> {
+        if self.max_pending == 0 {
+            return Err(Error::invalid("max_pending is 0: with less than 1 pending connection, no node can join"));
+        }
+        let least = self.config.value_limit.saturating_add(MAX_UNREAD_BYTES as usize);
+        match self.max_unsent {
+            Some(bytes) if bytes < least => Err(Error::invalid(format!(
+                "max_unsent is {bytes} bytes: it must be at least {least}, the value limit of {} and the {MAX_UNREAD_BYTES} \
+                 bytes that commands in flight may have, or a slow node would be lost",
+                self.config.value_limit
+            ))),
+            _ => Ok(()),
         }
     }
 }
@@ -80,9 +114,9 @@ impl Peers for Options {
         if count == 0 || *nodes == 0 || !count.is_multiple_of(*nodes) {
             return Err(Error::invalid(format!("{nodes} nodes can't share {count} workers")));
         }
+        self.check_limits()?;
         let refused = |error: io::Error| Error::system("the system refuses a lane to nodes", error);
-        let listener = TcpListener::bind(listen);
-        let listener = listener.map_err(|error| Error::system(format!("can't listen on {listen}"), error))?;
+        let listener = super::listen::listen(listen)?;
         let address = listener.local_addr().map_err(refused)?;
         let waker = Arc::new(Waker::new().map_err(refused)?);
         let transport = Tcp::new(listener, waker.clone()).map_err(refused)?;
@@ -93,6 +127,8 @@ impl Peers for Options {
             names: names.clone(),
             per_node: count / nodes,
             silence: *silence,
+            max_pending: self.max_pending,
+            stays_open: self.answers_status,
         };
         let assignment = Assignment {
             node: 0,
@@ -105,7 +141,7 @@ impl Peers for Options {
         };
         let engine = Controller::new(Terms::Nodes(terms, assignment), Instant::now());
         let lane = Arc::new(Lane::new(engine, waker, None));
-        let reactor = Reactor::new(lane, inbox.clone(), shared, *nodes, transport);
+        let reactor = Reactor::new(lane, inbox.clone(), shared, *nodes, transport).limit_unsent(self.max_unsent);
         let served = Served::start("disco-nodes", reactor).map_err(refused)?;
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
         let served = match announce.publish(&announcement) {

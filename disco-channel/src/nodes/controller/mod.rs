@@ -3,6 +3,7 @@
 mod announce;
 mod children;
 mod lane;
+mod listen;
 mod printer;
 mod transport;
 

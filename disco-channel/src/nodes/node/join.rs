@@ -46,6 +46,8 @@ pub struct JoinOptions {
     pub node: Option<u32>,
     /// Number of workers of this node; `None` accepts what the controller assigns.
     pub per_node: Option<u32>,
+    /// Largest number of workers that this node accepts; `None` accepts what the controller assigns.
+    pub max_workers: Option<u32>,
     /// Timeout for the controller to accept this node. Refusals without a proof of the token are retried until then.
     pub start: Duration,
     /// Folder for files with the output of each worker, if workers are processes of the node.
@@ -58,8 +60,9 @@ impl JoinOptions {
     /// Joins the controller at `address` within 30 s, as any node with any number of workers, and shows no messages.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        let (node, per_node, log_dir) = (None, None, None);
-        Self { address: address.into(), token, encrypts: None, node, per_node, start, log_dir, report: |_| {} }
+        let (node, per_node, max_workers, log_dir) = (None, None, None, None);
+        let (address, encrypts) = (address.into(), None);
+        Self { address, token, encrypts, node, per_node, max_workers, start, log_dir, report: |_| {} }
     }
 }
 
@@ -74,7 +77,7 @@ pub(super) struct Joined {
 type Proved = (World, Option<Keys>);
 
 /// Why an attempt to join failed.
-enum Failed {
+pub(in crate::nodes) enum Failed {
     /// Another attempt may succeed.
     ForNow(String),
     /// The listener refuses without having proved that it is the controller. Another attempt may succeed.
@@ -136,7 +139,7 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
 
 /// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a
 /// share of the time.
-fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {
+pub(in crate::nodes) fn enter(options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {
     let addresses: Vec<&str> = options.address.split(',').collect();
     let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, end) };
     let share = (HANDSHAKE_TIMEOUT / addresses.len() as u32).max(MIN_FIRST_ATTEMPT);
@@ -165,15 +168,33 @@ fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpSt
 
 /// Connects to the first address of a name that accepts.
 fn connect(address: &str, end: Instant) -> Result<TcpStream, String> {
-    let addresses = resolve(address, left(end))?;
-    let mut why = format!("`{address}` has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, left(end).min(HANDSHAKE_TIMEOUT)) {
+    match &resolve(address, left(end))?[..] {
+        [] => Err(format!("`{address}` has no address")),
+        [address] => connect_to(address, left(end)),
+        addresses => connect_to_one_of(addresses, end),
+    }
+}
+
+/// Connects to the first of several addresses of a name that accepts. Each gets a share of the time.
+fn connect_to_one_of(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, String> {
+    let mut reasons = Vec::new();
+    for (index, address) in addresses.iter().enumerate() {
+        match connect_to(address, left(end) / (addresses.len() - index) as u32) {
             Ok(stream) => return Ok(stream),
-            Err(error) => why = error.to_string(),
+            Err(why) => reasons.push(format!("{address}: {why}")),
         }
     }
-    Err(why)
+    Err(reasons.join("; "))
+}
+
+fn connect_to(address: &SocketAddr, limit: Duration) -> Result<TcpStream, String> {
+    let limit = limit.clamp(Duration::from_millis(1), HANDSHAKE_TIMEOUT);
+    TcpStream::connect_timeout(address, limit).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => {
+            format!("no answer within {limit:.1?}: a firewall drops the packets, or the machine is not up")
+        }
+        _ => error.to_string(),
+    })
 }
 
 /// Time left until `end`, at least 1 ms: the system takes 0 as no timeout.
@@ -270,6 +291,14 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_name_with_several_addresses_fails_with_the_reason_of_each() {
+        let closed = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+        let why = connect_to_one_of(&closed, Instant::now() + HANDSHAKE_TIMEOUT).unwrap_err();
+        let refused = closed.map(|address| format!("{address}: Connection refused (os error 111)"));
+        assert_eq!(why, refused.join("; "));
+    }
 
     #[test]
     fn join_error_names_each_address_and_its_reason() {

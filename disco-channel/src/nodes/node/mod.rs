@@ -1,7 +1,7 @@
 //! The node's end: joins the controller, and relays between it and the node's workers.
 
 mod bridge;
-mod join;
+pub(super) mod join;
 mod upstream;
 
 use std::sync::Arc;
@@ -42,11 +42,12 @@ where
         let upstream = upstream.clone();
         Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
     };
-    let count = assignment.workers.len();
-    let made = match (1..=MAX_READERS).contains(&count) {
+    let (count, limit) = (assignment.workers.len(), options.max_workers.map_or(MAX_READERS, |limit| limit as usize));
+    let made = match (1..=limit.min(MAX_READERS)).contains(&count) {
         true => lane(&assignment, shared, output),
         false => Err(Error::invalid(format!(
-            "the controller assigns {count} workers, and a node can have 1 to {MAX_READERS}"
+            "the controller assigns {count} workers, and this node accepts 1 to {}",
+            limit.min(MAX_READERS)
         ))),
     };
     let made = made.inspect_err(|error| {

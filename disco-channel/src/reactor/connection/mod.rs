@@ -8,6 +8,7 @@ mod incoming;
 mod outbox;
 mod outgoing;
 mod sealed;
+mod tcp_info;
 
 #[cfg(test)]
 mod tests;

@@ -35,8 +35,8 @@ pub(super) struct Outbox {
     pub(super) must_notify: bool,
     /// Bytes that wait, without those of `ahead`.
     pub(super) bytes: usize,
-    /// Bytes that may wait beyond `MAX_BACKLOG_BYTES`.
-    pub(super) more: usize,
+    /// Bytes that may wait, if the other end was admitted.
+    pub(super) limit: Option<usize>,
     /// A packet was refused, so the other end has missed a message.
     pub(super) is_full: bool,
     /// The connection is closed or has failed.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::status::ConnectionStatus;
 use disco_core::wire::{Message, Pieces, Transfer};
 use disco_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
@@ -16,12 +17,13 @@ use rustix::net::{self, RecvFlags, Shutdown};
 
 use super::outbox::{Ahead, Descriptor, MAX_SLICES, Outbox, Parcel};
 use super::sealed::Sealed;
+use super::tcp_info::TcpInfo;
 use crate::engine::limits::CHUNK_BYTES;
 use crate::noise::Keys;
 use crate::reactor::Waker;
 use crate::reactor::poller::{poll, poll_one};
 
-/// Least limit of unsent bytes. Above the limit, the other end counts as not reading.
+/// Default limit of unsent bytes, at least. Above the limit, the other end counts as not reading.
 const MAX_BACKLOG_BYTES: usize = 1 << 30;
 /// Unsent bytes allowed besides one large packet of each worker.
 const BACKLOG_SLACK_BYTES: usize = 64 << 20;
@@ -72,7 +74,12 @@ impl Connection {
     /// Raises the limit of unsent bytes to one packet of `limit` bytes for each of `workers`.
     pub(crate) fn serve(&self, workers: usize, limit: usize) {
         let bytes = workers.saturating_mul(limit).saturating_add(BACKLOG_SLACK_BYTES);
-        self.outbox().more = bytes.saturating_sub(MAX_BACKLOG_BYTES);
+        self.limit_unsent(bytes.max(MAX_BACKLOG_BYTES));
+    }
+
+    /// Sets the limit of unsent bytes.
+    pub(crate) fn limit_unsent(&self, bytes: usize) {
+        self.outbox().limit = Some(bytes);
     }
 
     /// Sends a packet, with a descriptor if given, ahead of frames and of parts of large packets. A large packet queues
@@ -215,7 +222,7 @@ impl Connection {
 
     /// Fails if `bytes` more would exceed the limit of unsent bytes.
     fn check_backlog(&self, outbox: &mut Outbox, bytes: usize) -> Result<()> {
-        if outbox.bytes.saturating_add(bytes) <= MAX_BACKLOG_BYTES + outbox.more {
+        if outbox.bytes.saturating_add(bytes) <= outbox.limit.unwrap_or(MAX_BACKLOG_BYTES) {
             return Ok(());
         }
         outbox.is_full = true;
@@ -339,6 +346,23 @@ impl Connection {
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(self, PollFlags::empty())];
         poll(&mut polled, Duration::ZERO) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Adds what this end knows of the connection.
+    pub(crate) fn describe(&self, status: &mut ConnectionStatus) {
+        {
+            let outbox = self.outbox();
+            (status.is_encrypted, status.waiting_bytes) = (outbox.sealed.is_some(), outbox.bytes as u64);
+        }
+        status.address = net::getpeername(&self.socket).ok().flatten().and_then(|address| address.try_into().ok());
+        if let Some(tcp) = TcpInfo::of(&self.socket) {
+            tcp.describe(status);
+        }
+    }
+
+    /// Bytes that the other end's machine does not acknowledge, although the system has sent them several times.
+    pub(crate) fn stuck(&self) -> Option<usize> {
+        TcpInfo::of(&self.socket)?.stuck().map(|bytes| bytes as usize)
     }
 
     /// Whether packets wait until the socket is writable.

@@ -294,6 +294,16 @@ fn the_backlog_holds_the_largest_packet_of_each_worker() {
 }
 
 #[test]
+fn a_connection_refuses_packets_above_the_limit_that_was_set() {
+    let (a, _b) = pair();
+    a.serve(1, MAX_PACKET_BYTES);
+    a.limit_unsent(10 << 20);
+    let packet: Arc<[u8]> = vec![0; 4 << 20].into();
+    assert_eq!((0..100).take_while(|_| a.send_last(packet.clone()).is_ok()).count(), 2);
+    assert!(a.is_full());
+}
+
+#[test]
 fn refused_descriptors_are_sent_after_others_have_arrived() {
     const CHILD: &str = "TEST_FEW_FILES";
     const NAME: &str = "reactor::connection::tests::descriptors_that_the_system_refuses_go_once_others_have_arrived";

@@ -7,4 +7,5 @@ mod processes;
 mod refused;
 
 pub(crate) use nodes::{Joined, NodeTerms, Nodes};
+pub(crate) use pending::MAX_PENDING;
 pub(crate) use processes::{Processes, Verdict};

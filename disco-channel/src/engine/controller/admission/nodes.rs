@@ -1,5 +1,6 @@
 //! Admission of nodes. A node is admitted if it proves that it has the session's token, has the same worker functions,
-//! and asks for a free place.
+//! and asks for a free place. Once the session has started, no node is admitted any more. At any time, a client with the
+//! token may ask for the status of the session.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use disco_core::wire::{Join, Message};
 use disco_core::{Error, Result, World, function};
 
-use super::pending::{MAX_PENDING, Pending};
+use super::pending::Pending;
 use super::refused::{Refused, Standing};
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
@@ -22,6 +23,9 @@ use crate::handshake::{
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Pending connections that are closed then, to free descriptors.
 const EVICTED_ON_FAILURE: usize = 64;
+/// Connections after which a session that has started accepts none for [`ACCEPT_RETRY_DELAY`]: handshakes must not take
+/// the reactor thread's time from the session.
+const MAX_VISITORS_AT_ONCE: u32 = 10;
 
 /// The requirements for nodes.
 #[derive(Debug)]
@@ -36,6 +40,10 @@ pub(crate) struct NodeTerms {
     pub(crate) per_node: usize,
     /// Silence timeout of each end.
     pub(crate) silence: Duration,
+    /// Maximum number of connections that have not joined.
+    pub(crate) max_pending: usize,
+    /// Whether connections are accepted after the start, too.
+    pub(crate) stays_open: bool,
 }
 
 /// Connections that may be nodes, and nodes that wait for other nodes to join.
@@ -50,6 +58,10 @@ pub(crate) struct Nodes {
     /// When the last node joined. Places are assigned after all connections were read once more, since a node may have
     /// left already.
     complete: Option<Instant>,
+    /// All nodes have their places.
+    has_started: bool,
+    /// Connections since the last pause after the start.
+    visitors: u32,
 }
 
 /// A connection that may be a node's.
@@ -63,8 +75,10 @@ struct Candidate {
 enum Phase {
     /// It has to prove that it has the token.
     Proof { host: ControllerHandshake, answer: Vec<u8> },
-    /// It has the token, and has to send JOIN.
+    /// It has the token, and has to send JOIN or ASK_STATUS.
     Introduction(Request),
+    /// It is sent the status, and has to close the connection.
+    Answered,
 }
 
 /// A node that has introduced itself.
@@ -80,16 +94,23 @@ pub(crate) struct Joined {
 impl Nodes {
     pub(crate) fn new(terms: NodeTerms) -> Self {
         let (pending, refused) = (Pending::new(), Refused::default());
-        Self { terms, pending, joined: Vec::new(), refused, paused: None, complete: None }
+        let (joined, paused, complete) = (Vec::new(), None, None);
+        Self { terms, pending, joined, refused, paused, complete, has_started: false, visitors: 0 }
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
-        if self.pending.count(|_| true) >= MAX_PENDING {
+        if self.pending.count(|_| true) >= self.terms.max_pending {
             self.evict_oldest(out);
         }
-        if self.pending.count(|_| true) >= MAX_PENDING {
+        if self.pending.count(|_| true) >= self.terms.max_pending {
             tracing::debug!(%address, "closed, since too many connections are pending");
             return out.act(Action::Close(conn));
+        }
+        if self.has_started {
+            self.visitors += 1;
+            if self.visitors == MAX_VISITORS_AT_ONCE {
+                (self.visitors, self.paused) = (0, Some(now));
+            }
         }
         let host = ControllerHandshake::new(nonce);
         out.write(conn, &host.greeting()[..], Order::Urgent);
@@ -101,7 +122,7 @@ impl Nodes {
         self.paused = Some(now);
         (0..EVICTED_ON_FAILURE).for_each(|_| self.evict_oldest(out));
         let error = Error::system("the lane can't accept connections", why);
-        self.refused.add("the system", &error, Standing::Proved, now);
+        self.refuse("the system", &error, Standing::Proved, now);
     }
 
     /// Whether connections are to be accepted.
@@ -153,6 +174,11 @@ impl Nodes {
                 self.take(Joined { conn, join, address, request, liveness }, now, out);
                 self.complete = self.is_complete().then_some(now);
             }
+            (Message::AskStatus, Some(candidate @ Candidate { phase: Phase::Introduction(_), .. })) => {
+                tracing::debug!(address = %candidate.address, "asks for the status");
+                candidate.phase = Phase::Answered;
+                out.act(Action::SendStatus(conn));
+            }
             (message, Some(candidate)) => {
                 let (address, error) =
                     (candidate.address, Error::protocol(format!("it sent {message} instead of JOIN")));
@@ -165,6 +191,10 @@ impl Nodes {
     /// Drops a connection that has failed.
     pub(crate) fn lose(&mut self, conn: Conn, why: &Error, now: Instant, out: &mut Outbox) {
         match self.pending.find(conn) {
+            Some(Candidate { phase: Phase::Answered, .. }) => {
+                self.pending.remove(conn);
+                out.act(Action::Close(conn));
+            }
             Some(Candidate { address, phase }) => {
                 let (address, standing) = (*address, phase.standing());
                 self.reject(conn, address, why, standing, now, out);
@@ -179,7 +209,10 @@ impl Nodes {
         while let Some((conn, Candidate { address, phase })) = self.pending.expire(now) {
             let error = Error::refused(format!("it did not complete the handshake within {HANDSHAKE_TIMEOUT:?}"));
             out.act(Action::Close(conn));
-            self.refused.add(&address.to_string(), &error, phase.standing(), now);
+            if let Phase::Answered = phase {
+                continue;
+            }
+            self.refuse(&address.to_string(), &error, phase.standing(), now);
         }
         self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
         for Joined { conn, liveness, .. } in &mut self.joined {
@@ -205,6 +238,22 @@ impl Nodes {
         let joined = self.joined.iter().filter_map(|joined| joined.liveness.next_timeout());
         let paused = self.paused.and_then(|paused| paused.checked_add(ACCEPT_RETRY_DELAY));
         joined.chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
+    }
+
+    /// All nodes have their places: from now on, connections may only ask for the status, and only if the terms permit
+    /// connections after the start.
+    pub(crate) fn start(mut self, out: &mut Outbox) -> Option<Self> {
+        if self.terms.stays_open {
+            self.has_started = true;
+            return Some(self);
+        }
+        self.end(None, out);
+        None
+    }
+
+    /// Whether all nodes have their places.
+    pub(crate) fn has_started(&self) -> bool {
+        self.has_started
     }
 
     /// Ends admission. Nodes that have joined are told `why`.
@@ -247,10 +296,15 @@ impl Nodes {
     /// Admits a node that has sent JOIN, or refuses it.
     fn take(&mut self, joined: Joined, now: Instant, out: &mut Outbox) {
         let name = format!("{} at {}", joined.join.name, joined.address);
+        if self.has_started {
+            tracing::debug!(node = name, "came after the start");
+            out.send_as(joined.conn, &Message::Late, Order::Last);
+            return out.act(Action::Close(joined.conn));
+        }
         match self.check(&joined, now, out) {
             Err(error) => {
                 out.refuse(joined.conn, &error);
-                self.refused.add(&name, &error, Standing::Proved, now);
+                self.refuse(&name, &error, Standing::Proved, now);
             }
             Ok(()) => {
                 tracing::info!(node = name, "joined");
@@ -324,7 +378,15 @@ impl Nodes {
     ) {
         self.pending.remove(conn);
         out.act(Action::Close(conn));
-        self.refused.add(&address.to_string(), error, standing, now);
+        self.refuse(&address.to_string(), error, standing, now);
+    }
+
+    /// Records a refused connection. After the start, nodes of a later session may try to join again and again.
+    fn refuse(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
+        match self.has_started && standing == Standing::Proved {
+            true => tracing::debug!(from = name, %error, "a connection was refused"),
+            false => self.refused.add(name, error, standing, now),
+        }
     }
 
     fn forget(&mut self, conn: Conn, out: &mut Outbox) {
@@ -346,7 +408,7 @@ impl Phase {
     fn standing(&self) -> Standing {
         match self {
             Phase::Proof { .. } => Standing::Unidentified,
-            Phase::Introduction(_) => Standing::Proved,
+            Phase::Introduction(_) | Phase::Answered => Standing::Proved,
         }
     }
 }

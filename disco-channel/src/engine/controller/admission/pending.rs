@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::engine::controller::event::Conn;
 use crate::handshake::HANDSHAKE_TIMEOUT;
 
-/// Maximum number of pending connections.
-pub(super) const MAX_PENDING: usize = 256;
+/// Maximum number of pending connections, by default.
+pub(crate) const MAX_PENDING: usize = 256;
 
 /// Pending connections with their data, oldest first.
 #[derive(Debug)]

@@ -45,7 +45,7 @@ fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
 
 #[test]
 fn idle_nodes_send_fewer_heartbeats_while_they_wait_for_others() {
-    let mut bench = Bench::nodes_with(2, 1500 * MS);
+    let mut bench = Bench::nodes_with(2, 1500 * MS, true);
     bench.join(0, Some(1));
     bench.pass(4900 * MS);
     assert!(!bench.is_closed(0));

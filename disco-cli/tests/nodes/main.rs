@@ -1,4 +1,4 @@
-//! End-to-end tests of `disco run --nodes`, `disco worker` and `disco token`.
+//! End-to-end tests of `disco run --nodes`, `disco worker`, `disco status` and `disco token`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -15,8 +15,11 @@ use disco::{Session as _, SessionExt as _};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 
-#[path = "../../examples/hello.rs"]
+#[path = "../../../examples/hello.rs"]
 mod hello;
+mod network;
+mod service;
+mod status;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
 
@@ -102,9 +105,11 @@ fn main() -> ExitCode {
         }
         Ok("say") => return say(),
         Ok("stall") => return stall(),
+        Ok("send") => return network::send(),
+        Ok("doze") => return service::doze(),
         _ => {}
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 18] = [
         ("token_creates_a_file_that_only_its_owner_can_read", token_creates_a_file_that_only_its_owner_can_read),
         ("nodes_join_with_the_command_that_run_prints", nodes_join_with_the_command_that_run_prints),
         ("run_warns_if_it_listens_on_loopback_only", run_warns_if_it_listens_on_loopback_only),
@@ -124,6 +129,29 @@ fn main() -> ExitCode {
             a_worker_that_reconnects_serves_one_session_after_another,
         ),
         ("nodes_in_two_network_namespaces_form_one_session", nodes_in_two_network_namespaces_form_one_session),
+        (
+            "a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read",
+            service::a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read,
+        ),
+        (
+            "a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session",
+            service::a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session,
+        ),
+        ("no_process_is_left_when_the_supervisor_is_killed", service::no_process_is_left_when_the_supervisor_is_killed),
+        ("a_killed_node_leaves_no_worker_and_is_replaced", service::a_killed_node_leaves_no_worker_and_is_replaced),
+        (
+            "a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next",
+            service::a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next,
+        ),
+        ("status_shows_the_nodes_and_workers_of_a_running_session", status::status_shows_the_nodes_and_workers),
+        (
+            "a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu",
+            network::a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu,
+        ),
+        (
+            "a_node_whose_packets_are_dropped_prints_that_there_is_no_answer",
+            network::a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
+        ),
     ];
     let trials = tests.map(|(name, test)| {
         let run = move || {
@@ -281,8 +309,6 @@ fn worker_prints_why_it_can_not_join() {
     assert_eq!(text, "disco: can't run `no-such-program`: No such file or directory (os error 2)\n");
 }
 
-/// The commands of docs/launching.md, with a network namespace per machine. Skipped if this user can't create
-/// namespaces.
 fn a_worker_that_reconnects_serves_one_session_after_another() {
     let folder = Folder::new("reconnect");
     let path = folder.0.join("session.token");
@@ -330,10 +356,10 @@ fn a_worker_that_reconnects_serves_one_session_after_another() {
     }
 }
 
+/// The commands of docs/launching.md, with a network namespace per machine. Skipped if this user can't create
+/// namespaces.
 fn nodes_in_two_network_namespaces_form_one_session() {
-    let may = Command::new("unshare").args(["--net", "--uts", "true"]).output();
-    if !may.is_ok_and(|tried| tried.status.success()) || Command::new("ip").arg("netns").output().is_err() {
-        println!("skipped: this user can't make network namespaces, or there is no `ip`");
+    if !network::may_make_namespaces() {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/two_machines.sh");

@@ -1,0 +1,67 @@
+//! Asks the controller of a session of nodes for the status of the session.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disco_core::status::Status;
+use disco_core::wire::Message;
+use disco_core::{Error, Result};
+use rustix::event::PollFlags;
+
+use super::node::JoinOptions;
+use super::node::join::{Failed, enter};
+use crate::engine::limits::MAX_PACKET_BYTES;
+use crate::handshake::HANDSHAKE_TIMEOUT;
+use crate::reactor::{Connection, Incoming, Waker, poll_one};
+
+/// Asks the controller at [`JoinOptions::address`] for the status of its session. Needs the session's token. Makes one
+/// attempt, which takes at most 5 s, and 5 s more for the answer; the other options are those of nodes and are ignored.
+///
+/// # Errors
+/// No controller listens at the address, or it does not answer in time: sessions of threads or processes have no
+/// listener, and neither have sessions that have started their nodes themselves. The listener is not a controller, is of
+/// another version, has another token, or refuses.
+pub fn status(options: &JoinOptions) -> Result<Status> {
+    let failed =
+        |why: String| Error::refused(format!("asking the controller at {} for its status: {why}", options.address));
+    let (stream, (_, keys)) = enter(options, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|why| match why {
+        Failed::ForNow(why) if why.contains("refused") => failed(format!(
+            "{why}; only a session that waits for nodes listens: `disco run --nodes`, or `Builder::listen`"
+        )),
+        Failed::ForNow(why) | Failed::Refused(why) => failed(why),
+        Failed::ForGood(error) => error,
+    })?;
+    let broken = |error: std::io::Error| failed(error.to_string());
+    let connection = super::connection(stream, Arc::new(Waker::new().map_err(broken)?)).map_err(broken)?;
+    let mut incoming = Incoming::new(MAX_PACKET_BYTES);
+    if let Some(keys) = keys {
+        connection.encrypt(keys.clone())?;
+        incoming.decrypt(keys);
+    }
+    connection.send(Message::AskStatus.encode()?, None)?;
+    match answer(&connection, &mut incoming)? {
+        Some(Message::Status(status)) => Ok(*status),
+        Some(Message::Bye(why)) => Err(failed(why)),
+        Some(other) => Err(failed(format!("it answers {other}"))),
+        None if incoming.is_closed() => Err(failed("it closed the connection without an answer".into())),
+        None => Err(failed(format!("it did not answer within {HANDSHAKE_TIMEOUT:?}"))),
+    }
+}
+
+/// The next message; none if the connection is closed or no message comes in time.
+fn answer(connection: &Connection, incoming: &mut Incoming) -> Result<Option<Message>> {
+    let end = Instant::now() + HANDSHAKE_TIMEOUT;
+    loop {
+        if let Some(message) = incoming.next()? {
+            return Ok(Some(message));
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if incoming.is_closed() || left == Duration::ZERO {
+            return Ok(None);
+        }
+        // The request may not have been taken as a whole.
+        connection.flush()?;
+        poll_one(connection, PollFlags::IN, left);
+        incoming.fill(connection)?;
+    }
+}

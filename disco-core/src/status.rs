@@ -1,0 +1,230 @@
+//! The state of a session for operators: what its nodes and workers do.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::activity::Progress;
+use crate::id::WorkerId;
+use crate::worker_range::WorkerRange;
+
+/// A snapshot of a session: [`LaneSession::status`](crate::session::LaneSession::status), or `disco status` for a session of
+/// another process. As JSON, durations are numbers of seconds.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The process id of the controller.
+    pub process: u32,
+    /// Time since the session began to start its workers.
+    #[serde(with = "seconds")]
+    pub uptime: Duration,
+    /// Number of groups that the workers are split in.
+    pub groups: usize,
+    /// Number of the controller's last command.
+    pub commands: u64,
+    /// Why the session takes no more commands, or what it has to recover from; `None` for a session without a failure.
+    pub failure: Option<String>,
+    /// The nodes, without the controller's own.
+    pub nodes: Vec<NodeStatus>,
+    /// All workers, in order.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// The state of a node and its connection.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The node's number, from 1.
+    pub node: u32,
+    /// Its name in messages: its number, and the name of its machine once it has joined.
+    pub name: String,
+    /// Its first worker.
+    pub first_worker: usize,
+    /// Its number of workers.
+    pub workers: usize,
+    /// How far it is between its start and its end.
+    pub state: NodeState,
+    /// Its connection, while it is open.
+    pub connection: Option<ConnectionStatus>,
+}
+
+/// How far a node is between its start and its end.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// It has not been assigned its workers: some node has not joined.
+    Expected,
+    /// It starts its workers.
+    Starting,
+    /// All its workers have started.
+    Running,
+    /// Its connection is closed, for this reason.
+    Ended(String),
+}
+
+/// The state of the connection to a node. The numbers of bytes and packets are those of TCP, so they include the
+/// overhead of encryption, and are 0 if the system does not know them.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// The node's address.
+    pub address: Option<SocketAddr>,
+    /// Whether the connection is encrypted.
+    pub is_encrypted: bool,
+    /// Time since bytes came last. A node sends at least one heartbeat in each interval, by default 1 s.
+    #[serde(with = "seconds")]
+    pub silence: Duration,
+    /// Mean round-trip time of packets, as TCP measures it.
+    #[serde(with = "seconds::optional")]
+    pub round_trip: Option<Duration>,
+    /// Bytes sent that the node's machine has acknowledged.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Packets received.
+    pub received_packets: u64,
+    /// Packets sent again, because they were not acknowledged in time.
+    pub repeated_packets: u64,
+    /// Bytes that wait in the controller until the socket takes them.
+    pub waiting_bytes: u64,
+    /// Bytes in the socket that the node's machine has not acknowledged.
+    pub unacknowledged_bytes: u64,
+}
+
+/// The state of a worker. For workers of other processes it is at most one heartbeat interval old, by default 1 s.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// The worker's number.
+    pub worker: usize,
+    /// Where the worker runs: `threads` or `processes` of the controller's machine, `nodes`, or `other`.
+    pub kind: String,
+    /// Number of the last command received.
+    pub received: u64,
+    /// Number of the last command finished.
+    pub finished: u64,
+    /// Number of commands that the controller has sent and the worker has not finished.
+    pub lag: u64,
+    /// The worker function that the worker is inside.
+    pub function: Option<String>,
+    /// The collective or point-to-point operation that the worker is inside.
+    pub operation: Option<String>,
+    /// Time since the controller last learned that the worker had got further: for a worker inside a function or an
+    /// operation, how long it has been there. `None` for threads of the controller, which are not watched.
+    #[serde(with = "seconds::optional")]
+    pub unchanged: Option<Duration>,
+}
+
+impl Status {
+    /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `progress` returns a worker's progress, and
+    /// the time since the lane saw it change.
+    pub fn add_workers(
+        &mut self,
+        kind: &str,
+        workers: WorkerRange,
+        progress: impl Fn(WorkerId) -> (Progress, Option<Duration>),
+    ) {
+        for worker in workers {
+            let (progress, unchanged) = progress(worker);
+            self.workers.push(WorkerStatus {
+                worker: worker.index(),
+                kind: kind.to_owned(),
+                received: progress.received,
+                finished: progress.finished,
+                lag: self.commands.saturating_sub(progress.finished),
+                function: progress.inside.as_ref().map(|name| name.to_string()),
+                operation: progress.collective().map(ToString::to_string),
+                unchanged,
+            });
+        }
+    }
+}
+
+impl NodeStatus {
+    /// A node without a connection.
+    pub const fn new(node: u32, name: String, workers: WorkerRange, state: NodeState) -> Self {
+        Self { node, name, first_worker: workers.first().index(), workers: workers.len(), state, connection: None }
+    }
+}
+
+impl fmt::Display for NodeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NodeState::Expected => "expected",
+            NodeState::Starting => "starting",
+            NodeState::Running => "running",
+            NodeState::Ended(why) => return write!(f, "ended: {why}"),
+        })
+    }
+}
+
+/// Durations as numbers of seconds, with microseconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de};
+
+    /// A longer time is invalid. Times below can be written and read without a change: their microseconds fit in an
+    /// `f64`.
+    const MAX: Duration = Duration::from_secs(1 << 30);
+
+    fn to_seconds(time: Duration) -> f64 {
+        (time.min(MAX).as_secs_f64() * 1e6).round() / 1e6
+    }
+
+    fn of_seconds<E: de::Error>(seconds: f64) -> Result<Duration, E> {
+        let time = Duration::try_from_secs_f64(seconds).map_err(E::custom)?;
+        if time <= MAX { Ok(time) } else { Err(E::custom("a time of more than 34 years")) }
+    }
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to_seconds(*time).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        of_seconds(f64::deserialize(from)?)
+    }
+
+    pub(super) mod optional {
+        use super::*;
+
+        pub(in super::super) fn serialize<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+            time.map(to_seconds).serialize(to)
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+            Option::<f64>::deserialize(from)?.map(of_seconds).transpose()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_the_same_after_it_was_json() {
+        let mut status = Status { uptime: Duration::from_millis(1500), commands: 7, ..Status::default() };
+        let connection = ConnectionStatus {
+            address: Some("[::1]:4567".parse().unwrap()),
+            round_trip: Some(Duration::from_micros(250)),
+            ..ConnectionStatus::default()
+        };
+        let state = NodeState::Ended("it has sent nothing for 5s".into());
+        let mut node = NodeStatus::new(1, "node 1 (host)".into(), WorkerRange::new(1..2), state);
+        node.connection = Some(connection);
+        status.nodes.push(node);
+        let unchanged = Some(Duration::from_millis(250));
+        status.add_workers("node", WorkerRange::new(1..2), |_| (Progress::new(6, 5), unchanged));
+        let json = serde_json::to_string(&status).unwrap();
+        assert!(json.contains(r#""uptime":1.5"#) && json.contains(r#""lag":2"#), "{json}");
+        assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+        let long = json.replace("1.5", "1e300");
+        assert!(serde_json::from_str::<Status>(&long).is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! The status of a running session: what the controller answers, and to which clients.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::status::{NodeState, Status};
+use disco::{Builder, JoinOptions, LaneSession, Session, SessionExt, Token, ask_status, block_on};
+
+use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, builder, end, node, with};
+
+crate::tests!(
+    the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside,
+    the_status_names_the_failure_and_the_lost_node,
+    a_session_answers_while_it_waits_for_nodes,
+    clients_without_the_token_and_addresses_without_a_session_are_errors_with_the_reason,
+    a_session_listens_at_the_address_of_the_session_before,
+);
+
+fn ask(address: SocketAddr, token: &str) -> disco::Result<Status> {
+    ask_status(&JoinOptions::new(address.to_string(), Token::new(token).unwrap()))
+}
+
+/// Asks until the status is as expected.
+fn wait_for(address: SocketAddr, is_expected: impl Fn(&Status) -> bool) -> Status {
+    let start = Instant::now();
+    loop {
+        let status = ask(address, TOKEN).unwrap();
+        if is_expected(&status) {
+            return status;
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT, "{status:#?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A session with one other node, and its address.
+fn listening(builder: Builder) -> (LaneSession, std::process::Child, SocketAddr) {
+    let (session, (node, address)) = with(builder, |address| (node(address).spawn().unwrap(), address));
+    (session.unwrap(), node, address)
+}
+
+fn the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside() {
+    let (session, node, address) = listening(builder(2, 2).groups(2));
+    block_on(async {
+        let sleep = session.function("tests.sleep").await.unwrap();
+        session.sync_all().await.unwrap();
+        session.call(&sleep, (3, 3.0)).await.unwrap();
+        session.call(&sleep, (9, 0.0)).await.unwrap();
+    });
+    let status = wait_for(address, |status| status.workers[3].unchanged > Some(Duration::from_millis(100)));
+    assert_eq!((status.process, status.groups, status.failure.as_deref()), (std::process::id(), 2, None));
+    assert!(status.uptime > Duration::ZERO && status.uptime < TEST_TIMEOUT);
+    let kinds: Vec<&str> = status.workers.iter().map(|worker| worker.kind.as_str()).collect();
+    assert_eq!(kinds, ["threads", "threads", "nodes", "nodes"]);
+    assert_eq!(status.commands, 4);
+    let stuck = &status.workers[3];
+    assert_eq!((stuck.worker, stuck.function.as_deref(), stuck.lag), (3, Some("tests.sleep"), 2));
+    let [node_status] = &status.nodes[..] else { panic!("{status:?}") };
+    assert_eq!((node_status.node, node_status.first_worker, node_status.workers), (1, 2, 2));
+    assert!(node_status.name.starts_with("node 1 (") && node_status.state == NodeState::Running, "{node_status:?}");
+    let connection = node_status.connection.as_ref().unwrap();
+    assert!(connection.is_encrypted && connection.silence < TEST_TIMEOUT, "{connection:?}");
+    assert!(connection.address.unwrap().ip().is_loopback());
+    assert!(connection.round_trip > Some(Duration::ZERO), "{connection:?}");
+    assert!(connection.sent_bytes > 100 && connection.received_bytes > 100, "{connection:?}");
+    assert!(connection.sent_packets > 1 && connection.received_packets > 1, "{connection:?}");
+    // The program's own view needs no connection, and has the same parts.
+    let own = session.status();
+    assert_eq!((own.commands, own.nodes.len(), own.workers.len()), (4, 1, 4));
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
+    assert!(ask(address, TOKEN).unwrap_err().to_string().contains("Connection refused"));
+}
+
+fn the_status_names_the_failure_and_the_lost_node() {
+    let (session, (nodes, address)) =
+        with(builder(3, 1), |address| ([0, 1].map(|_| node(address).spawn().unwrap()), address));
+    let session = session.unwrap();
+    let [mut first, second] = nodes;
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let status = wait_for(address, |status| status.failure.is_some());
+    let lost = status.nodes.iter().find(|node| matches!(node.state, NodeState::Ended(_))).unwrap();
+    assert!(lost.connection.is_none());
+    assert!(status.failure.unwrap().contains(" lost: its connection was closed"));
+    drop(session);
+    end(second);
+}
+
+fn a_session_answers_while_it_waits_for_nodes() {
+    let (session, status) = with(builder(3, 1).start_deadline(Duration::from_secs(2)), |address| {
+        let node = node(address).spawn().unwrap();
+        let status = ask(address, TOKEN).unwrap();
+        (status, node)
+    });
+    session.unwrap_err();
+    assert_eq!(status.0.nodes.iter().filter(|node| node.state == NodeState::Expected).count(), 2);
+    assert_eq!(end(status.1).status.code(), Some(1));
+}
+
+fn clients_without_the_token_and_addresses_without_a_session_are_errors_with_the_reason() {
+    let (session, node, address) = listening(builder(2, 1));
+    let failed = |address, token| ask(address, token).unwrap_err().to_string();
+    let asking = |address: SocketAddr, why: &str| format!("asking the controller at {address} for its status: {why}");
+    assert_eq!(failed(address, OTHER_TOKEN), asking(address, "the controller has another token"));
+    block_on(session.shutdown()).unwrap();
+    end(node);
+    let why = "Connection refused (os error 111); only a session that waits for nodes listens: `disco run --nodes`, or \
+               `Builder::listen`";
+    assert_eq!(failed(address, TOKEN), asking(address, why));
+}
+
+fn a_session_listens_at_the_address_of_the_session_before() {
+    let (session, node, address) = listening(builder(2, 1));
+    let taken = builder(2, 1).listen(address.to_string()).start().unwrap_err().to_string();
+    assert!(taken.starts_with(&format!("can't listen on {address}, where process ")), "{taken}");
+    block_on(session.shutdown()).unwrap();
+    end(node);
+    for _ in 0..3 {
+        let (session, node, again) = listening(builder(2, 1).listen(address.to_string()));
+        assert_eq!(again, address);
+        block_on(session.shutdown()).unwrap();
+        end(node);
+    }
+}
