@@ -77,6 +77,8 @@ struct Nodes {
     /// Whether connections are encrypted; `None` reads `DISCO_ENCRYPT`.
     encrypts: Option<bool>,
     announce: Option<Announce>,
+    /// `None` reads `DISCO_FAN_OUT`.
+    fan_out: Option<usize>,
 }
 
 #[cfg(target_os = "linux")]
@@ -91,6 +93,7 @@ impl Default for Nodes {
             token: None,
             encrypts: None,
             announce: None,
+            fan_out: None,
         }
     }
 }
@@ -265,6 +268,15 @@ impl Builder {
         self
     }
 
+    /// Largest number of nodes to which this program and each node send commands, at least 1. A session with more other
+    /// nodes is a tree, in which nodes relay for nodes. Default: the value of `DISCO_FAN_OUT`, or
+    /// 32.
+    #[cfg(target_os = "linux")]
+    pub fn fan_out(mut self, nodes: usize) -> Self {
+        self.nodes.fan_out = Some(nodes);
+        self
+    }
+
     /// Appends the output of each worker process N to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, in addition to
     /// printing it. A second run of the program appends to the same files.
     ///
@@ -405,6 +417,7 @@ impl Builder {
             announce: Some(ranks.announce(&token, self.start_deadline)),
             token: Some(token),
             encrypts: self.nodes.encrypts,
+            fan_out: self.nodes.fan_out,
         };
         self.kind = SessionKind::Nodes;
         Ok(self)
@@ -473,7 +486,8 @@ impl Builder {
     }
 
     fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let Nodes { count, workers: kind, one_worker_each, names, listen, token, encrypts, announce } = &self.nodes;
+        let Nodes { count, workers: kind, one_worker_each, names, listen, token, encrypts, announce, fan_out } =
+            &self.nodes;
         let world = config.world;
         let (nodes, here) = if *one_worker_each { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
         let given = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
@@ -488,7 +502,7 @@ impl Builder {
             (self.start_deadline, self.heartbeat_interval(), self.silence);
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
-        options.encrypts = *encrypts;
+        (options.encrypts, options.fan_out) = (*encrypts, *fan_out);
         options.announce = match announce {
             Some(announce) => announce.clone(),
             None => {

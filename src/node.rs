@@ -21,6 +21,8 @@ use crate::log_files;
 const CONNECT: &str = "DISCO_CONNECT";
 /// Environment variable with the id of the node.
 const NODE_ID: &str = "DISCO_NODE_ID";
+/// Environment variable with the rack of the node's machine.
+const RACK: &str = "DISCO_RACK";
 /// Environment variable with the node's number of workers.
 const WORKERS_PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
 /// Environment variable with the number of seconds to wait for the controller.
@@ -59,6 +61,7 @@ fn read(address: &str) -> Result<JoinOptions> {
     let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
+    options.rack = Variable::read(RACK).text()?.map(str::to_owned);
     options.start = join_limit()?.unwrap_or(options.start);
     environment::take(JOIN_SECONDS);
     options.log_dir = Variable::read(log_files::VARIABLE).path();

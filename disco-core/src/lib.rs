@@ -73,6 +73,7 @@ mod value;
 pub mod wire;
 pub mod worker;
 mod worker_range;
+mod worker_set;
 mod world;
 
 pub use abort::Abort;
@@ -98,6 +99,7 @@ pub use tensor::Tensor;
 pub use value::{Value, WireObject};
 pub use wire::Frame;
 pub use worker_range::WorkerRange;
+pub use worker_set::WorkerSet;
 pub use world::World;
 
 #[doc(hidden)]

@@ -75,7 +75,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 7;
+pub const VERSION: i64 = 8;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {
@@ -124,5 +124,7 @@ mod action {
     pub(super) const OUTPUT: i64 = 90;
     pub(super) const LOST: i64 = 91;
     pub(super) const LEFT: i64 = 92;
-    pub(super) const REPLIES: i64 = 97;
+    pub(super) const RELAY: i64 = 97;
+    pub(super) const LISTENS: i64 = 98;
+    pub(super) const REDIRECT: i64 = 99;
 }

@@ -10,7 +10,7 @@ use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Assignment, Message, Welcome};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
-use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
+use super::admission::{Grown, Joined, NodeTerms, Nodes, Processes, Redirected, Verdict};
 use super::batch::Batch;
 use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Order, Origin, Write};
@@ -19,6 +19,7 @@ use super::peer::{Cause, Kind, Peer, PeerState, Process};
 use super::receive::garbage;
 use crate::engine::fault::{self, Fault};
 use crate::engine::limits::packet_limit;
+use crate::engine::tree::Forest;
 use crate::engine::{Attention, Liveness};
 
 /// The requirements for the peers of a lane, and the configuration that they are sent.
@@ -40,6 +41,14 @@ pub(crate) struct Controller {
     /// Connections that are not peers yet; `None` once the start has succeeded or failed.
     pub(super) admission: Option<Admission>,
     pub(super) peers: Vec<Peer>,
+    /// The nodes behind peers, by their places. Empty on a node that relays, which knows neither their names nor their
+    /// processes.
+    pub(super) behind: BTreeMap<usize, Behind>,
+    /// The number of the first node, and the number of workers of each.
+    pub(super) first_node: u32,
+    pub(super) per_node: usize,
+    /// Connections between this end and the farthest node.
+    pub(super) depth: u32,
     pub(super) conns: BTreeMap<Conn, usize>,
     pub(super) batch: Batch,
     /// When held packets are sent even if no other packet follows.
@@ -63,6 +72,13 @@ pub(super) enum Admission {
     Processes(Processes),
 }
 
+/// A node behind a peer.
+#[derive(Debug)]
+pub(super) struct Behind {
+    pub(super) name: String,
+    pub(super) process: Process,
+}
+
 /// The configuration that peers are sent when they join.
 #[derive(Clone, Debug)]
 enum JoinReply {
@@ -73,7 +89,7 @@ enum JoinReply {
 impl Controller {
     /// Makes a lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let (kind, workers, per_peer, start, heartbeat, silence, admission, join_reply) = match terms {
+        let (kind, workers, per_node, start, heartbeat, silence, admission, join_reply) = match terms {
             Terms::Nodes(terms, join_reply) => {
                 let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
                 let (per_node, admission) = (terms.per_node, Admission::Nodes(Nodes::new(terms)));
@@ -85,16 +101,25 @@ impl Controller {
             }
         };
         let liveness = Liveness::new(heartbeat, silence, now);
-        let peer = |(index, members): (usize, WorkerRange)| {
+        let (first_node, forest) = match &admission {
+            Admission::Nodes(nodes) => nodes.shape(),
+            Admission::Processes(_) => (0, Forest::flat(workers.len())),
+        };
+        let peer = |(place, size): (usize, usize)| {
+            let members = workers.part(per_node * place, per_node * size);
             let name = match &admission {
-                Admission::Nodes(nodes) => nodes.name(index, None),
+                Admission::Nodes(nodes) => nodes.name(first_node + place as u32, None),
                 Admission::Processes(_) => members.first().to_string(),
             };
-            Peer::new(members, name, liveness.clone())
+            Peer::new(members, name, (place, size as u32 - 1), liveness.clone())
         };
-        let peers: Vec<Peer> = workers.chunks(per_peer).enumerate().map(peer).collect();
+        let peers: Vec<Peer> = forest.children().map(peer).collect();
         Self {
             kind,
+            behind: BTreeMap::new(),
+            first_node,
+            per_node,
+            depth: forest.depth(),
             join_reply,
             start,
             workers,
@@ -168,17 +193,17 @@ impl Controller {
                     None => self.lose(conn, Error::protocol(why.to_string()), now),
                 }
             }
-            Event::Started(index, child) => {
-                self.peers[index].process = child.map_or(Process::Foreign, Process::Child);
+            Event::Started(place, child) => {
+                self.set_process(place, child.map_or(Process::Foreign, Process::Child));
                 if self.phase == (Phase::Ending { kill: None }) {
-                    self.kill(index);
+                    self.kill_all();
                 }
             }
-            Event::Ended(index, status) => {
-                self.peers[index].process = Process::Ended(status);
+            Event::Ended(place, status) => {
+                self.set_process(place, Process::Ended(status));
                 // Its end of the connection may be held open by another process, so it is closed here.
                 if self.kind == Kind::Process {
-                    self.close(index, Cause::Unknown, now);
+                    self.close(place, Cause::Unknown, now);
                 }
                 self.end_if_over(now);
             }
@@ -243,14 +268,26 @@ impl Controller {
         }
     }
 
-    /// The connection of a peer.
-    pub(crate) fn conn(&self, peer: usize) -> Option<Conn> {
-        self.peers.get(peer)?.conn()
+    /// The connection of the peer in a place.
+    pub(crate) fn conn(&self, place: usize) -> Option<Conn> {
+        self.peers[self.peer_at(place)?].conn()
+    }
+
+    /// The peer in a place; `None` if the node there is behind a peer.
+    pub(super) fn peer_at(&self, place: usize) -> Option<usize> {
+        self.peers.binary_search_by_key(&place, |peer| peer.place).ok()
+    }
+
+    fn set_process(&mut self, place: usize, process: Process) {
+        match self.peer_at(place) {
+            Some(peer) => self.peers[peer].process = process,
+            None => self.behind.get_mut(&place).into_iter().for_each(|behind| behind.process = process),
+        }
     }
 
     /// The connection of the peer of a worker.
     pub(crate) fn conn_of(&self, worker: WorkerId) -> Option<Conn> {
-        self.place(worker).and_then(|(peer, _)| self.conn(peer))
+        self.place(worker).and_then(|(peer, _)| self.peers[peer].conn())
     }
 
     /// The progress of a worker.
@@ -260,9 +297,8 @@ impl Controller {
 
     /// The peer of a worker, and the worker's index in it.
     pub(super) fn place(&self, worker: WorkerId) -> Option<(usize, usize)> {
-        let at = self.workers.position(worker)?;
-        let per_peer = self.peers.first()?.progress.len();
-        Some((at / per_peer, at % per_peer)).filter(|(peer, _)| *peer < self.peers.len())
+        let peer = self.peers.partition_point(|peer| peer.workers.first() <= worker).checked_sub(1)?;
+        self.peers[peer].workers.position(worker).map(|at| (peer, at))
     }
 
     fn open(&mut self, conn: Conn, origin: Origin, now: Instant) {
@@ -312,8 +348,9 @@ impl Controller {
         }
     }
 
-    /// Assigns numbers and workers to the nodes, which have all joined.
-    fn assign(&mut self, joined: Vec<Joined>, now: Instant) {
+    /// Assigns numbers and workers to the children among the nodes, which have all joined, and sends the others to their
+    /// parents.
+    fn assign(&mut self, Grown { children, others, forest }: Grown, now: Instant) {
         let (JoinReply::Assignment(assignment), Some(Admission::Nodes(nodes))) =
             (self.join_reply.clone(), self.admission.take())
         else {
@@ -322,16 +359,39 @@ impl Controller {
         // Nodes get 90 % of the time left, so that they report their error before the controller gives up.
         let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
-        for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
+        self.grow(&nodes, others, &forest);
+        for (index, Joined { conn, join, .. }) in children.into_iter().enumerate() {
             let peer = &mut self.peers[index];
-            peer.name = nodes.name(index, Some(&join.name));
-            let (node, workers) = (index as u32 + 1, peer.workers);
-            let assignment = Assignment { node, workers, start: left, ..assignment.clone() };
+            let (node, workers, behind) =
+                (self.first_node + peer.place as u32, peer.workers, forest.behind(peer.place).sizes());
+            peer.name = nodes.name(node, Some(&join.name));
+            let assignment = Assignment { node, workers, behind, start: left, ..assignment.clone() };
             self.attach(index, PeerState::Joined(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
         }
         self.out.act(Action::StopAccepting);
         nodes.end(None, &mut self.out);
+    }
+
+    /// Makes peers of the children in a tree, and sends the others to their parents.
+    fn grow(&mut self, nodes: &Nodes, others: Vec<Redirected>, forest: &Forest) {
+        for Redirected { place, joined, addresses } in others {
+            let node = self.first_node + place as u32;
+            self.out.send_as(joined.conn, &Message::Redirect { node, addresses }, Order::Last);
+            self.out.act(Action::Close(joined.conn));
+            let process = self.peer_at(place).map_or(Process::Unknown, |peer| self.peers[peer].process);
+            self.behind.insert(place, Behind { name: nodes.name(node, Some(&joined.join.name)), process });
+        }
+        for (place, size) in forest.children() {
+            let Some(peer) = self.peer_at(place) else { continue };
+            let workers = self.workers.part(self.per_node * place, self.per_node * size);
+            let peer = &mut self.peers[peer];
+            (peer.workers, peer.behind) = (workers, size as u32 - 1);
+            peer.progress = vec![Progress::default(); workers.len()];
+        }
+        let behind = &self.behind;
+        self.peers.retain(|peer| !behind.contains_key(&peer.place));
+        (self.batch, self.depth) = (Batch::new(self.peers.len()), forest.depth());
     }
 
     /// Carries out the verdict on the connection of a process.

@@ -43,7 +43,7 @@ impl Bridge {
     }
 
     /// Starts the workers, and serves until they have left or the controller is lost.
-    pub(super) fn run(self, Joined { connection, mut incoming, assignment }: Joined) -> Result<()> {
+    pub(super) fn run(self, Joined { connection, mut incoming, assignment, .. }: Joined) -> Result<()> {
         let limit = packet_limit(assignment.config.value_limit);
         connection.serve(self.workers.len(), limit);
         incoming.set_limit(limit);
@@ -105,9 +105,9 @@ impl Host for Bridge {
                 self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
             Action::ReadProgress => {
-                upstream.split();
-                let progress = self.workers.iter().map(|worker| lane.progress(worker)).enumerate();
-                return Ok(progress.map(|(index, progress)| Event::Progress(index, progress)).collect());
+                upstream.flush();
+                let progress = self.workers.iter().map(|worker| lane.progress(worker)).collect();
+                return Ok(vec![Event::Progress(progress)]);
             }
             Action::Stop { cause, limit } => {
                 upstream.split();

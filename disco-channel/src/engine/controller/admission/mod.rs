@@ -6,5 +6,5 @@ mod pending;
 mod processes;
 mod refused;
 
-pub(crate) use nodes::{Joined, NodeTerms, Nodes};
+pub(crate) use nodes::{Grown, Joined, NodeTerms, Nodes, Redirected, Tree};
 pub(crate) use processes::{Processes, Verdict};

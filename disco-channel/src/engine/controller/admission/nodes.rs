@@ -1,6 +1,11 @@
 //! Admission of nodes. A node is admitted if it proves that it has the session's token, has the same worker functions,
 //! and asks for a free place.
+//!
+//! The session's controller admits all nodes. Once all have joined, it grows the tree, and has those listen that will
+//! relay for others. It then keeps its own children; each other node is sent to its parent, which admits its children in
+//! the same way, in the places that the controller has chosen.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,6 +18,7 @@ use super::refused::{Refused, Standing};
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
 use crate::engine::controller::outbox::Outbox;
+use crate::engine::tree::Forest;
 use crate::handshake::{
     ALIVE_INTERVAL, ANSWER_BYTES, ControllerHandshake, HANDSHAKE_TIMEOUT, Judgement, MAX_INTRODUCTION_BYTES, Nonce,
     Request, Secret, may_begin,
@@ -29,13 +35,21 @@ pub(crate) struct NodeTerms {
     /// The token that nodes and controller prove to each other, and whether connections are encrypted.
     pub(crate) secret: Secret,
     pub(crate) world: World,
-    /// Number of nodes.
-    pub(crate) nodes: usize,
+    pub(crate) tree: Tree,
     /// Names of nodes in messages; a node without a name is called by its number.
     pub(crate) names: Vec<String>,
     pub(crate) per_node: usize,
     /// Silence timeout of each end.
     pub(crate) silence: Duration,
+}
+
+/// The nodes to admit.
+#[derive(Debug)]
+pub(crate) enum Tree {
+    /// All nodes of the session, of which each end has at most `fan_out` as children.
+    Any { nodes: usize, fan_out: usize },
+    /// The children of node `parent`, which are the first nodes of these trees.
+    Fixed { parent: u32, forest: Forest },
 }
 
 /// Connections that may be nodes, and nodes that wait for other nodes to join.
@@ -47,9 +61,28 @@ pub(crate) struct Nodes {
     refused: Refused,
     /// When the system failed to accept a connection.
     paused: Option<Instant>,
-    /// When the last node joined. Places are assigned after all connections were read once more, since a node may have
-    /// left already.
+    /// When the last node joined, or began to listen. Places are assigned after all connections were read once more, since
+    /// a node may have left already.
     complete: Option<Instant>,
+}
+
+/// The nodes, which have all joined, in their tree.
+#[derive(Debug)]
+pub(crate) struct Grown {
+    /// The nodes that are children of this end, in the order of their places.
+    pub(crate) children: Vec<Joined>,
+    /// The other nodes.
+    pub(crate) others: Vec<Redirected>,
+    pub(crate) forest: Forest,
+}
+
+/// A node that has to join its parent.
+#[derive(Debug)]
+pub(crate) struct Redirected {
+    pub(crate) place: usize,
+    pub(crate) joined: Joined,
+    /// Where the parent listens.
+    pub(crate) addresses: Vec<String>,
 }
 
 /// A connection that may be a node's.
@@ -73,6 +106,10 @@ pub(crate) struct Joined {
     pub(crate) conn: Conn,
     pub(crate) join: Join,
     address: SocketAddr,
+    /// The node was asked to listen for its children.
+    is_asked: bool,
+    /// Where it listens for its children.
+    listens: Option<Vec<String>>,
     request: Request,
     liveness: Liveness,
 }
@@ -138,8 +175,19 @@ impl Nodes {
     /// Handles a message.
     pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) {
         if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
+            let joined = &mut self.joined[index];
             match message {
-                Message::Alive => self.joined[index].liveness.received(now),
+                Message::Alive => joined.liveness.received(now),
+                Message::Listens(addresses) if joined.is_asked => {
+                    joined.liveness.received(now);
+                    joined.listens = Some(addresses);
+                    self.complete = self.is_complete().then_some(now);
+                }
+                Message::Bye(why) => {
+                    let name = format!("{} at {}", joined.join.name, joined.address);
+                    self.refused.add(&name, &Error::refused(why), Standing::Proved, now);
+                    self.forget(conn, out);
+                }
                 // The node may join again.
                 _ => self.forget(conn, out),
             }
@@ -150,7 +198,8 @@ impl Nodes {
                 let (address, request) = (*address, *request);
                 self.pending.remove(conn);
                 let liveness = Liveness::new(ALIVE_INTERVAL / 2, self.terms.silence.max(ALIVE_INTERVAL * 5), now);
-                self.take(Joined { conn, join, address, request, liveness }, now, out);
+                let (is_asked, listens) = (false, None);
+                self.take(Joined { conn, join, address, is_asked, listens, request, liveness }, now, out);
                 self.complete = self.is_complete().then_some(now);
             }
             (message, Some(candidate)) => {
@@ -173,8 +222,8 @@ impl Nodes {
         }
     }
 
-    /// Handles timeouts and heartbeats. Returns the nodes in the order of their places once all have joined.
-    pub(crate) fn on_timer(&mut self, now: Instant, out: &mut Outbox) -> Option<Vec<Joined>> {
+    /// Handles timeouts and heartbeats. Returns the nodes once all have joined and those that relay listen.
+    pub(crate) fn on_timer(&mut self, now: Instant, out: &mut Outbox) -> Option<Grown> {
         self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < ACCEPT_RETRY_DELAY);
         while let Some((conn, Candidate { address, phase })) = self.pending.expire(now) {
             let error = Error::refused(format!("it did not complete the handshake within {HANDSHAKE_TIMEOUT:?}"));
@@ -189,11 +238,73 @@ impl Nodes {
             }
         }
         self.complete.take_if(|complete| now >= *complete)?;
-        self.is_complete().then(|| self.places())
+        if !self.is_complete() {
+            return None;
+        }
+        self.sort();
+        match &self.terms.tree {
+            Tree::Any { nodes, fan_out } => {
+                let begins = |at: usize| at > 0 && self.joined[at - 1].rack() != self.joined[at].rack();
+                let forest = Forest::grow(*nodes, *fan_out, begins);
+                self.have_parents_listen(&forest, out).then(|| self.split(forest))
+            }
+            Tree::Fixed { forest, .. } => {
+                let (children, forest) = (std::mem::take(&mut self.joined), forest.clone());
+                Some(Grown { children, others: Vec::new(), forest })
+            }
+        }
+    }
+
+    /// Splits the nodes into the children of this end and the others.
+    fn split(&mut self, forest: Forest) -> Grown {
+        let parents = forest.parents();
+        let addresses: Vec<_> =
+            parents.iter().map(|parent| parent.and_then(|parent| self.joined[parent].listens.clone())).collect();
+        let (mut children, mut others) = (Vec::new(), Vec::new());
+        for (place, (joined, addresses)) in std::mem::take(&mut self.joined).into_iter().zip(addresses).enumerate() {
+            match addresses {
+                None => children.push(joined),
+                Some(addresses) => others.push(Redirected { place, joined, addresses }),
+            }
+        }
+        Grown { children, others, forest }
+    }
+
+    /// Has the nodes listen that relay for others. Returns whether all do.
+    fn have_parents_listen(&mut self, forest: &Forest, out: &mut Outbox) -> bool {
+        let everywhere = self.joined.iter().any(|joined| !joined.address.ip().is_loopback());
+        let mut all = true;
+        for at in (0..forest.len()).filter(|at| forest.relays(*at)) {
+            let joined = &mut self.joined[at];
+            all &= joined.listens.is_some();
+            if !std::mem::replace(&mut joined.is_asked, true) {
+                out.send(joined.conn, &Message::Relay { everywhere });
+            }
+        }
+        all
+    }
+
+    /// The numbers of the nodes to admit, in the order of their places.
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        let (any, fixed) = match &self.terms.tree {
+            Tree::Any { nodes, .. } => (Some(1..=*nodes as u32), None),
+            Tree::Fixed { parent, forest } => {
+                (None, Some(forest.children().map(move |(at, _)| parent + 1 + at as u32)))
+            }
+        };
+        any.into_iter().flatten().chain(fixed.into_iter().flatten())
     }
 
     fn is_complete(&self) -> bool {
-        self.joined.len() == self.terms.nodes
+        self.joined.len() == self.count()
+    }
+
+    /// Number of nodes to admit.
+    fn count(&self) -> usize {
+        match &self.terms.tree {
+            Tree::Any { nodes, .. } => *nodes,
+            Tree::Fixed { forest, .. } => forest.children().count(),
+        }
     }
 
     /// Restarts the silence timeouts: this end could not read until now.
@@ -220,11 +331,14 @@ impl Nodes {
 
     /// Describes the nodes that have not joined, and the connections that were refused.
     pub(crate) fn missing(&self) -> String {
-        let taken: Vec<u32> = self.joined.iter().filter_map(|joined| joined.request.node).collect();
-        let free = (0..self.terms.nodes).filter(|index| !taken.contains(&(*index as u32 + 1)));
-        let free: Vec<String> = free.map(|index| self.name(index, None)).collect();
-        let missing = self.terms.nodes.saturating_sub(self.joined.len());
+        let taken: BTreeSet<u32> = self.joined.iter().filter_map(|joined| joined.request.node).collect();
+        let free: Vec<String> =
+            self.numbers().filter(|number| !taken.contains(number)).map(|number| self.name(number, None)).collect();
+        let missing = self.count().saturating_sub(self.joined.len());
+        let deaf = self.joined.iter().filter(|joined| joined.is_asked && joined.listens.is_none());
+        let deaf: Vec<&str> = deaf.map(|joined| joined.join.name.as_str()).collect();
         let mut text = match missing == free.len() {
+            _ if missing == 0 => format!("nodes that are to relay for others do not listen: {}", deaf.join(", ")),
             true => format!("{} did not join", free.join(", ")),
             // Some of the joined nodes did not ask for a number.
             false => format!("{missing} of {} did not join", free.join(", ")),
@@ -236,11 +350,19 @@ impl Nodes {
     }
 
     /// The name of a node; `host` is the name that the node has sent with its JOIN.
-    pub(crate) fn name(&self, index: usize, host: Option<&str>) -> String {
-        match (self.terms.names.get(index), host) {
+    pub(crate) fn name(&self, number: u32, host: Option<&str>) -> String {
+        match (self.terms.names.get(number as usize - 1), host) {
             (Some(name), _) => name.clone(),
-            (None, Some(host)) => format!("node {} ({host})", index + 1),
-            (None, None) => format!("node {}", index + 1),
+            (None, Some(host)) => format!("node {number} ({host})"),
+            (None, None) => format!("node {number}"),
+        }
+    }
+
+    /// The number of the first node below this end, and the trees if they are known from the start.
+    pub(crate) fn shape(&self) -> (u32, Forest) {
+        match &self.terms.tree {
+            Tree::Any { nodes, .. } => (1, Forest::flat(*nodes)),
+            Tree::Fixed { parent, forest } => (parent + 1, forest.clone()),
         }
     }
 
@@ -264,7 +386,7 @@ impl Nodes {
     /// # Errors
     /// Why the node is refused.
     fn check(&mut self, joined: &Joined, now: Instant, out: &mut Outbox) -> Result<()> {
-        let NodeTerms { per_node, nodes, .. } = self.terms;
+        let NodeTerms { per_node, .. } = self.terms;
         if let Some(theirs) = joined.request.per_node.filter(|theirs| *theirs as usize != per_node) {
             return Err(Error::refused(format!(
                 "it was started with {theirs} workers, and nodes of this session have {per_node}"
@@ -277,32 +399,31 @@ impl Nodes {
             self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE_INTERVAL * 2);
         }
         let taken = |id| self.joined.iter().find(|other| other.request.node == Some(id));
-        let refused = match joined.request.node {
-            Some(id) if !(1..=nodes as u32).contains(&id) => {
+        let refused = match (joined.request.node, &self.terms.tree) {
+            (Some(id), Tree::Any { nodes, .. }) if !(1..=*nodes as u32).contains(&id) => {
                 Some(format!("nodes of this session are 1 to {nodes}, and it is {id}"))
             }
+            (id, Tree::Fixed { parent, .. }) if id.is_none_or(|id| self.numbers().all(|number| number != id)) => {
+                Some(format!("it is no child of node {parent}"))
+            }
             _ if self.is_complete() => Some("all nodes have joined".to_owned()),
-            Some(id) => taken(id).map(|other| format!("node {id} has joined already: {}", other.join.name)),
-            None => None,
+            (Some(id), _) => taken(id).map(|other| format!("node {id} has joined already: {}", other.join.name)),
+            (None, _) => None,
         };
         refused.map_or(Ok(()), |why| Err(Error::Refused(why)))
     }
 
-    /// All nodes, each in its place. Nodes without a number get the free places in the order of their names, so that
-    /// the order in which nodes join matters little.
-    fn places(&mut self) -> Vec<Joined> {
+    /// Puts each node in its place. Nodes without a number get the free places in the order of their racks and names, so
+    /// that the order in which nodes join matters little.
+    fn sort(&mut self) {
         let mut joined = std::mem::take(&mut self.joined);
-        joined.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
+        joined.sort_by(|a, b| a.order().cmp(&b.order()));
         let (named, others): (Vec<_>, Vec<_>) = joined.into_iter().partition(|joined| joined.request.node.is_some());
-        let mut places: Vec<Option<Joined>> = (0..self.terms.nodes).map(|_| None).collect();
-        for joined in named {
-            // `check` has verified the number.
-            if let Some(place) = joined.request.node.and_then(|id| places.get_mut(id as usize - 1)) {
-                *place = Some(joined);
-            }
-        }
+        // `check` has verified the numbers.
+        let mut named: BTreeMap<u32, Joined> =
+            named.into_iter().filter_map(|joined| Some((joined.request.node?, joined))).collect();
         let mut others = others.into_iter();
-        places.into_iter().filter_map(|place| place.or_else(|| others.next())).collect()
+        self.joined = self.numbers().filter_map(|number| named.remove(&number).or_else(|| others.next())).collect();
     }
 
     /// Closes the oldest connection without a proof: nodes send theirs at once, so it is the least likely to be a
@@ -339,6 +460,17 @@ impl Nodes {
             }
             stays
         });
+    }
+}
+
+impl Joined {
+    /// The part of the network that the node is in: its rack, or its host.
+    fn rack(&self) -> &str {
+        if self.join.rack.is_empty() { &self.join.name } else { &self.join.rack }
+    }
+
+    fn order(&self) -> (&str, &str, SocketAddr) {
+        (&self.join.rack, &self.join.name, self.address)
     }
 }
 
