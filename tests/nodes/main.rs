@@ -15,6 +15,7 @@ mod life;
 mod link;
 mod programs;
 mod start;
+mod tree;
 #[path = "../terminal/mod.rs"]
 mod terminal;
 
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         link::tests(),
         ahead::tests(),
         death::tests(),
+        tree::tests(),
     ];
     let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {

@@ -47,8 +47,11 @@ impl Bridge {
         let limit = packet_limit(assignment.config.value_limit);
         connection.serve(self.workers.len(), limit);
         incoming.set_limit(limit);
-        let (lane, inbox) = (self.lane.clone(), self.upstream.clone() as Arc<dyn Inbox>);
-        self.in_background("disco-start", move || Event::Started(lane.start(inbox)))?;
+        let (lane, upstream) = (self.lane.clone(), self.upstream.clone());
+        self.in_background("disco-start", move || {
+            let started = lane.start(upstream.clone() as Arc<dyn Inbox>);
+            Event::Started(started.inspect(|()| upstream.start()))
+        })?;
         let member = Member::node(&assignment, self.lane.needs_bytes(), Instant::now());
         let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self, is_busy: false };
         let result = driver.run();

@@ -26,6 +26,8 @@ pub(super) struct Upstream {
     /// Largest value of one reply, in bytes.
     value_limit: usize,
     replies: Mutex<upward::Replies>,
+    /// The lane has started. A lane whose start fails ends its workers, which is no news to the controller.
+    has_started: AtomicBool,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
 }
@@ -33,7 +35,8 @@ pub(super) struct Upstream {
 impl Upstream {
     pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, assignment: &Assignment) -> Self {
         let (value_limit, replies) = (assignment.config.value_limit, upward::Replies::new(assignment.workers).into());
-        Self { connection, waker, value_limit, replies, ends: AtomicBool::new(false) }
+        let (has_started, ends) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { connection, waker, value_limit, replies, has_started, ends }
     }
 
     /// Replies to a frame that is about to be passed on may go up together.
@@ -56,6 +59,11 @@ impl Upstream {
     /// Locked until the messages are sent: a worker must not be reported as left before its reply.
     fn lock(&self) -> MutexGuard<'_, upward::Replies> {
         sync::lock(&self.replies)
+    }
+
+    /// The lane has started.
+    pub(super) fn start(&self) {
+        self.has_started.store(true, Ordering::Release);
     }
 
     /// Large replies no longer wait for the connection.
@@ -131,6 +139,9 @@ impl Inbox for Upstream {
     }
 
     fn left(&self, left: WorkerRange) {
+        if !self.has_started.load(Ordering::Acquire) {
+            return;
+        }
         self.split();
         let (message, priority) = upward::left(left);
         self.send(&message, priority);
