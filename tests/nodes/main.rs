@@ -15,9 +15,9 @@ mod life;
 mod link;
 mod programs;
 mod start;
-mod tree;
 #[path = "../terminal/mod.rs"]
 mod terminal;
+mod tree;
 
 use std::process::ExitCode;
 

@@ -11,8 +11,8 @@ use std::{fs, thread};
 
 use disco::error::LossCause;
 use disco::{
-    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, Tensor, Token, Value, WorkerId,
-    WorkerRange, block_on,
+    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, Tensor, Token, Value,
+    WorkerId, WorkerRange, block_on,
 };
 use disco_channel::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use disco_core::function;
@@ -83,7 +83,9 @@ fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
             let store = session.function("tests.store").await.unwrap();
             let leaders = session.call(&store, (1,)).await.unwrap();
             let leaders = session.get_all(&leaders).await.unwrap();
-            assert!(leaders.len() == 8 && leaders.iter().all(|leader| format!("{leader:?}") == format!("{:?}", leaders[0])));
+            assert!(
+                leaders.len() == 8 && leaders.iter().all(|leader| format!("{leader:?}") == format!("{:?}", leaders[0]))
+            );
             session.sync_all().await.unwrap();
             session.shutdown().await.unwrap();
         });
@@ -105,7 +107,10 @@ fn the_output_of_workers_behind_other_nodes_is_printed() {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     for worker in 1..4 {
         let line = format!("node {worker} worker {worker}");
-        assert!(out.lines().any(|it| it.contains(&line) && it.contains(&format!("output of worker {worker}"))), "{out}");
+        assert!(
+            out.lines().any(|it| it.contains(&line) && it.contains(&format!("output of worker {worker}"))),
+            "{out}"
+        );
         assert!(err.lines().any(|it| it.contains(&line) && it.contains(&format!("error of worker {worker}"))), "{err}");
     }
 }
@@ -161,7 +166,10 @@ fn a_killed_leaf_is_lost_with_its_own_name() {
     let error = error_after(7, Signal::KILL, builder(8, 1).fan_out(2));
     assert_eq!(lost(&error), (7, WorkerRange::new(7..8), LossCause::ConnectionClosed), "{error}");
     let text = error.to_string();
-    assert!(text.starts_with("node 7 (") && text.ends_with(") with worker 7 lost: its connection was closed"), "{text}");
+    assert!(
+        text.starts_with("node 7 (") && text.ends_with(") with worker 7 lost: its connection was closed"),
+        "{text}"
+    );
 }
 
 fn a_killed_node_is_lost_with_the_nodes_that_it_relayed_for() {

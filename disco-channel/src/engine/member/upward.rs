@@ -108,6 +108,23 @@ pub(crate) fn progress(workers: WorkerRange, reported: &[Progress], now: &[Progr
     reports
 }
 
+/// The workers of a node, and of the nodes behind it, that have left.
+#[derive(Debug)]
+pub(crate) struct Departures(WorkerSet);
+
+impl Departures {
+    /// None of `workers` has left.
+    pub(crate) fn new(workers: WorkerRange) -> Self {
+        Self(WorkerSet::new(workers))
+    }
+
+    /// The message that workers have left; none if it was sent for each of them, since the end of a node behind this one
+    /// is reported after that of its workers.
+    pub(crate) fn add(&mut self, workers: WorkerRange) -> Option<(Message, Priority)> {
+        (self.0.insert(workers) > 0).then(|| left(workers))
+    }
+}
+
 /// The message that workers have left.
 pub(crate) fn left(workers: WorkerRange) -> (Message, Priority) {
     // Must not overtake the parts of the workers' large replies.

@@ -26,6 +26,7 @@ pub(super) struct Upstream {
     /// Largest value of one reply, in bytes.
     value_limit: usize,
     replies: Mutex<upward::Replies>,
+    departures: Mutex<upward::Departures>,
     /// The lane has started. A lane whose start fails ends its workers, which is no news to the controller.
     has_started: AtomicBool,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
@@ -34,9 +35,10 @@ pub(super) struct Upstream {
 
 impl Upstream {
     pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, assignment: &Assignment) -> Self {
-        let (value_limit, replies) = (assignment.config.value_limit, upward::Replies::new(assignment.workers).into());
+        let (value_limit, workers) = (assignment.config.value_limit, assignment.workers);
+        let (replies, departures) = (upward::Replies::new(workers).into(), upward::Departures::new(workers).into());
         let (has_started, ends) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { connection, waker, value_limit, replies, has_started, ends }
+        Self { connection, waker, value_limit, replies, departures, has_started, ends }
     }
 
     /// Replies to a frame that is about to be passed on may go up together.
@@ -143,8 +145,8 @@ impl Inbox for Upstream {
             return;
         }
         self.split();
-        let (message, priority) = upward::left(left);
-        self.send(&message, priority);
+        let departure = sync::lock(&self.departures).add(left);
+        departure.iter().for_each(|(message, priority)| self.send(message, *priority));
     }
 
     fn lost(&self, lost: WorkerRange, why: Error) {
