@@ -57,7 +57,9 @@ pub(crate) enum Tree {
 pub(crate) struct Nodes {
     terms: NodeTerms,
     pending: Pending<Candidate>,
-    joined: Vec<Joined>,
+    joined: BTreeMap<Conn, Joined>,
+    /// When the nodes that have joined get a heartbeat, and are checked for silence.
+    beat: Option<Instant>,
     refused: Refused,
     /// When the system failed to accept a connection.
     paused: Option<Instant>,
@@ -117,7 +119,7 @@ pub(crate) struct Joined {
 impl Nodes {
     pub(crate) fn new(terms: NodeTerms) -> Self {
         let (pending, refused) = (Pending::new(), Refused::default());
-        Self { terms, pending, joined: Vec::new(), refused, paused: None, complete: None }
+        Self { terms, pending, joined: BTreeMap::new(), beat: None, refused, paused: None, complete: None }
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
@@ -174,8 +176,7 @@ impl Nodes {
 
     /// Handles a message.
     pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) {
-        if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
-            let joined = &mut self.joined[index];
+        if let Some(joined) = self.joined.get_mut(&conn) {
             match message {
                 Message::Alive => joined.liveness.received(now),
                 Message::Listens(addresses) if joined.is_asked => {
@@ -230,38 +231,38 @@ impl Nodes {
             out.act(Action::Close(conn));
             self.refused.add(&address.to_string(), &error, phase.standing(), now);
         }
-        self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
-        for Joined { conn, liveness, .. } in &mut self.joined {
-            if liveness.must_send(now) {
-                liveness.sent(now);
-                out.send(*conn, &Message::Alive);
-            }
+        if self.beat.is_some_and(|beat| now >= beat) {
+            self.beat = now.checked_add(ALIVE_INTERVAL / 2);
+            self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
+            self.joined.keys().for_each(|conn| out.send(*conn, &Message::Alive));
         }
         self.complete.take_if(|complete| now >= *complete)?;
         if !self.is_complete() {
             return None;
         }
-        self.sort();
+        let places = self.places();
         match &self.terms.tree {
             Tree::Any { nodes, fan_out } => {
-                let begins = |at: usize| at > 0 && self.joined[at - 1].rack() != self.joined[at].rack();
+                let begins =
+                    |at: usize| at > 0 && self.joined[&places[at - 1]].rack() != self.joined[&places[at]].rack();
                 let forest = Forest::grow(*nodes, *fan_out, begins);
-                self.have_parents_listen(&forest, out).then(|| self.split(forest))
+                self.have_parents_listen(&places, &forest, out).then(|| self.split(places, forest))
             }
             Tree::Fixed { forest, .. } => {
-                let (children, forest) = (std::mem::take(&mut self.joined), forest.clone());
+                let forest = forest.clone();
+                let children = places.iter().filter_map(|conn| self.joined.remove(conn)).collect();
                 Some(Grown { children, others: Vec::new(), forest })
             }
         }
     }
 
-    /// Splits the nodes into the children of this end and the others.
-    fn split(&mut self, forest: Forest) -> Grown {
-        let parents = forest.parents();
-        let addresses: Vec<_> =
-            parents.iter().map(|parent| parent.and_then(|parent| self.joined[parent].listens.clone())).collect();
+    /// Splits the nodes, whose connections are in the order of their places, into the children of this end and the others.
+    fn split(&mut self, places: Vec<Conn>, forest: Forest) -> Grown {
+        let listens = |parent: usize| self.joined.get(&places[parent])?.listens.clone();
+        let addresses: Vec<_> = forest.parents().into_iter().map(|parent| parent.and_then(listens)).collect();
         let (mut children, mut others) = (Vec::new(), Vec::new());
-        for (place, (joined, addresses)) in std::mem::take(&mut self.joined).into_iter().zip(addresses).enumerate() {
+        for (place, (conn, addresses)) in places.into_iter().zip(addresses).enumerate() {
+            let Some(joined) = self.joined.remove(&conn) else { continue };
             match addresses {
                 None => children.push(joined),
                 Some(addresses) => others.push(Redirected { place, joined, addresses }),
@@ -271,11 +272,11 @@ impl Nodes {
     }
 
     /// Has the nodes listen that relay for others. Returns whether all do.
-    fn have_parents_listen(&mut self, forest: &Forest, out: &mut Outbox) -> bool {
-        let everywhere = self.joined.iter().any(|joined| !joined.address.ip().is_loopback());
+    fn have_parents_listen(&mut self, places: &[Conn], forest: &Forest, out: &mut Outbox) -> bool {
+        let everywhere = self.joined.values().any(|joined| !joined.address.ip().is_loopback());
         let mut all = true;
         for at in (0..forest.len()).filter(|at| forest.relays(*at)) {
-            let joined = &mut self.joined[at];
+            let Some(joined) = self.joined.get_mut(&places[at]) else { continue };
             all &= joined.listens.is_some();
             if !std::mem::replace(&mut joined.is_asked, true) {
                 out.send(joined.conn, &Message::Relay { everywhere });
@@ -309,19 +310,19 @@ impl Nodes {
 
     /// Restarts the silence timeouts: this end could not read until now.
     pub(crate) fn excuse(&mut self, now: Instant) {
-        self.joined.iter_mut().for_each(|joined| joined.liveness.excuse(now));
+        self.joined.values_mut().for_each(|joined| joined.liveness.excuse(now));
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let joined = self.joined.iter().filter_map(|joined| joined.liveness.next_timeout());
+        let beat = self.beat.filter(|_| !self.joined.is_empty());
         let paused = self.paused.and_then(|paused| paused.checked_add(ACCEPT_RETRY_DELAY));
-        joined.chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
+        beat.into_iter().chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
     }
 
     /// Ends admission. Nodes that have joined are told `why`.
     pub(crate) fn end(mut self, why: Option<&Error>, out: &mut Outbox) {
         self.pending.drain().for_each(|conn| out.act(Action::Close(conn)));
-        for Joined { conn, .. } in self.joined {
+        for conn in self.joined.into_keys() {
             match why {
                 Some(why) => out.refuse(conn, why),
                 None => out.act(Action::Close(conn)),
@@ -331,11 +332,11 @@ impl Nodes {
 
     /// Describes the nodes that have not joined, and the connections that were refused.
     pub(crate) fn missing(&self) -> String {
-        let taken: BTreeSet<u32> = self.joined.iter().filter_map(|joined| joined.request.node).collect();
+        let taken: BTreeSet<u32> = self.joined.values().filter_map(|joined| joined.request.node).collect();
         let free: Vec<String> =
             self.numbers().filter(|number| !taken.contains(number)).map(|number| self.name(number, None)).collect();
         let missing = self.count().saturating_sub(self.joined.len());
-        let deaf = self.joined.iter().filter(|joined| joined.is_asked && joined.listens.is_none());
+        let deaf = self.joined.values().filter(|joined| joined.is_asked && joined.listens.is_none());
         let deaf: Vec<&str> = deaf.map(|joined| joined.join.name.as_str()).collect();
         let mut text = match missing == free.len() {
             _ if missing == 0 => format!("nodes that are to relay for others do not listen: {}", deaf.join(", ")),
@@ -376,7 +377,8 @@ impl Nodes {
             }
             Ok(()) => {
                 tracing::info!(node = name, "joined");
-                self.joined.push(joined);
+                self.beat = self.beat.or(now.checked_add(ALIVE_INTERVAL / 2));
+                self.joined.insert(joined.conn, joined);
             }
         }
     }
@@ -398,7 +400,7 @@ impl Nodes {
             let is_other = |it: &Joined| it.request.node != joined.request.node;
             self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE_INTERVAL * 2);
         }
-        let taken = |id| self.joined.iter().find(|other| other.request.node == Some(id));
+        let taken = |id| self.joined.values().find(|other| other.request.node == Some(id));
         let refused = match (joined.request.node, &self.terms.tree) {
             (Some(id), Tree::Any { nodes, .. }) if !(1..=*nodes as u32).contains(&id) => {
                 Some(format!("nodes of this session are 1 to {nodes}, and it is {id}"))
@@ -413,17 +415,18 @@ impl Nodes {
         refused.map_or(Ok(()), |why| Err(Error::Refused(why)))
     }
 
-    /// Puts each node in its place. Nodes without a number get the free places in the order of their racks and names, so
-    /// that the order in which nodes join matters little.
-    fn sort(&mut self) {
-        let mut joined = std::mem::take(&mut self.joined);
-        joined.sort_by(|a, b| a.order().cmp(&b.order()));
-        let (named, others): (Vec<_>, Vec<_>) = joined.into_iter().partition(|joined| joined.request.node.is_some());
+    /// The connection of the node in each place. Nodes without a number get the free places in the order of their racks
+    /// and names, so that the order in which nodes join matters little.
+    fn places(&self) -> Vec<Conn> {
+        let (named, mut others): (Vec<_>, Vec<_>) =
+            self.joined.values().partition(|joined| joined.request.node.is_some());
+        others.sort_by_key(|joined| joined.order());
         // `check` has verified the numbers.
-        let mut named: BTreeMap<u32, Joined> =
+        let mut named: BTreeMap<u32, &Joined> =
             named.into_iter().filter_map(|joined| Some((joined.request.node?, joined))).collect();
         let mut others = others.into_iter();
-        self.joined = self.numbers().filter_map(|number| named.remove(&number).or_else(|| others.next())).collect();
+        let places = self.numbers().filter_map(|number| named.remove(&number).or_else(|| others.next()));
+        places.map(|joined| joined.conn).collect()
     }
 
     /// Closes the oldest connection without a proof: nodes send theirs at once, so it is the least likely to be a
@@ -453,7 +456,7 @@ impl Nodes {
     }
 
     fn retain(&mut self, out: &mut Outbox, stays: impl Fn(&Joined) -> bool) {
-        self.joined.retain(|joined| {
+        self.joined.retain(|_, joined| {
             let stays = stays(joined);
             if !stays {
                 out.act(Action::Close(joined.conn));

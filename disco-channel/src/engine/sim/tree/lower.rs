@@ -135,9 +135,12 @@ impl World {
             self.does(end, action);
         }
         let Some(lower) = &mut self.ends[end].lower else { return };
-        lower.engine.take_wake();
-        let timeout = lower.engine.next_timeout();
-        self.set_timer(end, true, timeout);
+        // As after each turn of the reactor. A session of many nodes has many messages in one turn.
+        let is_starting = lower.started.is_none();
+        if lower.engine.take_wake() || is_starting || self.ends[end].timers[1].is_none() || !self.costs.are_measured {
+            let timeout = self.ends[end].lower.as_ref().and_then(|lower| lower.engine.next_timeout());
+            self.set_timer(end, true, timeout);
+        }
         if end > 0 {
             self.tell_of_end(end);
         }

@@ -18,9 +18,9 @@ use crate::reactor::{Connection, Incoming, Waker};
 const PER_NODE: u32 = 8;
 const LATENCY: Nanos = 20 * MICRO;
 /// Commands and syncs of which the median is taken.
-const ROUNDS: u64 = 15;
-/// Time between two of them, in which the session does nothing.
-const PAUSE: Nanos = 50_000 * MICRO;
+const ROUNDS: u64 = 7;
+/// Time between two of them for each child, and in addition: longer than frames linger, so that each is sent at once.
+const PAUSE: (Nanos, Nanos) = (50 * MICRO, 2000 * MICRO);
 
 /// The results of one fan-out, in nanoseconds.
 struct Row {
@@ -36,8 +36,8 @@ struct Row {
 
 impl World {
     /// Lets virtual time pass.
-    fn pause(&mut self) {
-        let until = self.clock + PAUSE;
+    fn pause(&mut self, children: usize) {
+        let until = self.clock + PAUSE.0 * children as Nanos + PAUSE.1;
         self.run(|world| world.now >= until);
     }
 }
@@ -50,15 +50,15 @@ fn median(mut times: Vec<Nanos>) -> Nanos {
 fn row(nodes: usize, fan_out: usize, costs: Costs) -> Row {
     let forest = crate::engine::tree::Forest::grow(nodes, fan_out, |_| false);
     let mut world = World::new((nodes, PER_NODE, fan_out), LATENCY..LATENCY + 1, costs, 1);
-    let start = world.start().unwrap();
+    let (start, children) = (world.start().unwrap(), forest.children().count());
     let (mut commands, mut syncs) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        world.pause();
+        world.pause(children);
         let begun = world.command(2 * round + 1, Command::KillReg { register: RegisterId::new(1) });
         world.run(|world| world.reached == nodes);
         let last = world.ends.iter().map(|end| end.passed.1).max().unwrap();
         commands.push(last - begun);
-        world.pause();
+        world.pause(children);
         let begun = world.command(2 * round + 2, Command::SyncAll);
         world.run(World::is_synced);
         assert!(world.is_synced(), "{:?}", world.broken);
@@ -66,7 +66,7 @@ fn row(nodes: usize, fan_out: usize, costs: Costs) -> Row {
         world.ends[0].free_at = now;
         syncs.push(world.turn(0, World::collect_replies).max(now) - begun);
     }
-    world.pause();
+    world.pause(children);
     let died = world.clock;
     for dead in 0..(nodes / 100).max(1) {
         // Spread over the tree: the first dead nodes are relays.
@@ -85,7 +85,7 @@ fn row(nodes: usize, fan_out: usize, costs: Costs) -> Row {
         sync: median(syncs),
         loss,
         abort: last - died,
-        children: forest.children().count(),
+        children,
         depth: forest.depth(),
     }
 }
