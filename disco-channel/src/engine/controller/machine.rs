@@ -10,7 +10,7 @@ use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Assignment, Message, Welcome};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
-use super::admission::{Grown, Joined, NodeTerms, Nodes, Processes, Redirected, Verdict};
+use super::admission::{NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
 use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Order, Origin, Write};
@@ -35,7 +35,7 @@ pub(crate) enum Terms {
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(super) kind: Kind,
-    join_reply: JoinReply,
+    pub(super) join_reply: JoinReply,
     pub(super) start: Duration,
     pub(super) workers: WorkerRange,
     /// Connections that are not peers yet; `None` once the start has succeeded or failed.
@@ -81,7 +81,7 @@ pub(super) struct Behind {
 
 /// The configuration that peers are sent when they join.
 #[derive(Clone, Debug)]
-enum JoinReply {
+pub(super) enum JoinReply {
     Assignment(Assignment),
     Welcome(Welcome),
 }
@@ -348,52 +348,6 @@ impl Controller {
         }
     }
 
-    /// Assigns numbers and workers to the children among the nodes, which have all joined, and sends the others to their
-    /// parents.
-    fn assign(&mut self, Grown { children, others, forest }: Grown, now: Instant) {
-        let (JoinReply::Assignment(assignment), Some(Admission::Nodes(nodes))) =
-            (self.join_reply.clone(), self.admission.take())
-        else {
-            return;
-        };
-        // Nodes get 90 % of the time left, so that they report their error before the controller gives up.
-        let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
-        let left = left - left / 10;
-        self.grow(&nodes, others, &forest);
-        for (index, Joined { conn, join, .. }) in children.into_iter().enumerate() {
-            let peer = &mut self.peers[index];
-            let (node, workers, behind) =
-                (self.first_node + peer.place as u32, peer.workers, forest.behind(peer.place).sizes());
-            peer.name = nodes.name(node, Some(&join.name));
-            let assignment = Assignment { node, workers, behind, start: left, ..assignment.clone() };
-            self.attach(index, PeerState::Joined(conn), conn, now);
-            self.out.send(conn, &Message::Assign(assignment));
-        }
-        self.out.act(Action::StopAccepting);
-        nodes.end(None, &mut self.out);
-    }
-
-    /// Makes peers of the children in a tree, and sends the others to their parents.
-    fn grow(&mut self, nodes: &Nodes, others: Vec<Redirected>, forest: &Forest) {
-        for Redirected { place, joined, addresses } in others {
-            let node = self.first_node + place as u32;
-            self.out.send_as(joined.conn, &Message::Redirect { node, addresses }, Order::Last);
-            self.out.act(Action::Close(joined.conn));
-            let process = self.peer_at(place).map_or(Process::Unknown, |peer| self.peers[peer].process);
-            self.behind.insert(place, Behind { name: nodes.name(node, Some(&joined.join.name)), process });
-        }
-        for (place, size) in forest.children() {
-            let Some(peer) = self.peer_at(place) else { continue };
-            let workers = self.workers.part(self.per_node * place, self.per_node * size);
-            let peer = &mut self.peers[peer];
-            (peer.workers, peer.behind) = (workers, size as u32 - 1);
-            peer.progress = vec![Progress::default(); workers.len()];
-        }
-        let behind = &self.behind;
-        self.peers.retain(|peer| !behind.contains_key(&peer.place));
-        (self.batch, self.depth) = (Batch::new(self.peers.len()), forest.depth());
-    }
-
     /// Carries out the verdict on the connection of a process.
     fn judge(&mut self, conn: Conn, verdict: Option<Verdict>, now: Instant) {
         match verdict {
@@ -457,7 +411,7 @@ impl Controller {
     }
 
     /// Makes a connection that of a peer.
-    fn attach(&mut self, index: usize, state: PeerState, conn: Conn, now: Instant) {
+    pub(super) fn attach(&mut self, index: usize, state: PeerState, conn: Conn, now: Instant) {
         let peer = &mut self.peers[index];
         peer.state = state;
         peer.liveness.excuse(now);
@@ -474,8 +428,10 @@ impl Controller {
         }
         match &mut self.admission {
             Some(Admission::Nodes(nodes)) => {
-                if let Some(joined) = nodes.on_timer(now, &mut self.out) {
-                    self.assign(joined, now);
+                if nodes.on_timer(now, &mut self.out)
+                    && let Some(grown) = nodes.grow(&mut self.out)
+                {
+                    self.assign(grown, now);
                 }
             }
             Some(Admission::Processes(_)) => {

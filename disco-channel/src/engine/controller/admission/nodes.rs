@@ -55,9 +55,9 @@ pub(crate) enum Tree {
 /// Connections that may be nodes, and nodes that wait for other nodes to join.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    terms: NodeTerms,
+    pub(super) terms: NodeTerms,
     pending: Pending<Candidate>,
-    joined: BTreeMap<Conn, Joined>,
+    pub(super) joined: BTreeMap<Conn, Joined>,
     /// When the nodes that have joined get a heartbeat, and are checked for silence.
     beat: Option<Instant>,
     refused: Refused,
@@ -66,25 +66,6 @@ pub(crate) struct Nodes {
     /// When the last node joined, or began to listen. Places are assigned after all connections were read once more, since
     /// a node may have left already.
     complete: Option<Instant>,
-}
-
-/// The nodes, which have all joined, in their tree.
-#[derive(Debug)]
-pub(crate) struct Grown {
-    /// The nodes that are children of this end, in the order of their places.
-    pub(crate) children: Vec<Joined>,
-    /// The other nodes.
-    pub(crate) others: Vec<Redirected>,
-    pub(crate) forest: Forest,
-}
-
-/// A node that has to join its parent.
-#[derive(Debug)]
-pub(crate) struct Redirected {
-    pub(crate) place: usize,
-    pub(crate) joined: Joined,
-    /// Where the parent listens.
-    pub(crate) addresses: Vec<String>,
 }
 
 /// A connection that may be a node's.
@@ -107,12 +88,12 @@ enum Phase {
 pub(crate) struct Joined {
     pub(crate) conn: Conn,
     pub(crate) join: Join,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     /// The node was asked to listen for its children.
-    is_asked: bool,
+    pub(super) is_asked: bool,
     /// Where it listens for its children.
-    listens: Option<Vec<String>>,
-    request: Request,
+    pub(super) listens: Option<Vec<String>>,
+    pub(super) request: Request,
     liveness: Liveness,
 }
 
@@ -223,8 +204,8 @@ impl Nodes {
         }
     }
 
-    /// Handles timeouts and heartbeats. Returns the nodes once all have joined and those that relay listen.
-    pub(crate) fn on_timer(&mut self, now: Instant, out: &mut Outbox) -> Option<Grown> {
+    /// Handles timeouts and heartbeats. Returns whether all nodes have joined, so that the tree may [grow](Self::grow).
+    pub(crate) fn on_timer(&mut self, now: Instant, out: &mut Outbox) -> bool {
         self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < ACCEPT_RETRY_DELAY);
         while let Some((conn, Candidate { address, phase })) = self.pending.expire(now) {
             let error = Error::refused(format!("it did not complete the handshake within {HANDSHAKE_TIMEOUT:?}"));
@@ -236,57 +217,11 @@ impl Nodes {
             self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
             self.joined.keys().for_each(|conn| out.send(*conn, &Message::Alive));
         }
-        self.complete.take_if(|complete| now >= *complete)?;
-        if !self.is_complete() {
-            return None;
-        }
-        let places = self.places();
-        match &self.terms.tree {
-            Tree::Any { nodes, fan_out } => {
-                let begins =
-                    |at: usize| at > 0 && self.joined[&places[at - 1]].rack() != self.joined[&places[at]].rack();
-                let forest = Forest::grow(*nodes, *fan_out, begins);
-                self.have_parents_listen(&places, &forest, out).then(|| self.split(places, forest))
-            }
-            Tree::Fixed { forest, .. } => {
-                let forest = forest.clone();
-                let children = places.iter().filter_map(|conn| self.joined.remove(conn)).collect();
-                Some(Grown { children, others: Vec::new(), forest })
-            }
-        }
-    }
-
-    /// Splits the nodes, whose connections are in the order of their places, into the children of this end and the others.
-    fn split(&mut self, places: Vec<Conn>, forest: Forest) -> Grown {
-        let listens = |parent: usize| self.joined.get(&places[parent])?.listens.clone();
-        let addresses: Vec<_> = forest.parents().into_iter().map(|parent| parent.and_then(listens)).collect();
-        let (mut children, mut others) = (Vec::new(), Vec::new());
-        for (place, (conn, addresses)) in places.into_iter().zip(addresses).enumerate() {
-            let Some(joined) = self.joined.remove(&conn) else { continue };
-            match addresses {
-                None => children.push(joined),
-                Some(addresses) => others.push(Redirected { place, joined, addresses }),
-            }
-        }
-        Grown { children, others, forest }
-    }
-
-    /// Has the nodes listen that relay for others. Returns whether all do.
-    fn have_parents_listen(&mut self, places: &[Conn], forest: &Forest, out: &mut Outbox) -> bool {
-        let everywhere = self.joined.values().any(|joined| !joined.address.ip().is_loopback());
-        let mut all = true;
-        for at in (0..forest.len()).filter(|at| forest.relays(*at)) {
-            let Some(joined) = self.joined.get_mut(&places[at]) else { continue };
-            all &= joined.listens.is_some();
-            if !std::mem::replace(&mut joined.is_asked, true) {
-                out.send(joined.conn, &Message::Relay { everywhere });
-            }
-        }
-        all
+        self.complete.take_if(|complete| now >= *complete).is_some() && self.is_complete()
     }
 
     /// The numbers of the nodes to admit, in the order of their places.
-    fn numbers(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
         let (any, fixed) = match &self.terms.tree {
             Tree::Any { nodes, .. } => (Some(1..=*nodes as u32), None),
             Tree::Fixed { parent, forest } => {
@@ -415,20 +350,6 @@ impl Nodes {
         refused.map_or(Ok(()), |why| Err(Error::Refused(why)))
     }
 
-    /// The connection of the node in each place. Nodes without a number get the free places in the order of their racks
-    /// and names, so that the order in which nodes join matters little.
-    fn places(&self) -> Vec<Conn> {
-        let (named, mut others): (Vec<_>, Vec<_>) =
-            self.joined.values().partition(|joined| joined.request.node.is_some());
-        others.sort_by_key(|joined| joined.order());
-        // `check` has verified the numbers.
-        let mut named: BTreeMap<u32, &Joined> =
-            named.into_iter().filter_map(|joined| Some((joined.request.node?, joined))).collect();
-        let mut others = others.into_iter();
-        let places = self.numbers().filter_map(|number| named.remove(&number).or_else(|| others.next()));
-        places.map(|joined| joined.conn).collect()
-    }
-
     /// Closes the oldest connection without a proof: nodes send theirs at once, so it is the least likely to be a
     /// node's.
     fn evict_oldest(&mut self, out: &mut Outbox) {
@@ -463,17 +384,6 @@ impl Nodes {
             }
             stays
         });
-    }
-}
-
-impl Joined {
-    /// The part of the network that the node is in: its rack, or its host.
-    fn rack(&self) -> &str {
-        if self.join.rack.is_empty() { &self.join.name } else { &self.join.rack }
-    }
-
-    fn order(&self) -> (&str, &str, SocketAddr) {
-        (&self.join.rack, &self.join.name, self.address)
     }
 }
 
