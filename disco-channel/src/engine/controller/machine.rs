@@ -68,7 +68,7 @@ pub(crate) struct Controller {
 /// Admission of connections that are not peers yet.
 #[derive(Debug)]
 pub(super) enum Admission {
-    Nodes(Nodes),
+    Nodes(Box<Nodes>),
     Processes(Processes),
 }
 
@@ -92,7 +92,7 @@ impl Controller {
         let (kind, workers, per_node, start, heartbeat, silence, admission, join_reply) = match terms {
             Terms::Nodes(terms, join_reply) => {
                 let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
-                let (per_node, admission) = (terms.per_node, Admission::Nodes(Nodes::new(terms)));
+                let (per_node, admission) = (terms.per_node, Admission::Nodes(Box::new(Nodes::new(terms))));
                 (Kind::Node, workers, per_node, start, heartbeat, silence, admission, JoinReply::Assignment(join_reply))
             }
             Terms::Processes { workers, token, welcome, start, silence } => {

@@ -110,7 +110,7 @@ enum Failed {
 
 /// What the controller tells a node when all nodes have joined.
 enum Told {
-    Assigned(Arc<Connection>, Incoming, Assignment),
+    Assigned(Box<Joined>),
     /// To join its parent.
     Redirected {
         node: u32,
@@ -130,7 +130,7 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
         told = reach(Upper::Parent, &parent, waker, &mut listener)?;
     }
     match told {
-        Told::Assigned(connection, incoming, assignment) => Ok(Joined { connection, incoming, assignment, listener }),
+        Told::Assigned(joined) => Ok(Joined { listener, ..*joined }),
         Told::Redirected { .. } => Err(lost(LossCause::ProtocolViolation("it sends this node to a third one".into()))),
     }
 }
@@ -204,7 +204,7 @@ fn attempt(
             "it assigns workers of another world than in its handshake".into(),
         ))));
     }
-    Ok(Told::Assigned(connection, incoming, assignment))
+    Ok(Told::Assigned(Box::new(Joined { connection, incoming, assignment, listener: None })))
 }
 
 /// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a

@@ -112,9 +112,10 @@ impl World {
         if self.ends[end].lower.is_none() {
             return;
         }
-        self.measure(|world| match &mut world.ends[end].lower {
-            Some(lower) => lower.engine.handle(event, now),
-            None => {}
+        self.measure(|world| {
+            if let Some(lower) = &mut world.ends[end].lower {
+                lower.engine.handle(event, now);
+            }
         });
         self.lower_acts(end);
     }
