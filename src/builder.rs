@@ -79,6 +79,8 @@ struct Nodes {
     announce: Option<Announce>,
     max_pending: Option<usize>,
     max_unsent: Option<usize>,
+    /// `None` reads `DISCO_FAN_OUT`.
+    fan_out: Option<usize>,
 }
 
 #[cfg(target_os = "linux")]
@@ -95,6 +97,7 @@ impl Default for Nodes {
             announce: None,
             max_pending: None,
             max_unsent: None,
+            fan_out: None,
         }
     }
 }
@@ -287,6 +290,14 @@ impl Builder {
         self
     }
 
+    /// Largest number of nodes to which this program and each node send commands, at least 1. A session with more other
+    /// nodes is a tree, in which nodes relay for nodes. Default: the value of `DISCO_FAN_OUT`, or 32.
+    #[cfg(target_os = "linux")]
+    pub fn fan_out(mut self, nodes: usize) -> Self {
+        self.nodes.fan_out = Some(nodes);
+        self
+    }
+
     /// Appends the output of each worker process N to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, in addition to
     /// printing it. A second run of the program appends to the same files.
     ///
@@ -430,6 +441,7 @@ impl Builder {
             encrypts: self.nodes.encrypts,
             max_pending: self.nodes.max_pending,
             max_unsent: self.nodes.max_unsent,
+            fan_out: self.nodes.fan_out,
         };
         self.kind = SessionKind::Nodes;
         Ok(self)
@@ -513,7 +525,7 @@ impl Builder {
             (self.start_deadline, self.heartbeat_interval(), self.silence);
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
-        options.encrypts = *encrypts;
+        (options.encrypts, options.fan_out) = (*encrypts, self.nodes.fan_out);
         options.max_pending = self.nodes.max_pending.unwrap_or(options.max_pending);
         options.max_unsent = self.nodes.max_unsent;
         // Clients have the token only if the user has.

@@ -21,6 +21,8 @@ use crate::log_files;
 const CONNECT: &str = "DISCO_CONNECT";
 /// Environment variable with the id of the node.
 const NODE_ID: &str = "DISCO_NODE_ID";
+/// Environment variable with the rack of the node's machine.
+const RACK: &str = "DISCO_RACK";
 /// Environment variable with the node's number of workers.
 const WORKERS_PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
 /// Environment variable with the largest number of workers that the node accepts.
@@ -62,6 +64,7 @@ fn read(address: &str) -> Result<JoinOptions> {
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
     options.max_workers = number(MAX_WORKERS)?;
+    options.rack = Variable::read(RACK).text()?.map(str::to_owned);
     options.start = join_limit()?.unwrap_or(options.start);
     environment::take(JOIN_SECONDS);
     options.log_dir = Variable::read(log_files::VARIABLE).path();

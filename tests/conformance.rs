@@ -66,6 +66,8 @@ struct Nodes {
     name: &'static str,
     /// Whether each worker has its own node. Otherwise, one node has all workers.
     one_worker_each: bool,
+    /// Nodes that one end sends to; the others are behind these.
+    fan_out: Option<usize>,
     /// Whether workers are processes. Otherwise, they are threads.
     processes: bool,
 }
@@ -80,6 +82,7 @@ impl lane::Harness for Nodes {
         let config = WorkerConfig::new(World::new(1, 1)?);
         let token = nodes::Token::random()?;
         let mut options = nodes::Options::new(if self.one_worker_each { count } else { 1 }, token.clone(), config);
+        options.fan_out = self.fan_out;
         let processes = self.processes;
         options.announce = nodes::Announce::new(move |announcement| {
             for _ in 0..announcement.nodes {
@@ -238,9 +241,12 @@ fn main() -> ExitCode {
         .lane(Threads)
         .lane(Processes { ring: true })
         .lane(Processes { ring: false })
-        .lane(Nodes { name: "nodes", one_worker_each: false, processes: false })
-        .lane(Nodes { name: "nodes-of-one", one_worker_each: true, processes: false })
-        .lane(Nodes { name: "nodes-of-processes", one_worker_each: false, processes: true })
+        .lane(Nodes { name: "nodes", one_worker_each: false, fan_out: None, processes: false })
+        .lane(Nodes { name: "nodes-of-one", one_worker_each: true, fan_out: None, processes: false })
+        .lane(Nodes { name: "nodes-of-processes", one_worker_each: false, fan_out: None, processes: true })
+        .lane(Nodes { name: "tree-of-nodes", one_worker_each: true, fan_out: Some(2), processes: false })
+        .lane(Nodes { name: "chain-of-nodes", one_worker_each: true, fan_out: Some(1), processes: false })
+        .lane(Nodes { name: "chain-of-processes", one_worker_each: true, fan_out: Some(1), processes: true })
         .lane(Tvm { nodes: false })
         .lane(Tvm { nodes: true })
         .executes("local", EXECUTED_BY_LOCAL)

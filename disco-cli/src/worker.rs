@@ -28,6 +28,10 @@ pub(crate) struct Worker {
     /// Id of this node, from 1 on [default: chosen by the controller]
     #[arg(long, value_name = "ID")]
     node_id: Option<u32>,
+    /// The rack of this machine, or another name of its part of the network: nodes of one rack relay for each other
+    /// [default: DISCO_RACK, else none]
+    #[arg(long, value_name = "NAME", env = "DISCO_RACK", hide_env = true)]
+    rack: Option<String>,
     /// File with the session's token [default: the file in DISCO_TOKEN_FILE, or the token in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -66,7 +70,7 @@ impl Worker {
         let token = self.token_file.as_deref().map_or_else(Token::required, Token::read)?;
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
-        options.max_workers = self.max_workers;
+        (options.max_workers, options.rack) = (self.max_workers, self.rack);
         (options.start, options.log_dir) = (Duration::from_secs(wait), self.log_dir);
         options.report = |text| log::tell("disco", text);
         disco::join(&options)?;
@@ -93,6 +97,7 @@ impl Worker {
         if let Some(folder) = &self.log_dir {
             command.env("DISCO_LOG_DIR", folder);
         }
+        self.rack.iter().for_each(|rack| _ = command.env("DISCO_RACK", rack));
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
         }

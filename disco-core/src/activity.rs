@@ -48,7 +48,7 @@ pub struct Progress {
     /// The latest operations on the worker's communicators, oldest first.
     pub ops: Vec<OpRecord>,
     /// Bytes of large packets that the lane has exchanged with the worker. A lane to a node counts the bytes of all
-    /// workers of the node. Only the lane knows this count; it is not sent.
+    /// workers of the node. Only the lane knows this count; a node that relays reports those of its own lane.
     pub moved: u64,
 }
 

@@ -16,6 +16,7 @@ use crate::id::WorkerId;
 use crate::link::Link;
 pub use crate::signal::{Notice, Reply, Signal};
 use crate::status::Status;
+use crate::value::Value;
 use crate::wire::{Frame, Pieces, Transfer};
 use crate::worker_range::WorkerRange;
 
@@ -175,6 +176,11 @@ pub const LARGE_REPLY: usize = 64 << 10;
 pub trait Inbox: Send + Sync {
     /// A worker has replied to command `seq`.
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply);
+
+    /// Each of some workers has replied to command `seq` without a value.
+    fn replies(&self, from: WorkerRange, seq: u64) {
+        from.iter().for_each(|worker| self.reply(worker, seq, Ok(Value::None)));
+    }
 
     /// Whether the inbox accepts a reply of more than [`LARGE_REPLY`] bytes now. Otherwise lanes hold such replies
     /// back. This back-pressure keeps replies from piling up in memory when they are forwarded over a slow connection.

@@ -74,6 +74,7 @@ mod value;
 pub mod wire;
 pub mod worker;
 mod worker_range;
+mod worker_set;
 mod world;
 
 pub use abort::Abort;
@@ -99,6 +100,7 @@ pub use tensor::Tensor;
 pub use value::{Value, WireObject};
 pub use wire::Frame;
 pub use worker_range::WorkerRange;
+pub use worker_set::WorkerSet;
 pub use world::World;
 
 #[doc(hidden)]

@@ -34,7 +34,9 @@ pub enum LostPeer {
     Node {
         /// Which node.
         node: Node,
-        /// Its workers.
+        /// Number of the nodes that it relayed for, which are lost with it. Their numbers follow its own.
+        behind: u32,
+        /// Its workers, and those of the nodes behind it.
         workers: WorkerRange,
     },
     /// A rank of a communicator.
@@ -172,7 +174,14 @@ impl fmt::Display for LostPeer {
         match self {
             LostPeer::Controller => f.write_str("the controller"),
             LostPeer::Workers { workers, .. } => workers.fmt(f),
-            LostPeer::Node { node, workers } => write!(f, "{} with {workers}", node.name),
+            LostPeer::Node { node, behind: 0, workers } => write!(f, "{} with {workers}", node.name),
+            LostPeer::Node { node, behind: 1, workers } => {
+                write!(f, "{} with node {}, which it relayed for, and {workers}", node.name, node.number + 1)
+            }
+            LostPeer::Node { node, behind, workers } => {
+                let (first, last) = (node.number + 1, node.number.saturating_add(*behind));
+                write!(f, "{} with nodes {first} to {last}, which it relayed for, and {workers}", node.name)
+            }
             LostPeer::Rank(rank) => rank.fmt(f),
         }
     }
@@ -241,8 +250,12 @@ mod tests {
         let workers = WorkerRange::new(2..4);
         let silent = || LossCause::Silent(Duration::from_secs(5));
         assert_eq!(
-            text(LostPeer::Node { node: node(), workers }, silent()),
+            text(LostPeer::Node { node: node(), behind: 0, workers }, silent()),
             "node 1 (host) with workers 2 to 3 lost: it has sent nothing for 5s"
+        );
+        assert_eq!(
+            text(LostPeer::Node { node: node(), behind: 2, workers }, silent()),
+            "node 1 (host) with nodes 2 to 3, which it relayed for, and workers 2 to 3 lost: it has sent nothing for 5s"
         );
         let killed =
             LossCause::ProcessEnded { end: ProcessEnd::Signaled { signal: 9, core_dumped: false }, connected: true };

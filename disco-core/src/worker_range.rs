@@ -78,6 +78,14 @@ impl WorkerRange {
         self.indices().map(|index| WorkerId::new(index as u32))
     }
 
+    /// The `len` workers from this position on, from 0; fewer if the range ends before.
+    pub const fn part(self, position: usize, len: usize) -> Self {
+        let skipped = if position < self.len() { position } else { self.len() };
+        let rest = self.len() - skipped;
+        let len = if len < rest { len } else { rest };
+        Self { first: self.first + skipped as u32, len: len as u32 }
+    }
+
     /// Consecutive parts of `size` workers each; the last part is shorter if `size` does not divide their number. A
     /// size of 0 counts as 1.
     pub fn chunks(self, size: usize) -> impl Iterator<Item = Self> {
@@ -152,6 +160,12 @@ mod tests {
             assert_eq!((workers.position(worker), workers.get(position)), (Some(position), Some(worker)));
         }
         assert_eq!([3, 7].map(|worker| workers.position(WorkerId::new(worker))), [None; 2]);
+    }
+
+    #[test]
+    fn a_part_ends_with_its_range() {
+        let part = |position, len| ids(WorkerRange::new(4..8).part(position, len));
+        assert_eq!([part(1, 2), part(2, 9), part(4, 1), part(9, 1)], [vec![5, 6], vec![6, 7], vec![], vec![]]);
     }
 
     #[test]

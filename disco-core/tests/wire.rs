@@ -403,10 +403,10 @@ proptest! {
 
     #[test]
     fn decoding_an_encoded_cause_of_a_loss_returns_it(cause in loss_cause()) {
-        let message = Message::From { worker: WorkerId::new(3), message: Box::new(Message::Lost(cause.clone())) };
+        let message = Message::From { workers: WorkerRange::new(3..4), message: Box::new(Message::Lost { cause: cause.clone(), whole: false }) };
         let bytes = message.encode().unwrap();
         let Message::From { message, .. } = Message::decode(packet(&bytes)).unwrap() else { panic!() };
-        let Message::Lost(back) = *message else { panic!() };
+        let Message::Lost { cause: back, .. } = *message else { panic!() };
         prop_assert_eq!(back, cause);
     }
 
@@ -427,7 +427,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 42;
+const MESSAGES: usize = 44;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
@@ -456,8 +456,17 @@ fn messages() -> Vec<Message> {
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
     let workers = WorkerRange::new(3..6);
     let on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
-    let assignment = Assignment { node: 1, workers, processes: true, config: on_nodes, heartbeat, silence, start };
-    let from = |message| Message::From { worker: WorkerId::new(4), message: Box::new(message) };
+    let assignment = Assignment {
+        node: 1,
+        workers,
+        behind: [2, 1].into(),
+        processes: true,
+        config: on_nodes,
+        heartbeat,
+        silence,
+        start,
+    };
+    let from = |message| Message::From { workers: WorkerRange::new(4..5), message: Box::new(message) };
     let ring = Some(RingPlace { reader: 1, readers: 5, capacity: 1 << 19 });
     let activity = Activity::default();
     activity.receive(9);
@@ -509,16 +518,25 @@ fn messages() -> Vec<Message> {
         Message::Unshare(1 << 32 | 1),
         Message::Receive { id: 7, name: 1 << 32 },
         Message::Part { left: 1 << 40, bytes: [9; 100].into() },
-        Message::Join(Join { name: "a machine".into(), functions: vec!["disco.empty".into(), "tests.f".into()] }),
+        Message::Join(Join {
+            name: "a machine".into(),
+            rack: "a rack".into(),
+            functions: vec!["disco.empty".into(), "tests.f".into()],
+        }),
         Message::Assign(assignment),
         Message::Beside,
         Message::Ready,
         Message::Alive,
-        Message::Replies { seq: 4 },
+        Message::Relay { everywhere: true },
+        Message::Listens(vec!["192.0.2.1:4000".into(), "[::1]:4000".into()]),
+        Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()] },
         Message::Left("worker 3 (idle)".into()),
         from(Message::Reply { seq: 2, reply: Ok(Value::from("text")) }),
         from(Message::Output { is_err: true, line: b"a line".as_slice().into() }),
-        from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
+        from(Message::Lost {
+            cause: LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true },
+            whole: true,
+        }),
         from(Message::Shutdown),
     ];
     let asks = asks.into_iter().map(|call| Message::StoreRequest { id: 8, epoch: 1, call });
@@ -755,8 +773,8 @@ fn write_frame_appends_the_packet_of_a_frame_message() {
 
 #[test]
 fn a_message_of_a_nodes_worker_cannot_contain_messages_of_a_node() {
-    let inner = Message::From { worker: WorkerId::new(4), message: Box::new(Message::Alive) };
-    let outer = Message::From { worker: WorkerId::new(5), message: Box::new(inner) };
+    let inner = Message::From { workers: WorkerRange::new(4..5), message: Box::new(Message::Alive) };
+    let outer = Message::From { workers: WorkerId::new(5).into(), message: Box::new(inner) };
     let refused = Message::decode(packet(&outer.encode().unwrap())).unwrap_err();
     assert!(matches!(refused, WireError::Unknown { what: "message", .. }), "{refused}");
 }

@@ -64,23 +64,28 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Unshare(10),
         Message::Receive { id: 11, name: 10 },
     ];
-    let from = |message| Message::From { worker: WorkerId::new(3), message: Box::new(message) };
+    let from = |message| Message::From { workers: WorkerRange::new(3..4), message: Box::new(message) };
     let config = WorkerConfig::new(World::new(4, 2).and_then(|world| world.on_nodes(2)).expect("two nodes of two"));
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
     let workers = WorkerRange::new(2..4);
     messages.extend([
         Message::Part { left: 12, bytes: bytes() },
-        Message::Join(Join { name: "a machine".into(), functions: vec!["a".into(), "demo.function".into()] }),
-        Message::Assign(Assignment { node: 1, workers, processes: true, config, heartbeat, silence, start }),
+        Message::Join(Join { name: "a machine".into(), rack: "a rack".into(), functions: vec!["a".into(), "demo.function".into()] }),
+        Message::Assign(Assignment { node: 1, workers, behind: [2, 1].into(), processes: true, config, heartbeat, silence, start }),
         Message::Ready,
         Message::Alive,
-        Message::Replies { seq: 4 },
+        Message::Relay { everywhere: true },
+        Message::Listens(vec!["192.0.2.1:4000".into(), "[::1]:4000".into()]),
+        Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()] },
         Message::Left("worker 3".into()),
         Message::AskStatus,
         Message::Late,
         Message::Status(Box::new(status())),
         from(Message::Output { is_err: true, line: bytes() }),
-        from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
+        from(Message::Lost {
+            cause: LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true },
+            whole: true,
+        }),
         from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
         from(progress()),
     ]);

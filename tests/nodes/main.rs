@@ -18,6 +18,7 @@ mod start;
 mod status;
 #[path = "../terminal/mod.rs"]
 mod terminal;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         link::tests(),
         ahead::tests(),
         death::tests(),
+        tree::tests(),
     ];
     let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {

@@ -111,6 +111,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     // Nodes and workers inherit the environment of their program, so they reach this function, too.
     match env::var(PROGRAM).ok()?.as_str() {
         "printer" => printer("tests.print"),
+        "tree-printer" => print_on(Builder::nodes(4, 1).fan_out(1), "tests.print"),
         "painter" => printer("tests.paint"),
         "controller" => controller(),
         "late" => late(),
@@ -121,8 +122,12 @@ pub(crate) fn run() -> Option<ExitCode> {
 
 /// Calls a function that prints, on the workers of a node.
 fn printer(function: &str) {
+    print_on(Builder::nodes(2, 2), function);
+}
+
+fn print_on(builder: Builder, function: &str) {
     disco::init();
-    let session = Builder::nodes(2, 2).start().unwrap();
+    let session = builder.start().unwrap();
     block_on(async {
         session.call(&session.function(function).await.unwrap(), ()).await.unwrap();
         session.shutdown().await.unwrap();

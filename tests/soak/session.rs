@@ -26,6 +26,8 @@ pub(crate) struct Setup {
     /// For nodes: their number, and whether their workers are processes.
     nodes: usize,
     of_processes: bool,
+    /// For nodes: the most children of one end; with more nodes, nodes relay for others.
+    fan_out: usize,
     /// For nodes: whether connections are encrypted.
     encrypts: bool,
     workers: usize,
@@ -70,7 +72,7 @@ impl Setup {
     pub(crate) fn new(kind: SessionKind, random: &mut Random) -> Self {
         let (nodes, workers) = match kind {
             SessionKind::Nodes => {
-                let nodes = 2 + random.below(2);
+                let nodes = 2 + random.below(4);
                 (nodes, nodes * (1 + random.below(2)))
             }
             SessionKind::Processes => (1, 2 + random.below(3)),
@@ -85,6 +87,7 @@ impl Setup {
             kind,
             nodes,
             of_processes: random.chance(50),
+            fan_out: 1 + random.below(3),
             encrypts: random.chance(75),
             workers,
             groups: random.pick(&divisors),
@@ -103,7 +106,8 @@ impl Setup {
         let builder = match self.kind {
             SessionKind::Nodes => {
                 let workers = if self.of_processes { SessionKind::Processes } else { SessionKind::Threads };
-                Builder::nodes(self.nodes, self.workers / self.nodes).node_workers(workers).encrypt(self.encrypts)
+                let builder = Builder::nodes(self.nodes, self.workers / self.nodes).fan_out(self.fan_out);
+                builder.node_workers(workers).encrypt(self.encrypts)
             }
             kind => Builder::new(kind, self.workers),
         };

@@ -27,5 +27,6 @@ pub(crate) mod reply;
 #[cfg(test)]
 mod sim;
 pub(crate) mod transfers;
+pub(crate) mod tree;
 
 pub(crate) use liveness::{Attention, Liveness};

@@ -15,12 +15,25 @@
 //! these and sends READY. A connection that has not authenticated is closed after 5 s. There are at most 256 of these;
 //! a new one then replaces the oldest, so that idle connections can't keep a node out.
 //!
+//! **Trees.** With more nodes than [`Options::fan_out`], nodes relay for nodes:
+//!
+//! ```text
+//! controller                                  node 1, which relays                            node 2
+//! NodeLane ── ASSIGN node 1, one behind it ─▶ bridge ──▶ Subtree ─┬─▶ lane to its own workers
+//!          ── RELAY ──▶   ◀── LISTENS ──                          └─▶ lane to its children ──▶ bridge ──▶ lane
+//!          ── REDIRECT node 2, address of node 1 ─────────────────────────────────────────▶ (before it joins node 1)
+//! ```
+//!
+//! All nodes join the controller, which then grows the tree. A node that relays is the controller of its children, with
+//! the same handshake, messages and limits. Replies, progress and departures that are equal go up as one message for a
+//! range of workers. Calls of the store go up to the session's controller, and output goes up line by line.
+//!
 //! **Commands.** A frame is sent at once if no other was sent just before, or if a caller waits for its reply. Else it
 //! may linger for 50 µs per node, at least 100 µs, so that one write carries many frames. A node acknowledges frames
 //! that it has passed on to its workers; at most 1,024 frames and about 64 MiB are unacknowledged.
 //!
 //! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends
-//! garbage is lost, with all its workers. A node whose controller is lost aborts and stops its workers. A node that the
+//! garbage is lost, with all its workers and with the nodes behind it. A node whose controller is lost aborts and stops its workers. A node that the
 //! session has started itself is killed when it is lost, or 2 s after it was told to shut down.
 
 mod addresses;

@@ -67,7 +67,7 @@ impl Lane {
         let state = self.lock();
         let conn = state.controller.conn_of(worker).and_then(|conn| state.table.find(conn));
         let mut progress = state.controller.progress(worker);
-        progress.moved = conn.map_or(0, |connection| connection.moved());
+        progress.moved += conn.map_or(0, |connection| connection.moved());
         progress
     }
 

@@ -153,17 +153,18 @@ fn violation(error: &dyn fmt::Display) -> Event {
     Event::Failed(lost(LossCause::ProtocolViolation(error.to_string())))
 }
 
-/// Introduces a member, and waits until the controller accepts it. `Ok(Err(why))`: the attempt failed, and another one
-/// may succeed.
+/// Introduces a member, and waits until the controller accepts it, or sends it to a parent. `Ok(Err(why))`: the attempt
+/// failed, and another one may succeed. `listen` makes the listener of a node that is to relay, and returns its addresses.
 ///
 /// # Errors
-/// The controller refuses the member.
+/// The controller refuses the member, or the member can't listen.
 pub(crate) fn join(
     joining: &mut Joining,
     connection: &Connection,
     incoming: &mut Incoming,
     waker: &Waker,
     show_waiting: impl Fn(),
+    mut listen: impl FnMut(bool) -> Result<Vec<String>>,
 ) -> Result<Result<Message, LossCause>> {
     let mut rounds = MAX_READS_PER_STEP;
     loop {
@@ -172,6 +173,13 @@ pub(crate) fn join(
                 // A closed connection is noticed when it is read, where the reason may still be found.
                 Action::Send(message) => _ = connection.send(message.encode()?, None),
                 Action::ShowWaiting => show_waiting(),
+                Action::Listen { everywhere } => match listen(everywhere) {
+                    Ok(addresses) => _ = connection.send(Message::Listens(addresses).encode()?, None),
+                    Err(error) => {
+                        _ = connection.send(Message::Bye(error.to_string()).encode()?, None);
+                        return Err(error);
+                    }
+                },
                 Action::Taken(message) => return Ok(Ok(*message)),
                 Action::Retry(why) => return Ok(Err(why)),
                 Action::Refused(error) => return Err(error),

@@ -390,6 +390,7 @@ impl<T: Transport> Reactor<T> {
                 }
             }
             Action::Started(started) => self.lane.set_started(started),
+            Action::Replies { workers, seq } => self.inbox.replies(workers, seq),
             Action::Reply { worker, seq, reply } => self.inbox.reply(worker, seq, reply),
             Action::Notice { worker, notice } => self.inbox.notice(worker, notice),
             Action::Room => self.inbox.room(self.lane.read(|engine| engine.workers())),
@@ -407,7 +408,7 @@ impl<T: Transport> Reactor<T> {
             Action::Unshare(name) => self.shared.remove(name),
             Action::Receive { conn, id, name } => self.hand(conn, id, name),
             Action::Forget(worker) => self.shared.remove_all_of(worker),
-            Action::Output { from, is_err, line } => self.transport.print(from, is_err, line),
+            Action::Output { node, worker, is_err, line } => self.transport.print(node, worker, is_err, line),
             Action::Retire(peer) => self.transport.retire(peer),
             Action::Over => self.is_over = true,
         }

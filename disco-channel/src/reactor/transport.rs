@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::Inbox;
+use disco_core::{Inbox, WorkerId};
 
 use super::connection::Connection;
 use crate::engine::controller::Origin;
@@ -25,7 +25,7 @@ pub(crate) trait Transport: Send {
     fn stop_accepting(&mut self);
 
     /// Prints a line of a worker.
-    fn print(&self, _from: String, _is_err: bool, _line: Arc<[u8]>) {}
+    fn print(&self, _node: u32, _worker: WorkerId, _is_err: bool, _line: Arc<[u8]>) {}
 
     /// Retires the ring's reader of a lost peer.
     fn retire(&self, _peer: usize) {}

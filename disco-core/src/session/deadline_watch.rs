@@ -1,5 +1,6 @@
 //! Deadlines of waits for workers that make no progress.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Deadlines;
@@ -14,7 +15,7 @@ use crate::id::WorkerId;
 pub(super) struct DeadlineWatch {
     since: Instant,
     warned: Instant,
-    seen: Vec<(WorkerId, ProgressMark, Instant)>,
+    seen: HashMap<WorkerId, (ProgressMark, Instant)>,
 }
 
 /// Counters of a worker, at least one of which changes when the worker makes progress.
@@ -23,7 +24,7 @@ type ProgressMark = (u64, u64, u64, Option<u32>);
 impl DeadlineWatch {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { since: now, warned: now, seen: Vec::new() }
+        Self { since: now, warned: now, seen: HashMap::new() }
     }
 
     /// Time since `worker` last made progress, or since the wait began.
@@ -33,13 +34,11 @@ impl DeadlineWatch {
         let moved = if progress.inside.is_none() { progress.moved } else { 0 };
         let mark = (progress.received, progress.finished, moved, op);
         let now = Instant::now();
-        match self.seen.iter_mut().find(|seen| seen.0 == worker) {
-            Some(seen) if seen.1 == mark => {}
-            Some(seen) => *seen = (worker, mark, now),
-            None => self.seen.push((worker, mark, self.since)),
+        let seen = self.seen.entry(worker).or_insert((mark, self.since));
+        if seen.0 != mark {
+            *seen = (mark, now);
         }
-        let seen = self.seen.iter().find(|seen| seen.0 == worker);
-        seen.map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen.2))
+        now.saturating_duration_since(seen.1)
     }
 
     /// The error that ends a wait for `missing`, if one of these workers has made no progress for too long. User code

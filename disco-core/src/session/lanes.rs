@@ -31,6 +31,7 @@ use crate::sync;
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::wire::Frame;
+use crate::worker_range::WorkerRange;
 use crate::world::World;
 
 /// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each
@@ -238,7 +239,7 @@ impl LaneSession {
         &self,
         operation: &'static str,
         values: Values,
-        from: Vec<WorkerId>,
+        from: WorkerRange,
         command: Command,
     ) -> Result<Vec<Reply>> {
         let expected = self.turn_with(operation, ReplyTable::check_lost, values, |order, values| {
@@ -248,6 +249,10 @@ impl LaneSession {
         let replies = self.replies(operation, &expected.await?).await;
         self.order().release();
         replies
+    }
+
+    fn all(&self) -> WorkerRange {
+        WorkerRange::new(0..self.world.size() as u32)
     }
 
     pub(super) fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
@@ -341,12 +346,12 @@ impl Session for LaneSession {
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
         self.world.check(worker)?;
-        let replies = self.ask("sync_worker", Values::SMALL, vec![worker], Command::SyncWorker { worker }).await?;
+        let replies = self.ask("sync_worker", Values::SMALL, worker.into(), Command::SyncWorker { worker }).await?;
         self.judge(replies).map(drop)
     }
 
     async fn sync_all(&self) -> Result<()> {
-        let replies = self.ask("sync_all", Values::SMALL, self.world.workers().collect(), Command::SyncAll).await?;
+        let replies = self.ask("sync_all", Values::SMALL, self.all(), Command::SyncAll).await?;
         // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
         self.is_hung.store(false, Ordering::Relaxed);
         self.judge(replies).map(drop).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
@@ -356,14 +361,14 @@ impl Session for LaneSession {
         self.freed_ids.check(handle)?;
         self.world.check(worker)?;
         let command = Command::DebugGet { register: handle.register(), worker };
-        let replies = self.ask("get", Values::SMALL, vec![worker], command).await?;
+        let replies = self.ask("get", Values::SMALL, worker.into(), command).await?;
         self.judge(replies)
     }
 
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
         self.freed_ids.check(handle)?;
         let command = Command::GetAll { register: handle.register() };
-        let replies = self.ask("get_all", Values::SMALL, self.world.workers().collect(), command).await?;
+        let replies = self.ask("get_all", Values::SMALL, self.all(), command).await?;
         self.is_hung.store(false, Ordering::Relaxed);
         // As in `sync_all`.
         self.judge_all(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
@@ -378,7 +383,7 @@ impl Session for LaneSession {
         self.check("set", ReplyTable::check_lost)?;
         let values = self.prepare("set", Some(worker), ReplyTable::check_lost, std::slice::from_ref(&value)).await?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
-        let replies = self.ask("set", values, vec![worker], command).await?;
+        let replies = self.ask("set", values, worker.into(), command).await?;
         self.judge(replies).map(drop)
     }
 

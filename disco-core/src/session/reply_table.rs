@@ -1,6 +1,7 @@
 //! The session's inbox: awaited replies of workers, and the first failure.
 
 use std::collections::HashMap;
+use std::iter;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -13,7 +14,9 @@ use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
 use crate::status::Status;
 use crate::sync;
+use crate::value::Value;
 use crate::worker_range::WorkerRange;
+use crate::worker_set::WorkerSet;
 
 /// Pending replies, the first failure and the loss of one session.
 #[derive(Debug, Default)]
@@ -54,8 +57,9 @@ pub(super) struct Pending {
 
 #[derive(Debug)]
 struct Answers {
-    missing: Vec<WorkerId>,
-    replies: Vec<(WorkerId, Reply)>,
+    replied: WorkerSet,
+    /// The reply of each of these workers. Workers that reply without a value may be in one entry.
+    replies: Vec<(WorkerRange, Reply)>,
     /// Why the missing replies will never arrive.
     end: Option<Error>,
 }
@@ -81,11 +85,11 @@ impl ReplyTable {
     }
 
     /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`.
-    pub(super) fn expect(&self, operation: &'static str, seq: u64, from: Vec<WorkerId>) -> Expected<'_> {
+    pub(super) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
         let mut state = self.lock();
         let end = state.lost.clone();
-        let (settled, replies) = (end.is_some().into(), Vec::with_capacity(from.len()));
-        let answers = Mutex::new(Answers { missing: from, replies, end });
+        let settled = end.is_some().into();
+        let answers = Mutex::new(Answers { replied: WorkerSet::new(from), replies: Vec::new(), end });
         let pending = Arc::new(Pending { operation, answers, settled, done: Event::new() });
         state.pending.insert(seq, pending.clone());
         Expected { reply_table: self, seq, pending }
@@ -155,6 +159,31 @@ impl ReplyTable {
         self.lanes.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
+    /// Adds the same reply of each of some workers. One that was not asked, or has replied before, is ignored.
+    fn add(&self, from: WorkerRange, seq: u64, reply: Reply) {
+        let mut state = self.lock();
+        let Some(pending) = state.pending.get(&seq).cloned() else { return };
+        let mut answers = pending.lock();
+        match answers.replied.insert(from) {
+            0 => return,
+            new if new == from.len() => answers.replies.push((from, reply)),
+            // Some have replied before: the others are found one by one.
+            _ => {
+                let known: Vec<WorkerRange> = answers.replies.iter().map(|(workers, _)| *workers).collect();
+                let replied = &answers.replied;
+                let is_new =
+                    |worker: &WorkerId| replied.contains(*worker) && !known.iter().any(|it| it.contains(*worker));
+                let new: Vec<_> = from.iter().filter(is_new).map(|worker| (worker.into(), reply.clone())).collect();
+                answers.replies.extend(new);
+            }
+        }
+        if answers.replied.is_full() {
+            state.pending.remove(&seq);
+            drop((answers, state));
+            pending.settle();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, TableState> {
         sync::lock(&self.state)
     }
@@ -162,17 +191,11 @@ impl ReplyTable {
 
 impl Inbox for ReplyTable {
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
-        let mut state = self.lock();
-        let Some(pending) = state.pending.get(&seq).cloned() else { return };
-        let mut answers = pending.lock();
-        let Some(asked) = answers.missing.iter().position(|worker| *worker == from) else { return };
-        answers.missing.swap_remove(asked);
-        answers.replies.push((from, reply));
-        if answers.missing.is_empty() {
-            state.pending.remove(&seq);
-            drop((answers, state));
-            pending.settle();
-        }
+        self.add(from.into(), seq, reply);
+    }
+
+    fn replies(&self, from: WorkerRange, seq: u64) {
+        self.add(from, seq, Ok(Value::None));
     }
 
     fn notice(&self, from: WorkerId, notice: Notice) {
@@ -237,7 +260,7 @@ impl Pending {
     }
 
     fn is_missing(&self, workers: &WorkerRange) -> bool {
-        self.lock().missing.iter().any(|worker| workers.contains(*worker))
+        self.lock().replied.missing().any(|worker| workers.contains(worker))
     }
 
     fn settle(&self) {
@@ -252,10 +275,11 @@ impl Pending {
         }
         let mut answers = self.lock();
         match &answers.end {
-            _ if answers.missing.is_empty() => {
+            _ if answers.replied.is_full() => {
                 let mut replies = std::mem::take(&mut answers.replies);
-                replies.sort_unstable_by_key(|(worker, _)| *worker);
-                Some(Ok(replies.into_iter().map(|(_, reply)| reply).collect()))
+                replies.sort_unstable_by_key(|(workers, _)| workers.first());
+                let each = replies.into_iter().flat_map(|(workers, reply)| iter::repeat_n(reply, workers.len()));
+                Some(Ok(each.collect()))
             }
             Some(end) => Some(Err(end.clone())),
             None => None,
@@ -264,7 +288,7 @@ impl Pending {
 
     /// Workers that have not replied.
     pub(super) fn missing(&self) -> Vec<WorkerId> {
-        self.lock().missing.clone()
+        self.lock().replied.missing().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Answers> {
@@ -280,7 +304,6 @@ impl Drop for Expected<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
     use std::sync::mpsc;
     use std::task::{Context, Wake, Waker};
     use std::thread;
@@ -290,11 +313,6 @@ mod tests {
 
     use super::*;
     use crate::error::{LossCause, LostPeer};
-    use crate::value::Value;
-
-    fn all(range: Range<u32>) -> Vec<WorkerId> {
-        range.map(WorkerId::new).collect()
-    }
 
     fn text(expected: &Expected<'_>) -> Option<String> {
         expected.pending.take().map(|taken| taken.map_or_else(|error| error.to_string(), |all| format!("{all:?}")))
@@ -303,8 +321,10 @@ mod tests {
     #[test]
     fn a_wait_ends_when_a_worker_that_has_not_replied_leaves() {
         let reply_table = ReplyTable::default();
-        let (one, both) =
-            (reply_table.expect("sync_worker", 1, all(1..2)), reply_table.expect("sync_all", 2, all(0..2)));
+        let (one, both) = (
+            reply_table.expect("sync_worker", 1, WorkerRange::new(1..2)),
+            reply_table.expect("sync_all", 2, WorkerRange::new(0..2)),
+        );
         reply_table.reply(WorkerId::new(0), 2, Ok(Value::None));
         reply_table.left(WorkerRange::new(0..1));
         assert_eq!((text(&one), text(&both)), (None, None), "worker 0 has replied to all that it was asked");
@@ -315,12 +335,25 @@ mod tests {
     }
 
     #[test]
+    fn each_worker_replies_once_whether_its_replies_come_alone_or_with_those_of_others() {
+        let reply_table = ReplyTable::default();
+        let expected = reply_table.expect("sync_all", 1, WorkerRange::new(0..6));
+        reply_table.reply(WorkerId::new(2), 1, Ok(Value::from(2)));
+        reply_table.replies(WorkerRange::new(1..4), 1);
+        reply_table.replies(WorkerRange::new(5..9), 1);
+        assert_eq!((text(&expected), expected.pending.missing()), (None, [0, 4].map(WorkerId::new).into()));
+        reply_table.replies(WorkerRange::new(0..5), 1);
+        let none = "Ok(None), ";
+        assert_eq!(text(&expected).unwrap(), format!("[{none}{none}Ok(Int(2)), {none}{none}Ok(None)]"));
+    }
+
+    #[test]
     fn waits_end_with_the_first_known_loss() {
         let reply_table = ReplyTable::default();
-        let before = reply_table.expect("get", 1, all(0..1));
+        let before = reply_table.expect("get", 1, WorkerRange::new(0..1));
         let peer = LostPeer::Workers { workers: WorkerRange::new(1..2), node: None };
         reply_table.lose(&Error::peer_lost(peer, LossCause::Other("it is gone".into())));
-        let after = reply_table.expect("get", 2, all(0..1));
+        let after = reply_table.expect("get", 2, WorkerRange::new(0..1));
         reply_table.close();
         for expected in [before, after] {
             assert_eq!(text(&expected).unwrap(), "worker 1 lost: it is gone");
@@ -351,7 +384,7 @@ mod tests {
             let waker = Waker::from(Arc::new(Inline(reply_table.clone(), Mutex::new(tell))));
             let other = reply_table.clone();
             thread::spawn(move || {
-                let expected = reply_table.expect("get", 1, all(0..1));
+                let expected = reply_table.expect("get", 1, WorkerRange::new(0..1));
                 let mut done = expected.pending.done.listen();
                 assert!(done.poll(&mut Context::from_waker(&waker)).is_pending());
                 end(&other);

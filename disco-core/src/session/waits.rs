@@ -98,12 +98,12 @@ impl LaneSession {
         }
     }
 
-    /// The progress of `missing`, and of the workers inside a function that `missing` wait for inside a collective.
+    /// The progress of `missing`, in the order of workers, and of the workers inside a function that `missing` wait for inside a collective.
     fn waited_for(&self, missing: Vec<WorkerId>) -> Vec<(WorkerId, Progress)> {
         let progress = |worker| (worker, self.lane_of(worker).progress(worker));
         let mut waited_for: Vec<_> = missing.iter().copied().map(progress).collect();
         if waited_for.iter().any(|(_, progress)| waits_for_others(progress)) {
-            let others = self.world.workers().filter(|worker| !missing.contains(worker)).map(progress);
+            let others = self.world.workers().filter(|worker| missing.binary_search(worker).is_err()).map(progress);
             waited_for.extend(others.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it)));
         }
         waited_for

@@ -57,6 +57,8 @@ pub struct RingPlace {
 pub struct Join {
     /// The name of the node's machine.
     pub name: String,
+    /// The rack, or another name of the part of the network that the machine is in; empty if it is unknown.
+    pub rack: String,
     /// The names of its worker functions, sorted.
     pub functions: Vec<String>,
 }
@@ -67,8 +69,11 @@ pub struct Join {
 pub struct Assignment {
     /// The number of the node.
     pub node: u32,
-    /// The workers of the node.
+    /// The workers of the node, and those of the nodes behind it, which follow.
     pub workers: WorkerRange,
+    /// The nodes behind this one, for which it relays: for each, in the order of their workers, the number of nodes in its
+    /// subtree, itself included.
+    pub behind: Arc<[u32]>,
     /// Whether the workers are processes rather than threads of the node's process.
     pub processes: bool,
     /// Configuration of the workers.
@@ -96,27 +101,33 @@ impl Hello {
         if version != VERSION {
             return Err(WireError::Version { theirs: version, ours: VERSION });
         }
-        Ok(Self { token: packet.bytes()?, worker: packet.id()?, functions: decode_names(packet)? })
+        Ok(Self { token: packet.bytes()?, worker: packet.id()?, functions: decode_texts(packet)? })
     }
 }
 
 impl Join {
     pub(super) fn args(&self) -> Vec<Value> {
         let names = self.functions.iter().map(String::as_str);
-        std::iter::once(self.name.as_str()).chain(names).map(Value::from).collect()
+        [self.name.as_str(), self.rack.as_str()].into_iter().chain(names).map(Value::from).collect()
     }
 
     pub(super) fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
-        Ok(Self { name: packet.string()?.to_string(), functions: decode_names(packet)? })
+        let (name, rack) = (packet.string()?.to_string(), packet.string()?.to_string());
+        Ok(Self { name, rack, functions: decode_texts(packet)? })
     }
 }
 
-fn decode_names(packet: Packet<'_>) -> Result<Vec<String>, WireError> {
-    let names = packet.rest()?.into_iter().map(|name| match name {
-        Value::Str(name) => Ok(name.to_string()),
-        _ => Err(WireError::Expected("a function's name")),
+pub(super) fn texts(texts: &[String]) -> Vec<Value> {
+    texts.iter().map(|text| text.as_str().into()).collect()
+}
+
+/// The rest of a packet, which has texts only.
+pub(super) fn decode_texts(packet: Packet<'_>) -> Result<Vec<String>, WireError> {
+    let texts = packet.rest()?.into_iter().map(|text| match text {
+        Value::Str(text) => Ok(text.to_string()),
+        _ => Err(WireError::Expected("a text")),
     });
-    names.collect()
+    texts.collect()
 }
 
 impl Welcome {
@@ -146,6 +157,8 @@ impl Assignment {
         let mut args = config_args(self.config);
         args.extend([Value::Int(self.node.into()), Value::Int(start as i64), Value::Int(end as i64)]);
         args.push(Value::Bool(self.processes));
+        let behind: Vec<u8> = self.behind.iter().flat_map(|size| size.to_le_bytes()).collect();
+        args.push(Value::Bytes(behind.into()));
         args.extend([self.heartbeat, self.silence, self.start].map(duration));
         args
     }
@@ -156,10 +169,19 @@ impl Assignment {
             node: packet.id()?,
             workers: WorkerRange::new(packet.id()?..packet.id()?),
             processes: packet.bool()?,
+            behind: decode_sizes(&packet.bytes()?)?,
             heartbeat: packet.duration()?,
             silence: packet.duration()?,
             start: packet.duration()?,
         })
+    }
+}
+
+fn decode_sizes(bytes: &[u8]) -> Result<Arc<[u32]>, WireError> {
+    let (sizes, rest) = bytes.as_chunks::<4>();
+    match rest {
+        [] => Ok(sizes.iter().map(|size| u32::from_le_bytes(*size)).collect()),
+        _ => Err(WireError::Expected("sizes of subtrees")),
     }
 }
 

@@ -19,12 +19,15 @@
 //! CREDIT  frames and bytes taken ──▶
 //! BYE     why ──▶                        ◀── BYE      why
 //!
-//! node (its workers' REPLY, NOTICE, PROGRESS come as FROM worker, …)      controller
-//! JOIN    name, function names…  ──▶
-//!                                    ◀── ASSIGN   node, workers, configuration │ LATE
+//! node (its workers' messages come as FROM workers, …)                    controller
+//! JOIN    name, rack, function names…  ──▶
+//!                                    ◀── RELAY    whether its children may be on other machines
+//! LISTENS addresses for its children ──▶
+//!                                    ◀── ASSIGN   node, workers, nodes behind it, configuration │ LATE
+//!                                                 or REDIRECT node, addresses of its parent; then it is closed
 //! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
-//! REPLIES number: all its workers have replied without a value ──▶
-//! FROM    worker, OUTPUT of its process │ LOST why │ SHUTDOWN: it has left ──▶
+//! FROM    workers, REPLY without a value │ PROGRESS │ LOST why │ SHUTDOWN: they have left ──▶
+//! FROM    worker, REPLY │ NOTICE │ OUTPUT of its process ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
 //! LEFT    remaining workers, or BYE ──▶  ◀── BYE
@@ -35,7 +38,8 @@
 //!
 //! Each message is one packet. A large packet is split into several PARTs, between which other packets may be sent. The
 //! first message of a worker is HELLO, answered with WELCOME or BYE; the first message of a node is JOIN, answered with
-//! ASSIGN, after the node has proved that it knows the session's token. Either end may close the connection at any
+//! ASSIGN or REDIRECT, after the node has proved that it knows the session's token. A node that relays is the controller
+//! of its children: to them, it speaks as the right-hand end. Either end may close the connection at any
 //! time, which ends the session with that peer; BYE tells the reason.
 
 use std::fmt;
@@ -43,15 +47,15 @@ use std::sync::Arc;
 
 use super::answer::{decode_failure, failure_args};
 use super::command::write;
-use super::introduction::{Assignment, Hello, Join, Welcome};
+use super::introduction::{Assignment, Hello, Join, Welcome, decode_texts, texts};
 use super::{Packet, StoreCall, WireError, Writer, action, loss, progress, question, snapshot, value};
 use crate::activity::Progress;
 use crate::error::{LossCause, Result};
-use crate::id::WorkerId;
 use crate::shared_memory::Snapshot;
 use crate::signal::Reply;
 use crate::status::Status;
 use crate::value::Value;
+use crate::worker_range::WorkerRange;
 
 /// Largest number of characters of a message in texts.
 const MAX_SHOWN_CHARS: usize = 100;
@@ -167,17 +171,26 @@ pub enum Message {
     Ready,
     /// A heartbeat.
     Alive,
-    /// A message of a worker of a node.
+    /// The same message of each of some workers of a node, or of nodes behind it.
     From {
-        /// The worker.
-        worker: WorkerId,
+        /// The workers.
+        workers: WorkerRange,
         /// The message.
         message: Box<Message>,
     },
-    /// All workers of a node have replied to a command without a value.
-    Replies {
-        /// The command's number.
-        seq: u64,
+    /// The node will relay for other nodes, its children. It has to listen for them.
+    Relay {
+        /// Whether children may be on other machines.
+        everywhere: bool,
+    },
+    /// The addresses at which the node listens for its children, each as `HOST:PORT`.
+    Listens(Vec<String>),
+    /// The node has to join another node, its parent, in place of the controller.
+    Redirect {
+        /// The number that the node gets.
+        node: u32,
+        /// The parent's addresses, each as `HOST:PORT`.
+        addresses: Vec<String>,
     },
     /// A line of a worker's output.
     Output {
@@ -186,8 +199,13 @@ pub enum Message {
         /// The line without its line break.
         line: Arc<[u8]>,
     },
-    /// A worker is lost, for this cause.
-    Lost(LossCause),
+    /// Workers are lost.
+    Lost {
+        /// Why.
+        cause: LossCause,
+        /// Whether their node is lost, with the nodes behind it, rather than a single worker.
+        whole: bool,
+    },
     /// The workers of a node have left, except the workers listed here.
     Left(String),
     /// The session has started without this node, which may try again: another session may follow.
@@ -260,15 +278,20 @@ impl Message {
             Message::Assign(assignment) => (action::ASSIGN, assignment.args()),
             Message::Ready => (action::READY, Vec::new()),
             Message::Alive => (action::ALIVE, Vec::new()),
-            Message::From { worker, message } => {
-                let (action, args) = message.parts();
-                (action::FROM, [vec![Value::Int(worker.wire()), Value::Int(action)], args].concat())
+            Message::From { workers, message } => {
+                let ((action, args), count) = (message.parts(), workers.len() as u64);
+                let head = vec![Value::Int(workers.first().wire()), int(count), Value::Int(action)];
+                (action::FROM, [head, args].concat())
             }
-            Message::Replies { seq } => (action::REPLIES, vec![int(*seq)]),
+            Message::Relay { everywhere } => (action::RELAY, vec![Value::Bool(*everywhere)]),
+            Message::Listens(addresses) => (action::LISTENS, texts(addresses)),
+            Message::Redirect { node, addresses } => {
+                (action::REDIRECT, [vec![Value::Int((*node).into())], texts(addresses)].concat())
+            }
             Message::Output { is_err, line } => {
                 (action::OUTPUT, vec![Value::Bool(*is_err), Value::Bytes(line.clone())])
             }
-            Message::Lost(why) => (action::LOST, loss::args(why)),
+            Message::Lost { cause, whole } => (action::LOST, [loss::args(cause), vec![Value::Bool(*whole)]].concat()),
             Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
             Message::Late => (action::LATE, Vec::new()),
             Message::AskStatus => (action::ASK_STATUS, Vec::new()),
@@ -283,9 +306,11 @@ impl Message {
     pub fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
         match packet.int()? {
             action::FROM => {
-                let (worker, action) = (packet.id()?, packet.int()?);
+                let (first, count): (u32, u32) = (packet.id()?, packet.id()?);
+                let end = first.checked_add(count).ok_or(WireError::Expected("a range of workers"))?;
+                let action = packet.int()?;
                 let message = Box::new(Self::decode_rest(action, packet)?);
-                Ok(Message::From { worker, message })
+                Ok(Message::From { workers: WorkerRange::new(first..end), message })
             }
             action => Self::decode_rest(action, packet),
         }
@@ -331,9 +356,14 @@ impl Message {
             action::BESIDE => Message::Beside,
             action::READY => Message::Ready,
             action::ALIVE => Message::Alive,
-            action::REPLIES => Message::Replies { seq: packet.number()? },
+            action::RELAY => Message::Relay { everywhere: packet.bool()? },
+            action::LISTENS => return Ok(Message::Listens(decode_texts(packet)?)),
+            action::REDIRECT => {
+                let node = packet.id()?;
+                return Ok(Message::Redirect { node, addresses: decode_texts(packet)? });
+            }
             action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
-            action::LOST => Message::Lost(loss::decode(&mut packet)?),
+            action::LOST => Message::Lost { cause: loss::decode(&mut packet)?, whole: packet.bool()? },
             action::LEFT => Message::Left(packet.string()?.to_string()),
             action::LATE => Message::Late,
             action::ASK_STATUS => Message::AskStatus,

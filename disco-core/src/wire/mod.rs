@@ -124,8 +124,10 @@ mod action {
     pub(super) const OUTPUT: i64 = 90;
     pub(super) const LOST: i64 = 91;
     pub(super) const LEFT: i64 = 92;
-    pub(super) const REPLIES: i64 = 97;
-    pub(super) const ASK_STATUS: i64 = 98;
-    pub(super) const STATUS: i64 = 99;
-    pub(super) const LATE: i64 = 100;
+    pub(super) const RELAY: i64 = 97;
+    pub(super) const LISTENS: i64 = 98;
+    pub(super) const REDIRECT: i64 = 99;
+    pub(super) const ASK_STATUS: i64 = 100;
+    pub(super) const STATUS: i64 = 101;
+    pub(super) const LATE: i64 = 102;
 }

@@ -6,11 +6,12 @@ use crate::dtype::DType;
 use crate::op::OpKind;
 use crate::value::Value;
 
-/// The arguments: `received, finished, function or none`, then for each operation `number, kind, dtype or none, count,
+/// The arguments: `received, finished, function or none, moved`, then for each operation `number, kind, dtype or none, count,
 /// state`.
 pub(super) fn args(progress: &Progress) -> Vec<Value> {
     let inside = progress.inside.as_ref().map_or(Value::None, |name| Value::Str(name.clone()));
-    let mut args = vec![Value::Int(progress.received as i64), Value::Int(progress.finished as i64), inside];
+    let int = |number: u64| Value::Int(number as i64);
+    let mut args = vec![int(progress.received), int(progress.finished), inside, int(progress.moved)];
     for op in &progress.ops {
         args.push(Value::Int(op.number.into()));
         args.push(Value::Int(op.kind as i64));
@@ -28,13 +29,14 @@ pub(super) fn decode(mut packet: Packet<'_>) -> Result<Progress, WireError> {
         Value::Str(name) => Some(name),
         _ => return Err(WireError::Expected("a function's name or none")),
     };
+    let moved = packet.number()?;
     let args = packet.rest()?;
     let (ops, rest) = args.as_chunks::<5>();
     if !rest.is_empty() {
         return Err(WireError::Expected("whole records of operations"));
     }
     let ops = ops.iter().map(decode_op).collect::<Result<_, _>>()?;
-    Ok(Progress { received, finished, inside, ops, moved: 0 })
+    Ok(Progress { received, finished, inside, ops, moved })
 }
 
 fn decode_op(args: &[Value; 5]) -> Result<OpRecord, WireError> {

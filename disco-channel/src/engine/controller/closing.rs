@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 use disco_core::channel::Signal;
 use disco_core::error::{LossCause, LostPeer, Node};
 use disco_core::wire::Message;
-use disco_core::{Error, Result};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::event::{Action, Order};
-use super::machine::{Admission, Controller};
+use super::machine::{Admission, Behind, Controller};
 use super::peer::{Cause, Kind, Peer, PeerState};
 use crate::engine::fault::{self, Fault};
 
 /// Time for nodes to report workers that did not stop, after they were told to end at once.
 const NODE_SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+/// Additional time for nodes that relay, for each level of nodes behind them: they wait for their children.
+const LEVEL_SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// Time for worker processes to end after they were aborted.
 const PROCESS_ABORT_GRACE: Duration = Duration::from_millis(500);
 /// Time for worker processes to end after their lane was dropped.
@@ -192,7 +194,10 @@ impl Controller {
             self.signal_shutdown();
             let (cause, grace) = (
                 "the session shuts down",
-                if self.kind == Kind::Node { NODE_SHUTDOWN_GRACE } else { PROCESS_ABORT_GRACE },
+                match self.kind {
+                    Kind::Node => NODE_SHUTDOWN_GRACE + LEVEL_SHUTDOWN_GRACE * self.depth.saturating_sub(1),
+                    Kind::Process => PROCESS_ABORT_GRACE,
+                },
             );
             self.tell_all(&match self.kind {
                 Kind::Node => Message::Bye(cause.into()),
@@ -253,7 +258,17 @@ impl Controller {
     pub(super) fn kill(&mut self, index: usize) {
         let peer = &self.peers[index];
         if peer.is_running() && !peer.is_free() {
-            self.out.act(Action::Kill(index));
+            self.out.act(Action::Kill(peer.place));
+        }
+    }
+
+    /// Kills the processes of all peers, and of the nodes behind them.
+    pub(super) fn kill_all(&mut self) {
+        (0..self.peers.len()).for_each(|index| self.kill(index));
+        for (place, behind) in &self.behind {
+            if behind.process.is_running() {
+                self.out.act(Action::Kill(*place));
+            }
         }
     }
 
@@ -262,7 +277,7 @@ impl Controller {
             && now >= at
         {
             self.phase = Phase::Ending { kill: None };
-            (0..self.peers.len()).for_each(|index| self.kill(index));
+            self.kill_all();
         }
     }
 
@@ -273,7 +288,9 @@ impl Controller {
         if self.phase == Phase::Over || is_starting || !self.peers.iter().all(Peer::is_gone) {
             return;
         }
-        let has_children = self.kind == Kind::Node && self.peers.iter().any(Peer::is_running);
+        let is_running = |behind: &Behind| behind.process.is_running();
+        let has_children = self.kind == Kind::Node
+            && (self.peers.iter().any(Peer::is_running) || self.behind.values().any(is_running));
         if has_children && !fault::is_planted(Fault::ChildrenLeft) {
             if !matches!(self.phase, Phase::Ending { .. }) {
                 self.phase = Phase::Ending { kill: Some(now + CHILD_EXIT_GRACE) };
@@ -316,14 +333,25 @@ impl Controller {
         let workers = self.peers[index].workers;
         let peer = match self.kind {
             Kind::Process => LostPeer::Workers { workers, node: None },
-            Kind::Node => LostPeer::Node { node: self.node(index), workers },
+            Kind::Node => self.lost_nodes(workers),
         };
         Error::peer_lost(peer, why)
     }
 
-    /// The node that a peer is.
-    pub(super) fn node(&self, index: usize) -> Node {
-        Node::new(index as u32 + 1, self.peers[index].name.clone())
+    /// The nodes of these workers, of which the first relays for the others.
+    pub(super) fn lost_nodes(&self, workers: WorkerRange) -> LostPeer {
+        let behind = workers.len().div_ceil(self.per_node).saturating_sub(1) as u32;
+        LostPeer::Node { node: self.node_of(workers.first()), behind, workers }
+    }
+
+    /// The node of a worker.
+    pub(super) fn node_of(&self, worker: WorkerId) -> Node {
+        let place = self.workers.position(worker).unwrap_or(0) / self.per_node;
+        let number = self.first_node + place as u32;
+        let peer = self.peer_at(place).map(|index| &self.peers[index].name);
+        let behind = || self.behind.get(&place).map(|behind| &behind.name);
+        let name = peer.or_else(behind).cloned().unwrap_or_else(|| format!("node {number}"));
+        Node::new(number, name)
     }
 
     /// The workers that did not leave, with their progress.

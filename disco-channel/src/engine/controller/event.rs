@@ -31,7 +31,8 @@ pub(crate) enum Origin {
     Unix { pid: Option<u32> },
 }
 
-/// An event. Peers (worker processes or nodes) are numbered from 0 in the order of workers.
+/// An event. Peers (worker processes or nodes) are numbered from 0 in the order of workers, and processes of nodes in the
+/// order of all nodes.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A connection was accepted.
@@ -53,9 +54,9 @@ pub(crate) enum Event {
     Full(Conn, usize),
     /// The other end has closed the connection or is about to, and has not acknowledged this many bytes.
     Unacknowledged(Conn, usize),
-    /// The process of a peer is watched from now on. `Some` is the id of a child.
+    /// The process of a peer, or of a node behind one, is watched from now on. `Some` is the id of a child.
     Started(usize, Option<u32>),
-    /// The process of a peer has ended, with its status if it is a child. Its messages were handled before.
+    /// Such a process has ended, with its status if it is a child. Its messages were handled before.
     Ended(usize, Option<ExitStatus>),
     /// A peer has violated the ring's protocol, and is to be closed.
     Accused(usize, LossCause),
@@ -119,10 +120,12 @@ pub(crate) enum Action {
     SendStatus(Conn),
     /// Watches the process of a peer that was started elsewhere. [`Event::Started`] follows if that is possible.
     Watch { peer: usize, pid: u32, conn: Conn },
-    /// Kills the process of a peer.
+    /// Kills the process of a peer, or of a node behind one.
     Kill(usize),
     /// The start of the lane has succeeded or failed.
     Started(Result<()>),
+    /// Replies without a value for the inbox.
+    Replies { workers: WorkerRange, seq: u64 },
     /// A reply for the inbox.
     Reply { worker: WorkerId, seq: u64, reply: Reply },
     /// A notice for the inbox.
@@ -144,7 +147,7 @@ pub(crate) enum Action {
     /// Closes all descriptors that a worker has shared.
     Forget(WorkerId),
     /// A line that a worker has printed.
-    Output { from: String, is_err: bool, line: Arc<[u8]> },
+    Output { node: u32, worker: WorkerId, is_err: bool, line: Arc<[u8]> },
     /// Retires the peer's reader of the ring.
     Retire(usize),
     /// All peers are gone: the reactor thread ends.

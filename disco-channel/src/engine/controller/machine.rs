@@ -10,7 +10,7 @@ use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Assignment, Message, Welcome};
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
-use super::admission::{Joined, NodeTerms, Nodes, Processes, Verdict};
+use super::admission::{NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
 use super::closing::{Leave, Phase};
 use super::event::{Action, Conn, Event, Order, Origin, Write};
@@ -19,6 +19,7 @@ use super::peer::{Cause, Kind, Peer, PeerState, Process};
 use super::receive::garbage;
 use crate::engine::fault::{self, Fault};
 use crate::engine::limits::packet_limit;
+use crate::engine::tree::Forest;
 use crate::engine::{Attention, Liveness};
 
 /// The requirements for the peers of a lane, and the configuration that they are sent.
@@ -34,12 +35,20 @@ pub(crate) enum Terms {
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(super) kind: Kind,
-    join_reply: JoinReply,
+    pub(super) join_reply: JoinReply,
     pub(super) start: Duration,
     pub(super) workers: WorkerRange,
     /// Connections that are not peers; `None` once no connections are accepted.
     pub(super) admission: Option<Admission>,
     pub(super) peers: Vec<Peer>,
+    /// The nodes behind peers, by their places. Empty on a node that relays, which knows neither their names nor their
+    /// processes.
+    pub(super) behind: BTreeMap<usize, Behind>,
+    /// The number of the first node, and the number of workers of each.
+    pub(super) first_node: u32,
+    pub(super) per_node: usize,
+    /// Connections between this end and the farthest node.
+    pub(super) depth: u32,
     pub(super) conns: BTreeMap<Conn, usize>,
     pub(super) batch: Batch,
     /// When held packets are sent even if no other packet follows.
@@ -63,9 +72,16 @@ pub(super) enum Admission {
     Processes(Processes),
 }
 
+/// A node behind a peer.
+#[derive(Debug)]
+pub(super) struct Behind {
+    pub(super) name: String,
+    pub(super) process: Process,
+}
+
 /// The configuration that peers are sent when they join.
 #[derive(Clone, Debug)]
-enum JoinReply {
+pub(super) enum JoinReply {
     Assignment(Assignment),
     Welcome(Welcome),
 }
@@ -73,7 +89,7 @@ enum JoinReply {
 impl Controller {
     /// Makes a lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let (kind, workers, per_peer, start, heartbeat, silence, admission, join_reply) = match terms {
+        let (kind, workers, per_node, start, heartbeat, silence, admission, join_reply) = match terms {
             Terms::Nodes(terms, join_reply) => {
                 let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
                 let (per_node, admission) = (terms.per_node, Admission::Nodes(Box::new(Nodes::new(terms))));
@@ -85,16 +101,25 @@ impl Controller {
             }
         };
         let liveness = Liveness::new(heartbeat, silence, now);
-        let peer = |(index, members): (usize, WorkerRange)| {
+        let (first_node, forest) = match &admission {
+            Admission::Nodes(nodes) => nodes.shape(),
+            Admission::Processes(_) => (0, Forest::flat(workers.len())),
+        };
+        let peer = |(place, size): (usize, usize)| {
+            let members = workers.part(per_node * place, per_node * size);
             let name = match &admission {
-                Admission::Nodes(nodes) => nodes.name(index, None),
+                Admission::Nodes(nodes) => nodes.name(first_node + place as u32, None),
                 Admission::Processes(_) => members.first().to_string(),
             };
-            Peer::new(members, name, liveness.clone())
+            Peer::new(members, name, (place, size as u32 - 1), liveness.clone())
         };
-        let peers: Vec<Peer> = workers.chunks(per_peer).enumerate().map(peer).collect();
+        let peers: Vec<Peer> = forest.children().map(peer).collect();
         Self {
             kind,
+            behind: BTreeMap::new(),
+            first_node,
+            per_node,
+            depth: forest.depth(),
             join_reply,
             start,
             workers,
@@ -163,17 +188,17 @@ impl Controller {
             },
             Event::Full(conn, unread) => self.cut(conn, LossCause::Unread(unread), now),
             Event::Unacknowledged(conn, bytes) => self.cut(conn, LossCause::Unacknowledged(bytes), now),
-            Event::Started(index, child) => {
-                self.peers[index].process = child.map_or(Process::Foreign, Process::Child);
+            Event::Started(place, child) => {
+                self.set_process(place, child.map_or(Process::Foreign, Process::Child));
                 if self.phase == (Phase::Ending { kill: None }) {
-                    self.kill(index);
+                    self.kill_all();
                 }
             }
-            Event::Ended(index, status) => {
-                self.peers[index].process = Process::Ended(status);
+            Event::Ended(place, status) => {
+                self.set_process(place, Process::Ended(status));
                 // Its end of the connection may be held open by another process, so it is closed here.
                 if self.kind == Kind::Process {
-                    self.close(index, Cause::Unknown, now);
+                    self.close(place, Cause::Unknown, now);
                 }
                 self.end_if_over(now);
             }
@@ -238,14 +263,26 @@ impl Controller {
         }
     }
 
-    /// The connection of a peer.
-    pub(crate) fn conn(&self, peer: usize) -> Option<Conn> {
-        self.peers.get(peer)?.conn()
+    /// The connection of the peer in a place.
+    pub(crate) fn conn(&self, place: usize) -> Option<Conn> {
+        self.peers[self.peer_at(place)?].conn()
+    }
+
+    /// The peer in a place; `None` if the node there is behind a peer.
+    pub(super) fn peer_at(&self, place: usize) -> Option<usize> {
+        self.peers.binary_search_by_key(&place, |peer| peer.place).ok()
+    }
+
+    fn set_process(&mut self, place: usize, process: Process) {
+        match self.peer_at(place) {
+            Some(peer) => self.peers[peer].process = process,
+            None => self.behind.get_mut(&place).into_iter().for_each(|behind| behind.process = process),
+        }
     }
 
     /// The connection of the peer of a worker.
     pub(crate) fn conn_of(&self, worker: WorkerId) -> Option<Conn> {
-        self.place(worker).and_then(|(peer, _)| self.conn(peer))
+        self.place(worker).and_then(|(peer, _)| self.peers[peer].conn())
     }
 
     /// The progress of a worker.
@@ -255,9 +292,8 @@ impl Controller {
 
     /// The peer of a worker, and the worker's index in it.
     pub(super) fn place(&self, worker: WorkerId) -> Option<(usize, usize)> {
-        let at = self.workers.position(worker)?;
-        let per_peer = self.peers.first()?.progress.len();
-        Some((at / per_peer, at % per_peer)).filter(|(peer, _)| *peer < self.peers.len())
+        let peer = self.peers.partition_point(|peer| peer.workers.first() <= worker).checked_sub(1)?;
+        self.peers[peer].workers.position(worker).map(|at| (peer, at))
     }
 
     fn open(&mut self, conn: Conn, origin: Origin, now: Instant) {
@@ -312,27 +348,6 @@ impl Controller {
                 self.judge(conn, verdict, now);
             }
             None => self.out.act(Action::Close(conn)),
-        }
-    }
-
-    /// Assigns numbers and workers to the nodes, which have all joined.
-    fn assign(&mut self, joined: Vec<Joined>, now: Instant) {
-        let JoinReply::Assignment(assignment) = self.join_reply.clone() else { return };
-        let Some(Admission::Nodes(nodes)) = self.admission.take() else { return };
-        // Nodes get 90 % of the time left, so that they report their error before the controller gives up.
-        let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
-        let left = left - left / 10;
-        for (index, Joined { conn, join, .. }) in joined.into_iter().enumerate() {
-            let peer = &mut self.peers[index];
-            peer.name = nodes.name(index, Some(&join.name));
-            let (node, workers) = (index as u32 + 1, peer.workers);
-            let assignment = Assignment { node, workers, start: left, ..assignment.clone() };
-            self.attach(index, PeerState::Joined(conn), conn, now);
-            self.out.send(conn, &Message::Assign(assignment));
-        }
-        match nodes.start(&mut self.out) {
-            Some(nodes) => self.admission = Some(Admission::Nodes(Box::new(nodes))),
-            None => self.out.act(Action::StopAccepting),
         }
     }
 
@@ -400,7 +415,7 @@ impl Controller {
     }
 
     /// Makes a connection that of a peer.
-    fn attach(&mut self, index: usize, state: PeerState, conn: Conn, now: Instant) {
+    pub(super) fn attach(&mut self, index: usize, state: PeerState, conn: Conn, now: Instant) {
         let peer = &mut self.peers[index];
         peer.state = state;
         peer.liveness.excuse(now);
@@ -417,8 +432,10 @@ impl Controller {
         }
         match &mut self.admission {
             Some(Admission::Nodes(nodes)) => {
-                if let Some(joined) = nodes.on_timer(now, &mut self.out) {
-                    self.assign(joined, now);
+                if nodes.on_timer(now, &mut self.out)
+                    && let Some(grown) = nodes.grow(&mut self.out)
+                {
+                    self.assign(grown, now);
                 }
             }
             Some(Admission::Processes(_)) => {

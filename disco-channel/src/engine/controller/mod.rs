@@ -8,11 +8,15 @@
 //!  frames ──▶ batch ───────────▶ each peer's connection, or the ring
 //! ```
 //!
+//! Nodes may relay for others: a peer is then a node with the nodes behind it, which it has joined in place of this end.
+//! The node is their controller, with an engine of the same kind.
+//!
 //! While the lane starts, it admits connections until each peer has joined and started its workers. Then it runs until
 //! it is closed or dropped: peers are told to leave and get a grace period, after which connections are closed and
 //! processes killed.
 
 mod admission;
+mod assigning;
 mod batch;
 mod closing;
 mod event;
@@ -26,7 +30,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use admission::{MAX_PENDING, NodeTerms};
+pub(crate) use admission::{MAX_PENDING, NodeTerms, Tree};
 pub(crate) use batch::{FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 pub(crate) use event::{Action, Conn, Event, Order, Origin, Write};
 pub(crate) use machine::{Controller, Terms};

@@ -39,12 +39,23 @@ pub(super) enum Process {
     Ended(Option<ExitStatus>),
 }
 
+impl Process {
+    pub(super) fn is_running(self) -> bool {
+        matches!(self, Self::Child(_) | Self::Foreign)
+    }
+}
+
 /// A worker process or a node.
 #[derive(Debug)]
 pub(super) struct Peer {
+    /// Its workers, and those of the nodes behind it.
     pub(super) workers: WorkerRange,
     /// The peer's name in messages.
     pub(super) name: String,
+    /// The place of the peer among all nodes below this end, or among the processes.
+    pub(super) place: usize,
+    /// Number of nodes behind this one.
+    pub(super) behind: u32,
     pub(super) process: Process,
     pub(super) state: PeerState,
     pub(super) liveness: Liveness,
@@ -96,10 +107,10 @@ impl fmt::Display for Cause {
 }
 
 impl Peer {
-    pub(super) fn new(workers: WorkerRange, name: String, liveness: Liveness) -> Self {
+    pub(super) fn new(workers: WorkerRange, name: String, (place, behind): (usize, u32), liveness: Liveness) -> Self {
         let (progress, changed) = (vec![Progress::default(); workers.len()], vec![None; workers.len()]);
         let (process, state, credit) = (Process::Unknown, PeerState::Expected, Credit::default());
-        Self { workers, name, process, state, liveness, credit, progress, changed }
+        Self { workers, name, place, behind, process, state, liveness, credit, progress, changed }
     }
 
     /// The connection, while it is open.
@@ -116,7 +127,7 @@ impl Peer {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.process, Process::Child(_) | Process::Foreign)
+        self.process.is_running()
     }
 
     pub(super) fn is_gone(&self) -> bool {

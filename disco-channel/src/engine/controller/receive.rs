@@ -46,16 +46,15 @@ impl Controller {
                 peer.state = PeerState::Ready(conn);
                 self.start_if_ready();
             }
-            Message::From { worker, message } if kind == Kind::Node => {
-                if !peer.workers.contains(worker) {
-                    return Err(Error::protocol(format!("{worker} is none of its workers")));
+            Message::From { workers, message } if kind == Kind::Node => {
+                let last = workers.get(workers.len().saturating_sub(1));
+                if !(peer.workers.contains(workers.first()) && last.is_some_and(|last| peer.workers.contains(last))) {
+                    return Err(Error::protocol(format!(
+                        "a message of {workers}, and its workers are {}",
+                        peer.workers
+                    )));
                 }
-                self.receive_from_node(index, worker, *message)?;
-            }
-            Message::Replies { seq } if kind == Kind::Node => {
-                for worker in peer.workers {
-                    self.out.act(Action::Reply { worker, seq, reply: Ok(Value::None) });
-                }
+                self.receive_from_node(workers, *message)?;
             }
             Message::Left(stuck) if kind == Kind::Node => return Ok(Some(Cause::Left(stuck))),
             message if kind == Kind::Process => return self.receive_from_process(conn, worker, message),
@@ -64,24 +63,37 @@ impl Controller {
         Ok(None)
     }
 
-    /// Handles a message of a node about one of its workers.
-    fn receive_from_node(&mut self, index: usize, worker: WorkerId, message: Message) -> Result<()> {
+    /// Handles a message of a node about some of its workers.
+    fn receive_from_node(&mut self, workers: WorkerRange, message: Message) -> Result<()> {
+        let worker = workers.first();
         match message {
-            Message::Output { is_err, line } => {
-                let from = format!("node {} {worker}", index + 1);
-                if fault::is_planted(Fault::DoubleOutput) {
-                    self.out.act(Action::Output { from: from.clone(), is_err, line: line.clone() });
-                }
-                self.out.act(Action::Output { from, is_err, line });
-            }
-            Message::Lost(_) if fault::is_planted(Fault::LossIgnored) => {}
-            Message::Lost(why) => {
-                let (workers, node) = (WorkerRange::one(worker), Some(self.node(index)));
-                let error = Error::peer_lost(LostPeer::Workers { workers, node }, why);
-                tracing::info!(%error, "a worker of a node is lost");
+            Message::Lost { .. } if fault::is_planted(Fault::LossIgnored) => {}
+            Message::Lost { cause, whole } => {
+                let peer = match whole {
+                    true => self.lost_nodes(workers),
+                    false => LostPeer::Workers { workers, node: Some(self.node_of(worker)) },
+                };
+                let error = Error::peer_lost(peer, cause);
+                tracing::info!(%error, "{}", if whole { "a node behind a peer is lost" } else { "a worker of a node is lost" });
                 self.out.act(Action::Lost(workers, error));
             }
-            Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(WorkerRange::one(worker))),
+            Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(workers)),
+            Message::Progress(progress) => {
+                for worker in workers {
+                    self.receive_from_worker(worker, Message::Progress(progress.clone()))?;
+                }
+            }
+            Message::Reply { seq, reply: Ok(Value::None) } if workers.len() > 1 => {
+                self.out.act(Action::Replies { workers, seq });
+            }
+            message if workers.len() > 1 => return Err(Error::protocol(format!("{message} of {workers}"))),
+            Message::Output { is_err, line } => {
+                let node = self.node_of(worker).number;
+                if fault::is_planted(Fault::DoubleOutput) {
+                    self.out.act(Action::Output { node, worker, is_err, line: line.clone() });
+                }
+                self.out.act(Action::Output { node, worker, is_err, line });
+            }
             message => self.receive_from_worker(worker, message)?,
         }
         Ok(())

@@ -10,10 +10,26 @@ use super::machine::Controller;
 use super::peer::{Kind, Peer, PeerState};
 
 impl Controller {
-    /// The nodes, each with its connection.
+    /// The nodes in the order of their numbers, each with its connection. A node behind another one has the state of
+    /// the peer that relays for it, and no connection of this end.
     pub(crate) fn nodes(&self, now: Instant) -> Vec<(Option<Conn>, NodeStatus)> {
-        let nodes = self.peers.iter().enumerate().filter(|_| self.kind == Kind::Node);
-        nodes.map(|(index, peer)| (peer.conn(), peer.describe(index as u32 + 1, now))).collect()
+        let mut nodes = Vec::new();
+        for peer in self.peers.iter().filter(|_| self.kind == Kind::Node) {
+            for place in peer.place..=peer.place + peer.behind as usize {
+                let behind = self.behind.get(&place);
+                let name = behind.map_or(&peer.name, |behind| &behind.name).clone();
+                let workers = self.workers.part(self.per_node * place, self.per_node);
+                let mut status = NodeStatus::new(self.first_node + place as u32, name, workers, peer.describe());
+                let conn = peer.conn().filter(|_| behind.is_none());
+                status.connection = conn.map(|_| {
+                    let mut connection = ConnectionStatus::default();
+                    connection.silence = peer.liveness.silence(now);
+                    connection
+                });
+                nodes.push((conn, status));
+            }
+        }
+        nodes
     }
 
     /// Time since the progress of a worker changed; `None` if it has not changed yet.
@@ -24,21 +40,14 @@ impl Controller {
 }
 
 impl Peer {
-    fn describe(&self, node: u32, now: Instant) -> NodeStatus {
-        let state = match &self.state {
+    fn describe(&self) -> NodeState {
+        match &self.state {
             PeerState::Expected => NodeState::Expected,
             PeerState::Joined(_) => NodeState::Starting,
             PeerState::Ready(_) => NodeState::Running,
             PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Gone(cause) => {
                 NodeState::Ended(cause.to_string())
             }
-        };
-        let mut status = NodeStatus::new(node, self.name.clone(), self.workers, state);
-        status.connection = self.conn().map(|_| {
-            let mut connection = ConnectionStatus::default();
-            connection.silence = self.liveness.silence(now);
-            connection
-        });
-        status
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod joining;
 mod logs;
 mod replies;
+mod trees;
 mod visitors;
 
 use std::io;
@@ -17,10 +18,12 @@ use disco_core::wire::{Assignment, Hello, Join, Message, Packet, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
 
-use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms};
+use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, Tree};
 use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use crate::token::Token;
 
+/// Sessions of more nodes are trees.
+const FAN_OUT: usize = 4;
 const MS: Duration = Duration::from_millis(1);
 const SILENCE: Duration = Duration::from_secs(5);
 const TOKEN: &str = "a secret of many words";
@@ -58,10 +61,12 @@ impl Bench {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerRange::new(0..2 * nodes as u32);
         let (secret, names) = (secret(TOKEN), Vec::new());
-        let terms = NodeTerms { secret, world, nodes, names, per_node: 2, silence, max_pending: 256, stays_open };
+        let tree = Tree::Any { nodes, fan_out: FAN_OUT };
+        let terms = NodeTerms { secret, world, tree, names, per_node: 2, silence, max_pending: 256, stays_open };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);
-        let assignment = Assignment { node: 0, workers, processes: true, config, heartbeat, silence, start };
+        let assignment =
+            Assignment { node: 0, workers, behind: [].into(), processes: true, config, heartbeat, silence, start };
         Self::new(Terms::Nodes(terms, assignment))
     }
 
@@ -175,7 +180,7 @@ impl Bench {
     /// Joins before due timers are handled.
     fn ask_to_join(&mut self, slot: u32, node: Option<u32>) {
         self.prove(slot, TOKEN, Request { node, per_node: None });
-        self.send_from(slot, Message::Join(Join { name: "host".into(), functions: functions() }));
+        self.send_from(slot, Message::Join(Join { name: "host".into(), rack: String::new(), functions: functions() }));
     }
 
     /// A lane whose nodes have all started.

@@ -37,7 +37,11 @@ pub(crate) enum Action {
     Send(Message),
     /// Tells the user that the node waits for other nodes.
     ShowWaiting,
-    /// The controller accepts the member, with WELCOME or ASSIGN.
+    /// Listens for children, which may be on other machines if `everywhere`, and sends LISTENS.
+    Listen {
+        everywhere: bool,
+    },
+    /// The controller accepts the member, with WELCOME or ASSIGN, or sends it to its parent, with REDIRECT.
     Taken(Box<Message>),
     /// This attempt failed; another one may succeed.
     Retry(LossCause),
@@ -87,7 +91,9 @@ impl Joining {
     fn receive(&mut self, message: Message) {
         let refused = match (message, self.worker) {
             (Message::Alive, None) => return,
-            (taken @ Message::Welcome(_), Some(_)) | (taken @ Message::Assign(_), None) => {
+            (Message::Relay { everywhere }, None) => return self.actions.push_back(Action::Listen { everywhere }),
+            (taken @ Message::Welcome(_), Some(_))
+            | (taken @ (Message::Assign(_) | Message::Redirect { .. }), None) => {
                 return self.end(Action::Taken(Box::new(taken)));
             }
             (Message::Late, None) => {

@@ -18,6 +18,8 @@ use crate::engine::{Attention, Liveness};
 
 /// Longest interval between two polls of the workers' progress.
 const TIMER_INTERVAL: Duration = Duration::from_millis(200);
+/// Least interval for each worker: nodes that relay report for many, and their controller handles all reports.
+const MIN_POLL_INTERVAL_PER_WORKER: Duration = Duration::from_micros(400);
 /// Time without a change after which progress is polled once in a heartbeat's interval.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Time that a worker has to end by itself after its controller is lost.
@@ -92,8 +94,8 @@ pub(crate) enum Event {
     Unacknowledged(usize),
     /// The node's lane has room for this many frames.
     Room(usize),
-    /// The progress of the worker with this index, as asked for by [`Action::ReadProgress`].
-    Progress(usize, Progress),
+    /// The progress of each worker, as asked for by [`Action::ReadProgress`].
+    Progress(Vec<Progress>),
     /// The worker runs again, after [`Action::Rest`].
     WorkerRuns,
     /// The node's lane has started.
@@ -125,7 +127,7 @@ pub(crate) enum Action {
     Answer { id: u64, result: Result<Value> },
     /// Passes on a descriptor that came with its message.
     DeliverDescriptor { id: u64 },
-    /// Brings an [`Event::Progress`] for each worker.
+    /// Brings an [`Event::Progress`].
     ReadProgress,
     /// Progress is polled rarely from now on. A worker process brings [`Event::WorkerRuns`] when its worker runs again.
     Rest,
@@ -207,7 +209,9 @@ impl Member {
     }
 
     fn poll_interval(&self) -> Duration {
-        if self.is_idle() { self.heartbeat } else { (self.heartbeat / 5).min(TIMER_INTERVAL) }
+        let many = MIN_POLL_INTERVAL_PER_WORKER * self.progress.len() as u32;
+        let interval = (self.heartbeat / 5).min(TIMER_INTERVAL).max(many).min(self.heartbeat);
+        if self.is_idle() { self.heartbeat } else { interval }
     }
 
     /// Handles an event.
@@ -244,7 +248,7 @@ impl Member {
             Event::Unacknowledged(_) if self.is_leaving() => self.dismiss(),
             Event::Unacknowledged(bytes) => return Err(lost(LossCause::Unacknowledged(bytes))),
             Event::Room(room) => self.pass_on(room),
-            Event::Progress(index, progress) => self.report(index, progress, now),
+            Event::Progress(progress) => self.report(progress, now),
             Event::WorkerRuns => self.last_change = now,
             Event::Started(started) => {
                 started?;
@@ -358,33 +362,32 @@ impl Member {
         }
     }
 
-    /// Reports the progress of a worker if it has changed. The report of a worker process is also its heartbeat.
-    fn report(&mut self, index: usize, progress: Progress, now: Instant) {
-        if self.progress.get(index).is_some_and(|reported| *reported != progress) {
+    /// Reports the progress of workers that has changed. The report of a worker process is also its heartbeat.
+    fn report(&mut self, progress: Vec<Progress>, now: Instant) {
+        if self.progress != progress {
             self.last_change = now;
         }
-        let is_idle = self.is_idle() && progress.inside.is_none();
+        let is_idle = self.is_idle() && progress.iter().all(|worker| worker.inside.is_none());
         if is_idle && !self.rests {
             self.actions.push_back(Action::Rest);
         }
         self.rests = is_idle;
-        let Some(reported) = self.progress.get_mut(index) else { return };
-        let message = match &self.kind {
-            Kind::Worker { .. } if progress != *reported || self.liveness.must_send(now) => {
+        match &self.kind {
+            Kind::Worker { .. } if progress != self.progress || self.liveness.must_send(now) => {
                 self.liveness.sent(now);
                 if fault::is_planted(Fault::NoHeartbeat) {
                     return;
                 }
-                Message::Progress(progress.clone())
+                let reports = progress.iter().map(|progress| Action::Send(Message::Progress(progress.clone())));
+                self.actions.extend(reports);
             }
-            Kind::Node(node) if progress != *reported => match node.workers.get(index) {
-                Some(worker) => upward::from(worker, Message::Progress(progress.clone())),
-                None => return,
-            },
-            _ => return,
-        };
-        *reported = progress;
-        self.actions.push_back(Action::Send(message));
+            Kind::Worker { .. } => return,
+            Kind::Node(node) => {
+                let reports = upward::progress(node.workers, &self.progress, &progress);
+                self.actions.extend(reports.into_iter().map(Action::Send));
+            }
+        }
+        self.progress = progress;
     }
 
     fn on_timer(&mut self, now: Instant) -> Result<()> {

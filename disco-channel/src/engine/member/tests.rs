@@ -16,6 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) fn assignment() -> Assignment {
     Assignment {
+        behind: [].into(),
         node: 1,
         workers: WorkerRange::new(2..4),
         processes: false,
@@ -136,16 +137,19 @@ fn progress_is_reported_when_it_changes_and_is_a_worker_process_s_heartbeat() {
     let now = Instant::now();
     let at = |received| Progress::new(received, 0);
     let mut node = node(now);
-    assert!(after(&mut node, Event::Progress(1, at(0)), now).is_empty());
-    assert!(after(&mut node, Event::Progress(1, at(1)), now)[0].starts_with("send From { worker: WorkerId(3)"));
-    assert!(after(&mut node, Event::Progress(1, at(1)), now + 9 * SECOND).is_empty());
+    let both = |first, second| Event::Progress(vec![at(first), at(second)]);
+    assert!(after(&mut node, both(0, 0), now).is_empty());
+    assert!(after(&mut node, both(0, 1), now)[0].starts_with("send From { workers: WorkerRange { first: 3, len: 1 }"));
+    assert!(after(&mut node, both(0, 1), now + 9 * SECOND).is_empty());
+    let equal = after(&mut node, both(1, 1), now);
+    assert!(equal.len() == 1 && equal[0].contains("first: 2, len: 2"), "{equal:?}");
 
     let mut worker = Member::worker(SECOND, 1 << 20, now);
-    assert_eq!(after(&mut worker, Event::Progress(0, at(1)), now + SECOND / 2).len(), 1);
+    assert_eq!(after(&mut worker, Event::Progress(vec![at(1)]), now + SECOND / 2).len(), 1);
     assert_eq!(after(&mut worker, Event::Timeout, now + SECOND), ["ReadProgress"]);
-    assert!(after(&mut worker, Event::Progress(0, at(1)), now + SECOND).is_empty());
+    assert!(after(&mut worker, Event::Progress(vec![at(1)]), now + SECOND).is_empty());
     assert_eq!(after(&mut worker, Event::Timeout, now + 3 * SECOND / 2), ["ReadProgress"]);
-    let heartbeat = after(&mut worker, Event::Progress(0, at(1)), now + 3 * SECOND / 2);
+    let heartbeat = after(&mut worker, Event::Progress(vec![at(1)]), now + 3 * SECOND / 2);
     assert!(heartbeat[0] == "Rest" && heartbeat[1].starts_with("send Progress"), "{heartbeat:?}");
 }
 
@@ -156,7 +160,7 @@ fn progress_of_an_idle_worker_is_polled_once_a_heartbeat_until_it_runs() {
     inside.inside = Some("f".into());
     let poll = |member: &mut Member, progress: &Progress, at| {
         after(member, Event::Timeout, at);
-        after(member, Event::Progress(0, progress.clone()), at)
+        after(member, Event::Progress(vec![progress.clone()]), at)
     };
     let mut worker = Member::worker(SECOND, 1 << 20, now);
     assert_eq!(worker.next_timeout(), Some(now + SECOND / 5));
@@ -202,7 +206,8 @@ fn a_worker_process_whose_controller_is_lost_ends_or_is_killed() {
 #[test]
 fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     let now = Instant::now();
-    let join = || Joining::new(Message::Join(Join { name: "host".into(), functions: Vec::new() }), now);
+    let join =
+        || Joining::new(Message::Join(Join { name: "host".into(), rack: String::new(), functions: Vec::new() }), now);
     let hello = || {
         let hello = Hello { token: [].into(), worker: WorkerId::new(1), functions: Vec::new() };
         Joining::new(Message::Hello(hello), now)
@@ -238,22 +243,44 @@ fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
 
 #[test]
 fn replies_to_a_sync_of_all_go_up_together_unless_one_is_late() {
-    let mut replies = Replies::default();
-    let [a, b] = [2, 3].map(WorkerId::new);
-    let text = |message: Option<Message>| message.map_or_else(String::new, |message| message.to_string());
+    let mut replies = Replies::new(WorkerRange::new(2..6));
     let sync = |seq| Frame::new(seq, [], Command::SyncAll);
-    replies.expect(&sync(1), 2);
-    replies.expect(&Frame::new(2, [], Command::SyncWorker { worker: a }), 2);
-    assert_eq!(text(replies.add(a, 1, 2)), "");
-    assert!(text(replies.add(a, 2, 2)).starts_with("From { worker: WorkerId(2), message: Reply { seq: 2"));
-    assert_eq!(text(replies.add(a, 1, 2)), "", "the same worker again");
-    assert_eq!(text(replies.add(b, 1, 2)), "Replies { seq: 1 }");
+    let replied = |replies: &mut Replies, workers, seq| replied(&replies.add(WorkerRange::new(workers), seq));
+    replies.expect(&sync(1));
+    replies.expect(&Frame::new(2, [], Command::SyncWorker { worker: WorkerId::new(2) }));
+    assert_eq!(replied(&mut replies, 2..3, 1), "");
+    assert_eq!(replied(&mut replies, 2..3, 2), "2: worker 2");
+    assert_eq!(replied(&mut replies, 2..3, 1), "", "the same worker again");
+    assert_eq!(replied(&mut replies, 4..6, 1), "", "those of a node behind");
+    assert_eq!(replied(&mut replies, 3..4, 1), "1: workers 2 to 5");
 
-    replies.expect(&sync(3), 2);
-    replies.expect(&sync(4), 2);
-    assert_eq!(text(replies.add(b, 3, 2)), "");
-    let split = replies.split();
-    assert!(split.len() == 1 && split[0].to_string().contains("WorkerId(3), message: Reply { seq: 3"), "{split:?}");
-    assert!(text(replies.add(a, 3, 2)).starts_with("From"), "a late reply goes alone");
+    replies.expect(&sync(3));
+    replies.expect(&sync(4));
+    assert_eq!(replied(&mut replies, 3..5, 3), "");
+    assert_eq!(self::replied(&replies.split()), "3: workers 3 to 4");
+    assert_eq!(replied(&mut replies, 2..3, 3), "3: worker 2", "a late reply goes alone");
     assert!(replies.split().is_empty());
+}
+
+#[test]
+fn replies_that_were_sent_early_are_not_sent_again_with_the_last_ones() {
+    let mut replies = Replies::new(WorkerRange::new(0..4));
+    replies.expect(&Frame::new(1, [], Command::SyncAll));
+    assert!(replies.add(WorkerRange::new(1..2), 1).is_empty() && replies.add(WorkerRange::new(3..4), 1).is_empty());
+    assert_eq!(replied(&replies.flush()), "1: worker 1, 1: worker 3");
+    assert!(replies.flush().is_empty() && replies.add(WorkerRange::new(0..1), 1).is_empty());
+    assert_eq!(replied(&replies.add(WorkerRange::new(2..3), 1)), "1: worker 0, 1: worker 2");
+    assert!(replies.flush().is_empty());
+}
+
+/// The numbers and workers of replies.
+fn replied(messages: &[Message]) -> String {
+    let text = |message: &Message| match message {
+        Message::From { workers, message } => match &**message {
+            Message::Reply { seq, .. } => format!("{seq}: {workers}"),
+            other => other.to_string(),
+        },
+        other => other.to_string(),
+    };
+    messages.iter().map(text).collect::<Vec<_>>().join(", ")
 }

@@ -1,8 +1,9 @@
 //! Messages of a node's workers, as the node relays them to the controller.
 
-use disco_core::error::{Error, LossCause};
+use disco_core::activity::Progress;
+use disco_core::error::{Error, LossCause, LostPeer};
 use disco_core::wire::Message;
-use disco_core::{Command, Frame, Value, WorkerId};
+use disco_core::{Command, Frame, Value, WorkerRange, WorkerSet};
 
 use crate::engine::fault::{self, Fault};
 
@@ -15,64 +16,132 @@ pub(crate) enum Priority {
     Last,
 }
 
-/// Wraps a message of a worker.
-pub(crate) fn from(worker: WorkerId, message: Message) -> Message {
-    Message::From { worker, message: Box::new(message) }
+/// Wraps the message of a worker, or that of each of some workers.
+pub(crate) fn from(workers: impl Into<WorkerRange>, message: Message) -> Message {
+    Message::From { workers: workers.into(), message: Box::new(message) }
 }
 
-/// Replies without a value to commands that all workers of a node reply to. They go up in one message.
-#[derive(Debug, Default)]
+/// Replies without a value to commands that all workers of a node, and of the nodes behind it, reply to. They go up in
+/// one message.
+#[derive(Debug)]
 pub(crate) struct Replies {
-    /// The number of each command, and the workers that have replied.
-    waiting: Vec<(u64, Vec<WorkerId>)>,
+    workers: WorkerRange,
+    waiting: Vec<Waiting>,
+}
+
+/// The replies to one command.
+#[derive(Debug)]
+struct Waiting {
+    seq: u64,
+    replied: WorkerSet,
+    /// Workers that have replied since.
+    unsent: WorkerSet,
 }
 
 impl Replies {
-    /// Expects the replies to `frame`, if all `workers` reply to it. Call it before the workers get the frame.
-    pub(crate) fn expect(&mut self, frame: &Frame, workers: usize) {
-        if matches!(frame.command(), Command::SyncAll) && workers > 1 {
-            self.waiting.push((frame.seq(), Vec::with_capacity(workers)));
+    /// Combines the replies of `workers`.
+    pub(crate) fn new(workers: WorkerRange) -> Self {
+        Self { workers, waiting: Vec::new() }
+    }
+
+    /// Expects the replies to `frame`, if all workers reply to it. Call it before the workers get the frame.
+    pub(crate) fn expect(&mut self, frame: &Frame) {
+        if matches!(frame.command(), Command::SyncAll) && self.workers.len() > 1 {
+            let empty = WorkerSet::new(self.workers);
+            self.waiting.push(Waiting { seq: frame.seq(), replied: empty.clone(), unsent: empty });
         }
     }
 
-    /// Adds a reply of one of `workers`. Returns the message to send, if it does not wait for other replies.
-    pub(crate) fn add(&mut self, worker: WorkerId, seq: u64, workers: usize) -> Option<Message> {
-        let Some(at) = self.waiting.iter().position(|(expected, _)| *expected == seq) else {
-            return Some(reply(worker, seq));
+    /// Adds the reply of each of some workers. Returns the messages to send, if they do not wait for other replies.
+    pub(crate) fn add(&mut self, workers: WorkerRange, seq: u64) -> Vec<Message> {
+        let Some(at) = self.waiting.iter().position(|waiting| waiting.seq == seq) else {
+            return vec![reply(workers, seq)];
         };
-        let replied = &mut self.waiting[at].1;
-        if !replied.contains(&worker) {
-            replied.push(worker);
+        let waiting = &mut self.waiting[at];
+        waiting.replied.insert(workers);
+        waiting.unsent.insert(workers);
+        match waiting.replied.is_full() {
+            true => self.waiting.swap_remove(at).messages(),
+            false => Vec::new(),
         }
-        (replied.len() == workers).then(|| {
-            self.waiting.swap_remove(at);
-            Message::Replies { seq }
-        })
+    }
+
+    /// Sends the replies so far. Later ones wait for each other again.
+    pub(crate) fn flush(&mut self) -> Vec<Message> {
+        let empty = WorkerSet::new(self.workers);
+        let waiting = self.waiting.iter_mut().filter(|waiting| !waiting.unsent.is_empty());
+        let flush = |waiting: &mut Waiting| {
+            let messages = waiting.messages();
+            waiting.unsent = empty.clone();
+            messages
+        };
+        waiting.flat_map(flush).collect()
     }
 
     /// Waits no longer for other replies. Returns the messages to send; later replies go alone.
     pub(crate) fn split(&mut self) -> Vec<Message> {
-        let all = self.waiting.drain(..);
-        all.flat_map(|(seq, workers)| workers.into_iter().map(move |worker| reply(worker, seq))).collect()
+        self.waiting.drain(..).flat_map(|waiting| waiting.messages()).collect()
     }
 }
 
-fn reply(worker: WorkerId, seq: u64) -> Message {
-    from(worker, Message::Reply { seq, reply: Ok(Value::None) })
+impl Waiting {
+    fn messages(&self) -> Vec<Message> {
+        self.unsent.runs().map(|workers| reply(workers, self.seq)).collect()
+    }
 }
 
-/// The message that a worker has left.
-pub(crate) fn left(worker: WorkerId) -> (Message, Priority) {
-    // Must not overtake the parts of the worker's large replies.
+fn reply(workers: WorkerRange, seq: u64) -> Message {
+    from(workers, Message::Reply { seq, reply: Ok(Value::None) })
+}
+
+/// The reports of progress that has changed. Neighbours with the same progress are in one message.
+pub(crate) fn progress(workers: WorkerRange, reported: &[Progress], now: &[Progress]) -> Vec<Message> {
+    let mut reports = Vec::new();
+    let mut at = 0;
+    while at < now.len().min(workers.len()) {
+        let same = now[at..].iter().take_while(|other| **other == now[at]).count();
+        if reported.get(at..at + same).is_none_or(|before| before.iter().any(|before| *before != now[at])) {
+            reports.push(from(workers.part(at, same), Message::Progress(now[at].clone())));
+        }
+        at += same;
+    }
+    reports
+}
+
+/// The workers of a node, and of the nodes behind it, that have left.
+#[derive(Debug)]
+pub(crate) struct Departures(WorkerSet);
+
+impl Departures {
+    /// None of `workers` has left.
+    pub(crate) fn new(workers: WorkerRange) -> Self {
+        Self(WorkerSet::new(workers))
+    }
+
+    /// The message that workers have left; none if it was sent for each of them, since the end of a node behind this one
+    /// is reported after that of its workers.
+    pub(crate) fn add(&mut self, workers: WorkerRange) -> Option<(Message, Priority)> {
+        (self.0.insert(workers) > 0).then(|| left(workers))
+    }
+}
+
+/// The message that workers have left.
+pub(crate) fn left(workers: WorkerRange) -> (Message, Priority) {
+    // Must not overtake the parts of the workers' large replies.
     let priority = if fault::is_planted(Fault::EarlyDeparture) { Priority::Urgent } else { Priority::Last };
-    (from(worker, Message::Shutdown), priority)
+    (from(workers, Message::Shutdown), priority)
 }
 
-/// The message that a worker is lost.
-pub(crate) fn lost(worker: WorkerId, why: &Error) -> (Message, Priority) {
-    let why = match why {
-        Error::Lost(loss) => loss.cause.clone(),
-        other => LossCause::Other(other.to_string()),
+/// The messages that workers are lost: one for a node with those behind it, or one for each worker.
+pub(crate) fn lost(workers: WorkerRange, why: &Error) -> (Vec<Message>, Priority) {
+    let (cause, whole) = match why {
+        Error::Lost(loss) => (loss.cause.clone(), matches!(loss.peer, LostPeer::Node { .. })),
+        other => (LossCause::Other(other.to_string()), false),
     };
-    (from(worker, Message::Lost(why)), Priority::Urgent)
+    let message = |workers| from(workers, Message::Lost { cause: cause.clone(), whole });
+    let messages = match whole {
+        true => vec![message(workers)],
+        false => workers.iter().map(|worker| message(worker.into())).collect(),
+    };
+    (messages, Priority::Urgent)
 }

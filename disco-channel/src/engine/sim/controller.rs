@@ -14,7 +14,9 @@ use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{Micros, What, World};
-use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, pack, pack_after};
+use crate::engine::controller::{
+    Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, Tree, pack, pack_after,
+};
 use crate::engine::credit::{MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES};
 use crate::engine::limits::CHUNK_BYTES;
 use crate::handshake::Secret;
@@ -145,7 +147,7 @@ impl SimController {
                 let terms = NodeTerms {
                     secret: secret(SECRET),
                     world: size,
-                    nodes: plan.hosts,
+                    tree: Tree::Any { nodes: plan.hosts, fan_out: usize::MAX },
                     names: Vec::new(),
                     per_node: plan.per_host,
                     silence: SILENCE,
@@ -153,7 +155,16 @@ impl SimController {
                     stays_open: true,
                 };
                 let (heartbeat, silence, start) = (HEARTBEAT, SILENCE, START);
-                let assignment = Assignment { node: 0, workers, processes: false, config, heartbeat, silence, start };
+                let assignment = Assignment {
+                    node: 0,
+                    workers,
+                    behind: Arc::default(),
+                    processes: false,
+                    config,
+                    heartbeat,
+                    silence,
+                    start,
+                };
                 Terms::Nodes(terms, assignment)
             }
             Kind::Processes => {
@@ -438,7 +449,7 @@ impl World {
             Action::StopAccepting => self.controller.accepts = false,
             // Simulated clients do not ask.
             Action::SendStatus(_) => {}
-            Action::Output { from, line, .. } => self.output(from, &line),
+            Action::Output { node, worker, line, .. } => self.output(format!("node {node} {worker}"), &line),
             Action::Retire(host) => {
                 self.controller.ring.readers.iter_mut().skip(host).take(1).for_each(|it| *it = None)
             }
@@ -448,6 +459,9 @@ impl World {
                 self.kill(host);
             }
             Action::Started(result) => self.started(result),
+            Action::Replies { workers, seq } => {
+                workers.iter().for_each(|worker| self.reply(worker, seq, &Ok(Value::None)));
+            }
             Action::Reply { worker, seq, reply } => self.reply(worker, seq, &reply),
             Action::Notice { worker, notice } => self.notice(worker, notice),
             Action::Room => self.has_room(),

@@ -196,8 +196,8 @@ impl World {
         let id = worker.id;
         *lost = Some(id);
         self.split_replies(host);
-        let (message, priority) = upward::lost(id, &Error::invalid("its process ended"));
-        self.host_sends(host, &message, priority);
+        let (messages, priority) = upward::lost(id.into(), &Error::invalid("its process ended"));
+        messages.iter().for_each(|message| self.host_sends(host, message, priority));
         self.host_must_be_noticed(host);
         self.end_if_left(host);
     }
@@ -258,7 +258,7 @@ impl World {
                         OTHER_PROGRAM => vec!["theirs.only".to_owned()],
                         _ => function::names().into_iter().map(str::to_owned).collect(),
                     };
-                    let join = Message::Join(Join { name: "intruder".into(), functions });
+                    let join = Message::Join(Join { name: "intruder".into(), rack: String::new(), functions });
                     if let Ok(packet) = join.encode() {
                         self.write(link, Side::Controller, &packet.into(), Order::Urgent);
                     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use disco_core::activity::Progress;
 use disco_core::wire::{self, Message, Received};
-use disco_core::{Frame, Result, Value, WorkerId};
+use disco_core::{Frame, Result, Value, WorkerId, WorkerRange};
 
 use super::controller;
 use super::joiner::PROOF_LIMIT;
@@ -83,6 +83,7 @@ impl Host {
     pub(super) fn new(plan: &Plan, index: usize) -> Self {
         let first = index * plan.per_host;
         let workers = (first..first + plan.per_host).map(|worker| Worker::new(WorkerId::new(worker as u32)));
+        let all = WorkerRange::new(first as u32..(first + plan.per_host) as u32);
         Self {
             workers: workers.collect(),
             link: None,
@@ -92,7 +93,7 @@ impl Host {
             frozen: false,
             deferred: Vec::new(),
             requests: PendingRequests::default(),
-            replies: upward::Replies::default(),
+            replies: upward::Replies::new(all),
             told_to_leave: false,
             awaits: false,
             passed: (0, 0),
@@ -245,8 +246,7 @@ impl World {
                 if self.hosts[index].room() == 0 {
                     self.record_violation(format!("host {index} has passed a frame to a full lane"));
                 }
-                let workers = self.hosts[index].workers.len();
-                self.hosts[index].replies.expect(&frame, workers);
+                self.hosts[index].replies.expect(&frame);
                 self.give(index, frame, size);
             }
             Action::Abort { epoch, cause } => self.abort_workers(index, epoch, &cause),
@@ -265,14 +265,13 @@ impl World {
             }
             Action::DeliverDescriptor { .. } | Action::Rest => {}
             Action::ReadProgress => {
-                self.split_replies(index);
-                for worker in 0..self.hosts[index].workers.len() {
-                    let Worker { last, finished, .. } = self.hosts[index].workers[worker];
-                    let progress = Progress::new(last, finished);
-                    let now = self.instant();
-                    if let Phase::Serving(member) = &mut self.hosts[index].phase {
-                        member.handle(Event::Progress(worker, progress), now);
-                    }
+                let flushed = self.hosts[index].replies.flush();
+                flushed.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));
+                let workers = self.hosts[index].workers.iter();
+                let progress = workers.map(|worker| Progress::new(worker.last, worker.finished)).collect();
+                let now = self.instant();
+                if let Phase::Serving(member) = &mut self.hosts[index].phase {
+                    member.handle(Event::Progress(progress), now);
                 }
             }
             Action::Stop { cause, limit } => {

@@ -74,7 +74,7 @@ impl World {
                 match verdict {
                     Ok(Ok(_)) => {
                         let functions = function::names().into_iter().map(str::to_owned).collect();
-                        let join = Join { name: format!("host{index:04}"), functions };
+                        let join = Join { name: format!("host{index:04}"), rack: String::new(), functions };
                         self.introduce(index, Message::Join(join));
                     }
                     _ => self.record_violation(format!(
@@ -104,7 +104,7 @@ impl World {
     pub(super) fn join(&mut self, index: usize, action: Action) {
         match action {
             Action::Send(message) => self.host_sends(index, &message, Priority::Urgent),
-            Action::ShowWaiting => {}
+            Action::ShowWaiting | Action::Listen { .. } => {}
             Action::Taken(message) => {
                 let now = self.instant();
                 self.hosts[index].is_taken = true;

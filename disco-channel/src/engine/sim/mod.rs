@@ -36,6 +36,7 @@ mod link;
 mod plan;
 mod random;
 mod session;
+mod tree;
 mod worker;
 mod world;
 

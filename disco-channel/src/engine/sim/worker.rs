@@ -396,9 +396,8 @@ impl World {
         };
         match &reply {
             Ok(Value::None) if is_node => {
-                let workers = self.hosts[index].workers.len();
-                let message = self.hosts[index].replies.add(id, seq, workers);
-                return message.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));
+                let messages = self.hosts[index].replies.add(id.into(), seq);
+                return messages.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));
             }
             Err(_) => self.split_replies(index),
             Ok(_) => {}
@@ -416,7 +415,7 @@ impl World {
         self.hosts[index].workers[at].end();
         if self.plan.kind == Kind::Nodes {
             self.split_replies(index);
-            let (message, priority) = upward::left(id);
+            let (message, priority) = upward::left(id.into());
             self.host_sends(index, &message, priority);
         }
         self.end_if_left(index);

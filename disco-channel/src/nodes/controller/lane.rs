@@ -1,17 +1,20 @@
 //! The controller's end of a lane to nodes: its options and its start.
 
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Inbox, Result, WorkerRange};
 
 use super::announce::{Announce, Announcement};
+use super::printer::{Sink, to_terminal};
 use super::transport::Tcp;
-use crate::engine::controller::{Controller, MAX_PENDING, NodeTerms, Terms};
+use crate::engine::controller::{Controller, MAX_PENDING, NodeTerms, Terms, Tree};
 use crate::engine::credit::MAX_UNREAD_BYTES;
 use crate::handshake::Secret;
 use crate::reactor::{Lane, Reactor, Served, Waker};
@@ -38,6 +41,9 @@ pub struct Options {
     pub names: Vec<String>,
     /// Whether workers are processes of their nodes, not threads.
     pub processes: bool,
+    /// Largest number of nodes that one end sends commands to, at least 1. Above it, nodes relay for others, in a tree.
+    /// `None` reads `DISCO_FAN_OUT`; the default is [`FAN_OUT`](Self::FAN_OUT).
+    pub fan_out: Option<usize>,
     /// Configuration of the workers.
     pub config: WorkerConfig,
     /// Timeout for nodes to join and start their workers.
@@ -64,6 +70,9 @@ pub struct Options {
 pub type NodeLane = RemoteLane<Options>;
 
 impl Options {
+    /// The default of [`Self::fan_out`].
+    pub const FAN_OUT: usize = 32;
+
     /// Defaults: loopback address, workers as processes, start timeout 30 s, heartbeat 1 s, silence 5 s, 256
     /// pending connections or one for each node, answers questions for the status.
     pub fn new(nodes: usize, token: Token, config: WorkerConfig) -> Self {
@@ -75,6 +84,7 @@ impl Options {
             announce: Announce::default(),
             names: Vec::new(),
             processes: true,
+            fan_out: None,
             config,
             start: Duration::from_secs(30),
             heartbeat: Duration::from_secs(1),
@@ -105,6 +115,19 @@ impl Options {
     }
 }
 
+impl Options {
+    fn fan_out(&self) -> Result<usize> {
+        let fan_out = match self.fan_out {
+            Some(fan_out) => Some(fan_out),
+            None => Variable::read("DISCO_FAN_OUT").number()?,
+        };
+        match fan_out.unwrap_or(Self::FAN_OUT) {
+            0 => Err(Error::invalid("the fan-out of the tree of nodes is 0; it must be at least 1")),
+            fan_out => Ok(fan_out),
+        }
+    }
+}
+
 impl Peers for Options {
     const NAME: &'static str = "nodes";
 
@@ -115,15 +138,12 @@ impl Peers for Options {
             return Err(Error::invalid(format!("{nodes} nodes can't share {count} workers")));
         }
         self.check_limits()?;
-        let refused = |error: io::Error| Error::system("the system refuses a lane to nodes", error);
         let listener = super::listen::listen(listen)?;
         let address = listener.local_addr().map_err(refused)?;
-        let waker = Arc::new(Waker::new().map_err(refused)?);
-        let transport = Tcp::new(listener, waker.clone()).map_err(refused)?;
         let terms = NodeTerms {
             secret: Secret::new(self.token.clone(), self.encrypts)?,
             world: config.world,
-            nodes: *nodes,
+            tree: Tree::Any { nodes: *nodes, fan_out: self.fan_out()? },
             names: names.clone(),
             per_node: count / nodes,
             silence: *silence,
@@ -133,16 +153,15 @@ impl Peers for Options {
         let assignment = Assignment {
             node: 0,
             workers,
+            behind: Arc::default(),
             processes: *processes,
             config: *config,
             heartbeat: *heartbeat,
             silence: *silence,
             start: *start,
         };
-        let engine = Controller::new(Terms::Nodes(terms, assignment), Instant::now());
-        let lane = Arc::new(Lane::new(engine, waker, None));
-        let reactor = Reactor::new(lane, inbox.clone(), shared, *nodes, transport).limit_unsent(self.max_unsent);
-        let served = Served::start("disco-nodes", reactor).map_err(refused)?;
+        let (terms, sink) = (Terms::Nodes(terms, assignment), Box::new(to_terminal));
+        let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, self.max_unsent)?;
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
         let served = match announce.publish(&announcement) {
             Ok(processes) => {
@@ -153,4 +172,28 @@ impl Peers for Options {
         };
         Ok(Running::new(served, None, inbox))
     }
+}
+
+/// Serves nodes that connect to `listener`, of which this process has started `processes`. For each, at most `max_unsent`
+/// bytes wait.
+///
+/// # Errors
+/// The system has no descriptors or threads left.
+pub(in crate::nodes) fn serve(
+    listener: TcpListener,
+    terms: Terms,
+    processes: usize,
+    (shared, inbox): (Arc<Shared>, Arc<dyn Inbox>),
+    sink: Sink,
+    max_unsent: Option<usize>,
+) -> Result<Served> {
+    let waker = Arc::new(Waker::new().map_err(refused)?);
+    let transport = Tcp::new(listener, waker.clone(), sink).map_err(refused)?;
+    let lane = Arc::new(Lane::new(Controller::new(terms, Instant::now()), waker, None));
+    let reactor = Reactor::new(lane, inbox, shared, processes, transport).limit_unsent(max_unsent);
+    Served::start("disco-nodes", reactor).map_err(refused)
+}
+
+fn refused(error: io::Error) -> Error {
+    Error::system("the system refuses a lane to nodes", error)
 }

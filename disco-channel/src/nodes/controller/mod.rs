@@ -9,4 +9,6 @@ mod transport;
 
 pub use announce::{Announce, Announcement};
 pub use children::NodeProcess;
+pub(super) use lane::serve;
 pub use lane::{NodeLane, Options};
+pub(super) use printer::Sink;

@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use super::printer::Printer;
+use disco_core::WorkerId;
+
+use super::printer::{Printer, Sink};
 use crate::engine::controller::Origin;
 use crate::handshake::{ANSWER_BYTES, MAX_INTRODUCTION_BYTES};
 use crate::nodes;
@@ -21,13 +23,13 @@ pub(super) struct Tcp {
 }
 
 impl Tcp {
-    /// Accepts from `listener`; connections wake the thread of `waker`.
+    /// Accepts from `listener`; connections wake the thread of `waker`, and lines of workers go to `sink`.
     ///
     /// # Errors
     /// The listener can't be made non-blocking, or the printing thread can't be started.
-    pub(super) fn new(listener: TcpListener, waker: Arc<Waker>) -> io::Result<Self> {
+    pub(super) fn new(listener: TcpListener, waker: Arc<Waker>, sink: Sink) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener: Some(listener), waker, printer: Some(Printer::start()?) })
+        Ok(Self { listener: Some(listener), waker, printer: Some(Printer::start(sink)?) })
     }
 }
 
@@ -54,8 +56,8 @@ impl Transport for Tcp {
         self.listener = None;
     }
 
-    fn print(&self, from: String, is_err: bool, line: Arc<[u8]>) {
-        self.printer.iter().for_each(|printer| printer.print(from.clone(), is_err, line.clone()));
+    fn print(&self, node: u32, worker: WorkerId, is_err: bool, line: Arc<[u8]>) {
+        self.printer.iter().for_each(|printer| printer.print(node, worker, is_err, line.clone()));
     }
 
     fn finish(&mut self) {

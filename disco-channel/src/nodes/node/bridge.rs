@@ -43,12 +43,15 @@ impl Bridge {
     }
 
     /// Starts the workers, and serves until they have left or the controller is lost.
-    pub(super) fn run(self, Joined { connection, mut incoming, assignment }: Joined) -> Result<()> {
+    pub(super) fn run(self, Joined { connection, mut incoming, assignment, .. }: Joined) -> Result<()> {
         let limit = packet_limit(assignment.config.value_limit);
         connection.serve(self.workers.len(), limit);
         incoming.set_limit(limit);
-        let (lane, inbox) = (self.lane.clone(), self.upstream.clone() as Arc<dyn Inbox>);
-        self.in_background("disco-start", move || Event::Started(lane.start(inbox)))?;
+        let (lane, upstream) = (self.lane.clone(), self.upstream.clone());
+        self.in_background("disco-start", move || {
+            let started = lane.start(upstream.clone() as Arc<dyn Inbox>);
+            Event::Started(started.inspect(|()| upstream.start()))
+        })?;
         let member = Member::node(&assignment, self.lane.needs_bytes(), Instant::now());
         let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self, is_busy: false };
         let result = driver.run();
@@ -105,9 +108,9 @@ impl Host for Bridge {
                 self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
             }
             Action::ReadProgress => {
-                upstream.split();
-                let progress = self.workers.iter().map(|worker| lane.progress(worker)).enumerate();
-                return Ok(progress.map(|(index, progress)| Event::Progress(index, progress)).collect());
+                upstream.flush();
+                let progress = self.workers.iter().map(|worker| lane.progress(worker)).collect();
+                return Ok(vec![Event::Progress(progress)]);
             }
             Action::Stop { cause, limit } => {
                 upstream.split();

@@ -1,5 +1,6 @@
-//! Joins the controller, with retries until it listens.
+//! Joins the controller, with retries until it listens, or the node to which the controller sends this one.
 
+use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use disco_core::error::{Loss, LossCause, LostPeer};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
+use super::children::Listener;
 use crate::engine::limits::MAX_PACKET_BYTES;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
@@ -44,6 +46,9 @@ pub struct JoinOptions {
     pub encrypts: Option<bool>,
     /// Number of this node; `None` lets the controller choose.
     pub node: Option<u32>,
+    /// The rack of this node's machine, or another name of its part of the network. Nodes of one rack relay for each
+    /// other where that is possible; nodes of one machine do so without a name.
+    pub rack: Option<String>,
     /// Number of workers of this node; `None` accepts what the controller assigns.
     pub per_node: Option<u32>,
     /// Largest number of workers that this node accepts; `None` accepts what the controller assigns.
@@ -60,9 +65,9 @@ impl JoinOptions {
     /// Joins the controller at `address` within 30 s, as any node with any number of workers, and shows no messages.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
-        let (node, per_node, max_workers, log_dir) = (None, None, None, None);
-        let (address, encrypts) = (address.into(), None);
-        Self { address, token, encrypts, node, per_node, max_workers, start, log_dir, report: |_| {} }
+        let (address, encrypts, node, rack, per_node, max_workers) = (address.into(), None, None, None, None, None);
+        let log_dir = None;
+        Self { address, token, encrypts, node, rack, per_node, max_workers, start, log_dir, report: |_| {} }
     }
 }
 
@@ -71,6 +76,26 @@ pub(super) struct Joined {
     pub(super) connection: Arc<Connection>,
     pub(super) incoming: Incoming,
     pub(super) assignment: Assignment,
+    /// Where the nodes connect for which this one relays, if there are any.
+    pub(super) listener: Option<Listener>,
+}
+
+/// The other end of a node's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upper {
+    /// The session's controller.
+    Controller,
+    /// A node that relays for this one.
+    Parent,
+}
+
+impl fmt::Display for Upper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Controller => "the controller",
+            Self::Parent => "the node that relays for this one",
+        })
+    }
 }
 
 /// The controller's world, and the keys of an encrypted connection.
@@ -86,22 +111,49 @@ pub(in crate::nodes) enum Failed {
     ForGood(Error),
 }
 
-/// Joins, with retries, and waits for the assignment, which comes when all nodes have joined.
+/// What the controller tells a node when all nodes have joined.
+enum Told {
+    Assigned(Box<Joined>),
+    /// To join its parent.
+    Redirected {
+        node: u32,
+        addresses: Vec<String>,
+    },
+}
+
+/// Joins, with retries, and waits for the assignment, which comes when all nodes have joined: from the controller, or
+/// from the parent to which the controller sends this node.
 pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> {
+    let (start, mut listener) = (Instant::now(), None);
+    let mut told = reach(Upper::Controller, options, waker, &mut listener)?;
+    if let Told::Redirected { node, addresses } = told {
+        tracing::debug!(node, ?addresses, "joins its parent");
+        let start = options.start.saturating_sub(start.elapsed());
+        let parent = JoinOptions { address: addresses.join(","), node: Some(node), start, ..options.clone() };
+        told = reach(Upper::Parent, &parent, waker, &mut listener)?;
+    }
+    match told {
+        Told::Assigned(joined) => Ok(Joined { listener, ..*joined }),
+        Told::Redirected { .. } => Err(lost(LossCause::ProtocolViolation("it sends this node to a third one".into()))),
+    }
+}
+
+/// Joins one end, with retries.
+fn reach(upper: Upper, options: &JoinOptions, waker: &Arc<Waker>, listener: &mut Option<Listener>) -> Result<Told> {
     let (start, mut pause, mut last_reason, mut refused) = (Instant::now(), RETRY_DELAY.0, String::new(), None);
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     loop {
         let least = if last_reason.is_empty() { MIN_FIRST_ATTEMPT } else { MIN_ATTEMPT };
         let end = Instant::now() + options.start.saturating_sub(start.elapsed()).clamp(least, MAX_ATTEMPT);
-        let why = match attempt(options, end, waker, &name) {
-            Ok(joined) => return Ok(joined),
+        let why = match attempt(options, end, waker, &name, listener) {
+            Ok(told) => return Ok(told),
             Err(Failed::ForGood(error)) => return Err(error),
             Err(Failed::ForNow(why)) => why,
             Err(Failed::Refused(why)) => refused.insert(why).clone(),
         };
         let left = options.start.saturating_sub(start.elapsed());
         if left <= MIN_ATTEMPT {
-            let operation = format!("joining the controller at {}", options.address);
+            let operation = format!("joining {upper} at {}", options.address);
             let state = match refused {
                 Some(refused) if refused != why => format!("{why}; an attempt before: {refused}"),
                 _ => why,
@@ -109,7 +161,7 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
             return Err(Error::Deadline { operation, after: options.start, state });
         }
         if last_reason != why {
-            (options.report)(&format!("waiting for the controller at {}, {left:.0?} more: {why}", options.address));
+            (options.report)(&format!("waiting for {upper} at {}, {left:.0?} more: {why}", options.address));
             last_reason = why;
         }
         thread::sleep(pause.min(left - MIN_ATTEMPT));
@@ -117,9 +169,16 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
     }
 }
 
-fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) -> Result<Joined, Failed> {
+fn attempt(
+    options: &JoinOptions,
+    end: Instant,
+    waker: &Arc<Waker>,
+    name: &str,
+    listener: &mut Option<Listener>,
+) -> Result<Told, Failed> {
     let (stream, (world, keys)) = enter(options, end)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
+    let own = stream.local_addr().map_err(for_now)?.ip();
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let mut incoming = Incoming::new(MAX_PACKET_BYTES);
@@ -127,14 +186,28 @@ fn attempt(options: &JoinOptions, end: Instant, waker: &Arc<Waker>, name: &str) 
         connection.encrypt(keys.clone()).map_err(Failed::ForGood)?;
         incoming.decrypt(keys);
     }
-    let join = Join { name: name.to_owned(), functions };
-    let assignment = assigned(options, join, &connection, &mut incoming, waker)?;
+    let join = Join { name: name.to_owned(), rack: options.rack.clone().unwrap_or_default(), functions };
+    let mut joining = Joining::new(Message::Join(join), Instant::now());
+    let show = || (options.report)(&format!("joined the controller at {}, waiting for other nodes", options.address));
+    let listen = |everywhere| {
+        let bound = listener.take().map_or_else(|| Listener::bind(own, everywhere), Ok)?;
+        Ok(listener.insert(bound).addresses())
+    };
+    let told = driver::join(&mut joining, &connection, &mut incoming, waker, show, listen);
+    let assignment = match told.map_err(Failed::ForGood)? {
+        Ok(Message::Assign(assignment)) => assignment,
+        Ok(Message::Redirect { node, addresses }) => return Ok(Told::Redirected { node, addresses }),
+        Ok(other) => {
+            return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN")))));
+        }
+        Err(why) => return Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
+    };
     if assignment.config.world != world {
         return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(
             "it assigns workers of another world than in its handshake".into(),
         ))));
     }
-    Ok(Joined { connection, incoming, assignment })
+    Ok(Told::Assigned(Box::new(Joined { connection, incoming, assignment, listener: None })))
 }
 
 /// Connects to the first address at which the listener proves that it has the token. Each of several addresses gets a
@@ -266,23 +339,6 @@ fn read(stream: &mut TcpStream, into: &mut [u8], end: Instant) -> io::Result<usi
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             read => return read,
         }
-    }
-}
-
-/// Introduces the node, and waits until the controller assigns its number and workers.
-fn assigned(
-    options: &JoinOptions,
-    join: Join,
-    connection: &Connection,
-    incoming: &mut Incoming,
-    waker: &Waker,
-) -> Result<Assignment, Failed> {
-    let mut joining = Joining::new(Message::Join(join), Instant::now());
-    let show = || (options.report)(&format!("joined the controller at {}, waiting for other nodes", options.address));
-    match driver::join(&mut joining, connection, incoming, waker, show).map_err(Failed::ForGood)? {
-        Ok(Message::Assign(assignment)) => Ok(assignment),
-        Ok(other) => Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN"))))),
-        Err(why) => Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
     }
 }
 

@@ -1,7 +1,10 @@
-//! The node's end: joins the controller, and relays between it and the node's workers.
+//! The node's end: joins the controller, and relays between it and the node's workers, and between it and the nodes
+//! behind this one.
 
 mod bridge;
+mod children;
 pub(super) mod join;
+mod subtree;
 mod upstream;
 
 use std::sync::Arc;
@@ -11,15 +14,19 @@ use disco_core::wire::{Assignment, Message};
 use disco_core::{Channel, Error, Result};
 
 use self::bridge::{Bridge, FLUSH_TIMEOUT};
+use self::children::{Children, Listener};
 pub use self::join::JoinOptions;
+use self::subtree::Subtree;
 use self::upstream::Upstream;
+use crate::handshake::Secret;
 use crate::processes::Sink;
 use crate::reactor::Waker;
+use crate::remote_lane::RemoteLane;
 use crate::remote_store::RemoteStore;
 use crate::ring::MAX_READERS;
 
 /// Serves as a node until the session is over: joins the controller, starts the assigned workers, and relays commands
-/// and replies.
+/// and replies, also for other nodes if the controller assigns them.
 ///
 /// `lane` makes the lane to the workers. It gets the assignment, the state that the workers share, and the sink for the
 /// output of workers that are processes.
@@ -33,7 +40,7 @@ where
 {
     let refused = |error: std::io::Error| Error::system("the system refuses a node", error);
     let waker = Arc::new(Waker::new().map_err(refused)?);
-    let joined = join::join(options, &waker)?;
+    let mut joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), &assignment));
@@ -42,9 +49,15 @@ where
         let upstream = upstream.clone();
         Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
     };
-    let (count, limit) = (assignment.workers.len(), options.max_workers.map_or(MAX_READERS, |limit| limit as usize));
+    let limit = options.max_workers.map_or(MAX_READERS, |limit| limit as usize);
+    let count = assignment.workers.len() / (1 + assignment.behind.len());
+    let own = Assignment { workers: assignment.workers.part(0, count), behind: Arc::default(), ..assignment.clone() };
     let made = match (1..=limit.min(MAX_READERS)).contains(&count) {
-        true => lane(&assignment, shared, output),
+        true => lane(&own, shared.clone(), output).and_then(|own| match assignment.behind.is_empty() {
+            true => Ok(own),
+            false => behind(options, &assignment, joined.listener.take(), shared, upstream.clone())
+                .map(|behind| Arc::new(Subtree::new(own, behind)) as Arc<dyn Channel>),
+        }),
         false => Err(Error::invalid(format!(
             "the controller assigns {count} workers, and this node accepts 1 to {}",
             limit.min(MAX_READERS)
@@ -57,4 +70,25 @@ where
     })?;
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
     Bridge::new(waker, store, upstream, made, assignment.workers).run(joined)
+}
+
+/// The lane to the nodes behind this one.
+fn behind(
+    options: &JoinOptions,
+    assignment: &Assignment,
+    listener: Option<Listener>,
+    shared: Arc<Shared>,
+    upstream: Arc<Upstream>,
+) -> Result<Arc<dyn Channel>> {
+    let (nodes, all) = (assignment.behind.len(), assignment.workers);
+    let count = all.len() / (1 + nodes);
+    let listener = listener.filter(|_| all.len() == count * (1 + nodes)).ok_or_else(|| {
+        Error::protocol(format!(
+            "the controller assigns {all} to this node and {nodes} behind it, unasked or unequally"
+        ))
+    })?;
+    let secret = Secret::new(options.token.clone(), options.encrypts)?;
+    let sink = Box::new(move |_, worker, is_err, line: &[u8]| upstream.print(worker, is_err, line));
+    let children = Children::new(listener, secret, assignment, sink)?;
+    Ok(Arc::new(RemoteLane::new(all.part(count, count * nodes), shared, children)))
 }

@@ -26,31 +26,46 @@ pub(super) struct Upstream {
     /// Largest value of one reply, in bytes.
     value_limit: usize,
     replies: Mutex<upward::Replies>,
-    workers: usize,
+    departures: Mutex<upward::Departures>,
+    /// The lane has started. A lane whose start fails ends its workers, which is no news to the controller.
+    has_started: AtomicBool,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
 }
 
 impl Upstream {
     pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, assignment: &Assignment) -> Self {
-        let (value_limit, workers) = (assignment.config.value_limit, assignment.workers.len());
-        Self { connection, waker, value_limit, replies: Mutex::default(), workers, ends: AtomicBool::new(false) }
+        let (value_limit, workers) = (assignment.config.value_limit, assignment.workers);
+        let (replies, departures) = (upward::Replies::new(workers).into(), upward::Departures::new(workers).into());
+        let (has_started, ends) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { connection, waker, value_limit, replies, departures, has_started, ends }
     }
 
     /// Replies to a frame that is about to be passed on may go up together.
     pub(super) fn expect(&self, frame: &Frame) {
-        self.replies().expect(frame, self.workers);
+        self.lock().expect(frame);
     }
 
-    /// Sends the replies that wait for those of other workers.
+    /// Sends the replies that wait for those of other workers. Later ones go alone.
     pub(super) fn split(&self) {
-        let mut replies = self.replies();
+        let mut replies = self.lock();
         replies.split().iter().for_each(|reply| self.send_urgent(reply));
     }
 
+    /// Sends the replies that wait for those of other workers. Later ones wait again.
+    pub(super) fn flush(&self) {
+        let mut replies = self.lock();
+        replies.flush().iter().for_each(|reply| self.send_urgent(reply));
+    }
+
     /// Locked until the messages are sent: a worker must not be reported as left before its reply.
-    fn replies(&self) -> MutexGuard<'_, upward::Replies> {
+    fn lock(&self) -> MutexGuard<'_, upward::Replies> {
         sync::lock(&self.replies)
+    }
+
+    /// The lane has started.
+    pub(super) fn start(&self) {
+        self.has_started.store(true, Ordering::Release);
     }
 
     /// Large replies no longer wait for the connection.
@@ -96,16 +111,18 @@ impl Upstream {
 impl Inbox for Upstream {
     fn reply(&self, worker: WorkerId, seq: u64, reply: Reply) {
         match reply {
-            Ok(Value::None) => {
-                let mut replies = self.replies();
-                return replies.add(worker, seq, self.workers).iter().for_each(|message| self.send_urgent(message));
-            }
+            Ok(Value::None) => return self.replies(worker.into(), seq),
             Err(_) => self.split(),
             Ok(_) => {}
         }
         let reply = reply::within(self.value_limit, worker, seq, reply);
         let packet = reply::encode(worker, seq, reply, |message| upward::from(worker, message));
         self.log_failure(packet.and_then(|packet| self.connection.send_owned(packet)));
+    }
+
+    fn replies(&self, workers: WorkerRange, seq: u64) {
+        let mut replies = self.lock();
+        replies.add(workers, seq).iter().for_each(|message| self.send_urgent(message));
     }
 
     fn accepts_large_replies(&self) -> bool {
@@ -124,19 +141,18 @@ impl Inbox for Upstream {
     }
 
     fn left(&self, left: WorkerRange) {
-        self.split();
-        for worker in left {
-            let (message, priority) = upward::left(worker);
-            self.send(&message, priority);
+        if !self.has_started.load(Ordering::Acquire) {
+            return;
         }
+        self.split();
+        let departure = sync::lock(&self.departures).add(left);
+        departure.iter().for_each(|(message, priority)| self.send(message, *priority));
     }
 
     fn lost(&self, lost: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
         self.split();
-        for worker in lost {
-            let (message, priority) = upward::lost(worker, &why);
-            self.send(&message, priority);
-        }
+        let (messages, priority) = upward::lost(lost, &why);
+        messages.iter().for_each(|message| self.send(message, priority));
     }
 }

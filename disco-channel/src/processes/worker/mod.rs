@@ -120,7 +120,7 @@ fn introduce(
         functions: function::names().into_iter().map(str::to_owned).collect(),
     };
     let mut joining = Joining::new(Message::Hello(hello), Instant::now());
-    match member::join(&mut joining, connection, incoming, waker, || {})? {
+    match member::join(&mut joining, connection, incoming, waker, || {}, |_| Ok(Vec::new()))? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
         Ok(other) => Err(Error::protocol(format!("the controller sent {other:?} before WELCOME"))),
         Err(why) => Err(lost(why)),

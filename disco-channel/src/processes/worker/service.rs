@@ -55,7 +55,7 @@ impl Host for Service {
             Action::Shutdown => letterbox.close(),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),
-            Action::ReadProgress => return Ok(vec![Event::Progress(0, link.activity().progress())]),
+            Action::ReadProgress => return Ok(vec![Event::Progress(vec![link.activity().progress()])]),
             Action::Stop { cause, .. } => {
                 link.abort(u64::MAX, &cause);
                 letterbox.close();

@@ -1,11 +1,13 @@
 //! Admission: a connection belongs to no peer until it has proved which one. Time and number of such connections are
 //! limited.
 
+mod growth;
 mod nodes;
 mod pending;
 mod processes;
 mod refused;
 
-pub(crate) use nodes::{Joined, NodeTerms, Nodes};
+pub(crate) use growth::{Grown, Redirected};
+pub(crate) use nodes::{Joined, NodeTerms, Nodes, Tree};
 pub(crate) use pending::MAX_PENDING;
 pub(crate) use processes::{Processes, Verdict};

@@ -1,7 +1,12 @@
 //! Admission of nodes. A node is admitted if it proves that it has the session's token, has the same worker functions,
 //! and asks for a free place. Once the session has started, no node is admitted any more. At any time, a client with the
 //! token may ask for the status of the session.
+//!
+//! The session's controller admits all nodes. Once all have joined, it grows the tree, and has those listen that will
+//! relay for others. It then keeps its own children; each other node is sent to its parent, which admits its children in
+//! the same way, in the places that the controller has chosen.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,6 +19,7 @@ use super::refused::{Refused, Standing};
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
 use crate::engine::controller::outbox::Outbox;
+use crate::engine::tree::Forest;
 use crate::handshake::{
     ALIVE_INTERVAL, ANSWER_BYTES, ControllerHandshake, HANDSHAKE_TIMEOUT, Judgement, MAX_INTRODUCTION_BYTES, Nonce,
     Request, Secret, may_begin,
@@ -33,8 +39,7 @@ pub(crate) struct NodeTerms {
     /// The token that nodes and controller prove to each other, and whether connections are encrypted.
     pub(crate) secret: Secret,
     pub(crate) world: World,
-    /// Number of nodes.
-    pub(crate) nodes: usize,
+    pub(crate) tree: Tree,
     /// Names of nodes in messages; a node without a name is called by its number.
     pub(crate) names: Vec<String>,
     pub(crate) per_node: usize,
@@ -46,17 +51,28 @@ pub(crate) struct NodeTerms {
     pub(crate) stays_open: bool,
 }
 
+/// The nodes to admit.
+#[derive(Debug)]
+pub(crate) enum Tree {
+    /// All nodes of the session, of which each end has at most `fan_out` as children.
+    Any { nodes: usize, fan_out: usize },
+    /// The children of node `parent`, which are the first nodes of these trees.
+    Fixed { parent: u32, forest: Forest },
+}
+
 /// Connections that may be nodes, and nodes that wait for other nodes to join.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    terms: NodeTerms,
+    pub(super) terms: NodeTerms,
     pending: Pending<Candidate>,
-    joined: Vec<Joined>,
+    pub(super) joined: BTreeMap<Conn, Joined>,
+    /// When the nodes that have joined get a heartbeat, and are checked for silence.
+    beat: Option<Instant>,
     refused: Refused,
     /// When the system failed to accept a connection.
     paused: Option<Instant>,
-    /// When the last node joined. Places are assigned after all connections were read once more, since a node may have
-    /// left already.
+    /// When the last node joined, or began to listen. Places are assigned after all connections were read once more, since
+    /// a node may have left already.
     complete: Option<Instant>,
     /// All nodes have their places.
     has_started: bool,
@@ -86,16 +102,20 @@ enum Phase {
 pub(crate) struct Joined {
     pub(crate) conn: Conn,
     pub(crate) join: Join,
-    address: SocketAddr,
-    request: Request,
+    pub(super) address: SocketAddr,
+    /// The node was asked to listen for its children.
+    pub(super) is_asked: bool,
+    /// Where it listens for its children.
+    pub(super) listens: Option<Vec<String>>,
+    pub(super) request: Request,
     liveness: Liveness,
 }
 
 impl Nodes {
     pub(crate) fn new(terms: NodeTerms) -> Self {
         let (pending, refused) = (Pending::new(), Refused::default());
-        let (joined, paused, complete) = (Vec::new(), None, None);
-        Self { terms, pending, joined, refused, paused, complete, has_started: false, visitors: 0 }
+        let (joined, beat, paused, complete) = (BTreeMap::new(), None, None, None);
+        Self { terms, pending, joined, beat, refused, paused, complete, has_started: false, visitors: 0 }
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
@@ -158,9 +178,19 @@ impl Nodes {
 
     /// Handles a message.
     pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) {
-        if let Some(index) = self.joined.iter().position(|joined| joined.conn == conn) {
+        if let Some(joined) = self.joined.get_mut(&conn) {
             match message {
-                Message::Alive => self.joined[index].liveness.received(now),
+                Message::Alive => joined.liveness.received(now),
+                Message::Listens(addresses) if joined.is_asked => {
+                    joined.liveness.received(now);
+                    joined.listens = Some(addresses);
+                    self.complete = self.is_complete().then_some(now);
+                }
+                Message::Bye(why) => {
+                    let name = format!("{} at {}", joined.join.name, joined.address);
+                    self.refused.add(&name, &Error::refused(why), Standing::Proved, now);
+                    self.forget(conn, out);
+                }
                 // The node may join again.
                 _ => self.forget(conn, out),
             }
@@ -171,7 +201,8 @@ impl Nodes {
                 let (address, request) = (*address, *request);
                 self.pending.remove(conn);
                 let liveness = Liveness::new(ALIVE_INTERVAL / 2, self.terms.silence.max(ALIVE_INTERVAL * 5), now);
-                self.take(Joined { conn, join, address, request, liveness }, now, out);
+                let (is_asked, listens) = (false, None);
+                self.take(Joined { conn, join, address, is_asked, listens, request, liveness }, now, out);
                 self.complete = self.is_complete().then_some(now);
             }
             (Message::AskStatus, Some(candidate @ Candidate { phase: Phase::Introduction(_), .. })) => {
@@ -203,8 +234,8 @@ impl Nodes {
         }
     }
 
-    /// Handles timeouts and heartbeats. Returns the nodes in the order of their places once all have joined.
-    pub(crate) fn on_timer(&mut self, now: Instant, out: &mut Outbox) -> Option<Vec<Joined>> {
+    /// Handles timeouts and heartbeats. Returns whether all nodes have joined, so that the tree may [grow](Self::grow).
+    pub(crate) fn on_timer(&mut self, now: Instant, out: &mut Outbox) -> bool {
         self.paused = self.paused.filter(|paused| now.saturating_duration_since(*paused) < ACCEPT_RETRY_DELAY);
         while let Some((conn, Candidate { address, phase })) = self.pending.expire(now) {
             let error = Error::refused(format!("it did not complete the handshake within {HANDSHAKE_TIMEOUT:?}"));
@@ -214,30 +245,46 @@ impl Nodes {
             }
             self.refuse(&address.to_string(), &error, phase.standing(), now);
         }
-        self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
-        for Joined { conn, liveness, .. } in &mut self.joined {
-            if liveness.must_send(now) {
-                liveness.sent(now);
-                out.send(*conn, &Message::Alive);
-            }
+        if self.beat.is_some_and(|beat| now >= beat) {
+            self.beat = now.checked_add(ALIVE_INTERVAL / 2);
+            self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
+            self.joined.keys().for_each(|conn| out.send(*conn, &Message::Alive));
         }
-        self.complete.take_if(|complete| now >= *complete)?;
-        self.is_complete().then(|| self.places())
+        self.complete.take_if(|complete| now >= *complete).is_some() && self.is_complete()
+    }
+
+    /// The numbers of the nodes to admit, in the order of their places.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        let (any, fixed) = match &self.terms.tree {
+            Tree::Any { nodes, .. } => (Some(1..=*nodes as u32), None),
+            Tree::Fixed { parent, forest } => {
+                (None, Some(forest.children().map(move |(at, _)| parent + 1 + at as u32)))
+            }
+        };
+        any.into_iter().flatten().chain(fixed.into_iter().flatten())
     }
 
     fn is_complete(&self) -> bool {
-        self.joined.len() == self.terms.nodes
+        self.joined.len() == self.count()
+    }
+
+    /// Number of nodes to admit.
+    fn count(&self) -> usize {
+        match &self.terms.tree {
+            Tree::Any { nodes, .. } => *nodes,
+            Tree::Fixed { forest, .. } => forest.children().count(),
+        }
     }
 
     /// Restarts the silence timeouts: this end could not read until now.
     pub(crate) fn excuse(&mut self, now: Instant) {
-        self.joined.iter_mut().for_each(|joined| joined.liveness.excuse(now));
+        self.joined.values_mut().for_each(|joined| joined.liveness.excuse(now));
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let joined = self.joined.iter().filter_map(|joined| joined.liveness.next_timeout());
+        let beat = self.beat.filter(|_| !self.joined.is_empty());
         let paused = self.paused.and_then(|paused| paused.checked_add(ACCEPT_RETRY_DELAY));
-        joined.chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
+        beat.into_iter().chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
     }
 
     /// All nodes have their places: from now on, connections may only ask for the status, and only if the terms permit
@@ -259,7 +306,7 @@ impl Nodes {
     /// Ends admission. Nodes that have joined are told `why`.
     pub(crate) fn end(mut self, why: Option<&Error>, out: &mut Outbox) {
         self.pending.drain().for_each(|conn| out.act(Action::Close(conn)));
-        for Joined { conn, .. } in self.joined {
+        for conn in self.joined.into_keys() {
             match why {
                 Some(why) => out.refuse(conn, why),
                 None => out.act(Action::Close(conn)),
@@ -269,11 +316,14 @@ impl Nodes {
 
     /// Describes the nodes that have not joined, and the connections that were refused.
     pub(crate) fn missing(&self) -> String {
-        let taken: Vec<u32> = self.joined.iter().filter_map(|joined| joined.request.node).collect();
-        let free = (0..self.terms.nodes).filter(|index| !taken.contains(&(*index as u32 + 1)));
-        let free: Vec<String> = free.map(|index| self.name(index, None)).collect();
-        let missing = self.terms.nodes.saturating_sub(self.joined.len());
+        let taken: BTreeSet<u32> = self.joined.values().filter_map(|joined| joined.request.node).collect();
+        let free: Vec<String> =
+            self.numbers().filter(|number| !taken.contains(number)).map(|number| self.name(number, None)).collect();
+        let missing = self.count().saturating_sub(self.joined.len());
+        let deaf = self.joined.values().filter(|joined| joined.is_asked && joined.listens.is_none());
+        let deaf: Vec<&str> = deaf.map(|joined| joined.join.name.as_str()).collect();
         let mut text = match missing == free.len() {
+            _ if missing == 0 => format!("nodes that are to relay for others do not listen: {}", deaf.join(", ")),
             true => format!("{} did not join", free.join(", ")),
             // Some of the joined nodes did not ask for a number.
             false => format!("{missing} of {} did not join", free.join(", ")),
@@ -285,11 +335,19 @@ impl Nodes {
     }
 
     /// The name of a node; `host` is the name that the node has sent with its JOIN.
-    pub(crate) fn name(&self, index: usize, host: Option<&str>) -> String {
-        match (self.terms.names.get(index), host) {
+    pub(crate) fn name(&self, number: u32, host: Option<&str>) -> String {
+        match (self.terms.names.get(number as usize - 1), host) {
             (Some(name), _) => name.clone(),
-            (None, Some(host)) => format!("node {} ({host})", index + 1),
-            (None, None) => format!("node {}", index + 1),
+            (None, Some(host)) => format!("node {number} ({host})"),
+            (None, None) => format!("node {number}"),
+        }
+    }
+
+    /// The number of the first node below this end, and the trees if they are known from the start.
+    pub(crate) fn shape(&self) -> (u32, Forest) {
+        match &self.terms.tree {
+            Tree::Any { nodes, .. } => (1, Forest::flat(*nodes)),
+            Tree::Fixed { parent, forest } => (parent + 1, forest.clone()),
         }
     }
 
@@ -308,7 +366,8 @@ impl Nodes {
             }
             Ok(()) => {
                 tracing::info!(node = name, "joined");
-                self.joined.push(joined);
+                self.beat = self.beat.or(now.checked_add(ALIVE_INTERVAL / 2));
+                self.joined.insert(joined.conn, joined);
             }
         }
     }
@@ -318,7 +377,7 @@ impl Nodes {
     /// # Errors
     /// Why the node is refused.
     fn check(&mut self, joined: &Joined, now: Instant, out: &mut Outbox) -> Result<()> {
-        let NodeTerms { per_node, nodes, .. } = self.terms;
+        let NodeTerms { per_node, .. } = self.terms;
         if let Some(theirs) = joined.request.per_node.filter(|theirs| *theirs as usize != per_node) {
             return Err(Error::refused(format!(
                 "it was started with {theirs} workers, and nodes of this session have {per_node}"
@@ -330,33 +389,19 @@ impl Nodes {
             let is_other = |it: &Joined| it.request.node != joined.request.node;
             self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE_INTERVAL * 2);
         }
-        let taken = |id| self.joined.iter().find(|other| other.request.node == Some(id));
-        let refused = match joined.request.node {
-            Some(id) if !(1..=nodes as u32).contains(&id) => {
+        let taken = |id| self.joined.values().find(|other| other.request.node == Some(id));
+        let refused = match (joined.request.node, &self.terms.tree) {
+            (Some(id), Tree::Any { nodes, .. }) if !(1..=*nodes as u32).contains(&id) => {
                 Some(format!("nodes of this session are 1 to {nodes}, and it is {id}"))
             }
+            (id, Tree::Fixed { parent, .. }) if id.is_none_or(|id| self.numbers().all(|number| number != id)) => {
+                Some(format!("it is no child of node {parent}"))
+            }
             _ if self.is_complete() => Some("all nodes have joined".to_owned()),
-            Some(id) => taken(id).map(|other| format!("node {id} has joined already: {}", other.join.name)),
-            None => None,
+            (Some(id), _) => taken(id).map(|other| format!("node {id} has joined already: {}", other.join.name)),
+            (None, _) => None,
         };
         refused.map_or(Ok(()), |why| Err(Error::Refused(why)))
-    }
-
-    /// All nodes, each in its place. Nodes without a number get the free places in the order of their names, so that
-    /// the order in which nodes join matters little.
-    fn places(&mut self) -> Vec<Joined> {
-        let mut joined = std::mem::take(&mut self.joined);
-        joined.sort_by(|a, b| (&a.join.name, a.address).cmp(&(&b.join.name, b.address)));
-        let (named, others): (Vec<_>, Vec<_>) = joined.into_iter().partition(|joined| joined.request.node.is_some());
-        let mut places: Vec<Option<Joined>> = (0..self.terms.nodes).map(|_| None).collect();
-        for joined in named {
-            // `check` has verified the number.
-            if let Some(place) = joined.request.node.and_then(|id| places.get_mut(id as usize - 1)) {
-                *place = Some(joined);
-            }
-        }
-        let mut others = others.into_iter();
-        places.into_iter().filter_map(|place| place.or_else(|| others.next())).collect()
     }
 
     /// Closes the oldest connection without a proof: nodes send theirs at once, so it is the least likely to be a
@@ -394,7 +439,7 @@ impl Nodes {
     }
 
     fn retain(&mut self, out: &mut Outbox, stays: impl Fn(&Joined) -> bool) {
-        self.joined.retain(|joined| {
+        self.joined.retain(|_, joined| {
             let stays = stays(joined);
             if !stays {
                 out.act(Action::Close(joined.conn));

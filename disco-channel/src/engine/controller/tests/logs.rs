@@ -64,8 +64,8 @@ fn a_silent_peer_is_logged_as_lost() {
 #[test]
 fn a_lost_worker_of_a_node_is_logged() {
     let mut bench = Bench::running(1);
-    let why = Box::new(Message::Lost(LossCause::ThreadEnded(None)));
-    let lines = logged(|| bench.send_from(0, Message::From { worker: WorkerId::new(1), message: why }));
+    let why = Box::new(Message::Lost { cause: LossCause::ThreadEnded(None), whole: false });
+    let lines = logged(|| bench.send_from(0, Message::From { workers: WorkerId::new(1).into(), message: why }));
     assert_eq!(
         lines,
         ["INFO a worker of a node is lost error=worker 1 lost: on node 1 (host): its thread ended before shutdown"]

@@ -1,0 +1,116 @@
+//! The lane to the workers of a node that relays: its own, and those of the nodes behind it.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use disco_core::channel::{Progress, Signal};
+use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
+
+/// Two lanes that are used as one. The workers of the second follow those of the first.
+#[derive(Debug)]
+pub(super) struct Subtree {
+    parts: [Arc<dyn Channel>; 2],
+}
+
+impl Subtree {
+    /// Joins the lane to a node's `own` workers and the lane to the nodes `behind` it.
+    pub(super) fn new(own: Arc<dyn Channel>, behind: Arc<dyn Channel>) -> Self {
+        Self { parts: [own, behind] }
+    }
+
+    fn least(&self, room: impl Fn(&dyn Channel) -> usize) -> usize {
+        self.parts.iter().map(|part| room(&**part)).min().unwrap_or(0)
+    }
+
+    /// Acts on both parts: the nodes behind first, since they are farther away. A part whose workers have all ended, which
+    /// it has reported, does not end the other one.
+    fn each(&self, act: impl Fn(&dyn Channel) -> Result<()>) -> Result<()> {
+        let [own, behind] = &self.parts;
+        match (act(&**behind), act(&**own)) {
+            (Err(Error::Closed(_)), other) | (other, Err(Error::Closed(_))) => other,
+            (behind, own) => behind.and(own),
+        }
+    }
+}
+
+impl Channel for Subtree {
+    fn workers(&self) -> WorkerRange {
+        let [own, behind] = [0, 1].map(|part| self.parts[part].workers().indices());
+        WorkerRange::new(own.start as u32..behind.end.max(own.end) as u32)
+    }
+
+    /// Starts both parts at once. After the first error, the start of the other part goes on in the background, until the
+    /// lane is dropped.
+    fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
+        let (sender, results) = mpsc::channel();
+        for part in &self.parts {
+            let (part, inbox, sender) = (part.clone(), inbox.clone(), sender.clone());
+            // The other part may have failed before.
+            let start = move || _ = sender.send(part.start(inbox));
+            let started = thread::Builder::new().name("disco-start".into()).spawn(start);
+            started.map_err(|error| Error::system("a node's thread can't be started", error))?;
+        }
+        drop(sender);
+        let panicked = || Error::state("the start of a lane panicked");
+        (0..self.parts.len()).try_for_each(|_| results.recv().map_err(|_| panicked())?)
+    }
+
+    fn needs_bytes(&self) -> bool {
+        self.parts.iter().any(|part| part.needs_bytes())
+    }
+
+    fn room(&self) -> usize {
+        self.least(Channel::room)
+    }
+
+    fn room_for_small(&self) -> usize {
+        self.least(Channel::room_for_small)
+    }
+
+    fn value_limit(&self) -> usize {
+        self.least(Channel::value_limit)
+    }
+
+    fn send(&self, frame: &Arc<Frame>) -> Result<()> {
+        self.each(|part| part.send(frame))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        self.each(|part| part.signal(signal.clone()))
+    }
+
+    fn start_polling(&self) {
+        self.parts.iter().for_each(|part| part.start_polling());
+    }
+
+    fn poll(&self) {
+        self.parts.iter().for_each(|part| part.poll());
+    }
+
+    fn stop_polling(&self) {
+        self.parts.iter().for_each(|part| part.stop_polling());
+    }
+
+    fn progress(&self, worker: WorkerId) -> Progress {
+        let part = self.parts.iter().find(|part| part.workers().contains(worker));
+        part.map(|part| part.progress(worker)).unwrap_or_default()
+    }
+
+    /// Closes both parts at once.
+    fn close(&self, limit: Duration) -> Result<()> {
+        let [own, behind] = &self.parts;
+        let (own, behind) = thread::scope(|scope| {
+            let behind = scope.spawn(|| behind.close(limit));
+            let own = own.close(limit);
+            (own, behind.join().unwrap_or_else(|_| Err(Error::state("the end of a lane panicked"))))
+        });
+        match (own, behind) {
+            (Err(Error::Stuck { workers: own, after }), Err(Error::Stuck { workers: behind, .. })) => {
+                Err(Error::Stuck { workers: format!("{own}, {behind}"), after })
+            }
+            (own, behind) => own.and(behind),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Sessions in which nodes relay for nodes.
+//!
+//! Node k has worker k. With fan-out 2, nodes 1 and 4 are children of the controller; 2 and 3 are behind 1; 5 and 6 are
+//! behind 4, and 7 is behind 6.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Child;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use disco::error::LossCause;
+use disco::{
+    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, Tensor, Token, Value,
+    WorkerId, WorkerRange, block_on,
+};
+use disco_channel::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
+use disco_core::function;
+use disco_core::wire::{Join, Message, Packet};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::programs::{TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
+
+crate::tests!(
+    commands_values_and_the_store_reach_all_nodes_of_a_tree,
+    nodes_that_a_session_starts_form_a_tree_and_end_with_it,
+    the_output_of_workers_behind_other_nodes_is_printed,
+    a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers,
+    a_killed_leaf_is_lost_with_its_own_name,
+    a_killed_node_is_lost_with_the_nodes_that_it_relayed_for,
+    a_stopped_node_is_lost_with_the_nodes_that_it_relayed_for,
+    shutdown_names_a_stuck_worker_behind_other_nodes,
+    all_nodes_end_when_the_controller_of_a_tree_is_killed,
+    a_child_that_does_not_join_its_parent_is_named_at_the_start,
+    a_fan_out_of_zero_is_rejected,
+    many_nodes_run_commands_and_end_after_the_death_of_a_relay,
+);
+
+/// Nodes of the session besides the controller's.
+const NODES: u32 = 7;
+
+/// A tree of [`NODES`] nodes, which are processes with one thread as worker each.
+fn tree() -> (LaneSession, Vec<Child>) {
+    tree_with(builder(1 + NODES as usize, 1).fan_out(2))
+}
+
+fn tree_with(builder: Builder) -> (LaneSession, Vec<Child>) {
+    let (session, nodes) = with(builder, |address| {
+        (1..=NODES).map(|id| node(address).env("DISCO_NODE_ID", id.to_string()).spawn().unwrap()).collect()
+    });
+    (session.unwrap(), nodes)
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+}
+
+fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
+    for encrypt in [true, false] {
+        let fan_out = if encrypt { 2 } else { 1 };
+        let encrypts = if encrypt { "1" } else { "0" };
+        let (session, nodes) = with(builder(1 + NODES as usize, 1).fan_out(fan_out).encrypt(encrypt), |address| {
+            let start = |id: u32| {
+                let mut node = node(address);
+                node.env("DISCO_NODE_ID", id.to_string()).env("DISCO_ENCRYPT", encrypts).spawn().unwrap()
+            };
+            (1..=NODES).map(start).collect::<Vec<_>>()
+        });
+        let session = session.unwrap();
+        let pids: Vec<i64> = (1..=NODES).map(|worker| ask(&session, "tests.pid", worker)).collect();
+        assert_eq!(pids, nodes.iter().map(|node| i64::from(node.id())).collect::<Vec<_>>());
+        block_on(async {
+            let large = Tensor::from_slice(&vec![3_u64; 1 << 17], [1 << 17]).unwrap();
+            let sum = session.function("tests.sum").await.unwrap();
+            let sums = session.call(&sum, (large.clone(), large.clone())).await.unwrap();
+            for worker in [1, 3, 7] {
+                let sum: u64 = session.get_as(&sums, WorkerId::new(worker)).await.unwrap();
+                assert_eq!(sum, 6 << 17);
+                session.set(&sums, WorkerId::new(worker), Value::from(large.clone())).await.unwrap();
+                let back: Tensor = session.get_as(&sums, WorkerId::new(worker)).await.unwrap();
+                assert_eq!(back.to_vec::<u64>().unwrap(), vec![3; 1 << 17]);
+            }
+            let store = session.function("tests.store").await.unwrap();
+            let leaders = session.call(&store, (1,)).await.unwrap();
+            let leaders = session.get_all(&leaders).await.unwrap();
+            assert!(
+                leaders.len() == 8 && leaders.iter().all(|leader| format!("{leader:?}") == format!("{:?}", leaders[0]))
+            );
+            session.sync_all().await.unwrap();
+            session.shutdown().await.unwrap();
+        });
+        nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+    }
+}
+
+fn nodes_that_a_session_starts_form_a_tree_and_end_with_it() {
+    let session = Builder::nodes(4, 2).fan_out(1).start().unwrap();
+    let nodes = [2, 4, 6].map(|worker| ask(&session, "tests.parent", worker));
+    block_on(session.sync_all()).unwrap();
+    block_on(session.shutdown()).unwrap();
+    assert_eq!(nodes.map(|pid| fs::exists(format!("/proc/{pid}")).unwrap()), [false; 3]);
+}
+
+fn the_output_of_workers_behind_other_nodes_is_printed() {
+    let output = command("tree-printer").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    for worker in 1..4 {
+        let line = format!("node {worker} worker {worker}");
+        assert!(
+            out.lines().any(|it| it.contains(&line) && it.contains(&format!("output of worker {worker}"))),
+            "{out}"
+        );
+        assert!(err.lines().any(|it| it.contains(&line) && it.contains(&format!("error of worker {worker}"))), "{err}");
+    }
+}
+
+fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
+    let (session, nodes) = tree();
+    block_on(async {
+        session.init_ccl("by-store", &[]).await.unwrap();
+        let (barriers, panic) =
+            (session.function("tests.barriers").await.unwrap(), session.function("tests.panic").await.unwrap());
+        // The other workers wait in a barrier for worker 7.
+        session.call(&panic, (7,)).await.unwrap();
+        let called = session.call(&barriers, (1, 0, 0.0)).await;
+        let error = session.sync_all().await.unwrap_err();
+        let Error::Worker(failure) = &error else { panic!("{error}") };
+        assert_eq!((failure.worker, &*failure.operation), (WorkerId::new(7), "tests.panic"), "{error}");
+        drop(called);
+        session.recover().await.unwrap();
+        session.init_ccl("by-store", &[]).await.unwrap();
+        session.call(&session.function("tests.barriers").await.unwrap(), (3, 0, 0.0)).await.unwrap();
+        session.sync_all().await.unwrap();
+        session.shutdown().await.unwrap();
+    });
+    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+}
+
+/// The session's error after a signal to a node while all workers except worker 2 are in a collective. All nodes end.
+fn error_after(node: u32, what: Signal, builder: Builder) -> Error {
+    let (session, mut nodes) = tree_with(builder);
+    let error = block_on(async {
+        session.init_ccl("by-store", &[]).await.unwrap();
+        session.call(&session.function("tests.barriers").await.unwrap(), (1, 2, 1.0)).await.unwrap();
+        thread::sleep(Duration::from_millis(200));
+        signal(&nodes[node as usize - 1], what);
+        let error = session.sync_all().await.unwrap_err();
+        session.shutdown().await.unwrap();
+        error
+    });
+    if what == Signal::STOP {
+        nodes[node as usize - 1].kill().unwrap();
+    }
+    nodes.into_iter().for_each(|node| _ = end(node));
+    error
+}
+
+/// A lost node: its number, its workers and the cause.
+fn lost(error: &Error) -> (u32, WorkerRange, LossCause) {
+    let Error::Lost(loss) = error else { panic!("{error}") };
+    (loss.node().unwrap().number, loss.workers(), loss.cause.clone())
+}
+
+fn a_killed_leaf_is_lost_with_its_own_name() {
+    let error = error_after(7, Signal::KILL, builder(8, 1).fan_out(2));
+    assert_eq!(lost(&error), (7, WorkerRange::new(7..8), LossCause::ConnectionClosed), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("node 7 (") && text.ends_with(") with worker 7 lost: its connection was closed"),
+        "{text}"
+    );
+}
+
+fn a_killed_node_is_lost_with_the_nodes_that_it_relayed_for() {
+    let error = error_after(4, Signal::KILL, builder(8, 1).fan_out(2));
+    assert_eq!(lost(&error), (4, WorkerRange::new(4..8), LossCause::ConnectionClosed), "{error}");
+    let text = error.to_string();
+    let rest = ") with nodes 5 to 7, which it relayed for, and workers 4 to 7 lost: its connection was closed";
+    assert!(text.starts_with("node 4 (") && text.ends_with(rest), "{text}");
+}
+
+fn a_stopped_node_is_lost_with_the_nodes_that_it_relayed_for() {
+    let error = error_after(6, Signal::STOP, builder(8, 1).fan_out(2).silence(Duration::from_secs(1)));
+    let silent = LossCause::Silent(Duration::from_secs(1));
+    assert_eq!(lost(&error), (6, WorkerRange::new(6..8), silent), "{error}");
+}
+
+fn shutdown_names_a_stuck_worker_behind_other_nodes() {
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
+    let (session, nodes) = tree_with(builder(8, 1).fan_out(2).deadlines(deadlines));
+    block_on(async {
+        session.call(&session.function("tests.sleep").await.unwrap(), (7, 1000.0)).await.unwrap();
+        let error = session.shutdown().await.unwrap_err().to_string();
+        assert!(error.starts_with("not stopped after 300ms: worker 7 ("), "{error}");
+        assert!(error.contains("inside `tests.sleep`") && !error.contains("worker 6"), "{error}");
+    });
+    nodes.into_iter().for_each(|node| _ = end(node));
+}
+
+fn all_nodes_end_when_the_controller_of_a_tree_is_killed() {
+    use std::io::{BufRead as _, BufReader};
+    let mut command = command("controller");
+    command.env("DISCO_FAN_OUT", "1").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut controller = command.spawn().unwrap();
+    let lines = BufReader::new(controller.stdout.take().unwrap()).lines();
+    let lines: Vec<String> = lines.map(Result::unwrap).take_while(|line| line != "ready").collect();
+    assert_eq!(lines.len(), 4);
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    lines.iter().flat_map(|line| line.split(' ')).for_each(|pid| wait_for_end_of(pid.parse().unwrap()));
+}
+
+/// Joins the controller as node 2, and returns the message that follows, besides heartbeats.
+fn join_by_hand(address: SocketAddr) -> Message {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut greeting = [0; GREETING_BYTES];
+    stream.read_exact(&mut greeting).unwrap();
+    let secret = Secret::new(Token::new(TOKEN).unwrap(), Some(false)).unwrap();
+    let (handshake, answer) =
+        NodeHandshake::answer(&secret, &greeting, Request { node: Some(2), per_node: None }).unwrap();
+    stream.write_all(&answer).unwrap();
+    let mut verdict = [0; VERDICT_BYTES];
+    stream.read_exact(&mut verdict).unwrap();
+    handshake.judge(&verdict).unwrap();
+    let functions = function::names().into_iter().map(str::to_owned).collect();
+    let join = Message::Join(Join { name: "absent".into(), rack: String::new(), functions });
+    stream.write_all(&join.encode().unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    loop {
+        let mut part = [0; 4096];
+        let came = stream.read(&mut part).unwrap();
+        assert!(came > 0, "the controller closes the connection");
+        bytes.extend_from_slice(&part[..came]);
+        while let Ok((packet, rest)) = Packet::split(&bytes) {
+            let (message, rest) = (Message::decode(packet).unwrap(), rest.to_vec());
+            bytes = rest;
+            if !matches!(message, Message::Alive) {
+                return message;
+            }
+        }
+    }
+}
+
+fn a_child_that_does_not_join_its_parent_is_named_at_the_start() {
+    let builder = builder(3, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(3));
+    let (session, (parent, told)) = with(builder, |address| {
+        let parent = node(address).env("DISCO_NODE_ID", "1").env("DISCO_ENCRYPT", "0").spawn().unwrap();
+        (parent, join_by_hand(address))
+    });
+    let Message::Redirect { node: 2, addresses } = &told else { panic!("{told}") };
+    assert!(addresses[0].starts_with("127.0.0.1:"), "{addresses:?}");
+    let error = session.unwrap_err().to_string();
+    assert!(error.starts_with("node 1 (") && error.ends_with("node 2 did not join"), "{error}");
+    end(parent);
+}
+
+fn a_fan_out_of_zero_is_rejected() {
+    let error = builder(2, 1).fan_out(0).start().unwrap_err().to_string();
+    assert_eq!(error, "the fan-out of the tree of nodes is 0; it must be at least 1");
+}
+
+/// 256 processes on this machine.
+fn many_nodes_run_commands_and_end_after_the_death_of_a_relay() {
+    if std::env::var_os("DISCO_LONG_TESTS").is_none() {
+        return println!("skipped: 256 nodes run with DISCO_LONG_TESTS=1 only");
+    }
+    const MANY: usize = 256;
+    let builder = Builder::nodes(1 + MANY, 1).node_workers(SessionKind::Threads).fan_out(8);
+    let start = Instant::now();
+    let session = builder.start_deadline(Duration::from_secs(120)).silence(Duration::from_secs(30)).start().unwrap();
+    println!("{MANY} nodes started in {:.1?}", start.elapsed());
+    let pids: Vec<i64> = (1..=MANY as u32).map(|worker| ask(&session, "tests.pid", worker)).collect();
+    let start = Instant::now();
+    block_on(async {
+        let function = session.function("tests.length").await.unwrap();
+        for _ in 0..1000 {
+            session.call(&function, ("a text",)).await.unwrap();
+        }
+        session.sync_all().await.unwrap();
+        println!("1000 commands on {MANY} nodes in {:.1?}", start.elapsed());
+        let start = Instant::now();
+        for _ in 0..100 {
+            session.sync_all().await.unwrap();
+        }
+        println!("a sync of all in {:.2?}", start.elapsed() / 100);
+        // The first child of the controller, which relays for 31 nodes.
+        kill_process(Pid::from_raw(pids[0] as i32).unwrap(), Signal::KILL).unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        assert_eq!(lost(&error), (1, WorkerRange::new(1..33), LossCause::ConnectionClosed), "{error}");
+        session.shutdown().await.unwrap();
+    });
+    pids.into_iter().for_each(wait_for_end_of);
+}
