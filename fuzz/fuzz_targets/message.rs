@@ -81,6 +81,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Status(Box::new(status())),
         from(Message::Output { is_err: true, line: bytes() }),
         from(Message::Lost(LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true })),
+        from(Message::Lost(LossCause::Unacknowledged(7))),
         from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
         from(progress()),
     ]);
