@@ -86,6 +86,7 @@ fn seeds() -> Vec<Vec<u8>> {
             cause: LossCause::ProcessEnded { end: ProcessEnd::Exited(3), connected: true },
             whole: true,
         }),
+        from(Message::Lost { cause: LossCause::Unacknowledged(7), whole: false }),
         from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
         from(progress()),
     ]);
