@@ -34,6 +34,7 @@ mod host;
 mod joiner;
 mod link;
 mod plan;
+mod queue;
 mod random;
 mod session;
 mod tree;

@@ -1,7 +1,5 @@
 //! The virtual clock, the queue of scheduled events, and the first violation of an invariant.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
@@ -10,6 +8,7 @@ use super::controller::SimController;
 use super::host::Host;
 use super::link::{Link, Side};
 use super::plan::{Disruption, Plan};
+use super::queue::Queue;
 use super::random::Random;
 
 /// A time or duration in microseconds of virtual time.
@@ -24,8 +23,7 @@ const STANDSTILL: u64 = 100_000;
 pub(super) struct World {
     base: Instant,
     pub(super) now: Micros,
-    queue: BinaryHeap<Reverse<(Micros, u64, Entry)>>,
-    scheduled: u64,
+    queue: Queue<What>,
     pub(super) random: Random,
     pub(super) links: Vec<Link>,
     pub(super) hosts: Vec<Host>,
@@ -79,30 +77,6 @@ pub(super) enum What {
     Noticed(usize),
 }
 
-/// Compares equal, so that the queue is ordered by time and sequence alone.
-#[derive(Debug)]
-struct Entry(What);
-
-impl PartialEq for Entry {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
-}
-
 impl World {
     pub(super) fn new(plan: Plan, seed: u64, shows: bool) -> Self {
         let base = Instant::now();
@@ -111,8 +85,7 @@ impl World {
         let mut world = Self {
             base,
             now: 0,
-            queue: BinaryHeap::new(),
-            scheduled: 0,
+            queue: Queue::new(),
             random: Random::new(seed),
             links: Vec::new(),
             hosts,
@@ -136,7 +109,7 @@ impl World {
     /// # Errors
     /// The violated invariant.
     pub(super) fn run(&mut self) -> Result<(), String> {
-        while let Some(Reverse((at, _, Entry(what)))) = self.queue.pop() {
+        while let Some((at, what)) = self.queue.pop() {
             self.standstill = if at > self.now { 0 } else { self.standstill + 1 };
             self.now = at;
             self.events += 1;
@@ -188,8 +161,7 @@ impl World {
 
     /// Schedules an event in `after` microseconds.
     pub(super) fn at(&mut self, after: Micros, what: What) {
-        self.scheduled += 1;
-        self.queue.push(Reverse((self.now + after, self.scheduled, Entry(what))));
+        self.queue.push(self.now + after, what);
     }
 
     pub(super) fn instant(&self) -> Instant {

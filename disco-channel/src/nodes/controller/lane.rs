@@ -116,7 +116,7 @@ impl Options {
 }
 
 impl Options {
-    fn fan_out(&self) -> Result<usize> {
+    fn most_children(&self) -> Result<usize> {
         let fan_out = match self.fan_out {
             Some(fan_out) => Some(fan_out),
             None => Variable::read("DISCO_FAN_OUT").number()?,
@@ -143,7 +143,7 @@ impl Peers for Options {
         let terms = NodeTerms {
             secret: Secret::new(self.token.clone(), self.encrypts)?,
             world: config.world,
-            tree: Tree::Any { nodes: *nodes, fan_out: self.fan_out()? },
+            tree: Tree::Any { nodes: *nodes, fan_out: self.most_children()? },
             names: names.clone(),
             per_node: count / nodes,
             silence: *silence,

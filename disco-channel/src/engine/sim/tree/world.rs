@@ -1,7 +1,5 @@
 //! The virtual clock, the links, and the events of all ends.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +7,7 @@ use std::time::{Duration, Instant};
 use disco_core::error::Loss;
 use disco_core::{Error, Value, WorkerRange, WorkerSet};
 
+use super::super::queue::Queue;
 use super::super::random::Random;
 use super::costs::Costs;
 use super::end::{End, Lower, Phase};
@@ -31,8 +30,7 @@ pub(super) struct World {
     pub(super) now: Nanos,
     /// The time of the CPU that handles it.
     pub(super) clock: Nanos,
-    queue: BinaryHeap<Reverse<(Nanos, u64, Entry)>>,
-    scheduled: u64,
+    queue: Queue<Entry>,
     pub(super) random: Random,
     /// The latency of a message.
     latency: Range<Nanos>,
@@ -81,27 +79,6 @@ pub(super) enum Entry {
     Kill(usize),
 }
 
-impl PartialEq for Entry {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Compares equal, so that the queue is ordered by time and sequence alone.
-impl Ord for Entry {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
-}
-
 impl World {
     /// `nodes` nodes of `per_node` workers each, of which an end has at most `fan_out` as children.
     pub(super) fn new(
@@ -119,8 +96,7 @@ impl World {
             base,
             now: 0,
             clock: 0,
-            queue: BinaryHeap::new(),
-            scheduled: 0,
+            queue: Queue::new(),
             random: Random::new(seed),
             latency,
             costs,
@@ -141,7 +117,7 @@ impl World {
     /// Handles events until `done`, or until none are left. Returns the time.
     pub(super) fn run(&mut self, mut done: impl FnMut(&Self) -> bool) -> Nanos {
         while !done(self) && self.broken.is_none() {
-            let Some(Reverse((at, _, entry))) = self.queue.pop() else { break };
+            let Some((at, entry)) = self.queue.pop() else { break };
             self.now = at;
             self.happen(entry);
         }
@@ -203,8 +179,7 @@ impl World {
     }
 
     pub(super) fn at(&mut self, time: Nanos, entry: Entry) {
-        self.scheduled += 1;
-        self.queue.push(Reverse((time, self.scheduled, entry)));
+        self.queue.push(time, entry);
     }
 
     pub(super) fn instant(&self) -> Instant {
