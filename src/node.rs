@@ -31,7 +31,7 @@ const MAX_WORKERS: &str = "DISCO_MAX_WORKERS";
 const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
 
 /// Joins a session as a node, and serves until the session ends. [`init`](crate::init) does the same if `DISCO_CONNECT`
-/// is set.
+/// is set. Without a [rack](JoinOptions::rack), `DISCO_RACK` is read.
 ///
 /// If the session's workers are processes, this program is executed again for each, so it has to call
 /// [`init`](crate::init). `examples/node.rs` is one program for all machines of a session.
@@ -46,7 +46,11 @@ pub fn join(options: &JoinOptions) -> Result<()> {
         ));
     }
     crate::role::set_worker();
-    nodes::serve(options, |assignment, shared, output| lane(options.log_dir.as_deref(), assignment, shared, output))
+    let mut options = options.clone();
+    if options.rack.is_none() {
+        options.rack = Variable::read(RACK).text()?.map(str::to_owned);
+    }
+    nodes::serve(&options, |assignment, shared, output| lane(options.log_dir.as_deref(), assignment, shared, output))
 }
 
 /// The options for joining that the environment describes, or `None` without `DISCO_CONNECT`. Removes the variables, so
@@ -64,7 +68,6 @@ fn read(address: &str) -> Result<JoinOptions> {
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
     options.max_workers = number(MAX_WORKERS)?;
-    options.rack = Variable::read(RACK).text()?.map(str::to_owned);
     options.start = join_limit()?.unwrap_or(options.start);
     environment::take(JOIN_SECONDS);
     options.log_dir = Variable::read(log_files::VARIABLE).path();

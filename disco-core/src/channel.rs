@@ -133,7 +133,7 @@ pub trait Channel: Debug + Send + Sync + 'static {
     }
 
     /// Blocks the calling thread until all workers of the lane have left, for at most `limit`, and up to 2 s more to
-    /// detach or kill the remaining workers. The caller has sent or signalled a shutdown before. Several threads may
+    /// detach or kill the remaining workers, with 0.5 s more for each level of nodes behind others. The caller has sent or signalled a shutdown before. Several threads may
     /// call `close` at once; the shortest limit then applies to workers in other processes. A lane that was not started
     /// has no workers.
     ///

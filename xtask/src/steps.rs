@@ -140,6 +140,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
         .with("RUSTFLAGS", "--cfg loom"),
         step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
             .with("DISCO_SOAK_SECONDS", "600"),
+        step("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes")
+            .with("DISCO_LONG_TESTS", "1"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
             .with("DISCO_LONG_TESTS", "1"),
         step("models that TVM compiles", "test --quiet --package disco-ffi --test models")

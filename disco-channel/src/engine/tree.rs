@@ -170,6 +170,15 @@ mod tests {
 
     proptest! {
         #[test]
+        fn sizes_from_outside_are_refused_or_describe_trees(sizes in prop::collection::vec(0u32..6, 0..12)) {
+            let Ok(forest) = Forest::new(sizes.into()) else { return Ok(()) };
+            prop_assert!(forest.depth() as usize <= forest.len());
+            prop_assert_eq!(forest.parents().len(), forest.len());
+            let behind: usize = forest.children().map(|(at, _)| 1 + forest.behind(at).len()).sum();
+            prop_assert_eq!(behind, forest.len());
+        }
+
+        #[test]
         fn a_tree_has_each_node_once_and_no_end_has_too_many_children(
             nodes in 0usize..3000, fan_out in 1usize..70, racks in prop::collection::vec(0usize..3000, 0..40),
         ) {

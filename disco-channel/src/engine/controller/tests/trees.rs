@@ -179,6 +179,19 @@ fn a_node_that_relays_admits_its_children_and_no_other_node() {
 }
 
 #[test]
+fn a_connection_without_the_token_is_refused_by_a_node_that_relays() {
+    let mut bench = relay();
+    bench.prove(1, "another secret of many words", Request { node: Some(5), per_node: None });
+    assert!(bench.is_closed(1));
+    bench.pass(31_000 * MS);
+    let failed = bench.done().remove(0);
+    assert!(
+        failed.ends_with("node 5, node 7 did not join; refused: 127.0.0.1:1001: its token does not match"),
+        "{failed}"
+    );
+}
+
+#[test]
 fn a_child_that_does_not_come_is_named() {
     let mut bench = relay();
     bench.join(2, Some(7));
