@@ -70,8 +70,21 @@ fn seeds() -> Vec<Vec<u8>> {
     let workers = WorkerRange::new(2..4);
     messages.extend([
         Message::Part { left: 12, bytes: bytes() },
-        Message::Join(Join { name: "a machine".into(), rack: "a rack".into(), functions: vec!["a".into(), "demo.function".into()] }),
-        Message::Assign(Assignment { node: 1, workers, behind: [2, 1].into(), processes: true, config, heartbeat, silence, start }),
+        Message::Join(Join {
+            name: "a machine".into(),
+            rack: "a rack".into(),
+            functions: vec!["a".into(), "demo.function".into()],
+        }),
+        Message::Assign(Assignment {
+            node: 1,
+            workers,
+            behind: [2, 1].into(),
+            processes: true,
+            config,
+            heartbeat,
+            silence,
+            start,
+        }),
         Message::Ready,
         Message::Alive,
         Message::Relay { everywhere: true },
