@@ -96,7 +96,8 @@ pub struct ConnectionStatus {
     pub unacknowledged_bytes: u64,
 }
 
-/// The state of a worker. For workers of other processes it is at most one heartbeat interval old, by default 1 s.
+/// The state of a worker. For workers of other processes it is at most one heartbeat interval old, by default 1 s; in a
+/// tree of nodes one for each level.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStatus {

@@ -529,7 +529,7 @@ fn messages() -> Vec<Message> {
         Message::Alive,
         Message::Relay { everywhere: true },
         Message::Listens(vec!["192.0.2.1:4000".into(), "[::1]:4000".into()]),
-        Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()] },
+        Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()], start: Duration::from_secs(27) },
         Message::Left("worker 3 (idle)".into()),
         from(Message::Reply { seq: 2, reply: Ok(Value::from("text")) }),
         from(Message::Output { is_err: true, line: b"a line".as_slice().into() }),

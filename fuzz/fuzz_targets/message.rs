@@ -89,7 +89,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Alive,
         Message::Relay { everywhere: true },
         Message::Listens(vec!["192.0.2.1:4000".into(), "[::1]:4000".into()]),
-        Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()] },
+        Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()], start: Duration::from_secs(27) },
         Message::Left("worker 3".into()),
         Message::AskStatus,
         Message::Late,

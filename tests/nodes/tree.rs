@@ -4,7 +4,7 @@
 //! behind 4, and 7 is behind 6.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -32,6 +32,7 @@ crate::tests!(
     shutdown_names_a_stuck_worker_behind_other_nodes,
     all_nodes_end_when_the_controller_of_a_tree_is_killed,
     a_child_that_does_not_join_its_parent_is_named_at_the_start,
+    a_node_whose_parent_does_not_answer_gives_up_when_the_start_does,
     a_fan_out_of_zero_is_rejected,
     many_nodes_run_commands_and_end_after_the_death_of_a_relay,
 );
@@ -211,33 +212,46 @@ fn all_nodes_end_when_the_controller_of_a_tree_is_killed() {
     lines.iter().flat_map(|line| line.split(' ')).for_each(|pid| wait_for_end_of(pid.parse().unwrap()));
 }
 
-/// Joins the controller as node 2, and returns the message that follows, besides heartbeats.
-fn join_by_hand(address: SocketAddr) -> Message {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let mut greeting = [0; GREETING_BYTES];
-    stream.read_exact(&mut greeting).unwrap();
-    let secret = Secret::new(Token::new(TOKEN).unwrap(), Some(false)).unwrap();
-    let (handshake, answer) =
-        NodeHandshake::answer(&secret, &greeting, Request { node: Some(2), per_node: None }).unwrap();
-    stream.write_all(&answer).unwrap();
-    let mut verdict = [0; VERDICT_BYTES];
-    stream.read_exact(&mut verdict).unwrap();
-    handshake.judge(&verdict).unwrap();
-    let functions = function::names().into_iter().map(str::to_owned).collect();
-    let join = Message::Join(Join { name: "absent".into(), rack: String::new(), functions });
-    stream.write_all(&join.encode().unwrap()).unwrap();
-    let mut bytes = Vec::new();
-    loop {
-        let mut part = [0; 4096];
-        let came = stream.read(&mut part).unwrap();
-        assert!(came > 0, "the controller closes the connection");
-        bytes.extend_from_slice(&part[..came]);
-        while let Ok((packet, rest)) = Packet::split(&bytes) {
-            let (message, rest) = (Message::decode(packet).unwrap(), rest.to_vec());
-            bytes = rest;
-            if !matches!(message, Message::Alive) {
-                return message;
+/// A node that this test plays: its connection to the controller, and bytes that were read too early.
+struct Played(TcpStream, Vec<u8>);
+
+impl Played {
+    /// Joins the controller as node `id`.
+    fn join(address: SocketAddr, id: u32) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut greeting = [0; GREETING_BYTES];
+        stream.read_exact(&mut greeting).unwrap();
+        let secret = Secret::new(Token::new(TOKEN).unwrap(), Some(false)).unwrap();
+        let request = Request { node: Some(id), per_node: None };
+        let (handshake, answer) = NodeHandshake::answer(&secret, &greeting, request).unwrap();
+        stream.write_all(&answer).unwrap();
+        let mut verdict = [0; VERDICT_BYTES];
+        stream.read_exact(&mut verdict).unwrap();
+        handshake.judge(&verdict).unwrap();
+        let functions = function::names().into_iter().map(str::to_owned).collect();
+        let mut played = Self(stream, Vec::new());
+        played.send(&Message::Join(Join { name: "played".into(), rack: String::new(), functions }));
+        played
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.0.write_all(&message.encode().unwrap()).unwrap();
+    }
+
+    /// The controller's next message, besides heartbeats.
+    fn next(&mut self) -> Message {
+        loop {
+            while let Ok((packet, rest)) = Packet::split(&self.1) {
+                let (message, rest) = (Message::decode(packet).unwrap(), rest.to_vec());
+                self.1 = rest;
+                if !matches!(message, Message::Alive) {
+                    return message;
+                }
             }
+            let mut part = [0; 4096];
+            let came = self.0.read(&mut part).unwrap();
+            assert!(came > 0, "the controller closes the connection");
+            self.1.extend_from_slice(&part[..came]);
         }
     }
 }
@@ -246,13 +260,32 @@ fn a_child_that_does_not_join_its_parent_is_named_at_the_start() {
     let builder = builder(3, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(3));
     let (session, (parent, told)) = with(builder, |address| {
         let parent = node(address).env("DISCO_NODE_ID", "1").env("DISCO_ENCRYPT", "0").spawn().unwrap();
-        (parent, join_by_hand(address))
+        (parent, Played::join(address, 2).next())
     });
-    let Message::Redirect { node: 2, addresses } = &told else { panic!("{told}") };
+    let Message::Redirect { node: 2, addresses, .. } = &told else { panic!("{told}") };
     assert!(addresses[0].starts_with("127.0.0.1:"), "{addresses:?}");
     let error = session.unwrap_err().to_string();
     assert!(error.starts_with("node 1 (") && error.ends_with("node 2 did not join"), "{error}");
     end(parent);
+}
+
+/// A node may wait for sessions for a day, but a parent's listener never comes back.
+fn a_node_whose_parent_does_not_answer_gives_up_when_the_start_does() {
+    let builder = builder(3, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(3));
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (session, child) = with(builder, |address| {
+        let mut parent = Played::join(address, 1);
+        let mut child = node(address);
+        let child = child.env("DISCO_NODE_ID", "2").env("DISCO_ENCRYPT", "0").env("DISCO_JOIN_SECONDS", "86400");
+        let child = child.spawn().unwrap();
+        assert!(matches!(parent.next(), Message::Relay { everywhere: false }));
+        parent.send(&Message::Listens(vec![silent.local_addr().unwrap().to_string()]));
+        assert!(matches!(parent.next(), Message::Assign(_)));
+        child
+    });
+    assert!(session.is_err());
+    let said = String::from_utf8(end(child).stderr).unwrap();
+    assert!(said.contains("joining the node that relays for this one at 127.0.0.1:"), "{said}");
 }
 
 fn a_fan_out_of_zero_is_rejected() {

@@ -36,8 +36,9 @@
 //! that it has passed on to its workers; at most 1,024 frames and about 64 MiB are unacknowledged.
 //!
 //! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends
-//! garbage is lost, with all its workers and with the nodes behind it. A node whose controller is lost aborts and stops its workers. A node that the
-//! session has started itself is killed when it is lost, or 2 s after it was told to shut down.
+//! garbage is lost, with all its workers and with the nodes behind it. A node whose controller is lost aborts and stops its workers. A
+//! child that this end has started itself is killed when it is lost; other nodes that it has started, 2 s after they were
+//! told to shut down.
 
 mod addresses;
 mod controller;

@@ -109,7 +109,7 @@ impl LaneSession {
     }
 
     /// The state of the session, its nodes and its workers, for operators. Asks no worker: it is what the lanes know,
-    /// at most one heartbeat interval old for workers of other processes. Never waits, also when workers hang or the
+    /// at most one heartbeat interval old for workers of other processes (in a tree of nodes, one for each level). Never waits, also when workers hang or the
     /// session is lost.
     pub fn status(&self) -> Status {
         // `start` has set all that the table needs.

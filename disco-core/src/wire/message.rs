@@ -24,7 +24,7 @@
 //!                                    ◀── RELAY    whether its children may be on other machines
 //! LISTENS addresses for its children ──▶
 //!                                    ◀── ASSIGN   node, workers, nodes behind it, configuration │ LATE
-//!                                                 or REDIRECT node, addresses of its parent; then it is closed
+//!                                                 or REDIRECT node, time, addresses of its parent; then it is closed
 //! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
 //! FROM    workers, REPLY without a value │ PROGRESS │ LOST why │ SHUTDOWN: they have left ──▶
 //! FROM    worker, REPLY │ NOTICE │ OUTPUT of its process ──▶
@@ -44,6 +44,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::answer::{decode_failure, failure_args};
 use super::command::write;
@@ -191,6 +192,8 @@ pub enum Message {
         node: u32,
         /// The parent's addresses, each as `HOST:PORT`.
         addresses: Vec<String>,
+        /// Time limit for the parent to accept the node.
+        start: Duration,
     },
     /// A line of a worker's output.
     Output {
@@ -285,8 +288,9 @@ impl Message {
             }
             Message::Relay { everywhere } => (action::RELAY, vec![Value::Bool(*everywhere)]),
             Message::Listens(addresses) => (action::LISTENS, texts(addresses)),
-            Message::Redirect { node, addresses } => {
-                (action::REDIRECT, [vec![Value::Int((*node).into())], texts(addresses)].concat())
+            Message::Redirect { node, addresses, start } => {
+                let head = vec![Value::Int((*node).into()), value::duration(*start)];
+                (action::REDIRECT, [head, texts(addresses)].concat())
             }
             Message::Output { is_err, line } => {
                 (action::OUTPUT, vec![Value::Bool(*is_err), Value::Bytes(line.clone())])
@@ -359,8 +363,8 @@ impl Message {
             action::RELAY => Message::Relay { everywhere: packet.bool()? },
             action::LISTENS => return Ok(Message::Listens(decode_texts(packet)?)),
             action::REDIRECT => {
-                let node = packet.id()?;
-                return Ok(Message::Redirect { node, addresses: decode_texts(packet)? });
+                let (node, start) = (packet.id()?, packet.duration()?);
+                return Ok(Message::Redirect { node, addresses: decode_texts(packet)?, start });
             }
             action::OUTPUT => Message::Output { is_err: packet.bool()?, line: packet.bytes()? },
             action::LOST => Message::Lost { cause: loss::decode(&mut packet)?, whole: packet.bool()? },

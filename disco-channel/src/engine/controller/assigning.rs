@@ -24,7 +24,7 @@ impl Controller {
         // Nodes get 90 % of the time left, so that they report their error before the controller gives up.
         let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
-        self.grow(&nodes, others, &forest);
+        self.grow(&nodes, others, &forest, left);
         for (index, Joined { conn, join, .. }) in children.into_iter().enumerate() {
             let peer = &mut self.peers[index];
             let (node, workers, behind) =
@@ -40,11 +40,11 @@ impl Controller {
         }
     }
 
-    /// Makes peers of the children in a tree, and sends the others to their parents.
-    fn grow(&mut self, nodes: &Nodes, others: Vec<Redirected>, forest: &Forest) {
+    /// Makes peers of the children in a tree, and sends the others to their parents, which have to accept them within `start`.
+    fn grow(&mut self, nodes: &Nodes, others: Vec<Redirected>, forest: &Forest, start: Duration) {
         for Redirected { place, joined, addresses } in others {
             let node = self.first_node + place as u32;
-            self.out.send_as(joined.conn, &Message::Redirect { node, addresses }, Order::Last);
+            self.out.send_as(joined.conn, &Message::Redirect { node, addresses, start }, Order::Last);
             self.out.act(Action::Close(joined.conn));
             let process = self.peer_at(place).map_or(Process::Unknown, |peer| self.peers[peer].process);
             self.behind.insert(place, Behind { name: nodes.name(node, Some(&joined.join.name)), process });

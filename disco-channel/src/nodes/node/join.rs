@@ -118,22 +118,28 @@ enum Told {
     Redirected {
         node: u32,
         addresses: Vec<String>,
+        /// The limit for that.
+        start: Duration,
     },
 }
 
 /// Joins, with retries, and waits for the assignment, which comes when all nodes have joined: from the controller, or
 /// from the parent to which the controller sends this node.
 pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> {
-    let (start, mut listener) = (Instant::now(), None);
+    let mut listener = None;
     let mut told = reach(Upper::Controller, options, waker, &mut listener)?;
-    if let Told::Redirected { node, addresses } = told {
+    // The parent's listener is gone with a session that does not start, so the limit is the session's.
+    if let Told::Redirected { node, addresses, start } = told {
         tracing::debug!(node, ?addresses, "joins its parent");
-        let start = options.start.saturating_sub(start.elapsed());
         let parent = JoinOptions { address: addresses.join(","), node: Some(node), start, ..options.clone() };
         told = reach(Upper::Parent, &parent, waker, &mut listener)?;
     }
     match told {
-        Told::Assigned(joined) => Ok(Joined { listener, ..*joined }),
+        Told::Assigned(joined) => {
+            // A node that was asked to listen may relay for none in the end.
+            let listener = listener.filter(|_| !joined.assignment.behind.is_empty());
+            Ok(Joined { listener, ..*joined })
+        }
         Told::Redirected { .. } => Err(lost(LossCause::ProtocolViolation("it sends this node to a third one".into()))),
     }
 }
@@ -145,7 +151,7 @@ fn reach(upper: Upper, options: &JoinOptions, waker: &Arc<Waker>, listener: &mut
     loop {
         let least = if last_reason.is_empty() { MIN_FIRST_ATTEMPT } else { MIN_ATTEMPT };
         let end = Instant::now() + options.start.saturating_sub(start.elapsed()).clamp(least, MAX_ATTEMPT);
-        let why = match attempt(options, end, waker, &name, listener) {
+        let why = match attempt(upper, options, end, waker, &name, listener) {
             Ok(told) => return Ok(told),
             Err(Failed::ForGood(error)) => return Err(error),
             Err(Failed::ForNow(why)) => why,
@@ -170,6 +176,7 @@ fn reach(upper: Upper, options: &JoinOptions, waker: &Arc<Waker>, listener: &mut
 }
 
 fn attempt(
+    upper: Upper,
     options: &JoinOptions,
     end: Instant,
     waker: &Arc<Waker>,
@@ -188,7 +195,7 @@ fn attempt(
     }
     let join = Join { name: name.to_owned(), rack: options.rack.clone().unwrap_or_default(), functions };
     let mut joining = Joining::new(Message::Join(join), Instant::now());
-    let show = || (options.report)(&format!("joined the controller at {}, waiting for other nodes", options.address));
+    let show = || (options.report)(&format!("joined {upper} at {}, waiting for other nodes", options.address));
     let listen = |everywhere| {
         let bound = listener.take().map_or_else(|| Listener::bind(own, everywhere), Ok)?;
         Ok(listener.insert(bound).addresses())
@@ -196,7 +203,7 @@ fn attempt(
     let told = driver::join(&mut joining, &connection, &mut incoming, waker, show, listen);
     let assignment = match told.map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => assignment,
-        Ok(Message::Redirect { node, addresses }) => return Ok(Told::Redirected { node, addresses }),
+        Ok(Message::Redirect { node, addresses, start }) => return Ok(Told::Redirected { node, addresses, start }),
         Ok(other) => {
             return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN")))));
         }

@@ -82,7 +82,8 @@ fn behind(
 ) -> Result<Arc<dyn Channel>> {
     let (nodes, all) = (assignment.behind.len(), assignment.workers);
     let count = all.len() / (1 + nodes);
-    let listener = listener.filter(|_| all.len() == count * (1 + nodes)).ok_or_else(|| {
+    let are_numbered = u32::try_from(nodes).is_ok_and(|nodes| assignment.node.checked_add(nodes).is_some());
+    let listener = listener.filter(|_| are_numbered && all.len() == count * (1 + nodes)).ok_or_else(|| {
         Error::protocol(format!(
             "the controller assigns {all} to this node and {nodes} behind it, unasked or unequally"
         ))

@@ -18,7 +18,7 @@ const PRINT_BACKLOG: usize = 1 << 20;
 /// How often a waiting thread checks the backlog.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The inbox of a node's own lane.
+/// The inbox of a node's lane: to its own workers, and to those of the nodes behind it.
 #[derive(Debug)]
 pub(super) struct Upstream {
     connection: Arc<Connection>,

@@ -63,8 +63,9 @@ fn a_node_beyond_the_fan_out_is_sent_to_its_parent_once_the_parent_listens() {
     assert_eq!(assigned(&bench.messages_to(0)), (1, WorkerRange::new(0..2), vec![]));
     assert_eq!(assigned(&bench.messages_to(RELAY)), (4, WorkerRange::new(6..10), vec![1]));
     let redirect = bench.messages_to(4);
-    let [Message::Redirect { node: 5, addresses }] = &redirect[..] else { panic!("{redirect:?}") };
+    let [Message::Redirect { node: 5, addresses, start }] = &redirect[..] else { panic!("{redirect:?}") };
     assert_eq!(addresses, &["192.0.2.1:4000"]);
+    assert!(*start > Duration::from_secs(26) && *start <= Duration::from_secs(27), "90 % of the time left: {start:?}");
     assert!(bench.is_closed(4));
     (0..=RELAY).for_each(|slot| bench.send_from(slot, Message::Ready));
     assert_eq!(bench.done(), ["Started(Ok(()))"]);

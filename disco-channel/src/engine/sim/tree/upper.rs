@@ -136,7 +136,7 @@ impl World {
             joining::Action::Listen { .. } => self.say(end, &Message::Listens(vec![end.to_string()])),
             joining::Action::Taken(message) => match *message {
                 Message::Assign(assignment) => self.assigned(end, &assignment),
-                Message::Redirect { node, addresses } if node as usize == end => {
+                Message::Redirect { node, addresses, .. } if node as usize == end => {
                     if let Some(link) = self.ends[end].link.take() {
                         self.send(link, To::Parent, None);
                     }
