@@ -202,6 +202,8 @@ fn the_per_thread_default_stream_is_another_stream_on_each_thread() {
     let apart = use_device(1);
     let (word, event) = (allocate(4), new_event());
     assert_eq!(cuMemsetD8_v2(word, 0, 4), OK);
+    // As with the real driver, the fill may still run: after the write below, it would undo it.
+    assert_eq!(cuCtxSynchronize(), OK);
     assert_eq!(cuStreamWaitValue32_v2(per_thread(), word, 1, 0), OK);
     assert_eq!(cuEventRecord(event, per_thread()), OK);
     let other = thread::spawn(|| {
