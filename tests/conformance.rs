@@ -66,7 +66,7 @@ struct Nodes {
     name: &'static str,
     /// Whether each worker has its own node. Otherwise, one node has all workers.
     one_worker_each: bool,
-    /// Nodes that one end sends to; the others are behind these.
+    /// Fan-out of the tree: largest number of nodes to which one end sends commands.
     fan_out: Option<usize>,
     /// Whether workers are processes. Otherwise, they are threads.
     processes: bool,

@@ -24,7 +24,7 @@ pub struct Status {
     pub groups: usize,
     /// Number of the controller's last command.
     pub commands: u64,
-    /// Why the session takes no more commands, or what it has to recover from; `None` for a session without a failure.
+    /// The loss of the session, or the failure that it has to recover from; `None` for a session without either.
     pub failure: Option<String>,
     /// The nodes, without the controller's own.
     pub nodes: Vec<NodeStatus>,

@@ -1,4 +1,4 @@
-//! `disco worker --reconnect` as a service: what it refuses, and that no process is left behind, whichever one is killed.
+//! `disco worker --reconnect` as a service: its refusals, and the end of all processes after one of them is killed.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

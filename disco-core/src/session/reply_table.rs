@@ -167,7 +167,7 @@ impl ReplyTable {
         match answers.replied.insert(from) {
             0 => return,
             new if new == from.len() => answers.replies.push((from, reply)),
-            // Some have replied before: the others are found one by one.
+            // Some of these workers have replied before: the new ones are found one by one.
             _ => {
                 let known: Vec<WorkerRange> = answers.replies.iter().map(|(workers, _)| *workers).collect();
                 let replied = &answers.replied;

@@ -30,7 +30,7 @@ pub(crate) struct Redirected {
 }
 
 impl Nodes {
-    /// Puts the nodes, which have all joined, into their tree. None as long as those that relay do not listen yet.
+    /// Puts the nodes, which have all joined, into their tree. Returns `None` until all nodes that will relay listen.
     pub(crate) fn grow(&mut self, out: &mut Outbox) -> Option<Grown> {
         let places = self.places();
         match &self.terms.tree {

@@ -50,7 +50,7 @@ pub(super) struct Lower {
     pub(super) conns: BTreeMap<Conn, usize>,
     /// Connections that carry messages.
     pub(super) listens: BTreeSet<Conn>,
-    /// Links that wait to be accepted, and the number of those that are not admitted.
+    /// Links that wait to be accepted, and the number of accepted links that are not admitted yet.
     pub(super) backlog: VecDeque<usize>,
     pub(super) entering: BTreeSet<Conn>,
     pub(super) started: Option<Result<(), Error>>,
