@@ -1,4 +1,5 @@
-//! Opens the listener of a lane to nodes, with an error that names the cause: a process that listens there, or an address of no interface.
+//! Opens the listener of a lane to nodes. Its error names the cause: a process that listens there, or an address of no
+//! interface.
 
 use std::ffi::OsString;
 use std::fs;

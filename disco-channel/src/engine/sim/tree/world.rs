@@ -43,7 +43,8 @@ pub(super) struct World {
     pub(super) lost: Vec<(Nanos, Loss)>,
     pub(super) left: WorkerSet,
     pub(super) broken: Option<String>,
-    /// Number of nodes that have received the last command, and number of nodes that have received an abort or have ended.
+    /// Number of nodes that have received the last command, and number of nodes that have received an abort or have
+    /// ended.
     pub(super) reached: usize,
     pub(super) stopped: usize,
 }
