@@ -191,6 +191,11 @@ pub trait Inbox: Send + Sync {
     /// A worker has sent a message that is not a reply, such as a failure.
     fn notice(&self, from: WorkerId, notice: Notice);
 
+    /// What a worker has recorded, after [`Signal::Collect`]: [encoded](crate::activity::Activity::encode).
+    fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
+        let _ = (from, bytes);
+    }
+
     /// A lane that was full accepts frames again. Spurious calls are allowed.
     fn room(&self, workers: WorkerRange);
 

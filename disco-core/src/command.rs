@@ -105,6 +105,21 @@ impl Command {
         }
     }
 
+    /// The register that the command is about.
+    pub fn register(&self) -> Option<RegisterId> {
+        match self {
+            Command::KillReg { register }
+            | Command::GetGlobalFunc { register, .. }
+            | Command::CallPacked { register, .. }
+            | Command::CopyFromWorker0 { register, .. }
+            | Command::CopyToWorker0 { register, .. }
+            | Command::DebugGet { register, .. }
+            | Command::GetAll { register }
+            | Command::DebugSet { register, .. } => Some(*register),
+            Command::Shutdown | Command::SyncWorker { .. } | Command::SyncAll | Command::Recover { .. } => None,
+        }
+    }
+
     /// The name for messages: that of the session's method.
     pub fn name(&self) -> &'static str {
         match self {

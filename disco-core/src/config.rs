@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::activity::RecorderConfig;
 use crate::world::World;
 
 /// Configuration of the workers of a session, the same for all of them.
@@ -19,15 +20,18 @@ pub struct WorkerConfig {
     pub value_limit: usize,
     /// Ranks exchange signatures through the store before each collective (`DISCO_CHECK=1`).
     pub check: bool,
+    /// What workers record.
+    pub recorder: RecorderConfig,
 }
 
 impl WorkerConfig {
     /// Default limit of the values of one command or reply, in bytes: 1 GiB.
     pub const VALUE_LIMIT: usize = 1 << 30;
 
-    /// Defaults: 5 minutes, 30 s, [`VALUE_LIMIT`](Self::VALUE_LIMIT), no checks.
+    /// Defaults: 5 minutes, 30 s, [`VALUE_LIMIT`](Self::VALUE_LIMIT), no checks, [`RecorderConfig::DEFAULT`].
     pub fn new(world: World) -> Self {
         let (collective_deadline, connect_deadline) = (Duration::from_secs(300), Duration::from_secs(30));
-        Self { world, collective_deadline, connect_deadline, value_limit: Self::VALUE_LIMIT, check: false }
+        let (value_limit, check, recorder) = (Self::VALUE_LIMIT, false, RecorderConfig::DEFAULT);
+        Self { world, collective_deadline, connect_deadline, value_limit, check, recorder }
     }
 }

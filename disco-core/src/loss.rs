@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::id::Rank;
@@ -15,6 +16,8 @@ pub struct Loss {
     pub peer: LostPeer,
     /// How the loss was noticed.
     pub cause: LossCause,
+    /// The last operations of all workers as a table, if the session has compared them.
+    pub records: Option<Arc<str>>,
 }
 
 /// Which peer is lost.
@@ -111,7 +114,7 @@ pub enum ProcessEnd {
 impl Loss {
     /// `peer` is lost because of `cause`.
     pub const fn new(peer: LostPeer, cause: LossCause) -> Self {
-        Self { peer, cause }
+        Self { peer, cause, records: None }
     }
 
     /// The workers that are lost. Empty if the peer is the controller or a rank.
@@ -165,7 +168,8 @@ impl From<ExitStatus> for ProcessEnd {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} lost: {}", self.peer, self.why())
+        write!(f, "{} lost: {}", self.peer, self.why())?;
+        self.records.as_ref().map_or(Ok(()), |table| f.write_str(table))
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Signal {
     },
     /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,
+    /// The lane passes a copy of what each worker has recorded to its inbox, also of workers that hang.
+    Collect,
 }
 
 /// A message to the controller that answers no command.

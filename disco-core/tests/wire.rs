@@ -473,7 +473,7 @@ fn messages() -> Vec<Message> {
     activity.enter(activity.intern("tests.f"));
     let tensor = Tensor::from_slice(&[1f32, 2.0], [2]).unwrap();
     let op = Op::Broadcast { src: None, dst: tensor, root: 0.into() };
-    let running = activity.start_op(&op, 2);
+    let running = activity.start_op(&op, 2, disco_core::activity::OpPlace::default());
     let progress = activity.progress();
     running.end(true);
     let key = || "key".into();

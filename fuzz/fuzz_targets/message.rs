@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::activity::{Activity, Progress};
+use disco_core::activity::{Activity, OpPlace, Progress};
 use disco_core::error::{LossCause, ProcessEnd};
 use disco_core::status::{ConnectionStatus, NodeState, NodeStatus, Status};
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
@@ -131,6 +131,6 @@ fn progress() -> Message {
     let (activity, dst) = (Activity::default(), Tensor::from_slice(&[1.0f32; 4], [4]).expect("a tensor"));
     activity.receive(9);
     activity.enter(activity.intern("demo.function"));
-    activity.start_op(&Op::Broadcast { src: None, dst, root: 0.into() }, 2).end(true);
+    activity.start_op(&Op::Broadcast { src: None, dst, root: 0.into() }, 2, OpPlace::default()).end(true);
     Message::Progress(activity.progress())
 }

@@ -392,6 +392,7 @@ impl<T: Transport> Reactor<T> {
             Action::Started(started) => self.lane.set_started(started),
             Action::Replies { workers, seq } => self.inbox.replies(workers, seq),
             Action::Reply { worker, seq, reply } => self.inbox.reply(worker, seq, reply),
+            Action::Recording { worker, bytes } => self.inbox.recording(worker, bytes),
             Action::Notice { worker, notice } => self.inbox.notice(worker, notice),
             Action::Room => self.inbox.room(self.lane.read(|engine| engine.workers())),
             Action::Left(workers) => {

@@ -188,7 +188,12 @@ impl<P: Peers> Channel for RemoteLane<P> {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        self.running()?.served.signal(signal).map_err(|why| self.error(&why))
+        let running = self.running()?;
+        if let (Signal::Collect, Some(ring)) = (&signal, &running.ring) {
+            ring.collect(&*running.inbox);
+            return Ok(());
+        }
+        running.served.signal(signal).map_err(|why| self.error(&why))
     }
 
     fn start_polling(&self) {

@@ -5,4 +5,4 @@ mod lane;
 mod ring;
 
 pub(crate) use lane::{Peers, RemoteLane, Running};
-pub(crate) use ring::{CAPACITY_WORDS, Ring};
+pub(crate) use ring::{CAPACITY_WORDS, Ring, activity, segment_words};

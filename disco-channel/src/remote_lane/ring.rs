@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use disco_core::activity::{Activity, RecorderConfig};
 use disco_core::shared_memory::Segment;
 use disco_core::{Error, Frame, Inbox, Result, Value, WorkerRange};
 
@@ -21,18 +22,26 @@ pub(crate) struct Ring {
     ticks: AtomicBool,
     /// The readers, in their order.
     workers: WorkerRange,
+    /// What each reader records.
+    activities: Vec<Activity>,
 }
 
 impl Ring {
-    /// Makes a ring that `workers` read, and its memory. Returns `None`, and logs why, if the system has no shared
+    /// Makes a ring that `workers` read, and its memory, in which they also record. Returns `None`, and logs why, if the system has no shared
     /// memory.
-    pub(crate) fn new(workers: WorkerRange) -> Option<(Arc<Segment>, Arc<Self>)> {
+    pub(crate) fn new(workers: WorkerRange, recorder: RecorderConfig) -> Option<(Arc<Segment>, Arc<Self>)> {
         let readers = workers.len();
         let make = || {
-            let segment = Arc::new(Segment::create(8 * Memory::words(readers, CAPACITY_WORDS))?);
+            let segment = Arc::new(Segment::create(8 * segment_words(readers, CAPACITY_WORDS, recorder))?);
+            let activities = (0..readers)
+                .filter_map(|reader| activity(&segment, (reader, readers, CAPACITY_WORDS), recorder))
+                .collect();
             let memory = Memory::new(segment.clone(), readers, CAPACITY_WORDS)?;
             let (writer, replies) = (Mutex::new(Writer::new(memory.clone())), Replies::new(memory));
-            Ok::<_, Error>((segment, Arc::new(Self { writer, replies, ticks: AtomicBool::new(false), workers })))
+            Ok::<_, Error>((
+                segment,
+                Arc::new(Self { writer, replies, ticks: AtomicBool::new(false), workers, activities }),
+            ))
         };
         make()
             .inspect_err(|error| tracing::warn!(%error, "no shared memory for the ring: commands go over sockets"))
@@ -75,6 +84,13 @@ impl Ring {
         Ok(())
     }
 
+    /// Passes what each worker has recorded to `inbox`, also of processes that have ended.
+    pub(super) fn collect(&self, inbox: &dyn Inbox) {
+        for (worker, activity) in self.workers.iter().zip(&self.activities) {
+            inbox.recording(worker, activity.encode().into());
+        }
+    }
+
     pub(super) fn replies(&self) -> &Replies {
         &self.replies
     }
@@ -87,6 +103,21 @@ impl Ring {
             }
         });
     }
+}
+
+/// Words of the memory of a ring and its readers' records.
+pub(crate) fn segment_words(readers: usize, capacity: usize, recorder: RecorderConfig) -> usize {
+    Memory::words(readers, capacity) + readers * recorder.words()
+}
+
+/// What a reader, of so many and with such a ring, records in the ring's memory. `None` if the memory is too small.
+pub(crate) fn activity(
+    segment: &Arc<Segment>,
+    (reader, readers, capacity): (usize, usize, usize),
+    recorder: RecorderConfig,
+) -> Option<Activity> {
+    let start = Memory::words(readers, capacity) + reader * recorder.words();
+    Activity::shared(recorder, segment.clone(), start)
 }
 
 /// The number of frames of the largest size that fit into the ring. A reader with an impossible cursor is retired and

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use disco_core::activity::RecorderConfig;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
 use disco_core::status::Status;
@@ -19,6 +20,7 @@ use crate::ring::{self, Refused, WakeTarget};
 pub struct ThreadLane {
     workers: WorkerRange,
     shared: Arc<Shared>,
+    recorder: RecorderConfig,
     /// Taken by `start`.
     run: Mutex<Option<Arc<Run>>>,
     worker_set: OnceLock<WorkerSet>,
@@ -35,7 +37,14 @@ impl ThreadLane {
     where
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
-        Self { workers, shared, run: Mutex::new(Some(Arc::new(run))), worker_set: OnceLock::new() }
+        let (run, recorder) = (Mutex::new(Some(Arc::new(run) as Arc<Run>)), RecorderConfig::DEFAULT);
+        Self { workers, shared, recorder, run, worker_set: OnceLock::new() }
+    }
+
+    /// Sets what the workers record.
+    #[must_use]
+    pub fn recording(self, recorder: RecorderConfig) -> Self {
+        Self { recorder, ..self }
     }
 
     fn worker_set(&self) -> Result<&WorkerSet> {
@@ -68,7 +77,7 @@ impl Channel for ThreadLane {
         }
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or_else(|| self.error("the lane was started before"))?;
-        let worker_set = WorkerSet::start(self.workers, &self.shared, &run, &inbox)?;
+        let worker_set = WorkerSet::start(self.workers, &self.shared, self.recorder, &run, &inbox)?;
         self.worker_set.set(worker_set).map_err(|_| self.error("the lane was started before"))
     }
 
@@ -92,6 +101,7 @@ impl Channel for ThreadLane {
         match signal {
             Signal::Abort { epoch, cause } => worker_set.links.iter().for_each(|link| link.abort(epoch, &cause)),
             Signal::Shutdown => worker_set.shut_down(),
+            Signal::Collect => worker_set.collect(self.workers),
             other => return Err(self.error(&format!("a thread lane does not know the signal {other:?}"))),
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use disco_core::activity::{Activity, RecorderConfig};
 use disco_core::link::Shared;
 use disco_core::{Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 
@@ -26,6 +27,7 @@ pub(super) struct WorkerSet {
     pub(super) links: Vec<Arc<Link>>,
     /// `None` once joined or detached.
     threads: Mutex<Vec<Option<JoinHandle<()>>>>,
+    inbox: Arc<dyn Inbox>,
 }
 
 impl WorkerSet {
@@ -33,6 +35,7 @@ impl WorkerSet {
     pub(super) fn start(
         workers: WorkerRange,
         shared: &Arc<Shared>,
+        recorder: RecorderConfig,
         run: &Arc<Run>,
         inbox: &Arc<dyn Inbox>,
     ) -> Result<Self> {
@@ -46,8 +49,9 @@ impl WorkerSet {
             ring: writer.control(),
             frames: Mutex::new(writer),
             exits: Arc::new(Exits::new(count)),
-            links: workers.iter().map(|worker| Arc::new(link(worker, shared, inbox))).collect(),
+            links: workers.iter().map(|worker| Arc::new(link(worker, shared, recorder, inbox))).collect(),
             threads: Mutex::new(Vec::with_capacity(count)),
+            inbox: inbox.clone(),
         };
         for (index, ((worker, frames), link)) in workers.iter().zip(readers).zip(&worker_set.links).enumerate() {
             let endpoint = ThreadEndpoint { worker, frames, link: link.clone(), inbox: inbox.clone() };
@@ -61,6 +65,13 @@ impl WorkerSet {
     /// Sends a frame, and wakes the workers that it concerns.
     pub(super) fn send(&self, frame: &Arc<Frame>, target: WakeTarget) -> Result<(), Refused> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).send_to(frame, target)
+    }
+
+    /// Passes what each worker has recorded to the inbox.
+    pub(super) fn collect(&self, workers: WorkerRange) {
+        for (worker, link) in workers.iter().zip(&self.links) {
+            self.inbox.recording(worker, link.activity().encode().into());
+        }
     }
 
     /// Tells all workers to end now.
@@ -100,7 +111,8 @@ impl Drop for WorkerSet {
     }
 }
 
-fn link(worker: WorkerId, shared: &Arc<Shared>, inbox: &Arc<dyn Inbox>) -> Link {
+fn link(worker: WorkerId, shared: &Arc<Shared>, recorder: RecorderConfig, inbox: &Arc<dyn Inbox>) -> Link {
     let inbox = inbox.clone();
-    Link::of_thread(shared.clone(), move |notice| inbox.notice(worker, notice))
+    let link = Link::of_thread(shared.clone(), move |notice| inbox.notice(worker, notice));
+    link.recording_in(Activity::new(recorder))
 }

@@ -109,7 +109,7 @@ pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result
             break;
         }
         let reply = player.answer(&endpoint, &frame);
-        activity.finish(frame.seq());
+        activity.finish(frame.seq(), true);
         endpoint.reply(frame.seq(), reply)?;
     }
     Ok(())

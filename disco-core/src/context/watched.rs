@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abort::Abort;
+use crate::activity::OpPlace;
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -24,6 +25,10 @@ pub(super) struct Watched {
     check: bool,
     checks: Cell<u64>,
     splits: u64,
+    /// The communicator in records, and the number of its last collective.
+    at: OpPlace,
+    /// Number of the last send or receive.
+    transfers: u64,
 }
 
 impl Watched {
@@ -34,7 +39,8 @@ impl Watched {
         deadline: Duration,
         check: bool,
     ) -> Self {
-        Self { inner, name, link, deadline, check, checks: Cell::new(0), splits: 0 }
+        let at = OpPlace::new(link.activity().intern(&name), 0);
+        Self { inner, name, link, deadline, check, checks: Cell::new(0), splits: 0, at, transfers: 0 }
     }
 
     pub(super) fn split_watched(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
@@ -49,7 +55,15 @@ impl Watched {
     fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
         let Some(first) = group.first() else { return Ok(()) };
         let size = self.size();
-        let running = self.link.activity().start_op(first, size);
+        let number = match first.kind().is_point_to_point() {
+            true => &mut self.transfers,
+            false => &mut self.at.number,
+        };
+        *number += 1;
+        let at = OpPlace { number: *number, ..self.at };
+        // A group of collectives is recorded as its first one, and counts as many.
+        *number += group.len() as u64 - 1;
+        let running = self.link.activity().start_op(first, size, at);
         let checked = match self.check {
             true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
             false => Ok(()),

@@ -50,6 +50,12 @@ impl Link {
         Self { arena: Some(arena), ..self }
     }
 
+    /// Sets the memory of the worker's progress and records.
+    #[must_use]
+    pub fn recording_in(self, activity: Activity) -> Self {
+        Self { activity: Arc::new(activity), ..self }
+    }
+
     /// Sends a notice to the controller at once.
     pub fn notify(&self, notice: Notice) {
         (self.notify)(notice);

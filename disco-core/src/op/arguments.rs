@@ -51,6 +51,15 @@ impl Op {
         }
     }
 
+    /// The other rank of a send or a receive.
+    pub const fn peer(&self) -> Option<Rank> {
+        match self {
+            Op::Send { to, .. } => Some(*to),
+            Op::Recv { from, .. } => Some(*from),
+            _ => None,
+        }
+    }
+
     /// The reduction of a reducing operation.
     pub const fn reduction(&self) -> Option<Reduction> {
         match self {

@@ -115,7 +115,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::activity::Activity;
+    use crate::activity::{Activity, OpPlace};
     use crate::op::Op;
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         let activity = Activity::default();
         activity.receive(3);
         activity.enter(activity.intern("train.step"));
-        let op = activity.start_op(&Op::Barrier, 2);
+        let op = activity.start_op(&Op::Barrier, 2, OpPlace::default());
         let missing = || vec![(WorkerId::new(1), activity.progress())];
         assert!(DeadlineWatch::new().reply(&Deadlines::default(), "sync_all", missing()).is_none());
         let late = DeadlineWatch::new().reply(&limits, "sync_all", missing()).unwrap().to_string();
@@ -184,7 +184,7 @@ mod tests {
         let (waits, hangs, connects) = (Activity::default(), Activity::default(), Activity::default());
         [&waits, &hangs].iter().for_each(|activity| activity.enter(activity.intern("train.step")));
         connects.enter(connects.intern("disco.init_ccl"));
-        let op = waits.start_op(&Op::Barrier, 3);
+        let op = waits.start_op(&Op::Barrier, 3, OpPlace::default());
         let missing = [&waits, &connects, &hangs].into_iter().enumerate();
         let missing: Vec<_> = missing.map(|(index, it)| (WorkerId::new(index as u32), it.progress())).collect();
         let warning = DeadlineWatch::new().warning(&limits, "sync_all", &missing).unwrap();

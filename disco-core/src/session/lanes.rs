@@ -246,9 +246,10 @@ impl LaneSession {
             let expected = self.reply_table.expect(operation, order.next_seq(), from);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
-        let replies = self.replies(operation, &expected.await?).await;
+        let expected = self.explain(expected.await).await?;
+        let replies = self.replies(operation, &expected).await;
         self.order().release();
-        replies
+        self.explain(replies).await
     }
 
     fn all(&self) -> WorkerRange {
@@ -328,8 +329,8 @@ impl Session for LaneSession {
     async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
         self.check("call", ReplyTable::check)?;
         let values = self.prepare("call", None, ReplyTable::check, &args.values).await?;
-        self.turn_with("call", ReplyTable::check, values, |order, values| self.call(order, values, function, &mut args))
-            .await
+        let call = |order: &mut Order, values| self.call(order, values, function, &mut args);
+        self.explain(self.turn_with("call", ReplyTable::check, values, call).await).await
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
@@ -347,14 +348,15 @@ impl Session for LaneSession {
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
         self.world.check(worker)?;
         let replies = self.ask("sync_worker", Values::SMALL, worker.into(), Command::SyncWorker { worker }).await?;
-        self.judge(replies).map(drop)
+        self.explain(self.judge(replies)).await.map(drop)
     }
 
     async fn sync_all(&self) -> Result<()> {
         let replies = self.ask("sync_all", Values::SMALL, self.all(), Command::SyncAll).await?;
         // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
         self.is_hung.store(false, Ordering::Relaxed);
-        self.judge(replies).map(drop).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
+        let judged = self.judge(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker));
+        self.explain(judged).await.map(drop)
     }
 
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
@@ -362,7 +364,7 @@ impl Session for LaneSession {
         self.world.check(worker)?;
         let command = Command::DebugGet { register: handle.register(), worker };
         let replies = self.ask("get", Values::SMALL, worker.into(), command).await?;
-        self.judge(replies)
+        self.explain(self.judge(replies)).await
     }
 
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
@@ -371,7 +373,8 @@ impl Session for LaneSession {
         let replies = self.ask("get_all", Values::SMALL, self.all(), command).await?;
         self.is_hung.store(false, Ordering::Relaxed);
         // As in `sync_all`.
-        self.judge_all(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
+        let judged = self.judge_all(replies);
+        self.explain(judged.map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))).await
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
@@ -384,7 +387,7 @@ impl Session for LaneSession {
         let values = self.prepare("set", Some(worker), ReplyTable::check_lost, std::slice::from_ref(&value)).await?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
         let replies = self.ask("set", values, worker.into(), command).await?;
-        self.judge(replies).map(drop)
+        self.explain(self.judge(replies)).await.map(drop)
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {

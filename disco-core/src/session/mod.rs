@@ -2,6 +2,7 @@
 
 mod args;
 mod closing;
+mod collecting;
 mod dataplane;
 mod deadline_watch;
 mod deadlines;

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use event_listener::Event;
 
+use super::collecting::Collection;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -32,6 +33,8 @@ pub(super) struct ReplyTable {
     start: OnceLock<(Instant, usize)>,
     /// Number of the last command.
     commands: AtomicU64,
+    /// Requests for recordings that have not ended.
+    collections: Mutex<Vec<Weak<Collection>>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +44,8 @@ struct TableState {
     failure: Option<Arc<Failure>>,
     /// Why the session has ended.
     lost: Option<Error>,
+    /// `failure` or `lost` ends with a table of records.
+    is_explained: bool,
     pending: HashMap<u64, Arc<Pending>>,
 }
 
@@ -95,6 +100,33 @@ impl ReplyTable {
         Expected { reply_table: self, seq, pending }
     }
 
+    /// Recordings that arrive are added to `collection`.
+    pub(super) fn collect(&self, collection: &Arc<Collection>) {
+        let mut collections = sync::lock(&self.collections);
+        collections.retain(|it| it.strong_count() > 0);
+        collections.push(Arc::downgrade(collection));
+    }
+
+    /// Whether an error is not the first of its failure or loss.
+    pub(super) fn is_explained(&self, error: &Error) -> bool {
+        let state = self.lock();
+        match error {
+            Error::Lost(_) | Error::Worker(_) => state.is_explained,
+            _ => false,
+        }
+    }
+
+    /// Replaces the failure or loss by the same one with a table of records.
+    pub(super) fn explain(&self, error: &Error) {
+        let mut state = self.lock();
+        match error {
+            Error::Worker(failure) if state.failure.is_some() => state.failure = Some(failure.clone()),
+            Error::Lost(_) if state.lost.is_some() => state.lost = Some(error.clone()),
+            _ => return,
+        }
+        state.is_explained = true;
+    }
+
     /// Fails once a worker has failed or is lost.
     pub(super) fn check(&self) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
@@ -118,6 +150,7 @@ impl ReplyTable {
     pub(super) fn next_epoch(&self) -> Option<u64> {
         let mut state = self.lock();
         state.failure.take()?;
+        state.is_explained = false;
         state.epoch += 1;
         self.failed.store(state.lost.is_some(), Ordering::Release);
         Some(state.epoch)
@@ -218,6 +251,11 @@ impl Inbox for ReplyTable {
                 }
             }
         }
+    }
+
+    fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
+        let collections: Vec<_> = sync::lock(&self.collections).iter().filter_map(Weak::upgrade).collect();
+        collections.iter().for_each(|collection| collection.add(from, bytes.clone()));
     }
 
     fn room(&self, _: WorkerRange) {

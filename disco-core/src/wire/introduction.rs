@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::value::duration;
 use super::{Packet, VERSION, WireError};
+use crate::activity::RecorderConfig;
 use crate::config::WorkerConfig;
 use crate::id::WorkerId;
 use crate::value::Value;
@@ -186,11 +187,12 @@ fn decode_sizes(bytes: &[u8]) -> Result<Arc<[u32]>, WireError> {
 }
 
 fn config_args(config: WorkerConfig) -> Vec<Value> {
-    let WorkerConfig { world, collective_deadline, connect_deadline, value_limit, check } = config;
+    let WorkerConfig { world, collective_deadline, connect_deadline, value_limit, check, recorder } = config;
     let mut args: Vec<Value> =
         [world.size(), world.groups(), world.nodes()].map(|number| Value::Int(number as i64)).into();
     let value_limit = Value::Int(i64::try_from(value_limit).unwrap_or(i64::MAX));
     args.extend([duration(collective_deadline), duration(connect_deadline), value_limit, Value::Bool(check)]);
+    args.extend([Value::Int(recorder.records as i64), Value::Bool(recorder.timeline)]);
     args
 }
 
@@ -202,5 +204,7 @@ fn decode_config(packet: &mut Packet<'_>) -> Result<WorkerConfig, WireError> {
     config.connect_deadline = packet.duration()?;
     config.value_limit = usize::try_from(packet.number()?).unwrap_or(usize::MAX);
     config.check = packet.bool()?;
+    let records = usize::try_from(packet.number()?).unwrap_or(usize::MAX);
+    config.recorder = RecorderConfig::new(records, packet.bool()?);
     Ok(config)
 }

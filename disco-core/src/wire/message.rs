@@ -9,6 +9,7 @@
 //!                                                 or number, frame, transfer with its large tensors
 //! NOTICE  notice ──▶                     ◀── ABORT    epoch, cause
 //! PROGRESS  state of the worker ──▶      ◀── SHUTDOWN
+//! RECORDING what it has recorded ──▶     ◀── COLLECT  (where they share no memory)
 //! STORE_REQUEST  number, epoch, call ──▶  ◀── ANSWER   number, value or error
 //! SHARE   number, name  (with a descriptor) ──▶          ◀── ANSWER   none
 //! UNSHARE name ──▶
@@ -25,9 +26,9 @@
 //! LISTENS addresses for its children ──▶
 //!                                    ◀── ASSIGN   node, workers, nodes behind it, configuration │ LATE
 //!                                                 or REDIRECT node, time, addresses of its parent; then it is closed
-//! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, ANSWER
+//! READY ──▶                              ◀── FRAME, AHEAD, WITHDRAW, ABORT, SHUTDOWN, COLLECT, ANSWER
 //! FROM    workers, REPLY without a value │ PROGRESS │ LOST why │ SHUTDOWN: they have left ──▶
-//! FROM    worker, REPLY │ NOTICE │ OUTPUT of its process ──▶
+//! FROM    worker, REPLY │ NOTICE │ RECORDING │ OUTPUT of its process ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
 //! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
 //! LEFT    remaining workers, or BYE ──▶  ◀── BYE
@@ -217,6 +218,10 @@ pub enum Message {
     AskStatus,
     /// The status of the session.
     Status(Box<Status>),
+    /// [`Signal::Collect`](crate::channel::Signal::Collect).
+    Collect,
+    /// What a worker has [recorded](crate::activity::Recording).
+    Recording(Arc<[u8]>),
 }
 
 impl Message {
@@ -299,6 +304,8 @@ impl Message {
             Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
             Message::Late => (action::LATE, Vec::new()),
             Message::AskStatus => (action::ASK_STATUS, Vec::new()),
+            Message::Collect => (action::COLLECT, Vec::new()),
+            Message::Recording(bytes) => (action::RECORDING, vec![Value::Bytes(bytes.clone())]),
             Message::Status(status) => (action::STATUS, vec![Value::Bytes(json(status).into())]),
         }
     }
@@ -371,6 +378,8 @@ impl Message {
             action::LEFT => Message::Left(packet.string()?.to_string()),
             action::LATE => Message::Late,
             action::ASK_STATUS => Message::AskStatus,
+            action::COLLECT => Message::Collect,
+            action::RECORDING => Message::Recording(packet.bytes()?),
             action::STATUS => {
                 let status = serde_json::from_slice(&packet.bytes()?);
                 Message::Status(status.map_err(|_| WireError::Expected("the status of a session"))?)

@@ -75,7 +75,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 8;
+pub const VERSION: i64 = 9;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {
@@ -130,4 +130,7 @@ mod action {
     pub(super) const ASK_STATUS: i64 = 100;
     pub(super) const STATUS: i64 = 101;
     pub(super) const LATE: i64 = 102;
+    // Of both.
+    pub(super) const COLLECT: i64 = 103;
+    pub(super) const RECORDING: i64 = 104;
 }

@@ -18,6 +18,9 @@ use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::wire::Frame;
 
+/// Name of the moment in records at which a worker begins an epoch.
+const RECOVERY: &str = "recover";
+
 /// Executes the frames of `endpoint` until a shutdown command arrives or the lane closes. Runs on the worker's own
 /// thread.
 ///
@@ -66,8 +69,9 @@ impl Worker {
     fn step(&mut self, frame: &Frame) -> Step {
         self.link.activity().receive(frame.seq());
         frame.freed().iter().for_each(|register| self.clear(frame.seq(), *register));
+        self.link.activity().start_command(frame.command());
         let step = self.execute(frame.seq(), frame.command());
-        self.link.activity().finish(frame.seq());
+        self.link.activity().finish(frame.seq(), self.failure.is_none());
         step
     }
 
@@ -224,6 +228,8 @@ impl Worker {
     fn recover(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.failure = None;
+        let activity = self.link.activity();
+        activity.mark(activity.intern(RECOVERY));
         self.context.disconnect();
         self.link.reset(epoch);
     }

@@ -129,6 +129,7 @@ impl Controller {
             Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
                 return Err(Error::protocol(format!("a failure of {}", failure.worker)));
             }
+            Message::Recording(bytes) => self.out.act(Action::Recording { worker, bytes }),
             Message::Reply { seq, reply } => {
                 let seq = seq + u64::from(fault::is_planted(Fault::StrayReply));
                 self.out.act(Action::Reply { worker, seq, reply });

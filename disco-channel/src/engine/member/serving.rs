@@ -129,6 +129,8 @@ pub(crate) enum Action {
     DeliverDescriptor { id: u64 },
     /// Brings an [`Event::Progress`].
     ReadProgress,
+    /// Sends what each worker has recorded.
+    Collect,
     /// Progress is polled rarely from now on. A worker process brings [`Event::WorkerRuns`] when its worker runs again.
     Rest,
     /// Aborts and stops the workers. [`Event::Left`] follows once they have left, at the latest after `limit`.
@@ -290,6 +292,7 @@ impl Member {
                 return Ok(());
             }
             (Message::Abort { epoch, cause }, _) => Action::Abort { epoch, cause },
+            (Message::Collect, _) => Action::Collect,
             (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
             (Message::Shutdown, Kind::Node(node)) => {
                 node.pending.clear();

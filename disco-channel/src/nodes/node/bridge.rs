@@ -102,6 +102,8 @@ impl Host for Bridge {
                 store.abort(epoch, &cause);
             }
             Action::Shutdown => lane.signal(Signal::Shutdown)?,
+            // The lane's inbox, `upstream`, sends the recordings.
+            Action::Collect => lane.signal(Signal::Collect)?,
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::AwaitWorkers => {
                 let lane = lane.clone();

@@ -136,6 +136,10 @@ impl Inbox for Upstream {
         }
     }
 
+    fn recording(&self, worker: WorkerId, bytes: Arc<[u8]>) {
+        self.send_last(&upward::from(worker, Message::Recording(bytes)));
+    }
+
     fn room(&self, _: WorkerRange) {
         self.waker.wake();
     }

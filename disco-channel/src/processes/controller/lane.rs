@@ -73,7 +73,7 @@ impl Peers for Options {
         }
         let refused = |error: io::Error| Error::system("the system refuses a lane to processes", error);
         let waker = Arc::new(Waker::new().map_err(refused)?);
-        let (segment, ring) = ring.then(|| Ring::new(workers)).flatten().unzip();
+        let (segment, ring) = ring.then(|| Ring::new(workers, config.recorder)).flatten().unzip();
         let interval = (*silence / 10).clamp(Duration::from_millis(10), Duration::from_millis(200));
         let (mut transport, socket) = Unix::listen(waker.clone(), ring.clone(), interval).map_err(refused)?;
         let token: Arc<[u8]> = random::bytes::<32>().map_err(refused)?.into();

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::activity::{Activity, RecorderConfig};
 use disco_core::error::LossCause;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
@@ -29,6 +30,7 @@ use crate::engine::member::serving::{Member, lost};
 use crate::processes::invitation::Invitation;
 use crate::reactor::member::{self, Driver};
 use crate::reactor::{Connection, Incoming, Waker};
+use crate::remote_lane::{activity, segment_words};
 use crate::remote_store::RemoteStore;
 use crate::shared_ring::{Memory, Reader, Replies};
 
@@ -53,12 +55,15 @@ where
     let limit = packet_limit(welcome.config.value_limit);
     incoming.set_limit(limit);
     connection.serve(1, limit);
-    let ring = welcome.ring.map(|place| open_ring(&mut incoming, place)).transpose()?;
+    let recorder = welcome.config.recorder;
+    let ring = welcome.ring.map(|place| open_ring(&mut incoming, place, recorder)).transpose()?;
+    let (ring, activity) = ring.unzip();
+    let activity = activity.unwrap_or_else(|| Activity::new(recorder));
     let arena = Arena::new(welcome.config.world.per_node())
         .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
         .ok();
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let link = Arc::new(link::over(&store, worker, arena, &connection));
+    let link = Arc::new(link::over(&store, worker, arena, &connection).recording_in(activity));
     let (memory, reader) = ring.unzip();
     let replies = memory.clone().zip(welcome.ring).map(|(memory, place)| (Replies::new(memory), place.reader));
     let letterbox = Arc::new(Letterbox::new(memory, waker.clone()));
@@ -127,12 +132,19 @@ fn introduce(
     }
 }
 
-fn open_ring(incoming: &mut Incoming, place: RingPlace) -> Result<(Memory, Reader)> {
+fn open_ring(
+    incoming: &mut Incoming,
+    place: RingPlace,
+    recorder: RecorderConfig,
+) -> Result<((Memory, Reader), Activity)> {
     let RingPlace { reader, readers, capacity } = place;
     if reader >= readers {
         return Err(Error::protocol(format!("place {reader} in a ring for {readers} readers")));
     }
-    let segment = Segment::open(incoming.take_fd()?, 8 * Memory::words(readers, capacity))?;
-    let memory = Memory::new(Arc::new(segment), readers, capacity)?;
-    Ok((memory.clone(), Reader::new(memory, reader)))
+    let words = segment_words(readers, capacity, recorder);
+    let segment = Arc::new(Segment::open(incoming.take_fd()?, 8 * words)?);
+    let memory = Memory::new(segment.clone(), readers, capacity)?;
+    let activity = activity(&segment, (reader, readers, capacity), recorder);
+    let activity = activity.ok_or_else(|| Error::protocol("the ring's memory has no room for records"))?;
+    Ok(((memory.clone(), Reader::new(memory, reader)), activity))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use disco_core::wire::Message;
 use disco_core::{Link, Result, Value};
 
 use super::commands::{Large, Letterbox};
@@ -56,6 +57,10 @@ impl Host for Service {
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),
             Action::ReadProgress => return Ok(vec![Event::Progress(vec![link.activity().progress()])]),
+            Action::Collect => {
+                let bytes = link.activity().encode().into();
+                connection.send_last(Message::Recording(bytes).encode()?)?;
+            }
             Action::Stop { cause, .. } => {
                 link.abort(u64::MAX, &cause);
                 letterbox.close();

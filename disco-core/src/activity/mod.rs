@@ -1,0 +1,431 @@
+//! The activity of a worker: written by the worker, read for diagnostics, deadlines and timelines.
+//!
+//! An [`Activity`] keeps the worker's progress and its last [`Record`]s: always those of operations, the *flight
+//! recorder*; with a timeline also those of commands and of the program's own spans. It may lie in memory that processes
+//! share, so that a controller reads the last words of a process that was killed.
+//!
+//! ```text
+//! clock       readings of the processor's counter, and their conversion to nanoseconds
+//! record      one record in 8 words
+//! memory      the words of an activity: progress, names, a ring of records
+//! recording   a copy of them, as bytes for another process, and decoded
+//! ```
+
+mod clock;
+mod memory;
+mod record;
+mod recording;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use self::clock::{Reading, ticks};
+use self::memory::Memory;
+use self::record::RawRecord;
+use crate::command::Command;
+use crate::dtype::DType;
+use crate::id::Rank;
+use crate::op::{Op, OpKind};
+use crate::shared_memory::Segment;
+use crate::sync;
+
+pub use self::clock::nanoseconds;
+pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind};
+pub use self::recording::{Recording, set_shift};
+
+/// Number of the latest operations in a [`Progress`].
+const OPS: usize = 16;
+/// Value of [`Activity::enter`] outside of functions.
+const IDLE: u32 = 0;
+/// Largest number of records: 1 GiB.
+const MAX_RECORDS: usize = 1 << 24;
+
+/// What a worker records.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecorderConfig {
+    /// Number of records that are kept, a power of two. Each takes 64 bytes for each worker.
+    pub records: usize,
+    /// Whether commands and spans are recorded, besides operations.
+    pub timeline: bool,
+}
+
+/// The latest state of one worker and its last records. Writing it takes no lock; only the worker's thread writes.
+#[derive(Debug)]
+pub struct Activity {
+    memory: Memory,
+    /// Names of worker functions and communicators, in the order of their first use.
+    names: Mutex<Names>,
+    timeline: bool,
+    /// Number of the record of the command that runs, and of the last operation.
+    command: AtomicU64,
+    op: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    names: Vec<Arc<str>>,
+    /// A name has not fitted into the memory.
+    is_full: bool,
+}
+
+/// A snapshot of an [`Activity`].
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Number of the last command received.
+    pub received: u64,
+    /// Number of the last command finished.
+    pub finished: u64,
+    /// The worker function that the worker is inside.
+    pub inside: Option<Arc<str>>,
+    /// The latest operations on the worker's communicators, oldest first.
+    pub ops: Vec<OpRecord>,
+    /// Bytes of large packets that the lane has exchanged with the worker. A lane to a node counts the bytes of all
+    /// workers of the node. Only the lane knows this count; a node that relays reports those of its own lane.
+    pub moved: u64,
+}
+
+impl Progress {
+    /// The progress of a worker between two commands, without operations.
+    pub fn new(received: u64, finished: u64) -> Self {
+        Self { received, finished, ..Self::default() }
+    }
+}
+
+/// One operation of a worker's communicators.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpRecord {
+    /// Number of the operation among the worker's records, from 1.
+    pub number: u32,
+    /// Kind of the operation.
+    pub kind: OpKind,
+    /// Element type.
+    pub dtype: Option<DType>,
+    /// Number of elements of one block.
+    pub count: u64,
+    /// State of the operation.
+    pub state: OpState,
+}
+
+/// State of an operation.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpState {
+    /// `enqueue` has not returned.
+    Running,
+    /// `enqueue` returned.
+    Done,
+    /// `enqueue` returned an error.
+    Failed,
+}
+
+impl OpState {
+    /// All states, in the order of their numbers.
+    pub const ALL: [Self; 3] = [OpState::Running, OpState::Done, OpState::Failed];
+
+    const fn of(ok: bool) -> Self {
+        if ok { Self::Done } else { Self::Failed }
+    }
+}
+
+/// A record that has begun. Dropping it records a failure.
+#[derive(Debug)]
+pub struct Running<'a> {
+    activity: &'a Activity,
+    number: u64,
+    state: OpState,
+}
+
+impl RecorderConfig {
+    /// Defaults: the last 256 operations.
+    pub const DEFAULT: Self = Self { records: 256, timeline: false };
+
+    /// Keeps `records` records, rounded up to a power of two and limited to 2^24; with `timeline` also those of
+    /// commands and spans.
+    pub const fn new(records: usize, timeline: bool) -> Self {
+        let records = if records > MAX_RECORDS { MAX_RECORDS } else { records };
+        Self { records: records.next_power_of_two(), timeline }
+    }
+
+    /// Words of the memory of one activity.
+    pub const fn words(self) -> usize {
+        Memory::words_for(self.records)
+    }
+}
+
+impl Default for RecorderConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self::new(RecorderConfig::DEFAULT)
+    }
+}
+
+impl Activity {
+    /// An activity in this process's memory.
+    pub fn new(config: RecorderConfig) -> Self {
+        Self::over(Memory::own(config.records), config.timeline)
+    }
+
+    /// An activity at word `start` of a segment; `None` if the segment ends before [`RecorderConfig::words`] words
+    /// more. The worker and the readers of its records each make one over the same words.
+    pub fn shared(config: RecorderConfig, segment: Arc<Segment>, start: usize) -> Option<Self> {
+        Memory::shared(segment, start, config.records).map(|memory| Self::over(memory, config.timeline))
+    }
+
+    fn over(memory: Memory, timeline: bool) -> Self {
+        if memory.first_reading().nanoseconds == 0 {
+            memory.set_first_reading(Reading::now());
+        }
+        Self { memory, names: Mutex::default(), timeline, command: AtomicU64::new(0), op: AtomicU64::new(0) }
+    }
+
+    /// Records that command `number` was received.
+    #[inline]
+    pub fn receive(&self, number: u64) {
+        self.memory.set_received(number);
+    }
+
+    /// Records that command `number` is finished, and whether the worker has not failed.
+    #[inline]
+    pub fn finish(&self, number: u64, ok: bool) {
+        self.memory.set_finished(number);
+        if self.timeline {
+            self.end(self.command.load(Ordering::Relaxed), OpState::of(ok));
+        }
+    }
+
+    /// Stores a name and returns its number, for [`Activity::enter`] and records.
+    pub fn intern(&self, name: &str) -> u32 {
+        let mut names = sync::lock(&self.names);
+        if let Some(index) = names.names.iter().position(|known| &**known == name) {
+            return 1 + index as u32;
+        }
+        names.names.push(name.into());
+        // Later names must not take the number of one that does not fit.
+        names.is_full = names.is_full || !self.memory.add_name(name);
+        names.names.len() as u32
+    }
+
+    /// Records that the worker enters a function.
+    #[inline]
+    pub fn enter(&self, name: u32) {
+        self.memory.set_inside(name.into());
+        if self.timeline {
+            self.change(self.command.load(Ordering::Relaxed), |what| RawRecord::named(what, name.into()));
+        }
+    }
+
+    /// Records that the worker has left the function.
+    #[inline]
+    pub fn leave(&self) {
+        self.memory.set_inside(IDLE.into());
+    }
+
+    /// Whether commands and spans are recorded.
+    pub fn has_timeline(&self) -> bool {
+        self.timeline
+    }
+
+    /// Begins the record of the received command; does nothing without a timeline.
+    #[inline]
+    pub fn start_command(&self, command: &Command) {
+        if self.timeline {
+            // `enter` gives a call the name of its function.
+            let is_call = matches!(command, Command::CallPacked { .. });
+            let name = if is_call { IDLE } else { self.intern(command.name()) };
+            self.command.store(self.begin(self.command_record(command, name)), Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the controller submits a command: a moment of its own.
+    pub fn submit(&self, number: u64, command: &Command, name: &str) {
+        self.memory.set_received(number);
+        let name = self.intern(name);
+        self.end(self.begin(self.command_record(command, name)), OpState::Done);
+    }
+
+    fn command_record(&self, command: &Command, name: u32) -> RawRecord {
+        let record = RawRecord::new(RecordKind::Command, name.into(), ticks(), self.memory.received());
+        record.with_register(command.register())
+    }
+
+    /// Begins the record of a span of the program, or of a wait of the controller.
+    pub fn start(&self, kind: RecordKind, name: u32) -> Running<'_> {
+        self.running(self.begin(RawRecord::new(kind, name.into(), ticks(), self.memory.received())))
+    }
+
+    /// Records a moment.
+    pub fn mark(&self, name: u32) {
+        self.start(RecordKind::Mark, name).end(true);
+    }
+
+    /// Begins the record of an operation of a communicator of `size` ranks. [`Running::end`] records its end; dropping
+    /// the result records a failure.
+    #[inline]
+    pub fn start_op(&self, op: &Op, size: usize, at: OpPlace) -> Running<'_> {
+        let number = self.begin(RawRecord::of_op(op, size, at, ticks(), self.memory.received()));
+        self.op.store(number, Ordering::Relaxed);
+        self.running(number)
+    }
+
+    /// The way that the data of the operation takes that runs.
+    #[inline]
+    pub fn take_path(&self, path: DataPath) {
+        self.change(self.op.load(Ordering::Relaxed), |what| RawRecord::with_path(what, path));
+    }
+
+    /// The start of a wait for another rank, for [`Activity::waited`].
+    #[inline]
+    pub fn start_wait(&self) -> Waiting {
+        Waiting(ticks())
+    }
+
+    /// Adds a wait to the operation that runs. `last` is the rank that came last.
+    #[inline]
+    pub fn waited(&self, since: Waiting, last: Option<Rank>) {
+        let waited = ticks().saturating_sub(since.0);
+        self.memory.change(self.op.load(Ordering::Relaxed), |words| {
+            words[7].store(RawRecord::waited(words[7].load(Ordering::Relaxed), waited, last), Ordering::Relaxed);
+        });
+    }
+
+    #[inline]
+    fn begin(&self, record: RawRecord) -> u64 {
+        self.memory.begin(record)
+    }
+
+    #[inline]
+    fn end(&self, number: u64, state: OpState) {
+        self.memory.change(number, |words| {
+            words[2].store(ticks(), Ordering::Relaxed);
+            words[3].store(RawRecord::ended(words[3].load(Ordering::Relaxed), state), Ordering::Relaxed);
+        });
+    }
+
+    fn running(&self, number: u64) -> Running<'_> {
+        Running { activity: self, number, state: OpState::Failed }
+    }
+
+    /// Changes the third word of a record.
+    #[inline]
+    fn change(&self, number: u64, change: impl FnOnce(u64) -> u64) {
+        self.memory.change(number, |words| words[3].store(change(words[3].load(Ordering::Relaxed)), Ordering::Relaxed));
+    }
+
+    /// A snapshot of the current state.
+    pub fn progress(&self) -> Progress {
+        let inside = (self.memory.inside() as usize).checked_sub(1);
+        let inside = inside.and_then(|index| sync::lock(&self.names).names.get(index).cloned());
+        let begun = self.memory.begun();
+        let records = (1..=begun).rev().take(self.memory.places().min(4 * OPS));
+        let mut ops: Vec<OpRecord> =
+            records.filter_map(|number| OpRecord::of(&self.memory.read(number)?)).take(OPS).collect();
+        ops.reverse();
+        Progress { received: self.memory.received(), finished: self.memory.finished(), inside, ops, moved: 0 }
+    }
+
+    /// A copy of the state and the records, for [`Recording::decode`].
+    pub fn encode(&self) -> Vec<u8> {
+        recording::encode(&self.memory)
+    }
+}
+
+/// The start of a wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting(u64);
+
+impl Running<'_> {
+    /// Records the end.
+    #[inline]
+    pub fn end(mut self, ok: bool) {
+        self.state = OpState::of(ok);
+    }
+}
+
+impl Drop for Running<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.activity.end(self.number, self.state);
+    }
+}
+
+impl OpRecord {
+    fn of(record: &RawRecord) -> Option<Self> {
+        let RecordKind::Op(kind) = record.kind()? else { return None };
+        let (dtype, count, state) = (record.dtype(), record.count(), record.state()?);
+        Some(Self { number: record.number() as u32, kind, dtype, count, state })
+    }
+}
+
+impl Progress {
+    /// The collective or point-to-point operation that the worker is inside.
+    pub fn collective(&self) -> Option<&OpRecord> {
+        self.ops.last().filter(|op| op.state == OpState::Running)
+    }
+}
+
+impl fmt::Display for OpRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(dtype) = self.dtype {
+            write!(f, " {dtype} x {}", self.count)?;
+        }
+        write!(f, " (operation {})", self.number)
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "finished command {}", self.finished)?;
+        if self.received > self.finished {
+            write!(f, ", in command {}", self.received)?;
+        }
+        if let Some(name) = &self.inside {
+            write!(f, ", inside `{name}`")?;
+        }
+        self.collective().map_or(Ok(()), |op| write!(f, ", in {op}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_names_the_current_function_and_collective() {
+        let activity = Activity::default();
+        let step = activity.intern("train.step");
+        assert_eq!(activity.intern("train.step"), step);
+        activity.receive(7);
+        activity.enter(step);
+        let op = activity.start_op(&Op::Barrier, 4, OpPlace::default());
+        assert_eq!(
+            activity.progress().to_string(),
+            "finished command 0, in command 7, inside `train.step`, in barrier (operation 1)"
+        );
+        op.end(true);
+        activity.leave();
+        activity.finish(7, true);
+        assert_eq!(activity.progress().to_string(), "finished command 7");
+        assert_eq!(activity.progress().ops[0].state, OpState::Done);
+    }
+
+    #[test]
+    fn only_the_last_operations_are_kept_in_order() {
+        let activity = Activity::default();
+        for _ in 0..40 {
+            drop(activity.start_op(&Op::Barrier, 1, OpPlace::default()));
+        }
+        assert_eq!(activity.progress().ops[0].state, OpState::Failed);
+        let numbers: Vec<u32> = activity.progress().ops.iter().map(|op| op.number).collect();
+        assert_eq!(numbers, (25..=40).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,303 @@
+//! One record of an activity: what a worker did, from when to when.
+//!
+//! ```text
+//! word 0  number, from 1; 0 while the place is written     5  communicator's name << 48 | number of the operation there
+//!      1  ticks at the start                               6  command's number << 24 | 1 + root or peer
+//!      2  ticks at the end, or 0                           7  ticks waited << 24 | 1 + rank waited for last
+//!      3  kind | state << 8 | dtype << 16 | reduction << 24 | path << 32 | name << 48
+//!      4  elements of an operation, or the register of a command
+//! ```
+//! Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::OpState;
+use crate::dtype::DType;
+use crate::id::{Rank, RegisterId};
+use crate::op::{Op, OpKind, Reduction};
+
+/// Words of a record: one cache line.
+pub(super) const RECORD_WORDS: usize = 8;
+
+/// Numbers of the kinds that are no operations. Operations have those of [`OpKind`].
+const COMMAND: u8 = 64;
+const SPAN: u8 = 65;
+const WAIT: u8 = 66;
+const MARK: u8 = 67;
+/// A dtype or a reduction that is not there.
+const NONE: u8 = u8::MAX;
+/// Largest number in 24 bits, and in 40 and 48.
+const MAX_24: u64 = (1 << 24) - 1;
+const MAX_40: u64 = (1 << 40) - 1;
+const MAX_48: u64 = (1 << 48) - 1;
+
+/// The words of a record. Word 0 is written by the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RawRecord(pub(super) [u64; RECORD_WORDS]);
+
+/// The place of an operation among those of its communicator.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpPlace {
+    /// The communicator's name, as [`Activity::intern`](super::Activity::intern) numbers it.
+    pub comm: u32,
+    /// The operation's number on the communicator, from 1: collectives and transfers count apart.
+    pub number: u64,
+}
+
+impl OpPlace {
+    /// Operation `number` of communicator `comm`.
+    pub const fn new(comm: u32, number: u64) -> Self {
+        Self { comm, number }
+    }
+}
+
+/// One thing that a worker did.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its number among the worker's records, from 1.
+    pub number: u64,
+    /// What it is.
+    pub kind: RecordKind,
+    /// The function of a call, or the name of another command; the name of a span, a wait or a mark.
+    pub name: Option<Arc<str>>,
+    /// When it began, in nanoseconds of the machine's monotonic clock.
+    pub start: u64,
+    /// When it ended; `None` while it runs.
+    pub end: Option<u64>,
+    /// How it ended.
+    pub state: OpState,
+    /// The command inside which it was, or which it is; 0 for none.
+    pub command: u64,
+    /// The register that a command sets.
+    pub register: Option<RegisterId>,
+    /// The operation; its start and end are those of the call, on devices of the enqueuing.
+    pub op: Option<OpDetails>,
+}
+
+/// The arguments and the course of a communicator's operation.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpDetails {
+    /// The communicator: the same text on all its ranks.
+    pub comm: Arc<str>,
+    /// The operation's number on the communicator, from 1: the same on all ranks of a collective. Sends and receives
+    /// count apart.
+    pub number: u64,
+    /// Element type.
+    pub dtype: Option<DType>,
+    /// Number of elements of one block.
+    pub count: u64,
+    /// How elements are combined.
+    pub reduction: Option<Reduction>,
+    /// The root, or the peer of a send or a receive.
+    pub root: Option<Rank>,
+    /// The way that the data took.
+    pub path: DataPath,
+    /// Time that the rank waited for other ranks, in nanoseconds, as far as the backend tells.
+    pub waited: u64,
+    /// The rank that it waited for last, if the backend tells.
+    pub last: Option<Rank>,
+}
+
+/// The kind of a record.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// An operation of a communicator.
+    Op(OpKind),
+    /// A command; on the controller its submission.
+    Command,
+    /// A span of the program's own.
+    Span,
+    /// A wait of the controller.
+    Wait,
+    /// A moment: an error, an abort, a recovery.
+    Mark,
+}
+
+/// The way that the data of an operation took.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataPath {
+    /// The backend does not tell.
+    #[default]
+    Unknown,
+    /// Memory that the ranks share.
+    SharedMemory,
+    /// Copies through staging memory that the ranks share.
+    Staged,
+    /// Disco's kernels over the memory of peers.
+    PeerToPeer,
+    /// The vendor's library.
+    Library,
+}
+
+impl DataPath {
+    const ALL: [Self; 5] = [Self::Unknown, Self::SharedMemory, Self::Staged, Self::PeerToPeer, Self::Library];
+
+    /// The name in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::SharedMemory => "shared memory",
+            Self::Staged => "staged",
+            Self::PeerToPeer => "peer to peer",
+            Self::Library => "library",
+        }
+    }
+}
+
+impl RecordKind {
+    fn of(number: u8) -> Option<Self> {
+        Some(match number {
+            COMMAND => Self::Command,
+            SPAN => Self::Span,
+            WAIT => Self::Wait,
+            MARK => Self::Mark,
+            op => Self::Op(*OpKind::ALL.get(usize::from(op))?),
+        })
+    }
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::Op(kind) => kind as u8,
+            Self::Command => COMMAND,
+            Self::Span => SPAN,
+            Self::Wait => WAIT,
+            Self::Mark => MARK,
+        }
+    }
+}
+
+impl RawRecord {
+    /// A record that is no operation, at `start`.
+    #[inline]
+    pub(super) fn new(kind: RecordKind, name: u64, start: u64, command: u64) -> Self {
+        let none = u64::from(NONE);
+        let what = u64::from(kind.number()) | none << 16 | none << 24 | name << 48;
+        Self([0, start, 0, what, 0, 0, (command & MAX_40) << 24, 0])
+    }
+
+    /// An operation.
+    #[inline]
+    pub(super) fn of_op(op: &Op, size: usize, at: OpPlace, start: u64, command: u64) -> Self {
+        let dtype = op.dtype().map_or(NONE, |dtype| dtype as u8);
+        let reduction = op.reduction().map_or(NONE, |reduction| reduction as u8);
+        let what = op.kind() as u64 | u64::from(dtype) << 16 | u64::from(reduction) << 24;
+        let root = one_more(op.root().or(op.peer()));
+        let comm = u64::from(at.comm) << 48 | at.number & MAX_48;
+        Self([0, start, 0, what, op.count(size) as u64, comm, (command & MAX_40) << 24 | root, 0])
+    }
+
+    pub(super) fn with_register(mut self, register: Option<RegisterId>) -> Self {
+        self.0[4] = register.map_or(0, |register| 1 + register.index() as u64);
+        self
+    }
+
+    /// The third word once the record has ended.
+    #[inline]
+    pub(super) const fn ended(what: u64, state: OpState) -> u64 {
+        what & !0xff00 | (state as u64) << 8
+    }
+
+    /// The third word with another name.
+    #[inline]
+    pub(super) const fn named(what: u64, name: u64) -> u64 {
+        what & MAX_48 | name << 48
+    }
+
+    #[inline]
+    pub(super) const fn with_path(what: u64, path: DataPath) -> u64 {
+        what & !(0xff << 32) | (path as u64) << 32
+    }
+
+    /// The last word with a wait of `ticks` more.
+    #[inline]
+    pub(super) fn waited(word: u64, ticks: u64, last: Option<Rank>) -> u64 {
+        ((word >> 24) + ticks).min(MAX_40) << 24 | one_more(last)
+    }
+
+    pub(super) fn state(&self) -> Option<OpState> {
+        OpState::ALL.get((self.0[3] >> 8 & 0xff) as usize).copied()
+    }
+
+    pub(super) fn kind(&self) -> Option<RecordKind> {
+        RecordKind::of(self.0[3] as u8)
+    }
+
+    pub(super) fn dtype(&self) -> Option<DType> {
+        DType::all().nth((self.0[3] >> 16 & 0xff) as usize)
+    }
+
+    pub(super) const fn count(&self) -> u64 {
+        self.0[4]
+    }
+
+    pub(super) const fn number(&self) -> u64 {
+        self.0[0]
+    }
+
+    /// The record, with its names and with times in nanoseconds. `None` if the words make no sense.
+    pub(super) fn decode(
+        &self,
+        names: &[Arc<str>],
+        nanoseconds: impl Fn(u64) -> u64,
+        length: impl Fn(u64) -> u64,
+    ) -> Option<Record> {
+        let [number, start, end, what, count, place, command, waited] = self.0;
+        let (kind, state) = (self.kind()?, self.state()?);
+        let name = |number: u64| names.get((number as usize).checked_sub(1)?).cloned();
+        let is_op = matches!(kind, RecordKind::Op(_));
+        let op = is_op.then(|| OpDetails {
+            comm: name(place >> 48).unwrap_or_else(|| "unnamed".into()),
+            number: place & MAX_48,
+            dtype: self.dtype(),
+            count,
+            reduction: Reduction::ALL.get((what >> 24 & 0xff) as usize).copied(),
+            root: rank(command),
+            path: DataPath::ALL.get((what >> 32 & 0xff) as usize).copied().unwrap_or_default(),
+            waited: length(waited >> 24),
+            last: rank(waited),
+        });
+        let register =
+            if is_op { None } else { count.checked_sub(1).and_then(|id| u32::try_from(id).ok()).map(RegisterId::new) };
+        let end = (end != 0).then(|| nanoseconds(end).max(nanoseconds(start)));
+        let command = command >> 24;
+        Some(Record {
+            number,
+            kind,
+            name: name(what >> 48),
+            start: nanoseconds(start),
+            end,
+            state,
+            command,
+            register,
+            op,
+        })
+    }
+}
+
+/// 1 + a rank in 24 bits; 0 for none or a rank that is too large.
+fn one_more(rank: Option<Rank>) -> u64 {
+    rank.map_or(0, |rank| 1 + rank.index() as u64).min(MAX_24 + 1) & MAX_24
+}
+
+fn rank(word: u64) -> Option<Rank> {
+    ((word & MAX_24) as u32).checked_sub(1).map(Rank::new)
+}
+
+impl OpDetails {
+    /// Bytes of one block.
+    pub fn bytes(&self) -> u64 {
+        self.dtype.map_or(0, |dtype| self.count.saturating_mul(dtype.size() as u64))
+    }
+}
+
+impl fmt::Display for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,277 @@
+//! The reason why a collective hangs or has failed, found by comparing what all workers have recorded.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::activity::{OpDetails, OpState, Record, RecordKind, Recording};
+use crate::error::Result;
+use crate::id::WorkerId;
+
+/// Largest number of rows in the table; others are counted.
+const MAX_ROWS: usize = 16;
+
+/// A comparison of all workers' records of one operation: the one that most workers are inside, or that failed.
+///
+/// Its text is a table: for each worker, or for workers with the same state together, what it is inside since when, or
+/// what it finished last. Below it stand the workers that call something else, and those that do not call it at all.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// The communicator.
+    pub comm: Arc<str>,
+    /// The number of the operation on it.
+    pub number: u64,
+    /// The workers that have not called it, though they are ranks of the communicator.
+    pub missing: Vec<WorkerId>,
+    /// What workers call, and which, if they do not call the same.
+    pub mismatch: Vec<(String, Vec<WorkerId>)>,
+    /// For each worker its state in words.
+    pub workers: Vec<(WorkerId, String)>,
+}
+
+impl Diagnosis {
+    /// Compares recordings. `None` if no worker's last operation is unfinished or failed.
+    pub fn of(recordings: &[(WorkerId, Result<Recording>)]) -> Option<Self> {
+        let known = || recordings.iter().filter_map(|(worker, it)| Some((*worker, it.as_ref().ok()?)));
+        let (comm, number) = suspect(known().filter_map(|(_, recording)| stuck(recording)))?;
+        let calls: Vec<(WorkerId, &Record, &OpDetails)> = known()
+            .filter_map(|(worker, recording)| {
+                ops(recording)
+                    .rfind(|(_, op)| op.comm == comm && op.number == number)
+                    .map(|(record, op)| (worker, record, op))
+            })
+            .collect();
+        let has_called = |worker: &WorkerId| calls.iter().any(|(caller, ..)| caller == worker);
+        // The communicator of all workers has no mark of a split in its name.
+        let is_of_all = !comm.contains(", split ");
+        let is_rank = |recording: &Recording| is_of_all || ops(recording).any(|(_, op)| op.comm == comm);
+        let missing: Vec<WorkerId> = known()
+            .filter(|(worker, recording)| is_rank(recording) && !has_called(worker))
+            // Its call may be among the records that later ones have replaced.
+            .filter(|(_, recording)| ops(recording).all(|(_, op)| op.comm != comm || op.number < number))
+            .map(|(worker, _)| worker)
+            .collect();
+        let mut signatures: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
+        for (worker, record, op) in calls.iter().filter(|(_, record, _)| !is_point_to_point(record)) {
+            signatures.entry(signature(record, op)).or_default().push(*worker);
+        }
+        let mismatch = if signatures.len() > 1 { signatures.into_iter().collect() } else { Vec::new() };
+        let state = |recording: &Result<Recording>| match recording {
+            Ok(recording) => state(recording, &comm, number),
+            Err(error) => error.to_string(),
+        };
+        let workers = recordings.iter().map(|(worker, recording)| (*worker, state(recording))).collect();
+        Some(Self { comm, number, missing, mismatch, workers })
+    }
+}
+
+/// The operations of a recording, oldest first.
+fn ops(recording: &Recording) -> impl DoubleEndedIterator<Item = (&Record, &OpDetails)> {
+    recording.records.iter().filter_map(|record| Some((record, record.op.as_ref()?)))
+}
+
+/// The last operation, if it runs or has failed, and the worker has not recovered since.
+fn stuck(recording: &Recording) -> Option<&OpDetails> {
+    let last = recording.records.iter().rfind(|it| matches!(it.kind, RecordKind::Op(_) | RecordKind::Mark))?;
+    last.op.as_ref().filter(|_| last.state != OpState::Done)
+}
+
+/// The operation that most workers are inside; of several the one with the lowest number, which the others wait behind.
+fn suspect<'a>(stuck: impl Iterator<Item = &'a OpDetails>) -> Option<(Arc<str>, u64)> {
+    let mut counts: BTreeMap<(Arc<str>, u64), usize> = BTreeMap::new();
+    stuck.for_each(|op| *counts.entry((op.comm.clone(), op.number)).or_default() += 1);
+    let most = counts.values().max().copied()?;
+    counts.into_iter().find(|(_, count)| *count == most).map(|(op, _)| op)
+}
+
+fn is_point_to_point(record: &Record) -> bool {
+    matches!(record.kind, RecordKind::Op(kind) if kind.is_point_to_point())
+}
+
+/// An operation's kind and arguments as in a call: `all_reduce sum f32 x 64`.
+fn signature(record: &Record, op: &OpDetails) -> String {
+    let RecordKind::Op(kind) = record.kind else { return String::new() };
+    let mut text = kind.name().to_owned();
+    if let Some(reduction) = op.reduction {
+        _ = write!(text, " {reduction}");
+    }
+    if let Some(dtype) = op.dtype {
+        _ = write!(text, " {dtype} x {}", op.count);
+    }
+    match op.root {
+        Some(root) if kind.is_point_to_point() => _ = write!(text, ", peer {root}"),
+        Some(root) => _ = write!(text, ", root {root}"),
+        None => {}
+    }
+    text
+}
+
+/// What a worker does: inside what and since when, or what it finished last.
+fn state(recording: &Recording, comm: &Arc<str>, number: u64) -> String {
+    let mut text = match ops(recording).next_back() {
+        None => "has called no operation".to_owned(),
+        Some((record, op)) => {
+            let call = signature(record, op);
+            let other = if op.comm == *comm { String::new() } else { format!(" of {}", op.comm) };
+            let place = format!("operation {}{other}", op.number);
+            let since = |time: u64| rounded(recording.time.saturating_sub(time));
+            match (record.state, record.end) {
+                (OpState::Running, _) => format!("inside {place}, {call}, for {:?}", since(record.start)),
+                (OpState::Failed, Some(end)) => {
+                    format!("left {place}, {call}, with an error after {:?}", rounded(end.saturating_sub(record.start)))
+                }
+                (_, Some(end)) => format!("has finished {place}, {call}, {:?} ago", since(end)),
+                (_, None) => format!("has finished {place}, {call}"),
+            }
+        }
+    };
+    let is_inside_op =
+        ops(recording).any(|(record, op)| op.comm == *comm && op.number == number && record.state == OpState::Running);
+    if let (Some(function), false) = (&recording.inside, is_inside_op) {
+        _ = write!(text, "; is inside `{function}`");
+    }
+    if recording.received > recording.finished {
+        _ = write!(text, " (command {})", recording.received);
+    }
+    text
+}
+
+fn rounded(nanoseconds: u64) -> Duration {
+    let time = Duration::from_nanos(nanoseconds);
+    match time.as_millis() {
+        0 => time,
+        1..1000 => Duration::from_millis(time.as_millis() as u64),
+        _ => Duration::from_millis(time.as_millis() as u64 / 100 * 100),
+    }
+}
+
+/// Workers as ranges of numbers: `workers 0 to 6, 8`.
+fn list(workers: &[WorkerId]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for worker in workers.iter().map(|worker| worker.index()) {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == worker => *last = worker,
+            _ => ranges.push((worker, worker)),
+        }
+    }
+    let text: Vec<String> = ranges
+        .iter()
+        .map(|(first, last)| match last - first {
+            0 => first.to_string(),
+            1 => format!("{first}, {last}"),
+            _ => format!("{first} to {last}"),
+        })
+        .collect();
+    format!("{} {}", if workers.len() == 1 { "worker" } else { "workers" }, text.join(", "))
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Operation {} of {}, as each worker has recorded it:", self.number, self.comm)?;
+        let mut rows: Vec<(&str, Vec<WorkerId>)> = Vec::new();
+        for (worker, state) in &self.workers {
+            match rows.iter_mut().find(|(text, _)| text == state) {
+                Some((_, workers)) => workers.push(*worker),
+                None => rows.push((state, vec![*worker])),
+            }
+        }
+        for (state, workers) in rows.iter().take(MAX_ROWS) {
+            write!(f, "\n  {}: {state}", list(workers))?;
+        }
+        if let Some(more @ 1..) = rows.len().checked_sub(MAX_ROWS) {
+            write!(f, "\n  and {more} more rows")?;
+        }
+        if !self.mismatch.is_empty() {
+            f.write_str("\nThe workers do not call the same:")?;
+            for (call, workers) in self.mismatch.iter().take(MAX_ROWS) {
+                write!(f, "\n  {}: {call}", list(workers))?;
+            }
+        }
+        match self.missing.len() {
+            0 => Ok(()),
+            1 => write!(f, "\nMissing: {} has not called it.", list(&self.missing)),
+            _ => write!(f, "\nMissing: {} have not called it.", list(&self.missing)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::{Activity, OpPlace};
+    use crate::dtype::DType;
+    use crate::id::Rank;
+    use crate::op::{Op, Reduction};
+    use crate::tensor::Tensor;
+
+    fn all_reduce(count: usize) -> Op {
+        Op::AllReduce { src: None, dst: Tensor::zeros(DType::F32, [count]).unwrap(), reduction: Reduction::Sum }
+    }
+
+    fn broadcast(count: usize) -> Op {
+        Op::Broadcast { src: None, dst: Tensor::zeros(DType::F32, [count]).unwrap(), root: Rank::new(0) }
+    }
+
+    /// The diagnosis of workers that have finished operation 1 and are inside these, or inside a function.
+    fn diagnose(inside: &[Option<Op>]) -> Option<Diagnosis> {
+        let activities: Vec<Activity> = inside.iter().map(|_| Activity::default()).collect();
+        let running: Vec<_> = activities
+            .iter()
+            .zip(inside)
+            .map(|(activity, op)| {
+                let comm = activity.intern("the world");
+                activity.receive(3);
+                activity.start_op(&Op::Barrier, inside.len(), OpPlace::new(comm, 1)).end(true);
+                activity.enter(activity.intern("train.step"));
+                op.as_ref().map(|op| activity.start_op(op, inside.len(), OpPlace::new(comm, 2)))
+            })
+            .collect();
+        let recordings: Vec<_> = (0..)
+            .map(WorkerId::new)
+            .zip(activities.iter().map(|activity| Ok(Recording::decode(&activity.encode()).unwrap())))
+            .collect();
+        drop(running);
+        Diagnosis::of(&recordings)
+    }
+
+    /// The text without times.
+    fn text(diagnosis: &Diagnosis) -> String {
+        let mut text = String::new();
+        for word in diagnosis.to_string().split_inclusive([' ', '\n']) {
+            let is_time = word.starts_with(|first: char| first.is_ascii_digit())
+                && word.trim_end().trim_end_matches(',').ends_with('s');
+            text.push_str(if is_time { word.trim_start_matches(|c: char| !c.is_whitespace()) } else { word });
+        }
+        text
+    }
+
+    #[test]
+    fn the_worker_that_has_not_called_the_collective_is_missing() {
+        let diagnosis = diagnose(&[Some(all_reduce(4)), Some(all_reduce(4)), None, Some(all_reduce(4))]).unwrap();
+        assert_eq!((diagnosis.number, &diagnosis.missing[..]), (2, &[WorkerId::new(2)][..]));
+        let text = text(&diagnosis);
+        assert!(text.starts_with("Operation 2 of the world, as each worker has recorded it:\n"), "{text}");
+        assert!(text.contains("inside operation 2, all_reduce sum f32 x 4, for "), "{text}");
+        assert!(text.contains("worker 2: has finished operation 1, barrier,"), "{text}");
+        assert!(text.contains("; is inside `train.step` (command 3)"), "{text}");
+        assert!(text.ends_with("Missing: worker 2 has not called it."), "{text}");
+    }
+
+    #[test]
+    fn different_calls_of_one_collective_are_a_mismatch() {
+        let diagnosis = diagnose(&[Some(all_reduce(4)), Some(broadcast(4)), Some(all_reduce(4))]).unwrap();
+        assert!(diagnosis.missing.is_empty());
+        let [first, second] = [("all_reduce sum f32 x 4", &[0, 2][..]), ("broadcast f32 x 4, root rank 0", &[1][..])]
+            .map(|(call, workers)| (call.to_owned(), workers.iter().copied().map(WorkerId::new).collect::<Vec<_>>()));
+        assert_eq!(diagnosis.mismatch, [first, second]);
+        let text = diagnosis.to_string();
+        assert!(text.ends_with("do not call the same:\n  workers 0, 2: all_reduce sum f32 x 4\n  worker 1: broadcast f32 x 4, root rank 0"), "{text}");
+    }
+
+    #[test]
+    fn workers_that_are_not_in_a_collective_have_no_diagnosis() {
+        assert_eq!(diagnose(&[None, None]), None);
+    }
+}

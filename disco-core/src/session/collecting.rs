@@ -1,0 +1,131 @@
+//! Collects what workers have recorded, and finds the reason of a broken collective in it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use event_listener::Event;
+use futures_lite::future;
+
+use super::LaneSession;
+use crate::activity::Recording;
+use crate::channel::Signal;
+use crate::diagnosis::Diagnosis;
+use crate::error::{Error, ErrorKind, Failure, Result};
+use crate::id::WorkerId;
+
+/// Time that the recordings for an error's table have to arrive.
+const REPORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Recordings that arrive for one request.
+#[derive(Debug)]
+pub(super) struct Collection {
+    workers: usize,
+    recordings: Mutex<BTreeMap<WorkerId, Arc<[u8]>>>,
+    /// Notified for the last one.
+    done: Event,
+}
+
+impl Collection {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<[u8]>>> {
+        self.recordings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, from: WorkerId, bytes: Arc<[u8]>) {
+        let mut recordings = self.lock();
+        recordings.entry(from).or_insert(bytes);
+        if recordings.len() == self.workers {
+            drop(recordings);
+            self.done.notify(usize::MAX);
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.lock().len() == self.workers
+    }
+}
+
+impl LaneSession {
+    /// What each worker has recorded: its last operations, and with a [timeline](crate::activity::RecorderConfig) also
+    /// commands and spans. Works while workers hang, and after the session has failed. Waits for workers of other
+    /// machines for at most `limit`.
+    ///
+    /// # Errors
+    /// Of one worker: nothing came from it in time, because its node is lost or hangs.
+    pub async fn recordings(&self, limit: Duration) -> Vec<(WorkerId, Result<Recording>)> {
+        let workers = self.world.size();
+        let collection = Arc::new(Collection { workers, recordings: Mutex::default(), done: Event::new() });
+        let begun = Instant::now();
+        self.reply_table.collect(&collection);
+        for lane in &self.lanes {
+            if let Err(error) = lane.signal(Signal::Collect) {
+                tracing::debug!(%error, ?lane, "can't be asked for its recordings");
+            }
+        }
+        let ticks = self.ticker.start();
+        loop {
+            let (done, tick) = (collection.done.listen(), ticks.next());
+            if collection.is_complete() || begun.elapsed() >= limit {
+                break;
+            }
+            future::or(done, tick).await;
+        }
+        let mut recordings = std::mem::take(&mut *collection.lock());
+        let missing = || Error::Missing(format!("nothing that it recorded has come within {limit:?}"));
+        let of = |worker| {
+            let bytes = recordings.remove(&worker).ok_or_else(missing);
+            (worker, bytes.and_then(|bytes| Ok(Recording::decode(&bytes)?)))
+        };
+        self.world.workers().map(of).collect()
+    }
+
+    /// Adds a table of the workers' last operations to the error of a stuck or broken collective.
+    pub(super) async fn explain<T>(&self, result: Result<T>) -> Result<T> {
+        match result {
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.explained(error).await),
+        }
+    }
+
+    async fn explained(&self, error: Error) -> Error {
+        let is_stuck = match &error {
+            Error::Deadline { .. } | Error::Stalled { .. } | Error::Lost(_) => true,
+            Error::Worker(failure) => is_of_collective(failure),
+            _ => false,
+        };
+        if !is_stuck || self.reply_table.is_explained(&error) {
+            return error;
+        }
+        let recordings = self.recordings(REPORT_LIMIT).await;
+        let Some(diagnosis) = Diagnosis::of(&recordings) else { return error };
+        let explained = add(error, &format!("\n{diagnosis}"));
+        self.reply_table.explain(&explained);
+        explained
+    }
+}
+
+/// Whether a worker failed in a collective, by no fault of its own code.
+fn is_of_collective(failure: &Failure) -> bool {
+    matches!(failure.kind, ErrorKind::Deadline { .. } | ErrorKind::Mismatch | ErrorKind::Broken)
+}
+
+fn add(error: Error, table: &str) -> Error {
+    match error {
+        Error::Worker(failure) => {
+            let mut failure = Failure::clone(&failure);
+            match failure.causes.last_mut() {
+                Some(last) => last.push_str(table),
+                None => failure.message.push_str(table),
+            }
+            Error::Worker(Arc::new(failure))
+        }
+        Error::Deadline { operation, after, state } => Error::Deadline { operation, after, state: state + table },
+        Error::Stalled { worker, after, state } => Error::Stalled { worker, after, state: state + table },
+        Error::Lost(loss) => {
+            let mut loss = (*loss).clone();
+            loss.records = Some(table.into());
+            Error::Lost(Arc::new(loss))
+        }
+        other => other,
+    }
+}
