@@ -14,13 +14,14 @@ use disco_channel::session;
 #[cfg(target_os = "linux")]
 use disco_core::WorkerRange;
 use disco_core::env::Variable;
-use disco_core::session::{Deadlines, LaneSession};
+use disco_core::session::{Deadlines, LaneSession, Timeline};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
 use crate::SessionKind;
 #[cfg(target_os = "linux")]
 use crate::log_files;
+use crate::timeline::Recorder;
 
 /// Configures and starts a session. A deadline of `Duration::MAX` means no limit.
 ///
@@ -53,6 +54,7 @@ pub struct Builder {
     heartbeat: Option<Duration>,
     silence: Duration,
     deadlines: Deadlines,
+    recorder: Option<Recorder>,
 }
 
 // A program may start a session on one thread and use it on others.
@@ -148,6 +150,7 @@ impl Builder {
             heartbeat: None,
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
+            recorder: None,
         }
     }
 
@@ -330,6 +333,17 @@ impl Builder {
         self
     }
 
+    /// Records what the controller and the workers do, and passes it to `sink` when the session ends: at the end of its
+    /// shutdown, or when it is dropped. Each keeps its last `records` records of 64 bytes, rounded up to a power of two:
+    /// commands, operations of communicators, and the program's own [spans](crate::activity). Worker processes keep them
+    /// in shared memory, so that the records of a killed process are not lost; those of a lost node are.
+    ///
+    /// `sink` runs on the thread that ends the session. A call takes some 0.1 µs longer on each worker.
+    pub fn timeline(mut self, records: usize, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
+        self.recorder = Some(Recorder::new(records, sink));
+        self
+    }
+
     /// Starts the workers, and blocks the calling thread until they have started.
     ///
     /// Processes and nodes may take [`start_deadline`](Self::start_deadline), not counting the initialisation of an MPI
@@ -379,7 +393,9 @@ impl Builder {
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         self.deadlines = outlasting(self.deadlines, &config);
-        match self.kind {
+        let recorder = self.recorder.take();
+        config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
+        let session = match self.kind {
             SessionKind::Threads => session::threads(config, self.deadlines),
             #[cfg(target_os = "linux")]
             SessionKind::Processes => self.start_with_processes(config),
@@ -387,7 +403,11 @@ impl Builder {
             SessionKind::Nodes => self.start_with_nodes(config),
             #[cfg(not(target_os = "linux"))]
             other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
-        }
+        }?;
+        Ok(match recorder {
+            Some(recorder) => recorder.attach(session),
+            None => session,
+        })
     }
 }
 

@@ -19,19 +19,20 @@ mod ranks;
 mod role;
 #[cfg(target_os = "linux")]
 mod tasks;
+mod timeline;
 #[cfg(target_os = "linux")]
 pub mod tvm;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
-pub use disco_core::session::{Arguments, Deadlines, IntoArg, IntoArgs, LaneSession};
+pub use disco_core::session::{Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Timeline};
 pub use disco_core::{
     Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,
     Element, Error, GroupId, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction, RegisterId, Result,
     Scope, Session, SessionExt, Shape, Store, Tensor, Unavailable, Value, WireObject, WorkerContext, WorkerId,
     WorkerRange, World,
 };
-pub use disco_core::{error, launcher, status, tensor};
+pub use disco_core::{Diagnosis, activity, error, launcher, status, tensor};
 #[cfg(feature = "serde")]
 pub use disco_core::{function::Json, register_error};
 pub use disco_core::{register_function, register_object};

@@ -96,7 +96,7 @@ fn lane(
             tracing::warn!(folder = %folder.display(), "no log files are written: the workers of this session are threads of their nodes");
         }
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-        return Ok(Arc::new(ThreadLane::new(workers, shared, run)));
+        return Ok(Arc::new(ThreadLane::new(workers, shared, run).recording(config.recorder)));
     }
     let mut options = processes::Options::new(config);
     (options.heartbeat, options.silence) = (assignment.heartbeat, assignment.silence);

@@ -147,5 +147,5 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
 /// A lane to the first `workers` workers, which are threads.
 fn lane_to_threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
     let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-    Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run))
+    Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run).recording(config.recorder))
 }

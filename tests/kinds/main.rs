@@ -11,6 +11,7 @@ mod all_workers;
 mod functions;
 mod limits;
 mod plane;
+mod records;
 mod recovery;
 mod shutdown;
 mod user_types;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         all_workers::tests(),
         limits::tests(),
         plane::tests(),
+        records::tests(),
         recovery::tests(),
         shutdown::tests(),
         user_types::tests(),

@@ -262,6 +262,12 @@ impl Activity {
         self.running(self.begin(RawRecord::new(kind, name.into(), ticks(), self.memory.received())))
     }
 
+    /// Records a wait of the controller for the replies to command `number`, which has ended.
+    pub fn add_wait(&self, since: Waiting, name: &str, number: u64) {
+        let record = RawRecord::new(RecordKind::Wait, self.intern(name).into(), since.0, number);
+        self.end(self.begin(record), OpState::Done);
+    }
+
     /// Records a moment.
     pub fn mark(&self, name: u32) {
         self.start(RecordKind::Mark, name).end(true);

@@ -27,13 +27,32 @@ pub(super) struct Collection {
 }
 
 impl Collection {
+    /// A request for the recordings of so many workers.
+    pub(super) fn new(workers: usize) -> Self {
+        Self { workers, recordings: Mutex::default(), done: Event::new() }
+    }
+
+    /// The recordings that have come, in the order of `workers`; `why` others are missing.
+    pub(super) fn take(
+        &self,
+        workers: impl Iterator<Item = WorkerId>,
+        why: &str,
+    ) -> Vec<(WorkerId, Result<Recording>)> {
+        let mut recordings = std::mem::take(&mut *self.lock());
+        let of = |worker| {
+            let bytes = recordings.remove(&worker).ok_or_else(|| Error::Missing(why.to_owned()));
+            (worker, bytes.and_then(|bytes| Ok(Recording::decode(&bytes)?)))
+        };
+        workers.map(of).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<[u8]>>> {
         self.recordings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add(&self, from: WorkerId, bytes: Arc<[u8]>) {
         let mut recordings = self.lock();
-        recordings.entry(from).or_insert(bytes);
+        recordings.insert(from, bytes);
         if recordings.len() == self.workers {
             drop(recordings);
             self.done.notify(usize::MAX);
@@ -53,8 +72,7 @@ impl LaneSession {
     /// # Errors
     /// Of one worker: nothing came from it in time, because its node is lost or hangs.
     pub async fn recordings(&self, limit: Duration) -> Vec<(WorkerId, Result<Recording>)> {
-        let workers = self.world.size();
-        let collection = Arc::new(Collection { workers, recordings: Mutex::default(), done: Event::new() });
+        let collection = Arc::new(Collection::new(self.world.size()));
         let begun = Instant::now();
         self.reply_table.collect(&collection);
         for lane in &self.lanes {
@@ -70,13 +88,7 @@ impl LaneSession {
             }
             future::or(done, tick).await;
         }
-        let mut recordings = std::mem::take(&mut *collection.lock());
-        let missing = || Error::Missing(format!("nothing that it recorded has come within {limit:?}"));
-        let of = |worker| {
-            let bytes = recordings.remove(&worker).ok_or_else(missing);
-            (worker, bytes.and_then(|bytes| Ok(Recording::decode(&bytes)?)))
-        };
-        self.world.workers().map(of).collect()
+        collection.take(self.world.workers(), &format!("its records have not come within {limit:?}"))
     }
 
     /// Adds a table of the workers' last operations to the error of a stuck or broken collective.

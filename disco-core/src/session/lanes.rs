@@ -19,6 +19,7 @@ use super::order::Order;
 use super::registers::RegisterIds;
 use super::reply_table::ReplyTable;
 use super::ticker::Ticker;
+use super::timeline::Recorder;
 use super::waits::capacity;
 use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME, Signal};
@@ -66,6 +67,8 @@ pub struct LaneSession {
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
     pub(super) transfers: Transfers,
+    /// Set if there is a timeline.
+    pub(super) recorder: Option<Arc<Recorder>>,
 }
 
 impl LaneSession {
@@ -105,6 +108,7 @@ impl LaneSession {
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
             transfers: Transfers::default(),
+            recorder: None,
         })
     }
 
@@ -199,6 +203,7 @@ impl LaneSession {
 
     fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
+        self.note_submitted(frame.seq(), frame.command());
         for lane in &self.lanes {
             if let Err(error) = lane.send(frame) {
                 // Other lanes may have the frame already, so the workers no longer run the same commands.
@@ -247,8 +252,13 @@ impl LaneSession {
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
         let expected = self.explain(expected.await).await?;
+        let since = self.start_wait();
         let replies = self.replies(operation, &expected).await;
-        self.order().release();
+        {
+            let mut order = self.order();
+            order.release();
+            self.note_wait(since, operation, expected.seq);
+        }
         self.explain(replies).await
     }
 
@@ -285,7 +295,7 @@ impl LaneSession {
         }
     }
 
-    fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
+    pub(super) fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
         sync::lock(&self.functions)
     }
 
@@ -431,9 +441,9 @@ impl Session for LaneSession {
             true => self.limits.close.min(DROP_LIMIT),
             false => self.limits.close,
         };
-        let (lanes, reply_table) = (self.lanes.clone(), self.reply_table.clone());
+        let (lanes, reply_table, recorder) = (self.lanes.clone(), self.reply_table.clone(), self.recorder.clone());
         let close = move || {
-            close(&lanes, &reply_table, limit)?;
+            close(&lanes, &reply_table, recorder.as_deref(), limit)?;
             // A worker that was lost during the shutdown has not executed its last commands.
             if was_live { reply_table.check_lost() } else { Ok(()) }
         };
@@ -455,9 +465,14 @@ impl Session for LaneSession {
     }
 }
 
-/// Blocks until the workers have left, for at most `limit`, and ends the waits for missing replies. Closes every lane,
+/// Blocks until the workers have left, for at most `limit`, ends the waits for missing replies, and passes the timeline on. Closes every lane,
 /// even if another lane fails or panics.
-fn close(lanes: &[Arc<dyn Channel>], reply_table: &ReplyTable, limit: Duration) -> Result<()> {
+fn close(
+    lanes: &[Arc<dyn Channel>],
+    reply_table: &ReplyTable,
+    recorder: Option<&Recorder>,
+    limit: Duration,
+) -> Result<()> {
     let start = Instant::now();
     let mut result = Ok(());
     for lane in lanes {
@@ -470,6 +485,9 @@ fn close(lanes: &[Arc<dyn Channel>], reply_table: &ReplyTable, limit: Duration) 
         }));
     }
     reply_table.close();
+    if let Some(recorder) = recorder {
+        recorder.finish(lanes, reply_table.status().unwrap_or_default());
+    }
     result
 }
 
@@ -488,7 +506,8 @@ impl Drop for LaneSession {
         // Ends running operations, also if the future of an unfinished shutdown was dropped.
         self.reply_table.lose(&Error::Closed("drop".to_owned()));
         self.signal_shutdown();
-        if let Err(error) = close(&self.lanes, &self.reply_table, DROP_LIMIT.min(self.limits.close)) {
+        let limit = DROP_LIMIT.min(self.limits.close);
+        if let Err(error) = close(&self.lanes, &self.reply_table, self.recorder.as_deref(), limit) {
             tracing::error!(%error, "session dropped");
         }
     }

@@ -14,6 +14,7 @@ mod order;
 mod registers;
 mod reply_table;
 mod ticker;
+mod timeline;
 mod waits;
 
 use std::fmt::Debug;
@@ -26,6 +27,7 @@ pub use deadlines::Deadlines;
 pub use dref::DRef;
 pub use ext::SessionExt;
 pub use lanes::LaneSession;
+pub use timeline::Timeline;
 
 use crate::error::Result;
 use crate::id::WorkerId;

@@ -73,7 +73,7 @@ struct Answers {
 #[derive(Debug)]
 pub(super) struct Expected<'a> {
     reply_table: &'a ReplyTable,
-    seq: u64,
+    pub(super) seq: u64,
     pub(super) pending: Arc<Pending>,
 }
 

@@ -27,6 +27,8 @@ pub(super) struct Bridge {
     upstream: Arc<Upstream>,
     lane: Arc<dyn Channel>,
     workers: WorkerRange,
+    /// Whether the workers' records are sent when they leave.
+    sends_records: bool,
     /// Results of the lane's start and close, which run on threads of their own.
     events: (Sender<Event>, Receiver<Event>),
 }
@@ -39,14 +41,15 @@ impl Bridge {
         lane: Arc<dyn Channel>,
         workers: WorkerRange,
     ) -> Self {
-        Self { waker, store, upstream, lane, workers, events: mpsc::channel() }
+        Self { waker, store, upstream, lane, workers, sends_records: false, events: mpsc::channel() }
     }
 
     /// Starts the workers, and serves until they have left or the controller is lost.
-    pub(super) fn run(self, Joined { connection, mut incoming, assignment, .. }: Joined) -> Result<()> {
+    pub(super) fn run(mut self, Joined { connection, mut incoming, assignment, .. }: Joined) -> Result<()> {
         let limit = packet_limit(assignment.config.value_limit);
         connection.serve(self.workers.len(), limit);
         incoming.set_limit(limit);
+        self.sends_records = assignment.config.recorder.timeline;
         let (lane, upstream) = (self.lane.clone(), self.upstream.clone());
         self.in_background("disco-start", move || {
             let started = lane.start(upstream.clone() as Arc<dyn Inbox>);
@@ -106,8 +109,9 @@ impl Host for Bridge {
             Action::Collect => lane.signal(Signal::Collect)?,
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::AwaitWorkers => {
-                let lane = lane.clone();
-                self.in_background("disco-close", move || Event::Left(close(&*lane, Duration::MAX)))?;
+                let (lane, sends_records) = (lane.clone(), self.sends_records);
+                let close = move || Event::Left(close(&*lane, Duration::MAX, sends_records));
+                self.in_background("disco-close", close)?;
             }
             Action::ReadProgress => {
                 upstream.flush();
@@ -122,7 +126,7 @@ impl Host for Bridge {
                     // Fails only if the lane was not started, and so has no workers.
                     _ = lane.signal(signal);
                 }
-                return Ok(vec![Event::Left(close(&**lane, limit))]);
+                return Ok(vec![Event::Left(close(&**lane, limit, self.sends_records))]);
             }
             // A node gets each frame itself.
             Action::Rest => {}
@@ -133,9 +137,14 @@ impl Host for Bridge {
     }
 }
 
-/// Closes a lane. Returns the workers that did not leave, or the lane's error, as text.
-fn close(lane: &dyn Channel, limit: Duration) -> String {
-    match lane.close(limit) {
+/// Closes a lane, and sends what its workers have recorded. Returns the workers that did not leave, or the lane's error,
+/// as text.
+fn close(lane: &dyn Channel, limit: Duration, sends_records: bool) -> String {
+    let closed = lane.close(limit);
+    if sends_records && let Err(error) = lane.signal(Signal::Collect) {
+        tracing::debug!(%error, "a lane has no records");
+    }
+    match closed {
         Ok(()) => String::new(),
         Err(Error::Stuck { workers, .. }) => workers,
         Err(error) => error.to_string(),

@@ -1,0 +1,180 @@
+//! What workers record: errors of broken collectives end with a table of it, and a session's timeline has all of it.
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use disco::activity::{OpState, RecordKind, Recording};
+use disco::{
+    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, OpKind, Reduction, Result, Session as _,
+    SessionKind, Timeline, WorkerContext, block_on,
+};
+
+use crate::{SOON, builder, call, within};
+
+crate::tests![
+    a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error,
+    different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
+    records_can_be_read_while_workers_hang,
+    a_timeline_has_each_command_and_each_collective_of_every_worker,
+    a_timeline_of_few_records_has_the_last_ones,
+    a_timeline_of_a_session_that_is_dropped_after_a_failure_has_the_failed_operation,
+];
+
+/// All workers but `late` sum at once; `late` sleeps first.
+fn sum_late(ctx: &mut WorkerContext, late: i64, seconds: f64) -> Result<()> {
+    if ctx.worker().index() as i64 == late {
+        thread::sleep(Duration::from_secs_f64(seconds));
+    }
+    let sum = ctx.empty(DType::F32, 64)?;
+    ctx.comm()?.all_reduce(&sum, &sum, Reduction::Sum)
+}
+
+/// Worker 2 broadcasts where the others sum.
+fn sum_or_broadcast(ctx: &mut WorkerContext) -> Result<()> {
+    let tensor = ctx.empty(DType::F32, 64)?;
+    match ctx.worker().index() {
+        2 => ctx.comm()?.broadcast(&tensor, 0.into()),
+        _ => ctx.comm()?.all_reduce(&tensor, &tensor, Reduction::Sum),
+    }
+}
+
+disco::register_function!("records.sum_late", sum_late);
+disco::register_function!("records.sum_or_broadcast", sum_or_broadcast);
+
+fn init_ccl(session: &LaneSession) {
+    block_on(session.init_ccl("local", &[])).unwrap();
+}
+
+fn sync(session: &LaneSession) -> Result<()> {
+    block_on(session.sync_all())
+}
+
+fn a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error(kind: SessionKind) {
+    let session = builder(kind).collective_deadline(Duration::from_millis(700)).start().unwrap();
+    init_ccl(&session);
+    call(&session, "records.sum_late", (0, 0.0)).unwrap();
+    call(&session, "records.sum_late", (1, 2.0)).unwrap();
+    let text = within(SOON, "the session", move || {
+        let error = sync(&session).unwrap_err();
+        drop(session);
+        error.to_string()
+    });
+    let table = text.split_once('\n').unwrap_or_else(|| panic!("no table: {text}")).1;
+    assert!(table.starts_with("Operation 2 of plane "), "{table}");
+    assert!(table.contains("worker 1: has finished operation 1, all_reduce sum f32 x 64, "), "{table}");
+    assert!(table.contains("; is inside `records.sum_late` (command "), "{table}");
+    assert!(table.contains(" operation 2, all_reduce sum f32 x 64, "), "{table}");
+    assert!(table.ends_with("\nMissing: worker 1 has not called it."), "{table}");
+}
+
+fn different_calls_of_a_collective_are_shown_by_the_table_of_the_error(kind: SessionKind) {
+    let session = builder(kind).check(true).start().unwrap();
+    init_ccl(&session);
+    call(&session, "records.sum_or_broadcast", ()).unwrap();
+    let (first, again) = within(SOON, "the session", move || {
+        let error = sync(&session).unwrap_err();
+        let again = call(&session, "records.sum_late", (0, 0.0)).unwrap_err();
+        (error.to_string(), again.to_string())
+    });
+    for text in [&first, &again] {
+        assert!(text.contains("\nThe workers do not call the same:\n"), "{text}");
+        assert!(text.contains("worker 2: broadcast f32 x 64, root rank 0"), "{text}");
+        assert!(text.contains("all_reduce sum f32 x 64"), "{text}");
+    }
+}
+
+fn records_can_be_read_while_workers_hang(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    init_ccl(&session);
+    call(&session, "records.sum_late", (3, 1.5)).unwrap();
+    thread::sleep(Duration::from_millis(500));
+    let recordings = block_on(session.recordings(Duration::from_secs(2)));
+    assert_eq!(recordings.len(), 4);
+    for (worker, recording) in recordings {
+        let recording = recording.unwrap();
+        assert_eq!(recording.inside.as_deref(), Some("records.sum_late"), "{worker}");
+        let running = recording.records.iter().filter(|record| record.state == OpState::Running).count();
+        assert_eq!(running, usize::from(worker.index() != 3), "{worker}: {recording:?}");
+    }
+    within(SOON, "the session", move || {
+        sync(&session).unwrap();
+        block_on(session.shutdown()).unwrap();
+    });
+}
+
+/// Runs `run` in a session with a timeline of `records` records, and returns the timeline.
+fn timeline(kind: SessionKind, records: usize, run: impl FnOnce(LaneSession) + Send + 'static) -> Timeline {
+    let kept: Arc<Mutex<Option<Timeline>>> = Arc::default();
+    let sink = kept.clone();
+    let builder = builder(kind).collective_deadline(Duration::from_millis(700));
+    let session = builder.timeline(records, move |timeline| *sink.lock().unwrap() = Some(timeline)).start().unwrap();
+    within(SOON, "the session", move || run(session));
+    let timeline = kept.lock().unwrap().take();
+    timeline.expect("a timeline at the end of the session")
+}
+
+fn commands(recording: &Recording) -> Vec<(u64, &str)> {
+    let commands = recording.records.iter().filter(|record| record.kind == RecordKind::Command);
+    commands.map(|record| (record.command, record.name.as_deref().unwrap_or("-"))).collect()
+}
+
+fn a_timeline_has_each_command_and_each_collective_of_every_worker(kind: SessionKind) {
+    let timeline = timeline(kind, 4096, |session| {
+        init_ccl(&session);
+        for _ in 0..5 {
+            call(&session, "records.sum_late", (0, 0.0)).unwrap();
+        }
+        sync(&session).unwrap();
+        block_on(session.shutdown()).unwrap();
+    });
+    let submitted = commands(&timeline.controller);
+    assert!(submitted.iter().map(|(number, _)| *number).eq(1..=submitted.len() as u64), "{submitted:?}");
+    assert!(submitted.contains(&(submitted.len() as u64, "shutdown")), "{submitted:?}");
+    let waits = timeline.controller.records.iter().filter(|record| record.kind == RecordKind::Wait);
+    assert_eq!(waits.last().unwrap().name.as_deref(), Some("sync_all"));
+    assert_eq!(timeline.workers.len(), 4);
+    for (worker, recording) in &timeline.workers {
+        let recording = recording.as_ref().unwrap();
+        assert_eq!((recording.replaced, commands(recording)), (0, submitted.clone()), "{worker}");
+        let ops: Vec<_> = recording.records.iter().filter_map(|record| Some((record, record.op.as_ref()?))).collect();
+        let sums = ops.iter().filter(|(record, _)| record.kind == RecordKind::Op(OpKind::AllReduce));
+        assert_eq!(sums.map(|(_, op)| (op.number, op.count)).collect::<Vec<_>>(), [1, 2, 3, 4, 5].map(|n| (n, 64)));
+        for (record, _) in ops {
+            let command =
+                recording.records.iter().find(|it| it.kind == RecordKind::Command && it.command == record.command);
+            let command = command.unwrap();
+            assert!(command.start <= record.start && record.end <= command.end, "{worker}: {record:?} in {command:?}");
+        }
+    }
+}
+
+fn a_timeline_of_few_records_has_the_last_ones(kind: SessionKind) {
+    let timeline = timeline(kind, 8, |session| {
+        init_ccl(&session);
+        for _ in 0..100 {
+            call(&session, "records.sum_late", (0, 0.0)).unwrap();
+        }
+        block_on(session.shutdown()).unwrap();
+    });
+    for (worker, recording) in &timeline.workers {
+        let recording = recording.as_ref().unwrap();
+        assert_eq!(recording.records.len(), 8, "{worker}");
+        assert_eq!(commands(recording).last().unwrap().1, "shutdown", "{worker}");
+        let last = recording.records.iter().filter_map(|record| record.op.as_ref()).last().unwrap();
+        assert_eq!(last.number, 100, "{worker}");
+    }
+}
+
+fn a_timeline_of_a_session_that_is_dropped_after_a_failure_has_the_failed_operation(kind: SessionKind) {
+    let timeline = timeline(kind, 4096, |session| {
+        init_ccl(&session);
+        call(&session, "records.sum_late", (1, 1.5)).unwrap();
+        assert!(matches!(sync(&session), Err(Error::Worker(_))));
+    });
+    for (worker, recording) in &timeline.workers {
+        let recording = recording.as_ref().unwrap();
+        let op = recording.records.iter().rfind(|record| record.op.is_some()).unwrap();
+        assert_eq!((op.state, op.end.is_some()), (OpState::Failed, true), "{worker}: {op:?}");
+    }
+}
