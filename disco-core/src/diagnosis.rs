@@ -27,6 +27,8 @@ pub struct Diagnosis {
     pub missing: Vec<WorkerId>,
     /// What workers call, and which, if they do not call the same.
     pub mismatch: Vec<(String, Vec<WorkerId>)>,
+    /// The worker that called it last, if others had left it by then, and how long after the first call.
+    pub late: Option<(WorkerId, Duration)>,
     /// For each worker its state in words.
     pub workers: Vec<(WorkerId, String)>,
 }
@@ -53,6 +55,7 @@ impl Diagnosis {
             .filter(|(_, recording)| ops(recording).all(|(_, op)| op.comm != comm || op.number < number))
             .map(|(worker, _)| worker)
             .collect();
+        let late = late(&calls);
         let mut signatures: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
         for (worker, record, op) in calls.iter().filter(|(_, record, _)| !is_point_to_point(record)) {
             signatures.entry(signature(record, op)).or_default().push(*worker);
@@ -63,8 +66,18 @@ impl Diagnosis {
             Err(error) => error.to_string(),
         };
         let workers = recordings.iter().map(|(worker, recording)| (*worker, state(recording))).collect();
-        Some(Self { comm, number, missing, mismatch, workers })
+        Some(Self { comm, number, missing, mismatch, late, workers })
     }
+}
+
+/// The last call, if another worker had left the operation by then.
+fn late(calls: &[(WorkerId, &Record, &OpDetails)]) -> Option<(WorkerId, Duration)> {
+    let first = calls.iter().map(|(_, record, _)| record.start).min()?;
+    let (worker, last, _) = calls.iter().max_by_key(|(_, record, _)| record.start)?;
+    let is_left = calls
+        .iter()
+        .any(|(_, record, _)| record.state == OpState::Failed && record.end.is_some_and(|end| end <= last.start));
+    is_left.then(|| (*worker, rounded(last.start - first)))
 }
 
 /// The operations of a recording, oldest first.
@@ -189,6 +202,9 @@ impl fmt::Display for Diagnosis {
                 write!(f, "\n  {}: {call}", list(workers))?;
             }
         }
+        if let Some((worker, time)) = self.late {
+            write!(f, "\nLate: {worker} has called it {time:?} after the first.")?;
+        }
         match self.missing.len() {
             0 => Ok(()),
             1 => write!(f, "\nMissing: {} has not called it.", list(&self.missing)),
@@ -230,7 +246,7 @@ mod tests {
             .collect();
         let recordings: Vec<_> = (0..)
             .map(WorkerId::new)
-            .zip(activities.iter().map(|activity| Ok(Recording::decode(&activity.encode()).unwrap())))
+            .zip(activities.iter().map(|activity| Ok(Recording::decode(&activity.encode(usize::MAX)).unwrap())))
             .collect();
         drop(running);
         Diagnosis::of(&recordings)

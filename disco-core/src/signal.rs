@@ -24,7 +24,10 @@ pub enum Signal {
     /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,
     /// The lane passes a copy of what each worker has recorded to its inbox, also of workers that hang.
-    Collect,
+    Collect {
+        /// Number of records of each worker: its last ones.
+        last: usize,
+    },
 }
 
 /// A message to the controller that answers no command.

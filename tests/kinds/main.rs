@@ -46,16 +46,22 @@ fn main() -> ExitCode {
     // Interleaves the modules, so that tests that compute run beside tests that wait.
     let most = tests.iter().map(Vec::len).max().unwrap_or(0);
     let tests = (0..most).flat_map(|at| tests.iter().filter_map(move |tests| tests.get(at)));
-    let trials = tests.flat_map(|&(name, test)| {
-        [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes].map(|kind| {
-            let run = move || {
-                test(kind);
-                Ok::<(), Failed>(())
-            };
-            Trial::test(format!("{name}::{kind}"), run)
-        })
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
+    let mut trials: Vec<Trial> = tests.flat_map(|test| kinds.map(|kind| trial(test, kind))).collect();
+    // Collectives of `local` do not reach the workers of other nodes.
+    trials.extend(
+        records::tests_of_collectives().iter().flat_map(|test| [kinds[0], kinds[1]].map(|kind| trial(test, kind))),
+    );
+    trials.push(trial(&records::LOST, SessionKind::Processes));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trial(&(name, test): &(&'static str, fn(SessionKind)), kind: SessionKind) -> Trial {
+    let run = move || {
+        test(kind);
+        Ok::<(), Failed>(())
+    };
+    Trial::test(format!("{name}::{kind}"), run)
 }
 
 /// Tests by name; each runs once per kind of session.

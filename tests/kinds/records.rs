@@ -4,22 +4,45 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use disco::activity::{OpState, RecordKind, Recording};
+use disco::activity::{OpState, Record, RecordKind, Recording};
 use disco::{
-    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, OpKind, Reduction, Result, Session as _,
-    SessionKind, Timeline, WorkerContext, block_on,
+    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Reduction, Result, Session as _, SessionKind,
+    Timeline, WorkerContext, block_on,
 };
+
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::{SOON, builder, call, within};
 
 crate::tests![
-    a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error,
-    different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
-    records_can_be_read_while_workers_hang,
-    a_timeline_has_each_command_and_each_collective_of_every_worker,
+    records_can_be_read_while_a_worker_hangs,
+    a_timeline_has_each_command_of_every_worker,
     a_timeline_of_few_records_has_the_last_ones,
-    a_timeline_of_a_session_that_is_dropped_after_a_failure_has_the_failed_operation,
 ];
+
+/// A test for sessions of processes.
+pub(crate) const LOST: (&str, fn(SessionKind)) = (
+    "a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error",
+    a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error,
+);
+
+/// Tests for sessions whose workers share a machine.
+pub(crate) fn tests_of_collectives() -> crate::Tests {
+    vec![
+        (
+            "a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error",
+            a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error,
+        ),
+        (
+            "different_calls_of_a_collective_are_shown_by_the_table_of_the_error",
+            different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
+        ),
+        (
+            "a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands",
+            a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands,
+        ),
+    ]
+}
 
 /// All workers but `late` sum at once; `late` sleeps first.
 fn sum_late(ctx: &mut WorkerContext, late: i64, seconds: f64) -> Result<()> {
@@ -39,6 +62,25 @@ fn sum_or_broadcast(ctx: &mut WorkerContext) -> Result<()> {
     }
 }
 
+/// Worker 3 sleeps.
+fn sleep(ctx: &mut WorkerContext, seconds: f64) -> Result<()> {
+    if ctx.worker().index() == 3 {
+        thread::sleep(Duration::from_secs_f64(seconds));
+    }
+    Ok(())
+}
+
+/// The process of worker 3 kills itself while the others sum.
+fn end_before_sum(ctx: &mut WorkerContext) -> Result<()> {
+    if ctx.worker().index() != 3 {
+        return sum_late(ctx, 0, 0.0);
+    }
+    thread::sleep(Duration::from_millis(300));
+    kill_process(getpid(), Signal::KILL).map_err(|error| Error::invalid(error.to_string()))
+}
+
+disco::register_function!("records.sleep", sleep);
+disco::register_function!("records.end_before_sum", end_before_sum);
 disco::register_function!("records.sum_late", sum_late);
 disco::register_function!("records.sum_or_broadcast", sum_or_broadcast);
 
@@ -84,23 +126,37 @@ fn different_calls_of_a_collective_are_shown_by_the_table_of_the_error(kind: Ses
     }
 }
 
-fn records_can_be_read_while_workers_hang(kind: SessionKind) {
+fn a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     init_ccl(&session);
-    call(&session, "records.sum_late", (3, 1.5)).unwrap();
+    call(&session, "records.sum_late", (0, 0.0)).unwrap();
+    call(&session, "records.end_before_sum", ()).unwrap();
+    let error = within(SOON, "the session", move || {
+        let error = sync(&session).unwrap_err();
+        drop(session);
+        error
+    });
+    let Error::Lost(loss) = &error else { panic!("{error}") };
+    let table = loss.records.as_deref().unwrap();
+    assert!(table.contains("\n  worker 3: has finished operation 1, all_reduce sum f32 x 64, "), "{table}");
+    assert!(table.contains("; is inside `records.end_before_sum` (command "), "{table}");
+    assert!(table.ends_with("\nMissing: worker 3 has not called it."), "{table}");
+    assert!(error.to_string().starts_with("worker 3 lost: ") && error.to_string().ends_with(table), "{error}");
+}
+
+fn records_can_be_read_while_a_worker_hangs(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    call(&session, "records.sleep", (1.5,)).unwrap();
     thread::sleep(Duration::from_millis(500));
     let recordings = block_on(session.recordings(Duration::from_secs(2)));
     assert_eq!(recordings.len(), 4);
     for (worker, recording) in recordings {
         let recording = recording.unwrap();
-        assert_eq!(recording.inside.as_deref(), Some("records.sum_late"), "{worker}");
-        let running = recording.records.iter().filter(|record| record.state == OpState::Running).count();
-        assert_eq!(running, usize::from(worker.index() != 3), "{worker}: {recording:?}");
+        let inside = (worker.index() == 3).then_some("records.sleep");
+        assert_eq!(recording.inside.as_deref(), inside, "{worker}");
+        assert_eq!(recording.received - recording.finished, u64::from(inside.is_some()), "{worker}");
     }
-    within(SOON, "the session", move || {
-        sync(&session).unwrap();
-        block_on(session.shutdown()).unwrap();
-    });
+    within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
 }
 
 /// Runs `run` in a session with a timeline of `records` records, and returns the timeline.
@@ -119,11 +175,10 @@ fn commands(recording: &Recording) -> Vec<(u64, &str)> {
     commands.map(|record| (record.command, record.name.as_deref().unwrap_or("-"))).collect()
 }
 
-fn a_timeline_has_each_command_and_each_collective_of_every_worker(kind: SessionKind) {
+fn a_timeline_has_each_command_of_every_worker(kind: SessionKind) {
     let timeline = timeline(kind, 4096, |session| {
-        init_ccl(&session);
         for _ in 0..5 {
-            call(&session, "records.sum_late", (0, 0.0)).unwrap();
+            call(&session, "records.sleep", (0.001,)).unwrap();
         }
         sync(&session).unwrap();
         block_on(session.shutdown()).unwrap();
@@ -131,50 +186,52 @@ fn a_timeline_has_each_command_and_each_collective_of_every_worker(kind: Session
     let submitted = commands(&timeline.controller);
     assert!(submitted.iter().map(|(number, _)| *number).eq(1..=submitted.len() as u64), "{submitted:?}");
     assert!(submitted.contains(&(submitted.len() as u64, "shutdown")), "{submitted:?}");
+    assert_eq!(submitted.iter().filter(|(_, name)| *name == "records.sleep").count(), 5);
     let waits = timeline.controller.records.iter().filter(|record| record.kind == RecordKind::Wait);
     assert_eq!(waits.last().unwrap().name.as_deref(), Some("sync_all"));
     assert_eq!(timeline.workers.len(), 4);
     for (worker, recording) in &timeline.workers {
         let recording = recording.as_ref().unwrap();
         assert_eq!((recording.replaced, commands(recording)), (0, submitted.clone()), "{worker}");
-        let ops: Vec<_> = recording.records.iter().filter_map(|record| Some((record, record.op.as_ref()?))).collect();
-        let sums = ops.iter().filter(|(record, _)| record.kind == RecordKind::Op(OpKind::AllReduce));
-        assert_eq!(sums.map(|(_, op)| (op.number, op.count)).collect::<Vec<_>>(), [1, 2, 3, 4, 5].map(|n| (n, 64)));
-        for (record, _) in ops {
-            let command =
-                recording.records.iter().find(|it| it.kind == RecordKind::Command && it.command == record.command);
-            let command = command.unwrap();
-            assert!(command.start <= record.start && record.end <= command.end, "{worker}: {record:?} in {command:?}");
+        let slept = recording.records.iter().filter(|record| record.name.as_deref() == Some("records.sleep"));
+        for record in slept.filter(|_| worker.index() == 3) {
+            assert!(record.end.unwrap() - record.start >= 1_000_000, "{record:?}");
         }
     }
 }
 
 fn a_timeline_of_few_records_has_the_last_ones(kind: SessionKind) {
     let timeline = timeline(kind, 8, |session| {
-        init_ccl(&session);
         for _ in 0..100 {
-            call(&session, "records.sum_late", (0, 0.0)).unwrap();
+            call(&session, "records.sleep", (0.0,)).unwrap();
         }
         block_on(session.shutdown()).unwrap();
     });
     for (worker, recording) in &timeline.workers {
         let recording = recording.as_ref().unwrap();
-        assert_eq!(recording.records.len(), 8, "{worker}");
-        assert_eq!(commands(recording).last().unwrap().1, "shutdown", "{worker}");
-        let last = recording.records.iter().filter_map(|record| record.op.as_ref()).last().unwrap();
-        assert_eq!(last.number, 100, "{worker}");
+        assert_eq!((recording.records.len(), recording.replaced), (8, 94), "{worker}");
+        assert!(commands(recording).iter().map(|(number, _)| *number).eq(95..=102), "{worker}");
     }
 }
 
-fn a_timeline_of_a_session_that_is_dropped_after_a_failure_has_the_failed_operation(kind: SessionKind) {
+fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(kind: SessionKind) {
     let timeline = timeline(kind, 4096, |session| {
         init_ccl(&session);
+        for _ in 0..5 {
+            call(&session, "records.sum_late", (0, 0.0)).unwrap();
+        }
         call(&session, "records.sum_late", (1, 1.5)).unwrap();
         assert!(matches!(sync(&session), Err(Error::Worker(_))));
     });
     for (worker, recording) in &timeline.workers {
         let recording = recording.as_ref().unwrap();
-        let op = recording.records.iter().rfind(|record| record.op.is_some()).unwrap();
-        assert_eq!((op.state, op.end.is_some()), (OpState::Failed, true), "{worker}: {op:?}");
+        let ops: Vec<_> = recording.records.iter().filter_map(|record| Some((record, record.op.as_ref()?))).collect();
+        assert!(ops.iter().map(|(_, op)| (op.number, op.count)).eq((1..=6).map(|number| (number, 64))), "{ops:?}");
+        assert!(ops.iter().all(|(record, op)| (record.state == OpState::Failed) == (op.number == 6)), "{ops:?}");
+        for (record, _) in ops {
+            let is_its_command = |it: &&Record| it.kind == RecordKind::Command && it.command == record.command;
+            let command = recording.records.iter().find(is_its_command).unwrap();
+            assert!(command.start <= record.start && record.end <= command.end, "{worker}: {record:?} in {command:?}");
+        }
     }
 }

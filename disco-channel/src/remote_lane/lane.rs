@@ -189,8 +189,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         let running = self.running()?;
-        if let (Signal::Collect, Some(ring)) = (&signal, &running.ring) {
-            ring.collect(&*running.inbox);
+        if let (Signal::Collect { last }, Some(ring)) = (&signal, &running.ring) {
+            ring.collect(&*running.inbox, *last);
             return Ok(());
         }
         running.served.signal(signal).map_err(|why| self.error(&why))

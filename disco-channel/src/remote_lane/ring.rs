@@ -84,10 +84,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Passes what each worker has recorded to `inbox`, also of processes that have ended.
-    pub(super) fn collect(&self, inbox: &dyn Inbox) {
+    /// Passes the last records of each worker to `inbox`, also of processes that have ended.
+    pub(super) fn collect(&self, inbox: &dyn Inbox, last: usize) {
         for (worker, activity) in self.workers.iter().zip(&self.activities) {
-            inbox.recording(worker, activity.encode().into());
+            inbox.recording(worker, activity.encode(last).into());
         }
     }
 

@@ -101,7 +101,7 @@ impl Channel for ThreadLane {
         match signal {
             Signal::Abort { epoch, cause } => worker_set.links.iter().for_each(|link| link.abort(epoch, &cause)),
             Signal::Shutdown => worker_set.shut_down(),
-            Signal::Collect => worker_set.collect(self.workers),
+            Signal::Collect { last } => worker_set.collect(self.workers, last),
             other => return Err(self.error(&format!("a thread lane does not know the signal {other:?}"))),
         }
         Ok(())

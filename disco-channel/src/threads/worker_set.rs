@@ -67,10 +67,10 @@ impl WorkerSet {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).send_to(frame, target)
     }
 
-    /// Passes what each worker has recorded to the inbox.
-    pub(super) fn collect(&self, workers: WorkerRange) {
+    /// Passes the last records of each worker to the inbox.
+    pub(super) fn collect(&self, workers: WorkerRange, last: usize) {
         for (worker, link) in workers.iter().zip(&self.links) {
-            self.inbox.recording(worker, link.activity().encode().into());
+            self.inbox.recording(worker, link.activity().encode(last).into());
         }
     }
 

@@ -338,9 +338,9 @@ impl Activity {
         Progress { received: self.memory.received(), finished: self.memory.finished(), inside, ops, moved: 0 }
     }
 
-    /// A copy of the state and the records, for [`Recording::decode`].
-    pub fn encode(&self) -> Vec<u8> {
-        recording::encode(&self.memory)
+    /// A copy of the state and the `last` records, for [`Recording::decode`].
+    pub fn encode(&self, last: usize) -> Vec<u8> {
+        recording::encode(&self.memory, last)
     }
 }
 

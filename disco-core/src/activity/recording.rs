@@ -24,7 +24,7 @@ pub struct Recording {
     pub inside: Option<Arc<str>>,
     /// When the copy was made, in nanoseconds of the machine's monotonic clock.
     pub time: u64,
-    /// Number of older records, which later ones have replaced.
+    /// Number of older records, which later ones have replaced or which were not asked for.
     pub replaced: u64,
     /// The records, oldest first.
     pub records: Vec<Record>,
@@ -34,12 +34,12 @@ pub struct Recording {
     pub shift_error: u64,
 }
 
-/// A copy of `memory` as little-endian words: format, ticks and nanoseconds now and at the beginning, the four words of
+/// A copy of `memory` with its `last` records, as little-endian words: format, ticks and nanoseconds now and at the beginning, the four words of
 /// the state, shift and its error, number of name words; names; records.
-pub(super) fn encode(memory: &Memory) -> Vec<u8> {
+pub(super) fn encode(memory: &Memory, last: usize) -> Vec<u8> {
     let (now, first, names) = (Reading::now(), memory.first_reading(), memory.name_words());
     let begun = memory.begun();
-    let oldest = begun.saturating_sub(memory.places() as u64) + 1;
+    let oldest = begun.saturating_sub(memory.places().min(last) as u64) + 1;
     let head: [u64; HEAD_WORDS + 1] = [
         FORMAT,
         now.ticks,

@@ -9,13 +9,14 @@ use futures_lite::future;
 
 use super::LaneSession;
 use crate::activity::Recording;
-use crate::channel::Signal;
 use crate::diagnosis::Diagnosis;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::WorkerId;
 
 /// Time that the recordings for an error's table have to arrive.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
+/// Number of each worker's records that an error's table is made of.
+pub(super) const EVIDENCE: usize = 32;
 
 /// Recordings that arrive for one request.
 #[derive(Debug)]
@@ -38,10 +39,10 @@ impl Collection {
         workers: impl Iterator<Item = WorkerId>,
         why: &str,
     ) -> Vec<(WorkerId, Result<Recording>)> {
-        let mut recordings = std::mem::take(&mut *self.lock());
+        let recordings = self.lock();
         let of = |worker| {
-            let bytes = recordings.remove(&worker).ok_or_else(|| Error::Missing(why.to_owned()));
-            (worker, bytes.and_then(|bytes| Ok(Recording::decode(&bytes)?)))
+            let bytes = recordings.get(&worker).ok_or_else(|| Error::Missing(why.to_owned()));
+            (worker, bytes.and_then(|bytes| Ok(Recording::decode(bytes)?)))
         };
         workers.map(of).collect()
     }
@@ -72,23 +73,21 @@ impl LaneSession {
     /// # Errors
     /// Of one worker: nothing came from it in time, because its node is lost or hangs.
     pub async fn recordings(&self, limit: Duration) -> Vec<(WorkerId, Result<Recording>)> {
-        let collection = Arc::new(Collection::new(self.world.size()));
-        let begun = Instant::now();
-        self.reply_table.collect(&collection);
-        for lane in &self.lanes {
-            if let Err(error) = lane.signal(Signal::Collect) {
-                tracing::debug!(%error, ?lane, "can't be asked for its recordings");
-            }
-        }
-        let ticks = self.ticker.start();
+        let collection = self.reply_table.gather(usize::MAX);
+        self.arrival(&collection, limit).await;
+        collection.take(self.world.workers(), &format!("its records have not come within {limit:?}"))
+    }
+
+    /// Waits until the recordings of all workers have come, for at most `limit`.
+    async fn arrival(&self, collection: &Collection, limit: Duration) {
+        let (ticks, begun) = (self.ticker.start(), Instant::now());
         loop {
             let (done, tick) = (collection.done.listen(), ticks.next());
             if collection.is_complete() || begun.elapsed() >= limit {
-                break;
+                return;
             }
             future::or(done, tick).await;
         }
-        collection.take(self.world.workers(), &format!("its records have not come within {limit:?}"))
     }
 
     /// Adds a table of the workers' last operations to the error of a stuck or broken collective.
@@ -108,8 +107,11 @@ impl LaneSession {
         if !is_stuck || self.reply_table.is_explained(&error) {
             return error;
         }
-        let recordings = self.recordings(REPORT_LIMIT).await;
-        let Some(diagnosis) = Diagnosis::of(&recordings) else { return error };
+        let evidence = self.reply_table.evidence();
+        self.arrival(&evidence, REPORT_LIMIT).await;
+        let Some(diagnosis) = Diagnosis::of(&evidence.take(self.world.workers(), "has sent no records")) else {
+            return error;
+        };
         let explained = add(error, &format!("\n{diagnosis}"));
         self.reply_table.explain(&explained);
         explained
@@ -117,7 +119,7 @@ impl LaneSession {
 }
 
 /// Whether a worker failed in a collective, by no fault of its own code.
-fn is_of_collective(failure: &Failure) -> bool {
+pub(super) fn is_of_collective(failure: &Failure) -> bool {
     matches!(failure.kind, ErrorKind::Deadline { .. } | ErrorKind::Mismatch | ErrorKind::Broken)
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use event_listener::Event;
 
-use super::collecting::Collection;
+use super::collecting::{Collection, EVIDENCE, is_of_collective};
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -44,6 +44,8 @@ struct TableState {
     failure: Option<Arc<Failure>>,
     /// Why the session has ended.
     lost: Option<Error>,
+    /// The records of the moment of the failure or loss.
+    evidence: Option<Arc<Collection>>,
     /// `failure` or `lost` ends with a table of records.
     is_explained: bool,
     pending: HashMap<u64, Arc<Pending>>,
@@ -100,6 +102,25 @@ impl ReplyTable {
         Expected { reply_table: self, seq, pending }
     }
 
+    /// Asks all workers for their `last` records.
+    pub(super) fn gather(&self, last: usize) -> Arc<Collection> {
+        let lanes: Vec<_> = self.lanes().collect();
+        let collection = Arc::new(Collection::new(lanes.iter().map(|lane| lane.workers().len()).sum()));
+        self.collect(&collection);
+        for lane in lanes {
+            if let Err(error) = lane.signal(Signal::Collect { last }) {
+                tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
+            }
+        }
+        collection
+    }
+
+    /// The records of the moment of the failure or loss, or of now.
+    pub(super) fn evidence(&self) -> Arc<Collection> {
+        let evidence = self.lock().evidence.clone();
+        evidence.unwrap_or_else(|| self.gather(EVIDENCE))
+    }
+
     /// Recordings that arrive are added to `collection`.
     pub(super) fn collect(&self, collection: &Arc<Collection>) {
         let mut collections = sync::lock(&self.collections);
@@ -150,7 +171,7 @@ impl ReplyTable {
     pub(super) fn next_epoch(&self) -> Option<u64> {
         let mut state = self.lock();
         state.failure.take()?;
-        state.is_explained = false;
+        (state.is_explained, state.evidence) = (false, None);
         state.epoch += 1;
         self.failed.store(state.lost.is_some(), Ordering::Release);
         Some(state.epoch)
@@ -167,6 +188,9 @@ impl ReplyTable {
         let (epoch, cause) = (state.epoch, why.to_string().into());
         let pending = std::mem::take(&mut state.pending);
         drop(state);
+        if matches!(why, Error::Lost(_)) {
+            self.keep_evidence();
+        }
         self.abort(epoch, cause);
         // Last: wakers run code of the program's executor, which may use the session.
         pending.into_values().for_each(|pending| pending.end(why.clone()));
@@ -176,6 +200,12 @@ impl ReplyTable {
     pub(super) fn close(&self) {
         let pending = std::mem::take(&mut self.lock().pending);
         pending.into_values().for_each(|pending| pending.close());
+    }
+
+    /// Collects records before the abort changes what workers are inside.
+    fn keep_evidence(&self) {
+        let evidence = self.gather(EVIDENCE);
+        self.lock().evidence.get_or_insert(evidence);
     }
 
     /// Sends an abort to all lanes and wakes commands that wait for a full lane.
@@ -247,6 +277,9 @@ impl Inbox for ReplyTable {
                 self.failed.store(true, Ordering::Release);
                 drop(state);
                 if first {
+                    if is_of_collective(&failure) {
+                        self.keep_evidence();
+                    }
                     self.abort(epoch, failure.to_string().into());
                 }
             }

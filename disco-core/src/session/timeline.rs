@@ -88,14 +88,14 @@ impl Recorder {
         let Some(sink) = sync::lock(&self.sink).take() else { return };
         // Workers of this machine; nodes have sent their workers' records when these left.
         for lane in lanes {
-            if let Err(error) = lane.signal(Signal::Collect) {
+            if let Err(error) = lane.signal(Signal::Collect { last: usize::MAX }) {
                 tracing::debug!(%error, ?lane, "can't be asked for its recordings");
             }
         }
         let workers = status.workers.iter().map(|it| WorkerId::new(it.worker as u32));
         let workers = self.collection.take(workers, "its node has sent no records");
         // Never invalid: it was encoded here.
-        let controller = Recording::decode(&self.activity.encode()).unwrap_or_default();
+        let controller = Recording::decode(&self.activity.encode(usize::MAX)).unwrap_or_default();
         sink(Timeline { status, controller, workers });
     }
 }

@@ -219,7 +219,10 @@ pub enum Message {
     /// The status of the session.
     Status(Box<Status>),
     /// [`Signal::Collect`](crate::channel::Signal::Collect).
-    Collect,
+    Collect {
+        /// Number of records of each worker.
+        last: usize,
+    },
     /// What a worker has [recorded](crate::activity::Recording).
     Recording(Arc<[u8]>),
 }
@@ -304,7 +307,7 @@ impl Message {
             Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
             Message::Late => (action::LATE, Vec::new()),
             Message::AskStatus => (action::ASK_STATUS, Vec::new()),
-            Message::Collect => (action::COLLECT, Vec::new()),
+            Message::Collect { last } => (action::COLLECT, vec![Value::Int(i64::try_from(*last).unwrap_or(i64::MAX))]),
             Message::Recording(bytes) => (action::RECORDING, vec![Value::Bytes(bytes.clone())]),
             Message::Status(status) => (action::STATUS, vec![Value::Bytes(json(status).into())]),
         }
@@ -378,7 +381,7 @@ impl Message {
             action::LEFT => Message::Left(packet.string()?.to_string()),
             action::LATE => Message::Late,
             action::ASK_STATUS => Message::AskStatus,
-            action::COLLECT => Message::Collect,
+            action::COLLECT => Message::Collect { last: packet.number()? as usize },
             action::RECORDING => Message::Recording(packet.bytes()?),
             action::STATUS => {
                 let status = serde_json::from_slice(&packet.bytes()?);

@@ -67,7 +67,7 @@ impl Controller {
         match signal {
             Signal::Abort { epoch, cause } => self.tell_all(&Message::Abort { epoch, cause }),
             Signal::Shutdown => self.signal_shutdown(),
-            Signal::Collect => self.tell_all(&Message::Collect),
+            Signal::Collect { last } => self.tell_all(&Message::Collect { last }),
             other => tracing::error!(?other, "unknown signal"),
         }
     }

@@ -129,8 +129,8 @@ pub(crate) enum Action {
     DeliverDescriptor { id: u64 },
     /// Brings an [`Event::Progress`].
     ReadProgress,
-    /// Sends what each worker has recorded.
-    Collect,
+    /// Sends the last records of each worker.
+    Collect { last: usize },
     /// Progress is polled rarely from now on. A worker process brings [`Event::WorkerRuns`] when its worker runs again.
     Rest,
     /// Aborts and stops the workers. [`Event::Left`] follows once they have left, at the latest after `limit`.
@@ -292,7 +292,7 @@ impl Member {
                 return Ok(());
             }
             (Message::Abort { epoch, cause }, _) => Action::Abort { epoch, cause },
-            (Message::Collect, _) => Action::Collect,
+            (Message::Collect { last }, _) => Action::Collect { last },
             (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
             (Message::Shutdown, Kind::Node(node)) => {
                 node.pending.clear();

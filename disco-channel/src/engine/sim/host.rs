@@ -263,7 +263,7 @@ impl World {
                     self.answer(index, worker, question, result);
                 }
             }
-            Action::DeliverDescriptor { .. } | Action::Rest | Action::Collect => {}
+            Action::DeliverDescriptor { .. } | Action::Rest | Action::Collect { .. } => {}
             Action::ReadProgress => {
                 let flushed = self.hosts[index].replies.flush();
                 flushed.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));

@@ -106,7 +106,7 @@ impl Host for Bridge {
             }
             Action::Shutdown => lane.signal(Signal::Shutdown)?,
             // The lane's inbox, `upstream`, sends the recordings.
-            Action::Collect => lane.signal(Signal::Collect)?,
+            Action::Collect { last } => lane.signal(Signal::Collect { last })?,
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::AwaitWorkers => {
                 let (lane, sends_records) = (lane.clone(), self.sends_records);
@@ -141,7 +141,7 @@ impl Host for Bridge {
 /// as text.
 fn close(lane: &dyn Channel, limit: Duration, sends_records: bool) -> String {
     let closed = lane.close(limit);
-    if sends_records && let Err(error) = lane.signal(Signal::Collect) {
+    if sends_records && let Err(error) = lane.signal(Signal::Collect { last: usize::MAX }) {
         tracing::debug!(%error, "a lane has no records");
     }
     match closed {

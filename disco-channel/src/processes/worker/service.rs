@@ -57,8 +57,8 @@ impl Host for Service {
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),
             Action::ReadProgress => return Ok(vec![Event::Progress(vec![link.activity().progress()])]),
-            Action::Collect => {
-                let bytes = link.activity().encode().into();
+            Action::Collect { last } => {
+                let bytes = link.activity().encode(last).into();
                 connection.send_last(Message::Recording(bytes).encode()?)?;
             }
             Action::Stop { cause, .. } => {
