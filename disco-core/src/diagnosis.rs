@@ -136,7 +136,7 @@ fn state(recording: &Recording, comm: &Arc<str>, number: u64) -> String {
                     format!("left {place}, {call}, with an error after {:?}", rounded(end.saturating_sub(record.start)))
                 }
                 (_, Some(end)) => format!("has finished {place}, {call}, {:?} ago", since(end)),
-                (_, None) => format!("has finished {place}, {call}"),
+                (_, None) => format!("has finished {place}, {call}, which it called {:?} ago", since(record.start)),
             }
         }
     };
@@ -270,7 +270,7 @@ mod tests {
         let text = text(&diagnosis);
         assert!(text.starts_with("Operation 2 of the world, as each worker has recorded it:\n"), "{text}");
         assert!(text.contains("inside operation 2, all_reduce sum f32 x 4, for "), "{text}");
-        assert!(text.contains("worker 2: has finished operation 1, barrier,"), "{text}");
+        assert!(text.contains("worker 2: has finished operation 1, barrier, which it called "), "{text}");
         assert!(text.contains("; is inside `train.step` (command 3)"), "{text}");
         assert!(text.ends_with("Missing: worker 2 has not called it."), "{text}");
     }

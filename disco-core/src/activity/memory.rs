@@ -90,6 +90,7 @@ impl Memory {
         Reading { ticks: self.load(FIRST), nanoseconds: self.load(FIRST + 1) }
     }
 
+    #[inline]
     pub(super) fn received(&self) -> u64 {
         self.load(RECEIVED)
     }
@@ -150,11 +151,9 @@ impl Memory {
     /// The words of record `number`'s place.
     #[inline]
     fn place(&self, number: u64) -> &[AtomicU64; RECORD_WORDS] {
-        let words = self.words();
-        // A power of two, so the compiler sees no division.
-        let place = number as usize & (words.len() - HEAD_WORDS) / RECORD_WORDS - 1;
-        let (places, _) = words[HEAD_WORDS..].as_chunks::<RECORD_WORDS>();
-        &places[place]
+        let (places, _) = self.words()[HEAD_WORDS..].as_chunks::<RECORD_WORDS>();
+        // A power of two.
+        &places[number as usize & (places.len() - 1)]
     }
 
     /// Begins the next record, in place of the oldest one. Returns its number. Called on one thread.
@@ -166,8 +165,9 @@ impl Memory {
         // Sequence lock: a reader that sees one of the new words also sees that the place is being changed.
         place[0].store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (word, value) in place.iter().zip(words).skip(1) {
-            word.store(value, Ordering::Relaxed);
+        // By index, because the compiler does not unroll a loop over `skip(1)`.
+        for word in 1..RECORD_WORDS {
+            place[word].store(words[word], Ordering::Relaxed);
         }
         place[0].store(number, Ordering::Release);
         self.store(BEGUN, number);

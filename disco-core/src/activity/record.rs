@@ -65,7 +65,7 @@ pub struct Record {
     pub name: Option<Arc<str>>,
     /// When it began, in nanoseconds of the machine's monotonic clock.
     pub start: u64,
-    /// When it ended; `None` while it runs.
+    /// When it ended; `None` while it runs, and for an operation that ended without an error and without a timeline.
     pub end: Option<u64>,
     /// How it ended.
     pub state: OpState,
@@ -281,6 +281,7 @@ impl RawRecord {
 }
 
 /// 1 + a rank in 24 bits; 0 for none or a rank that is too large.
+#[inline]
 fn one_more(rank: Option<Rank>) -> u64 {
     rank.map_or(0, |rank| 1 + rank.index() as u64).min(MAX_24 + 1) & MAX_24
 }

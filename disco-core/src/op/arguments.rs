@@ -71,6 +71,7 @@ impl Op {
     }
 
     /// Element type; none for a barrier.
+    #[inline]
     pub fn dtype(&self) -> Option<DType> {
         self.src().or(self.dst()).map(Tensor::dtype)
     }
@@ -99,6 +100,7 @@ impl Op {
 
     /// Number of elements of one rank's block, or of all elements if the operation has no blocks. For the V-forms, the
     /// number that this rank sends, which may differ between ranks.
+    #[inline]
     pub fn count(&self, size: usize) -> usize {
         let size = size.max(1);
         let len = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::elements);
