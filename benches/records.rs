@@ -13,8 +13,7 @@ use disco_core::Command;
 fn records(criterion: &mut Criterion) {
     let dst = Tensor::zeros(DType::F32, [64]).expect("there is room");
     let op = Op::AllReduce { src: None, dst, reduction: Reduction::Sum };
-    let call =
-        Command::CallPacked { register: RegisterId::new(7), function: RegisterId::new(3), args: Vec::new() };
+    let call = Command::CallPacked { register: RegisterId::new(7), function: RegisterId::new(3), args: Vec::new() };
     let mut group = criterion.benchmark_group("records");
     group.bench_function("two readings of Instant", |bencher| {
         bencher.iter(|| black_box(Instant::now()) - black_box(Instant::now()));

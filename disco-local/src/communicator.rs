@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_core::activity::Activity;
 use disco_core::op::{self, Claims};
 use disco_core::{Abort, Capabilities, ConnectParams, Error, Op, Rank, Rendezvous, Result};
 
@@ -25,6 +26,8 @@ pub struct Communicator {
     counters: Counters,
     /// The data that all ranks post in an eager collective.
     buffer: Box<[u8]>,
+    /// Gets waits for ranks, if the session has a timeline.
+    timeline: Option<Arc<Activity>>,
 }
 
 const _: fn() = || {
@@ -41,7 +44,7 @@ pub fn connect_threads(ranks: usize, deadline: Duration) -> Result<Vec<Communica
     let last = ranks.checked_sub(1).and_then(|last| u32::try_from(last).ok());
     let last = last.ok_or_else(|| Error::invalid(format!("{ranks} ranks make no communicator")))?;
     let group = Group::present(ranks);
-    Ok((0..=last).map(|rank| Communicator::new(group.clone(), Rank::new(rank), deadline)).collect())
+    Ok((0..=last).map(|rank| Communicator::new(group.clone(), Rank::new(rank), deadline, None)).collect())
 }
 
 impl Communicator {
@@ -64,12 +67,13 @@ impl Communicator {
             None => meeting::meet(token, rank, size, params.connect_deadline, &params.link)?,
             Some(_) => processes::meet(token, rank, size, params.connect_deadline, &params.link)?,
         };
-        Ok(Self::new(group, params.rank, params.deadline))
+        let timeline = params.link.activity().has_timeline().then(|| params.link.activity().clone());
+        Ok(Self::new(group, params.rank, params.deadline, timeline))
     }
 
-    pub(crate) fn new(group: Arc<Group>, rank: Rank, deadline: Duration) -> Self {
+    fn new(group: Arc<Group>, rank: Rank, deadline: Duration, timeline: Option<Arc<Activity>>) -> Self {
         let buffer = vec![0; collective::buffer_bytes(group.size())].into();
-        Self { group, rank, deadline, counters: Counters::default(), buffer }
+        Self { group, rank, deadline, counters: Counters::default(), buffer, timeline }
     }
 }
 
@@ -96,6 +100,7 @@ impl disco_core::Communicator for Communicator {
         let keep = || claims.keep();
         let child = (&self.group, self.rank.index(), &mut self.counters);
         let mut call = ActiveCall::enter(child, self.deadline, Call::Op(first), Some(&keep));
+        call.record_in(self.timeline.as_deref());
         let result = match first.kind().is_point_to_point() {
             true => point_to_point::run(&mut call, group),
             false => group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op)),
@@ -109,7 +114,8 @@ impl disco_core::Communicator for Communicator {
         let mut call = ActiveCall::enter(member, self.deadline, Call::Split, None);
         let child = split::run(&mut call, color, key);
         call.leave(1, child.as_ref().map(drop).map_err(Error::clone))?;
-        Ok(child?.map(|child| Box::new(Communicator::new(child.group, child.rank, self.deadline)) as _))
+        let timeline = self.timeline.clone();
+        Ok(child?.map(|child| Box::new(Self::new(child.group, child.rank, self.deadline, timeline)) as _))
     }
 
     fn synchronize(&mut self) -> Result<()> {

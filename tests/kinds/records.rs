@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use disco::activity::{OpState, Record, RecordKind, Recording};
+use disco::activity::{DataPath, OpState, Record, RecordKind, Recording, span};
 use disco::{
-    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Reduction, Result, Session as _, SessionKind,
-    Timeline, WorkerContext, block_on,
+    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _,
+    SessionKind, Timeline, WorkerContext, block_on,
 };
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -49,6 +49,7 @@ fn sum_late(ctx: &mut WorkerContext, late: i64, seconds: f64) -> Result<()> {
     if ctx.worker().index() as i64 == late {
         thread::sleep(Duration::from_secs_f64(seconds));
     }
+    let _span = span("sum");
     let sum = ctx.empty(DType::F32, 64)?;
     ctx.comm()?.all_reduce(&sum, &sum, Reduction::Sum)
 }
@@ -228,10 +229,22 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
         let ops: Vec<_> = recording.records.iter().filter_map(|record| Some((record, record.op.as_ref()?))).collect();
         assert!(ops.iter().map(|(_, op)| (op.number, op.count)).eq((1..=6).map(|number| (number, 64))), "{ops:?}");
         assert!(ops.iter().all(|(record, op)| (record.state == OpState::Failed) == (op.number == 6)), "{ops:?}");
+        if worker.index() != 1 {
+            let failed = ops.last().unwrap().1;
+            assert!(failed.waited > 0 && failed.last == Some(Rank::new(1)), "{worker}: {failed:?}");
+            assert_eq!(failed.path, DataPath::SharedMemory);
+        }
         for (record, _) in ops {
             let is_its_command = |it: &&Record| it.kind == RecordKind::Command && it.command == record.command;
             let command = recording.records.iter().find(is_its_command).unwrap();
-            assert!(command.start <= record.start && record.end <= command.end, "{worker}: {record:?} in {command:?}");
+            let span = recording.records.iter().find(|it| it.kind == RecordKind::Span && it.command == record.command);
+            let span = span.unwrap();
+            assert_eq!(span.name.as_deref(), Some("sum"));
+            let is_nested = command.start <= span.start && span.start <= record.start;
+            assert!(
+                is_nested && record.end <= span.end && span.end <= command.end,
+                "{worker}: {record:?} in {command:?}"
+            );
         }
     }
 }

@@ -7,11 +7,13 @@
 //! ```text
 //! clock       readings of the processor's counter, and their conversion to nanoseconds
 //! record      one record in 8 words
+//! current     the activity of the worker that a thread runs
 //! memory      the words of an activity: progress, names, a ring of records
 //! recording   a copy of them, as bytes for another process, and decoded
 //! ```
 
 mod clock;
+mod current;
 mod memory;
 mod record;
 mod recording;
@@ -31,6 +33,8 @@ use crate::shared_memory::Segment;
 use crate::sync;
 
 pub use self::clock::nanoseconds;
+pub(crate) use self::current::Current;
+pub use self::current::{Span, span};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind};
 pub use self::recording::{Recording, set_shift};
 
@@ -257,11 +261,6 @@ impl Activity {
         record.with_register(command.register())
     }
 
-    /// Begins the record of a span of the program, or of a wait of the controller.
-    pub fn start(&self, kind: RecordKind, name: u32) -> Running<'_> {
-        self.running(self.begin(RawRecord::new(kind, name.into(), ticks(), self.memory.received())))
-    }
-
     /// Records a wait of the controller for the replies to command `number`, which has ended.
     pub fn add_wait(&self, since: Waiting, name: &str, number: u64) {
         let record = RawRecord::new(RecordKind::Wait, self.intern(name).into(), since.0, number);
@@ -270,7 +269,8 @@ impl Activity {
 
     /// Records a moment.
     pub fn mark(&self, name: u32) {
-        self.start(RecordKind::Mark, name).end(true);
+        let record = RawRecord::new(RecordKind::Mark, name.into(), ticks(), self.memory.received());
+        self.end(self.begin(record), OpState::Done);
     }
 
     /// Begins the record of an operation of a communicator of `size` ranks. [`Running::end`] records its end; dropping

@@ -5,6 +5,7 @@ mod failure;
 
 use std::sync::Arc;
 
+use crate::activity::Current;
 use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
 pub use crate::config::WorkerConfig;
@@ -30,6 +31,7 @@ pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) 
     let _span = tracing::info_span!("worker", id = worker.index()).entered();
     let link = endpoint.link();
     let context = WorkerContext::new(worker, config, link.clone())?;
+    let _current = Current::set(link.activity());
     let mut state = Worker { worker, registers: Registers::default(), context, link, epoch: 0, failure: None };
     loop {
         let frame = match endpoint.recv() {

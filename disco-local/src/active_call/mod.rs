@@ -34,8 +34,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_core::activity::{Activity, DataPath};
 use disco_core::tensor::Access;
-use disco_core::{Error, Result};
+use disco_core::{Error, Rank, Result};
 pub(crate) use memory::{Memory, Region};
 
 use crate::address_space::PRIVATE;
@@ -75,6 +76,8 @@ pub(crate) struct ActiveCall<'t> {
     /// Takes over the claims on the tensors, in case a stopped peer may still access them.
     keep: Option<&'t dyn Fn() -> Vec<Access>>,
     left: bool,
+    /// Gets waits for ranks, if there is a timeline.
+    activity: Option<&'t Activity>,
 }
 
 impl<'t> ActiveCall<'t> {
@@ -89,7 +92,19 @@ impl<'t> ActiveCall<'t> {
     ) -> Self {
         report::enter(&group.board, rank, call.kind());
         let timeout = Cell::new(LazyTimeout::new(deadline));
-        Self { group, rank, counters, deadline, timeout, call, keep, left: false }
+        Self { group, rank, counters, deadline, timeout, call, keep, left: false, activity: None }
+    }
+
+    /// Records waits for ranks, and the way of the data, in `activity`.
+    pub(crate) fn record_in(&mut self, activity: Option<&'t Activity>) {
+        self.activity = activity;
+        self.take_path(DataPath::SharedMemory);
+    }
+
+    fn take_path(&self, path: DataPath) {
+        if let Some(activity) = self.activity {
+            activity.take_path(path);
+        }
     }
 
     /// This rank.
@@ -197,6 +212,7 @@ impl<'t> ActiveCall<'t> {
     /// Adds the pieces that a collective has staged.
     pub(crate) fn count_staged(&mut self, pieces: usize) {
         self.counters.staged += pieces as u64;
+        self.take_path(DataPath::Staged);
     }
 
     /// A piece of `rank`'s staging area.
@@ -282,7 +298,22 @@ impl<'t> ActiveCall<'t> {
 
     fn wait_for_all(&self, has_arrived: impl Fn(usize) -> bool) -> Result<()> {
         let late = |after| self.late(report::missing(self.board(), &has_arrived), after);
-        self.group.wait_for_all(self.rank, &self.timeout, &has_arrived, late)
+        let Some(activity) = self.activity else {
+            return self.group.wait_for_all(self.rank, &self.timeout, &has_arrived, late);
+        };
+        let (since, last) = (activity.start_wait(), Cell::new(None));
+        let has_arrived = |peer| {
+            let is_here = has_arrived(peer);
+            if !is_here {
+                last.set(Some(Rank::new(peer as u32)));
+            }
+            is_here
+        };
+        let result = self.group.wait_for_all(self.rank, &self.timeout, has_arrived, late);
+        if last.get().is_some() {
+            activity.waited(since, last.get());
+        }
+        result
     }
 
     fn late(&self, state: String, after: Duration) -> Error {
