@@ -1,6 +1,5 @@
 //! Analysis and diagnosis of a trace as text.
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 use disco_core::{Diagnosis, WorkerId, WorkerRange};
@@ -12,35 +11,46 @@ use crate::trace::Trace;
 
 /// Largest number of rows of a table, and of mismatches.
 const MAX_ROWS: usize = 10;
+/// Largest number of places, and of workers in the table of times.
+const MAX_WORKERS: usize = 32;
 
 /// Explains a trace for a terminal: the operation that hangs or has failed, collectives that workers call differently,
 /// what each worker did with its time, the slowest collectives, and the workers that others waited for.
 pub fn explain(trace: &Trace) -> String {
     let calls = Calls::of(trace);
-    let mut text = head(trace);
+    let parts = [findings(trace, &calls), times(trace), slow(&calls), late(trace, &calls)];
+    let parts = parts.iter().filter(|part| !part.is_empty());
+    parts.fold(head(trace), |text, part| format!("{text}\n{part}"))
+}
+
+/// What is wrong: an operation that hangs or has failed, and collectives that workers call differently.
+pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
     let diagnosis = diagnosis(trace);
-    let differences = differences(trace, &calls, diagnosis.as_ref());
-    for part in [hang(diagnosis.as_ref()), differences, times(trace), slow(&calls), late(trace, &calls)] {
-        if !part.is_empty() {
-            text.push('\n');
-            text.push_str(&part);
-        }
-    }
-    text
+    let differences = differences(trace, calls, diagnosis.as_ref());
+    let hang = hang(diagnosis.as_ref());
+    if differences.is_empty() { hang } else { format!("{hang}\n{differences}") }
 }
 
 /// What the trace is of, and what it lacks.
-fn head(trace: &Trace) -> String {
+pub(crate) fn head(trace: &Trace) -> String {
     let records: usize = trace.recordings().map(|recording| recording.records.len()).sum();
     let (first, last) = trace.range();
     let span = time(u64::try_from(last - first).unwrap_or_default());
     let count = trace.workers.len();
     let workers = if count == 1 { "worker" } else { "workers" };
     let mut text = format!("Trace of {}: {count} {workers}, {records} records over {span}\n", trace.program);
-    let mut places: BTreeMap<&str, Vec<WorkerId>> = BTreeMap::new();
-    trace.workers.iter().for_each(|it| places.entry(&it.place).or_default().push(it.worker));
-    for (place, workers) in places {
-        _ = writeln!(text, "  {place}: {}", WorkerRange::list(&workers));
+    let mut places: Vec<(&str, Vec<WorkerId>)> = Vec::new();
+    for it in &trace.workers {
+        match places.iter_mut().find(|(place, _)| *place == it.place) {
+            Some((_, workers)) => workers.push(it.worker),
+            None => places.push((&it.place, vec![it.worker])),
+        }
+    }
+    for (place, workers) in places.iter().take(MAX_WORKERS) {
+        _ = writeln!(text, "  {place}: {}", WorkerRange::list(workers));
+    }
+    if let Some(more @ 1..) = places.len().checked_sub(MAX_WORKERS) {
+        _ = writeln!(text, "  and {more} more places");
     }
     if !trace.missing.is_empty() {
         _ = writeln!(text, "{}", trace.missing);
@@ -93,9 +103,15 @@ fn differences(trace: &Trace, calls: &Calls<'_>, diagnosis: Option<&Diagnosis>) 
 }
 
 fn times(trace: &Trace) -> String {
-    let shares = shares(trace);
+    let mut shares = shares(trace);
     if shares.is_empty() {
         return String::new();
+    }
+    let mut title = "What workers did with their time:";
+    if shares.len() > MAX_WORKERS {
+        title = "What workers did with their time; these waited least, so others wait for them:";
+        shares.sort_by_key(|share| share.waiting);
+        shares.truncate(MAX_ROWS);
     }
     let has_timeline = shares.iter().any(|share| share.has_timeline);
     let rows: Vec<_> = shares
@@ -115,7 +131,7 @@ fn times(trace: &Trace) -> String {
         .collect();
     let rest = if has_timeline { "between commands" } else { "outside" };
     let head = ["", "recorded", "waiting", "in operations", "in code", rest];
-    format!("What workers did with their time:\n{}", table(head, &rows))
+    format!("{title}\n{}", table(head, &rows))
 }
 
 fn slow(calls: &Calls<'_>) -> String {

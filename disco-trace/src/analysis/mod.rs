@@ -12,7 +12,7 @@ mod shares;
 mod slowest;
 mod waits;
 
-pub(crate) use mismatches::{Mismatch, mismatches};
-pub(crate) use shares::{Share, shares};
-pub(crate) use slowest::{BySize, by_size, slowest};
-pub(crate) use waits::{Late, Waits};
+pub(crate) use mismatches::mismatches;
+pub(crate) use shares::shares;
+pub(crate) use slowest::{by_size, slowest};
+pub(crate) use waits::Waits;

@@ -39,6 +39,8 @@ use crate::trace::Trace;
 
 /// The format of the file, in its head.
 const FORMAT: &str = "disco trace 1";
+/// Bytes that are written, or compressed, at once.
+const BUFFER: usize = 1 << 16;
 
 impl Trace {
     /// Writes the trace as Chrome's trace events (JSON), compressed by gzip if the name ends with `.gz`. Perfetto
@@ -49,13 +51,13 @@ impl Trace {
     /// The file can't be written; the error names it. A part of it may have been written, which can be read.
     pub fn write(&self, path: &Path) -> Result<(), TraceError> {
         let written = || -> io::Result<()> {
-            let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+            let file = File::create(path)?;
             if path.extension().is_some_and(|extension| extension == "gz") {
-                let mut file = GzEncoder::new(file, Compression::default());
+                let mut file = BufWriter::with_capacity(BUFFER, GzEncoder::new(file, Compression::default()));
                 write::trace(self, &mut file)?;
-                return file.finish()?.flush();
+                return file.into_inner()?.finish()?.flush();
             }
-            let mut file = file;
+            let mut file = BufWriter::with_capacity(BUFFER, file);
             write::trace(self, &mut file)?;
             file.flush()
         };

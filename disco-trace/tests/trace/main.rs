@@ -7,4 +7,5 @@ mod explain;
 mod file;
 mod flight_recorder;
 mod nesting;
+mod report;
 mod sample;
