@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::activity::{OpDetails, OpState, Record, RecordKind, Recording};
 use crate::error::Result;
 use crate::id::WorkerId;
+use crate::worker_range::WorkerRange;
 
 /// Largest number of rows in the table; others are counted.
 const MAX_ROWS: usize = 16;
@@ -36,7 +37,16 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// Compares recordings. `None` if no worker's last operation is unfinished or failed.
     pub fn of(recordings: &[(WorkerId, Result<Recording>)]) -> Option<Self> {
-        let known = || recordings.iter().filter_map(|(worker, it)| Some((*worker, it.as_ref().ok()?)));
+        let recordings: Vec<_> = recordings
+            .iter()
+            .map(|(worker, recording)| (*worker, recording.as_ref().map_err(|error| error as &dyn fmt::Display)))
+            .collect();
+        Self::compare(&recordings)
+    }
+
+    /// The same for recordings that are kept elsewhere, each with the reason if there is none.
+    pub fn compare(recordings: &[(WorkerId, Result<&Recording, &dyn fmt::Display>)]) -> Option<Self> {
+        let known = || recordings.iter().filter_map(|(worker, it)| Some((*worker, it.ok()?)));
         let (comm, number) = suspect(known().filter_map(|(_, recording)| stuck(recording)))?;
         let calls: Vec<(WorkerId, &Record, &OpDetails)> = known()
             .filter_map(|(worker, recording)| {
@@ -57,11 +67,11 @@ impl Diagnosis {
             .collect();
         let late = late(&calls);
         let mut signatures: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
-        for (worker, record, op) in calls.iter().filter(|(_, record, _)| !is_point_to_point(record)) {
-            signatures.entry(signature(record, op)).or_default().push(*worker);
+        for (worker, record, _) in calls.iter().filter(|(_, record, _)| !is_point_to_point(record)) {
+            signatures.entry(record.signature().unwrap_or_default()).or_default().push(*worker);
         }
         let mismatch = if signatures.len() > 1 { signatures.into_iter().collect() } else { Vec::new() };
-        let state = |recording: &Result<Recording>| match recording {
+        let state = |recording: &Result<&Recording, &dyn fmt::Display>| match recording {
             Ok(recording) => state(recording, &comm, number),
             Err(error) => error.to_string(),
         };
@@ -103,30 +113,12 @@ fn is_point_to_point(record: &Record) -> bool {
     matches!(record.kind, RecordKind::Op(kind) if kind.is_point_to_point())
 }
 
-/// An operation's kind and arguments as in a call: `all_reduce sum f32 x 64`.
-fn signature(record: &Record, op: &OpDetails) -> String {
-    let RecordKind::Op(kind) = record.kind else { return String::new() };
-    let mut text = kind.name().to_owned();
-    if let Some(reduction) = op.reduction {
-        _ = write!(text, " {reduction}");
-    }
-    if let Some(dtype) = op.dtype {
-        _ = write!(text, " {dtype} x {}", op.count);
-    }
-    match op.root {
-        Some(root) if kind.is_point_to_point() => _ = write!(text, ", peer {root}"),
-        Some(root) => _ = write!(text, ", root {root}"),
-        None => {}
-    }
-    text
-}
-
 /// What a worker does: inside what and since when, or what it finished last.
 fn state(recording: &Recording, comm: &Arc<str>, number: u64) -> String {
     let mut text = match ops(recording).next_back() {
         None => "has called no operation".to_owned(),
         Some((record, op)) => {
-            let call = signature(record, op);
+            let call = record.signature().unwrap_or_default();
             let other = if op.comm == *comm { String::new() } else { format!(" of {}", op.comm) };
             let place = format!("operation {}{other}", op.number);
             let since = |time: u64| rounded(recording.time.saturating_sub(time));
@@ -160,26 +152,6 @@ fn rounded(nanoseconds: u64) -> Duration {
     }
 }
 
-/// Workers as ranges of numbers: `workers 0 to 6, 8`.
-fn list(workers: &[WorkerId]) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for worker in workers.iter().map(|worker| worker.index()) {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == worker => *last = worker,
-            _ => ranges.push((worker, worker)),
-        }
-    }
-    let text: Vec<String> = ranges
-        .iter()
-        .map(|(first, last)| match last - first {
-            0 => first.to_string(),
-            1 => format!("{first}, {last}"),
-            _ => format!("{first} to {last}"),
-        })
-        .collect();
-    format!("{} {}", if workers.len() == 1 { "worker" } else { "workers" }, text.join(", "))
-}
-
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Operation {} of {}, as each worker has recorded it:", self.number, self.comm)?;
@@ -191,7 +163,7 @@ impl fmt::Display for Diagnosis {
             }
         }
         for (state, workers) in rows.iter().take(MAX_ROWS) {
-            write!(f, "\n  {}: {state}", list(workers))?;
+            write!(f, "\n  {}: {state}", WorkerRange::list(workers))?;
         }
         if let Some(more @ 1..) = rows.len().checked_sub(MAX_ROWS) {
             write!(f, "\n  and {more} more rows")?;
@@ -199,7 +171,7 @@ impl fmt::Display for Diagnosis {
         if !self.mismatch.is_empty() {
             f.write_str("\nThe workers do not call the same:")?;
             for (call, workers) in self.mismatch.iter().take(MAX_ROWS) {
-                write!(f, "\n  {}: {call}", list(workers))?;
+                write!(f, "\n  {}: {call}", WorkerRange::list(workers))?;
             }
         }
         if let Some((worker, time)) = self.late {
@@ -207,8 +179,8 @@ impl fmt::Display for Diagnosis {
         }
         match self.missing.len() {
             0 => Ok(()),
-            1 => write!(f, "\nMissing: {} has not called it.", list(&self.missing)),
-            _ => write!(f, "\nMissing: {} have not called it.", list(&self.missing)),
+            1 => write!(f, "\nMissing: {} has not called it.", WorkerRange::list(&self.missing)),
+            _ => write!(f, "\nMissing: {} have not called it.", WorkerRange::list(&self.missing)),
         }
     }
 }

@@ -86,6 +86,26 @@ impl WorkerRange {
         Self { first: self.first + skipped as u32, len: len as u32 }
     }
 
+    /// Workers as text, with ranges of their numbers: `workers 0 to 6, 8`.
+    pub fn list(workers: &[WorkerId]) -> String {
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        for worker in workers.iter().map(|worker| worker.index()) {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == worker => *last = worker,
+                _ => ranges.push((worker, worker)),
+            }
+        }
+        let text: Vec<String> = ranges
+            .iter()
+            .map(|(first, last)| match last - first {
+                0 => first.to_string(),
+                1 => format!("{first}, {last}"),
+                _ => format!("{first} to {last}"),
+            })
+            .collect();
+        format!("{} {}", if workers.len() == 1 { "worker" } else { "workers" }, text.join(", "))
+    }
+
     /// Consecutive parts of `size` workers each; the last part is shorter if `size` does not divide their number. A
     /// size of 0 counts as 1.
     pub fn chunks(self, size: usize) -> impl Iterator<Item = Self> {

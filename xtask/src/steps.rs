@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 17] = [
+pub(crate) const CRATES: [(&str, &str); 18] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-channel", "disco-channel"),
@@ -30,6 +30,7 @@ pub(crate) const CRATES: [(&str, &str); 17] = [
     ("disco-mpi", "disco-mpi"),
     ("disco-ffi", "disco-ffi"),
     ("disco-candle", "disco-candle"),
+    ("disco-trace", "disco-trace"),
     ("disco-conformance", "disco-conformance"),
     ("disco-gpu-double", "disco-gpu-double"),
     ("disco-runtime-cli", "disco-cli"),

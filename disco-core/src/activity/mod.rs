@@ -130,6 +130,15 @@ impl OpState {
     /// All states, in the order of their numbers.
     pub const ALL: [Self; 3] = [OpState::Running, OpState::Done, OpState::Failed];
 
+    /// The name in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+
     const fn of(ok: bool) -> Self {
         if ok { Self::Done } else { Self::Failed }
     }

@@ -9,7 +9,7 @@
 //! ```
 //! Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use super::OpState;
@@ -79,7 +79,7 @@ pub struct Record {
 
 /// The arguments and the course of a communicator's operation.
 #[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpDetails {
     /// The communicator: the same text on all its ranks.
     pub comm: Arc<str>,
@@ -136,7 +136,8 @@ pub enum DataPath {
 }
 
 impl DataPath {
-    const ALL: [Self; 5] = [Self::Unknown, Self::SharedMemory, Self::Staged, Self::PeerToPeer, Self::Library];
+    /// All paths, in the order of their numbers.
+    pub const ALL: [Self; 5] = [Self::Unknown, Self::SharedMemory, Self::Staged, Self::PeerToPeer, Self::Library];
 
     /// The name in texts.
     pub const fn name(self) -> &'static str {
@@ -290,7 +291,51 @@ fn rank(word: u64) -> Option<Rank> {
     ((word & MAX_24) as u32).checked_sub(1).map(Rank::new)
 }
 
+impl Record {
+    /// A record that began at `start` and runs; the other fields are assigned.
+    pub fn new(number: u64, kind: RecordKind, start: u64) -> Self {
+        Self {
+            number,
+            kind,
+            name: None,
+            start,
+            end: None,
+            state: OpState::Running,
+            command: 0,
+            register: None,
+            op: None,
+        }
+    }
+
+    /// The kind and the arguments of an operation, as in a call: `all_reduce sum f32 x 64`. The texts of all ranks of a
+    /// collective are the same. Therefore V-forms leave out counts, which may differ between ranks. `None` if the record
+    /// is no operation.
+    pub fn signature(&self) -> Option<String> {
+        let (RecordKind::Op(kind), Some(op)) = (self.kind, &self.op) else { return None };
+        let mut text = kind.name().to_owned();
+        if let Some(reduction) = op.reduction {
+            _ = write!(text, " {reduction}");
+        }
+        match op.dtype {
+            Some(dtype) if matches!(kind, OpKind::AllGatherV | OpKind::AllToAllV) => _ = write!(text, " {dtype}"),
+            Some(dtype) => _ = write!(text, " {dtype} x {}", op.count),
+            None => {}
+        }
+        match op.root {
+            Some(root) if kind.is_point_to_point() => _ = write!(text, ", peer {root}"),
+            Some(root) => _ = write!(text, ", root {root}"),
+            None => {}
+        }
+        Some(text)
+    }
+}
+
 impl OpDetails {
+    /// Operation `number` of a communicator; the other fields are assigned.
+    pub fn new(comm: Arc<str>, number: u64) -> Self {
+        Self { comm, number, ..Self::default() }
+    }
+
     /// Bytes of one block.
     pub fn bytes(&self) -> u64 {
         self.dtype.map_or(0, |dtype| self.count.saturating_mul(dtype.size() as u64))

@@ -1,0 +1,45 @@
+//! Collectives that workers call differently, or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use disco_core::WorkerId;
+
+use crate::calls::Calls;
+use crate::trace::Trace;
+
+/// A collective that not all workers call alike.
+pub(crate) struct Mismatch<'a> {
+    pub(crate) comm: &'a str,
+    pub(crate) number: u64,
+    /// The different calls with their workers; empty if those that call it call the same.
+    pub(crate) calls: Vec<(String, Vec<WorkerId>)>,
+    /// Workers that have called a later collective, but not this one.
+    pub(crate) skipped: Vec<WorkerId>,
+}
+
+/// All mismatches, by communicator and number.
+pub(crate) fn mismatches<'a>(trace: &Trace, calls: &Calls<'a>) -> Vec<Mismatch<'a>> {
+    let known: BTreeSet<WorkerId> =
+        trace.workers.iter().filter(|it| it.known().is_some()).map(|it| it.worker).collect();
+    // The first and the last collective of each worker on each communicator: records before the first are replaced.
+    let mut ranges: BTreeMap<(&str, WorkerId), (u64, u64)> = BTreeMap::new();
+    for call in &calls.all {
+        for entry in &call.entries {
+            let range = ranges.entry((call.comm, entry.worker)).or_insert((call.number, call.number));
+            range.1 = call.number;
+        }
+    }
+    let skips = |comm, worker: &WorkerId, number| {
+        ranges.get(&(comm, *worker)).is_some_and(|(first, last)| *first < number && number < *last)
+    };
+    let all = calls.all.iter().map(|call| {
+        let has_called = |worker: &WorkerId| call.entries.iter().any(|entry| entry.worker == *worker);
+        let members = calls.members(call.comm);
+        // Most collectives have been called by all.
+        let members = if call.entries.len() == members.len() { &[] } else { members };
+        let members = members.iter().filter(|worker| known.contains(worker));
+        let skipped = members.filter(|worker| skips(call.comm, worker, call.number) && !has_called(worker));
+        Mismatch { comm: call.comm, number: call.number, calls: call.mismatch(), skipped: skipped.copied().collect() }
+    });
+    all.filter(|it| !it.calls.is_empty() || !it.skipped.is_empty()).collect()
+}

@@ -1,0 +1,18 @@
+//! What a trace tells: times, waits, mismatches and bandwidths.
+//!
+//! ```text
+//! shares       what each worker did with its time
+//! waits        who waited for whom
+//! slowest      the slowest collectives; times and bandwidths by size
+//! mismatches   collectives that workers call differently, or not at all
+//! ```
+
+mod mismatches;
+mod shares;
+mod slowest;
+mod waits;
+
+pub(crate) use mismatches::mismatches;
+pub(crate) use shares::shares;
+pub(crate) use slowest::{by_size, slowest};
+pub(crate) use waits::Waits;

@@ -1,0 +1,147 @@
+//! The calls of one collective by several workers, matched by communicator and number.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use disco_core::activity::{OpDetails, Record, RecordKind};
+use disco_core::{OpKind, Rank, WorkerId};
+
+use crate::trace::{Trace, aligned, end};
+
+/// The collectives of a trace, by communicator and number; sends and receives are not among them.
+pub(crate) struct Calls<'a> {
+    pub(crate) all: Vec<Call<'a>>,
+    members: BTreeMap<&'a str, Vec<WorkerId>>,
+}
+
+/// One collective.
+pub(crate) struct Call<'a> {
+    pub(crate) comm: &'a str,
+    pub(crate) number: u64,
+    /// A call for each worker that has recorded one, in the order of workers.
+    pub(crate) entries: Vec<Entry<'a>>,
+}
+
+/// The call of one worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    /// Position in [`Trace::workers`].
+    pub(crate) index: usize,
+    pub(crate) worker: WorkerId,
+    /// Position in the recording.
+    pub(crate) position: usize,
+    /// On the controller's clock.
+    pub(crate) start: i128,
+    pub(crate) end: i128,
+    pub(crate) record: &'a Record,
+    pub(crate) op: &'a OpDetails,
+}
+
+impl<'a> Calls<'a> {
+    pub(crate) fn of(trace: &'a Trace) -> Self {
+        let mut calls: BTreeMap<(&str, u64), Vec<Entry<'_>>> = BTreeMap::new();
+        let mut members: BTreeMap<&str, BTreeSet<WorkerId>> = BTreeMap::new();
+        for (index, it) in trace.workers.iter().enumerate() {
+            let Some(recording) = it.known() else { continue };
+            for (position, record) in recording.records.iter().enumerate() {
+                let (RecordKind::Op(kind), Some(op)) = (record.kind, &record.op) else { continue };
+                members.entry(&op.comm).or_default().insert(it.worker);
+                if kind.is_point_to_point() {
+                    continue;
+                }
+                let (start, end) = (aligned(recording, record.start), aligned(recording, end(recording, record)));
+                let entry = Entry { index, worker: it.worker, position, start, end, record, op };
+                let entries = calls.entry((&op.comm, op.number)).or_default();
+                match entries.last_mut().filter(|last| last.index == index) {
+                    // A communicator of an earlier epoch with the same name.
+                    Some(earlier) => *earlier = entry,
+                    None => entries.push(entry),
+                }
+            }
+        }
+        let everyone = || trace.workers.iter().map(|it| it.worker).collect();
+        let members = members.into_iter().map(|(comm, members)| {
+            // The communicator of all workers has no mark of a split in its name.
+            (comm, if comm.contains(", split ") { members.into_iter().collect() } else { everyone() })
+        });
+        let members = members.collect();
+        let all = calls.into_iter().map(|((comm, number), entries)| Call { comm, number, entries }).collect();
+        Self { all, members }
+    }
+
+    /// The workers of a communicator, in the order of their ranks. For a split, these are the workers that have called
+    /// one of its operations, in the order of their numbers: records do not have the ranks of a split.
+    pub(crate) fn members(&self, comm: &str) -> &[WorkerId] {
+        self.members.get(comm).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn worker(&self, comm: &str, rank: Rank) -> Option<WorkerId> {
+        self.members(comm).get(rank.index()).copied()
+    }
+
+    /// Bytes of an operation as `disco bench` counts them: of the larger of one rank's source and destination.
+    pub(crate) fn size(&self, kind: OpKind, op: &OpDetails) -> u64 {
+        let blocks = if has_blocks(kind) { self.members(&op.comm).len().max(1) as u64 } else { 1 };
+        op.bytes().saturating_mul(blocks)
+    }
+}
+
+/// Whether the larger of source and destination has one block for each rank.
+pub(crate) fn has_blocks(kind: OpKind) -> bool {
+    use OpKind::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+    matches!(kind, ReduceScatter | AllGather | Gather | Scatter | AllToAll)
+}
+
+impl<'a> Call<'a> {
+    /// The call that arrived last.
+    pub(crate) fn last(&self) -> Option<&Entry<'a>> {
+        self.entries.iter().max_by_key(|entry| entry.start)
+    }
+
+    /// Time between the first and the last arrival, in nanoseconds.
+    pub(crate) fn spread(&self) -> u64 {
+        let first = self.entries.iter().map(|entry| entry.start).min();
+        first.zip(self.last()).map_or(0, |(first, last)| nanoseconds(last.start - first))
+    }
+
+    /// Time from the last arrival to the last end, in nanoseconds; `None` while a call is unfinished.
+    pub(crate) fn duration(&self) -> Option<u64> {
+        let last = self.last()?;
+        let end = self.entries.iter().map(|entry| entry.record.end.map(|_| entry.end)).max_by_key(|end| {
+            // An unfinished call is the largest.
+            end.unwrap_or(i128::MAX)
+        })??;
+        Some(nanoseconds(end - last.start))
+    }
+
+    /// The kind that the first worker calls.
+    pub(crate) fn kind(&self) -> Option<OpKind> {
+        match self.entries.first()?.record.kind {
+            RecordKind::Op(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
+    /// The different calls, with their workers, if not all are the same.
+    pub(crate) fn mismatch(&self) -> Vec<(String, Vec<WorkerId>)> {
+        let same = |entry: &Entry<'_>| {
+            self.entries.first().is_some_and(|first| {
+                let (a, b) = (first.op, entry.op);
+                first.record.kind == entry.record.kind
+                    && (a.dtype, a.count, a.reduction, a.root) == (b.dtype, b.count, b.reduction, b.root)
+            })
+        };
+        if self.entries.iter().all(same) {
+            return Vec::new();
+        }
+        let mut calls: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
+        for entry in &self.entries {
+            calls.entry(entry.record.signature().unwrap_or_default()).or_default().push(entry.worker);
+        }
+        // The counts of V-forms differ, which their signatures leave out.
+        if calls.len() < 2 { Vec::new() } else { calls.into_iter().collect() }
+    }
+}
+
+fn nanoseconds(time: i128) -> u64 {
+    u64::try_from(time.max(0)).unwrap_or(u64::MAX)
+}

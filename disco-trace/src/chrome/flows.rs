@@ -1,0 +1,94 @@
+//! Arrows between slices: from a submission to the command on each worker, and through the calls of a collective.
+
+use std::borrow::Cow;
+use std::io;
+use std::ops::RangeInclusive;
+
+use disco_core::activity::{Record, RecordKind, Recording};
+
+use super::write::{Event, Events};
+use crate::calls::Calls;
+use crate::trace::Trace;
+
+/// What the arrows connect. They are written where their slices are.
+pub(super) struct Flows {
+    /// The numbers of the recorded commands: the controller's, then those of workers.
+    commands: Vec<Option<RangeInclusive<u64>>>,
+    /// For each worker its collectives, in the order of positions.
+    calls: Vec<Vec<Step>>,
+}
+
+/// One call in the flow of its collective.
+struct Step {
+    /// Position of the record.
+    position: usize,
+    /// The flow.
+    id: u64,
+    phase: &'static str,
+}
+
+impl Flows {
+    pub(super) fn of(trace: &Trace, calls: &Calls<'_>) -> Self {
+        let workers = trace.workers.iter().map(|it| it.known().and_then(commands));
+        let commands = std::iter::once(trace.controller.as_ref().and_then(commands)).chain(workers).collect();
+        let mut steps: Vec<Vec<Step>> = trace.workers.iter().map(|_| Vec::new()).collect();
+        for (id, call) in (1..).zip(&calls.all).filter(|(_, call)| call.entries.len() > 1) {
+            let mut entries: Vec<_> = call.entries.iter().collect();
+            entries.sort_by_key(|entry| (entry.start, entry.index));
+            let last = entries.len() - 1;
+            for (number, entry) in entries.into_iter().enumerate() {
+                let phase = if number == 0 {
+                    "s"
+                } else if number == last {
+                    "f"
+                } else {
+                    "t"
+                };
+                steps[entry.index].push(Step { position: entry.position, id, phase });
+            }
+        }
+        steps.iter_mut().for_each(|steps| steps.sort_by_key(|step| step.position));
+        Self { commands, calls: steps }
+    }
+
+    /// Writes the arrows of a record whose slice is at `at` (process, thread, start).
+    pub(super) fn write(
+        &self,
+        events: &mut Events<'_>,
+        index: usize,
+        position: usize,
+        record: &Record,
+        (pid, tid, start): (u64, u64, i128),
+    ) -> io::Result<()> {
+        let ts = Some(events.time(start));
+        let mut add = |ph, cat, id| {
+            // A flow is known by category, name and number.
+            let bp = (ph == "f").then_some("e");
+            let (name, cat) = (Cow::Borrowed(cat), Some(cat));
+            events.add(&Event { ph, name, cat, pid, tid, ts, id: Some(id), bp, ..Event::<()>::default() })
+        };
+        let id =
+            |worker: usize| record.command.saturating_mul(self.commands.len() as u64).saturating_add(worker as u64);
+        let has = |index: usize| self.commands[index].as_ref().is_some_and(|range| range.contains(&record.command));
+        match (record.kind, index.checked_sub(1)) {
+            (RecordKind::Command, None) => (1..self.commands.len())
+                .filter(|worker| has(*worker))
+                .try_for_each(|worker| add("s", "submit", id(worker))),
+            (RecordKind::Command, Some(_)) if has(0) => add("f", "submit", id(index)),
+            (RecordKind::Op(_), Some(worker)) => {
+                let steps = &self.calls[worker];
+                match steps.binary_search_by_key(&position, |step| step.position) {
+                    Ok(step) => add(steps[step].phase, "collective", steps[step].id),
+                    Err(_) => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The numbers of the commands that are recorded.
+fn commands(recording: &Recording) -> Option<RangeInclusive<u64>> {
+    let numbers = || recording.records.iter().filter(|it| it.kind == RecordKind::Command).map(|it| it.command);
+    Some(numbers().min()?..=numbers().max()?)
+}

@@ -1,0 +1,83 @@
+//! A trace as a file of Chrome's trace events, and back.
+//!
+//! The file is a JSON array with one event a line. Viewers and [`Trace::read`] accept an array without its end, so a
+//! file that was cut off can be opened. All that a trace has stands in `args`; what viewers draw (`ts`, `dur`, flows,
+//! counters) is derived from it and ignored by [`Trace::read`].
+//!
+//! ```text
+//! [
+//! {"ph":"M","name":"disco_trace","args":{..}},                the head: format, program, numbers of workers and records
+//! {"ph":"M","name":"process_name",..}                         a process for the controller and for each place
+//! {"ph":"M","name":"thread_name","args":{..}},                a track: the state of the controller or of a worker
+//! {"ph":"X","cat":"command","name":"train.step","ts":..,..},  a record; marks are instants (`i`)
+//! {"ph":"X","cat":"part","name":"wait for rank 2",..},        the part of an operation that it waited
+//! {"ph":"s","cat":"submit",..}, {"ph":"f",..}                 flows: from a submission to the command on each worker,
+//! {"ph":"s","cat":"collective",..}, {"ph":"t",..}             and through the calls of a collective, in order of start
+//! {"ph":"C","name":"worker 3 unfinished commands",..}         counters
+//! ]
+//! ```
+//!
+//! Slices of a track must nest, because viewers draw others wrongly. A record that neither is inside of an earlier one
+//! nor follows it gets a further track of the same worker ([`lanes`]).
+
+mod args;
+mod counters;
+mod flows;
+mod lanes;
+mod read;
+mod write;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::error::TraceError;
+use crate::trace::Trace;
+
+/// The format of the file, in its head.
+const FORMAT: &str = "disco trace 1";
+/// Bytes that are written, or compressed, at once.
+const BUFFER: usize = 1 << 16;
+
+impl Trace {
+    /// Writes the trace as Chrome's trace events (JSON), compressed by gzip if the name ends with `.gz`. Perfetto
+    /// (ui.perfetto.dev), `chrome://tracing` and speedscope open it, and [`Trace::read`] reads it. An existing file is
+    /// replaced.
+    ///
+    /// # Errors
+    /// The file can't be written; the error names it. A part of it may have been written, which can be read.
+    pub fn write(&self, path: &Path) -> Result<(), TraceError> {
+        let written = || -> io::Result<()> {
+            let file = File::create(path)?;
+            if path.extension().is_some_and(|extension| extension == "gz") {
+                let mut file = BufWriter::with_capacity(BUFFER, GzEncoder::new(file, Compression::default()));
+                write::trace(self, &mut file)?;
+                return file.into_inner()?.finish()?.flush();
+            }
+            let mut file = BufWriter::with_capacity(BUFFER, file);
+            write::trace(self, &mut file)?;
+            file.flush()
+        };
+        written().map_err(TraceError::write(path))
+    }
+
+    /// Reads a file of [`Trace::write`]. If the file ends early, [`Trace::missing`] tells how much is missing.
+    ///
+    /// # Errors
+    /// The file can't be read, or is not such a file; the error names it, and the line.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let file = File::open(path).map_err(|source| TraceError::Read { path: path.to_owned(), source })?;
+        Self::decode(file, path)
+    }
+
+    /// Reads the content of a file of [`Trace::write`]. Errors name `path`.
+    ///
+    /// # Errors
+    /// As those of [`Trace::read`].
+    pub fn decode(content: impl io::Read, path: &Path) -> Result<Self, TraceError> {
+        read::trace(content).map_err(|failure| failure.at(path))
+    }
+}

@@ -1,0 +1,189 @@
+//! Reads a trace, line by line.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use disco_core::activity::Recording;
+use flate2::read::GzDecoder;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::FORMAT;
+use super::args::{Entry, Head, Track};
+use super::lanes::MAX_LANES;
+use crate::error::TraceError;
+use crate::trace::{Missing, Trace};
+
+/// Longest line. The longest name of a record is much shorter.
+const MAX_LINE: u64 = 4 << 20;
+/// The first bytes of a gzip file.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// What other lines are not.
+const NOT_A_TRACE: &str = "this is no trace that Disco has written";
+
+/// What reading ended with.
+pub(super) enum Failure {
+    Io(io::Error),
+    Format { line: u64, reason: String },
+}
+
+impl Failure {
+    pub(super) fn at(self, path: &Path) -> TraceError {
+        let path = path.to_owned();
+        match self {
+            Self::Io(source) => TraceError::Read { path, source },
+            Self::Format { line, reason } => TraceError::Format { path, line, reason },
+        }
+    }
+}
+
+/// The parts of an event that are read.
+#[derive(Deserialize)]
+struct Event<'a> {
+    ph: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    cat: String,
+    #[serde(default)]
+    tid: u64,
+    #[serde(borrow)]
+    args: Option<&'a RawValue>,
+}
+
+/// Reads all events.
+pub(super) fn trace(content: impl Read) -> Result<Trace, Failure> {
+    let mut content = BufReader::with_capacity(1 << 16, content);
+    let is_compressed = content.fill_buf().map_err(Failure::Io)?.starts_with(&GZIP);
+    match is_compressed {
+        true => Reader::default().read(Lines { content: BufReader::new(GzDecoder::new(content)), number: 0 }),
+        false => Reader::default().read(Lines { content, number: 0 }),
+    }
+}
+
+struct Lines<R> {
+    content: R,
+    /// Of the last line.
+    number: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The next line without its end, and whether it has one; `None` at the end of the file.
+    fn next<'l>(&mut self, line: &'l mut Vec<u8>) -> Result<Option<(&'l [u8], bool)>, Failure> {
+        line.clear();
+        match self.content.by_ref().take(MAX_LINE).read_until(b'\n', line) {
+            Ok(_) => {}
+            // A compressed file that ends early.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(Failure::Io(error)),
+        }
+        self.number += 1;
+        if line.len() as u64 == MAX_LINE {
+            return Err(self.wrong(format!("{NOT_A_TRACE}: the line is longer than {} MiB", MAX_LINE >> 20)));
+        }
+        let is_whole = line.last() == Some(&b'\n');
+        let text = line.trim_ascii();
+        Ok((!line.is_empty()).then_some((text.strip_suffix(b",").unwrap_or(text), is_whole)))
+    }
+
+    fn wrong(&self, reason: impl Into<String>) -> Failure {
+        Failure::Format { line: self.number, reason: reason.into() }
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    trace: Trace,
+    /// Number of workers and records of the head.
+    expected: Missing,
+    has_head: bool,
+    names: BTreeSet<Arc<str>>,
+}
+
+impl Reader {
+    fn read<R: BufRead>(mut self, mut lines: Lines<R>) -> Result<Trace, Failure> {
+        let mut line = Vec::new();
+        while let Some((text, is_whole)) = lines.next(&mut line)? {
+            match text {
+                b"[" | b"]" | b"" => continue,
+                _ => {}
+            }
+            match self.event(text) {
+                Ok(()) => {}
+                // The line that was cut.
+                Err(_) if !is_whole && self.has_head => break,
+                Err(reason) => return Err(lines.wrong(reason)),
+            }
+        }
+        if !self.has_head {
+            return Err(lines.wrong(format!("{NOT_A_TRACE}: the file ends before its first event")));
+        }
+        let records = self.trace.recordings().map(|recording| recording.records.len() as u64).sum();
+        let workers = self.trace.workers.len() as u64;
+        let missing = &mut self.trace.missing;
+        missing.workers = missing.workers.saturating_add(self.expected.workers.saturating_sub(workers));
+        missing.records = missing.records.saturating_add(self.expected.records.saturating_sub(records));
+        self.trace.workers.sort_by_key(|worker| worker.worker);
+        // The file is in the order of their starts.
+        let workers = self.trace.workers.iter_mut().filter_map(|worker| worker.recording.as_mut().ok());
+        for recording in self.trace.controller.iter_mut().chain(workers) {
+            recording.records.sort_by_key(|record| record.number);
+        }
+        Ok(self.trace)
+    }
+
+    fn event(&mut self, line: &[u8]) -> Result<(), String> {
+        let event: Event<'_> = serde_json::from_slice(line).map_err(|error| match self.has_head {
+            true => format!("no event: {error}"),
+            false => format!("{NOT_A_TRACE}: {error}"),
+        })?;
+        let args = event.args.map_or("{}", RawValue::get);
+        match (&*event.ph, &*event.name, &*event.cat) {
+            ("M", "disco_trace", _) => {
+                let head: Head<'_> = parse(args)?;
+                if head.format != FORMAT {
+                    return Err(format!("the format is `{}`; this version reads `{FORMAT}`", head.format));
+                }
+                self.trace.program = head.program.to_string();
+                self.trace.missing = head.missing();
+                self.expected = Missing { workers: head.workers, records: head.records };
+                self.has_head = true;
+            }
+            _ if !self.has_head => return Err(NOT_A_TRACE.to_owned()),
+            // Further tracks of a worker have only a name.
+            ("M", "thread_name", _) if event.tid % MAX_LANES as u64 == 1 => match parse::<Track<'_>>(args)?.decode() {
+                Ok(worker) => self.trace.workers.push(worker),
+                Err(controller) => self.trace.controller = Some(controller),
+            },
+            ("X" | "i", _, "command" | "op" | "span" | "wait" | "mark") => {
+                let names = &mut self.names;
+                let record = parse::<Entry<'_>>(args)?.decode(&mut |name| {
+                    names.get(name).cloned().unwrap_or_else(|| {
+                        let name: Arc<str> = name.into();
+                        names.insert(name.clone());
+                        name
+                    })
+                })?;
+                let recording = recording(&mut self.trace, event.tid).ok_or("a record of no track")?;
+                recording.records.push(record);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(args: &'a str) -> Result<T, String> {
+    serde_json::from_str(args).map_err(|error| error.to_string())
+}
+
+/// The recording of a thread.
+fn recording(trace: &mut Trace, tid: u64) -> Option<&mut Recording> {
+    let index = usize::try_from(tid.checked_sub(1)?).ok()? / MAX_LANES;
+    match index.checked_sub(1) {
+        None => trace.controller.as_mut(),
+        Some(worker) => trace.workers.get_mut(worker)?.recording.as_mut().ok(),
+    }
+}

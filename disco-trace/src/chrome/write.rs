@@ -1,0 +1,264 @@
+//! Writes a trace, track by track.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use disco_core::activity::{Record, RecordKind, Recording};
+use serde::Serialize;
+
+use super::args::{Entry, Head, Track, category};
+use super::counters;
+use super::flows::Flows;
+use super::lanes::{Lanes, MAX_LANES};
+use crate::calls::Calls;
+use crate::trace::{Trace, aligned, end};
+
+/// The process of the controller; those of places follow.
+const CONTROLLER: u64 = 1;
+
+/// One event.
+#[derive(Serialize)]
+pub(super) struct Event<'a, A> {
+    pub(super) ph: &'a str,
+    pub(super) name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cat: Option<&'a str>,
+    pub(super) pid: u64,
+    pub(super) tid: u64,
+    /// Microseconds, as `dur`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) dur: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<u64>,
+    /// Binding of a flow to the slice that encloses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bp: Option<&'a str>,
+    /// Scope of an instant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) s: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) args: Option<A>,
+}
+
+impl<A> Default for Event<'_, A> {
+    fn default() -> Self {
+        let (name, none) = (Cow::Borrowed(""), None);
+        Self { ph: "", name, cat: none, pid: 0, tid: 0, ts: None, dur: None, id: None, bp: none, s: none, args: None }
+    }
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+struct SortIndex {
+    sort_index: u64,
+}
+
+#[derive(Serialize)]
+struct Note {
+    note: &'static str,
+}
+
+/// The array of events.
+pub(super) struct Events<'o> {
+    out: &'o mut dyn Write,
+    /// The time at which the file starts.
+    base: i128,
+    is_empty: bool,
+}
+
+impl Events<'_> {
+    pub(super) fn add<A: Serialize>(&mut self, event: &Event<'_, A>) -> io::Result<()> {
+        self.out.write_all(if self.is_empty { b"[\n" } else { b",\n" })?;
+        self.is_empty = false;
+        Ok(serde_json::to_writer(&mut *self.out, event)?)
+    }
+
+    /// A time on the controller's clock in microseconds since the start of the file.
+    pub(super) fn time(&self, time: i128) -> f64 {
+        microseconds(time - self.base)
+    }
+}
+
+fn microseconds(nanoseconds: i128) -> f64 {
+    nanoseconds.max(0) as f64 / 1e3
+}
+
+/// Writes all events.
+pub(super) fn trace(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    let mut events = Events { out, base: trace.range().0, is_empty: true };
+    let head = Event {
+        ph: "M",
+        name: "disco_trace".into(),
+        pid: CONTROLLER,
+        tid: tid(0, 0),
+        args: Some(Head::of(trace)),
+        ..Event::default()
+    };
+    events.add(&head)?;
+    let processes = processes(trace);
+    if trace.controller.is_some() {
+        name_process(&mut events, CONTROLLER, "controller")?;
+    }
+    for (place, pid) in &processes {
+        name_process(&mut events, *pid, place)?;
+    }
+    let pid = |index: usize| match index.checked_sub(1) {
+        None => CONTROLLER,
+        Some(worker) => processes.get(&*trace.workers[worker].place).copied().unwrap_or(CONTROLLER),
+    };
+    let tracks = trace.controller.iter().map(|recording| (0, Track::of_controller(recording)));
+    let tracks = tracks.chain(trace.workers.iter().enumerate().map(|(index, it)| (index + 1, Track::of_worker(it))));
+    for (index, track) in tracks {
+        let tid = tid(index, 0);
+        let name = "thread_name".into();
+        events.add(&Event { ph: "M", name, pid: pid(index), tid, args: Some(track), ..Event::default() })?;
+        sort(&mut events, "thread_sort_index", (pid(index), tid), index as u64)?;
+    }
+    let calls = Calls::of(trace);
+    let flows = Flows::of(trace, &calls);
+    let recordings = trace.workers.iter().enumerate().filter_map(|(index, it)| Some((index + 1, it.known()?)));
+    for (index, recording) in trace.controller.iter().map(|recording| (0, recording)).chain(recordings) {
+        let pid = pid(index);
+        let worker = index.checked_sub(1).map(|worker| trace.workers[worker].worker);
+        let owner = worker.map_or("controller".to_owned(), |worker| worker.to_string());
+        let (events, calls, flows) = (&mut events, &calls, &flows);
+        Body { events, calls, flows, index, owner: &owner, pid, recording }.write()?;
+        if worker.is_some() {
+            counters::write(events, trace, calls, (&owner, recording), pid)?;
+        }
+    }
+    events.out.write_all(b"\n]\n")
+}
+
+/// The places with their processes, in the order of the places' first workers.
+fn processes(trace: &Trace) -> BTreeMap<&str, u64> {
+    let mut processes = BTreeMap::new();
+    for it in &trace.workers {
+        let next = CONTROLLER + 1 + processes.len() as u64;
+        processes.entry(&*it.place).or_insert(next);
+    }
+    processes
+}
+
+/// The thread of a track; 0 is the controller's. Threads of different processes have different numbers, because
+/// Perfetto knows threads by them.
+fn tid(index: usize, lane: usize) -> u64 {
+    (index * MAX_LANES + lane + 1) as u64
+}
+
+fn name_process(events: &mut Events<'_>, pid: u64, name: &str) -> io::Result<()> {
+    let args = Some(Name { name });
+    events.add(&Event { ph: "M", name: "process_name".into(), pid, args, ..Event::default() })?;
+    sort(events, "process_sort_index", (pid, 0), pid)
+}
+
+fn sort(events: &mut Events<'_>, name: &str, (pid, tid): (u64, u64), sort_index: u64) -> io::Result<()> {
+    let args = Some(SortIndex { sort_index });
+    events.add(&Event { ph: "M", name: name.into(), pid, tid, args, ..Event::default() })
+}
+
+/// The events of one recording.
+struct Body<'b, 'o, 't> {
+    events: &'b mut Events<'o>,
+    calls: &'b Calls<'t>,
+    flows: &'b Flows,
+    /// 0 for the controller, otherwise 1 + the worker's position.
+    index: usize,
+    owner: &'b str,
+    pid: u64,
+    recording: &'t Recording,
+}
+
+impl Body<'_, '_, '_> {
+    fn write(&mut self) -> io::Result<()> {
+        let records = &self.recording.records;
+        let mut order: Vec<usize> = (0..records.len()).collect();
+        order.sort_by_key(|position| {
+            let record = &records[*position];
+            (record.start, Reverse(end(self.recording, record)), *position)
+        });
+        let mut lanes = Lanes::default();
+        for position in order {
+            self.record(position, &mut lanes)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, position: usize, lanes: &mut Lanes) -> io::Result<()> {
+        let recording = self.recording;
+        let record = &recording.records[position];
+        let start = aligned(recording, record.start);
+        let size = match (record.kind, &record.op) {
+            (RecordKind::Op(kind), Some(op)) => self.calls.size(kind, op),
+            _ => 0,
+        };
+        let event = Event {
+            name: self.name(record),
+            cat: Some(category(record.kind)),
+            pid: self.pid,
+            ts: Some(self.events.time(start)),
+            args: Some(Entry::of(record, size)),
+            ..Event::default()
+        };
+        if record.kind == RecordKind::Mark {
+            return self.events.add(&Event { ph: "i", s: Some("t"), tid: tid(self.index, 0), ..event });
+        }
+        let known = lanes.len();
+        let (lane, drawn) = lanes.place(start, aligned(recording, end(recording, record)));
+        let tid = tid(self.index, lane);
+        if lane >= known.max(1) {
+            self.name_lane(lane)?;
+        }
+        self.events.add(&Event { ph: "X", tid, dur: Some(microseconds(drawn - start)), ..event })?;
+        self.wait(record, (start, drawn), lanes)?;
+        self.flows.write(self.events, self.index, position, record, (self.pid, tid, start))
+    }
+
+    /// The part of an operation that it waited.
+    fn wait(&mut self, record: &Record, (start, drawn): (i128, i128), lanes: &mut Lanes) -> io::Result<()> {
+        let Some(op) = record.op.as_ref().filter(|op| op.waited > 0) else { return Ok(()) };
+        let end = drawn.min(start + i128::from(op.waited));
+        if end <= start {
+            return Ok(());
+        }
+        let (lane, end) = lanes.place(start, end);
+        self.events.add(&Event {
+            ph: "X",
+            name: op.last.map_or("wait for ranks".into(), |last| format!("wait for {last}").into()),
+            cat: Some("part"),
+            pid: self.pid,
+            tid: tid(self.index, lane),
+            ts: Some(self.events.time(start)),
+            dur: Some(microseconds(end - start)),
+            args: Some(Note { note: "The length is measured. The position is not: the wait is drawn at the start." }),
+            ..Event::default()
+        })
+    }
+
+    fn name_lane(&mut self, lane: usize) -> io::Result<()> {
+        let tid = tid(self.index, lane);
+        let (name, label) = ("thread_name".into(), format!("{} ({})", self.owner, lane + 1));
+        let args = Some(Name { name: &label });
+        self.events.add(&Event { ph: "M", name, pid: self.pid, tid, args, ..Event::default() })?;
+        sort(self.events, "thread_sort_index", (self.pid, tid), self.index as u64)
+    }
+
+    /// What viewers show.
+    fn name<'r>(&self, record: &'r Record) -> Cow<'r, str> {
+        let name = match (record.kind, &record.name) {
+            (RecordKind::Op(kind), _) => Cow::Borrowed(kind.name()),
+            (RecordKind::Command, Some(name)) if self.index == 0 => format!("submit {name}").into(),
+            (_, Some(name)) => Cow::Borrowed(&**name),
+            (kind, None) => Cow::Borrowed(category(kind)),
+        };
+        if record.end.is_some() { name } else { format!("{name} (unfinished)").into() }
+    }
+}

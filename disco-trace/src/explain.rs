@@ -1,0 +1,171 @@
+//! Analysis and diagnosis of a trace as text.
+
+use std::fmt::{self, Write as _};
+
+use disco_core::{Diagnosis, WorkerId, WorkerRange};
+
+use crate::analysis::{Waits, mismatches, shares, slowest};
+use crate::calls::{Call, Calls};
+use crate::format::{bandwidth, bytes, number, percent, table, time};
+use crate::trace::Trace;
+
+/// Largest number of rows of a table, and of mismatches.
+const MAX_ROWS: usize = 10;
+/// Largest number of places, and of workers in the table of times.
+const MAX_WORKERS: usize = 32;
+
+/// Explains a trace for a terminal: the operation that hangs or has failed, collectives that workers call differently,
+/// what each worker did with its time, the slowest collectives, and the workers that others waited for.
+pub fn explain(trace: &Trace) -> String {
+    let calls = Calls::of(trace);
+    let parts = [findings(trace, &calls), times(trace), slow(&calls), late(trace, &calls)];
+    let parts = parts.iter().filter(|part| !part.is_empty());
+    parts.fold(head(trace), |text, part| format!("{text}\n{part}"))
+}
+
+/// What is wrong: an operation that hangs or has failed, and collectives that workers call differently.
+pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
+    let diagnosis = diagnosis(trace);
+    let differences = differences(trace, calls, diagnosis.as_ref());
+    let hang = hang(diagnosis.as_ref());
+    if differences.is_empty() { hang } else { format!("{hang}\n{differences}") }
+}
+
+/// What the trace is of, and what it lacks.
+pub(crate) fn head(trace: &Trace) -> String {
+    let records: usize = trace.recordings().map(|recording| recording.records.len()).sum();
+    let (first, last) = trace.range();
+    let span = time(u64::try_from(last - first).unwrap_or_default());
+    let count = trace.workers.len();
+    let workers = if count == 1 { "worker" } else { "workers" };
+    let mut text = format!("Trace of {}: {count} {workers}, {records} records over {span}\n", trace.program);
+    let mut places: Vec<(&str, Vec<WorkerId>)> = Vec::new();
+    for it in &trace.workers {
+        match places.iter_mut().find(|(place, _)| *place == it.place) {
+            Some((_, workers)) => workers.push(it.worker),
+            None => places.push((&it.place, vec![it.worker])),
+        }
+    }
+    for (place, workers) in places.iter().take(MAX_WORKERS) {
+        _ = writeln!(text, "  {place}: {}", WorkerRange::list(workers));
+    }
+    if let Some(more @ 1..) = places.len().checked_sub(MAX_WORKERS) {
+        _ = writeln!(text, "  and {more} more places");
+    }
+    if !trace.missing.is_empty() {
+        _ = writeln!(text, "{}", trace.missing);
+    }
+    for (worker, error) in trace.workers.iter().filter_map(|it| Some((it.worker, it.recording.as_ref().err()?))) {
+        _ = writeln!(text, "No records of {worker}: {error}");
+    }
+    let error = trace.recordings().map(|recording| recording.shift_error).max().unwrap_or_default();
+    if error > 0 {
+        _ = writeln!(text, "Clocks of different machines agree within {}.", time(error));
+    }
+    let replaced: u64 = trace.recordings().map(|recording| recording.replaced).fold(0, u64::saturating_add);
+    if replaced > 0 {
+        _ = writeln!(text, "Later records have replaced {replaced} older ones.");
+    }
+    text
+}
+
+fn diagnosis(trace: &Trace) -> Option<Diagnosis> {
+    let recordings: Vec<_> = trace
+        .workers
+        .iter()
+        .map(|it| (it.worker, it.recording.as_ref().map_err(|error| error as &dyn fmt::Display)))
+        .collect();
+    Diagnosis::compare(&recordings)
+}
+
+fn hang(diagnosis: Option<&Diagnosis>) -> String {
+    diagnosis.map_or("No operation hangs or has failed.\n".to_owned(), |diagnosis| format!("{diagnosis}\n"))
+}
+
+/// Mismatches of other operations than that of the diagnosis, which has its own.
+fn differences(trace: &Trace, calls: &Calls<'_>, diagnosis: Option<&Diagnosis>) -> String {
+    let mut all = mismatches(trace, calls);
+    all.retain(|it| diagnosis.is_none_or(|diagnosis| (&*diagnosis.comm, diagnosis.number) != (it.comm, it.number)));
+    let mut text = String::new();
+    for it in all.iter().take(MAX_ROWS) {
+        _ = writeln!(text, "Workers do not call the same as operation {} of {}:", it.number, it.comm);
+        for (call, workers) in &it.calls {
+            _ = writeln!(text, "  {}: {call}", WorkerRange::list(workers));
+        }
+        if !it.skipped.is_empty() {
+            _ = writeln!(text, "  {}: not called, but later operations are", WorkerRange::list(&it.skipped));
+        }
+    }
+    if let Some(more @ 1..) = all.len().checked_sub(MAX_ROWS) {
+        _ = writeln!(text, "and {more} more such operations");
+    }
+    text
+}
+
+fn times(trace: &Trace) -> String {
+    let mut shares = shares(trace);
+    if shares.is_empty() {
+        return String::new();
+    }
+    let mut title = "What workers did with their time:";
+    if shares.len() > MAX_WORKERS {
+        title = "What workers did with their time; these waited least, so others wait for them:";
+        shares.sort_by_key(|share| share.waiting);
+        shares.truncate(MAX_ROWS);
+    }
+    let has_timeline = shares.iter().any(|share| share.has_timeline);
+    let rows: Vec<_> = shares
+        .iter()
+        .map(|share| {
+            let percent = |part| percent(part, share.recorded);
+            let code = if share.has_timeline { percent(share.code) } else { "–".to_owned() };
+            [
+                share.worker.to_string(),
+                time(share.recorded),
+                percent(share.waiting),
+                percent(share.operations),
+                code,
+                percent(share.rest),
+            ]
+        })
+        .collect();
+    let rest = if has_timeline { "between commands" } else { "outside" };
+    let head = ["", "recorded", "waiting", "in operations", "in code", rest];
+    format!("{title}\n{}", table(head, &rows))
+}
+
+fn slow(calls: &Calls<'_>) -> String {
+    let rows: Vec<_> = slowest(calls, MAX_ROWS).into_iter().map(|(call, took)| row(calls, call, took)).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["operation", "number", "took", "size", "algbw (GB/s)", "came last", "after the first"];
+    format!("Slowest collectives, from the last worker's arrival on:\n{}", table(head, &rows))
+}
+
+fn row(calls: &Calls<'_>, call: &Call<'_>, took: u64) -> [String; 7] {
+    let size = call.kind().zip(call.entries.first()).map_or(0, |(kind, entry)| calls.size(kind, entry.op));
+    let spread = call.spread();
+    let signature = call.entries.first().and_then(|entry| entry.record.signature()).unwrap_or_default();
+    [
+        signature,
+        call.number.to_string(),
+        time(took),
+        bytes(size),
+        if size > 0 { number(bandwidth(size, took)) } else { "–".to_owned() },
+        call.last().filter(|_| spread > 0).map_or("–".to_owned(), |entry| entry.worker.to_string()),
+        time(spread),
+    ]
+}
+
+fn late(trace: &Trace, calls: &Calls<'_>) -> String {
+    let latest = Waits::of(trace, calls).latest();
+    if latest.is_empty() {
+        return String::new();
+    }
+    let rows = latest.iter().take(MAX_ROWS);
+    let rows: Vec<_> =
+        rows.map(|(worker, late)| [worker.to_string(), late.count.to_string(), time(late.time)]).collect();
+    let head = ["", "waits", "time"];
+    format!("Workers for which others waited last:\n{}", table(head, &rows))
+}

@@ -1,0 +1,31 @@
+//! Traces of Disco's sessions: what each worker and the controller did, and when.
+//!
+//! A [`Trace`] holds the recordings of a session. [`Trace::write`] writes it as a file for Perfetto and other viewers, and
+//! [`Trace::read`] reads that file back. [`explain`] finds in it what hangs, differs or is slow, as text;
+//! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
+//!
+//! ```text
+//! trace              the recordings of a session
+//! error              failures of files
+//! chrome             a trace as a file of Chrome's trace events, and back
+//! calls              the calls of one collective by several workers, matched
+//! analysis           times, waits, mismatches and bandwidths of a trace
+//! format             numbers and tables as text
+//! explain            analysis and diagnosis as text
+//! report             analysis as a page
+//! flight_recorder    dumps with the keys of PyTorch's flight recorder
+//! ```
+
+mod analysis;
+mod calls;
+mod chrome;
+mod error;
+mod explain;
+pub mod flight_recorder;
+mod format;
+pub mod report;
+mod trace;
+
+pub use error::TraceError;
+pub use explain::explain;
+pub use trace::{Missing, Trace, WorkerTrace};

@@ -1,0 +1,11 @@
+//! Traces as files, text, pages and dumps.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod arbitrary;
+mod explain;
+mod file;
+mod flight_recorder;
+mod nesting;
+mod report;
+mod sample;
