@@ -21,6 +21,8 @@ use disco_core::{Error, Result, World};
 use crate::SessionKind;
 #[cfg(target_os = "linux")]
 use crate::log_files;
+#[cfg(feature = "trace")]
+use crate::timeline;
 use crate::timeline::Recorder;
 
 /// Configures and starts a session. A deadline of `Duration::MAX` means no limit.
@@ -55,6 +57,8 @@ pub struct Builder {
     silence: Duration,
     deadlines: Deadlines,
     recorder: Option<Recorder>,
+    #[cfg(feature = "trace")]
+    trace: Option<std::path::PathBuf>,
 }
 
 // A program may start a session on one thread and use it on others.
@@ -151,6 +155,8 @@ impl Builder {
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
             recorder: None,
+            #[cfg(feature = "trace")]
+            trace: None,
         }
     }
 
@@ -333,6 +339,17 @@ impl Builder {
         self
     }
 
+    /// Records what the controller and the workers do, and writes it to a file when the session ends, as
+    /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
+    /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
+    ///
+    /// Default: the file in `DISCO_TRACE`, if it is set; a second session of the program adds `-2` to the name.
+    #[cfg(feature = "trace")]
+    pub fn trace(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.trace = Some(path.into());
+        self
+    }
+
     /// Records what the controller and the workers do, and passes it to `sink` when the session ends: at the end of its
     /// shutdown, or when it is dropped. Each keeps its last `records` records of 64 bytes, rounded up to a power of two:
     /// commands, operations of communicators, and the program's own [spans](crate::activity). Worker processes keep them
@@ -393,7 +410,7 @@ impl Builder {
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         self.deadlines = outlasting(self.deadlines, &config);
-        let recorder = self.recorder.take();
+        let recorder = self.recorder()?;
         config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
         let session = match self.kind {
             SessionKind::Threads => session::threads(config, self.deadlines),
@@ -423,6 +440,20 @@ fn outlasting(deadlines: Deadlines, config: &WorkerConfig) -> Deadlines {
 }
 
 impl Builder {
+    /// What the session records: for the program, for a file, or nothing.
+    fn recorder(&mut self) -> Result<Option<Recorder>> {
+        if let Some(recorder) = self.recorder.take() {
+            return Ok(Some(recorder));
+        }
+        #[cfg(feature = "trace")]
+        return match self.trace.take() {
+            Some(path) => timeline::of_file(path).map(Some),
+            None => timeline::of_variable(),
+        };
+        #[cfg(not(feature = "trace"))]
+        Ok(None)
+    }
+
     fn heartbeat_interval(&self) -> Duration {
         self.heartbeat.unwrap_or(self.silence / 5)
     }

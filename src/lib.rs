@@ -64,6 +64,8 @@ pub use disco_mpi as mpi;
 pub use disco_nccl as nccl;
 #[cfg(feature = "rccl")]
 pub use disco_rccl as rccl;
+#[cfg(feature = "trace")]
+pub use disco_trace as trace;
 
 /// Makes the Rust blocks of the guide doc tests.
 #[cfg(doctest)]

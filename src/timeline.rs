@@ -1,4 +1,4 @@
-//! The timeline of a session, as a builder keeps it.
+//! The timeline of a session, as a builder keeps it, and its file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,5 +26,108 @@ impl Recorder {
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
+    }
+}
+
+#[cfg(feature = "trace")]
+pub(crate) use file::{of_file, of_variable};
+
+#[cfg(feature = "trace")]
+mod file {
+    use std::env;
+    use std::ffi::OsStr;
+    use std::io::{self, Write as _};
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use disco_core::env::Variable;
+    use disco_core::session::Timeline;
+    use disco_core::{Result, WorkerId};
+    use disco_trace::{Trace, WorkerTrace};
+
+    use super::Recorder;
+
+    /// Number of records of each worker and of the controller: 4 MiB.
+    const RECORDS: usize = 1 << 16;
+
+    /// Number of files that this process has begun.
+    static FILES: AtomicU32 = AtomicU32::new(0);
+
+    /// Records for a file that is written at the end.
+    ///
+    /// # Errors
+    /// `DISCO_TRACE_RECORDS` is not a number.
+    pub(crate) fn of_file(path: PathBuf) -> Result<Recorder> {
+        let records = Variable::read("DISCO_TRACE_RECORDS").number::<u32>()?.map_or(RECORDS, |number| number as usize);
+        Ok(Recorder::new(records, move |timeline| write(&path, timeline)))
+    }
+
+    /// Records for the file that `DISCO_TRACE` names. A second session of this process gets a file of its own.
+    ///
+    /// # Errors
+    /// As [`of_file`].
+    pub(crate) fn of_variable() -> Result<Option<Recorder>> {
+        let Some(path) = Variable::read("DISCO_TRACE").text()?.map(PathBuf::from) else { return Ok(None) };
+        let path = match FILES.fetch_add(1, Ordering::Relaxed) {
+            0 => path,
+            before => numbered(&path, before + 1),
+        };
+        of_file(path).map(Some)
+    }
+
+    /// `out.json.gz` becomes `out-2.json.gz`.
+    fn numbered(path: &Path, number: u32) -> PathBuf {
+        let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+        let (stem, ending) = name.split_at(name.find('.').unwrap_or(name.len()));
+        path.with_file_name(format!("{stem}-{number}{ending}"))
+    }
+
+    /// Writes the file. A failure is a warning: the program goes on.
+    fn write(path: &Path, timeline: Timeline) {
+        if let Err(error) = trace(timeline).write(path) {
+            let text = format!("no trace is written: {error}");
+            // A program without a log sees the warning, too.
+            match tracing::enabled!(tracing::Level::WARN) {
+                true => tracing::warn!("{text}"),
+                false => _ = writeln!(io::stderr(), "disco: {text}"),
+            }
+        }
+    }
+
+    /// The trace of a session of this program.
+    pub(crate) fn trace(timeline: Timeline) -> Trace {
+        let Timeline { status, controller, workers, .. } = timeline;
+        let place = |worker: WorkerId| {
+            let nodes = &mut status.nodes.iter();
+            let node =
+                nodes.find(|node| (node.first_worker..node.first_worker + node.workers).contains(&worker.index()));
+            node.map_or("this machine", |node| &node.name).to_owned()
+        };
+        let kind = |worker: WorkerId| {
+            let kind = status.workers.iter().find(|it| it.worker == worker.index()).map(|it| &it.kind[..]);
+            match kind {
+                Some("threads") => "thread",
+                Some("processes") => "process",
+                Some("nodes") => "worker of a node",
+                _ => "worker",
+            }
+        };
+        let workers = workers.into_iter().map(|(worker, recording)| {
+            WorkerTrace::new(worker, place(worker), kind(worker), recording.map_err(|error| error.to_string()))
+        });
+        let program = env::args_os().next().map(PathBuf::from);
+        let program = program.as_deref().and_then(Path::file_name).map(OsStr::to_string_lossy).unwrap_or_default();
+        Trace::new(program, Some(controller), workers.collect())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_second_file_has_a_number_before_the_ending() {
+            let names = ["out.json.gz", "folder.d/out.json", "out"].map(|path| numbered(Path::new(path), 2));
+            assert_eq!(names, ["out-2.json.gz", "folder.d/out-2.json", "out-2"].map(PathBuf::from));
+        }
     }
 }

@@ -49,6 +49,10 @@ pub(crate) struct Run {
     /// N/stdout.log and N/stderr.log [default: DISCO_LOG_DIR, else none]
     #[arg(long, value_name = "FOLDER")]
     log_dir: Option<PathBuf>,
+    /// File for the timeline of all workers, written when the session ends: Chrome's trace events, compressed if the name
+    /// ends with `.gz`, for Perfetto and `disco trace` [default: DISCO_TRACE, else none]
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// File with the token that all nodes share, made by `disco token` [default: the file in DISCO_TOKEN_FILE, or the
     /// token in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
@@ -115,6 +119,9 @@ impl Run {
         self.max_unsent.map(|bytes| command.env("DISCO_MAX_UNSENT", bytes.to_string()));
         if let Some(folder) = &self.log_dir {
             command.env("DISCO_LOG_DIR", folder);
+        }
+        if let Some(path) = &self.trace {
+            command.env("DISCO_TRACE", path);
         }
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
