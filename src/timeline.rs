@@ -41,6 +41,7 @@ mod file {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use disco_core::env::Variable;
+    use disco_core::error::causes;
     use disco_core::session::Timeline;
     use disco_core::{Result, WorkerId};
     use disco_trace::{Trace, WorkerTrace};
@@ -85,7 +86,8 @@ mod file {
     /// Writes the file. A failure is a warning: the program goes on.
     fn write(path: &Path, timeline: Timeline) {
         if let Err(error) = trace(timeline).write(path) {
-            let text = format!("no trace is written: {error}");
+            let why: Vec<String> = [error.to_string()].into_iter().chain(causes(&error)).collect();
+            let text = format!("no trace is written: {}", why.join(": "));
             // A program without a log sees the warning, too.
             match tracing::enabled!(tracing::Level::WARN) {
                 true => tracing::warn!("{text}"),

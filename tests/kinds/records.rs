@@ -1,10 +1,12 @@
 //! What workers record: errors of broken collectives end with a table of it, and a session's timeline has all of it.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use disco::activity::{DataPath, OpState, Record, RecordKind, Recording, span};
+use disco::trace::Trace;
 use disco::{
     CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _,
     SessionKind, Timeline, WorkerContext, block_on,
@@ -18,6 +20,7 @@ crate::tests![
     records_can_be_read_while_a_worker_hangs,
     a_timeline_has_each_command_of_every_worker,
     a_timeline_of_few_records_has_the_last_ones,
+    a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program,
 ];
 
 /// A test for sessions of processes.
@@ -247,4 +250,33 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
             );
         }
     }
+}
+
+fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json.gz");
+    let run = move |path: PathBuf| {
+        let session = builder(kind).trace(path).start().unwrap();
+        for _ in 0..5 {
+            call(&session, "records.sleep", (0.0,)).unwrap();
+        }
+        within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
+    };
+    run(path.clone());
+    let trace = Trace::read(&path).unwrap();
+    assert!(trace.missing.is_empty());
+    let submitted = commands(trace.controller.as_ref().unwrap()).into_iter().map(|(number, _)| number);
+    assert!(submitted.eq(1..=7));
+    let places: Vec<_> = trace.workers.iter().map(|worker| (&worker.place[..], &worker.kind[..])).collect();
+    let last = match kind {
+        SessionKind::Processes => ("this machine", "process"),
+        SessionKind::Nodes => (places[3].0, "worker of a node"),
+        _ => ("this machine", "thread"),
+    };
+    assert_eq!((places[0], places[3]), (("this machine", "thread"), last));
+    assert_eq!(places[3].0.starts_with("node 1 ("), kind == SessionKind::Nodes, "{places:?}");
+    for worker in &trace.workers {
+        assert_eq!(commands(worker.recording.as_ref().unwrap()).len(), 7, "{worker:?}");
+    }
+    run("/proc/no such folder/out.json".into());
 }
