@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use disco_core::WorkerId;
-use disco_core::activity::{Activity, OpPlace, Recording};
-use disco_core::op::Op;
+use disco_core::activity::{OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::{OpKind, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 
 use crate::{disco, err, out};
@@ -17,13 +16,16 @@ impl Folder {
     fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("disco-trace-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let workers = (0..2).map(|worker| {
-            let activity = Activity::default();
-            let comm = activity.intern("plane 1");
-            activity.start_op(&Op::Barrier, 2, OpPlace::new(comm, 1)).end(true);
-            let running = (worker == 0).then(|| activity.start_op(&Op::Barrier, 2, OpPlace::new(comm, 2)));
-            let recording = Recording::decode(&activity.encode()).unwrap();
-            drop(running);
+        let workers = (0..2_u32).map(|worker| {
+            let mut recording = Recording::default();
+            for number in 1..=2 - u64::from(worker) {
+                let mut record = Record::new(number, RecordKind::Op(OpKind::Barrier), 100 * number);
+                record.op = Some(OpDetails::new("plane 1".into(), number));
+                if number == 1 {
+                    (record.end, record.state) = (Some(150), OpState::Done);
+                }
+                recording.records.push(record);
+            }
             WorkerTrace::new(WorkerId::new(worker), "this machine", "thread", Ok(recording))
         });
         let folder = Self(folder);
