@@ -18,7 +18,7 @@ use crate::topo;
 use crate::tvm;
 #[cfg(target_os = "linux")]
 use crate::worker;
-use crate::{backends, bench, check, log, ping, plot, run};
+use crate::{backends, bench, check, log, ping, plot, run, trace};
 
 /// SPMD sessions for distributed inference and training.
 #[derive(Parser)]
@@ -42,6 +42,7 @@ enum Command {
     Token(token::Token),
     #[cfg(feature = "nccl")]
     Topo(topo::Topo),
+    Trace(trace::Trace),
     #[cfg(target_os = "linux")]
     TvmNode(tvm::Node),
     #[cfg(target_os = "linux")]
@@ -113,6 +114,7 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::Token(token) => token.run(),
         #[cfg(feature = "nccl")]
         Command::Topo(topo) => topo.run(out),
+        Command::Trace(trace) => trace.run(out),
         #[cfg(target_os = "linux")]
         Command::TvmNode(node) => node.run(),
         #[cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
 //! The `disco` command as a library: list, check and measure backends, measure the control plane, show GPU links, run a
-//! program, join a session.
+//! program, join a session, explain its trace.
 //!
 //! To get the same command with your own backend, write a program that links the backend and calls [`main`]:
 //!
@@ -34,6 +34,7 @@ mod status;
 mod token;
 #[cfg(feature = "nccl")]
 mod topo;
+mod trace;
 #[cfg(target_os = "linux")]
 mod tvm;
 mod values;

@@ -103,7 +103,8 @@ impl<'a> Call<'a> {
         first.zip(self.last()).map_or(0, |(first, last)| nanoseconds(last.start - first))
     }
 
-    /// Time from the last arrival to the last end, in nanoseconds; `None` while a call is unfinished.
+    /// Time from the last arrival to the last end, in nanoseconds; `None` while a call is unfinished, and if an end is
+    /// not recorded.
     pub(crate) fn duration(&self) -> Option<u64> {
         let last = self.last()?;
         let end = self.entries.iter().map(|entry| entry.record.end.map(|_| entry.end)).max_by_key(|end| {

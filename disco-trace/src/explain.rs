@@ -35,7 +35,7 @@ pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
 pub(crate) fn head(trace: &Trace) -> String {
     let records: usize = trace.recordings().map(|recording| recording.records.len()).sum();
     let (first, last) = trace.range();
-    let span = time(u64::try_from(last - first).unwrap_or_default());
+    let span = time(u64::try_from(last - first).unwrap_or(u64::MAX));
     let count = trace.workers.len();
     let workers = if count == 1 { "worker" } else { "workers" };
     let mut text = format!("Trace of {}: {count} {workers}, {records} records over {span}\n", trace.program);
@@ -113,24 +113,21 @@ fn times(trace: &Trace) -> String {
         shares.sort_by_key(|share| share.waiting);
         shares.truncate(MAX_ROWS);
     }
-    let has_timeline = shares.iter().any(|share| share.has_timeline);
     let rows: Vec<_> = shares
         .iter()
         .map(|share| {
             let percent = |part| percent(part, share.recorded);
-            let code = if share.has_timeline { percent(share.code) } else { "–".to_owned() };
             [
                 share.worker.to_string(),
                 time(share.recorded),
                 percent(share.waiting),
                 percent(share.operations),
-                code,
+                percent(share.code),
                 percent(share.rest),
             ]
         })
         .collect();
-    let rest = if has_timeline { "between commands" } else { "outside" };
-    let head = ["", "recorded", "waiting", "in operations", "in code", rest];
+    let head = ["", "recorded", "waiting", "in operations", "in code", "between commands"];
     format!("{title}\n{}", table(head, &rows))
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use disco_core::WorkerId;
-use disco_core::activity::{Record, Recording};
+use disco_core::activity::{OpState, Record, Recording};
 
 /// What the controller and the workers of a session did.
 #[non_exhaustive]
@@ -72,9 +72,16 @@ pub(crate) fn aligned(recording: &Recording, time: u64) -> i128 {
     i128::from(time) + i128::from(recording.shift)
 }
 
-/// The end of a record; of one that runs, the time of the recording. Never before its start.
+/// The end of a record; of one that runs, the time of the recording; of an operation whose end is not recorded, its
+/// start. Never before its start.
 pub(crate) fn end(recording: &Recording, record: &Record) -> u64 {
-    record.end.unwrap_or(recording.time).max(record.start)
+    let unknown = if is_running(record) { recording.time } else { record.start };
+    record.end.unwrap_or(unknown).max(record.start)
+}
+
+/// Whether the record has not ended. Without a timeline, operations have ended though their ends are not recorded.
+pub(crate) fn is_running(record: &Record) -> bool {
+    record.end.is_none() && record.state == OpState::Running
 }
 
 /// The time of the copy, or the latest end of a record, if that is later because a clock jumped.

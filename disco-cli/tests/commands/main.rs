@@ -8,6 +8,7 @@ mod output;
 #[cfg(target_os = "linux")]
 #[path = "../../../tests/terminal/mod.rs"]
 mod terminal;
+mod trace;
 
 use std::process::{Command, Output};
 

@@ -1,7 +1,7 @@
 //! What each worker did with its time.
 
 use disco_core::WorkerId;
-use disco_core::activity::{RecordKind, Recording};
+use disco_core::activity::{Record, RecordKind, Recording};
 
 use crate::trace::{Trace, end};
 
@@ -14,16 +14,18 @@ pub(crate) struct Share {
     pub(crate) waiting: u64,
     /// Inside of operations otherwise.
     pub(crate) operations: u64,
-    /// Inside of commands, but in no operation. 0 without a timeline.
+    /// Inside of commands, but in no operation.
     pub(crate) code: u64,
-    /// Between commands. Without a timeline: outside of operations.
+    /// Between commands.
     pub(crate) rest: u64,
-    /// Whether commands are recorded.
-    pub(crate) has_timeline: bool,
 }
 
+/// The times of the workers that have a timeline.
 pub(crate) fn shares(trace: &Trace) -> Vec<Share> {
-    trace.workers.iter().filter_map(|it| Some(share(it.worker, it.known()?))).collect()
+    let known = trace.workers.iter().filter_map(|it| Some((it.worker, it.known()?)));
+    let is_command = |record: &Record| record.kind == RecordKind::Command;
+    let with_timeline = known.filter(|(_, recording)| recording.records.iter().any(is_command));
+    with_timeline.map(|(worker, recording)| share(worker, recording)).collect()
 }
 
 fn share(worker: WorkerId, recording: &Recording) -> Share {
@@ -45,6 +47,5 @@ fn share(worker: WorkerId, recording: &Recording) -> Share {
         operations: operations - waiting,
         code: commands - operations,
         rest: recorded - commands,
-        has_timeline: records.iter().any(|record| record.kind == RecordKind::Command),
     }
 }

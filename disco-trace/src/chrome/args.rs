@@ -7,7 +7,7 @@ use disco_core::activity::{DataPath, OpDetails, OpState, Record, RecordKind, Rec
 use disco_core::{OpKind, Rank, Reduction, RegisterId, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{Missing, Trace, WorkerTrace};
+use crate::trace::{Missing, Trace, WorkerTrace, is_running};
 
 /// The head of a file.
 #[derive(Serialize, Deserialize)]
@@ -241,7 +241,7 @@ impl<'a> Entry<'a> {
             op: record.op.as_ref().map(Op::of),
             bytes: record.op.as_ref().map(OpDetails::bytes).filter(|bytes| *bytes > 0),
             bandwidth,
-            unfinished: record.end.is_none(),
+            unfinished: is_running(record),
         }
     }
 

@@ -73,7 +73,7 @@ fn bandwidth((first, last): (i128, i128), calls: &Calls<'_>, recording: &Recordi
         let size = calls.size(kind, op) as f64;
         let (start, end) =
             (aligned(recording, record.start) - first, aligned(recording, end(recording, record)) - first);
-        if size == 0.0 {
+        if size == 0.0 || record.end.is_none() {
             continue;
         }
         let length = (end - start).max(1);

@@ -54,14 +54,22 @@ impl Trace {
             let file = File::create(path)?;
             if path.extension().is_some_and(|extension| extension == "gz") {
                 let mut file = BufWriter::with_capacity(BUFFER, GzEncoder::new(file, Compression::default()));
-                write::trace(self, &mut file)?;
+                self.encode(&mut file)?;
                 return file.into_inner()?.finish()?.flush();
             }
             let mut file = BufWriter::with_capacity(BUFFER, file);
-            write::trace(self, &mut file)?;
+            self.encode(&mut file)?;
             file.flush()
         };
         written().map_err(TraceError::write(path))
+    }
+
+    /// Writes the content of a file of [`Trace::write`], not compressed. The events are many small writes.
+    ///
+    /// # Errors
+    /// `out` fails.
+    pub fn encode(&self, out: &mut impl io::Write) -> io::Result<()> {
+        write::trace(self, out)
     }
 
     /// Reads a file of [`Trace::write`]. If the file ends early, [`Trace::missing`] tells how much is missing.

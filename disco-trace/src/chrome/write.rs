@@ -13,7 +13,7 @@ use super::counters;
 use super::flows::Flows;
 use super::lanes::{Lanes, MAX_LANES};
 use crate::calls::Calls;
-use crate::trace::{Trace, aligned, end};
+use crate::trace::{Trace, aligned, end, is_running};
 
 /// The process of the controller; those of places follow.
 const CONTROLLER: u64 = 1;
@@ -259,6 +259,6 @@ impl Body<'_, '_, '_> {
             (_, Some(name)) => Cow::Borrowed(&**name),
             (kind, None) => Cow::Borrowed(category(kind)),
         };
-        if record.end.is_some() { name } else { format!("{name} (unfinished)").into() }
+        if is_running(record) { format!("{name} (unfinished)").into() } else { name }
     }
 }

@@ -10,8 +10,12 @@ const WIDTH: f64 = 900.0;
 const LABEL: f64 = 130.0;
 const ROW: f64 = 22.0;
 /// The parts of a bar: class and name.
-const PARTS: [(&str, &str); 4] =
-    [("waiting", "waiting for ranks"), ("operations", "in operations"), ("code", "in code"), ("rest", "otherwise")];
+const PARTS: [(&str, &str); 4] = [
+    ("waiting", "waiting for ranks"),
+    ("operations", "in operations"),
+    ("code", "in code"),
+    ("rest", "between commands"),
+];
 
 /// The sums of a row's workers.
 #[derive(Clone, Copy, Default)]
@@ -24,21 +28,21 @@ pub(super) fn section(trace: &Trace) -> String {
     let rows = Rows::of(trace);
     let mut sums = vec![Sum::default(); rows.len()];
     let all = shares(trace);
-    let has_timeline = all.iter().any(|share| share.has_timeline);
+    let title = "<h2>Time of each worker</h2>\n";
+    if all.is_empty() {
+        return format!("{title}<p>The trace has no timeline, so times are not known.</p>\n");
+    }
     for share in all {
         let sum = &mut sums[rows.of_worker(share.worker)];
         sum.recorded = sum.recorded.saturating_add(share.recorded);
         let parts = [share.waiting, share.operations, share.code, share.rest];
         sum.parts.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.saturating_add(part));
     }
-    let mut text = String::from("<h2>Time of each worker</h2>\n<p class=\"legend\">");
-    for (class, name) in PARTS.iter().filter(|(class, _)| has_timeline || *class != "code") {
+    let mut text = format!("{title}<p class=\"legend\">");
+    for (class, name) in PARTS {
         text.push_str(&format!("<span class=\"swatch {class}\"></span>{name} "));
     }
     text.push_str("</p>\n");
-    if !has_timeline {
-        text.push_str("<p>The trace has no timeline, so only operations are known.</p>\n");
-    }
     let mut picture = Svg::new(WIDTH, ROW * rows.len() as f64 + 24.0);
     let width = WIDTH - LABEL - 30.0;
     for tick in [0, 25, 50, 75, 100] {
@@ -66,7 +70,6 @@ pub(super) fn section(trace: &Trace) -> String {
         .enumerate()
         .map(|(row, sum)| {
             let [waiting, operations, code, rest] = sum.parts.map(|part| percent(part, sum.recorded));
-            let code = if has_timeline { code } else { "–".to_owned() };
             [rows.name(row), time(sum.recorded), waiting, operations, code, rest]
         })
         .collect();

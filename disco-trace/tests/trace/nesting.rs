@@ -137,3 +137,15 @@ fn counters_show_unfinished_commands_and_bandwidth() {
     assert!((0.7..0.8).contains(&highest), "{highest}: 256 KiB in 351 µs");
     assert!(bandwidth.iter().any(|point| point.1 == 0.0));
 }
+
+#[test]
+fn an_operation_whose_end_is_not_recorded_is_drawn_at_its_start_and_is_not_unfinished() {
+    let mut trace = sample::trace();
+    let recording = trace.workers[0].recording.as_mut().unwrap();
+    recording.records.retain(|record| record.op.is_some());
+    recording.records[0].end = None;
+    let events = events(&trace);
+    let event = events.iter().find(|event| event["cat"] == "op").unwrap();
+    assert_eq!((event["name"].as_str(), ns(&event["dur"])), (Some("all_reduce"), 0));
+    assert!(event["args"]["unfinished"].is_null() && event["args"]["end_ns"].is_null(), "{event}");
+}

@@ -1,0 +1,81 @@
+//! `disco trace`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use disco_trace::report::{self, Measured};
+use disco_trace::{Trace as Recorded, explain, flight_recorder};
+
+use crate::log;
+
+/// Explain a trace that a session has written, make a report of it, or convert it
+#[derive(Args)]
+pub(crate) struct Trace {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Explain(Explain),
+    Export(Export),
+    Report(Report),
+}
+
+/// Print what hangs, what workers call differently, what each worker did with its time, and what is slow
+#[derive(Args)]
+struct Explain {
+    /// Trace: `.json` or `.json.gz`
+    file: PathBuf,
+}
+
+/// Write a page with pictures and tables: who waits for whom, times, bandwidths, imbalance
+#[derive(Args)]
+struct Report {
+    /// Trace: `.json` or `.json.gz`
+    file: PathBuf,
+    /// HTML file to write
+    #[arg(short, long, value_name = "FILE.html")]
+    out: PathBuf,
+    /// Output of `disco bench --json` to compare bandwidths with; repeatable
+    #[arg(long, value_name = "FILE.json")]
+    bench: Vec<PathBuf>,
+}
+
+/// Write the collectives of a trace for other tools
+#[derive(Args)]
+struct Export {
+    /// Trace: `.json` or `.json.gz`
+    file: PathBuf,
+    /// Dumps of PyTorch's flight recorder, a file `rank_N` for each worker
+    #[arg(long, required = true)]
+    pytorch: bool,
+    /// Folder to write to
+    #[arg(short, long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+impl Trace {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Explain(Explain { file }) => write!(out, "{}", explain(&Recorded::read(&file)?))?,
+            Command::Report(Report { file, out, bench }) => {
+                let measured = bench.iter().map(|path| Measured::read(path)).collect::<Result<Vec<_>, _>>()?;
+                report::write(&read(&file)?, &measured, &out)?;
+            }
+            Command::Export(Export { file, out, .. }) => flight_recorder::write(&read(&file)?, &out)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Reads a trace, and tells the user if its file ends early.
+fn read(path: &Path) -> anyhow::Result<Recorded> {
+    let trace = Recorded::read(path)?;
+    if !trace.missing.is_empty() {
+        log::tell("disco", &format!("warning: {}: {}", path.display(), trace.missing));
+    }
+    Ok(trace)
+}
