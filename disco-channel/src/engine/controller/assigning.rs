@@ -47,7 +47,8 @@ impl Controller {
             self.out.send_as(joined.conn, &Message::Redirect { node, addresses, start }, Order::Last);
             self.out.act(Action::Close(joined.conn));
             let process = self.peer_at(place).map_or(Process::Unknown, |peer| self.peers[peer].process);
-            self.behind.insert(place, Behind { name: nodes.name(node, Some(&joined.join.name)), process });
+            let name = nodes.name(node, Some(&joined.join.name));
+            self.behind.insert(place, Behind { name, process, lost: None });
         }
         for (place, size) in forest.children() {
             let Some(peer) = self.peer_at(place) else { continue };

@@ -176,7 +176,12 @@ impl Peer {
             }
             _ => LossCause::ConnectionClosed,
         };
-        self.state = PeerState::Reported(cause.clone());
+        let cause = match cause {
+            // A node has no exit status that would explain its end later.
+            Cause::Unknown if kind == Kind::Node => Cause::Known(why.clone()),
+            cause => cause.clone(),
+        };
+        self.state = PeerState::Reported(cause);
         Some(why)
     }
 

@@ -69,6 +69,9 @@ impl Controller {
         match message {
             Message::Lost { .. } if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost { cause, whole } => {
+                if whole {
+                    self.note_lost_behind(workers, &cause);
+                }
                 let peer = match whole {
                     true => self.lost_nodes(workers),
                     false => LostPeer::Workers { workers, node: Some(self.node_of(worker)) },
