@@ -13,6 +13,7 @@ use disco_core::wire::{Message, WireError};
 use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
+use super::status::Clients;
 use super::transport::{Accepted, Transport};
 use crate::engine::controller::{Action, Conn, Event};
 use crate::handshake::Keys;
@@ -31,6 +32,8 @@ pub(crate) struct Reactor<T: Transport> {
     pub(super) lane: Arc<Lane>,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) shared: Arc<Shared>,
+    /// Clients that have asked for the status of the session.
+    pub(super) clients: Arc<Clients>,
     transport: T,
     pub(super) connections: BTreeMap<Conn, Reading>,
     /// The processes of peers.
@@ -71,6 +74,7 @@ impl<T: Transport> Reactor<T> {
             lane,
             inbox,
             shared,
+            clients: Arc::default(),
             transport,
             connections: BTreeMap::new(),
             processes: (0..peers).map(|_| Process::Unknown).collect(),
