@@ -4,7 +4,7 @@
 //! behind 4, and 7 is behind 6.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -24,6 +24,7 @@ use crate::programs::{TOKEN, ask, builder, command, end, node, wait_for_end_of, 
 crate::tests!(
     commands_values_and_the_store_reach_all_nodes_of_a_tree,
     nodes_that_a_session_starts_form_a_tree_and_end_with_it,
+    a_tree_forms_over_link_local_addresses,
     the_output_of_workers_behind_other_nodes_is_printed,
     a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers,
     a_killed_leaf_is_lost_with_its_own_name,
@@ -100,6 +101,30 @@ fn nodes_that_a_session_starts_form_a_tree_and_end_with_it() {
     block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
     assert_eq!(nodes.map(|pid| fs::exists(format!("/proc/{pid}")).unwrap()), [false; 3]);
+}
+
+/// An IPv6 link-local address of this machine with its interface, from the system's table.
+fn link_local() -> Option<SocketAddr> {
+    const SCOPE_LINK: &str = "20";
+    let table = fs::read_to_string("/proc/net/if_inet6").ok()?;
+    let line = table.lines().find(|line| line.split_whitespace().nth(3) == Some(SCOPE_LINK))?;
+    let mut words = line.split_whitespace();
+    let ip = u128::from_str_radix(words.next()?, 16).ok()?;
+    let interface = u32::from_str_radix(words.next()?, 16).ok()?;
+    Some(SocketAddrV6::new(ip.into(), 0, 0, interface).into())
+}
+
+fn a_tree_forms_over_link_local_addresses() {
+    let Some(address) = link_local() else {
+        return println!("skipped: no interface of this machine has an IPv6 link-local address");
+    };
+    let (session, nodes) = with(builder(4, 1).fan_out(1).listen(address.to_string()), |address| {
+        [1, 2, 3].map(|id: u32| node(address).env("DISCO_NODE_ID", id.to_string()).spawn().unwrap())
+    });
+    let session = session.unwrap();
+    block_on(session.sync_all()).unwrap();
+    block_on(session.shutdown()).unwrap();
+    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
 }
 
 fn the_output_of_workers_behind_other_nodes_is_printed() {

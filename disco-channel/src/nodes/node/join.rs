@@ -19,7 +19,7 @@ use crate::engine::member::serving::lost;
 use crate::handshake::{
     GREETING_BYTES, HANDSHAKE_TIMEOUT, Keys, NodeHandshake, Request, Secret, VERDICT_BYTES, may_begin,
 };
-use crate::nodes;
+use crate::nodes::{self, addresses};
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::token::Token;
@@ -201,7 +201,7 @@ fn attempt(
 ) -> Result<Told, Failed> {
     let (stream, (world, keys)) = enter(options, end)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
-    let own = stream.local_addr().map_err(for_now)?.ip();
+    let own = stream.local_addr().map_err(for_now)?;
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let mut incoming = Incoming::new(MAX_PACKET_BYTES);
@@ -219,7 +219,10 @@ fn attempt(
     let told = driver::join(&mut joining, &connection, &mut incoming, waker, show, listen);
     let assignment = match told.map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => assignment,
-        Ok(Message::Redirect { node, addresses, start }) => return Ok(Told::Redirected { node, addresses, start }),
+        Ok(Message::Redirect { node, addresses, start }) => {
+            let addresses = addresses.iter().map(|address| addresses::on_interface_of(own, address)).collect();
+            return Ok(Told::Redirected { node, addresses, start });
+        }
         Ok(other) => {
             return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN")))));
         }
