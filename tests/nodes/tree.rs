@@ -31,6 +31,7 @@ crate::tests!(
     a_killed_node_is_lost_with_the_nodes_that_it_relayed_for,
     a_stopped_node_is_lost_with_the_nodes_that_it_relayed_for,
     shutdown_names_a_stuck_worker_behind_other_nodes,
+    shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes,
     all_nodes_end_when_the_controller_of_a_tree_is_killed,
     a_child_that_does_not_join_its_parent_is_named_at_the_start,
     a_node_whose_parent_does_not_answer_gives_up_when_the_start_does,
@@ -221,6 +222,19 @@ fn shutdown_names_a_stuck_worker_behind_other_nodes() {
         assert!(error.starts_with("not stopped after 300ms: worker 7 ("), "{error}");
         assert!(error.contains("inside `tests.sleep`") && !error.contains("worker 6"), "{error}");
     });
+    nodes.into_iter().for_each(|node| _ = end(node));
+}
+
+/// The nodes before it wait for it longer than the silence timeout.
+fn shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes() {
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
+    let silence = Duration::from_secs(1);
+    let (session, mut nodes) = tree_with(builder(8, 1).fan_out(1).silence(silence).deadlines(deadlines));
+    signal(&nodes[6], Signal::STOP);
+    let error = block_on(session.shutdown()).unwrap_err().to_string();
+    assert!(error.starts_with("not stopped after 300ms: worker 7 (") && !error.contains("worker 6"), "{error}");
+    assert!(error.contains("; node 7 (") && error.ends_with(") does not answer)"), "{error}");
+    nodes[6].kill().unwrap();
     nodes.into_iter().for_each(|node| _ = end(node));
 }
 

@@ -115,6 +115,7 @@ impl Controller {
                 self.out.act(Action::Left(workers));
             }
             tracing::debug!(peer = self.peers[index].name, %workers, "a peer has left");
+            self.peers[index].is_unanswered = matches!(why, LossCause::Silent(_));
             self.out.act(Action::Left(workers));
         } else {
             if is_process {
@@ -363,7 +364,7 @@ impl Controller {
         let Peer { name, workers, progress, .. } = peer;
         let why = match (self.kind, peer.cause()) {
             (Kind::Node, Some(Cause::Left(stuck))) if !stuck.is_empty() => return vec![stuck.clone()],
-            _ if peer.is_gone() => return Vec::new(),
+            _ if peer.is_gone() && !peer.is_unanswered => return Vec::new(),
             (Kind::Node, _) => format!("{name} does not answer"),
             (Kind::Process, _) => "killed".to_owned(),
         };

@@ -59,6 +59,8 @@ pub(super) struct Peer {
     pub(super) process: Process,
     pub(super) state: PeerState,
     pub(super) liveness: Liveness,
+    /// It was silent when it had to leave, so its workers may still run.
+    pub(super) is_unanswered: bool,
     pub(super) credit: Credit,
     pub(super) progress: Vec<Progress>,
     /// When the progress of each worker changed last.
@@ -110,7 +112,8 @@ impl Peer {
     pub(super) fn new(workers: WorkerRange, name: String, (place, behind): (usize, u32), liveness: Liveness) -> Self {
         let (progress, changed) = (vec![Progress::default(); workers.len()], vec![None; workers.len()]);
         let (process, state, credit) = (Process::Unknown, PeerState::Expected, Credit::default());
-        Self { workers, name, place, behind, process, state, liveness, credit, progress, changed }
+        let is_unanswered = false;
+        Self { workers, name, place, behind, process, state, liveness, is_unanswered, credit, progress, changed }
     }
 
     /// The connection, while it is open.

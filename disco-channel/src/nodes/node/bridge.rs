@@ -120,7 +120,10 @@ impl Host for Bridge {
                     // Fails only if the lane was not started, and so has no workers.
                     _ = lane.signal(signal);
                 }
-                return Ok(vec![Event::Left(close(&**lane, limit))]);
+                // In the background: this thread sends heartbeats while nodes behind this one are waited for.
+                let closing = lane.clone();
+                let started = self.in_background("disco-close", move || Event::Left(close(&*closing, limit)));
+                return Ok(started.err().map(|_| Event::Left(close(&*self.lane, limit))).into_iter().collect());
             }
             // A node gets each frame itself.
             Action::Rest => {}

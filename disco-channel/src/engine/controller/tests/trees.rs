@@ -123,6 +123,28 @@ fn a_lost_node_or_worker_behind_another_node_is_named_itself() {
     assert_eq!(bench.done(), ["worker 9 lost: on node 5 (host): its thread ended before shutdown"]);
 }
 
+#[test]
+fn a_node_that_is_silent_while_the_lane_closes_is_named_with_its_workers() {
+    let mut bench = Bench::nodes_with(1, 1000 * MS, true);
+    bench.join(0, Some(1));
+    bench.send_from(0, Message::Ready);
+    bench.on(Event::Close(500 * MS));
+    bench.pass(3000 * MS);
+    let stuck = bench.engine.stuck().unwrap();
+    assert!(stuck[1].starts_with("worker 1 (") && stuck[1].ends_with("; node 1 (host) does not answer)"), "{stuck:?}");
+}
+
+#[test]
+fn a_node_that_was_lost_before_the_lane_closes_is_not_named_again() {
+    let mut bench = Bench::nodes_with(1, 1000 * MS, true);
+    bench.join(0, Some(1));
+    bench.send_from(0, Message::Ready);
+    bench.pass(1500 * MS);
+    bench.on(Event::Close(500 * MS));
+    bench.pass(3000 * MS);
+    assert_eq!(bench.engine.stuck(), Some(&[][..]));
+}
+
 /// The state of each node, as operators see it.
 fn states(bench: &Bench) -> Vec<String> {
     bench.engine.nodes(bench.now).into_iter().map(|(_, node)| node.state.to_string()).collect()
