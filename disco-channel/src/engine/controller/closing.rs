@@ -151,13 +151,14 @@ impl Controller {
 
     /// The session closes the lane.
     pub(super) fn begin_to_close(&mut self, limit: Duration, now: Instant) {
-        if !matches!(self.phase, Phase::Starting(_)) {
+        match self.phase {
+            Phase::Starting(_) => self.give_up(&Error::state("the lane was closed while it started"), now),
             // The next session may listen at the same address.
-            self.end_admission(None);
+            _ => self.end_admission(None),
         }
         let limit = now.checked_add(limit);
         self.phase = match self.phase {
-            Phase::Starting(_) | Phase::Running => Phase::Closing(limit),
+            Phase::Running => Phase::Closing(limit),
             // Of two concurrent calls of `close`, the earlier limit counts.
             Phase::Closing(other) => Phase::Closing(limit.into_iter().chain(other).min()),
             later => later,

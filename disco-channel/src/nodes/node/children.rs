@@ -88,7 +88,7 @@ impl Peers for Children {
         };
         let terms = Terms::Nodes(terms, Assignment { workers, ..self.assignment.clone() });
         let served = controller::serve(listener, terms, 0, (shared, inbox.clone()), sink, None)?;
-        Ok(Running::new(served.wait_for_start()?, None, inbox))
+        Ok(Running::new(served, None, inbox))
     }
 }
 
