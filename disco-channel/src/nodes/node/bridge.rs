@@ -48,6 +48,7 @@ impl Bridge {
         connection.serve(self.workers.len(), limit);
         incoming.set_limit(limit);
         let (lane, upstream) = (self.lane.clone(), self.upstream.clone());
+        upstream.set_lane(&lane);
         self.in_background("disco-start", move || {
             let started = lane.start(upstream.clone() as Arc<dyn Inbox>);
             Event::Started(started.inspect(|()| upstream.start()))

@@ -3,6 +3,8 @@
 
 mod bridge;
 mod children;
+#[cfg(test)]
+mod doubles;
 pub(super) mod join;
 mod subtree;
 mod upstream;
@@ -43,7 +45,7 @@ where
     let mut joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), &assignment));
+    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), store.clone(), &assignment));
     let shared = Arc::new(Shared::new(store.clone()));
     let output = {
         let upstream = upstream.clone();

@@ -120,59 +120,15 @@ mod tests {
     use std::io::ErrorKind;
     use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
-    use disco_core::channel::{Notice, Reply};
     use disco_core::wire::Assignment;
     use disco_core::{WorkerConfig, World};
 
     use super::super::children::{Children, Listener};
+    use super::super::doubles::{Ignored, Lane};
     use super::*;
     use crate::handshake::Secret;
     use crate::remote_lane::RemoteLane;
     use crate::token::Token;
-
-    /// A lane that does not start.
-    #[derive(Debug)]
-    struct Refused;
-
-    impl Channel for Refused {
-        fn workers(&self) -> WorkerRange {
-            WorkerRange::new(1..2)
-        }
-
-        fn start(&self, _: Arc<dyn Inbox>) -> Result<()> {
-            Err(Error::state("there is no program"))
-        }
-
-        fn room(&self) -> usize {
-            0
-        }
-
-        fn send(&self, _: &Arc<Frame>) -> Result<()> {
-            Ok(())
-        }
-
-        fn signal(&self, _: Signal) -> Result<()> {
-            Ok(())
-        }
-
-        fn progress(&self, _: WorkerId) -> Progress {
-            Progress::default()
-        }
-
-        fn close(&self, _: Duration) -> Result<()> {
-            Ok(())
-        }
-    }
-
-    struct Ignored;
-
-    impl Inbox for Ignored {
-        fn reply(&self, _: WorkerId, _: u64, _: Reply) {}
-        fn notice(&self, _: WorkerId, _: Notice) {}
-        fn room(&self, _: WorkerRange) {}
-        fn left(&self, _: WorkerRange) {}
-        fn lost(&self, _: WorkerRange, _: Error) {}
-    }
 
     #[test]
     fn a_failed_start_of_the_own_workers_ends_the_wait_for_the_nodes_behind() {
@@ -193,7 +149,7 @@ mod tests {
         let sink = Box::new(|_, _, _, _: &[u8]| {});
         let children = Children::new(listener, secret, &assignment, sink).unwrap();
         let behind = RemoteLane::new(WorkerRange::new(2..3), Arc::default(), children);
-        let subtree = Subtree::new(Arc::new(Refused), Arc::new(behind));
+        let subtree = Subtree::new(Arc::new(Lane::default()), Arc::new(behind));
         assert_eq!(subtree.start(Arc::new(Ignored)).unwrap_err().to_string(), "there is no program");
         // The lane to the children may close its listener a moment later, if it was closed before it began to start.
         while TcpStream::connect(address).err().is_none_or(|error| error.kind() != ErrorKind::ConnectionRefused) {

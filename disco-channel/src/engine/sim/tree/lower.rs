@@ -174,6 +174,8 @@ impl World {
                 let split = self.ends[end].replies.split();
                 let (lost, _) = upward::lost(workers, &why);
                 split.iter().chain(&lost).for_each(|message| self.say(end, message));
+                self.stops(end);
+                self.lower(end, Event::Signal(upward::abort_after_loss(&why)));
             }
             Action::Over => lower.is_over = true,
             other @ (Action::Reply { .. } | Action::Notice { .. } | Action::CallStore { .. }) => {
