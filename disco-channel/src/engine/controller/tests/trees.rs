@@ -145,6 +145,17 @@ fn a_node_that_was_lost_before_the_lane_closes_is_not_named_again() {
     assert_eq!(bench.engine.stuck(), Some(&[][..]));
 }
 
+#[test]
+fn a_loss_behind_another_node_fails_the_start_of_all() {
+    let mut bench = Bench::tree();
+    bench.send_from(RELAY, Message::Listens(vec!["192.0.2.1:4000".into()]));
+    bench.pass(Duration::ZERO);
+    bench.written.clear();
+    bench.from(RELAY, 9..10, Message::Lost { cause: LossCause::ThreadEnded(None), whole: false });
+    assert_eq!(bench.done()[0], "failed: worker 9 lost: on node 5 (host): its thread ended before shutdown");
+    assert_eq!(bench.sent_to(0)[0], "Bye");
+}
+
 /// The state of each node, as operators see it.
 fn states(bench: &Bench) -> Vec<String> {
     bench.engine.nodes(bench.now).into_iter().map(|(_, node)| node.state.to_string()).collect()
@@ -175,9 +186,10 @@ fn the_status_of_the_nodes_behind_a_lost_relay_behind_another_one_names_that_rel
     bench.pass(Duration::ZERO);
     // Behind node 1, node 3 relays for node 4.
     assert_eq!(assigned(&bench.messages_to(0)), (1, WorkerRange::new(0..14), vec![1, 2, 1, 1, 2, 1]));
+    (0..nodes).for_each(|slot| bench.send_from(slot, Message::Ready));
     bench.from(0, 4..8, Message::Lost { cause: LossCause::ConnectionClosed, whole: true });
     let cause = "ended: node 3 (host), which relayed for it, is lost: its connection was closed";
-    assert_eq!(states(&bench)[1..5], ["starting", "ended: its connection was closed", cause, "starting"]);
+    assert_eq!(states(&bench)[1..5], ["running", "ended: its connection was closed", cause, "running"]);
 }
 
 #[test]

@@ -14,8 +14,11 @@
 //! node is reported with its number and those of the nodes behind it, and all ends and links are over at the end.
 
 mod costs;
+mod disruption;
 mod end;
+mod jobs;
 mod lower;
+mod plan;
 mod scale;
 mod tests;
 mod upper;
