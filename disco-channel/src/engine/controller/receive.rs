@@ -26,13 +26,7 @@ impl Controller {
     }
 
     /// Returns why the peer ends if this message is its last one.
-    fn receive_from_peer(
-        &mut self,
-        index: usize,
-        conn: Conn,
-        message: Message,
-        now: Instant,
-    ) -> Result<Option<Cause>> {
+    fn receive_from_peer(&mut self, index: usize, conn: Conn, message: Message, now: Instant) -> Result<Option<Cause>> {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
         let worker = peer.workers.first();
         match message {

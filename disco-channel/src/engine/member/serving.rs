@@ -421,7 +421,9 @@ impl Member {
     fn send_heartbeat(&mut self, now: Instant) {
         if self.liveness.must_send(now) {
             self.liveness.sent(now);
-            if !fault::is_planted(Fault::NoHeartbeat) {
+            let is_silent =
+                fault::is_planted(Fault::NoHeartbeat) || self.is_awaited() && fault::is_planted(Fault::SilentLeave);
+            if !is_silent {
                 self.actions.push_back(Action::Send(Message::Alive));
             }
         }

@@ -88,7 +88,11 @@ impl World {
     /// Lets the network drop the bytes of a node's link in some directions.
     fn cut(&mut self, end: usize, directions: &[To]) {
         let Some(link) = self.live_link(end) else { return };
-        self.must_lose(end);
+        match self.ends[end].phase {
+            // It may be sent to its parent, to which it has another link.
+            Phase::Joining(_) => _ = self.expected.may.insert(end),
+            _ => self.must_lose(end),
+        }
         match self.ends[end].phase {
             // A handshake has timeouts that are not simulated.
             Phase::Away | Phase::Proving(_) => self.reset(link),

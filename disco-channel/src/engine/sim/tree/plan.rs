@@ -48,8 +48,17 @@ pub(super) struct Plan {
     pub(super) disruptions: Vec<(Nanos, Disruption)>,
     /// The session ends without a wait for the disruptions.
     pub(super) ends_early: bool,
-    /// The node whose worker does not leave.
-    pub(super) stuck: Option<usize>,
+    /// The node that does not leave.
+    pub(super) stuck: Option<Stuck>,
+}
+
+/// A node that does not leave when the session ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stuck {
+    /// Its worker is inside a long function.
+    Worker(usize),
+    /// So is its worker, and its machine is frozen when the node is told to leave at once.
+    Machine(usize),
 }
 
 impl Plan {
@@ -69,7 +78,10 @@ impl Plan {
         };
         match random.of(0..10) {
             0..=6 => (0..random.of(1..4)).for_each(|_| plan.add_disruption(random)),
-            7 => plan.stuck = Some(1 + random.of(0..nodes as u64) as usize),
+            7 => {
+                let node = 1 + random.of(0..nodes as u64) as usize;
+                plan.stuck = Some(if random.percent(50) { Stuck::Worker(node) } else { Stuck::Machine(node) });
+            }
             _ => {}
         }
         plan
@@ -92,7 +104,7 @@ impl Plan {
         self.disruptions.push((when, disruption));
     }
 
-    /// The number of the last disruption's time, and the total time of freezes.
+    /// The total time of freezes.
     pub(super) fn frozen(&self) -> Nanos {
         let time = |(_, it): &(Nanos, Disruption)| if let Disruption::Freeze(_, time) = it { *time } else { 0 };
         self.disruptions.iter().map(time).sum()

@@ -1,5 +1,6 @@
 //! Checks trees under random latencies, disruptions and failures.
 
+use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::Signal;
@@ -9,16 +10,23 @@ use super::super::random::Random;
 use super::costs::Costs;
 use super::end::End;
 use super::lower;
-use super::plan::{Job, Plan};
-use super::world::{Entry, Nanos, SECOND, World};
+use super::plan::{Disruption, Job, Plan, Stuck};
+use super::world::{Entry, MICRO, Nanos, SECOND, World};
 use crate::engine::controller::Event;
+use crate::engine::fault::{self, Fault};
 
 /// Sessions of one run.
 const RUNS: u64 = 500;
+/// Number of threads that share the sessions.
+const THREADS: usize = 2;
+/// Violations after which a thread stops.
+const SHOWN: usize = 5;
 /// Time within which a loss must be reported, and a session must end.
 const LIMIT: Nanos = 60 * SECOND;
 /// Time for workers to leave by themselves.
-const CLOSE: Duration = Duration::from_secs(10);
+const CLOSE: Duration = Duration::from_secs(1);
+/// How long a machine is frozen that does not leave.
+const STUCK: Nanos = 30 * SECOND;
 
 impl World {
     /// Whether the session has started.
@@ -212,8 +220,14 @@ impl Script {
         self.world.thaw_controller();
         let has_started = matches!(self.world.start_failure(), Some(None));
         if has_started && !self.world.ends[0].is_dead {
-            if let Some(end) = self.plan.stuck {
-                self.world.ends[end].jobs.is_stuck = true;
+            match self.plan.stuck {
+                Some(Stuck::Worker(end)) => self.world.ends[end].jobs.is_stuck = true,
+                Some(Stuck::Machine(end)) => {
+                    self.world.ends[end].jobs.is_stuck = true;
+                    let until_told = CLOSE.as_nanos() as Nanos - SECOND / 100;
+                    self.world.at(self.world.now + until_told, Entry::Disrupt(Disruption::Freeze(end, STUCK)));
+                }
+                None => {}
             }
             match self.world.lost.is_empty() {
                 true => self.command(Command::Shutdown, Job::Nothing),
@@ -237,16 +251,20 @@ impl Script {
     /// Checks a session without disruptions: its workers have left, and stuck ones are named.
     fn check_departures(&self) -> Result<(), String> {
         let stuck = self.world.ends[0].lower.as_ref().and_then(|lower| lower.engine.stuck()).unwrap_or_default();
-        let expected: Vec<String> =
-            self.plan.stuck.iter().map(|end| self.world.ends[*end].workers.first().to_string()).collect();
-        if stuck != expected {
-            return Err(format!("these workers are stuck: {expected:?}, and these are reported: {stuck:?}"));
+        let is_right = match self.plan.stuck {
+            None => stuck.is_empty() && self.world.left.is_full(),
+            Some(Stuck::Worker(end)) => *stuck == [self.world.ends[end].workers.first().to_string()],
+            Some(Stuck::Machine(end)) => {
+                let (first, why) =
+                    (self.world.ends[end].workers.first(), format!("node {end} (host{end:05}) does not answer"));
+                stuck.first().is_some_and(|stuck| stuck.starts_with(&format!("{first} (")) && stuck.contains(&why))
+            }
+        };
+        if is_right && self.world.lost.is_empty() {
+            return Ok(());
         }
-        match self.world.left.missing().map(|worker| worker.to_string()).collect::<Vec<_>>() {
-            missing if expected.is_empty() && !missing.is_empty() => Err(format!("these have not left: {missing:?}")),
-            _ if !self.world.lost.is_empty() => Err(format!("a loss without a disruption: {:?}", self.world.lost)),
-            _ => Ok(()),
-        }
+        let (missing, lost): (Vec<_>, _) = (self.world.left.missing().collect(), &self.world.lost);
+        Err(format!("reported as stuck: {stuck:?}; these have not left: {missing:?}; lost: {lost:?}"))
     }
 }
 
@@ -264,9 +282,49 @@ fn trees_keep_order_and_replies_and_name_the_dead() {
         return run(seed).unwrap();
     }
     let runs = std::env::var("DISCO_SIM_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
-    let broken: Vec<String> = (0..runs)
-        .filter_map(|seed| run(seed).err().map(|why| format!("DISCO_SEED={seed}: {why}")))
-        .take(5)
-        .collect();
+    let check = |seed| run(seed).err().map(|why| format!("DISCO_SEED={seed}: {why}"));
+    let share = |first| (first..runs).step_by(THREADS).filter_map(check).take(SHOWN).collect::<Vec<_>>();
+    let broken: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS as u64).map(|first| scope.spawn(move || share(first))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
     assert!(broken.is_empty(), "trees broke a rule:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn faults_of_trees_are_found() {
+    for (planted, expected) in [
+        (Fault::NoHeartbeat, "a wrong loss"),
+        (Fault::LossIgnored, "no loss is reported"),
+        (Fault::SilentLeave, "reported as stuck"),
+    ] {
+        let is_found = |seed: &u64| {
+            fault::plant(Some(planted));
+            let ran = run(*seed);
+            fault::plant(None);
+            ran.is_err_and(|why| why.contains(expected))
+        };
+        let found = (0..RUNS).find(is_found);
+        assert!(found.is_some(), "no seed breaks the rule `{expected}` because of {planted:?}");
+        println!("{planted:?} is found by seed {}", found.unwrap());
+    }
+}
+
+/// The abort of a loss need not come from the controller.
+#[test]
+fn a_loss_aborts_the_nodes_of_its_relay_while_the_controller_is_frozen() {
+    let mut world = World::new((14, 1, 2), 10 * MICRO..50 * MICRO, Costs::default(), 1);
+    world.start().unwrap();
+    // Nodes 2 and 5 are children of node 1.
+    assert_eq!([2, 5].map(|end| world.parent(end)), [Some(1); 2]);
+    let frozen_until = world.now + 4 * SECOND;
+    world.ends[0].frozen_until = frozen_until;
+    let died = world.now + SECOND;
+    world.at(died, Entry::Kill(2));
+    let is_aborted = |world: &World, end: usize| world.ends[end].stopped_at.is_some();
+    world.run(|world| [1, 5].into_iter().all(|end| is_aborted(world, end)) || world.now > frozen_until);
+    assert!(world.now < died + SECOND, "aborted {} us after the death", (world.now - died) / MICRO);
+    assert!(!is_aborted(&world, 8), "node 8 is not behind node 1");
+    world.run(|world| world.have_stopped());
+    assert_eq!(world.lost.len(), 1);
 }
