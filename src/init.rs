@@ -115,7 +115,7 @@ fn serve() {
     } else if let Some(served) = crate::tvm::serve_if_asked() {
         served
     } else if let Some(options) = crate::node::options() {
-        options.and_then(|options| crate::node::join(&options))
+        options.and_then(crate::node::be_node)
     } else {
         return;
     };

@@ -49,7 +49,7 @@ mod status;
 
 pub use addresses::everywhere;
 pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
-pub use node::{JoinOptions, serve};
+pub use node::{JoinOptions, StopHandle, serve};
 pub use status::status;
 
 pub use crate::token::Token;

@@ -10,6 +10,7 @@ use disco_core::store::SharedStore;
 use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 
 use super::join::Joined;
+use super::stop::StopHandle;
 use super::upstream::Upstream;
 use crate::engine::limits::packet_limit;
 use crate::engine::member::serving::{Action, Event, Member};
@@ -27,6 +28,7 @@ pub(super) struct Bridge {
     upstream: Arc<Upstream>,
     lane: Arc<dyn Channel>,
     workers: WorkerRange,
+    stop: StopHandle,
     /// Results of the lane's start and close, which run on threads of their own.
     events: (Sender<Event>, Receiver<Event>),
 }
@@ -38,8 +40,9 @@ impl Bridge {
         upstream: Arc<Upstream>,
         lane: Arc<dyn Channel>,
         workers: WorkerRange,
+        stop: StopHandle,
     ) -> Self {
-        Self { waker, store, upstream, lane, workers, events: mpsc::channel() }
+        Self { waker, store, upstream, lane, workers, stop, events: mpsc::channel() }
     }
 
     /// Starts the workers, and serves until they have left or the controller is lost.
@@ -86,7 +89,10 @@ impl Host for Bridge {
         {
             return Some(Event::Room(room));
         }
-        self.events.1.try_recv().ok()
+        match self.stop.take() {
+            Some(why) => Some(Event::Failed(Error::state(why))),
+            None => self.events.1.try_recv().ok(),
+        }
     }
 
     fn act(&mut self, action: Action, _: &mut Incoming) -> Result<Vec<Event>> {

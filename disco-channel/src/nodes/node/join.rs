@@ -13,6 +13,7 @@ use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
 use super::children::Listener;
+use super::stop::StopHandle;
 use crate::engine::limits::MAX_PACKET_BYTES;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
@@ -57,6 +58,8 @@ pub struct JoinOptions {
     pub start: Duration,
     /// Folder for files with the output of each worker, if workers are processes of the node.
     pub log_dir: Option<PathBuf>,
+    /// Stops the node before its session is over; `None`: the node serves until then.
+    pub stop: Option<StopHandle>,
     /// Gets messages on what the node waits for, to be shown to the user.
     pub report: fn(&str),
 }
@@ -66,8 +69,8 @@ impl JoinOptions {
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
         let (address, encrypts, node, rack, per_node, max_workers) = (address.into(), None, None, None, None, None);
-        let log_dir = None;
-        Self { address, token, encrypts, node, rack, per_node, max_workers, start, log_dir, report: |_| {} }
+        let (log_dir, stop) = (None, None);
+        Self { address, token, encrypts, node, rack, per_node, max_workers, start, log_dir, stop, report: |_| {} }
     }
 }
 

@@ -6,6 +6,7 @@ mod children;
 #[cfg(test)]
 mod doubles;
 pub(super) mod join;
+mod stop;
 mod subtree;
 mod upstream;
 
@@ -18,6 +19,7 @@ use disco_core::{Channel, Error, Result};
 use self::bridge::{Bridge, FLUSH_TIMEOUT};
 use self::children::{Children, Listener};
 pub use self::join::JoinOptions;
+pub use self::stop::StopHandle;
 use self::subtree::Subtree;
 use self::upstream::Upstream;
 use crate::handshake::Secret;
@@ -71,7 +73,9 @@ where
         connection.finish(FLUSH_TIMEOUT);
     })?;
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
-    Bridge::new(waker, store, upstream, made, assignment.workers).run(joined)
+    let stop = options.stop.clone().unwrap_or_default();
+    stop.listen(waker.clone());
+    Bridge::new(waker, store, upstream, made, assignment.workers, stop).run(joined)
 }
 
 /// The lane to the nodes behind this one.
