@@ -51,6 +51,9 @@ pub(super) enum Stage {
     Waits,
 }
 
+/// An answer of the store to a request over a connection.
+type Answer = (Conn, u64, Result<Value>);
+
 /// What the session does, as `LaneSession` does it.
 #[derive(Default)]
 pub(super) struct Session {
@@ -59,7 +62,7 @@ pub(super) struct Session {
     pub(super) jobs: BTreeMap<u64, Job>,
     pub(super) store: Arc<MemoryStore>,
     /// Answers of the store that were not sent yet.
-    answers: Arc<Mutex<Vec<(Conn, u64, Result<Value>)>>>,
+    answers: Arc<Mutex<Vec<Answer>>>,
     /// The root cause of this epoch's failures.
     pub(super) failure: Option<Arc<Failure>>,
 }
