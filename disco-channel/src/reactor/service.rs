@@ -196,16 +196,20 @@ impl<T: Transport> Reactor<T> {
 
     /// Handles an event, and carries out the actions that follow.
     fn step(&mut self, event: Event) {
-        // The other end gives up for want of messages, and its reason does not explain it.
-        let event = match event {
-            Event::Hung(conn, _) | Event::Message(conn, Message::Bye(_)) => match self.stuck(conn) {
-                Some(bytes) => Event::Unacknowledged(conn, bytes),
-                None => event,
-            },
-            event => event,
-        };
+        let event = self.with_better_reason(event);
         self.lane.step(event, &mut self.actions);
         self.act();
+    }
+
+    /// Replaces the end of a connection on which large packets do not arrive: the other end has given up for want of
+    /// messages, and the reason that it gives does not explain that.
+    fn with_better_reason(&self, event: Event) -> Event {
+        match event {
+            Event::Hung(conn, _) | Event::Message(conn, Message::Bye(_)) => {
+                self.stuck(conn).map_or(event, |bytes| Event::Unacknowledged(conn, bytes))
+            }
+            event => event,
+        }
     }
 
     /// Bytes of a connection that the other end's machine does not acknowledge.

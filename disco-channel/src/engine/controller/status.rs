@@ -62,7 +62,7 @@ impl Peer {
     fn describe(&self) -> NodeState {
         match &self.state {
             PeerState::Expected => NodeState::Expected,
-            PeerState::Joined(_) => NodeState::Starting,
+            PeerState::Starting(_) => NodeState::Starting,
             PeerState::Ready(_) => NodeState::Running,
             PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Gone(cause) => {
                 NodeState::Ended(cause.to_string())
