@@ -33,6 +33,8 @@ use crate::role;
 ///
 /// In a test of the standard harness, which has its own `main`, use [`init_test!`](crate::init_test) instead.
 ///
+/// SIGTERM stops a node, which tells its controller so; after a second one, the node does not wait for its workers.
+///
 /// The exit status of a worker or a node is 0 after a shutdown; else it is 1, and the error is printed.
 pub fn init() {
     init_without_launcher();
@@ -115,7 +117,7 @@ fn serve() {
     } else if let Some(served) = crate::tvm::serve_if_asked() {
         served
     } else if let Some(options) = crate::node::options() {
-        options.and_then(|options| crate::node::join(&options))
+        options.and_then(crate::node::be_node)
     } else {
         return;
     };

@@ -45,9 +45,9 @@ pub use kind::SessionKind;
 pub use pollster::block_on;
 #[cfg(target_os = "linux")]
 pub use {
-    disco_channel::nodes::{Announcement, JoinOptions, Token, status as ask_status},
+    disco_channel::nodes::{Announcement, JoinOptions, StopHandle, Token, status as ask_status},
     disco_channel::processes::Invitation,
-    node::join,
+    node::{be_node, join},
     role::serve,
 };
 

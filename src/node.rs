@@ -2,21 +2,26 @@
 
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{self, Command, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use disco_channel::environment;
-use disco_channel::nodes::{self, Announcement, JoinOptions, NodeProcess, Token};
+use disco_channel::nodes::{self, Announcement, JoinOptions, NodeProcess, StopHandle, Token};
 use disco_channel::processes::{self, Invitation, ProcessLane};
 use disco_channel::threads::ThreadLane;
 use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::{Channel, Error, Result, worker};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
 
 use crate::log_files;
 
+/// Exit status of a node that SIGTERM ends while it serves no session: that of a shell for this signal.
+const STOPPED: i32 = 128 + SIGTERM;
 /// Environment variable with the controller's address; makes [`init`](crate::init) join as a node.
 const CONNECT: &str = "DISCO_CONNECT";
 /// Environment variable with the id of the node.
@@ -51,6 +56,30 @@ pub fn join(options: &JoinOptions) -> Result<()> {
         options.rack = Variable::read(RACK).text()?.map(str::to_owned);
     }
     nodes::serve(&options, |assignment, shared, output| lane(options.log_dir.as_deref(), assignment, shared, output))
+}
+
+/// Turns this process into a node, as [`join`] does, and lets SIGTERM stop it: the node tells its controller so, and ends
+/// its workers.
+///
+/// # Errors
+/// Those of [`join`]; or the system refuses a thread or a signal handler.
+#[doc(hidden)]
+pub fn be_node(mut options: JoinOptions) -> Result<()> {
+    let refused = |error: io::Error| Error::system("a node can't handle SIGTERM", error);
+    let stop = StopHandle::new();
+    options.stop = Some(stop.clone());
+    let mut signals = Signals::new([SIGTERM]).map_err(refused)?;
+    let on_signal = move || {
+        let mut is_told = false;
+        for _ in &mut signals {
+            // A second signal does not wait for the workers.
+            if std::mem::replace(&mut is_told, true) || !stop.request("the node was told to stop by SIGTERM") {
+                process::exit(STOPPED);
+            }
+        }
+    };
+    thread::Builder::new().name("disco-signals".into()).spawn(on_signal).map_err(refused)?;
+    join(&options)
 }
 
 /// The options for joining that the environment describes, or `None` without `DISCO_CONNECT`. Removes the variables, so

@@ -88,7 +88,7 @@ fn serve(place: &Place) -> Result<()> {
     options.start = limit.unwrap_or(options.start);
     // Tasks start in any order, so a wait is normal. Its end without the controller is an error.
     options.report = |text| tracing::info!("{text}");
-    crate::join(&options)
+    crate::be_node(options)
 }
 
 impl Tasks {

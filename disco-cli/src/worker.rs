@@ -73,7 +73,7 @@ impl Worker {
         (options.max_workers, options.rack) = (self.max_workers, self.rack);
         (options.start, options.log_dir) = (Duration::from_secs(wait), self.log_dir);
         options.report = |text| log::tell("disco", text);
-        disco::join(&options)?;
+        disco::be_node(options)?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -1,11 +1,17 @@
 //! The status of a running session: what the controller answers, and to which clients.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::status::{NodeState, Status};
-use disco::{Builder, JoinOptions, LaneSession, Session, SessionExt, Token, ask_status, block_on};
+use disco::{
+    Builder, Deadlines, JoinOptions, LaneSession, Session, SessionExt, Token, WorkerRange, ask_status, block_on,
+};
+use disco_channel::nodes::{self, Announce, NodeLane};
+use disco_channel::threads::ThreadLane;
+use disco_core::{Channel, WorkerConfig, World, worker};
 
 use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, builder, end, node, with};
 
@@ -13,6 +19,7 @@ crate::tests!(
     the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside,
     the_status_names_the_failure_and_the_lost_node,
     a_session_answers_while_it_waits_for_nodes,
+    the_status_has_the_nodes_of_all_lanes_of_a_session,
     clients_without_the_token_and_addresses_without_a_session_are_errors_with_the_reason,
     a_session_listens_at_the_address_of_the_session_before,
 );
@@ -97,6 +104,38 @@ fn a_session_answers_while_it_waits_for_nodes() {
     session.unwrap_err();
     assert_eq!(status.0.nodes.iter().filter(|node| node.state == NodeState::Expected).count(), 2);
     assert_eq!(end(status.1).status.code(), Some(1));
+}
+
+fn the_status_has_the_nodes_of_all_lanes_of_a_session() {
+    let config = WorkerConfig::new(World::new(3, 1).unwrap());
+    let (tell, told) = mpsc::channel();
+    let lane = |worker: u32| {
+        let mut options = nodes::Options::new(1, Token::new(TOKEN).unwrap(), config);
+        let tell = tell.clone();
+        options.processes = false;
+        options.announce = Announce::new(move |announcement| {
+            tell.send(announcement.address).unwrap();
+            Ok(())
+        });
+        Arc::new(NodeLane::new(WorkerRange::new(worker..worker + 1), Arc::default(), options)) as Arc<dyn Channel>
+    };
+    let run = move |worker, endpoint| worker::run(worker, config, endpoint);
+    let here = Arc::new(ThreadLane::new(WorkerRange::new(0..1), Arc::default(), run));
+    let lanes: Vec<Arc<dyn Channel>> = vec![here, lane(1), lane(2)];
+    let joining = thread::spawn(move || {
+        [(); 2].map(|()| {
+            let address: SocketAddr = told.recv().unwrap();
+            (address, node(address).spawn().unwrap())
+        })
+    });
+    let session = LaneSession::start(config.world, lanes, Deadlines::default()).unwrap();
+    let joined = joining.join().unwrap();
+    for (address, _) in &joined {
+        let workers: Vec<_> = ask(*address, TOKEN).unwrap().nodes.iter().map(|node| node.first_worker).collect();
+        assert_eq!(workers, [1, 2], "asked at {address}");
+    }
+    block_on(session.shutdown()).unwrap();
+    joined.into_iter().for_each(|(_, node)| assert!(end(node).status.success()));
 }
 
 fn clients_without_the_token_and_addresses_without_a_session_are_errors_with_the_reason() {

@@ -4,7 +4,7 @@
 //! behind 4, and 7 is behind 6.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -19,20 +19,25 @@ use disco_core::function;
 use disco_core::wire::{Join, Message, Packet};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::programs::{TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
+use crate::programs::{OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
 
 crate::tests!(
     commands_values_and_the_store_reach_all_nodes_of_a_tree,
     nodes_that_a_session_starts_form_a_tree_and_end_with_it,
+    a_tree_forms_over_link_local_addresses,
     the_output_of_workers_behind_other_nodes_is_printed,
     a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers,
     a_killed_leaf_is_lost_with_its_own_name,
     a_killed_node_is_lost_with_the_nodes_that_it_relayed_for,
     a_stopped_node_is_lost_with_the_nodes_that_it_relayed_for,
     shutdown_names_a_stuck_worker_behind_other_nodes,
+    shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes,
     all_nodes_end_when_the_controller_of_a_tree_is_killed,
     a_child_that_does_not_join_its_parent_is_named_at_the_start,
     a_node_whose_parent_does_not_answer_gives_up_when_the_start_does,
+    a_child_with_another_token_is_refused_by_its_parent_and_named_at_the_start,
+    a_parent_admits_its_child_after_a_connection_with_another_token,
+    nodes_are_sent_to_the_parent_that_listens_after_another_node_was_replaced,
     a_fan_out_of_zero_is_rejected,
     many_nodes_run_commands_and_end_after_the_death_of_a_relay,
 );
@@ -100,6 +105,30 @@ fn nodes_that_a_session_starts_form_a_tree_and_end_with_it() {
     block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
     assert_eq!(nodes.map(|pid| fs::exists(format!("/proc/{pid}")).unwrap()), [false; 3]);
+}
+
+/// An IPv6 link-local address of this machine with its interface, from the system's table.
+fn link_local() -> Option<SocketAddr> {
+    const SCOPE_LINK: &str = "20";
+    let table = fs::read_to_string("/proc/net/if_inet6").ok()?;
+    let line = table.lines().find(|line| line.split_whitespace().nth(3) == Some(SCOPE_LINK))?;
+    let mut words = line.split_whitespace();
+    let ip = u128::from_str_radix(words.next()?, 16).ok()?;
+    let interface = u32::from_str_radix(words.next()?, 16).ok()?;
+    Some(SocketAddrV6::new(ip.into(), 0, 0, interface).into())
+}
+
+fn a_tree_forms_over_link_local_addresses() {
+    let Some(address) = link_local() else {
+        return println!("skipped: no interface of this machine has an IPv6 link-local address");
+    };
+    let (session, nodes) = with(builder(4, 1).fan_out(1).listen(address.to_string()), |address| {
+        [1, 2, 3].map(|id: u32| node(address).env("DISCO_NODE_ID", id.to_string()).spawn().unwrap())
+    });
+    let session = session.unwrap();
+    block_on(session.sync_all()).unwrap();
+    block_on(session.shutdown()).unwrap();
+    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
 }
 
 fn the_output_of_workers_behind_other_nodes_is_printed() {
@@ -199,6 +228,19 @@ fn shutdown_names_a_stuck_worker_behind_other_nodes() {
     nodes.into_iter().for_each(|node| _ = end(node));
 }
 
+/// The nodes before it wait for it longer than the silence timeout.
+fn shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes() {
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
+    let silence = Duration::from_secs(1);
+    let (session, mut nodes) = tree_with(builder(8, 1).fan_out(1).silence(silence).deadlines(deadlines));
+    signal(&nodes[6], Signal::STOP);
+    let error = block_on(session.shutdown()).unwrap_err().to_string();
+    assert!(error.starts_with("not stopped after 300ms: worker 7 (") && !error.contains("worker 6"), "{error}");
+    assert!(error.contains("; node 7 (") && error.ends_with(") does not answer)"), "{error}");
+    nodes[6].kill().unwrap();
+    nodes.into_iter().for_each(|node| _ = end(node));
+}
+
 fn all_nodes_end_when_the_controller_of_a_tree_is_killed() {
     use std::io::{BufRead as _, BufReader};
     let mut command = command("controller");
@@ -212,25 +254,32 @@ fn all_nodes_end_when_the_controller_of_a_tree_is_killed() {
     lines.iter().flat_map(|line| line.split(' ')).for_each(|pid| wait_for_end_of(pid.parse().unwrap()));
 }
 
+/// Connects, and does a node's handshake.
+fn prove(address: SocketAddr, token: &str, node: Option<u32>) -> disco::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut greeting = [0; GREETING_BYTES];
+    stream.read_exact(&mut greeting).unwrap();
+    let secret = Secret::new(Token::new(token).unwrap(), Some(false)).unwrap();
+    let (handshake, answer) = NodeHandshake::answer(&secret, &greeting, Request { node, per_node: None }).unwrap();
+    stream.write_all(&answer).unwrap();
+    let mut verdict = [0; VERDICT_BYTES];
+    stream.read_exact(&mut verdict).unwrap();
+    handshake.judge(&verdict).map(|_| stream)
+}
+
 /// A node that this test plays: its connection to the controller, and bytes that were read too early.
 struct Played(TcpStream, Vec<u8>);
 
 impl Played {
     /// Joins the controller as node `id`.
     fn join(address: SocketAddr, id: u32) -> Self {
-        let mut stream = TcpStream::connect(address).unwrap();
-        let mut greeting = [0; GREETING_BYTES];
-        stream.read_exact(&mut greeting).unwrap();
-        let secret = Secret::new(Token::new(TOKEN).unwrap(), Some(false)).unwrap();
-        let request = Request { node: Some(id), per_node: None };
-        let (handshake, answer) = NodeHandshake::answer(&secret, &greeting, request).unwrap();
-        stream.write_all(&answer).unwrap();
-        let mut verdict = [0; VERDICT_BYTES];
-        stream.read_exact(&mut verdict).unwrap();
-        handshake.judge(&verdict).unwrap();
+        Self::join_as(address, Some(id), "played")
+    }
+
+    fn join_as(address: SocketAddr, node: Option<u32>, name: &str) -> Self {
+        let mut played = Self(prove(address, TOKEN, node).unwrap(), Vec::new());
         let functions = function::names().into_iter().map(str::to_owned).collect();
-        let mut played = Self(stream, Vec::new());
-        played.send(&Message::Join(Join { name: "played".into(), rack: String::new(), functions }));
+        played.send(&Message::Join(Join { name: name.into(), rack: String::new(), functions }));
         played
     }
 
@@ -286,6 +335,64 @@ fn a_node_whose_parent_does_not_answer_gives_up_when_the_start_does() {
     assert!(session.is_err());
     let said = String::from_utf8(end(child).stderr).unwrap();
     assert!(said.contains("joining the node that relays for this one at 127.0.0.1:"), "{said}");
+}
+
+/// Starts node 1, which relays for node 2, and returns it with its address; node 2 has tried another token there.
+fn parent_refuses_another_token(address: SocketAddr) -> (Child, SocketAddr) {
+    let parent = node(address).env("DISCO_NODE_ID", "1").env("DISCO_ENCRYPT", "0").spawn().unwrap();
+    let told = Played::join(address, 2).next();
+    let Message::Redirect { node: 2, addresses, .. } = &told else { panic!("{told}") };
+    let listens = addresses[0].parse().unwrap();
+    let refused = prove(listens, OTHER_TOKEN, Some(2)).unwrap_err().to_string();
+    assert!(refused.contains("token"), "{refused}");
+    (parent, listens)
+}
+
+fn a_child_with_another_token_is_refused_by_its_parent_and_named_at_the_start() {
+    let builder = builder(3, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(3));
+    let (session, (parent, _)) = with(builder, parent_refuses_another_token);
+    let error = session.unwrap_err().to_string();
+    assert!(error.starts_with("node 1 (") && error.contains("node 2 did not join; refused: 127.0.0.1:"), "{error}");
+    assert!(error.ends_with(": its token does not match"), "{error}");
+    end(parent);
+}
+
+fn a_parent_admits_its_child_after_a_connection_with_another_token() {
+    let (session, nodes) = with(builder(3, 1).fan_out(1).encrypt(false), |address| {
+        let (parent, listens) = parent_refuses_another_token(address);
+        let child = node(listens).env("DISCO_NODE_ID", "2").env("DISCO_ENCRYPT", "0").spawn().unwrap();
+        [parent, child]
+    });
+    let session = session.unwrap();
+    block_on(session.sync_all()).unwrap();
+    block_on(session.shutdown()).unwrap();
+    nodes.into_iter().for_each(|node| assert!(end(node).status.success()));
+}
+
+/// Nodes without numbers get their places in the order of their names. In a chain, all but the last one relay.
+fn nodes_are_sent_to_the_parent_that_listens_after_another_node_was_replaced() {
+    let builder = builder(4, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(5));
+    let (session, ()) = with(builder, |address| {
+        let [mut second, third, mut last] = ["b", "c", "d"].map(|name| Played::join_as(address, None, name));
+        let mut third = third;
+        assert!(matches!(second.next(), Message::Relay { .. }) && matches!(third.next(), Message::Relay { .. }));
+        second.send(&Message::Listens(vec!["192.0.2.2:1".into()]));
+        // It leaves before it listens, and a node takes its place that comes first.
+        drop(third);
+        let mut first = Played::join_as(address, None, "a");
+        assert!(matches!(first.next(), Message::Relay { .. }));
+        first.send(&Message::Listens(vec!["192.0.2.1:1".into()]));
+        let assigned = first.next();
+        let Message::Assign(assignment) = &assigned else { panic!("{assigned}") };
+        assert_eq!((assignment.node, &assignment.behind[..]), (1, &[2, 1][..]));
+        for (played, node, parent) in [(&mut second, 2, "192.0.2.1:1"), (&mut last, 3, "192.0.2.2:1")] {
+            let told = played.next();
+            let Message::Redirect { node: number, addresses, .. } = &told else { panic!("{told}") };
+            assert_eq!((*number, &addresses[..]), (node, &[parent.to_owned()][..]));
+        }
+    });
+    // The first node has left.
+    assert!(session.unwrap_err().to_string().starts_with("node 1 (a) "));
 }
 
 fn a_fan_out_of_zero_is_rejected() {

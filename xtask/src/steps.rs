@@ -141,6 +141,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
         .with("RUSTFLAGS", "--cfg loom"),
         step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
             .with("DISCO_SOAK_SECONDS", "600"),
+        step("simulated trees of nodes, for longer", "test --quiet --package disco-channel --lib sim::tree::tests")
+            .with("DISCO_SIM_RUNS", "10000"),
         step("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes")
             .with("DISCO_LONG_TESTS", "1"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")

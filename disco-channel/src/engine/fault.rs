@@ -31,6 +31,8 @@ pub(crate) enum Fault {
     StrayReply,
     /// A controller that did not run for a long time counts that time as silence of its peers.
     NoExcuse,
+    /// A node that waits for its workers at the end sends no heartbeats.
+    SilentLeave,
     /// Small commands wait until the peers have taken the large ones.
     SmallWaits,
 }

@@ -68,8 +68,13 @@ impl Liveness {
 
     /// When the heartbeat or the silence timeout is due next.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let times = [self.last_sent.checked_add(self.heartbeat), self.last_received.checked_add(self.limit())];
+        let times = [self.next_heartbeat(), self.last_received.checked_add(self.limit())];
         times.into_iter().flatten().min()
+    }
+
+    /// When the heartbeat is due next.
+    pub(crate) fn next_heartbeat(&self) -> Option<Instant> {
+        self.last_sent.checked_add(self.heartbeat)
     }
 }
 

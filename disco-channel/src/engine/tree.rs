@@ -3,12 +3,26 @@
 //! ```text
 //! fan-out 3, 10 nodes     controller
 //!                        ╱     │     ╲
-//!                       1      5      8        numbers of nodes
-//!                     ╱ │ ╲   ╱ ╲    ╱ ╲
-//!                    2  3  4 6   7  9   10
+//!                       1      4      7        numbers of nodes
+//!                      ╱ ╲    ╱ ╲    ╱│╲
+//!                     2   3  5   6  8 9 10
+//!
+//! node   1 2 3   4 5 6   7 8 9 10
+//! place  0 1 2   3 4 5   6 7 8 9
+//! size   3 1 1   3 1 1   4 1 1 1        nodes of the subtree
 //! ```
 //!
-//! Nodes are numbered in preorder: those behind a node follow it. So the workers of a subtree are one range.
+//! Nodes are numbered in preorder: those behind a node follow it. So the workers of a subtree are one range. The *place*
+//! of a node is its index in that order, from 0 below each end. A [`Forest`] is the row of sizes.
+//!
+//! One step of [`Forest::grow`] divides a range of places, first all ten of the controller, equally among the fan-out:
+//! the blocks end at 10 · 1 / 3 = 3, at 10 · 2 / 3 = 6, and at 10. The first node of each block is a child, whose size is
+//! that of the block. The rest of the block, such as places 7 to 9, is divided by the next step; here it has no more nodes
+//! than the fan-out, so all are children of node 7. In larger blocks, the end moves by at most a quarter of a block to the
+//! nearest place where a rack begins.
+//!
+//! The controller keeps its children, which are at the places 0, 3 and 6: each size leads to the next one. Node 4 gets
+//! the sizes behind it, `1 1`, with its assignment ([`Forest::behind`]), and is the end of that forest.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The network addresses of this machine.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use if_addrs::Interface;
 
@@ -22,6 +22,18 @@ pub fn everywhere() -> &'static str {
     if addresses.iter().all(IpAddr::is_ipv6) && !addresses.is_empty() { "[::]:0" } else { "0.0.0.0:0" }
 }
 
+/// The address `other` of another machine on the interface of `own`, an address of this one. Only IPv6 link-local
+/// addresses belong to an interface, and its index means nothing on other machines, so they are sent without it.
+pub(super) fn on_interface_of(own: SocketAddr, other: &str) -> String {
+    match (own, other.parse()) {
+        (SocketAddr::V6(own), Ok(SocketAddr::V6(mut other))) if other.ip().is_unicast_link_local() => {
+            other.set_scope_id(own.scope_id());
+            other.to_string()
+        }
+        _ => other.to_owned(),
+    }
+}
+
 /// Excludes loopback and IPv6 link-local addresses. The latter need an interface name, which means nothing on other
 /// machines.
 fn reaches_this_machine(interface: &Interface) -> bool {
@@ -41,6 +53,16 @@ mod tests {
             IpAddr::V6(ip) => IfAddr::V6(Ifv6Addr { ip, netmask: ip, prefixlen: 64, broadcast: None }),
         };
         Interface { name: "eth0".into(), addr, index: None, oper_status, is_p2p: false }
+    }
+
+    #[test]
+    fn a_link_local_address_gets_the_interface_of_the_own_one_and_others_stay() {
+        let link_local = "[fe80::1%3]:4000".parse().unwrap();
+        assert_eq!(on_interface_of(link_local, "[fe80::2]:5000"), "[fe80::2%3]:5000");
+        for other in ["[fd00::2]:5000", "192.0.2.1:5000", "host:5000"] {
+            assert_eq!(on_interface_of(link_local, other), other);
+        }
+        assert_eq!(on_interface_of("192.0.2.2:4000".parse().unwrap(), "[fe80::2]:5000"), "[fe80::2]:5000");
     }
 
     #[test]

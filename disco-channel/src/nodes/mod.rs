@@ -37,6 +37,8 @@
 //!
 //! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends
 //! garbage is lost, with all its workers and with the nodes behind it. A node whose controller is lost aborts and stops its workers. A
+//! node that sees a failure or a loss reports it and at once aborts its workers and those behind it; the abort of the others
+//! comes from the controller. A
 //! child that this end has started itself is killed when it is lost; other nodes that it has started, 2 s after they were
 //! told to shut down.
 
@@ -47,7 +49,7 @@ mod status;
 
 pub use addresses::everywhere;
 pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
-pub use node::{JoinOptions, serve};
+pub use node::{JoinOptions, StopHandle, serve};
 pub use status::status;
 
 pub use crate::token::Token;

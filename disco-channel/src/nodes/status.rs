@@ -25,7 +25,7 @@ pub fn status(options: &JoinOptions) -> Result<Status> {
     let failed =
         |why: String| Error::refused(format!("asking the controller at {} for its status: {why}", options.address));
     let (stream, (_, keys)) = enter(options, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|why| match why {
-        Failed::ForNow(why) if why.contains("refused") => failed(format!(
+        Failed::NoListener(why) => failed(format!(
             "{why}; only a session that waits for nodes listens: `disco run --nodes`, or `Builder::listen`"
         )),
         Failed::ForNow(why) | Failed::Refused(why) => failed(why),
@@ -63,5 +63,29 @@ fn answer(connection: &Connection, incoming: &mut Incoming) -> Result<Option<Mes
         connection.flush()?;
         poll_one(connection, PollFlags::IN, left);
         incoming.fill(connection)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::token::Token;
+
+    #[test]
+    fn only_a_refused_connection_is_explained_by_a_session_that_does_not_listen() {
+        let ask = |address: &str| {
+            let options = JoinOptions::new(address, Token::random().unwrap());
+            status(&options).unwrap_err().to_string()
+        };
+        let hint = "only a session that waits for nodes listens";
+        let closed = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string());
+        assert!(ask(&closed[0]).contains(hint) && ask(&closed.join(",")).contains(hint));
+        // Names without a port.
+        for address in ["refused", "refused,other", &format!("refused,{}", closed[0])] {
+            let why = ask(address);
+            assert!(!why.contains(hint), "{why}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Answers workers' requests: calls of the store, and shared descriptors.
+//! Answers requests: calls of the store, shared descriptors, and the status of the session.
 
 use std::sync::Arc;
 
@@ -23,17 +23,7 @@ impl<T: Transport> Reactor<T> {
     /// Sends the status of the session to a client.
     pub(super) fn send_status(&self, conn: Conn) {
         let Some(Reading { connection, .. }) = self.connections.get(&conn) else { return };
-        let message = match self.inbox.status() {
-            // The session does not know the nodes before the lane has started.
-            Some(mut status) => {
-                status.nodes = self.lane.nodes();
-                Message::Status(Box::new(status))
-            }
-            None => Message::Bye("the lane is not part of a session".into()),
-        };
-        if let Err(error) = message.encode().and_then(|packet| connection.send_last(packet)) {
-            tracing::debug!(%error, "the status can't be sent");
-        }
+        self.clients.answer(connection.clone(), &self.lane, &self.inbox);
     }
 
     /// Stores a descriptor that a worker shares.

@@ -5,7 +5,8 @@
 //!    (frames and signals are written by the calling thread, under the lock)
 //! ```
 //!
-//! Only the reactor thread calls the inbox, the store and processes, and it holds no lock then.
+//! Only the reactor thread calls the inbox, the store and processes, and it holds no lock then. A thread of its own asks
+//! the inbox for the status of the session (`status`).
 
 mod answers;
 mod connection;
@@ -14,6 +15,7 @@ pub(crate) mod member;
 mod poller;
 mod served;
 mod service;
+mod status;
 mod table;
 mod transport;
 mod waker;

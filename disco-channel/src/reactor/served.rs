@@ -39,15 +39,12 @@ impl Served {
     ///
     /// # Errors
     /// The start has failed; all peers have ended then.
-    pub(crate) fn wait_for_start(self) -> Result<Self> {
-        match self.lane.wait_for_start() {
-            Ok(()) => Ok(self),
-            Err(error) => Err(self.fail(error)),
-        }
+    pub(crate) fn wait_for_start(&self) -> Result<()> {
+        self.lane.wait_for_start().map_err(|error| self.fail(error))
     }
 
     /// Ends a lane whose start has failed, and waits until all peers have ended. Returns `error`.
-    pub(crate) fn fail(self, error: Error) -> Error {
+    pub(crate) fn fail(&self, error: Error) -> Error {
         self.abandon();
         self.join();
         error

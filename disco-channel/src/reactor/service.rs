@@ -13,6 +13,7 @@ use disco_core::wire::{Message, WireError};
 use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
+use super::status::Clients;
 use super::transport::{Accepted, Transport};
 use crate::engine::controller::{Action, Conn, Event};
 use crate::handshake::Keys;
@@ -31,6 +32,8 @@ pub(crate) struct Reactor<T: Transport> {
     pub(super) lane: Arc<Lane>,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) shared: Arc<Shared>,
+    /// Clients that have asked for the status of the session.
+    pub(super) clients: Arc<Clients>,
     transport: T,
     pub(super) connections: BTreeMap<Conn, Reading>,
     /// The processes of peers.
@@ -71,6 +74,7 @@ impl<T: Transport> Reactor<T> {
             lane,
             inbox,
             shared,
+            clients: Arc::default(),
             transport,
             connections: BTreeMap::new(),
             processes: (0..peers).map(|_| Process::Unknown).collect(),
@@ -192,16 +196,20 @@ impl<T: Transport> Reactor<T> {
 
     /// Handles an event, and carries out the actions that follow.
     fn step(&mut self, event: Event) {
-        // The other end gives up for want of messages, and its reason does not explain it.
-        let event = match event {
-            Event::Hung(conn, _) | Event::Message(conn, Message::Bye(_)) => match self.stuck(conn) {
-                Some(bytes) => Event::Unacknowledged(conn, bytes),
-                None => event,
-            },
-            event => event,
-        };
+        let event = self.with_better_reason(event);
         self.lane.step(event, &mut self.actions);
         self.act();
+    }
+
+    /// Replaces the end of a connection on which large packets do not arrive: the other end has given up for want of
+    /// messages, and the reason that it gives does not explain that.
+    fn with_better_reason(&self, event: Event) -> Event {
+        match event {
+            Event::Hung(conn, _) | Event::Message(conn, Message::Bye(_)) => {
+                self.stuck(conn).map_or(event, |bytes| Event::Unacknowledged(conn, bytes))
+            }
+            event => event,
+        }
     }
 
     /// Bytes of a connection that the other end's machine does not acknowledge.

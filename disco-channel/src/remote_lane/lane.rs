@@ -1,7 +1,7 @@
 //! The generic lane to remote workers.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use disco_core::channel::{Progress, SMALL_FRAME, Signal};
@@ -9,7 +9,7 @@ use disco_core::error::LossCause;
 use disco_core::link::Shared;
 use disco_core::status::Status;
 use disco_core::wire::{Pieces, Transfer, TransferBudget};
-use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange, sync};
 
 use super::frames::{LARGE_FLAG, MAX_INLINE_BYTES};
 use super::ring::{self, Ring};
@@ -25,11 +25,10 @@ pub trait Peers: Send + Sync + 'static {
     /// The peers' name in messages: `processes` or `nodes`.
     const NAME: &'static str;
 
-    /// Starts the peers of `workers`, which share `shared`, and waits until all have joined.
+    /// Begins to start the peers of `workers`, which share `shared`.
     ///
     /// # Errors
-    /// The number of workers does not fit; or a peer can't be started, runs another program or does not join in time
-    /// (the error names it and the reason). All peers have ended then.
+    /// The number of workers does not fit, or a peer can't be started. All peers have ended then.
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running>;
 }
 
@@ -39,11 +38,13 @@ pub struct RemoteLane<P> {
     peers: P,
     shared: Arc<Shared>,
     running: OnceLock<Running>,
+    /// The lane was closed, perhaps while it started.
+    is_closed: Mutex<bool>,
     /// Limits the bytes of tensors that are sent ahead of their frames.
     budget: Arc<TransferBudget>,
 }
 
-/// A lane whose peers have all joined.
+/// A lane whose peers start or have started.
 pub struct Running {
     served: Served,
     /// Carries frames of up to 64 KiB. Larger frames, and all frames without a ring, go over the connections.
@@ -55,7 +56,8 @@ impl<P: Peers> RemoteLane<P> {
     /// Makes a lane to `workers`. [`Channel::start`] starts them as `options` say. The workers share `shared` with
     /// those of other lanes.
     pub fn new(workers: WorkerRange, shared: Arc<Shared>, options: P) -> Self {
-        Self { workers, peers: options, shared, running: OnceLock::new(), budget: Arc::default() }
+        let (running, is_closed, budget) = (OnceLock::new(), Mutex::default(), Arc::default());
+        Self { workers, peers: options, shared, running, is_closed, budget }
     }
 
     fn running(&self) -> Result<&Running> {
@@ -133,7 +135,13 @@ impl<P: Peers> Channel for RemoteLane<P> {
             return Err(twice());
         }
         let running = self.peers.bring_up(self.workers, self.shared.clone(), inbox)?;
-        self.running.set(running).map_err(|_| twice())
+        self.running.set(running).map_err(|_| twice())?;
+        let running = self.running()?;
+        // Another thread that closes the lane sees `running`, or this one sees that the lane is closed.
+        if *sync::lock(&self.is_closed) {
+            _ = running.served.close(Duration::ZERO);
+        }
+        running.served.wait_for_start()
     }
 
     fn needs_bytes(&self) -> bool {
@@ -219,8 +227,9 @@ impl<P: Peers> Channel for RemoteLane<P> {
         status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
     }
 
-    /// After `limit`, nodes are told to end at once, and worker processes are killed.
+    /// After `limit`, nodes are told to end at once, and worker processes are killed. A lane that starts gives up at once.
     fn close(&self, limit: Duration) -> Result<()> {
+        *sync::lock(&self.is_closed) = true;
         self.running.get().map_or(Ok(()), |running| running.served.close(limit))
     }
 }

@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         Ok("doze") => return service::doze(),
         _ => {}
     }
-    let tests: [(&str, fn()); 18] = [
+    let tests: [(&str, fn()); 19] = [
         ("token_creates_a_file_that_only_its_owner_can_read", token_creates_a_file_that_only_its_owner_can_read),
         ("nodes_join_with_the_command_that_run_prints", nodes_join_with_the_command_that_run_prints),
         ("run_warns_if_it_listens_on_loopback_only", run_warns_if_it_listens_on_loopback_only),
@@ -138,6 +138,10 @@ fn main() -> ExitCode {
             service::a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session,
         ),
         ("no_process_is_left_when_the_supervisor_is_killed", service::no_process_is_left_when_the_supervisor_is_killed),
+        (
+            "a_node_that_sigterm_stops_tells_the_controller_so",
+            service::a_node_that_sigterm_stops_tells_the_controller_so,
+        ),
         ("a_killed_node_leaves_no_worker_and_is_replaced", service::a_killed_node_leaves_no_worker_and_is_replaced),
         (
             "a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next",

@@ -165,6 +165,15 @@ pub(crate) fn a_killed_node_leaves_no_worker_and_is_replaced() {
     assert!(served.status.success(), "{served:?}");
 }
 
+pub(crate) fn a_node_that_sigterm_stops_tells_the_controller_so() {
+    let service = Service::start("told", &[]);
+    let (run, processes) = service.dozing();
+    kill_process(Pid::from_child(&service.node), Signal::TERM).unwrap();
+    wait_for_end_of(&processes);
+    let text = err(&run.wait_with_output().unwrap());
+    assert!(text.contains(" with workers 2 to 3 lost: the node was told to stop by SIGTERM"), "{text}");
+}
+
 pub(crate) fn a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next() {
     let service = Service::start("controller", &[]);
     let (mut run, processes) = service.dozing();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use disco_core::activity::Progress;
 use disco_core::wire::{Assignment, Message};
 
-use super::admission::{Grown, Joined, Nodes, Redirected};
+use super::admission::{Applicant, Grown, Nodes, Redirected};
 use super::batch::Batch;
 use super::event::{Action, Order};
 use super::machine::{Admission, Behind, Controller, JoinReply};
@@ -24,14 +24,14 @@ impl Controller {
         // Nodes get 90 % of the time left, so that they report their error before the controller gives up.
         let left = self.phase_timeout().map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         let left = left - left / 10;
-        self.grow(&nodes, others, &forest, left);
-        for (index, Joined { conn, join, .. }) in children.into_iter().enumerate() {
+        self.redirect(&nodes, others, &forest, left);
+        for (index, Applicant { conn, join, .. }) in children.into_iter().enumerate() {
             let peer = &mut self.peers[index];
             let (node, workers, behind) =
                 (self.first_node + peer.place as u32, peer.workers, forest.behind(peer.place).sizes());
             peer.name = nodes.name(node, Some(&join.name));
             let assignment = Assignment { node, workers, behind, start: left, ..assignment.clone() };
-            self.attach(index, PeerState::Joined(conn), conn, now);
+            self.attach(index, PeerState::Starting(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
         }
         match nodes.start(&mut self.out) {
@@ -41,13 +41,14 @@ impl Controller {
     }
 
     /// Makes peers of the children in a tree, and sends the others to their parents, which have to accept them within `start`.
-    fn grow(&mut self, nodes: &Nodes, others: Vec<Redirected>, forest: &Forest, start: Duration) {
+    fn redirect(&mut self, nodes: &Nodes, others: Vec<Redirected>, forest: &Forest, start: Duration) {
         for Redirected { place, joined, addresses } in others {
             let node = self.first_node + place as u32;
             self.out.send_as(joined.conn, &Message::Redirect { node, addresses, start }, Order::Last);
             self.out.act(Action::Close(joined.conn));
             let process = self.peer_at(place).map_or(Process::Unknown, |peer| self.peers[peer].process);
-            self.behind.insert(place, Behind { name: nodes.name(node, Some(&joined.join.name)), process });
+            let name = nodes.name(node, Some(&joined.join.name));
+            self.behind.insert(place, Behind { name, process, lost: None });
         }
         for (place, size) in forest.children() {
             let Some(peer) = self.peer_at(place) else { continue };

@@ -116,6 +116,7 @@ impl Controller {
                 self.out.act(Action::Left(workers));
             }
             tracing::debug!(peer = self.peers[index].name, %workers, "a peer has left");
+            self.peers[index].is_unanswered = matches!(why, LossCause::Silent(_));
             self.out.act(Action::Left(workers));
         } else {
             if is_process {
@@ -151,13 +152,14 @@ impl Controller {
 
     /// The session closes the lane.
     pub(super) fn begin_to_close(&mut self, limit: Duration, now: Instant) {
-        if !matches!(self.phase, Phase::Starting(_)) {
+        match self.phase {
+            Phase::Starting(_) => self.give_up(&Error::state("the lane was closed while it started"), now),
             // The next session may listen at the same address.
-            self.end_admission(None);
+            _ => self.end_admission(None),
         }
         let limit = now.checked_add(limit);
         self.phase = match self.phase {
-            Phase::Starting(_) | Phase::Running => Phase::Closing(limit),
+            Phase::Running => Phase::Closing(limit),
             // Of two concurrent calls of `close`, the earlier limit counts.
             Phase::Closing(other) => Phase::Closing(limit.into_iter().chain(other).min()),
             later => later,
@@ -364,7 +366,7 @@ impl Controller {
         let Peer { name, workers, progress, .. } = peer;
         let why = match (self.kind, peer.cause()) {
             (Kind::Node, Some(Cause::Left(stuck))) if !stuck.is_empty() => return vec![stuck.clone()],
-            _ if peer.is_gone() => return Vec::new(),
+            _ if peer.is_gone() && !peer.is_unanswered => return Vec::new(),
             (Kind::Node, _) => format!("{name} does not answer"),
             (Kind::Process, _) => "killed".to_owned(),
         };

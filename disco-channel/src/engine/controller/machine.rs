@@ -77,6 +77,8 @@ pub(super) enum Admission {
 pub(super) struct Behind {
     pub(super) name: String,
     pub(super) process: Process,
+    /// Why it is lost, if a node that relays has reported that.
+    pub(super) lost: Option<String>,
 }
 
 /// The configuration that peers are sent when they join.

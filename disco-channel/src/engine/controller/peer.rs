@@ -59,6 +59,8 @@ pub(super) struct Peer {
     pub(super) process: Process,
     pub(super) state: PeerState,
     pub(super) liveness: Liveness,
+    /// It was silent when it had to leave, so its workers may still run.
+    pub(super) is_unanswered: bool,
     pub(super) credit: Credit,
     pub(super) progress: Vec<Progress>,
     /// When the progress of each worker changed last.
@@ -71,7 +73,7 @@ pub(super) enum PeerState {
     /// It has not joined.
     Expected,
     /// It has joined, and not all its workers have started.
-    Joined(Conn),
+    Starting(Conn),
     /// All its workers have started.
     Ready(Conn),
     /// Its connection was closed at this time, or it ended without having had one.
@@ -110,18 +112,19 @@ impl Peer {
     pub(super) fn new(workers: WorkerRange, name: String, (place, behind): (usize, u32), liveness: Liveness) -> Self {
         let (progress, changed) = (vec![Progress::default(); workers.len()], vec![None; workers.len()]);
         let (process, state, credit) = (Process::Unknown, PeerState::Expected, Credit::default());
-        Self { workers, name, place, behind, process, state, liveness, credit, progress, changed }
+        let is_unanswered = false;
+        Self { workers, name, place, behind, process, state, liveness, is_unanswered, credit, progress, changed }
     }
 
     /// The connection, while it is open.
     pub(super) fn conn(&self) -> Option<Conn> {
-        if let PeerState::Joined(conn) | PeerState::Ready(conn) = self.state { Some(conn) } else { None }
+        if let PeerState::Starting(conn) | PeerState::Ready(conn) = self.state { Some(conn) } else { None }
     }
 
     /// Why the connection is closed.
     pub(super) fn cause(&self) -> Option<&Cause> {
         match &self.state {
-            PeerState::Expected | PeerState::Joined(_) | PeerState::Ready(_) => None,
+            PeerState::Expected | PeerState::Starting(_) | PeerState::Ready(_) => None,
             PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Gone(cause) => Some(cause),
         }
     }
@@ -155,7 +158,7 @@ impl Peer {
     pub(super) fn close(&mut self, cause: Cause, now: Instant) -> Option<Conn> {
         let (conn, cause) = match (&self.state, cause) {
             (PeerState::Expected, Cause::Unknown) => (None, Cause::Absent),
-            (PeerState::Expected | PeerState::Joined(_) | PeerState::Ready(_), cause) => (self.conn(), cause),
+            (PeerState::Expected | PeerState::Starting(_) | PeerState::Ready(_), cause) => (self.conn(), cause),
             _ => return None,
         };
         self.state = PeerState::Closed(now, cause);
@@ -176,7 +179,12 @@ impl Peer {
             }
             _ => LossCause::ConnectionClosed,
         };
-        self.state = PeerState::Reported(cause.clone());
+        let cause = match cause {
+            // A node has no exit status that would explain its end later.
+            Cause::Unknown if kind == Kind::Node => Cause::Known(why.clone()),
+            cause => cause.clone(),
+        };
+        self.state = PeerState::Reported(cause);
         Some(why)
     }
 
@@ -219,7 +227,7 @@ impl Peer {
     /// When the silence timeout, heartbeat or wait for the exit status is due next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
-            PeerState::Joined(_) | PeerState::Ready(_) => self.liveness.next_timeout(),
+            PeerState::Starting(_) | PeerState::Ready(_) => self.liveness.next_timeout(),
             PeerState::Closed(since, _) => since.checked_add(EXIT_STATUS_GRACE),
             PeerState::Expected | PeerState::Reported(_) | PeerState::Gone(_) => None,
         }

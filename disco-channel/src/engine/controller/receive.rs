@@ -8,7 +8,7 @@ use disco_core::link::SharedFd;
 use disco_core::wire::{self, Message, Packet};
 use disco_core::{Error, Result, Value, WorkerId, WorkerRange};
 
-use super::closing::Leave;
+use super::closing::{Leave, Phase};
 use super::event::{Action, Conn};
 use super::machine::Controller;
 use super::peer::{Cause, Kind, PeerState};
@@ -18,7 +18,7 @@ impl Controller {
     /// Handles a message of a peer. A message that breaks the protocol closes the connection.
     pub(super) fn receive(&mut self, index: usize, conn: Conn, message: Message, now: Instant) {
         self.peers[index].liveness.received(now);
-        match self.receive_from_peer(index, conn, message) {
+        match self.receive_from_peer(index, conn, message, now) {
             Ok(None) => {}
             Ok(Some(cause)) => self.close(index, cause, now),
             Err(error) => self.close(index, Cause::Known(garbage(&error)), now),
@@ -26,7 +26,7 @@ impl Controller {
     }
 
     /// Returns why the peer ends if this message is its last one.
-    fn receive_from_peer(&mut self, index: usize, conn: Conn, message: Message) -> Result<Option<Cause>> {
+    fn receive_from_peer(&mut self, index: usize, conn: Conn, message: Message, now: Instant) -> Result<Option<Cause>> {
         let (kind, peer) = (self.kind, &mut self.peers[index]);
         let worker = peer.workers.first();
         match message {
@@ -54,7 +54,7 @@ impl Controller {
                         peer.workers
                     )));
                 }
-                self.receive_from_node(workers, *message)?;
+                self.receive_from_node(workers, *message, now)?;
             }
             Message::Left(stuck) if kind == Kind::Node => return Ok(Some(Cause::Left(stuck))),
             message if kind == Kind::Process => return self.receive_from_process(conn, worker, message),
@@ -64,18 +64,25 @@ impl Controller {
     }
 
     /// Handles a message of a node about some of its workers.
-    fn receive_from_node(&mut self, workers: WorkerRange, message: Message) -> Result<()> {
+    fn receive_from_node(&mut self, workers: WorkerRange, message: Message, now: Instant) -> Result<()> {
         let worker = workers.first();
         match message {
             Message::Lost { .. } if fault::is_planted(Fault::LossIgnored) => {}
             Message::Lost { cause, whole } => {
+                if whole {
+                    self.note_lost_behind(workers, &cause);
+                }
                 let peer = match whole {
                     true => self.lost_nodes(workers),
                     false => LostPeer::Workers { workers, node: Some(self.node_of(worker)) },
                 };
                 let error = Error::peer_lost(peer, cause);
                 tracing::info!(%error, "{}", if whole { "a node behind a peer is lost" } else { "a worker of a node is lost" });
-                self.out.act(Action::Lost(workers, error));
+                match self.phase {
+                    // The other nodes need not start any more.
+                    Phase::Starting(_) => self.give_up(&error, now),
+                    _ => self.out.act(Action::Lost(workers, error)),
+                }
             }
             Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(workers)),
             Message::Progress(progress) => {

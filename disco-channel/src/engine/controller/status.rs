@@ -1,25 +1,30 @@
 //! The state of nodes and their workers, for operators.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
-use disco_core::WorkerId;
+use disco_core::error::LossCause;
 use disco_core::status::{ConnectionStatus, NodeState, NodeStatus};
+use disco_core::{WorkerId, WorkerRange};
 
 use super::event::Conn;
-use super::machine::Controller;
-use super::peer::{Kind, Peer, PeerState};
+use super::machine::{Behind, Controller};
+use super::peer::{Cause, Kind, Peer, PeerState};
 
 impl Controller {
-    /// The nodes in the order of their numbers, each with its connection. A node behind another one has the state of
-    /// the peer that relays for it, and no connection of this end.
+    /// The nodes in the order of their numbers, each with its connection. A node behind another one has no connection of
+    /// this end; while it is not lost, it has the state of the peer that relays for it.
     pub(crate) fn nodes(&self, now: Instant) -> Vec<(Option<Conn>, NodeStatus)> {
         let mut nodes = Vec::new();
         for peer in self.peers.iter().filter(|_| self.kind == Kind::Node) {
             for place in peer.place..=peer.place + peer.behind as usize {
                 let behind = self.behind.get(&place);
-                let name = behind.map_or(&peer.name, |behind| &behind.name).clone();
+                let (name, state) = match behind {
+                    None => (&peer.name, peer.describe()),
+                    Some(behind) => (&behind.name, peer.describe_behind(behind)),
+                };
                 let workers = self.workers.part(self.per_node * place, self.per_node);
-                let mut status = NodeStatus::new(self.first_node + place as u32, name, workers, peer.describe());
+                let mut status = NodeStatus::new(self.first_node + place as u32, name.clone(), workers, state);
                 let conn = peer.conn().filter(|_| behind.is_none());
                 status.connection = conn.map(|_| {
                     let mut connection = ConnectionStatus::default();
@@ -30,6 +35,20 @@ impl Controller {
             }
         }
         nodes
+    }
+
+    /// Records the loss of a node behind a peer, which its relay has reported, and of the nodes that it relayed for.
+    pub(super) fn note_lost_behind(&mut self, workers: WorkerRange, cause: &LossCause) {
+        let Some(first) = self.workers.position(workers.first()) else { return };
+        let places = first / self.per_node..(first + workers.len()).div_ceil(self.per_node);
+        let Some(name) = self.behind.get(&places.start).map(|behind| behind.name.clone()) else { return };
+        for (place, behind) in self.behind.range_mut(places.clone()) {
+            // The first report of a node is that of the relay nearest to it.
+            behind.lost.get_or_insert_with(|| match *place == places.start {
+                true => cause.to_string(),
+                false => lost_with(&name, cause),
+            });
+        }
     }
 
     /// Time since the progress of a worker changed; `None` if it has not changed yet.
@@ -43,11 +62,25 @@ impl Peer {
     fn describe(&self) -> NodeState {
         match &self.state {
             PeerState::Expected => NodeState::Expected,
-            PeerState::Joined(_) => NodeState::Starting,
+            PeerState::Starting(_) => NodeState::Starting,
             PeerState::Ready(_) => NodeState::Running,
             PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Gone(cause) => {
                 NodeState::Ended(cause.to_string())
             }
         }
     }
+
+    /// The state of a node behind this peer.
+    fn describe_behind(&self, behind: &Behind) -> NodeState {
+        match (&behind.lost, self.cause()) {
+            (Some(why), _) => NodeState::Ended(why.clone()),
+            (None, Some(cause @ (Cause::Known(_) | Cause::Unknown))) => NodeState::Ended(lost_with(&self.name, cause)),
+            _ => self.describe(),
+        }
+    }
+}
+
+/// Why a node is lost that the lost node `relay` relayed for.
+fn lost_with(relay: &str, cause: &impl fmt::Display) -> String {
+    format!("{relay}, which relayed for it, is lost: {cause}")
 }

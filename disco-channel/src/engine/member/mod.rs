@@ -10,4 +10,4 @@ pub(crate) mod serving;
 pub(crate) mod upward;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -190,9 +190,17 @@ impl Member {
                 let times = [self.liveness.next_timeout(), self.attention.next_timeout()];
                 times.into_iter().flatten().chain([self.last_poll + self.poll_interval()]).min()
             }
-            Phase::Stopping { kill, .. } => *kill,
+            Phase::Stopping { kill, .. } => {
+                kill.iter().copied().chain(self.liveness.next_heartbeat().filter(|_| self.is_awaited())).min()
+            }
             Phase::Over => None,
         }
+    }
+
+    /// Whether this is a node that stops its workers while its controller waits for it. Nodes behind others may need longer
+    /// for that than a silence timeout.
+    fn is_awaited(&self) -> bool {
+        matches!((&self.kind, &self.phase), (Kind::Node(_), Phase::Stopping { result: Ok(()), .. }))
     }
 
     /// Whether frames wait for [room](Event::Room) in the node's lane.
@@ -225,6 +233,8 @@ impl Member {
                 if kill.is_some_and(|kill| kill <= now) {
                     self.actions.push_back(Action::Kill);
                     self.end(Ok(()));
+                } else if self.is_awaited() {
+                    self.send_heartbeat(now);
                 }
             }
             (Phase::Stopping { .. }, _) => {}
@@ -404,13 +414,22 @@ impl Member {
             self.last_poll = now;
             self.actions.push_back(Action::ReadProgress);
         }
-        if !is_worker && self.liveness.must_send(now) {
+        if !is_worker {
+            self.send_heartbeat(now);
+        }
+        Ok(())
+    }
+
+    /// Sends a node's heartbeat if it is due.
+    fn send_heartbeat(&mut self, now: Instant) {
+        if self.liveness.must_send(now) {
             self.liveness.sent(now);
-            if !fault::is_planted(Fault::NoHeartbeat) {
+            let is_silent =
+                fault::is_planted(Fault::NoHeartbeat) || self.is_awaited() && fault::is_planted(Fault::SilentLeave);
+            if !is_silent {
                 self.actions.push_back(Action::Send(Message::Alive));
             }
         }
-        Ok(())
     }
 
     /// Stops a member whose workers were already told to leave, as the controller does not wait for it any more.
@@ -438,6 +457,9 @@ impl Member {
     }
 
     fn stop(&mut self, why: &str, limit: Duration, result: Result<()>, kill: Option<Instant>) {
+        if let Kind::Node(node) = &mut self.kind {
+            node.pending.clear();
+        }
         self.phase = Phase::Stopping { result, kill };
         self.actions.push_back(Action::Stop { cause: why.into(), limit });
     }

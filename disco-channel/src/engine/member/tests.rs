@@ -86,6 +86,23 @@ fn a_shutdown_behind_frames_waits_for_the_workers_and_one_ahead_drops_the_frames
 }
 
 #[test]
+fn a_node_sends_heartbeats_until_its_workers_have_left() {
+    let now = Instant::now();
+    let mut node = node(now);
+    after(&mut node, frame(1, free()), now);
+    after(&mut node, Event::Message(Message::Shutdown), now);
+    after(&mut node, Event::Message(Message::Bye("now".into())), now);
+    assert!(!node.wants_room());
+    for second in 1..10 {
+        assert_eq!(node.next_timeout(), Some(now + second * SECOND));
+        assert_eq!(after(&mut node, Event::Timeout, now + second * SECOND), ["send Alive"]);
+    }
+    let left = after(&mut node, Event::Left("worker 3".into()), now + 10 * SECOND);
+    assert_eq!(left[0], "send Left(\"worker 3\")");
+    assert_eq!(node.next_timeout(), None);
+}
+
+#[test]
 fn a_leaving_node_ignores_transfers_and_their_frames() {
     let (now, mut node) = (Instant::now(), node(Instant::now()));
     let ahead = |transfer, left, len| Event::Message(Message::Ahead { transfer, left, bytes: vec![0; len].into() });

@@ -1,6 +1,7 @@
 //! Messages of a node's workers, as the node relays them to the controller.
 
 use disco_core::activity::Progress;
+use disco_core::channel::{Notice, Signal};
 use disco_core::error::{Error, LossCause, LostPeer};
 use disco_core::wire::Message;
 use disco_core::{Command, Frame, Value, WorkerRange, WorkerSet};
@@ -130,6 +131,23 @@ pub(crate) fn left(workers: WorkerRange) -> (Message, Priority) {
     // Must not overtake the parts of the workers' large replies.
     let priority = if fault::is_planted(Fault::EarlyDeparture) { Priority::Urgent } else { Priority::Last };
     (from(workers, Message::Shutdown), priority)
+}
+
+/// The abort with which a node answers the first failure of one of its workers, or of one behind it. The controller sends
+/// the same abort, but later; it sends none for a failure that follows from an abort.
+pub(crate) fn abort_after_failure(notice: &Notice) -> Option<Signal> {
+    match notice {
+        Notice::Failed { epoch, failure } if !failure.aborted => {
+            Some(Signal::Abort { epoch: *epoch, cause: failure.to_string().into() })
+        }
+        _ => None,
+    }
+}
+
+/// The abort with which a node answers the loss of some of its workers, or of those behind it. It covers all epochs, since a
+/// session without them has ended.
+pub(crate) fn abort_after_loss(why: &Error) -> Signal {
+    Signal::Abort { epoch: u64::MAX, cause: why.to_string().into() }
 }
 
 /// The messages that workers are lost: one for a node with those behind it, or one for each worker.

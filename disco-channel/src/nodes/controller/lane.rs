@@ -163,13 +163,8 @@ impl Peers for Options {
         let (terms, sink) = (Terms::Nodes(terms, assignment), Box::new(to_terminal));
         let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, self.max_unsent)?;
         let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
-        let served = match announce.publish(&announcement) {
-            Ok(processes) => {
-                served.adopt(processes.into_iter().map(|process| process.0).collect());
-                served.wait_for_start()?
-            }
-            Err(error) => return Err(served.fail(error)),
-        };
+        let processes = announce.publish(&announcement).map_err(|error| served.fail(error))?;
+        served.adopt(processes.into_iter().map(|process| process.0).collect());
         Ok(Running::new(served, None, inbox))
     }
 }

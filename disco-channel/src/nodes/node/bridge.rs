@@ -10,6 +10,7 @@ use disco_core::store::SharedStore;
 use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 
 use super::join::Joined;
+use super::stop::StopHandle;
 use super::upstream::Upstream;
 use crate::engine::limits::packet_limit;
 use crate::engine::member::serving::{Action, Event, Member};
@@ -29,6 +30,7 @@ pub(super) struct Bridge {
     workers: WorkerRange,
     /// Whether the workers' records are sent when they leave.
     sends_records: bool,
+    stop: StopHandle,
     /// Results of the lane's start and close, which run on threads of their own.
     events: (Sender<Event>, Receiver<Event>),
 }
@@ -40,8 +42,9 @@ impl Bridge {
         upstream: Arc<Upstream>,
         lane: Arc<dyn Channel>,
         workers: WorkerRange,
+        stop: StopHandle,
     ) -> Self {
-        Self { waker, store, upstream, lane, workers, sends_records: false, events: mpsc::channel() }
+        Self { waker, store, upstream, lane, workers, sends_records: false, stop, events: mpsc::channel() }
     }
 
     /// Starts the workers, and serves until they have left or the controller is lost.
@@ -51,6 +54,7 @@ impl Bridge {
         incoming.set_limit(limit);
         self.sends_records = assignment.config.recorder.timeline;
         let (lane, upstream) = (self.lane.clone(), self.upstream.clone());
+        upstream.set_lane(&lane);
         self.in_background("disco-start", move || {
             let started = lane.start(upstream.clone() as Arc<dyn Inbox>);
             Event::Started(started.inspect(|()| upstream.start()))
@@ -88,7 +92,10 @@ impl Host for Bridge {
         {
             return Some(Event::Room(room));
         }
-        self.events.1.try_recv().ok()
+        match self.stop.take() {
+            Some(why) => Some(Event::Failed(Error::state(why))),
+            None => self.events.1.try_recv().ok(),
+        }
     }
 
     fn act(&mut self, action: Action, _: &mut Incoming) -> Result<Vec<Event>> {
@@ -126,7 +133,12 @@ impl Host for Bridge {
                     // Fails only if the lane was not started, and so has no workers.
                     _ = lane.signal(signal);
                 }
-                return Ok(vec![Event::Left(close(&**lane, limit, self.sends_records))]);
+                // In the background: this thread sends heartbeats while nodes behind this one are waited for.
+                let (closing, sends_records) = (lane.clone(), self.sends_records);
+                let close_lane = move || Event::Left(close(&*closing, limit, sends_records));
+                let started = self.in_background("disco-close", close_lane);
+                let close_here = |_| Event::Left(close(&*self.lane, limit, sends_records));
+                return Ok(started.err().map(close_here).into_iter().collect());
             }
             // A node gets each frame itself.
             Action::Rest => {}

@@ -1,6 +1,6 @@
 //! The nodes for which a node relays: where they connect, and the lane to them.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
 use disco_core::link::Shared;
@@ -31,21 +31,23 @@ pub(super) struct Children {
 }
 
 impl Listener {
-    /// Listens on `own`, this node's address towards its controller. If that is a loopback address and children may be on
-    /// other machines, listens on all interfaces.
+    /// Listens at `own`, this node's address towards its controller, on any free port. If that is a loopback address and
+    /// children may be on other machines, listens on all interfaces.
     ///
     /// # Errors
     /// The system refuses the listener.
-    pub(super) fn bind(own: IpAddr, everywhere: bool) -> Result<Self> {
+    pub(super) fn bind(mut own: SocketAddr, everywhere: bool) -> Result<Self> {
         let refused = |error| Error::system("a node can't listen for the nodes that it relays for", error);
-        let is_everywhere = everywhere && own.is_loopback();
+        let is_everywhere = everywhere && own.ip().is_loopback();
+        // Keeps the interface of a link-local address.
+        own.set_port(0);
         let listener = match is_everywhere {
             true => TcpListener::bind(addresses::everywhere()),
-            false => TcpListener::bind(SocketAddr::new(own, 0)),
+            false => TcpListener::bind(own),
         };
         let listener = listener.map_err(refused)?;
         let port = listener.local_addr().map_err(refused)?.port();
-        let ips = if is_everywhere { addresses::of_this_machine() } else { vec![own] };
+        let ips = if is_everywhere { addresses::of_this_machine() } else { vec![own.ip()] };
         let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip, port).to_string()).collect();
         Ok(Self { listener, addresses })
     }
@@ -86,7 +88,7 @@ impl Peers for Children {
         };
         let terms = Terms::Nodes(terms, Assignment { workers, ..self.assignment.clone() });
         let served = controller::serve(listener, terms, 0, (shared, inbox.clone()), sink, None)?;
-        Ok(Running::new(served.wait_for_start()?, None, inbox))
+        Ok(Running::new(served, None, inbox))
     }
 }
 
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_node_listens_on_other_interfaces_than_its_own_only_if_children_are_on_other_machines() {
-        let own = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, 4000));
         let near = Listener::bind(own, false).unwrap();
         assert_eq!(near.addresses(), [near.listener.local_addr().unwrap().to_string()]);
         let far = Listener::bind(own, true).unwrap();

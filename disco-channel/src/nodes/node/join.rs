@@ -13,13 +13,14 @@ use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
 
 use super::children::Listener;
+use super::stop::StopHandle;
 use crate::engine::limits::MAX_PACKET_BYTES;
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::lost;
 use crate::handshake::{
     GREETING_BYTES, HANDSHAKE_TIMEOUT, Keys, NodeHandshake, Request, Secret, VERDICT_BYTES, may_begin,
 };
-use crate::nodes;
+use crate::nodes::{self, addresses};
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::token::Token;
@@ -57,6 +58,8 @@ pub struct JoinOptions {
     pub start: Duration,
     /// Folder for files with the output of each worker, if workers are processes of the node.
     pub log_dir: Option<PathBuf>,
+    /// Stops the node before its session is over; `None`: the node serves until then.
+    pub stop: Option<StopHandle>,
     /// Gets messages on what the node waits for, to be shown to the user.
     pub report: fn(&str),
 }
@@ -66,8 +69,8 @@ impl JoinOptions {
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
         let (address, encrypts, node, rack, per_node, max_workers) = (address.into(), None, None, None, None, None);
-        let log_dir = None;
-        Self { address, token, encrypts, node, rack, per_node, max_workers, start, log_dir, report: |_| {} }
+        let (log_dir, stop) = (None, None);
+        Self { address, token, encrypts, node, rack, per_node, max_workers, start, log_dir, stop, report: |_| {} }
     }
 }
 
@@ -105,10 +108,26 @@ type Proved = (World, Option<Keys>);
 pub(in crate::nodes) enum Failed {
     /// Another attempt may succeed.
     ForNow(String),
+    /// No program listens at the address. Another attempt may succeed.
+    NoListener(String),
     /// The listener refuses without having proved that it is the controller. Another attempt may succeed.
     Refused(String),
     /// No further attempt is made.
     ForGood(Error),
+}
+
+impl Failed {
+    /// A failure after which another attempt may succeed. `is_absent`: no program listens at the address.
+    fn for_now(why: String, is_absent: bool) -> Self {
+        if is_absent { Self::NoListener(why) } else { Self::ForNow(why) }
+    }
+
+    fn why(self) -> String {
+        match self {
+            Self::ForNow(why) | Self::NoListener(why) | Self::Refused(why) => why,
+            Self::ForGood(error) => error.to_string(),
+        }
+    }
 }
 
 /// What the controller tells a node when all nodes have joined.
@@ -154,7 +173,7 @@ fn reach(upper: Upper, options: &JoinOptions, waker: &Arc<Waker>, listener: &mut
         let why = match attempt(upper, options, end, waker, &name, listener) {
             Ok(told) => return Ok(told),
             Err(Failed::ForGood(error)) => return Err(error),
-            Err(Failed::ForNow(why)) => why,
+            Err(Failed::ForNow(why) | Failed::NoListener(why)) => why,
             Err(Failed::Refused(why)) => refused.insert(why).clone(),
         };
         let left = options.start.saturating_sub(start.elapsed());
@@ -185,7 +204,7 @@ fn attempt(
 ) -> Result<Told, Failed> {
     let (stream, (world, keys)) = enter(options, end)?;
     let for_now = |error: io::Error| Failed::ForNow(error.to_string());
-    let own = stream.local_addr().map_err(for_now)?.ip();
+    let own = stream.local_addr().map_err(for_now)?;
     let connection = Arc::new(nodes::connection(stream, waker.clone()).map_err(for_now)?);
     let functions = function::names().into_iter().map(str::to_owned).collect();
     let mut incoming = Incoming::new(MAX_PACKET_BYTES);
@@ -203,7 +222,10 @@ fn attempt(
     let told = driver::join(&mut joining, &connection, &mut incoming, waker, show, listen);
     let assignment = match told.map_err(Failed::ForGood)? {
         Ok(Message::Assign(assignment)) => assignment,
-        Ok(Message::Redirect { node, addresses, start }) => return Ok(Told::Redirected { node, addresses, start }),
+        Ok(Message::Redirect { node, addresses, start }) => {
+            let addresses = addresses.iter().map(|address| addresses::on_interface_of(own, address)).collect();
+            return Ok(Told::Redirected { node, addresses, start });
+        }
         Ok(other) => {
             return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN")))));
         }
@@ -223,57 +245,61 @@ pub(in crate::nodes) fn enter(options: &JoinOptions, end: Instant) -> Result<(Tc
     let addresses: Vec<&str> = options.address.split(',').collect();
     let [_, _, ..] = addresses[..] else { return enter_at(&options.address, options, end) };
     let share = (HANDSHAKE_TIMEOUT / addresses.len() as u32).max(MIN_FIRST_ATTEMPT);
-    let (mut reasons, mut is_refused) = (Vec::new(), false);
+    let (mut reasons, mut is_refused, mut is_absent) = (Vec::new(), false, true);
     for address in addresses {
-        let why = match enter_at(address, options, end.min(Instant::now() + share)) {
+        match enter_at(address, options, end.min(Instant::now() + share)) {
             Ok(entered) => return Ok(entered),
-            Err(Failed::ForNow(why)) => why,
-            Err(Failed::Refused(why)) => {
-                is_refused = true;
-                why
+            Err(failed) => {
+                is_refused |= matches!(failed, Failed::Refused(_));
+                is_absent &= matches!(failed, Failed::NoListener(_));
+                reasons.push(format!("{address}: {}", failed.why()));
             }
-            Err(Failed::ForGood(error)) => error.to_string(),
-        };
-        reasons.push(format!("{address}: {why}"));
+        }
     }
     let why = reasons.join("; ");
-    Err(if is_refused { Failed::Refused(why) } else { Failed::ForNow(why) })
+    Err(match is_refused {
+        true => Failed::Refused(why),
+        false => Failed::for_now(why, is_absent),
+    })
 }
 
 fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {
-    let mut stream = connect(address, end).map_err(Failed::ForNow)?;
+    let mut stream = connect(address, end)?;
     let proved = prove(options, &mut stream, end)?;
     Ok((stream, proved))
 }
 
 /// Connects to the first address of a name that accepts.
-fn connect(address: &str, end: Instant) -> Result<TcpStream, String> {
-    match &resolve(address, left(end))?[..] {
-        [] => Err(format!("`{address}` has no address")),
+fn connect(address: &str, end: Instant) -> Result<TcpStream, Failed> {
+    match &resolve(address, left(end)).map_err(Failed::ForNow)?[..] {
+        [] => Err(Failed::ForNow(format!("`{address}` has no address"))),
         [address] => connect_to(address, left(end)),
         addresses => connect_to_one_of(addresses, end),
     }
 }
 
 /// Connects to the first of several addresses of a name that accepts. Each gets a share of the time.
-fn connect_to_one_of(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, String> {
-    let mut reasons = Vec::new();
+fn connect_to_one_of(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, Failed> {
+    let (mut reasons, mut is_absent) = (Vec::new(), true);
     for (index, address) in addresses.iter().enumerate() {
         match connect_to(address, left(end) / (addresses.len() - index) as u32) {
             Ok(stream) => return Ok(stream),
-            Err(why) => reasons.push(format!("{address}: {why}")),
+            Err(failed) => {
+                is_absent &= matches!(failed, Failed::NoListener(_));
+                reasons.push(format!("{address}: {}", failed.why()));
+            }
         }
     }
-    Err(reasons.join("; "))
+    Err(Failed::for_now(reasons.join("; "), is_absent))
 }
 
-fn connect_to(address: &SocketAddr, limit: Duration) -> Result<TcpStream, String> {
+fn connect_to(address: &SocketAddr, limit: Duration) -> Result<TcpStream, Failed> {
     let limit = limit.clamp(Duration::from_millis(1), HANDSHAKE_TIMEOUT);
     TcpStream::connect_timeout(address, limit).map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => {
-            format!("no answer within {limit:.1?}: a firewall drops the packets, or the machine is not up")
-        }
-        _ => error.to_string(),
+        io::ErrorKind::TimedOut => Failed::ForNow(format!(
+            "no answer within {limit:.1?}: a firewall drops the packets, or the machine is not up"
+        )),
+        kind => Failed::for_now(error.to_string(), kind == io::ErrorKind::ConnectionRefused),
     })
 }
 
@@ -358,7 +384,8 @@ mod tests {
     #[test]
     fn a_name_with_several_addresses_fails_with_the_reason_of_each() {
         let closed = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-        let why = connect_to_one_of(&closed, Instant::now() + HANDSHAKE_TIMEOUT).unwrap_err();
+        let failed = connect_to_one_of(&closed, Instant::now() + HANDSHAKE_TIMEOUT).unwrap_err();
+        let Failed::NoListener(why) = failed else { panic!("both addresses refuse") };
         let refused = closed.map(|address| format!("{address}: Connection refused (os error 111)"));
         assert_eq!(why, refused.join("; "));
     }

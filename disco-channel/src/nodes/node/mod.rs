@@ -3,7 +3,10 @@
 
 mod bridge;
 mod children;
+#[cfg(test)]
+mod doubles;
 pub(super) mod join;
+mod stop;
 mod subtree;
 mod upstream;
 
@@ -16,6 +19,7 @@ use disco_core::{Channel, Error, Result};
 use self::bridge::{Bridge, FLUSH_TIMEOUT};
 use self::children::{Children, Listener};
 pub use self::join::JoinOptions;
+pub use self::stop::StopHandle;
 use self::subtree::Subtree;
 use self::upstream::Upstream;
 use crate::handshake::Secret;
@@ -43,7 +47,7 @@ where
     let mut joined = join::join(options, &waker)?;
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), &assignment));
+    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), store.clone(), &assignment));
     let shared = Arc::new(Shared::new(store.clone()));
     let output = {
         let upstream = upstream.clone();
@@ -69,7 +73,9 @@ where
         connection.finish(FLUSH_TIMEOUT);
     })?;
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
-    Bridge::new(waker, store, upstream, made, assignment.workers).run(joined)
+    let stop = options.stop.clone().unwrap_or_default();
+    stop.listen(waker.clone());
+    Bridge::new(waker, store, upstream, made, assignment.workers, stop).run(joined)
 }
 
 /// The lane to the nodes behind this one.

@@ -41,8 +41,7 @@ impl Channel for Subtree {
         WorkerRange::new(own.start as u32..behind.end.max(own.end) as u32)
     }
 
-    /// Starts both parts at once. After the first error, the start of the other part goes on in the background, until the
-    /// lane is dropped.
+    /// Starts both parts at once. The first error ends the start of the other part.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         let (sender, results) = mpsc::channel();
         for part in &self.parts {
@@ -54,7 +53,8 @@ impl Channel for Subtree {
         }
         drop(sender);
         let panicked = || Error::state("the start of a lane panicked");
-        (0..self.parts.len()).try_for_each(|_| results.recv().map_err(|_| panicked())?)
+        let started = (0..self.parts.len()).try_for_each(|_| results.recv().map_err(|_| panicked())?);
+        started.inspect_err(|_| self.parts.iter().for_each(|part| _ = part.close(Duration::ZERO)))
     }
 
     fn needs_bytes(&self) -> bool {
@@ -111,6 +111,49 @@ impl Channel for Subtree {
                 Err(Error::Stuck { workers: format!("{own}, {behind}"), after })
             }
             (own, behind) => own.and(behind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+    use disco_core::wire::Assignment;
+    use disco_core::{WorkerConfig, World};
+
+    use super::super::children::{Children, Listener};
+    use super::super::doubles::{Ignored, Lane};
+    use super::*;
+    use crate::handshake::Secret;
+    use crate::remote_lane::RemoteLane;
+    use crate::token::Token;
+
+    #[test]
+    fn a_failed_start_of_the_own_workers_ends_the_wait_for_the_nodes_behind() {
+        let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false).unwrap();
+        let address: SocketAddr = listener.addresses()[0].parse().unwrap();
+        let (hour, config) = (Duration::from_secs(3600), WorkerConfig::new(World::new(3, 1).unwrap()));
+        let assignment = Assignment {
+            node: 1,
+            workers: WorkerRange::new(1..3),
+            behind: [1].into(),
+            processes: false,
+            config,
+            heartbeat: hour,
+            silence: hour,
+            start: hour,
+        };
+        let secret = Secret::new(Token::random().unwrap(), Some(true)).unwrap();
+        let sink = Box::new(|_, _, _, _: &[u8]| {});
+        let children = Children::new(listener, secret, &assignment, sink).unwrap();
+        let behind = RemoteLane::new(WorkerRange::new(2..3), Arc::default(), children);
+        let subtree = Subtree::new(Arc::new(Lane::default()), Arc::new(behind));
+        assert_eq!(subtree.start(Arc::new(Ignored)).unwrap_err().to_string(), "there is no program");
+        // The lane to the children may close its listener a moment later, if it was closed before it began to start.
+        while TcpStream::connect(address).err().is_none_or(|error| error.kind() != ErrorKind::ConnectionRefused) {
+            thread::yield_now();
         }
     }
 }

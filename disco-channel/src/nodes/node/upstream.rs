@@ -1,17 +1,19 @@
 //! Sends what a node and its workers report to the controller.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
-use disco_core::channel::{Inbox, Notice, Reply};
+use disco_core::channel::{Inbox, Notice, Reply, Signal};
+use disco_core::store::SharedStore as _;
 use disco_core::wire::{self, Assignment, Message};
-use disco_core::{Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
+use disco_core::{Channel, Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
 
 use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
 use crate::reactor::{Connection, Waker};
+use crate::remote_store::RemoteStore;
 
 /// Unsent bytes above which threads that print wait (back-pressure).
 const PRINT_BACKLOG: usize = 1 << 20;
@@ -23,6 +25,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct Upstream {
     connection: Arc<Connection>,
     waker: Arc<Waker>,
+    store: Arc<RemoteStore>,
+    /// The lane whose inbox this is, which owns it.
+    lane: OnceLock<Weak<dyn Channel>>,
     /// Largest value of one reply, in bytes.
     value_limit: usize,
     replies: Mutex<upward::Replies>,
@@ -34,11 +39,33 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
-    pub(super) fn new(connection: Arc<Connection>, waker: Arc<Waker>, assignment: &Assignment) -> Self {
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        waker: Arc<Waker>,
+        store: Arc<RemoteStore>,
+        assignment: &Assignment,
+    ) -> Self {
         let (value_limit, workers) = (assignment.config.value_limit, assignment.workers);
         let (replies, departures) = (upward::Replies::new(workers).into(), upward::Departures::new(workers).into());
         let (has_started, ends) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { connection, waker, value_limit, replies, departures, has_started, ends }
+        let lane = OnceLock::new();
+        Self { connection, waker, store, lane, value_limit, replies, departures, has_started, ends }
+    }
+
+    /// Sets the lane whose inbox this is.
+    pub(super) fn set_lane(&self, lane: &Arc<dyn Channel>) {
+        self.lane.get_or_init(|| Arc::downgrade(lane));
+    }
+
+    /// Aborts operations of this node's workers and of those behind it, and their calls of the store.
+    fn abort(&self, abort: Signal) {
+        let Some(lane) = self.lane.get().and_then(Weak::upgrade) else { return };
+        if let Signal::Abort { epoch, cause } = &abort {
+            self.store.abort(*epoch, cause);
+        }
+        if let Err(error) = lane.signal(abort) {
+            tracing::debug!(%error, "the node's workers can't be told of the abort");
+        }
     }
 
     /// Replies to a frame that is about to be passed on may go up together.
@@ -134,6 +161,8 @@ impl Inbox for Upstream {
             Ok(packet) => self.send_urgent(&upward::from(worker, Message::Notice(packet.into()))),
             Err(error) => tracing::warn!(%notice, %error, "a message can't be sent to the controller"),
         }
+        // After the failure, so that the controller gets those that follow from it later.
+        upward::abort_after_failure(&notice).into_iter().for_each(|abort| self.abort(abort));
     }
 
     fn recording(&self, worker: WorkerId, bytes: Arc<[u8]>) {
@@ -158,5 +187,55 @@ impl Inbox for Upstream {
         self.split();
         let (messages, priority) = upward::lost(lost, &why);
         messages.iter().for_each(|message| self.send(message, priority));
+        self.abort(upward::abort_after_loss(&why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use disco_core::error::{ErrorKind, Failure, LossCause, LostPeer, Node};
+
+    use super::super::doubles::Lane;
+    use super::*;
+    use crate::engine::member::tests::assignment;
+    use crate::reactor::Incoming;
+
+    #[test]
+    fn a_failure_or_a_loss_aborts_the_node_s_workers_once_it_is_reported() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let waker = Arc::new(Waker::new().unwrap());
+        let connect = |socket| Arc::new(Connection::new(socket, waker.clone()).unwrap());
+        let (connection, other) = (connect(ours), connect(theirs));
+        let store = Arc::new(RemoteStore::new(connection.clone()));
+        let upstream = Upstream::new(connection, waker.clone(), store, &assignment());
+        let lane = Arc::new(Lane::default());
+        upstream.set_lane(&(lane.clone() as Arc<dyn Channel>));
+        let mut incoming = Incoming::new(1 << 20);
+        let mut is_reported = || {
+            incoming.fill(&other).unwrap();
+            incoming.next().unwrap().is_some()
+        };
+
+        let worker = WorkerId::new(2);
+        let fail = |aborted| {
+            let (operation, message, kind) = ("f".into(), "no".into(), ErrorKind::User);
+            let (causes, register, user) = (Vec::new(), None, None);
+            let failure = Failure { worker, command: 1, operation, register, message, causes, aborted, kind, user };
+            upstream.notice(worker, Notice::Failed { epoch: 3, failure: Arc::new(failure) });
+        };
+        fail(true);
+        assert!(is_reported() && lane.aborts().is_empty(), "it follows from an abort");
+        fail(false);
+        let aborts = lane.aborts();
+        assert!(is_reported() && aborts[0].0 == 3 && aborts[0].1.starts_with("worker 2: f"), "{aborts:?}");
+
+        let node = Node::new(2, "node 2");
+        let workers = WorkerRange::new(3..4);
+        let lost = Error::peer_lost(LostPeer::Node { node, behind: 0, workers }, LossCause::ConnectionClosed);
+        upstream.lost(workers, lost.clone());
+        assert!(is_reported());
+        assert_eq!(lane.aborts(), [(u64::MAX, lost.to_string())]);
     }
 }

@@ -95,6 +95,6 @@ impl Peers for Options {
         transport.pass_on(Output::start(pipes, output.clone()).map_err(refused)?);
         let reactor = Reactor::new(lane, inbox.clone(), shared, count, transport);
         let served = Served::start("disco-service", reactor).map_err(refused)?;
-        Ok(Running::new(served.wait_for_start()?, ring, inbox))
+        Ok(Running::new(served, ring, inbox))
     }
 }

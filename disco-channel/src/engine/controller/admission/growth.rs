@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use disco_core::wire::Message;
 
-use super::nodes::{Joined, Nodes, Tree};
+use super::nodes::{Applicant, Nodes, Tree};
 use crate::engine::controller::event::Conn;
 use crate::engine::controller::outbox::Outbox;
 use crate::engine::tree::Forest;
@@ -14,7 +14,7 @@ use crate::engine::tree::Forest;
 #[derive(Debug)]
 pub(crate) struct Grown {
     /// The nodes that are children of this end, in the order of their places.
-    pub(crate) children: Vec<Joined>,
+    pub(crate) children: Vec<Applicant>,
     /// The other nodes.
     pub(crate) others: Vec<Redirected>,
     pub(crate) forest: Forest,
@@ -24,7 +24,7 @@ pub(crate) struct Grown {
 #[derive(Debug)]
 pub(crate) struct Redirected {
     pub(crate) place: usize,
-    pub(crate) joined: Joined,
+    pub(crate) joined: Applicant,
     /// Where the parent listens.
     pub(crate) addresses: Vec<String>,
 }
@@ -84,7 +84,7 @@ impl Nodes {
             self.joined.values().partition(|joined| joined.request.node.is_some());
         others.sort_by_key(|joined| joined.order());
         // `check` has verified the numbers.
-        let mut named: BTreeMap<u32, &Joined> =
+        let mut named: BTreeMap<u32, &Applicant> =
             named.into_iter().filter_map(|joined| Some((joined.request.node?, joined))).collect();
         let mut others = others.into_iter();
         let places = self.numbers().filter_map(|number| named.remove(&number).or_else(|| others.next()));
@@ -92,7 +92,7 @@ impl Nodes {
     }
 }
 
-impl Joined {
+impl Applicant {
     /// The part of the network that the node is in: its rack, or its host.
     fn rack(&self) -> &str {
         if self.join.rack.is_empty() { &self.join.name } else { &self.join.rack }

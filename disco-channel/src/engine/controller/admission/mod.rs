@@ -8,6 +8,6 @@ mod processes;
 mod refused;
 
 pub(crate) use growth::{Grown, Redirected};
-pub(crate) use nodes::{Joined, NodeTerms, Nodes, Tree};
+pub(crate) use nodes::{Applicant, NodeTerms, Nodes, Tree};
 pub(crate) use pending::MAX_PENDING;
 pub(crate) use processes::{Processes, Verdict};

@@ -65,15 +65,15 @@ pub(crate) enum Tree {
 pub(crate) struct Nodes {
     pub(super) terms: NodeTerms,
     pending: Pending<Candidate>,
-    pub(super) joined: BTreeMap<Conn, Joined>,
+    pub(super) joined: BTreeMap<Conn, Applicant>,
     /// When the nodes that have joined get a heartbeat, and are checked for silence.
     beat: Option<Instant>,
     refused: Refused,
     /// When the system failed to accept a connection.
     paused: Option<Instant>,
-    /// When the last node joined, or began to listen. Places are assigned after all connections were read once more, since
-    /// a node may have left already.
-    complete: Option<Instant>,
+    /// Since when all nodes have joined, or all relays listen, so that places may be assigned. That is done at the next
+    /// timer, after all connections were read once more: a node may have left already.
+    complete_since: Option<Instant>,
     /// All nodes have their places.
     has_started: bool,
     /// Connections since the last pause after the start.
@@ -97,9 +97,9 @@ enum Phase {
     Answered,
 }
 
-/// A node that has introduced itself.
+/// A node that has joined, and waits for its place.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct Applicant {
     pub(crate) conn: Conn,
     pub(crate) join: Join,
     pub(super) address: SocketAddr,
@@ -114,8 +114,8 @@ pub(crate) struct Joined {
 impl Nodes {
     pub(crate) fn new(terms: NodeTerms) -> Self {
         let (pending, refused) = (Pending::new(), Refused::default());
-        let (joined, beat, paused, complete) = (BTreeMap::new(), None, None, None);
-        Self { terms, pending, joined, beat, refused, paused, complete, has_started: false, visitors: 0 }
+        let (joined, beat, paused, complete_since) = (BTreeMap::new(), None, None, None);
+        Self { terms, pending, joined, beat, refused, paused, complete_since, has_started: false, visitors: 0 }
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
@@ -184,7 +184,7 @@ impl Nodes {
                 Message::Listens(addresses) if joined.is_asked => {
                     joined.liveness.received(now);
                     joined.listens = Some(addresses);
-                    self.complete = self.is_complete().then_some(now);
+                    self.complete_since = self.is_complete().then_some(now);
                 }
                 Message::Bye(why) => {
                     let name = format!("{} at {}", joined.join.name, joined.address);
@@ -202,8 +202,8 @@ impl Nodes {
                 self.pending.remove(conn);
                 let liveness = Liveness::new(ALIVE_INTERVAL / 2, self.terms.silence.max(ALIVE_INTERVAL * 5), now);
                 let (is_asked, listens) = (false, None);
-                self.take(Joined { conn, join, address, is_asked, listens, request, liveness }, now, out);
-                self.complete = self.is_complete().then_some(now);
+                self.take(Applicant { conn, join, address, is_asked, listens, request, liveness }, now, out);
+                self.complete_since = self.is_complete().then_some(now);
             }
             (Message::AskStatus, Some(candidate @ Candidate { phase: Phase::Introduction(_), .. })) => {
                 tracing::debug!(address = %candidate.address, "asks for the status");
@@ -250,7 +250,7 @@ impl Nodes {
             self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
             self.joined.keys().for_each(|conn| out.send(*conn, &Message::Alive));
         }
-        self.complete.take_if(|complete| now >= *complete).is_some() && self.is_complete()
+        self.complete_since.take_if(|since| now >= *since).is_some() && self.is_complete()
     }
 
     /// The numbers of the nodes to admit, in the order of their places.
@@ -284,7 +284,7 @@ impl Nodes {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let beat = self.beat.filter(|_| !self.joined.is_empty());
         let paused = self.paused.and_then(|paused| paused.checked_add(ACCEPT_RETRY_DELAY));
-        beat.into_iter().chain(self.pending.next_timeout()).chain(paused).chain(self.complete).min()
+        beat.into_iter().chain(self.pending.next_timeout()).chain(paused).chain(self.complete_since).min()
     }
 
     /// All nodes have their places: from now on, connections may only ask for the status, and only if the terms permit
@@ -352,7 +352,7 @@ impl Nodes {
     }
 
     /// Admits a node that has sent JOIN, or refuses it.
-    fn take(&mut self, joined: Joined, now: Instant, out: &mut Outbox) {
+    fn take(&mut self, joined: Applicant, now: Instant, out: &mut Outbox) {
         let name = format!("{} at {}", joined.join.name, joined.address);
         if self.has_started {
             tracing::debug!(node = name, "came after the start");
@@ -376,7 +376,7 @@ impl Nodes {
     ///
     /// # Errors
     /// Why the node is refused.
-    fn check(&mut self, joined: &Joined, now: Instant, out: &mut Outbox) -> Result<()> {
+    fn check(&mut self, joined: &Applicant, now: Instant, out: &mut Outbox) -> Result<()> {
         let NodeTerms { per_node, .. } = self.terms;
         if let Some(theirs) = joined.request.per_node.filter(|theirs| *theirs as usize != per_node) {
             return Err(Error::refused(format!(
@@ -386,7 +386,7 @@ impl Nodes {
         function::compare(&joined.join.functions)?;
         if joined.request.node.is_some() {
             // A node that froze and joins again may take the place of its own silent connection.
-            let is_other = |it: &Joined| it.request.node != joined.request.node;
+            let is_other = |it: &Applicant| it.request.node != joined.request.node;
             self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE_INTERVAL * 2);
         }
         let taken = |id| self.joined.values().find(|other| other.request.node == Some(id));
@@ -438,7 +438,7 @@ impl Nodes {
         self.retain(out, |joined| joined.conn != conn);
     }
 
-    fn retain(&mut self, out: &mut Outbox, stays: impl Fn(&Joined) -> bool) {
+    fn retain(&mut self, out: &mut Outbox, stays: impl Fn(&Applicant) -> bool) {
         self.joined.retain(|_, joined| {
             let stays = stays(joined);
             if !stays {

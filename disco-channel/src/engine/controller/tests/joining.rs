@@ -93,3 +93,14 @@ fn the_start_waits_again_for_a_node_that_left_when_the_last_one_joined() {
     bench.join(3, Some(1));
     assert_eq!([1, 3].map(|slot| bench.sent_to(slot).pop().unwrap()), ["Assign", "Assign"]);
 }
+
+#[test]
+fn a_lane_that_is_closed_while_it_starts_gives_up_and_tells_the_nodes() {
+    let mut bench = Bench::nodes(2);
+    bench.join(0, Some(1));
+    bench.on(Event::Close(Duration::from_secs(60)));
+    let done = bench.done();
+    let ends = [&done[0], done.last().unwrap()];
+    assert_eq!(ends, ["failed: the lane was closed while it started", "Over"]);
+    assert_eq!((bench.sent_to(0), bench.engine.stuck()), (vec!["Bye".to_owned()], Some(&[][..])));
+}

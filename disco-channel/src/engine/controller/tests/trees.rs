@@ -124,6 +124,75 @@ fn a_lost_node_or_worker_behind_another_node_is_named_itself() {
 }
 
 #[test]
+fn a_node_that_is_silent_while_the_lane_closes_is_named_with_its_workers() {
+    let mut bench = Bench::nodes_with(1, 1000 * MS, true);
+    bench.join(0, Some(1));
+    bench.send_from(0, Message::Ready);
+    bench.on(Event::Close(500 * MS));
+    bench.pass(3000 * MS);
+    let stuck = bench.engine.stuck().unwrap();
+    assert!(stuck[1].starts_with("worker 1 (") && stuck[1].ends_with("; node 1 (host) does not answer)"), "{stuck:?}");
+}
+
+#[test]
+fn a_node_that_was_lost_before_the_lane_closes_is_not_named_again() {
+    let mut bench = Bench::nodes_with(1, 1000 * MS, true);
+    bench.join(0, Some(1));
+    bench.send_from(0, Message::Ready);
+    bench.pass(1500 * MS);
+    bench.on(Event::Close(500 * MS));
+    bench.pass(3000 * MS);
+    assert_eq!(bench.engine.stuck(), Some(&[][..]));
+}
+
+#[test]
+fn a_loss_behind_another_node_fails_the_start_of_all() {
+    let mut bench = Bench::tree();
+    bench.send_from(RELAY, Message::Listens(vec!["192.0.2.1:4000".into()]));
+    bench.pass(Duration::ZERO);
+    bench.written.clear();
+    bench.from(RELAY, 9..10, Message::Lost { cause: LossCause::ThreadEnded(None), whole: false });
+    assert_eq!(bench.done()[0], "failed: worker 9 lost: on node 5 (host): its thread ended before shutdown");
+    assert_eq!(bench.sent_to(0)[0], "Bye");
+}
+
+/// The state of each node, as operators see it.
+fn states(bench: &Bench) -> Vec<String> {
+    bench.engine.nodes(bench.now).into_iter().map(|(_, node)| node.state.to_string()).collect()
+}
+
+#[test]
+fn the_status_of_a_node_lost_behind_another_one_is_ended_with_the_cause() {
+    let mut bench = Bench::running_tree();
+    bench.from(RELAY, 8..10, Message::Lost { cause: LossCause::ConnectionClosed, whole: true });
+    assert_eq!(states(&bench)[3..], ["running", "ended: its connection was closed"]);
+}
+
+#[test]
+fn the_status_of_a_node_behind_a_lost_one_names_the_lost_one_and_the_cause() {
+    let mut bench = Bench::running_tree();
+    bench.on(Event::Hung(conn(RELAY), None));
+    let cause = "ended: node 4 (host), which relayed for it, is lost: its connection was closed";
+    assert_eq!(states(&bench)[3..], ["ended: its connection was closed", cause]);
+}
+
+#[test]
+fn the_status_of_the_nodes_behind_a_lost_relay_behind_another_one_names_that_relay() {
+    let nodes = 7 * FAN_OUT as u32;
+    let mut bench = Bench::nodes(nodes as usize);
+    (0..nodes).for_each(|slot| bench.join(slot, Some(slot + 1)));
+    let relays: Vec<u32> = (0..nodes).filter(|slot| bench.sent_to(*slot) == ["Relay"]).collect();
+    relays.iter().for_each(|slot| bench.send_from(*slot, Message::Listens(vec!["192.0.2.1:4000".into()])));
+    bench.pass(Duration::ZERO);
+    // Behind node 1, node 3 relays for node 4.
+    assert_eq!(assigned(&bench.messages_to(0)), (1, WorkerRange::new(0..14), vec![1, 2, 1, 1, 2, 1]));
+    (0..nodes).for_each(|slot| bench.send_from(slot, Message::Ready));
+    bench.from(0, 4..8, Message::Lost { cause: LossCause::ConnectionClosed, whole: true });
+    let cause = "ended: node 3 (host), which relayed for it, is lost: its connection was closed";
+    assert_eq!(states(&bench)[1..5], ["running", "ended: its connection was closed", cause, "running"]);
+}
+
+#[test]
 fn processes_of_nodes_behind_others_are_killed_at_the_end() {
     let mut bench = Bench::nodes(NODES as usize);
     (0..NODES).for_each(|slot| bench.on(Event::Started(slot as usize, Some(100 + slot))));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use disco_core::{Error, Result, WorkerRange};
 
+use super::jobs::Jobs;
 use super::world::Nanos;
 use crate::engine::controller::{Conn, Controller};
 use crate::engine::member::joining::Joining;
@@ -16,6 +17,8 @@ pub(super) struct End {
     /// When its CPU is free.
     pub(super) free_at: Nanos,
     pub(super) is_dead: bool,
+    /// Events wait until then.
+    pub(super) frozen_until: Nanos,
     /// The link to its parent.
     pub(super) link: Option<usize>,
     pub(super) phase: Phase,
@@ -30,8 +33,12 @@ pub(super) struct End {
     pub(super) passed: (u64, Nanos),
     /// When an abort reached it, or it ended.
     pub(super) stopped_at: Option<Nanos>,
-    /// Its own workers have left, and it waits for those behind it.
+    /// What its own workers do.
+    pub(super) jobs: Jobs,
+    /// It waits for its workers and for those behind it.
     pub(super) awaits: bool,
+    /// Until when it waits for its own workers.
+    pub(super) patience: Option<Nanos>,
     pub(super) result: Option<Result<()>>,
 }
 
@@ -63,6 +70,7 @@ impl End {
         Self {
             free_at: 0,
             is_dead: false,
+            frozen_until: 0,
             link: None,
             phase: Phase::Away,
             timers: [None; 2],
@@ -72,9 +80,16 @@ impl End {
             departures: upward::Departures::new(none),
             passed: (0, 0),
             stopped_at: None,
+            jobs: Jobs::default(),
             awaits: false,
+            patience: None,
             result: None,
         }
+    }
+
+    /// Whether the node serves its workers.
+    pub(super) fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving(_))
     }
 
     /// Whether the node, and its side to its children, have ended.

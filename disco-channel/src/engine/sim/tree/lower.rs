@@ -18,11 +18,11 @@ use crate::engine::tree::Forest;
 const MAX_ENTERING: usize = 64;
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
-/// Long, so that a start of many nodes is measured and not aborted.
-const START: Duration = Duration::from_secs(300);
+/// Time for the start; long if times are measured, so that a start of many nodes is not aborted.
+const START: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 
 /// The session's engine.
-pub(super) fn controller(nodes: usize, per_node: u32, fan_out: usize, now: Instant) -> Controller {
+pub(super) fn controller(nodes: usize, per_node: u32, fan_out: usize, is_measured: bool, now: Instant) -> Controller {
     let world = Size::new(nodes * per_node as usize, 1).expect("a world");
     let tree = Tree::Any { nodes, fan_out };
     let assignment = Assignment {
@@ -33,7 +33,7 @@ pub(super) fn controller(nodes: usize, per_node: u32, fan_out: usize, now: Insta
         config: WorkerConfig::new(world),
         heartbeat: HEARTBEAT,
         silence: SILENCE,
-        start: START,
+        start: START[usize::from(is_measured)],
     };
     Controller::new(Terms::Nodes(terms(tree, world, per_node as usize), assignment), now)
 }
@@ -143,8 +143,9 @@ impl World {
             let timeout = self.ends[end].lower.as_ref().and_then(|lower| lower.engine.next_timeout());
             self.set_timer(end, true, timeout);
         }
-        if end > 0 {
-            self.tell_of_end(end);
+        match end {
+            0 => self.send_answers(),
+            _ => self.tell_of_end(end),
         }
     }
 
@@ -166,6 +167,11 @@ impl World {
                 }
             }
             Action::Replies { workers, seq } => self.gets(end, workers, seq),
+            Action::Reply { worker, seq, reply: Err(_) } if end == 0 => self.controller_gets(worker.into(), seq),
+            Action::Reply { worker, seq, reply: Err(failure) } => self.replies_failure(end, worker, seq, failure),
+            Action::Notice { notice, .. } if end == 0 => self.controller_hears(notice),
+            Action::Notice { worker, notice } => self.notices(end, worker, &notice),
+            Action::CallStore { conn, id, epoch, call } => self.child_calls_store(end, (conn, id), epoch, call),
             Action::Reply { worker, seq, reply: Ok(Value::None) } => self.gets(end, worker.into(), seq),
             Action::Left(workers) if end == 0 => _ = self.left.insert(workers),
             Action::Left(workers) => self.leaves(end, workers),
@@ -174,11 +180,10 @@ impl World {
                 let split = self.ends[end].replies.split();
                 let (lost, _) = upward::lost(workers, &why);
                 split.iter().chain(&lost).for_each(|message| self.say(end, message));
+                self.abort(end, upward::abort_after_loss(&why));
             }
             Action::Over => lower.is_over = true,
-            other @ (Action::Reply { .. } | Action::Notice { .. } | Action::CallStore { .. }) => {
-                self.unexpected(end, &other);
-            }
+            other @ Action::Reply { .. } => self.unexpected(end, &other),
             _ => {}
         }
     }

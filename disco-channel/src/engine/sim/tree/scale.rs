@@ -6,12 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use disco_core::activity::Progress;
-use disco_core::channel::Signal;
 use disco_core::{Command, RegisterId};
 
 use super::costs::Costs;
 use super::world::{Entry, MICRO, Nanos, SECOND, World};
-use crate::engine::controller::Event;
 use crate::reactor::{Connection, Incoming, Waker};
 
 /// Workers of each node.
@@ -74,7 +72,7 @@ fn row(nodes: usize, fan_out: usize, costs: Costs) -> Row {
     }
     world.run(|world| !world.lost.is_empty());
     let loss = world.lost[0].0 - died;
-    world.tell(Event::Signal(Signal::Abort { epoch: 0, cause: "a node is lost".into() }));
+    // The session has sent the abort.
     let until = world.now + 20 * SECOND;
     world.run(|world| world.stopped == nodes || world.now > until);
     let last = world.ends.iter().filter_map(|end| end.stopped_at).max().unwrap();

@@ -1,19 +1,32 @@
-//! Checks trees under random latencies and deaths.
+//! Checks trees under random latencies, disruptions and failures.
 
-use disco_core::error::LostPeer;
+use std::thread;
+use std::time::Duration;
+
+use disco_core::channel::Signal;
 use disco_core::{Command, Frame, RegisterId, WorkerSet};
 
 use super::super::random::Random;
 use super::costs::Costs;
 use super::end::End;
 use super::lower;
+use super::plan::{Disruption, Job, Plan, Stuck};
 use super::world::{Entry, MICRO, Nanos, SECOND, World};
 use crate::engine::controller::Event;
+use crate::engine::fault::{self, Fault};
 
 /// Sessions of one run.
 const RUNS: u64 = 500;
+/// Number of threads that share the sessions.
+const THREADS: usize = 2;
+/// Violations after which a thread stops.
+const SHOWN: usize = 5;
 /// Time within which a loss must be reported, and a session must end.
-const LIMIT: Nanos = 40 * SECOND;
+const LIMIT: Nanos = 60 * SECOND;
+/// Time for workers to leave by themselves.
+const CLOSE: Duration = Duration::from_secs(1);
+/// How long a machine is frozen that does not leave.
+const STUCK: Nanos = 30 * SECOND;
 
 impl World {
     /// Whether the session has started.
@@ -21,7 +34,7 @@ impl World {
     /// # Errors
     /// The start has failed, or does not end.
     pub(super) fn start(&mut self) -> Result<Nanos, String> {
-        let at = self.run(|world| world.ends[0].lower.as_ref().is_some_and(|lower| lower.started.is_some()));
+        let at = self.run(Self::has_start_ended);
         let started = self.ends[0].lower.as_ref().and_then(|lower| lower.started.as_ref());
         match (self.broken.clone(), lower::failure(started), started) {
             (None, None, Some(Ok(()))) => Ok(at),
@@ -54,11 +67,22 @@ impl World {
         self.turn(0, |world| world.lower(0, event));
     }
 
-    /// Ends the session, and waits until all ends are over.
-    pub(super) fn finish(&mut self) -> Nanos {
-        let until = self.now + LIMIT;
-        self.tell(Event::Close(std::time::Duration::from_secs(10)));
-        self.run(|world| world.ends.iter().all(End::is_over) || world.now > until)
+    fn has_start_ended(&self) -> bool {
+        self.ends[0].lower.as_ref().is_some_and(|lower| lower.started.is_some())
+    }
+
+    /// The error of the start if it has failed; `None` while it goes on.
+    fn start_failure(&self) -> Option<Option<String>> {
+        let started = self.ends[0].lower.as_ref().and_then(|lower| lower.started.as_ref());
+        started.map(|started| lower::failure(Some(started)))
+    }
+
+    /// The program of the session goes on once its machine does.
+    fn thaw_controller(&mut self) {
+        let until = self.ends[0].frozen_until;
+        if until > self.now {
+            self.run(|world| world.now >= until || world.ends[0].is_dead);
+        }
     }
 }
 
@@ -66,67 +90,190 @@ fn call() -> Command {
     Command::KillReg { register: RegisterId::new(1) }
 }
 
+/// A session that follows its plan.
+struct Script {
+    plan: Plan,
+    world: World,
+    random: Random,
+    seq: u64,
+}
+
+impl Script {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::new(&mut random);
+        let size = (plan.nodes, plan.per_node, plan.fan_out);
+        let mut world = World::new(size, plan.latency.clone(), Costs::default(), random.next());
+        for (at, disruption) in &plan.disruptions {
+            world.at(*at, Entry::Disrupt(*disruption));
+        }
+        Self { plan, world, random, seq: 0 }
+    }
+
+    /// # Errors
+    /// A rule is broken.
+    fn run(&mut self) -> Result<(), String> {
+        let until = self.limit();
+        self.world.run(|world| world.has_start_ended() || world.ends[0].is_dead || world.now > until);
+        match self.world.start_failure() {
+            _ if self.world.ends[0].is_dead => {}
+            None => return Err("the start does not end".into()),
+            Some(Some(why)) if self.world.expected.count == 0 => return Err(format!("the start has failed: {why}")),
+            Some(Some(why)) if why.is_empty() => return Err("the start fails without a reason".into()),
+            Some(Some(_)) => self.world.tell(Event::Dropped),
+            Some(None) => self.serve()?,
+        }
+        self.end()
+    }
+
+    /// When a wait that has begun now must be over.
+    fn limit(&self) -> Nanos {
+        self.world.now + LIMIT + self.plan.frozen()
+    }
+
+    fn command(&mut self, command: Command, job: Job) {
+        self.seq += 1;
+        self.world.session.jobs.insert(self.seq, job);
+        self.world.command(self.seq, command);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.world.ends[0].is_dead || !self.world.lost.is_empty()
+    }
+
+    fn serve(&mut self) -> Result<(), String> {
+        for _ in 0..self.plan.steps {
+            self.world.thaw_controller();
+            if self.has_ended() {
+                break;
+            }
+            let until = self.world.now + self.random.of(0..self.plan.pause);
+            match self.random.of(0..10) {
+                0..3 => self.sync()?,
+                3..5 => self.command(call(), Job::Meet),
+                5 if self.plan.fails => {
+                    let who = 1 + self.random.of(0..self.plan.nodes as u64) as usize;
+                    self.command(call(), Job::Fail(who));
+                }
+                5..7 => self.command(call(), Job::Nothing),
+                _ => _ = self.world.run(|world| world.now >= until || world.ends[0].is_dead),
+            }
+        }
+        if !self.plan.ends_early {
+            self.sync_unless_ended()?;
+            self.await_losses()?;
+        }
+        Ok(())
+    }
+
+    fn sync_unless_ended(&mut self) -> Result<(), String> {
+        self.world.thaw_controller();
+        if self.has_ended() { Ok(()) } else { self.sync() }
+    }
+
+    /// Waits for all replies, and recovers from a failure.
+    fn sync(&mut self) -> Result<(), String> {
+        self.command(Command::SyncAll, Job::Nothing);
+        let until = self.limit();
+        self.world
+            .run(|world| world.is_synced() || !world.lost.is_empty() || world.ends[0].is_dead || world.now > until);
+        if self.has_ended() {
+            return Ok(());
+        }
+        if !self.world.is_synced() {
+            return Err(format!("sync {} does not end", self.seq));
+        }
+        let Some(failure) = self.world.session.failure.take() else { return Ok(()) };
+        if failure.aborted {
+            return Err(format!("sync {}: the root cause follows from an abort: {failure}", self.seq));
+        }
+        self.world.session.epoch += 1;
+        let epoch = self.world.session.epoch;
+        self.command(Command::Recover { epoch }, Job::Nothing);
+        Ok(())
+    }
+
+    /// Waits until all disruptions have happened, and their losses are reported.
+    fn await_losses(&mut self) -> Result<(), String> {
+        let (all, until) = (self.plan.disruptions.len(), self.limit());
+        let has_ended = |world: &World| !world.lost.is_empty() || world.ends[0].is_dead;
+        self.world.run(|world| world.expected.count == all || has_ended(world) || world.now > until);
+        if !self.world.expected.must.is_empty() {
+            let until = self.limit();
+            self.world.run(|world| has_ended(world) || world.now > until);
+            if !self.has_ended() {
+                return Err(format!("no loss is reported: {:?}", self.world.expected));
+            }
+        }
+        if !self.world.lost.is_empty() {
+            let until = self.limit();
+            self.world.run(|world| world.have_stopped() || world.ends[0].is_dead || world.now > until);
+            if !self.world.have_stopped() && !self.world.ends[0].is_dead {
+                let goes_on = self.world.ends[1..].iter().position(|end| !end.is_dead && end.stopped_at.is_none());
+                return Err(format!("node {:?} goes on after a loss", goes_on.map(|index| index + 1)));
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.world.thaw_controller();
+        let has_started = matches!(self.world.start_failure(), Some(None));
+        if has_started && !self.world.ends[0].is_dead {
+            match self.plan.stuck {
+                Some(Stuck::Worker(end)) => self.world.ends[end].jobs.is_stuck = true,
+                Some(Stuck::Machine(end)) => {
+                    self.world.ends[end].jobs.is_stuck = true;
+                    let until_told = CLOSE.as_nanos() as Nanos - SECOND / 100;
+                    self.world.at(self.world.now + until_told, Entry::Disrupt(Disruption::Freeze(end, STUCK)));
+                }
+                None => {}
+            }
+            match self.world.lost.is_empty() {
+                true => self.command(Command::Shutdown, Job::Nothing),
+                false => self.world.tell(Event::Signal(Signal::Shutdown)),
+            }
+            self.world.tell(Event::Close(CLOSE));
+        }
+        let until = self.limit();
+        self.world.run(|world| world.ends.iter().all(End::is_over) || world.now > until);
+        if let Some(end) = self.world.ends.iter().position(|end| !end.is_over()) {
+            return Err(format!("end {end} does not end"));
+        }
+        if self.plan.disruptions.is_empty() {
+            self.check_departures()?;
+        }
+        let lost = std::mem::take(&mut self.world.lost);
+        lost.iter().for_each(|(_, loss)| self.world.check_loss(loss));
+        Ok(())
+    }
+
+    /// Checks a session without disruptions: its workers have left, and stuck ones are named.
+    fn check_departures(&self) -> Result<(), String> {
+        let stuck = self.world.ends[0].lower.as_ref().and_then(|lower| lower.engine.stuck()).unwrap_or_default();
+        let is_right = match self.plan.stuck {
+            None => stuck.is_empty() && self.world.left.is_full(),
+            Some(Stuck::Worker(end)) => *stuck == [self.world.ends[end].workers.first().to_string()],
+            Some(Stuck::Machine(end)) => {
+                let (first, why) =
+                    (self.world.ends[end].workers.first(), format!("node {end} (host{end:05}) does not answer"));
+                stuck.first().is_some_and(|stuck| stuck.starts_with(&format!("{first} (")) && stuck.contains(&why))
+            }
+        };
+        if is_right && self.world.lost.is_empty() {
+            return Ok(());
+        }
+        let (missing, lost): (Vec<_>, _) = (self.world.left.missing().collect(), &self.world.lost);
+        Err(format!("reported as stuck: {stuck:?}; these have not left: {missing:?}; lost: {lost:?}"))
+    }
+}
+
 /// Runs a session that a seed describes.
 fn run(seed: u64) -> Result<(), String> {
-    let mut random = Random::new(seed);
-    let nodes = 1 + random.of(0..40) as usize;
-    let (per_node, fan_out) = (1 + random.of(0..3) as u32, 1 + random.of(0..6) as usize);
-    let latency = if random.percent(50) { 10 * MICRO..50 * MICRO } else { 10 * MICRO..5000 * MICRO };
-    let mut world = World::new((nodes, per_node, fan_out), latency, Costs::default(), random.next());
-    let about = format!("{nodes} nodes of {per_node}, fan-out {fan_out}");
-    world.start().map_err(|why| format!("{about}: {why}"))?;
-    let mut seq = 0;
-    for _ in 0..random.of(0..30) {
-        seq += 1;
-        let is_sync = random.percent(30);
-        world.command(seq, if is_sync { Command::SyncAll } else { call() });
-        if is_sync {
-            world.run(World::is_synced);
-            if !world.is_synced() {
-                return Err(format!("{about}: sync {seq} does not end: {:?}", world.broken));
-            }
-        }
-    }
-    let died = random.percent(60).then(|| 1 + random.of(0..nodes as u64) as usize);
-    match died {
-        Some(node) => {
-            // With commands in flight.
-            (0..3).for_each(|_| {
-                seq += 1;
-                world.command(seq, call());
-            });
-            let at = world.clock + random.of(0..2_000_000);
-            world.at(at, Entry::Kill(node));
-            let until = at + LIMIT;
-            world.run(|world| !world.lost.is_empty() || world.now > until);
-            let Some((_, loss)) = world.lost.first().cloned() else {
-                return Err(format!("{about}: the death of node {node} is not reported: {:?}", world.broken));
-            };
-            let LostPeer::Node { node: lost, behind, workers } = &loss.peer else {
-                return Err(format!("{about}: {loss}"));
-            };
-            let (number, count) = (lost.number as usize, workers.len() / per_node as usize);
-            if (number, *behind as usize + 1, lost.name.contains("host")) != (node, count, true) {
-                return Err(format!("{about}: node {node} has died, and the error is: {loss}"));
-            }
-            world.tell(Event::Signal(disco_core::channel::Signal::Abort { epoch: 0, cause: "a loss".into() }));
-        }
-        None => {
-            world.command(seq + 1, Command::Shutdown);
-        }
-    }
-    if died.is_some() {
-        world.tell(Event::Signal(disco_core::channel::Signal::Shutdown));
-    }
-    world.finish();
-    if let Some(end) = world.ends.iter().position(|end| !end.is_over()) {
-        return Err(format!("{about}: end {end} does not end; {died:?} has died; {:?}", world.broken));
-    }
-    if died.is_none() && !world.left.is_full() {
-        let missing: Vec<_> = world.left.missing().collect();
-        return Err(format!("{about}: these workers have not left: {missing:?}"));
-    }
-    world.broken.map_or(Ok(()), |broken| Err(format!("{about}: {broken}")))
+    let mut script = Script::new(seed);
+    let result = script.run();
+    let broken = script.world.broken.take();
+    broken.map_or(result, Err).map_err(|why| format!("{why}; the plan: {:?}", script.plan))
 }
 
 #[test]
@@ -135,9 +282,49 @@ fn trees_keep_order_and_replies_and_name_the_dead() {
         return run(seed).unwrap();
     }
     let runs = std::env::var("DISCO_SIM_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
-    let broken: Vec<String> = (0..runs.min(RUNS))
-        .filter_map(|seed| run(seed).err().map(|why| format!("DISCO_SEED={seed}: {why}")))
-        .take(5)
-        .collect();
+    let check = |seed| run(seed).err().map(|why| format!("DISCO_SEED={seed}: {why}"));
+    let share = |first| (first..runs).step_by(THREADS).filter_map(check).take(SHOWN).collect::<Vec<_>>();
+    let broken: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS as u64).map(|first| scope.spawn(move || share(first))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
     assert!(broken.is_empty(), "trees broke a rule:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn faults_of_trees_are_found() {
+    for (planted, expected) in [
+        (Fault::NoHeartbeat, "a wrong loss"),
+        (Fault::LossIgnored, "no loss is reported"),
+        (Fault::SilentLeave, "reported as stuck"),
+    ] {
+        let is_found = |seed: &u64| {
+            fault::plant(Some(planted));
+            let ran = run(*seed);
+            fault::plant(None);
+            ran.is_err_and(|why| why.contains(expected))
+        };
+        let found = (0..RUNS).find(is_found);
+        assert!(found.is_some(), "no seed breaks the rule `{expected}` because of {planted:?}");
+        println!("{planted:?} is found by seed {}", found.unwrap());
+    }
+}
+
+/// The abort of a loss need not come from the controller.
+#[test]
+fn a_loss_aborts_the_nodes_of_its_relay_while_the_controller_is_frozen() {
+    let mut world = World::new((14, 1, 2), 10 * MICRO..50 * MICRO, Costs::default(), 1);
+    world.start().unwrap();
+    // Nodes 2 and 5 are children of node 1.
+    assert_eq!([2, 5].map(|end| world.parent(end)), [Some(1); 2]);
+    let frozen_until = world.now + 4 * SECOND;
+    world.ends[0].frozen_until = frozen_until;
+    let died = world.now + SECOND;
+    world.at(died, Entry::Kill(2));
+    let is_aborted = |world: &World, end: usize| world.ends[end].stopped_at.is_some();
+    world.run(|world| [1, 5].into_iter().all(|end| is_aborted(world, end)) || world.now > frozen_until);
+    assert!(world.now < died + SECOND, "aborted {} us after the death", (world.now - died) / MICRO);
+    assert!(!is_aborted(&world, 8), "node 8 is not behind node 1");
+    world.run(|world| world.have_stopped());
+    assert_eq!(world.lost.len(), 1);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use disco_core::activity::Progress;
 use disco_core::channel::Signal;
 use disco_core::wire::{Assignment, Join, Message};
-use disco_core::{Command, Error, Frame, Result, WorkerRange, function};
+use disco_core::{Error, Frame, Result, WorkerRange, function};
 
 use super::super::controller::{SECRET, messages, secret};
 use super::end::{End, Lower, Phase};
@@ -19,7 +19,7 @@ use crate::engine::member::upward;
 use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
 
 /// Time that a worker needs to take a command from its lane and to reply.
-const WORKER_TIME: u64 = 5 * MICRO;
+pub(super) const WORKER_TIME: u64 = 5 * MICRO;
 
 impl World {
     /// Handles bytes from the parent.
@@ -180,10 +180,8 @@ impl World {
         match action {
             Action::Send(message) | Action::SendLast(message) => self.say(end, &message),
             Action::Pass(frame) => self.pass(end, &frame)?,
-            Action::Abort { epoch, cause } => {
-                self.stops(end);
-                self.lower(end, LowerEvent::Signal(Signal::Abort { epoch, cause }));
-            }
+            Action::Abort { epoch, cause } => self.abort(end, Signal::Abort { epoch, cause }),
+            Action::Answer { id, result } => self.gets_answer(end, id, result),
             Action::Shutdown => {
                 self.lower(end, LowerEvent::Signal(Signal::Shutdown));
                 self.own_workers_leave(end);
@@ -205,7 +203,7 @@ impl World {
                 let split = self.ends[end].replies.split();
                 split.iter().for_each(|message| self.say(end, message));
                 self.lower(end, LowerEvent::Signal(Signal::Shutdown));
-                self.lower(end, LowerEvent::Signal(Signal::Abort { epoch: u64::MAX, cause }));
+                self.abort(end, Signal::Abort { epoch: u64::MAX, cause });
                 self.await_workers(end, limit);
             }
             Action::End(result) => self.end_node(end, result),
@@ -225,14 +223,7 @@ impl World {
         self.submit(end, frame)?;
         self.ends[end].passed = (seq, self.clock);
         self.reached += 1;
-        match frame.command() {
-            Command::SyncAll => {
-                let at = self.clock + WORKER_TIME;
-                self.at(at, Entry::Reply(end, seq));
-            }
-            Command::Shutdown => self.own_workers_leave(end),
-            _ => {}
-        }
+        self.take_up(end, seq, frame.command());
         Ok(())
     }
 
@@ -254,25 +245,19 @@ impl World {
         Ok(())
     }
 
-    /// The own workers of a node reply to a sync of all.
-    pub(super) fn own_workers_reply(&mut self, end: usize, seq: u64) {
-        if !matches!(self.ends[end].phase, Phase::Serving(_)) {
-            return;
-        }
-        for worker in self.ends[end].workers {
-            self.replied(end, worker.into(), seq);
-        }
-    }
-
     /// Adds replies without a value to those of a node.
     pub(super) fn replied(&mut self, end: usize, workers: WorkerRange, seq: u64) {
         let messages = self.measure(|world| world.ends[end].replies.add(workers, seq));
         messages.iter().for_each(|message| self.say(end, message));
     }
 
-    fn own_workers_leave(&mut self, end: usize) {
-        let workers = self.ends[end].workers;
-        self.leaves(end, workers);
+    pub(super) fn own_workers_leave(&mut self, end: usize) {
+        let End { workers, jobs, .. } = &self.ends[end];
+        // The first one carries out commands.
+        let leaving = workers.part(usize::from(jobs.is_stuck), workers.len());
+        if !leaving.is_empty() {
+            self.leaves(end, leaving);
+        }
     }
 
     /// Workers of a node, or behind it, have left.
@@ -283,19 +268,30 @@ impl World {
     }
 
     fn await_workers(&mut self, end: usize, limit: Duration) {
-        self.ends[end].awaits = true;
+        let until = (limit < Duration::MAX).then(|| self.clock + limit.as_nanos() as u64);
+        let this = &mut self.ends[end];
+        this.awaits = true;
+        this.patience = this.patience.into_iter().chain(until).min();
+        until.into_iter().for_each(|until| self.at(until, Entry::Patience(end)));
         self.lower(end, LowerEvent::Close(limit));
         self.tell_of_end(end);
     }
 
     /// Tells the member that all workers have left, once they have.
     pub(super) fn tell_of_end(&mut self, end: usize) {
-        let End { awaits, lower, .. } = &mut self.ends[end];
-        let stuck = match lower {
-            None => Some(String::new()),
-            Some(lower) if lower.is_over => lower.engine.stuck().map(|stuck| stuck.join(", ")),
+        let now = self.clock;
+        let End { awaits, lower, jobs, patience, workers, .. } = &mut self.ends[end];
+        let own = match patience {
+            _ if !jobs.is_stuck => Some(None),
+            Some(until) if *until <= now => Some(Some(workers.first().to_string())),
+            _ => None,
+        };
+        let behind = match lower {
+            None => Some(Vec::new()),
+            Some(lower) if lower.is_over => lower.engine.stuck().map(<[String]>::to_vec),
             Some(_) => None,
         };
+        let stuck = own.zip(behind).map(|(own, behind)| own.into_iter().chain(behind).collect::<Vec<_>>().join(", "));
         if let Some(stuck) = stuck.filter(|_| *awaits) {
             *awaits = false;
             self.upper(end, Event::Left(stuck));

@@ -10,7 +10,10 @@ use disco_core::{Error, Value, WorkerRange, WorkerSet};
 use super::super::queue::Queue;
 use super::super::random::Random;
 use super::costs::Costs;
+use super::disruption::Expected;
 use super::end::{End, Lower, Phase};
+use super::jobs::Session;
+use super::plan::Disruption;
 use crate::engine::controller::Event;
 use crate::engine::member::serving;
 
@@ -38,6 +41,8 @@ pub(super) struct World {
     pub(super) ends: Vec<End>,
     pub(super) links: Vec<Link>,
     pub(super) per_node: u32,
+    pub(super) session: Session,
+    pub(super) expected: Expected,
     /// What the controller has got.
     pub(super) synced: Option<(u64, WorkerSet)>,
     pub(super) lost: Vec<(Nanos, Loss)>,
@@ -56,6 +61,8 @@ pub(super) struct Link {
     /// When the last message arrives: at the child, at the parent.
     arrival: [Nanos; 2],
     pub(super) is_open: [bool; 2],
+    /// The network drops what goes to the child, to the parent.
+    pub(super) drops: [bool; 2],
 }
 
 /// The end of a link to which a message goes.
@@ -78,6 +85,14 @@ pub(super) enum Entry {
     Reply(usize, u64),
     /// An end dies.
     Kill(usize),
+    /// A link was reset, as one end of it learns.
+    Reset(usize, To),
+    /// Connections wait for an end that was frozen.
+    Accept(usize),
+    /// A node waits no longer for its own workers.
+    Patience(usize),
+    /// A disruption.
+    Disrupt(Disruption),
 }
 
 impl World {
@@ -91,7 +106,7 @@ impl World {
         let base = Instant::now();
         let mut ends: Vec<End> = (0..=nodes).map(|_| End::new()).collect();
         let workers = WorkerRange::new(0..nodes as u32 * per_node);
-        ends[0].lower = Some(Lower::new(super::lower::controller(nodes, per_node, fan_out, base)));
+        ends[0].lower = Some(Lower::new(super::lower::controller(nodes, per_node, fan_out, costs.are_measured, base)));
         ends[0].phase = Phase::Done;
         let mut world = Self {
             base,
@@ -104,6 +119,8 @@ impl World {
             ends,
             links: Vec::new(),
             per_node,
+            session: Session::default(),
+            expected: Expected::default(),
             synced: None,
             lost: Vec::new(),
             left: WorkerSet::new(workers),
@@ -127,12 +144,18 @@ impl World {
 
     fn happen(&mut self, entry: Entry) {
         let end = match &entry {
-            Entry::Arrive(link, To::Child, _) => self.links[*link].child,
-            Entry::Arrive(link, To::Parent, _) => self.links[*link].parent,
-            Entry::Timer(end, _) | Entry::Connect(end, _) | Entry::Reply(end, _) | Entry::Kill(end) => *end,
+            Entry::Arrive(link, to, _) if self.links[*link].drops[*to as usize] => return,
+            Entry::Arrive(link, To::Child, _) | Entry::Reset(link, To::Child) => self.links[*link].child,
+            Entry::Arrive(link, To::Parent, _) | Entry::Reset(link, To::Parent) => self.links[*link].parent,
+            Entry::Disrupt(disruption) => return self.disrupt(*disruption),
+            Entry::Timer(end, _) | Entry::Connect(end, _) | Entry::Reply(end, _) => *end,
+            Entry::Accept(end) | Entry::Patience(end) | Entry::Kill(end) => *end,
         };
         if self.ends[end].is_dead {
             return;
+        }
+        if self.ends[end].frozen_until > self.now && !matches!(entry, Entry::Kill(_)) {
+            return self.at(self.ends[end].frozen_until, entry);
         }
         self.turn(end, |world| match entry {
             Entry::Arrive(link, to, bytes) => {
@@ -154,7 +177,11 @@ impl World {
             }
             Entry::Connect(child, parent) => world.connect(child, parent),
             Entry::Reply(end, seq) => world.own_workers_reply(end, seq),
+            Entry::Reset(link, to) => world.is_reset(link, to),
+            Entry::Accept(end) => world.accept(end),
+            Entry::Patience(end) => world.tell_of_end(end),
             Entry::Kill(end) => world.die(end),
+            Entry::Disrupt(disruption) => world.disrupt(disruption),
         });
     }
 
@@ -220,9 +247,10 @@ impl World {
 
     pub(super) fn connect(&mut self, child: usize, parent: usize) {
         let link = self.links.len();
-        self.links.push(Link { child, parent, arrival: [0; 2], is_open: [true; 2] });
+        self.links.push(Link { child, parent, arrival: [0; 2], is_open: [true; 2], drops: [false; 2] });
         (self.ends[child].link, self.ends[child].phase) = (Some(link), Phase::Proving(None));
-        if self.ends[parent].is_dead {
+        let has_ended = parent > 0 && matches!(self.ends[parent].phase, Phase::Done);
+        if self.ends[parent].is_dead || has_ended {
             return self.send(link, To::Child, None);
         }
         match &mut self.ends[parent].lower {
@@ -235,7 +263,10 @@ impl World {
                 return self.at(retry, Entry::Connect(child, parent));
             }
         }
-        self.accept(parent);
+        match self.ends[parent].frozen_until {
+            until if until > self.now => self.at(until, Entry::Accept(parent)),
+            _ => self.accept(parent),
+        }
     }
 
     /// The process of an end dies: its links are closed.
@@ -279,8 +310,11 @@ impl World {
     }
 
     pub(super) fn controller_loses(&mut self, why: Error) {
-        let Error::Lost(loss) = why else { return self.record_violation(format!("a loss without a peer: {why}")) };
-        self.lost.push((self.clock, Loss::clone(&loss)));
+        let Error::Lost(loss) = &why else { return self.record_violation(format!("a loss without a peer: {why}")) };
+        self.lost.push((self.clock, Loss::clone(loss)));
+        if self.lost.len() == 1 {
+            self.lose_session(&why);
+        }
     }
 
     /// Whether all replies to the last sync of all have come; the session then makes its list of replies.
