@@ -10,6 +10,8 @@ use disco_channel::nodes::everywhere;
 use disco_channel::nodes::{Announce, Announcement, Options as NodeOptions, Token};
 #[cfg(target_os = "linux")]
 use disco_channel::processes::{self, Invitation, Launch};
+#[cfg(target_os = "linux")]
+use disco_channel::programs;
 use disco_channel::session;
 #[cfg(target_os = "linux")]
 use disco_core::WorkerRange;
@@ -53,6 +55,9 @@ pub struct Builder {
     heartbeat: Option<Duration>,
     silence: Duration,
     deadlines: Deadlines,
+    /// `None` reads `DISCO_STATUS`.
+    #[cfg(target_os = "linux")]
+    answers_status: Option<bool>,
 }
 
 // A program may start a session on one thread and use it on others.
@@ -148,6 +153,8 @@ impl Builder {
             heartbeat: None,
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
+            #[cfg(target_os = "linux")]
+            answers_status: None,
         }
     }
 
@@ -330,6 +337,15 @@ impl Builder {
         self
     }
 
+    /// Whether other programs of this user, such as `disco status`, may ask for the [status](LaneSession::status) of the
+    /// session ([`programs`](crate::programs)). A program with such sessions has one more thread, which sleeps between
+    /// questions. Default: false if `DISCO_STATUS=0`, else true.
+    #[cfg(target_os = "linux")]
+    pub fn answer_status(mut self, answers: bool) -> Self {
+        self.answers_status = Some(answers);
+        self
+    }
+
     /// Starts the workers, and blocks the calling thread until they have started.
     ///
     /// Processes and nodes may take [`start_deadline`](Self::start_deadline), not counting the initialisation of an MPI
@@ -379,7 +395,7 @@ impl Builder {
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         self.deadlines = outlasting(self.deadlines, &config);
-        match self.kind {
+        let session = match self.kind {
             SessionKind::Threads => session::threads(config, self.deadlines),
             #[cfg(target_os = "linux")]
             SessionKind::Processes => self.start_with_processes(config),
@@ -387,7 +403,12 @@ impl Builder {
             SessionKind::Nodes => self.start_with_nodes(config),
             #[cfg(not(target_os = "linux"))]
             other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
+        }?;
+        #[cfg(target_os = "linux")]
+        if self.answers_status.unwrap_or_else(programs::is_enabled) {
+            session.attach(programs::answer(session.observer()));
         }
+        Ok(session)
     }
 }
 

@@ -46,6 +46,7 @@ pub use pollster::block_on;
 pub use {
     disco_channel::nodes::{Announcement, JoinOptions, Token, status as ask_status},
     disco_channel::processes::Invitation,
+    disco_channel::programs,
     node::join,
     role::serve,
 };

@@ -25,6 +25,8 @@ pub struct Activity {
     /// Number of operations enqueued so far; the last `OPS` of them are in `ops`.
     enqueued: AtomicU64,
     ops: [OpCell; OPS],
+    /// The id of the worker's thread; 0 before it is known.
+    thread: AtomicU32,
 }
 
 /// An operation in two words: `number << 32 | kind << 16 | dtype << 8 | state`, and the count. A reader may see words
@@ -101,6 +103,20 @@ pub struct RunningOp<'a> {
 }
 
 impl Activity {
+    /// Records that the worker runs on the calling thread.
+    pub fn run_here(&self) {
+        #[cfg(target_os = "linux")]
+        self.thread.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    }
+
+    /// The id of the worker's thread, as Linux numbers threads; `None` before [`Self::run_here`].
+    pub fn thread(&self) -> Option<u32> {
+        match self.thread.load(Ordering::Relaxed) {
+            0 => None,
+            thread => Some(thread),
+        }
+    }
+
     /// Records that command `number` was received.
     pub fn receive(&self, number: u64) {
         self.received.store(number, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! The session over any set of lanes.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
@@ -66,6 +67,8 @@ pub struct LaneSession {
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
     pub(super) transfers: Transfers,
+    /// Dropped when the session ends.
+    attached: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 impl LaneSession {
@@ -105,6 +108,7 @@ impl LaneSession {
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
             transfers: Transfers::default(),
+            attached: Mutex::default(),
         })
     }
 
@@ -114,6 +118,23 @@ impl LaneSession {
     pub fn status(&self) -> Status {
         // `start` has set all that the table needs.
         self.reply_table.status().unwrap_or_default()
+    }
+
+    /// A function that returns the [status](Self::status), and none once the session is dropped. It does not keep the
+    /// session alive.
+    pub fn observer(&self) -> impl Fn() -> Option<Status> + Send + Sync + 'static {
+        let table = Arc::downgrade(&self.reply_table);
+        move || table.upgrade()?.status()
+    }
+
+    /// Keeps `guard` until the session is shut down or dropped.
+    pub fn attach(&self, guard: impl Any + Send) {
+        sync::lock(&self.attached).push(Box::new(guard));
+    }
+
+    fn detach(&self) {
+        let attached = std::mem::take(&mut *sync::lock(&self.attached));
+        drop(attached);
     }
 
     /// Runs `go` under the order ticket as soon as all lanes have capacity.
@@ -442,6 +463,7 @@ impl Session for LaneSession {
                 None
             };
             if let Some(result) = future::or(async { Some(run.as_mut().await) }, tick).await {
+                self.detach();
                 return result;
             }
             if warned.elapsed() >= SHUTDOWN_WARNING.min(self.limits.warn) {

@@ -26,6 +26,7 @@ use crate::wire::Frame;
 pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) -> Result<()> {
     let _span = tracing::info_span!("worker", id = worker.index()).entered();
     let link = endpoint.link();
+    link.activity().run_here();
     let context = WorkerContext::new(worker, config, link.clone())?;
     let mut state = Worker { worker, registers: Registers::default(), context, link, epoch: 0, failure: None };
     loop {

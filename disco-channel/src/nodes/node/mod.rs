@@ -20,6 +20,7 @@ use self::subtree::Subtree;
 use self::upstream::Upstream;
 use crate::handshake::Secret;
 use crate::processes::Sink;
+use crate::programs;
 use crate::reactor::Waker;
 use crate::remote_lane::RemoteLane;
 use crate::remote_store::RemoteStore;
@@ -69,6 +70,7 @@ where
         connection.finish(FLUSH_TIMEOUT);
     })?;
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
+    let _answering = programs::is_enabled().then(|| programs::answer(upstream.observer(&assignment, &made)));
     Bridge::new(waker, store, upstream, made, assignment.workers).run(joined)
 }
 
