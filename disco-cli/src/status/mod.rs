@@ -1,5 +1,6 @@
 //! `disco status`
 
+mod stacks;
 mod tables;
 
 use std::io::Write;
@@ -26,6 +27,9 @@ use crate::{output, token, values};
 ///
 /// The status of workers in other processes is at most one heartbeat old (1 s). `for` is the time since a worker got
 /// further; it is not known for threads of the controller.
+///
+/// With --stacks, Linux must permit this command to trace the program: it permits root and, unless
+/// kernel.yama.ptrace_scope is above 0, processes of the same user.
 #[derive(Args)]
 pub(crate) struct Status {
     /// Process id of the program, or of a node [default: list all programs]
@@ -37,6 +41,10 @@ pub(crate) struct Status {
     /// File with the session's token [default: the file in DISCO_TOKEN_FILE, or the token in DISCO_TOKEN]
     #[arg(long, value_name = "FILE", requires = "connect")]
     token_file: Option<PathBuf>,
+    /// Show the native stack of each worker's thread on this machine, and of the program's main thread. Each of these
+    /// threads is stopped for a moment, as by a debugger that attaches
+    #[arg(long, requires = "process")]
+    stacks: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,6 +62,7 @@ impl Status {
                     false => tables::session(out, &status)?,
                 }
             }
+            (None, Some(process)) if self.stacks => return stacks::run(out, process, self.json),
             (None, Some(process)) => {
                 let program = programs::ask(process)?;
                 match self.json {

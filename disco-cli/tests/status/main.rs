@@ -5,6 +5,7 @@
 
 mod ask;
 mod program;
+mod stacks;
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
@@ -98,6 +99,6 @@ fn main() -> ExitCode {
     if let Ok(kinds) = env::var(PROGRAM) {
         return program::main(&kinds);
     }
-    let trials = ask::TESTS.iter().map(|(name, test)| Trial::test(*name, || Ok(test())));
+    let trials = ask::TESTS.iter().chain(stacks::TESTS).map(|(name, test)| Trial::test(*name, || Ok(test())));
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }

@@ -33,7 +33,8 @@ disco::register_function!("tests.step", step);
 
 #[inline(never)]
 fn main_waits_here(session: &LaneSession) -> disco::Result<()> {
-    disco::block_on(session.sync_all())
+    // Not in tail position, so that this function is on the stack while it waits.
+    black_box(disco::block_on(session.sync_all()))
 }
 
 /// `main` of the program: starts the sessions, lets their workers hang, prints `started`, and waits.
