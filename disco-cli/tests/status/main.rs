@@ -99,6 +99,11 @@ fn main() -> ExitCode {
     if let Ok(kinds) = env::var(PROGRAM) {
         return program::main(&kinds);
     }
-    let trials = ask::TESTS.iter().chain(stacks::TESTS).map(|(name, test)| Trial::test(*name, || Ok(test())));
+    let trials = ask::TESTS.iter().chain(stacks::TESTS).map(|(name, test)| {
+        Trial::test(*name, || {
+            test();
+            Ok(())
+        })
+    });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
