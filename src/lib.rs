@@ -24,6 +24,8 @@ pub mod tvm;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
+#[cfg(feature = "metrics")]
+pub use disco_core::metrics;
 pub use disco_core::session::{Arguments, Deadlines, IntoArg, IntoArgs, LaneSession};
 pub use disco_core::{
     Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,

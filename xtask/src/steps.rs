@@ -78,6 +78,11 @@ pub(crate) fn lints() -> Vec<Step> {
             "clippy, example of a library",
             "clippy --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library --all-targets -- -D warnings",
         ),
+        step("format, example of metrics", "fmt --manifest-path examples/metrics/Cargo.toml --check"),
+        step(
+            "clippy, example of metrics",
+            "clippy --quiet --manifest-path examples/metrics/Cargo.toml --target-dir target/metrics --all-targets -- -D warnings",
+        ),
     ];
     steps.extend(facades().map(|(name, features)| {
         let args = format!("clippy --quiet --package disco-runtime --all-targets {features} -- -D warnings");
@@ -114,7 +119,11 @@ pub(crate) fn tests() -> Vec<Step> {
         "example of a library, calls from Disco and from Python",
         "test --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library",
     );
-    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend, library]).collect()
+    let metrics = step(
+        "example of metrics, read as Prometheus does",
+        "test --quiet --manifest-path examples/metrics/Cargo.toml --target-dir target/metrics",
+    );
+    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend, library, metrics]).collect()
 }
 
 /// The steps that `cargo xtask test --long` adds.

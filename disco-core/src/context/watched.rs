@@ -10,6 +10,7 @@ use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::link::Link;
+use crate::metrics;
 use crate::op::Op;
 
 /// Records each operation in the worker's [`Activity`](crate::activity::Activity). If `check` is set, it exchanges
@@ -50,12 +51,14 @@ impl Watched {
         let Some(first) = group.first() else { return Ok(()) };
         let size = self.size();
         let running = self.link.activity().start_op(first, size);
+        let measured = metrics::Running::start(group);
         let checked = match self.check {
             true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
             false => Ok(()),
         };
         let result = checked.and_then(|()| run(&mut *self.inner));
         running.end(result.is_ok());
+        measured.end(result.is_ok());
         result
     }
 

@@ -27,6 +27,7 @@ use crate::command::{Command, Local};
 use crate::error::{Error, Result};
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
+use crate::metrics;
 use crate::status::Status;
 use crate::sync;
 use crate::tensor::Tensor;
@@ -79,6 +80,7 @@ impl LaneSession {
     /// The lanes do not reach each worker once, or a lane can't be started.
     pub fn start(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<Self> {
         function::check_names()?;
+        metrics::describe();
         let mut next = 0;
         for lane in &lanes {
             let workers = lane.workers();
@@ -220,6 +222,7 @@ impl LaneSession {
 
     fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
+        metrics::command(frame.command().name());
         for lane in &self.lanes {
             if let Err(error) = lane.send(frame) {
                 // Other lanes may have the frame already, so the workers no longer run the same commands.
@@ -263,12 +266,14 @@ impl LaneSession {
         from: WorkerRange,
         command: Command,
     ) -> Result<Vec<Reply>> {
+        let measured = metrics::Wait::start(operation);
         let expected = self.turn_with(operation, ReplyTable::check_lost, values, |order, values| {
             let expected = self.reply_table.expect(operation, order.next_seq(), from);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
         let replies = self.replies(operation, &expected.await?).await;
         self.order().release();
+        measured.end(replies.is_ok());
         replies
     }
 

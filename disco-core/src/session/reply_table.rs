@@ -12,6 +12,7 @@ use event_listener::Event;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
+use crate::metrics;
 use crate::status::Status;
 use crate::sync;
 use crate::value::Value;
@@ -234,6 +235,7 @@ impl Inbox for ReplyTable {
 
     fn lost(&self, _: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
+        metrics::loss();
         self.lose(&why);
     }
 
