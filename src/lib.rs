@@ -82,6 +82,7 @@ mod guide {
         DataPlane "data-plane.md"
         Failures "failures.md"
         Groups "groups.md"
+        Monitoring "monitoring.md"
         Troubleshooting "troubleshooting.md"
         Tvm "tvm.md"
     }
