@@ -40,7 +40,12 @@ fn seeds() -> Vec<Vec<u8>> {
         StoreCall::CompareAndSet(key(), Some(bytes()), bytes()),
         StoreCall::Delete(key()),
     ];
-    let hello = Hello { token: bytes(), worker: WorkerId::new(1), thread: 1, functions: vec!["a".into(), "demo.function".into()] };
+    let hello = Hello {
+        token: bytes(),
+        worker: WorkerId::new(1),
+        thread: 1,
+        functions: vec!["a".into(), "demo.function".into()],
+    };
     let mut messages = vec![
         Message::Hello(hello),
         welcome(None),
