@@ -10,6 +10,8 @@ use disco_channel::nodes::everywhere;
 use disco_channel::nodes::{Announce, Announcement, Options as NodeOptions, Token};
 #[cfg(target_os = "linux")]
 use disco_channel::processes::{self, Invitation, Launch};
+#[cfg(target_os = "linux")]
+use disco_channel::programs;
 use disco_channel::session;
 #[cfg(target_os = "linux")]
 use disco_core::WorkerRange;
@@ -59,6 +61,9 @@ pub struct Builder {
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
+    /// `None` reads `DISCO_STATUS`.
+    #[cfg(target_os = "linux")]
+    answers_status: Option<bool>,
 }
 
 // A program may start a session on one thread and use it on others.
@@ -157,6 +162,8 @@ impl Builder {
             recorder: None,
             #[cfg(feature = "trace")]
             trace: None,
+            #[cfg(target_os = "linux")]
+            answers_status: None,
         }
     }
 
@@ -361,6 +368,15 @@ impl Builder {
         self
     }
 
+    /// Whether other programs of this user, such as `disco status`, may ask for the [status](LaneSession::status) of the
+    /// session ([`programs`](crate::programs)). A program with such sessions has one more thread, which sleeps between
+    /// questions. Default: false if `DISCO_STATUS=0`, else true.
+    #[cfg(target_os = "linux")]
+    pub fn answer_status(mut self, answers: bool) -> Self {
+        self.answers_status = Some(answers);
+        self
+    }
+
     /// Starts the workers, and blocks the calling thread until they have started.
     ///
     /// Processes and nodes may take [`start_deadline`](Self::start_deadline), not counting the initialisation of an MPI
@@ -421,10 +437,15 @@ impl Builder {
             #[cfg(not(target_os = "linux"))]
             other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
         }?;
-        Ok(match recorder {
+        let session = match recorder {
             Some(recorder) => recorder.attach(session),
             None => session,
-        })
+        };
+        #[cfg(target_os = "linux")]
+        if self.answers_status.unwrap_or_else(programs::is_enabled) {
+            session.attach(programs::answer(session.observer()));
+        }
+        Ok(session)
     }
 }
 

@@ -25,6 +25,8 @@ pub mod tvm;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
+#[cfg(feature = "metrics")]
+pub use disco_core::metrics;
 pub use disco_core::session::{Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Timeline};
 pub use disco_core::{
     Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,
@@ -47,6 +49,7 @@ pub use pollster::block_on;
 pub use {
     disco_channel::nodes::{Announcement, JoinOptions, StopHandle, Token, status as ask_status},
     disco_channel::processes::Invitation,
+    disco_channel::programs,
     node::{be_node, join},
     role::serve,
 };
@@ -82,6 +85,7 @@ mod guide {
         DataPlane "data-plane.md"
         Failures "failures.md"
         Groups "groups.md"
+        Monitoring "monitoring.md"
         Troubleshooting "troubleshooting.md"
         Tvm "tvm.md"
     }

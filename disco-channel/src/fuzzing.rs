@@ -1,7 +1,8 @@
 //! Entry points for fuzz targets.
 
-use disco_core::Result;
+use disco_core::status::Program;
 use disco_core::wire::Message;
+use disco_core::{Error, Result};
 
 use crate::reactor::Incoming;
 
@@ -18,4 +19,17 @@ pub fn messages(limit: usize, chunks: &[&[u8]]) -> Result<Vec<Message>> {
         }
     }
     Ok(messages)
+}
+
+/// Decodes the answer of a program to `disco status`.
+///
+/// # Errors
+/// The bytes are no such answer.
+pub fn program(bytes: &[u8]) -> Result<Program> {
+    serde_json::from_slice(bytes).map_err(|error| Error::protocol(error.to_string()))
+}
+
+/// The answer of a program. JSON can be made of any: its keys are strings, and its numbers are finite.
+pub fn program_bytes(program: &Program) -> Vec<u8> {
+    serde_json::to_vec(program).unwrap_or_default()
 }

@@ -23,6 +23,7 @@
 //! | workers that are processes; the ring in shared memory | [`processes`], [`shared_ring`] |
 //! | workers on other machines; how a node authenticates | [`nodes`], [`handshake`] |
 //! | workers of TVM's Disco, and workers for controllers of TVM's Disco | [`tvm`] |
+//! | what the sessions of other programs do | [`programs`] |
 //! | the latency between two processors, to judge measurements by | [`placement`] |
 //!
 //! [`ThreadLane`], [`ProcessLane`] and [`NodeLane`] implement `disco_core::Channel`. Processes and nodes need Linux.
@@ -49,6 +50,8 @@ pub mod placement;
 mod process;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod programs;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod random;
 #[cfg(all(target_os = "linux", not(loom)))]

@@ -29,6 +29,8 @@ mod reconnect;
 mod report;
 mod run;
 #[cfg(target_os = "linux")]
+mod stacks;
+#[cfg(target_os = "linux")]
 mod status;
 #[cfg(target_os = "linux")]
 mod token;

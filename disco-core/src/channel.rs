@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::Link;
 pub use crate::signal::{Notice, Reply, Signal};
-use crate::status::Status;
+use crate::status::{Known, Status};
 use crate::value::Value;
 use crate::wire::{Frame, Pieces, Transfer};
 use crate::worker_range::WorkerRange;
@@ -129,7 +129,7 @@ pub trait Channel: Debug + Send + Sync + 'static {
 
     /// Adds the lane's nodes and workers to `status`, whose [`commands`](Status::commands) is set.
     fn describe(&self, status: &mut Status) {
-        status.add_workers("other", self.workers(), |worker| (self.progress(worker), None));
+        status.add_workers("other", self.workers(), |worker| Known::new(self.progress(worker)));
     }
 
     /// Blocks the calling thread until all workers of the lane have left, for at most `limit`, and up to 2 s more to

@@ -58,6 +58,10 @@ pub mod launcher;
 pub mod link;
 mod loss;
 mod memory;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
 pub mod op;
 mod prefetch;
 pub mod session;

@@ -10,13 +10,28 @@ use crate::activity::Progress;
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
 
+/// A program of this machine that has sessions, as it describes itself.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its process id.
+    pub process: u32,
+    /// Its name: the last part of the first word of its command line.
+    pub program: String,
+    /// Its sessions, in the order of their start; for a process that serves as a node, its part of the session.
+    pub sessions: Vec<Status>,
+}
+
 /// A snapshot of a session: [`LaneSession::status`](crate::session::LaneSession::status), or `disco status` for a session of
 /// another process. As JSON, durations are numbers of seconds.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The process id of the controller.
+    /// The process id of the controller, or of the node.
     pub process: u32,
+    /// The number of the node whose part of the session this is; `None` for the whole session, as its controller knows it.
+    #[serde(default)]
+    pub node: Option<u32>,
     /// Time since the session began to start its workers.
     #[serde(with = "seconds")]
     pub uptime: Duration,
@@ -105,6 +120,12 @@ pub struct WorkerStatus {
     pub worker: usize,
     /// Where the worker runs: `threads` or `processes` of the controller's machine, `nodes`, or `other`.
     pub kind: String,
+    /// The process id of a worker on the machine of [`Status::process`]; `None` if it is on another machine or not known.
+    #[serde(default)]
+    pub process: Option<u32>,
+    /// The id of the worker's thread, as Linux numbers threads; known for the same workers as `process`.
+    #[serde(default)]
+    pub thread: Option<u32>,
     /// Number of the last command received.
     pub received: u64,
     /// Number of the last command finished.
@@ -121,20 +142,42 @@ pub struct WorkerStatus {
     pub unchanged: Option<Duration>,
 }
 
+/// What a lane knows of a worker, for [`Status::add_workers`].
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// How far the worker is.
+    pub progress: Progress,
+    /// Time since the lane saw `progress` change.
+    pub unchanged: Option<Duration>,
+    /// Process id and thread id of a worker on this machine.
+    pub place: Option<(u32, u32)>,
+}
+
+impl Known {
+    /// A worker of which only its progress is known.
+    pub fn new(progress: Progress) -> Self {
+        Self { progress, ..Self::default() }
+    }
+}
+
 impl Status {
-    /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `progress` returns a worker's progress, and
-    /// the time since the lane saw it change.
-    pub fn add_workers(
-        &mut self,
-        kind: &str,
-        workers: WorkerRange,
-        progress: impl Fn(WorkerId) -> (Progress, Option<Duration>),
-    ) {
+    /// Where the workers run: the kind of the last worker, since lanes to other processes and machines come last. `none`
+    /// without workers.
+    pub fn kind(&self) -> &str {
+        self.workers.last().map_or("none", |worker| &worker.kind)
+    }
+
+    /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `known` returns what the lane knows of a
+    /// worker.
+    pub fn add_workers(&mut self, kind: &str, workers: WorkerRange, known: impl Fn(WorkerId) -> Known) {
         for worker in workers {
-            let (progress, unchanged) = progress(worker);
+            let Known { progress, unchanged, place } = known(worker);
             self.workers.push(WorkerStatus {
                 worker: worker.index(),
                 kind: kind.to_owned(),
+                process: place.map(|(process, _)| process),
+                thread: place.map(|(_, thread)| thread),
                 received: progress.received,
                 finished: progress.finished,
                 lag: self.commands.saturating_sub(progress.finished),
@@ -220,8 +263,10 @@ mod tests {
         let mut node = NodeStatus::new(1, "node 1 (host)".into(), WorkerRange::new(1..2), state);
         node.connection = Some(connection);
         status.nodes.push(node);
-        let unchanged = Some(Duration::from_millis(250));
-        status.add_workers("node", WorkerRange::new(1..2), |_| (Progress::new(6, 5), unchanged));
+        let (unchanged, place) = (Some(Duration::from_millis(250)), Some((10, 11)));
+        let known = |_| Known { progress: Progress::new(6, 5), unchanged, place };
+        status.add_workers("nodes", WorkerRange::new(1..2), known);
+        assert_eq!(status.kind(), "nodes");
         let json = serde_json::to_string(&status).unwrap();
         assert!(json.contains(r#""uptime":1.5"#) && json.contains(r#""lag":2"#), "{json}");
         assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);

@@ -449,6 +449,7 @@ fn messages() -> Vec<Message> {
     let hello = Hello {
         token: [1, 2, 3].into(),
         worker: WorkerId::new(2),
+        thread: 77,
         functions: vec!["disco.empty".into(), "tests.f".into()],
     };
     let mut config = WorkerConfig::new(World::new(6, 2).unwrap());

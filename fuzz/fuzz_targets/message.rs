@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use disco_core::activity::{Activity, OpPlace, Progress};
 use disco_core::error::{LossCause, ProcessEnd};
-use disco_core::status::{ConnectionStatus, NodeState, NodeStatus, Status};
+use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus, Status};
 use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Op, Tensor, Value, WorkerId, WorkerRange, World};
@@ -40,7 +40,12 @@ fn seeds() -> Vec<Vec<u8>> {
         StoreCall::CompareAndSet(key(), Some(bytes()), bytes()),
         StoreCall::Delete(key()),
     ];
-    let hello = Hello { token: bytes(), worker: WorkerId::new(1), functions: vec!["a".into(), "demo.function".into()] };
+    let hello = Hello {
+        token: bytes(),
+        worker: WorkerId::new(1),
+        thread: 1,
+        functions: vec!["a".into(), "demo.function".into()],
+    };
     let mut messages = vec![
         Message::Hello(hello),
         welcome(None),
@@ -123,7 +128,9 @@ fn status() -> Status {
     connection.address = "[::1]:4567".parse().ok();
     node.connection = Some(connection);
     status.nodes.push(node);
-    status.add_workers("nodes", workers, |_| (Progress::new(2, 1), Some(Duration::from_secs(1))));
+    let mut known = Known::new(Progress::new(2, 1));
+    (known.unchanged, known.place) = (Some(Duration::from_secs(1)), Some((10, 11)));
+    status.add_workers("nodes", workers, |_| known.clone());
     status
 }
 

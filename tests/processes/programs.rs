@@ -157,7 +157,7 @@ fn connect() -> UnixStream {
 /// A worker with another version of the protocol.
 fn old() {
     let (worker, _, token) = invitation();
-    let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions: Vec::new() };
+    let hello = Hello { token: token.into(), worker: WorkerId::new(worker), thread: 1, functions: Vec::new() };
     let mut packet = Message::Hello(hello).encode().unwrap();
     let magic = packet.windows(16).position(|bytes| bytes == b"disco connection").unwrap();
     // The magic is followed by the type of the version, then the version.
@@ -171,7 +171,7 @@ fn old() {
 fn misbehaving(message: Message) {
     let (worker, _, token) = invitation();
     let functions = disco_core::function::names().into_iter().map(str::to_owned).collect();
-    let hello = Hello { token: token.into(), worker: WorkerId::new(worker), functions };
+    let hello = Hello { token: token.into(), worker: WorkerId::new(worker), thread: 1, functions };
     let mut stream = connect();
     for message in [Message::Hello(hello), message] {
         // Fails if the controller has already closed the connection.

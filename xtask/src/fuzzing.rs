@@ -5,7 +5,7 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 14] = [
+const TARGETS: [&str; 15] = [
     "connection",
     "frame",
     "handshake",
@@ -13,6 +13,7 @@ const TARGETS: [&str; 14] = [
     "message",
     "name",
     "notice",
+    "program",
     "recording",
     "reply",
     "shared_ring",

@@ -44,7 +44,7 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 8] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "ffi", "candle"];
+const FEATURES: [&str; 9] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "metrics", "ffi", "candle"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 13] = [
@@ -78,6 +78,11 @@ pub(crate) fn lints() -> Vec<Step> {
         step(
             "clippy, example of a library",
             "clippy --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library --all-targets -- -D warnings",
+        ),
+        step("format, example of metrics", "fmt --manifest-path examples/metrics/Cargo.toml --check"),
+        step(
+            "clippy, example of metrics",
+            "clippy --quiet --manifest-path examples/metrics/Cargo.toml --target-dir target/metrics --all-targets -- -D warnings",
         ),
     ];
     steps.extend(facades().map(|(name, features)| {
@@ -115,7 +120,11 @@ pub(crate) fn tests() -> Vec<Step> {
         "example of a library, calls from Disco and from Python",
         "test --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library",
     );
-    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend, library]).collect()
+    let metrics = step(
+        "example of metrics, read as Prometheus does",
+        "test --quiet --manifest-path examples/metrics/Cargo.toml --target-dir target/metrics",
+    );
+    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend, library, metrics]).collect()
 }
 
 /// The steps that `cargo xtask test --long` adds.

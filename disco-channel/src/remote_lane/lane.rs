@@ -222,8 +222,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn describe(&self, status: &mut Status) {
         let running = self.running.get();
-        let unchanged = |worker| running.and_then(|it| it.served.read(|engine| engine.unchanged(worker)));
-        status.add_workers(P::NAME, self.workers, |worker| (self.progress(worker), unchanged(worker)));
+        let known = |worker| running.map(|it| it.served.read(|engine| engine.known(worker))).unwrap_or_default();
+        status.add_workers(P::NAME, self.workers, known);
         status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
     }
 

@@ -1,14 +1,15 @@
 //! The controller's end of a thread lane.
 
 use std::fmt;
+use std::process;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use disco_core::activity::RecorderConfig;
 use disco_core::channel::{Progress, Signal};
 use disco_core::link::Shared;
-use disco_core::status::Status;
-use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
+use disco_core::status::{Known, Status};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 
 use super::endpoint::ThreadEndpoint;
 use super::work::Run;
@@ -49,6 +50,12 @@ impl ThreadLane {
 
     fn worker_set(&self) -> Result<&WorkerSet> {
         self.worker_set.get().ok_or_else(|| self.error("the lane was not started"))
+    }
+
+    /// The link of a worker of a started lane.
+    fn link(&self, worker: WorkerId) -> Option<&Link> {
+        let index = self.workers.position(worker)?;
+        self.worker_set.get()?.links.get(index).map(|link| &**link)
     }
 
     fn error(&self, why: &str) -> Error {
@@ -108,13 +115,15 @@ impl Channel for ThreadLane {
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {
-        let index = self.workers.position(worker);
-        let link = index.and_then(|index| self.worker_set.get()?.links.get(index));
-        link.map(|link| link.activity().progress()).unwrap_or_default()
+        self.link(worker).map(|link| link.activity().progress()).unwrap_or_default()
     }
 
     fn describe(&self, status: &mut Status) {
-        status.add_workers("threads", self.workers, |worker| (self.progress(worker), None));
+        status.add_workers("threads", self.workers, |worker| {
+            let (mut known, thread) = (Known::default(), self.link(worker).and_then(|link| link.activity().thread()));
+            (known.progress, known.place) = (self.progress(worker), thread.map(|thread| (process::id(), thread)));
+            known
+        });
     }
 
     /// Joins the threads that have ended, so that destructors of their thread-local values have run.

@@ -19,7 +19,7 @@ mod record;
 mod recording;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use self::clock::{Reading, ticks};
@@ -65,6 +65,8 @@ pub struct Activity {
     /// Number of the record of the command that runs, and of the last operation.
     command: AtomicU64,
     op: AtomicU64,
+    /// The id of the worker's thread; 0 before it is known.
+    thread: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -197,7 +199,21 @@ impl Activity {
         if memory.first_reading().nanoseconds == 0 {
             memory.set_first_reading(Reading::now());
         }
-        Self { memory, names: Mutex::default(), timeline, command: AtomicU64::new(0), op: AtomicU64::new(0) }
+        Self { memory, names: Mutex::default(), timeline, command: AtomicU64::new(0), op: AtomicU64::new(0), thread: AtomicU32::new(0) }
+    }
+
+    /// Records that the worker runs on the calling thread.
+    pub fn run_here(&self) {
+        #[cfg(target_os = "linux")]
+        self.thread.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    }
+
+    /// The id of the worker's thread, as Linux numbers threads; `None` before [`Self::run_here`].
+    pub fn thread(&self) -> Option<u32> {
+        match self.thread.load(Ordering::Relaxed) {
+            0 => None,
+            thread => Some(thread),
+        }
     }
 
     /// Records that command `number` was received.

@@ -11,6 +11,7 @@ use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::link::Link;
+use crate::metrics;
 use crate::op::Op;
 
 /// Records each operation in the worker's [`Activity`](crate::activity::Activity). If `check` is set, it exchanges
@@ -64,12 +65,14 @@ impl Watched {
         // A group of collectives is recorded as its first one, and counts as many.
         *number += group.len() as u64 - 1;
         let running = self.link.activity().start_op(first, size, at);
+        let measured = metrics::Running::start(group);
         let checked = match self.check {
             true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
             false => Ok(()),
         };
         let result = checked.and_then(|()| run(&mut *self.inner));
         running.end(result.is_ok());
+        measured.end(result.is_ok());
         result
     }
 

@@ -1,5 +1,6 @@
 //! The session over any set of lanes.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
@@ -27,6 +28,7 @@ use crate::command::{Command, Local};
 use crate::error::{Error, Result};
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
+use crate::metrics;
 use crate::status::Status;
 use crate::sync;
 use crate::tensor::Tensor;
@@ -69,6 +71,8 @@ pub struct LaneSession {
     pub(super) transfers: Transfers,
     /// Set if there is a timeline.
     pub(super) recorder: Option<Arc<Recorder>>,
+    /// Dropped when the session ends.
+    attached: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 impl LaneSession {
@@ -79,6 +83,7 @@ impl LaneSession {
     /// The lanes do not reach each worker once, or a lane can't be started.
     pub fn start(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<Self> {
         function::check_names()?;
+        metrics::describe();
         let mut next = 0;
         for lane in &lanes {
             let workers = lane.workers();
@@ -109,6 +114,7 @@ impl LaneSession {
             ticker: Ticker::default(),
             transfers: Transfers::default(),
             recorder: None,
+            attached: Mutex::default(),
         })
     }
 
@@ -118,6 +124,23 @@ impl LaneSession {
     pub fn status(&self) -> Status {
         // `start` has set all that the table needs.
         self.reply_table.status().unwrap_or_default()
+    }
+
+    /// A function that returns the [status](Self::status), and none once the session is dropped. It does not keep the
+    /// session alive.
+    pub fn observer(&self) -> impl Fn() -> Option<Status> + Send + Sync + 'static {
+        let table = Arc::downgrade(&self.reply_table);
+        move || table.upgrade()?.status()
+    }
+
+    /// Keeps `guard` until the session is shut down or dropped.
+    pub fn attach(&self, guard: impl Any + Send) {
+        sync::lock(&self.attached).push(Box::new(guard));
+    }
+
+    fn detach(&self) {
+        let attached = std::mem::take(&mut *sync::lock(&self.attached));
+        drop(attached);
     }
 
     /// Runs `go` under the order ticket as soon as all lanes have capacity.
@@ -204,6 +227,7 @@ impl LaneSession {
     fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
         self.note_submitted(frame.seq(), frame.command());
+        metrics::command(frame.command().name());
         for lane in &self.lanes {
             if let Err(error) = lane.send(frame) {
                 // Other lanes may have the frame already, so the workers no longer run the same commands.
@@ -247,6 +271,7 @@ impl LaneSession {
         from: WorkerRange,
         command: Command,
     ) -> Result<Vec<Reply>> {
+        let measured = metrics::Wait::start(operation);
         let expected = self.turn_with(operation, ReplyTable::check_lost, values, |order, values| {
             let expected = self.reply_table.expect(operation, order.next_seq(), from);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
@@ -259,6 +284,7 @@ impl LaneSession {
             order.release();
             self.note_wait(since, operation, expected.seq);
         }
+        measured.end(replies.is_ok());
         self.explain(replies).await
     }
 
@@ -455,6 +481,7 @@ impl Session for LaneSession {
                 None
             };
             if let Some(result) = future::or(async { Some(run.as_mut().await) }, tick).await {
+                self.detach();
                 return result;
             }
             if warned.elapsed() >= SHUTDOWN_WARNING.min(self.limits.warn) {

@@ -13,6 +13,7 @@ use super::collecting::{Collection, EVIDENCE, is_of_collective};
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
+use crate::metrics;
 use crate::status::Status;
 use crate::sync;
 use crate::value::Value;
@@ -305,6 +306,7 @@ impl Inbox for ReplyTable {
 
     fn lost(&self, _: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
+        metrics::loss();
         self.lose(&why);
     }
 

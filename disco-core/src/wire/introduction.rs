@@ -24,6 +24,8 @@ pub struct Hello {
     pub token: Arc<[u8]>,
     /// The worker's id.
     pub worker: WorkerId,
+    /// The id of its thread, as Linux numbers threads.
+    pub thread: u32,
     /// The names of its worker functions, sorted.
     pub functions: Vec<String>,
 }
@@ -89,9 +91,9 @@ pub struct Assignment {
 
 impl Hello {
     pub(super) fn args(&self) -> Vec<Value> {
-        let head =
-            [MAGIC.into(), Value::Int(VERSION), Value::Bytes(self.token.clone()), Value::Int(self.worker.wire())];
-        head.into_iter().chain(self.functions.iter().map(|name| name.as_str().into())).collect()
+        let numbers = [self.worker.wire(), self.thread.into()].map(Value::Int);
+        let head = [MAGIC.into(), Value::Int(VERSION), Value::Bytes(self.token.clone())].into_iter().chain(numbers);
+        head.chain(self.functions.iter().map(|name| name.as_str().into())).collect()
     }
 
     pub(super) fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
@@ -102,7 +104,12 @@ impl Hello {
         if version != VERSION {
             return Err(WireError::Version { theirs: version, ours: VERSION });
         }
-        Ok(Self { token: packet.bytes()?, worker: packet.id()?, functions: decode_texts(packet)? })
+        Ok(Self {
+            token: packet.bytes()?,
+            worker: packet.id()?,
+            thread: packet.id()?,
+            functions: decode_texts(packet)?,
+        })
     }
 }
 

@@ -15,6 +15,7 @@ pub use crate::function::Registers;
 use crate::function::{self, Args, BoxError, Object};
 use crate::id::{RegisterId, WorkerId};
 use crate::link::Link;
+use crate::metrics;
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::wire::Frame;
@@ -29,7 +30,9 @@ const RECOVERY: &str = "recover";
 /// The lane was cut while a reply was due, or it delivered an invalid frame.
 pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) -> Result<()> {
     let _span = tracing::info_span!("worker", id = worker.index()).entered();
+    metrics::describe();
     let link = endpoint.link();
+    link.activity().run_here();
     let context = WorkerContext::new(worker, config, link.clone())?;
     let _current = Current::set(link.activity());
     let mut state = Worker { worker, registers: Registers::default(), context, link, epoch: 0, failure: None };
@@ -142,7 +145,7 @@ impl Worker {
         let activity = self.link.activity();
         activity.enter(function.tag(activity));
         self.set(seq, function.name(), register, |this| {
-            function.call(&mut this.context, &Args::new(args, &this.registers))
+            metrics::call(function.name(), || function.call(&mut this.context, &Args::new(args, &this.registers)))
         });
         self.link.activity().leave();
     }
@@ -278,6 +281,7 @@ impl Worker {
     ) -> Result<T, Arc<Failure>> {
         failure::catch(|| work(self)).map_err(|error| {
             let failure = Arc::new(failure::describe(self.worker, seq, operation, register, &*error));
+            metrics::failure(operation);
             if self.failure.is_none() {
                 self.failure = Some(failure.clone());
                 self.link.notify(Notice::Failed { epoch: self.epoch, failure: failure.clone() });

@@ -363,7 +363,10 @@ impl Controller {
                     self.out.refuse(conn, &error);
                     self.reject(pid, None, &error, now);
                 }
-                Ok(index) => self.welcome(index, conn, pid, now),
+                Ok(index) => {
+                    self.peers[index].ids = pid.map(|pid| (pid, hello.thread));
+                    self.welcome(index, conn, pid, now);
+                }
             },
         }
     }

@@ -65,6 +65,8 @@ pub(super) struct Peer {
     pub(super) progress: Vec<Progress>,
     /// When the progress of each worker changed last.
     pub(super) changed: Vec<Option<Instant>>,
+    /// The process id and the thread id of a worker that is a process.
+    pub(super) ids: Option<(u32, u32)>,
 }
 
 /// The state of a peer between its start and its end.
@@ -112,8 +114,8 @@ impl Peer {
     pub(super) fn new(workers: WorkerRange, name: String, (place, behind): (usize, u32), liveness: Liveness) -> Self {
         let (progress, changed) = (vec![Progress::default(); workers.len()], vec![None; workers.len()]);
         let (process, state, credit) = (Process::Unknown, PeerState::Expected, Credit::default());
-        let is_unanswered = false;
-        Self { workers, name, place, behind, process, state, liveness, is_unanswered, credit, progress, changed }
+        let (is_unanswered, ids) = (false, None);
+        Self { workers, name, place, behind, process, state, liveness, is_unanswered, credit, progress, changed, ids }
     }
 
     /// The connection, while it is open.

@@ -1,10 +1,10 @@
 //! The state of nodes and their workers, for operators.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use disco_core::error::LossCause;
-use disco_core::status::{ConnectionStatus, NodeState, NodeStatus};
+use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus};
 use disco_core::{WorkerId, WorkerRange};
 
 use super::event::Conn;
@@ -51,10 +51,14 @@ impl Controller {
         }
     }
 
-    /// Time since the progress of a worker changed; `None` if it has not changed yet.
-    pub(crate) fn unchanged(&self, worker: WorkerId) -> Option<Duration> {
-        let (peer, at) = self.place(worker)?;
-        self.peers[peer].changed[at].map(|changed| changed.elapsed())
+    /// What this end knows of a worker. The time is `None` if its progress has not changed yet.
+    pub(crate) fn known(&self, worker: WorkerId) -> Known {
+        let mut known = Known::new(self.progress(worker));
+        if let Some((peer, at)) = self.place(worker) {
+            let peer = &self.peers[peer];
+            (known.unchanged, known.place) = (peer.changed[at].map(|changed| changed.elapsed()), peer.ids);
+        }
+        known
     }
 }
 

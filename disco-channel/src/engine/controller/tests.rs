@@ -196,7 +196,15 @@ impl Bench {
     fn hello(&mut self, slot: u32, worker: u32) {
         self.on(Event::Opened(conn(slot), Origin::Unix { pid: Some(100 + worker) }));
         let token: Arc<[u8]> = TOKEN.as_bytes().into();
-        self.send_from(slot, Message::Hello(Hello { token, worker: WorkerId::new(worker), functions: functions() }));
+        self.send_from(
+            slot,
+            Message::Hello(Hello {
+                token,
+                worker: WorkerId::new(worker),
+                thread: 900 + worker,
+                functions: functions(),
+            }),
+        );
     }
 
     /// A lane whose processes have both joined.
@@ -410,7 +418,7 @@ fn a_process_is_admitted_only_with_the_token_and_a_free_place() {
     let mut bench = Bench::processes();
     let hello = |token: &str, worker| {
         let (token, worker) = (token.as_bytes().into(), WorkerId::new(worker));
-        Message::Hello(Hello { token, worker, functions: functions() })
+        Message::Hello(Hello { token, worker, thread: 1, functions: functions() })
     };
     for (slot, message) in [(1, hello("another", 0)), (2, hello(TOKEN, 7)), (3, Message::Ready)] {
         bench.on(Event::Opened(conn(slot), Origin::Unix { pid: Some(7) }));

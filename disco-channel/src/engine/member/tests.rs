@@ -226,7 +226,7 @@ fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     let join =
         || Joining::new(Message::Join(Join { name: "host".into(), rack: String::new(), functions: Vec::new() }), now);
     let hello = || {
-        let hello = Hello { token: [].into(), worker: WorkerId::new(1), functions: Vec::new() };
+        let hello = Hello { token: [].into(), worker: WorkerId::new(1), thread: 1, functions: Vec::new() };
         Joining::new(Message::Hello(hello), now)
     };
     let after = |joining: &mut Joining, event, now| {

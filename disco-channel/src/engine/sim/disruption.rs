@@ -224,7 +224,12 @@ impl World {
         match (manner, self.plan.kind) {
             (1, _) => _ = self.write(link, Side::Controller, &b"GET / HTTP/1.1\r\n"[..].into(), Order::Urgent),
             (2, Kind::Processes) => {
-                let hello = Hello { token: OTHER.as_bytes().into(), worker: WorkerId::new(0), functions: Vec::new() };
+                let hello = Hello {
+                    token: OTHER.as_bytes().into(),
+                    worker: WorkerId::new(0),
+                    thread: 1,
+                    functions: Vec::new(),
+                };
                 if let Ok(packet) = Message::Hello(hello).encode() {
                     self.write(link, Side::Controller, &packet.into(), Order::Urgent);
                 }

@@ -42,6 +42,7 @@ impl World {
                 let hello = Hello {
                     token: controller::SECRET.as_bytes().into(),
                     worker: self.hosts[index].workers[0].id,
+                    thread: 1,
                     functions,
                 };
                 self.introduce(index, Message::Hello(hello));

@@ -24,6 +24,7 @@ use self::subtree::Subtree;
 use self::upstream::Upstream;
 use crate::handshake::Secret;
 use crate::processes::Sink;
+use crate::programs;
 use crate::reactor::Waker;
 use crate::remote_lane::RemoteLane;
 use crate::remote_store::RemoteStore;
@@ -75,6 +76,7 @@ where
     tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
     let stop = options.stop.clone().unwrap_or_default();
     stop.listen(waker.clone());
+    let _answering = programs::is_enabled().then(|| programs::answer(upstream.observer(&assignment, &made)));
     Bridge::new(waker, store, upstream, made, assignment.workers, stop).run(joined)
 }
 

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::{Progress, Signal};
+use disco_core::status::Status;
 use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
 /// Two lanes that are used as one. The workers of the second follow those of the first.
@@ -96,6 +97,10 @@ impl Channel for Subtree {
     fn progress(&self, worker: WorkerId) -> Progress {
         let part = self.parts.iter().find(|part| part.workers().contains(worker));
         part.map(|part| part.progress(worker)).unwrap_or_default()
+    }
+
+    fn describe(&self, status: &mut Status) {
+        self.parts.iter().for_each(|part| part.describe(status));
     }
 
     /// Closes both parts at once.

@@ -1,11 +1,13 @@
 //! Sends what a node and its workers report to the controller.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco_core::channel::{Inbox, Notice, Reply, Signal};
+use disco_core::status::Status;
 use disco_core::store::SharedStore as _;
 use disco_core::wire::{self, Assignment, Message};
 use disco_core::{Channel, Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
@@ -34,6 +36,8 @@ pub(super) struct Upstream {
     departures: Mutex<upward::Departures>,
     /// The lane has started. A lane whose start fails ends its workers, which is no news to the controller.
     has_started: AtomicBool,
+    /// Number of the last command that the node has passed on.
+    commands: AtomicU64,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
 }
@@ -47,9 +51,8 @@ impl Upstream {
     ) -> Self {
         let (value_limit, workers) = (assignment.config.value_limit, assignment.workers);
         let (replies, departures) = (upward::Replies::new(workers).into(), upward::Departures::new(workers).into());
-        let (has_started, ends) = (AtomicBool::new(false), AtomicBool::new(false));
-        let lane = OnceLock::new();
-        Self { connection, waker, store, lane, value_limit, replies, departures, has_started, ends }
+        let (has_started, ends, commands, lane) = Default::default();
+        Self { connection, waker, store, lane, value_limit, replies, departures, has_started, commands, ends }
     }
 
     /// Sets the lane whose inbox this is.
@@ -68,8 +71,27 @@ impl Upstream {
         }
     }
 
+    /// A function that returns the state of the node's part of the session, and none once `lane` is gone.
+    pub(super) fn observer(
+        self: &Arc<Self>,
+        assignment: &Assignment,
+        lane: &Arc<dyn Channel>,
+    ) -> impl Fn() -> Option<Status> + Send + Sync + 'static {
+        let (this, lane, begun) = (Arc::downgrade(self), Arc::downgrade(lane), Instant::now());
+        let (node, groups) = (assignment.node, assignment.config.world.groups());
+        move || {
+            let (this, lane) = this.upgrade().zip(lane.upgrade())?;
+            let mut status = Status::default();
+            (status.process, status.node, status.uptime) = (process::id(), Some(node), begun.elapsed());
+            (status.groups, status.commands) = (groups, this.commands.load(Ordering::Relaxed));
+            lane.describe(&mut status);
+            Some(status)
+        }
+    }
+
     /// Replies to a frame that is about to be passed on may go up together.
     pub(super) fn expect(&self, frame: &Frame) {
+        self.commands.store(frame.seq(), Ordering::Relaxed);
         self.lock().expect(frame);
     }
 

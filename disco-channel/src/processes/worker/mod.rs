@@ -122,6 +122,8 @@ fn introduce(
     let hello = Hello {
         token: invitation.token.clone(),
         worker: invitation.worker,
+        // The worker runs on the thread that has introduced it.
+        thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
         functions: function::names().into_iter().map(str::to_owned).collect(),
     };
     let mut joining = Joining::new(Message::Hello(hello), Instant::now());

@@ -1,0 +1,141 @@
+//! The program's end: the thread that answers clients.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+use std::process;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use disco_core::env::Variable;
+use disco_core::status::{Program, Status};
+use disco_core::sync;
+use rustix::net::{Shutdown, sockopt};
+
+use super::{Name, is_trusted};
+
+/// How long a client may take to read the answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a failed `accept`: the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Number of names that are tried: another process has one of them if it has the same id in another PID namespace.
+const ATTEMPTS: u32 = 16;
+
+/// The sessions of this process, and the socket on which it answers while it has any.
+static SERVER: Mutex<Server> = Mutex::new(Server { observers: BTreeMap::new(), next: 0, listener: None });
+
+/// The state of a session, or none once it is gone.
+type Observer = Arc<dyn Fn() -> Option<Status> + Send + Sync>;
+
+struct Server {
+    observers: BTreeMap<u64, Observer>,
+    /// The key of the next observer, and the number of the next socket.
+    next: u32,
+    listener: Option<Arc<UnixListener>>,
+}
+
+/// A session that this process tells clients of. Dropping it ends that.
+#[must_use = "dropping it ends the answers"]
+pub struct Answering(u64);
+
+/// Whether `DISCO_STATUS` permits answers: it is not set, or 1. An invalid value is logged, and permits them.
+pub fn is_enabled() -> bool {
+    let flag = Variable::read("DISCO_STATUS").flag();
+    flag.inspect_err(|error| tracing::warn!(%error, "`disco status` is answered")).ok().flatten().unwrap_or(true)
+}
+
+/// Tells clients of this user ([`ask`](super::ask), `disco status`) of a session of this process, of which `observe`
+/// returns the state. Starts a thread for the first session, which ends with the last one.
+///
+/// A socket or a thread that the system refuses is logged as a warning: the session goes on without answers.
+pub fn answer(observe: impl Fn() -> Option<Status> + Send + Sync + 'static) -> Answering {
+    let mut server = sync::lock(&SERVER);
+    let key = server.next;
+    server.next += 1;
+    server.observers.insert(key.into(), Arc::new(observe));
+    if server.listener.is_none() {
+        match start(key) {
+            Ok(listener) => server.listener = Some(listener),
+            Err(error) => tracing::warn!(%error, "`disco status` can't ask this program"),
+        }
+    }
+    Answering(key.into())
+}
+
+/// Listens, and starts the thread.
+fn start(number: u32) -> io::Result<Arc<UnixListener>> {
+    let (user, process) = (rustix::process::geteuid().as_raw(), process::id());
+    let bind = |attempt| {
+        let name = Name { user, process, number: number.wrapping_mul(ATTEMPTS).wrapping_add(attempt) };
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(name.text())?)
+    };
+    let is_taken = |bound: &io::Result<_>| matches!(bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
+    let listener =
+        Arc::new((0..ATTEMPTS - 1).map(bind).find(|it| !is_taken(it)).unwrap_or_else(|| bind(ATTEMPTS - 1))?);
+    let accepting = listener.clone();
+    thread::Builder::new().name("disco-status".into()).spawn(move || serve(&accepting))?;
+    Ok(listener)
+}
+
+/// Answers until the listener is shut down.
+fn serve(listener: &UnixListener) {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if let Err(error) = tell(stream) {
+                    tracing::debug!(%error, "a client that asked for the status got none");
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(error) => {
+                tracing::debug!(%error, "a client that asks for the status can't be accepted");
+                thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
+fn tell(mut stream: UnixStream) -> io::Result<()> {
+    let (peer, own) = (sockopt::socket_peercred(&stream)?.uid.as_raw(), rustix::process::geteuid().as_raw());
+    if !is_trusted(peer, own) {
+        return Err(io::Error::other(format!("it is a process of user {peer}")));
+    }
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    stream.write_all(&serde_json::to_vec(&describe())?)
+}
+
+fn describe() -> Program {
+    // Copied, so that no session is asked under the lock.
+    let observers: Vec<Observer> = sync::lock(&SERVER).observers.values().cloned().collect();
+    let mut program = Program::default();
+    program.process = process::id();
+    let command = env::args_os().next().unwrap_or_default();
+    program.program = Path::new(&command).file_name().unwrap_or(&command).display().to_string();
+    program.sessions = observers.iter().filter_map(|observe| observe()).collect();
+    program
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let mut server = sync::lock(&SERVER);
+        let observer = server.observers.remove(&self.0);
+        let ended = if server.observers.is_empty() { server.listener.take() } else { None };
+        if let Some(listener) = ended {
+            // Ends the wait of the thread.
+            _ = rustix::net::shutdown(&*listener, Shutdown::Both);
+        }
+        drop(server);
+        drop(observer);
+    }
+}
+
+impl fmt::Debug for Answering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Answering").field(&self.0).finish()
+    }
+}

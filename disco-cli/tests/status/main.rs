@@ -1,0 +1,109 @@
+//! End-to-end tests of `disco status` for programs of this machine.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod ask;
+mod program;
+mod stacks;
+
+use std::env;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Trial};
+use program::PROGRAM;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Time limit for a state to be reached.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A running program, killed on drop.
+struct Program(Child);
+
+impl Program {
+    /// Starts the program, and returns once its workers hang.
+    fn start(kinds: &str, set: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.env(PROGRAM, kinds).stdout(Stdio::piped()).stderr(Stdio::null());
+        set(&mut command);
+        let mut child = command.spawn().unwrap();
+        let line = BufReader::new(child.stdout.take().unwrap()).lines().next();
+        assert_eq!(line.unwrap().unwrap(), "started");
+        Self(child)
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.id() as i32).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn status(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_disco")).arg("status").args(args).output().unwrap()
+}
+
+/// The JSON that `disco status` prints.
+fn json(args: &[&str]) -> Value {
+    let output = status(args);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Asks the program for JSON until it is as expected.
+fn json_when(program: &Program, args: &[&str], is_expected: impl Fn(&Value) -> bool) -> Value {
+    let (start, id) = (Instant::now(), program.id().to_string());
+    loop {
+        let json = json(&[&[id.as_str(), "--json"], args].concat());
+        if is_expected(&json) {
+            return json;
+        }
+        assert!(start.elapsed() < TIMEOUT, "{json:#}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether worker 1 of each session is inside the function, and the others are in its barrier.
+fn hangs(program: &Value) -> bool {
+    let is_inside = |worker: &Value| {
+        let in_barrier = worker["operation"].as_str().is_some_and(|operation| operation.starts_with("barrier"));
+        worker["function"] == "tests.step" && in_barrier == (worker["worker"] != 1)
+    };
+    let sessions = program["sessions"].as_array().unwrap();
+    sessions.iter().flat_map(|session| session["workers"].as_array().unwrap()).all(is_inside)
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn main() -> ExitCode {
+    // Workers that the program starts inherit its environment.
+    if let Ok(kinds) = env::var(PROGRAM) {
+        return program::main(&kinds);
+    }
+    let trials = ask::TESTS.iter().chain(stacks::TESTS).map(|(name, test)| {
+        Trial::test(*name, || {
+            test();
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}

@@ -1,0 +1,44 @@
+//! Records nothing: the feature `metrics` is off.
+
+use crate::op::Op;
+
+#[inline]
+pub(crate) const fn describe() {}
+
+#[inline]
+pub(crate) const fn command(_: &'static str) {}
+
+#[inline]
+pub(crate) fn call<T>(_: &str, work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+#[inline]
+pub(crate) const fn failure(_: &str) {}
+
+#[inline]
+pub(crate) const fn loss() {}
+
+pub(crate) struct Wait;
+
+impl Wait {
+    #[inline]
+    pub(crate) const fn start(_: &'static str) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(crate) const fn end(self, _: bool) {}
+}
+
+pub(crate) struct Running;
+
+impl Running {
+    #[inline]
+    pub(crate) const fn start(_: &[Op]) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(crate) const fn end(self, _: bool) {}
+}
