@@ -21,6 +21,8 @@ pub struct ThreadLane {
     shared: Arc<Shared>,
     /// Taken by `start`.
     run: Mutex<Option<Arc<Run>>>,
+    /// Workers of other lanes on this machine.
+    neighbours: usize,
     worker_set: OnceLock<WorkerSet>,
 }
 
@@ -35,7 +37,14 @@ impl ThreadLane {
     where
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
-        Self { workers, shared, run: Mutex::new(Some(Arc::new(run))), worker_set: OnceLock::new() }
+        Self { workers, shared, run: Mutex::new(Some(Arc::new(run))), neighbours: 0, worker_set: OnceLock::new() }
+    }
+
+    /// Tells how many workers of other lanes run on this machine. If the machine has fewer processors than workers, a
+    /// worker that waits for a command yields its processor at once.
+    #[must_use]
+    pub fn with_neighbours(self, neighbours: usize) -> Self {
+        Self { neighbours, ..self }
     }
 
     fn worker_set(&self) -> Result<&WorkerSet> {
@@ -68,7 +77,7 @@ impl Channel for ThreadLane {
         }
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or_else(|| self.error("the lane was started before"))?;
-        let worker_set = WorkerSet::start(self.workers, &self.shared, &run, &inbox)?;
+        let worker_set = WorkerSet::start((self.workers, self.neighbours), &self.shared, &run, &inbox)?;
         self.worker_set.set(worker_set).map_err(|_| self.error("the lane was started before"))
     }
 
