@@ -170,8 +170,8 @@ impl lane::Harness for Tvm {
 
 /// Answers the lane's first command, then plays a role.
 fn play_after_start(role: lane::Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result<()> {
-    let frame = endpoint.recv()?;
-    endpoint.reply(frame.seq(), Ok(Value::None))?;
+    let seq = endpoint.recv()?.seq();
+    endpoint.reply(seq, Ok(Value::None))?;
     lane::play(role, worker, endpoint)
 }
 

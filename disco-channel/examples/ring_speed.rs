@@ -1,7 +1,7 @@
 //! Measures the ring alone: `cargo run --release -p disco-channel --example ring_speed`, also under `taskset -c 0`.
 //!
 //! Medians, in µs:
-//! - `items`: per boxed item (allocated by the writer, freed by the last reader) that all readers take and drop;
+//! - `items`: per boxed item (allocated by the writer, freed by the last reader) that all readers read;
 //! - `plain`: the same for plain numbers, so without the allocator;
 //! - `trip`: from sending an item until all readers have answered;
 //! - `cold trip`: the same with sleeping readers;
@@ -58,7 +58,7 @@ impl Bell {
 
 fn start<T: Clone + Send + Sync + 'static>(
     readers: usize,
-    each: impl Fn(T) + Clone + Send + 'static,
+    each: impl Fn(&T) + Clone + Send + 'static,
 ) -> (Writer<T>, Arc<Bell>, Vec<thread::JoinHandle<()>>) {
     let bell = Arc::new(Bell::default());
     let (writer, readers) = ring::ring(ring::CAPACITY, readers, {
@@ -81,7 +81,7 @@ fn items<T: Clone + Send + Sync + 'static>(readers: usize, make: fn(u64) -> T, n
     let left = Arc::new(AtomicUsize::new(readers));
     let controller = thread::current();
     let (mut writer, bell, threads) = start(readers, move |item| {
-        if number(&item) == ITEMS && left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if number(item) == ITEMS && left.fetch_sub(1, Ordering::AcqRel) == 1 {
             controller.unpark();
         }
     });
@@ -103,7 +103,7 @@ fn items<T: Clone + Send + Sync + 'static>(readers: usize, make: fn(u64) -> T, n
 fn round_trip(readers: usize, count: usize, pause: Duration) -> (f64, f64) {
     let received = Arc::new(AtomicUsize::new(0));
     let (controller, each) = (thread::current(), received.clone());
-    let (mut writer, _, threads) = start(readers, move |_: Arc<()>| {
+    let (mut writer, _, threads) = start(readers, move |_: &Arc<()>| {
         if each.fetch_add(1, Ordering::AcqRel) + 1 == readers {
             controller.unpark();
         }

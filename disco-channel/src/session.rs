@@ -40,7 +40,8 @@ use crate::tvm;
 /// # Errors
 /// The world has more than [`MAX_READERS`](crate::ring::MAX_READERS) workers, or a thread can't be started.
 pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession> {
-    let lane = lane_to_threads(config, config.world.size() as u32, Arc::default());
+    let workers = config.world.size() as u32;
+    let lane = lane_to_threads(config, workers, workers, Arc::default());
     start(config, vec![lane], deadlines)
 }
 
@@ -85,7 +86,7 @@ pub fn nodes(
     };
     let mut lanes = match options.processes {
         true => lanes_to_processes(processes::Options { config, ..local }, here, &shared),
-        false => vec![lane_to_threads(config, here, shared.clone())],
+        false => vec![lane_to_threads(config, here, here, shared.clone())],
     };
     if options.nodes > 0 {
         let others = WorkerRange::new(here..config.world.size() as u32);
@@ -128,7 +129,7 @@ fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, mut deadlines: Dead
 /// Lanes to the first `workers` workers: worker 0 is a thread, the others are processes.
 #[cfg(target_os = "linux")]
 fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Shared>) -> Vec<Arc<dyn Channel>> {
-    let mut lanes = vec![lane_to_threads(options.config, 1, shared.clone())];
+    let mut lanes = vec![lane_to_threads(options.config, 1, workers, shared.clone())];
     if workers > 1 {
         let others = WorkerRange::new(1..workers);
         lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
@@ -144,8 +145,10 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
     Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
 }
 
-/// A lane to the first `workers` workers, which are threads.
-fn lane_to_threads(config: WorkerConfig, workers: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
+/// A lane to the first `threads` workers, which are threads, of the `here` workers on this machine.
+fn lane_to_threads(config: WorkerConfig, threads: u32, here: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
     let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-    Arc::new(ThreadLane::new(WorkerRange::new(0..workers), shared, run).recording(config.recorder))
+    let neighbours = here.saturating_sub(threads) as usize;
+    let lane = ThreadLane::new(WorkerRange::new(0..threads), shared, run);
+    Arc::new(lane.with_neighbours(neighbours).recording(config.recorder))
 }

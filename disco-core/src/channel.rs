@@ -214,11 +214,11 @@ pub trait Inbox: Send + Sync {
 
 /// The worker's end of a lane. A worker owns its thread, so [`Endpoint::recv`] may block.
 pub trait Endpoint: Send + 'static {
-    /// Waits for the next frame.
+    /// Waits for the next frame. The lane releases the previous frame before it waits.
     ///
     /// # Errors
     /// [`Error::Closed`] if the controller is lost or has signalled a shutdown.
-    fn recv(&mut self) -> Result<Arc<Frame>>;
+    fn recv(&mut self) -> Result<&Frame>;
 
     /// Replies to command `seq`.
     ///

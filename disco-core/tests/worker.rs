@@ -40,14 +40,16 @@ const WORKER: WorkerId = WorkerId::new(1);
 
 /// A test double of a lane: a list of frames, and the replies to them.
 struct Script {
-    frames: VecDeque<Arc<Frame>>,
+    frames: VecDeque<Frame>,
+    current: Option<Frame>,
     link: Arc<Link>,
     replies: Arc<Mutex<Vec<(u64, Reply)>>>,
 }
 
 impl Endpoint for Script {
-    fn recv(&mut self) -> Result<Arc<Frame>> {
-        self.frames.pop_front().ok_or_else(|| Error::Closed("script".into()))
+    fn recv(&mut self) -> Result<&Frame> {
+        self.current = self.frames.pop_front();
+        self.current.as_ref().ok_or_else(|| Error::Closed("script".into()))
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
@@ -67,9 +69,9 @@ fn run(commands: Vec<(&[u32], Command)>) -> (Vec<String>, Vec<String>) {
     let link = Link::of_thread(Arc::default(), move |notice: Notice| noted.lock().unwrap().push(notice.to_string()));
     let frames = (1..)
         .zip(commands)
-        .map(|(seq, (freed, command))| Arc::new(Frame::new(seq, freed.iter().copied().map(RegisterId::new), command)));
+        .map(|(seq, (freed, command))| Frame::new(seq, freed.iter().copied().map(RegisterId::new), command));
     let replies = Arc::new(Mutex::new(Vec::new()));
-    let script = Script { frames: frames.collect(), link: Arc::new(link), replies: replies.clone() };
+    let script = Script { frames: frames.collect(), current: None, link: Arc::new(link), replies: replies.clone() };
     worker::run(WORKER, WorkerConfig::new(World::new(2, 1).unwrap()), script).unwrap();
     let text = |(seq, reply): &(u64, Reply)| match reply {
         Ok(value) => format!("{seq}: {value}"),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use loom::thread;
 
-use super::{Closed, Reader, Refused, WakeTarget, Writer, ring};
+use super::{Closed, Reader, Refused, Release, WakeTarget, Writer, ring};
 
 type Item = Arc<usize>;
 
@@ -25,13 +25,17 @@ fn pair(capacity: usize) -> (Writer<Item>, Reader<Item>, Reader<Item>) {
 
 /// Reads all of `items`, then drops the reader.
 fn reads(mut reader: Reader<Item>, items: std::ops::Range<usize>) -> thread::JoinHandle<()> {
-    thread::spawn(move || items.for_each(|item| assert_eq!(*reader.recv().unwrap(), item)))
+    thread::spawn(move || items.for_each(|item| assert_eq!(**reader.recv().unwrap(), item)))
 }
 
 /// Sends an item, and returns once the ring has taken it.
 fn send(writer: &mut Writer<Item>, item: usize) -> Weak<usize> {
+    send_to(writer, item, Release::ByLastReader)
+}
+
+fn send_to(writer: &mut Writer<Item>, item: usize, release: Release) -> Weak<usize> {
     let item = Arc::new(item);
-    while writer.send(&item) == Err(Refused::Full) {
+    while writer.send_to(&item, WakeTarget::All, release) == Err(Refused::Full) {
         thread::yield_now();
     }
     Arc::downgrade(&item)
@@ -55,6 +59,20 @@ fn a_slot_is_reused_only_after_its_readers() {
         let reader = reads(readers.remove(0), 0..4);
         (0..4).for_each(|item| drop(send(&mut writer, item)));
         reader.join().unwrap();
+    });
+}
+
+/// The writer drops an item, or reuses its slot, only after both readers have finished with it.
+#[test]
+fn the_writer_drops_an_item_after_its_readers() {
+    model(2, || {
+        let (mut writer, first, second) = pair(1);
+        let readers = [reads(first, 0..2), reads(second, 0..2)];
+        let items: Vec<_> = (0..2).map(|item| send_to(&mut writer, item, Release::ByWriter)).collect();
+        assert!(items[0].upgrade().is_none(), "its slot was reused");
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        drop(writer);
+        assert!(items[1].upgrade().is_none());
     });
 }
 
@@ -84,7 +102,7 @@ fn a_reader_that_was_passed_over_gets_the_next_item_for_all() {
     model(2, || {
         let (mut writer, first, second) = pair(4);
         let readers = [reads(first, 0..2), reads(second, 0..2)];
-        writer.send_to(&Arc::new(0), WakeTarget::One(1)).unwrap();
+        writer.send_to(&Arc::new(0), WakeTarget::One(1), Release::ByWriter).unwrap();
         writer.send(&Arc::new(1)).unwrap();
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
@@ -97,7 +115,7 @@ fn the_target_of_an_item_wakes_the_rest_before_it_sleeps_for_long() {
         let (mut writer, first, mut second) = pair(4);
         let passed_over = reads(first, 0..1);
         let target = thread::spawn(move || while second.recv().is_ok() {});
-        writer.send_to(&Arc::new(0), WakeTarget::One(1)).unwrap();
+        writer.send_to(&Arc::new(0), WakeTarget::One(1), Release::ByWriter).unwrap();
         passed_over.join().unwrap();
         drop(writer);
         target.join().unwrap();
@@ -111,9 +129,12 @@ fn a_dropped_reader_gives_up_its_shares() {
         let mut items = vec![send(&mut writer, 0)];
         let leaver = thread::spawn(move || drop(second));
         let reader = reads(first, 0..3);
-        items.extend((1..3).map(|item| send(&mut writer, item)));
+        // The last item is dropped by the writer if both readers are live when it is published.
+        let rest = [Release::ByLastReader, Release::ByWriter].into_iter();
+        items.extend((1..).zip(rest).map(|(item, release)| send_to(&mut writer, item, release)));
         leaver.join().unwrap();
         reader.join().unwrap();
+        drop(writer);
         assert!(items.iter().all(|item| item.upgrade().is_none()));
     });
 }
@@ -158,7 +179,7 @@ fn on_room_is_called_after_the_ring_was_found_full() {
                 let mut reader = readers.remove(0);
                 let item = Arc::new(0);
                 (0..2).for_each(|_| writer.send(&item).unwrap());
-                let reading = thread::spawn(move || (0..3).for_each(|_| drop(reader.recv().unwrap())));
+                let reading = thread::spawn(move || (0..3).for_each(|_| _ = reader.recv().unwrap()));
                 while writer.send(&item) == Err(Refused::Full) {
                     thread::park();
                 }

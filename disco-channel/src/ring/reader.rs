@@ -7,47 +7,47 @@ use super::spin_policy::{Expect, SpinPolicy};
 use super::sync::Ordering;
 use super::track::Cursor;
 
-/// A reader of the ring. Dropping it gives up its unread items, and the ring no longer waits for it.
+/// A reader of the ring. Dropping it passes over its unread items, and the ring no longer waits for it.
 pub struct Reader<T> {
     cursor: Cursor<T>,
     index: usize,
     spin_policy: SpinPolicy,
-    /// How the next wait spins.
-    expect: Expect,
 }
 
-impl<T: Clone> Reader<T> {
+impl<T> Reader<T> {
     pub(super) fn new(cursor: Cursor<T>, index: usize, spin_policy: SpinPolicy) -> Self {
-        Self { cursor, index, spin_policy, expect: Expect::default() }
+        Self { cursor, index, spin_policy }
     }
 
-    /// Waits for the next item: spins, then yields, then sleeps.
+    /// Waits for the next item: spins, then yields, then sleeps. The item stays in its slot while it is borrowed.
     ///
     /// # Errors
     /// [`Closed`] once the ring is closed, even if items are unread.
-    pub fn recv(&mut self) -> Result<T, Closed> {
+    pub fn recv(&mut self) -> Result<&T, Closed> {
+        self.recv_expecting(Expect::default())
+    }
+
+    /// [`Reader::recv`] by a reader that knows how soon the next item may come.
+    pub(crate) fn recv_expecting(&mut self, mut expect: Expect) -> Result<&T, Closed> {
+        self.cursor.finish();
         loop {
             if self.is_closed() {
                 return Err(Closed);
             }
-            match self.cursor.take() {
-                Some(item) => return Ok(item),
-                None => self.wait(),
+            if self.cursor.is_ready() {
+                break;
             }
+            self.wait(std::mem::take(&mut expect));
         }
+        self.cursor.read().ok_or(Closed)
     }
 
-    /// Tells how soon the next item may come; holds for the next wait.
-    #[cfg(not(loom))]
-    pub(crate) fn expect(&mut self, expect: Expect) {
-        self.expect = expect;
-    }
-
-    fn wait(&mut self) {
-        let (spin_policy, expect) = (self.spin_policy, std::mem::take(&mut self.expect));
+    fn wait(&mut self, expect: Expect) {
+        let spin_policy = self.spin_policy;
         if spin_policy.spin_until(expect, || self.is_over()) {
             return;
         }
+        self.cursor.store();
         let track = &self.cursor.track;
         track.lot.sleep(self.index, self.cursor.position(), &track.state, || track.closed.load(Ordering::Acquire));
     }

@@ -1,23 +1,28 @@
-//! Back-pressure: tells a writer that found the ring full when half of it is free.
+//! Back-pressure: the positions of the readers, and the notice to a writer that found the ring full.
 
 use super::state::Position;
 use super::sync::{AtomicBool, AtomicU64, Ordering, Padded, fence};
 
-/// The tail of the ring, and whether a writer waits for it to advance.
+/// The stored position of a reader that has retired.
+const RETIRED: u64 = u64::MAX;
+/// How often a reader stores its position while it reads: this many times for each turn of the ring.
+const STORES_PER_TURN: usize = 8;
+
+/// The positions of the readers, and whether a writer waits for them to advance.
 pub(super) struct Room {
     capacity: usize,
-    /// Stored by the last reader of each item; positions before it are free.
-    tail: Padded<AtomicU64>,
+    /// Items before a reader's position are read.
+    cursors: Box<[Padded<AtomicU64>]>,
     /// The ring was found full, and `on_room` was not called since.
     starved: AtomicBool,
     on_room: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Room {
-    /// The state of an empty ring.
-    pub(super) fn new(capacity: usize, on_room: Box<dyn Fn() + Send + Sync>) -> Self {
-        let tail = Padded(AtomicU64::new(Position::START.bits()));
-        Self { capacity, tail, starved: AtomicBool::new(false), on_room }
+    /// The state of an empty ring with `capacity` slots, a power of two.
+    pub(super) fn new(capacity: usize, readers: usize, on_room: Box<dyn Fn() + Send + Sync>) -> Self {
+        let cursors = (0..readers).map(|_| Padded(AtomicU64::new(Position::START.bits()))).collect();
+        Self { capacity, cursors, starved: AtomicBool::new(false), on_room }
     }
 
     /// Number of slots.
@@ -25,36 +30,50 @@ impl Room {
         self.capacity
     }
 
-    /// All readers have finished with the items before this position.
-    pub(super) fn tail(&self) -> Position {
-        Position::from_bits(self.tail.load(Ordering::Acquire))
+    /// The position of the slowest reader, as stored: all readers have read the items before it. `head` is loaded
+    /// afterwards, and is the result if all readers have retired.
+    pub(super) fn tail(&self, head: impl FnOnce() -> Position) -> Position {
+        let live = self.cursors.iter().map(|cursor| cursor.load(Ordering::Acquire)).filter(|bits| *bits != RETIRED);
+        let slowest = live.map(Position::from_bits).reduce(|a, b| if b.is_before(a) { b } else { a });
+        slowest.unwrap_or_else(head)
     }
 
     /// Requests a call of `on_room`, and returns the tail as loaded after that.
-    pub(super) fn starve(&self) -> Position {
+    pub(super) fn starve(&self, head: impl FnOnce() -> Position) -> Position {
         self.starved.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `advance`: either this thread sees the tail stored before that fence, or the reader
+        // Pairs with the fence in `store`: either this thread sees the position stored before that fence, or the reader
         // sees the flag.
         fence(Ordering::SeqCst);
-        self.tail()
+        self.tail(head)
     }
 
-    /// Frees all positions before `tail`. Called by the last reader of each slot, so tails come in order. Checks at
-    /// every quarter of the ring whether a writer waits, and calls `on_room` once half of the ring is free.
-    pub(super) fn advance(&self, tail: Position, head: impl FnOnce() -> Position) {
-        self.tail.store(tail.bits(), Ordering::Release);
-        // A fence for each item would cost more than taking it. One check per quarter is enough: a quarter boundary
-        // lies between the tail at which half is free and an empty ring.
-        let quarter = (self.capacity / 4).max(1) as u64;
-        if tail.bits() & (quarter - 1) != 0 {
-            return;
-        }
+    /// Whether a reader has to store this position before it reads on.
+    pub(super) fn is_due(&self, position: Position) -> bool {
+        let step = (self.capacity / STORES_PER_TURN).max(1) as u64;
+        position.bits() & (step - 1) == 0
+    }
+
+    /// Stores a reader's position. Calls `on_room` if a writer waits and half of the ring is free.
+    pub(super) fn store(&self, reader: usize, position: Position, head: impl Fn() -> Position) {
+        self.cursors[reader].store(position.bits(), Ordering::Release);
+        self.tell(head);
+    }
+
+    /// No longer waits for a reader.
+    pub(super) fn retire(&self, reader: usize, head: impl Fn() -> Position) {
+        self.cursors[reader].store(RETIRED, Ordering::Release);
+        self.tell(head);
+    }
+
+    /// The slowest reader gets to a position at which it stores, with at most half of the ring ahead of it. Of readers
+    /// that store at the same time, the one with the later fence sees the positions of the others.
+    fn tell(&self, head: impl Fn() -> Position) {
         fence(Ordering::SeqCst);
-        if self.starved.load(Ordering::Relaxed)
-            && head().since(tail) <= self.capacity / 2
-            && self.starved.swap(false, Ordering::Relaxed)
-        {
-            (self.on_room)();
+        if self.starved.load(Ordering::Relaxed) {
+            let tail = self.tail(&head);
+            if head().since(tail) <= self.capacity / 2 && self.starved.swap(false, Ordering::Relaxed) {
+                (self.on_room)();
+            }
         }
     }
 }

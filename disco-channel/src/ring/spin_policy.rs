@@ -116,15 +116,15 @@ fn poll_for(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
 
 #[cfg(not(loom))]
 impl SpinPolicy {
-    /// The policy for `readers` readers on the processors that this process may use. On one processor readers do not
-    /// spin, since the writer could not run meanwhile. If each reader has a processor, spinning lasts about as long as
-    /// the wake-up of an idle one.
+    /// The policy for `readers` readers on the processors that this process may use. If each reader has a processor,
+    /// spinning lasts about as long as the wake-up of an idle one. Otherwise readers yield at once: another reader or
+    /// the writer needs the processor, and more items have come by the time this reader runs again.
     pub(crate) fn new(readers: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (eager, first, rounds) = match processors {
             1 => (0.0, 0.0, 0),
             _ if readers < processors => (EAGER_SECONDS, 1.5e-6, 4),
-            _ => (EAGER_SECONDS, 0.2e-6, 3),
+            _ => (EAGER_SECONDS, 0.0, 0),
         };
         let pause = pause();
         let spins = (first / pause).ceil().clamp(1.0, 1024.0) as u32;

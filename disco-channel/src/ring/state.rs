@@ -72,11 +72,13 @@ impl RingState {
     }
 
     /// The latest word; items before its head are visible.
+    #[inline]
     pub(super) fn load(&self) -> Word {
         Word(self.0.load(Ordering::Acquire))
     }
 
     /// Advances the head, and clears the wake bit if `takes_wake`, unless the word has changed since `seen`.
+    #[inline]
     pub(super) fn publish(&self, seen: Word, takes_wake: bool) -> Result<(), Word> {
         let next = seen.0.wrapping_add(HEAD_ONE);
         self.exchange(seen, if takes_wake { next & !WAKE } else { next })
@@ -92,6 +94,7 @@ impl RingState {
         Word(self.0.fetch_or(WAKE, Ordering::Relaxed))
     }
 
+    #[inline]
     fn exchange(&self, seen: Word, next: u64) -> Result<(), Word> {
         let exchanged = self.0.compare_exchange(seen.0, next, Ordering::AcqRel, Ordering::Acquire);
         exchanged.map(drop).map_err(Word)

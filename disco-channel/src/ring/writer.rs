@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::sync::{Arc, Ordering};
 use super::track::{Pen, Track};
-use super::{Refused, WakeTarget};
+use super::{Refused, Release, WakeTarget};
 
 /// The writer of a ring. Dropping it closes the ring.
 pub struct Writer<T> {
@@ -17,29 +17,26 @@ pub struct RingControl<T> {
 }
 
 impl<T: Clone> Writer<T> {
-    pub(super) fn new(pen: Pen<T>) -> Self {
-        Self { pen }
-    }
-
-    /// Passes an item to every reader that has not left, and wakes them. Never waits for readers.
+    /// Passes an item to every reader that has not left, and wakes them. The last reader drops it. Never waits for
+    /// readers.
     ///
     /// # Errors
-    /// [`Refused::Full`] while the slowest reader has not taken the item in the next slot; the ring calls `on_room`
-    /// when half of it is free. [`Refused::Closed`] once the ring is closed or no reader is left.
+    /// [`Refused::Full`] while the slowest reader has not finished with the item in the next slot; the ring calls
+    /// `on_room` when half of it is free. [`Refused::Closed`] once the ring is closed or no reader is left.
     pub fn send(&mut self, item: &T) -> Result<(), Refused> {
-        self.send_to(item, WakeTarget::All)
+        self.send_to(item, WakeTarget::All, Release::ByLastReader)
     }
 
-    /// [`Writer::send`], but wakes only the readers of `target`. Others sleep on until an item wakes them, the ring is
-    /// full, or the target has slept for 200 ms.
+    /// [`Writer::send`], but wakes only the readers of `target`, and releases the item as `release` says. Other readers
+    /// sleep on until an item wakes them, the ring is full, or the target has slept for 200 ms.
     ///
     /// # Errors
     /// As [`Writer::send`].
-    pub fn send_to(&mut self, item: &T, target: WakeTarget) -> Result<(), Refused> {
+    pub fn send_to(&mut self, item: &T, target: WakeTarget, release: Release) -> Result<(), Refused> {
         if self.pen.track.closed.load(Ordering::Relaxed) {
             return Err(Refused::Closed);
         }
-        if self.pen.push(item, target == WakeTarget::All)? {
+        if self.pen.push(item, release, target == WakeTarget::All)? {
             let track = &self.pen.track;
             match target {
                 WakeTarget::All => track.lot.wake_some(&track.state),
@@ -52,6 +49,10 @@ impl<T: Clone> Writer<T> {
 }
 
 impl<T> Writer<T> {
+    pub(super) fn new(pen: Pen<T>) -> Self {
+        Self { pen }
+    }
+
     /// Returns a control handle of this ring.
     pub fn control(&self) -> RingControl<T> {
         RingControl { track: self.pen.track.clone() }
@@ -65,7 +66,7 @@ impl<T> RingControl<T> {
         self.track.room()
     }
 
-    /// Closes the ring: readers get no more items, not even unread ones, which are dropped with their readers.
+    /// Closes the ring: readers get no more items, not even unread ones.
     pub fn close(&self) {
         close(&self.track);
     }
@@ -97,7 +98,8 @@ impl<T> fmt::Debug for Writer<T> {
 
 impl<T> fmt::Debug for RingControl<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (word, tail) = (self.track.state.load(), self.track.room.tail());
+        let tail = self.track.room.tail(|| self.track.state.load().head());
+        let word = self.track.state.load();
         f.debug_struct("Ring")
             .field("capacity", &self.track.room.capacity())
             .field("unread", &word.head().since(tail))

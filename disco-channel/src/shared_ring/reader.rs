@@ -52,9 +52,10 @@ impl Reader {
         }
         let tag = self.memory.at(self.cursor + 1).load(Ordering::Relaxed);
         let start = self.cursor + RECORD_HEADER_WORDS;
-        into.clear();
-        for position in start..start + words {
-            into.extend_from_slice(&self.memory.at(position).load(Ordering::Relaxed).to_ne_bytes());
+        // Overwritten without being cleared first.
+        into.resize(8 * words as usize, 0);
+        for (position, to) in (start..).zip(into.as_chunks_mut::<8>().0) {
+            *to = self.memory.at(position).load(Ordering::Relaxed).to_ne_bytes();
         }
         into.truncate(bytes as usize);
         Ok(Some(Taken { tag, frees_half: self.advance(start + words) }))
@@ -63,7 +64,8 @@ impl Reader {
     /// Advances the cursor. Returns whether half of the ring is free now and the writer waits for that.
     fn advance(&mut self, to: u64) -> bool {
         let quarter = (self.memory.capacity() / 4).max(1);
-        let crosses = self.cursor / quarter != to / quarter;
+        // The quarter is a power of two.
+        let crosses = (self.cursor ^ to) >= quarter;
         self.cursor = to;
         let memory = &self.memory;
         memory.cursor(self.index).store(to, Ordering::Release);

@@ -18,14 +18,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct ThreadEndpoint {
     pub(super) worker: WorkerId,
     pub(super) frames: Reader<Arc<Frame>>,
+    /// How the next wait for a frame spins.
+    pub(super) expect: Expect,
     pub(super) link: Arc<Link>,
     pub(super) inbox: Arc<dyn Inbox>,
 }
 
 impl Endpoint for ThreadEndpoint {
-    fn recv(&mut self) -> Result<Arc<Frame>> {
-        let frame = self.frames.recv().map_err(|Closed| Error::Closed(self.worker.to_string()))?;
-        self.frames.expect(Expect::after(frame.command(), self.worker));
+    fn recv(&mut self) -> Result<&Frame> {
+        let expect = std::mem::take(&mut self.expect);
+        let frame = self.frames.recv_expecting(expect).map_err(|Closed| Error::Closed(self.worker.to_string()))?;
+        self.expect = Expect::after(frame.command(), self.worker);
         Ok(frame)
     }
 

@@ -24,6 +24,8 @@ pub struct ThreadLane {
     recorder: RecorderConfig,
     /// Taken by `start`.
     run: Mutex<Option<Arc<Run>>>,
+    /// Workers of other lanes on this machine.
+    neighbours: usize,
     worker_set: OnceLock<WorkerSet>,
 }
 
@@ -39,13 +41,20 @@ impl ThreadLane {
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
         let (run, recorder) = (Mutex::new(Some(Arc::new(run) as Arc<Run>)), RecorderConfig::DEFAULT);
-        Self { workers, shared, recorder, run, worker_set: OnceLock::new() }
+        Self { workers, shared, recorder, neighbours: 0, run, worker_set: OnceLock::new() }
     }
 
     /// Sets what the workers record.
     #[must_use]
     pub fn recording(self, recorder: RecorderConfig) -> Self {
         Self { recorder, ..self }
+    }
+
+    /// Tells how many workers of other lanes run on this machine. If the machine has fewer processors than workers, a
+    /// worker that waits for a command yields its processor at once.
+    #[must_use]
+    pub fn with_neighbours(self, neighbours: usize) -> Self {
+        Self { neighbours, ..self }
     }
 
     fn worker_set(&self) -> Result<&WorkerSet> {
@@ -84,7 +93,8 @@ impl Channel for ThreadLane {
         }
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or_else(|| self.error("the lane was started before"))?;
-        let worker_set = WorkerSet::start(self.workers, &self.shared, self.recorder, &run, &inbox)?;
+        let workers = (self.workers, self.neighbours);
+        let worker_set = WorkerSet::start(workers, &self.shared, self.recorder, &run, &inbox)?;
         self.worker_set.set(worker_set).map_err(|_| self.error("the lane was started before"))
     }
 

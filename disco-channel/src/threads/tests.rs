@@ -67,7 +67,8 @@ fn obedient(_: WorkerId, mut endpoint: ThreadEndpoint) -> Result<()> {
         if *frame.command() == Command::Shutdown {
             break;
         }
-        endpoint.reply(frame.seq(), Ok(Value::None))?;
+        let seq = frame.seq();
+        endpoint.reply(seq, Ok(Value::None))?;
     }
     Ok(())
 }
@@ -198,9 +199,8 @@ fn close_names_stuck_workers_and_their_functions() {
     let wait = Mutex::new(wait);
     let (lane, _) = start(1..3, move |worker, mut endpoint| {
         if worker == WorkerId::new(2) {
-            let frame = endpoint.recv()?;
             let link = endpoint.link();
-            link.activity().receive(frame.seq());
+            link.activity().receive(endpoint.recv()?.seq());
             link.activity().enter(link.activity().intern("f"));
             endpoint.reply(1, Ok(Value::None))?;
             _ = wait.lock().unwrap().recv();
@@ -285,8 +285,8 @@ fn a_large_reply_waits_until_the_inbox_accepts_it_or_the_lane_closes() {
     // Answers a sync of all workers with a small reply, and any other command with a large one.
     let (lane, events) = start(0..1, |_, mut endpoint| {
         while let Ok(frame) = endpoint.recv() {
-            let bytes = if *frame.command() == Command::SyncAll { 1 } else { 100_000 };
-            endpoint.reply(frame.seq(), Ok(Value::from(vec![7; bytes])))?;
+            let (seq, bytes) = (frame.seq(), if *frame.command() == Command::SyncAll { 1 } else { 100_000 });
+            endpoint.reply(seq, Ok(Value::from(vec![7; bytes])))?;
         }
         Ok(())
     });

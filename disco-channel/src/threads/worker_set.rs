@@ -11,7 +11,8 @@ use disco_core::{Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
 use super::work::{self, Run};
-use crate::ring::{self, Refused, RingControl, WakeTarget, Writer};
+use crate::ring::spin_policy::Expect;
+use crate::ring::{self, Refused, Release, RingControl, WakeTarget, Writer};
 
 /// How long workers have to end after they were aborted, once the limit for leaving has passed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
@@ -31,9 +32,10 @@ pub(super) struct WorkerSet {
 }
 
 impl WorkerSet {
-    /// Starts a thread for each of `workers`, at most [`ring::MAX_READERS`].
+    /// Starts a thread for each of `workers`, at most [`ring::MAX_READERS`]. Beside them, `neighbours` workers run on this
+    /// machine.
     pub(super) fn start(
-        workers: WorkerRange,
+        (workers, neighbours): (WorkerRange, usize),
         shared: &Arc<Shared>,
         recorder: RecorderConfig,
         run: &Arc<Run>,
@@ -44,7 +46,7 @@ impl WorkerSet {
             let inbox = inbox.clone();
             move || inbox.room(workers)
         };
-        let (writer, readers) = ring::ring(ring::CAPACITY, count, on_room);
+        let (writer, readers) = ring::ring_beside(neighbours, ring::CAPACITY, count, on_room);
         let worker_set = Self {
             ring: writer.control(),
             frames: Mutex::new(writer),
@@ -54,7 +56,8 @@ impl WorkerSet {
             inbox: inbox.clone(),
         };
         for (index, ((worker, frames), link)) in workers.iter().zip(readers).zip(&worker_set.links).enumerate() {
-            let endpoint = ThreadEndpoint { worker, frames, link: link.clone(), inbox: inbox.clone() };
+            let endpoint =
+                ThreadEndpoint { worker, frames, expect: Expect::default(), link: link.clone(), inbox: inbox.clone() };
             let thread =
                 work::spawn(run, endpoint, &worker_set.exits, index).inspect_err(|_| worker_set.shut_down())?;
             worker_set.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Some(thread));
@@ -64,7 +67,8 @@ impl WorkerSet {
 
     /// Sends a frame, and wakes the workers that it concerns.
     pub(super) fn send(&self, frame: &Arc<Frame>, target: WakeTarget) -> Result<(), Refused> {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner).send_to(frame, target)
+        let release = if frame.is_light() { Release::ByWriter } else { Release::ByLastReader };
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner).send_to(frame, target, release)
     }
 
     /// Passes the last records of each worker to the inbox.

@@ -26,8 +26,8 @@ pub struct Endpoint {
     link: Arc<Link>,
     /// Number of the last command.
     seq: u64,
-    /// The last command with a reply.
-    asked: Option<Arc<Frame>>,
+    /// The frame that the worker executes.
+    frame: Option<Frame>,
     /// Whether the worker recovers after the controller was told of a failure.
     recovers: bool,
     /// Whether the next epoch is due.
@@ -58,7 +58,7 @@ impl Endpoint {
             packets: Packets::new(packet_limit(value_limit)),
             link,
             seq: 0,
-            asked: None,
+            frame: None,
             recovers: false,
             is_recovery_due: false,
         }
@@ -89,10 +89,11 @@ impl Endpoint {
 
 impl disco_core::Endpoint for Endpoint {
     /// After ShutDown, reads until the end of the connection.
-    fn recv(&mut self) -> Result<Arc<Frame>> {
+    fn recv(&mut self) -> Result<&Frame> {
+        self.frame = None;
         if std::mem::take(&mut self.is_recovery_due) {
             let epoch = self.link.epoch() + 1;
-            return Ok(Arc::new(Frame::new(self.seq, [], Command::Recover { epoch })));
+            return Ok(self.frame.insert(Frame::new(self.seq, [], Command::Recover { epoch })));
         }
         let Some(packet) = self.read()? else { return Err(Error::Closed(self.theirs.to_string())) };
         self.seq += 1;
@@ -101,13 +102,11 @@ impl disco_core::Endpoint for Endpoint {
             self.drain();
             return Err(Error::Closed(self.theirs.to_string()));
         }
-        let frame = Arc::new(with_own_ids(frame, self.first));
-        self.asked = Some(frame.clone());
-        Ok(frame)
+        Ok(self.frame.insert(with_own_ids(frame, self.first)))
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
-        let Some(frame) = &self.asked else { return Err(Error::state("a reply before the first command")) };
+        let Some(frame) = &self.frame else { return Err(Error::state("a reply before the first command")) };
         let packet = encode_reply(frame.command(), self.theirs, seq, &reply)?;
         self.is_recovery_due = self.recovers && reply.is_err();
         let sent = self.output.write_all(&packet).and_then(|()| self.output.flush());

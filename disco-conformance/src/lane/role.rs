@@ -9,7 +9,7 @@ use std::time::Duration;
 use disco_core::channel::Notice;
 use disco_core::error::{ErrorKind, Failure, UserError};
 use disco_core::sync;
-use disco_core::{Abort, Command, Endpoint, Error, Frame, Result, Store, Value, WorkerId};
+use disco_core::{Abort, Command, Endpoint, Error, Frame, Link, Result, Store, Value, WorkerId};
 
 use super::frames::{fingerprint, range};
 
@@ -101,16 +101,17 @@ pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result
         Role::Notify => endpoint.link().notify(Notice::Failed { epoch: 0, failure: failure(worker, 4) }),
         _ => {}
     }
+    let link = endpoint.link();
     while let Ok(frame) = endpoint.recv() {
+        let seq = frame.seq();
         player.frames += 1;
-        let activity = endpoint.link().activity().clone();
-        activity.receive(frame.seq());
+        link.activity().receive(seq);
         if matches!(frame.command(), Command::Shutdown) || player.leaves()? {
             break;
         }
-        let reply = player.answer(&endpoint, &frame);
-        activity.finish(frame.seq(), true);
-        endpoint.reply(frame.seq(), reply)?;
+        let reply = player.answer(&link, frame);
+        link.activity().finish(seq, true);
+        endpoint.reply(seq, reply)?;
     }
     Ok(())
 }
@@ -135,8 +136,8 @@ impl Player {
         }
     }
 
-    fn answer(&self, endpoint: &impl Endpoint, frame: &Frame) -> Result<Value, Arc<Failure>> {
-        let (link, seq) = (endpoint.link(), frame.seq());
+    fn answer(&self, link: &Link, frame: &Frame) -> Result<Value, Arc<Failure>> {
+        let seq = frame.seq();
         match (self.role, frame.command()) {
             (Role::Stick, _) if self.frames == 1 && !self.worker.index().is_multiple_of(2) => {
                 let activity = link.activity();
@@ -155,7 +156,7 @@ impl Player {
             }
             (Role::Acknowledge, _) => Ok(Value::None),
             (Role::Enlarge, _) => Ok(Value::from(vec![7; 8 << 20])),
-            (Role::Meet, command) => self.meet(endpoint, seq, command).map_err(|error| {
+            (Role::Meet, command) => self.meet(link, seq, command).map_err(|error| {
                 let message = error.to_string();
                 Arc::new(Failure { message, ..(*failure(self.worker, seq)).clone() })
             }),
@@ -165,8 +166,8 @@ impl Player {
     }
 
     /// Writes to the store and waits until the other workers have.
-    fn meet(&self, endpoint: &impl Endpoint, seq: u64, command: &Command) -> Result<Value> {
-        let (store, me) = (endpoint.link().store(), self.worker.index());
+    fn meet(&self, link: &Link, seq: u64, command: &Command) -> Result<Value> {
+        let (store, me) = (link.store(), self.worker.index());
         let key = |worker: usize| format!("meeting {seq}: {worker}");
         store.set(&key(me), &[me as u8])?;
         let mut met = Vec::new();

@@ -199,7 +199,14 @@ impl Activity {
         if memory.first_reading().nanoseconds == 0 {
             memory.set_first_reading(Reading::now());
         }
-        Self { memory, names: Mutex::default(), timeline, command: AtomicU64::new(0), op: AtomicU64::new(0), thread: AtomicU32::new(0) }
+        Self {
+            memory,
+            names: Mutex::default(),
+            timeline,
+            command: AtomicU64::new(0),
+            op: AtomicU64::new(0),
+            thread: AtomicU32::new(0),
+        }
     }
 
     /// Records that the worker runs on the calling thread.

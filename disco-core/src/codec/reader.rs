@@ -29,6 +29,7 @@ macro_rules! take {
 
 impl<'a> Reader<'a> {
     /// A reader at the start of `bytes`.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, at: 0 }
     }
@@ -39,6 +40,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// Fewer bytes are left.
+    #[inline]
     pub fn raw(&mut self, len: u64) -> Result<&'a [u8], WireError> {
         let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
         let (bytes, rest) = split.ok_or_else(|| self.truncated(len))?;
@@ -51,6 +53,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// Fewer bytes are left.
+    #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
         let len = self.u64()?;
         self.raw(len)
@@ -67,11 +70,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Number of unread bytes.
+    #[inline]
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
     /// The unread bytes.
+    #[inline]
     pub(crate) fn rest(self) -> &'a [u8] {
         self.rest
     }

@@ -39,6 +39,7 @@ impl<'a> Args<'a> {
     }
 
     /// Number of arguments.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
             Source::Command { values, .. } => values.len(),
@@ -55,6 +56,7 @@ impl<'a> Args<'a> {
     ///
     /// # Errors
     /// There are fewer arguments, or the register is empty or poisoned.
+    #[inline]
     pub fn arg(&self, index: usize) -> Result<Arg<'a>> {
         let missing = || Error::ArgumentCount { expected: index + 1, found: self.len() };
         match &self.0 {
@@ -70,11 +72,13 @@ impl<'a> Args<'a> {
     ///
     /// # Errors
     /// As [`Args::arg`], and [`Error::Argument`] if the argument does not convert to `T`.
+    #[inline]
     pub fn take<T: FromArg>(&self, index: usize) -> Result<T> {
         let arg = self.arg(index)?;
         T::from_arg(arg).ok_or_else(|| Error::Argument { index, expected: T::expected(), found: T::found(arg) })
     }
 
+    #[inline]
     pub(super) fn expect(&self, count: usize) -> Result<()> {
         match self.len() == count {
             true => Ok(()),
@@ -85,6 +89,7 @@ impl<'a> Args<'a> {
 
 impl<'a> Arg<'a> {
     /// The value, if the argument is one.
+    #[inline]
     pub fn value(self) -> Option<&'a Value> {
         match self {
             Arg::Value(value) | Arg::Object(Object::Value(value)) => Some(value),

@@ -64,6 +64,7 @@ macro_rules! from_arg {
         $expected
     }
 
+            #[inline]
             fn from_arg(arg: Arg<'_>) -> Option<Self> {
                 match arg.value()? {
                     $pattern => $value,
@@ -95,6 +96,7 @@ macro_rules! integer_from_arg {
                 $expected
             }
 
+            #[inline]
             fn from_arg(arg: Arg<'_>) -> Option<Self> {
                 match arg.value()? {
                     Value::Int(x) => (*x).try_into().ok(),

@@ -94,6 +94,7 @@ impl Function {
     ///
     /// # Errors
     /// The arguments do not fit, or the function fails.
+    #[inline]
     pub fn call(&self, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
         (self.0.call)(ctx, args)
     }
@@ -171,6 +172,7 @@ pub trait FromArgs: Sized {
 
 /// Converts the arguments, calls a worker function, converts its result.
 #[doc(hidden)]
+#[inline]
 pub fn invoke<A, F>(f: &F, ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError>
 where
     F: WorkerFunction<A>,
@@ -197,6 +199,7 @@ macro_rules! worker_function {
         }
 
         impl<$($arg: FromArg),*> FromArgs for ($($arg,)*) {
+            #[inline]
             fn from_args(args: &Args<'_>) -> Result<Self> {
                 args.expect(<[usize]>::len(&[$($index),*]))?;
                 Ok(($(args.take::<$arg>($index)?,)*))

@@ -24,30 +24,40 @@ pub enum Object {
 /// take the inner value as `Rc<T>`. `examples/own_state.rs` is a complete program.
 #[derive(Clone)]
 pub struct Opaque {
-    value: Rc<dyn Any>,
-    type_name: &'static str,
+    value: Rc<dyn Named>,
+}
+
+/// A value that knows the name of its type.
+trait Named: Any {
+    fn type_name(&self) -> &'static str;
+}
+
+impl<T: 'static> Named for T {
+    fn type_name(&self) -> &'static str {
+        type_name::<T>()
+    }
 }
 
 impl Opaque {
     /// Wraps a value.
     pub fn new<T: 'static>(value: T) -> Self {
-        Self { value: Rc::new(value), type_name: type_name::<T>() }
+        Self { value: Rc::new(value) }
     }
 
     /// The inner value, if it is a `T`.
     pub fn downcast<T: 'static>(&self) -> Option<Rc<T>> {
-        self.value.clone().downcast().ok()
+        (self.value.clone() as Rc<dyn Any>).downcast().ok()
     }
 
     /// The name of the Rust type of the inner value.
     pub fn type_name(&self) -> &'static str {
-        self.type_name
+        (*self.value).type_name()
     }
 }
 
 impl fmt::Debug for Opaque {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{}>", self.type_name)
+        write!(f, "<{}>", self.type_name())
     }
 }
 

@@ -24,6 +24,7 @@ impl Registers {
     ///
     /// # Errors
     /// The register is empty, or poisoned by a failure, which the error names.
+    #[inline]
     pub fn object(&self, register: RegisterId) -> Result<&Object> {
         match self.0.get(register.index()) {
             Some(Slot::Full(object)) => Ok(object),
@@ -32,6 +33,7 @@ impl Registers {
         }
     }
 
+    #[inline]
     pub(crate) fn set(&mut self, register: RegisterId, object: Object) {
         *self.slot(register) = Slot::Full(object);
     }
@@ -40,17 +42,24 @@ impl Registers {
         *self.slot(register) = Slot::Poisoned(failure);
     }
 
+    #[inline]
     pub(crate) fn clear(&mut self, register: RegisterId) {
         if let Some(slot) = self.0.get_mut(register.index()) {
             *slot = Slot::Empty;
         }
     }
 
+    #[inline]
     fn slot(&mut self, register: RegisterId) -> &mut Slot {
         let index = register.index();
         if index >= self.0.len() {
-            self.0.resize_with((index + 1).next_power_of_two(), Slot::default);
+            self.grow(index);
         }
         &mut self.0[index]
+    }
+
+    #[cold]
+    fn grow(&mut self, index: usize) {
+        self.0.resize_with((index + 1).next_power_of_two(), Slot::default);
     }
 }

@@ -24,10 +24,16 @@ const AHEAD_FRAMES: usize = 2;
 pub(super) struct Order {
     seq: u64,
     registers: RegisterIds,
-    /// Frames that workers may still read, oldest first. The controller keeps them so that it frees or reuses the
-    /// memory itself: memory that another thread frees costs more than the rest of a call.
-    sent: VecDeque<Arc<Frame>>,
+    /// [Light](Frame::is_light) frames, which lanes may keep.
+    light: SentFrames,
+    /// Other frames, which lanes release as soon as the last worker has finished.
+    other: SentFrames,
 }
+
+/// Frames that workers may still read, oldest first. The controller keeps them so that it frees or reuses the memory
+/// itself: memory that another thread frees costs more than the rest of a call.
+#[derive(Debug, Default)]
+struct SentFrames(VecDeque<Arc<Frame>>);
 
 impl Order {
     /// The number of the next frame.
@@ -55,33 +61,47 @@ impl Order {
             // The last lane that holds the frame frees its memory.
             return Ok(Arc::new(next));
         }
-        match self.sent.front_mut().and_then(Arc::get_mut) {
+        let sent = if next.is_light() { &mut self.light } else { &mut self.other };
+        Ok(sent.put(next))
+    }
+
+    /// Releases the frames that all workers have finished and no lane keeps, and their tensors.
+    pub(super) fn release(&mut self) {
+        self.light.release();
+        self.other.release();
+    }
+}
+
+impl SentFrames {
+    /// Adds a frame, in the memory of the oldest one if no lane holds that any more.
+    fn put(&mut self, next: Frame) -> Arc<Frame> {
+        match self.0.front_mut().and_then(Arc::get_mut) {
             Some(oldest) => *oldest = next,
-            None => self.sent.push_front(Arc::new(next)),
+            None => self.0.push_front(Arc::new(next)),
         }
-        self.sent.rotate_left(1);
-        let frame = self.sent[self.sent.len() - 1].clone();
+        self.0.rotate_left(1);
+        let frame = self.0[self.0.len() - 1].clone();
         // The queue grows with the backlog of the workers and shrinks once they have caught up.
-        if self.sent.len() > MAX_IDLE_FRAMES {
+        if self.0.len() > MAX_IDLE_FRAMES {
             self.take_finished();
         }
-        if self.sent.len() > MAX_SENT_FRAMES {
-            self.sent.pop_front();
+        if self.0.len() > MAX_SENT_FRAMES {
+            self.0.pop_front();
         }
         self.look_ahead();
-        Ok(frame)
+        frame
     }
 
     /// Prefetches the memory of frames that are about to be reused.
     fn look_ahead(&self) {
-        if let Some(frame) = self.sent.get(AHEAD_FRAMES + 1) {
+        if let Some(frame) = self.0.get(AHEAD_FRAMES + 1) {
             prefetch::shared_for_write(frame);
         }
         // The previous call has prefetched the cache lines of this frame.
-        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD_FRAMES).map(|frame| frame.command()) {
+        if let Some(Command::CallPacked { args, .. }) = self.0.get(AHEAD_FRAMES).map(|frame| frame.command()) {
             prefetch::for_write(args.as_slice());
         }
-        if let Some(Command::CallPacked { args, .. }) = self.sent.get(AHEAD_FRAMES - 1).map(|frame| frame.command()) {
+        if let Some(Command::CallPacked { args, .. }) = self.0.get(AHEAD_FRAMES - 1).map(|frame| frame.command()) {
             for arg in args {
                 if let Value::Str(text) = arg {
                     prefetch::shared_for_write(text);
@@ -90,15 +110,14 @@ impl Order {
         }
     }
 
-    /// Releases the frames that all workers have finished, and their tensors.
-    pub(super) fn release(&mut self) {
+    fn release(&mut self) {
         while self.take_finished().is_some() {}
     }
 
     /// Removes the oldest frame if no lane holds it any more.
     fn take_finished(&mut self) -> Option<Arc<Frame>> {
-        Arc::get_mut(self.sent.front_mut()?)?;
-        self.sent.pop_front()
+        Arc::get_mut(self.0.front_mut()?)?;
+        self.0.pop_front()
     }
 }
 
@@ -115,13 +134,13 @@ mod tests {
         let (mut order, freed_ids) = (Order::default(), FreedIds::default());
         let slow = next(&mut order, &freed_ids);
         let behind: Vec<_> = (0..10).map(|_| Arc::as_ptr(&next(&mut order, &freed_ids))).collect();
-        assert_eq!(order.sent.len(), 11, "none is taken past one that somebody has");
+        assert_eq!(order.light.0.len(), 11, "none is taken past one that somebody has");
         drop(slow);
         let again = next(&mut order, &freed_ids);
         assert_eq!(again.seq(), 12);
         assert!(!behind.contains(&Arc::as_ptr(&again)), "the oldest comes first");
         drop(again);
         order.release();
-        assert!(order.sent.is_empty());
+        assert!(order.light.0.is_empty());
     }
 }

@@ -161,6 +161,7 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
     Ok(command)
 }
 
+#[inline]
 fn register(packet: &mut Packet<'_>) -> Result<RegisterId, WireError> {
     let id: u32 = packet.id()?;
     match id < RegisterId::COUNT {

@@ -13,6 +13,8 @@ use crate::shared_memory::Snapshot;
 use crate::sync;
 use crate::value::Value;
 
+/// Largest size, in bytes, of the values of a [light](Frame::is_light) frame.
+const MAX_LIGHT_BYTES: usize = 1 << 10;
 /// Largest encoding, in bytes, that a decoded frame keeps.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
@@ -41,6 +43,7 @@ impl Frame {
         Self::with(seq, freed.into_iter().collect(), command)
     }
 
+    #[inline]
     pub(crate) fn with(seq: u64, freed: Freed, command: Command) -> Self {
         let (encoded, snapshot, pieces) = (OnceLock::new(), OnceLock::new(), Mutex::default());
         Self { seq, freed, command, encoded, snapshot, pieces, transfer: Weak::new() }
@@ -65,17 +68,39 @@ impl Frame {
         Self::with(self.seq, self.freed.clone(), Command::SyncWorker { worker: nobody })
     }
 
+    /// Whether a lane may keep the frame after all workers have finished with it: its values and freed ids have at most
+    /// 1 KiB, and it has no tensor, object or list.
+    pub fn is_light(&self) -> bool {
+        let of_values = |values: &[Value]| {
+            values.iter().try_fold(0, |sum, value| match value {
+                Value::Tensor(_) | Value::Object(_) | Value::Array(_) | Value::Map(_) => None,
+                value => Some(sum + value.payload_len()),
+            })
+        };
+        let bytes = match &self.command {
+            Command::CallPacked { args, .. } => of_values(args),
+            Command::DebugSet { value, .. } => of_values(std::slice::from_ref(value)),
+            Command::GetGlobalFunc { name, .. } => Some(name.len()),
+            Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => None,
+            _ => Some(0),
+        };
+        bytes.is_some_and(|bytes| bytes + size_of_val(self.freed()) <= MAX_LIGHT_BYTES)
+    }
+
     /// The command's number.
+    #[inline]
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
     /// Registers that workers free before they run the command.
+    #[inline]
     pub fn freed(&self) -> &[RegisterId] {
         &self.freed
     }
 
     /// The command.
+    #[inline]
     pub fn command(&self) -> &Command {
         &self.command
     }
@@ -149,5 +174,28 @@ pub(crate) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Optio
             tracing::debug!(%error, "large tensors go over sockets");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Tensor;
+
+    fn call(args: Vec<Value>) -> Frame {
+        Frame::new(1, [], Command::CallPacked { register: 0.into(), function: 1.into(), args })
+    }
+
+    #[test]
+    fn a_frame_with_a_tensor_an_array_or_more_than_a_kibibyte_is_not_light() {
+        assert!(call(vec![Value::Int(1), "three".into(), Value::Register(2.into())]).is_light());
+        assert!(Frame::new(1, [], Command::SyncAll).is_light());
+        let tensor = Tensor::zeros(crate::DType::U8, [1]).unwrap();
+        assert!(!call(vec![Value::Int(1), tensor.into()]).is_light());
+        assert!(!call(vec![vec![Value::Int(1)].into()]).is_light());
+        assert!(
+            !call(vec![vec![7u8; MAX_LIGHT_BYTES / 2 + 1].into(), vec![7u8; MAX_LIGHT_BYTES / 2].into()]).is_light()
+        );
+        assert!(!Frame::new(1, (0..300).map(RegisterId::new), Command::SyncAll).is_light());
     }
 }

@@ -40,6 +40,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// `bytes` does not begin with a valid packet.
+    #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let mut reader = Reader::new(bytes);
         let len = Self::content_len(reader.u64()?.to_le_bytes())?;
@@ -51,6 +52,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// The content does not begin with a valid header.
+    #[inline]
     pub fn read(content: &'a [u8]) -> Result<Self, WireError> {
         let mut args = Reader::new(content);
         match args.i32()? {
@@ -72,6 +74,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Sets the memory with the packet's large tensors, such as that of a transfer.
+    #[inline]
     pub(super) fn with_beside_of(self, beside: Option<Beside>) -> Self {
         Self { beside, ..self }
     }
@@ -90,6 +93,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// An argument is invalid, or bytes follow the last argument.
+    #[inline]
     pub fn rest(mut self) -> Result<Vec<Value>, WireError> {
         let mut values = Vec::with_capacity(self.left);
         while self.left > 0 {
@@ -99,12 +103,14 @@ impl<'a> Packet<'a> {
     }
 
     /// The next argument.
+    #[inline]
     pub(super) fn value(&mut self) -> Result<Value, WireError> {
         self.left = self.left.checked_sub(1).ok_or(WireError::Expected("another argument"))?;
         Value::read(&mut self.args, self.beside.as_mut())
     }
 
     /// The next argument, which must be an integer.
+    #[inline]
     pub(super) fn int(&mut self) -> Result<i64, WireError> {
         self.left = self.left.checked_sub(1).ok_or(WireError::Expected("an int"))?;
         value::read_int(&mut self.args)
@@ -138,6 +144,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The next argument, which must be an id below 2^32.
+    #[inline]
     pub(super) fn id<T: From<u32>>(&mut self) -> Result<T, WireError> {
         let id = self.int()?;
         u32::try_from(id).map(T::from).map_err(|_| WireError::Unknown { what: "id", number: id })
@@ -152,6 +159,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Fails if arguments or bytes are left.
+    #[inline]
     pub(super) fn end(self) -> Result<(), WireError> {
         match (self.left, self.args.left()) {
             (0, 0) => Ok(()),

@@ -97,10 +97,12 @@ impl Value {
     }
 
     /// Takes one argument. Its tensor may lie in the memory `beside` the packet.
+    #[inline]
     pub(super) fn read(from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
         Self::read_at(0, from, beside)
     }
 
+    #[inline]
     fn read_at(depth: usize, from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
         match from.i32()? {
             code::NONE => Ok(Value::None),
@@ -159,6 +161,7 @@ pub(super) fn write_bytes(bytes: &[u8], to: &mut Writer) {
 }
 
 /// Takes an argument that must be an integer.
+#[inline]
 pub(super) fn read_int(from: &mut Reader<'_>) -> Result<i64, WireError> {
     match from.i32()? {
         code::INT => from.i64(),
@@ -166,6 +169,7 @@ pub(super) fn read_int(from: &mut Reader<'_>) -> Result<i64, WireError> {
     }
 }
 
+#[inline]
 fn read_str(from: &mut Reader<'_>) -> Result<Value, WireError> {
     let text = std::str::from_utf8(from.bytes()?).map_err(|_| WireError::Expected("UTF-8 in a string"))?;
     Ok(Value::Str(text.into()))

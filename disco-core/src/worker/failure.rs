@@ -14,6 +14,7 @@ use crate::id::{RegisterId, WorkerId};
 struct Panicked(String);
 
 /// Runs `work` and converts a panic to an error. With `panic = "abort"`, a panic ends the process.
+#[inline]
 pub(super) fn catch<T>(work: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
     // A panic can only corrupt the state of this worker, which is poisoned afterwards.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Panicked(text(&*payload)).into()))

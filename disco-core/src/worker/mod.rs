@@ -42,9 +42,10 @@ pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) 
             Err(Error::Closed(_)) => break,
             Err(error) => return Err(error),
         };
-        match state.step(&frame) {
+        let seq = frame.seq();
+        match state.step(frame) {
             Step::Next => {}
-            Step::Answer(reply) => endpoint.reply(frame.seq(), reply)?,
+            Step::Answer(reply) => endpoint.reply(seq, *reply)?,
             Step::Leave => break,
         }
     }
@@ -66,11 +67,19 @@ struct Worker {
 /// The loop's next action after a command.
 enum Step {
     Next,
-    Answer(Reply),
+    /// Boxed so that the other variants are cheap to return.
+    Answer(Box<Reply>),
     Leave,
 }
 
+impl Step {
+    fn answer(reply: Reply) -> Self {
+        Self::Answer(Box::new(reply))
+    }
+}
+
 impl Worker {
+    #[inline]
     fn step(&mut self, frame: &Frame) -> Step {
         self.link.activity().receive(frame.seq());
         frame.freed().iter().for_each(|register| self.clear(frame.seq(), *register));
@@ -80,6 +89,7 @@ impl Worker {
         step
     }
 
+    #[inline]
     fn execute(&mut self, seq: u64, command: &Command) -> Step {
         let operation = command.name();
         match command {
@@ -95,18 +105,20 @@ impl Worker {
                 }
                 self.call(seq, *register, *function, args);
             }
-            Command::SyncWorker { worker } if *worker == self.worker => return Step::Answer(self.sync(seq, operation)),
-            Command::SyncAll => return Step::Answer(self.sync(seq, operation)),
+            Command::SyncWorker { worker } if *worker == self.worker => {
+                return Step::answer(self.sync(seq, operation));
+            }
+            Command::SyncAll => return Step::answer(self.sync(seq, operation)),
             Command::DebugGet { register, worker } if *worker == self.worker => {
-                return Step::Answer(self.inside(operation, |this| this.get(seq, operation, *register)));
+                return Step::answer(self.inside(operation, |this| this.get(seq, operation, *register)));
             }
             Command::GetAll { register } => {
-                return Step::Answer(self.inside(operation, |this| this.get(seq, operation, *register)));
+                return Step::answer(self.inside(operation, |this| this.get(seq, operation, *register)));
             }
             Command::DebugSet { register, worker, value } if *worker == self.worker => {
                 let assign = |this: &mut Self| this.assign(*register, value);
                 let reply = self.inside(operation, |this| this.attempt(seq, operation, Some(*register), assign));
-                return Step::Answer(reply.map(|()| Value::None));
+                return Step::answer(reply.map(|()| Value::None));
             }
             Command::CopyFromWorker0 { register, host: Local(Some(host)) } if self.is_worker_0() => {
                 _ = self.attempt(seq, operation, Some(*register), |this| {
@@ -131,6 +143,7 @@ impl Worker {
         Step::Next
     }
 
+    #[inline]
     fn call(&mut self, seq: u64, register: RegisterId, function: RegisterId, args: &[Value]) {
         let function = match self.registers.object(function) {
             Ok(Object::Function(function)) => function.clone(),
@@ -166,6 +179,7 @@ impl Worker {
     }
 
     /// Empties a register. A destructor that panics is the worker's failure.
+    #[inline]
     fn clear(&mut self, seq: u64, register: RegisterId) {
         let free = |this: &mut Self| {
             this.registers.clear(register);
@@ -244,6 +258,7 @@ impl Worker {
     }
 
     /// Sets a register to the result of `make`. Poisons the register if `make` fails or this worker has failed before.
+    #[inline]
     fn set(
         &mut self,
         seq: u64,
@@ -251,13 +266,19 @@ impl Worker {
         register: RegisterId,
         make: impl FnOnce(&mut Self) -> Result<Object, BoxError>,
     ) {
-        match self.attempt(seq, operation, Some(register), make) {
-            Ok(object) => self.registers.set(register, object),
-            Err(failure) => self.registers.poison(register, failure),
+        let set = |this: &mut Self| {
+            // Set here, since each step that a result is passed through copies it.
+            let object = make(this)?;
+            this.registers.set(register, object);
+            Ok(())
+        };
+        if let Err(failure) = self.attempt(seq, operation, Some(register), set) {
+            self.registers.poison(register, failure);
         }
     }
 
     /// Runs the work of one command, unless this worker has failed before.
+    #[inline]
     fn attempt<T>(
         &mut self,
         seq: u64,
@@ -272,6 +293,7 @@ impl Worker {
     }
 
     /// Runs `work`. Its first error or panic becomes the worker's failure and is reported to the controller at once.
+    #[inline]
     fn run<T>(
         &mut self,
         seq: u64,

@@ -24,6 +24,8 @@ pub(super) struct Commands {
     reader: u64,
     letterbox: Arc<Letterbox>,
     buffer: Vec<u8>,
+    /// The frame that the worker executes.
+    frame: Option<Frame>,
     /// Credit of frames that came over the connection.
     taken: Taken,
 }
@@ -117,7 +119,7 @@ impl Commands {
         letterbox: Arc<Letterbox>,
     ) -> Self {
         let (reader, ring) = ring.map_or((0, None), |(reader, ring)| (reader, Some(ring)));
-        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), taken: Taken::default() }
+        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), frame: None, taken: Taken::default() }
     }
 
     /// Whether reception has ended: the controller is lost, or has signalled shutdown.
@@ -129,24 +131,31 @@ impl Commands {
     ///
     /// # Errors
     /// [`Error::Closed`]; or the ring or the connection holds bytes that are not a frame.
-    pub(super) fn next(&mut self) -> Result<Frame> {
+    pub(super) fn next(&mut self) -> Result<&Frame> {
         self.letterbox.run();
-        let frame = self.take()?;
+        // Frees its tensors before the wait.
+        self.frame = None;
+        let due = self.take_record()?;
         self.letterbox.run();
+        let frame = match due {
+            // The common case in place, because a frame is large to pass on.
+            Due::Buffer { seq, start } => self.frame.insert(wire::decode_frame(seq, &self.buffer[start..])?),
+            Due::Connection(due) => {
+                let frame = self.take_letter(due)?;
+                self.frame.insert(frame)
+            }
+            Due::Closed => return Err(Error::Closed(self.worker.to_string())),
+        };
         if let Some(ring) = &mut self.ring {
             ring.expect(Expect::after(frame.command(), self.worker));
         }
         Ok(frame)
     }
 
-    fn take(&mut self) -> Result<Frame> {
+    /// The next frame from the connection, which has the number `due`, if given.
+    fn take_letter(&mut self, due: Option<u64>) -> Result<Frame> {
         let worker = self.worker;
         let closed = || Error::Closed(worker.to_string());
-        let due = match self.take_record()? {
-            Due::Closed => return Err(closed()),
-            Due::Buffer { seq, start } => return Ok(wire::decode_frame(seq, &self.buffer[start..])?),
-            Due::Connection(due) => due,
-        };
         let Large { seq, bytes, beside, received } = self.letterbox.take().ok_or_else(closed)?;
         if due.is_some_and(|due| due != seq) {
             return Err(Error::protocol(format!("frame {seq} came instead of {due:?}")));

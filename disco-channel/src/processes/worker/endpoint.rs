@@ -28,8 +28,8 @@ pub struct ProcessEndpoint {
 }
 
 impl Endpoint for ProcessEndpoint {
-    fn recv(&mut self) -> Result<Arc<Frame>> {
-        self.commands.next().map(Arc::new)
+    fn recv(&mut self) -> Result<&Frame> {
+        self.commands.next()
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
