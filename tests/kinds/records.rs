@@ -191,8 +191,8 @@ fn a_timeline_has_each_command_of_every_worker(kind: SessionKind) {
     assert!(submitted.iter().map(|(number, _)| *number).eq(1..=submitted.len() as u64), "{submitted:?}");
     assert!(submitted.contains(&(submitted.len() as u64, "shutdown")), "{submitted:?}");
     assert_eq!(submitted.iter().filter(|(_, name)| *name == "records.sleep").count(), 5);
-    let waits = timeline.controller.records.iter().filter(|record| record.kind == RecordKind::Wait);
-    assert_eq!(waits.last().unwrap().name.as_deref(), Some("sync_all"));
+    let mut waits = timeline.controller.records.iter().filter(|record| record.kind == RecordKind::Wait);
+    assert_eq!(waits.next_back().unwrap().name.as_deref(), Some("sync_all"));
     assert_eq!(timeline.workers.len(), 4);
     for (worker, recording) in &timeline.workers {
         let recording = recording.as_ref().unwrap();
