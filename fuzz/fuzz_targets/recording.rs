@@ -23,7 +23,7 @@ fn check(bytes: &[u8]) -> Result<(), WireError> {
 fn seeds() -> Vec<Vec<u8>> {
     let activity = Activity::new(RecorderConfig::new(8, true));
     let comm = activity.intern("plane 1");
-    activity.start(RecordKind::Span, activity.intern("forward")).end(true);
+    activity.mark(activity.intern("recover"));
     let running = activity.start_op(&Op::Barrier, 2, OpPlace::new(comm, 1));
     let mut bytes = activity.encode(usize::MAX);
     drop(running);

@@ -54,7 +54,8 @@ pub(super) fn section(calls: &Calls<'_>, measured: &[Measured]) -> String {
     }
     let lead = "<p>The median's bandwidth as a part of the best one's of the same size, from the arrival of the last rank \
         to the end of the last. Those that took most time in total come first.</p>\n";
-    let legend = "<p class=\"legend\"><span class=\"swatch operations\"></span>median <span class=\"swatch mark\"></span>measured by <code>disco bench</code></p>\n";
+    let legend = "<p class=\"legend\"><span class=\"swatch operations\"></span>median \
+        <span class=\"swatch mark\"></span>measured by <code>disco bench</code></p>\n";
     let has_measured = rows.iter().any(|row| row.measured.is_some());
     let head = ["", "count", "total", "best", "median", "worst", "best (GB/s)", "median (GB/s)", "measured (GB/s)"];
     let cells: Vec<_> = rows.iter().map(|row| row.cells.clone()).collect();

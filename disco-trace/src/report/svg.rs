@@ -29,7 +29,8 @@ impl Svg {
     pub(super) fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), class: &str, title: &str) {
         _ = write!(
             self.body,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"{class}\"><title>{}</title></rect>",
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             class=\"{class}\"><title>{}</title></rect>",
             Text(title)
         );
     }
@@ -39,7 +40,8 @@ impl Svg {
         let opacity = 0.1 + 0.9 * part;
         _ = write!(
             self.body,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{size:.1}\" height=\"{size:.1}\" class=\"heat\" fill-opacity=\"{opacity:.2}\"><title>{}</title></rect>",
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{size:.1}\" height=\"{size:.1}\" class=\"heat\" \
+             fill-opacity=\"{opacity:.2}\"><title>{}</title></rect>",
             Text(title)
         );
     }
@@ -64,8 +66,9 @@ impl Svg {
     pub(super) fn finish(self, description: &str) -> String {
         let Self { width, height, body } = self;
         format!(
-            "<div class=\"figure\"><svg viewBox=\"0 0 {width:.0} {height:.0}\" style=\"width:{width:.0}px;min-width:min({width:.0}px,40rem)\" role=\"img\" aria-label=\"{}\">{body}</svg></div>
-",
+            "<div class=\"figure\"><svg viewBox=\"0 0 {width:.0} {height:.0}\" \
+             style=\"width:{width:.0}px;min-width:min({width:.0}px,40rem)\" \
+             role=\"img\" aria-label=\"{}\">{body}</svg></div>\n",
             Text(description)
         )
     }

@@ -1,5 +1,7 @@
 //! Explanations.
 
+use disco_core::OpKind;
+use disco_core::activity::RecordKind;
 use disco_trace::{Trace, explain};
 
 use crate::sample;
@@ -17,4 +19,19 @@ fn a_trace_without_records_is_explained_in_a_line() {
         explain(&Trace::new("nothing", None, Vec::new())),
         "Trace of nothing: 0 workers, 0 records over 0 ns\n\nNo operation hangs or has failed.\n"
     );
+}
+
+#[test]
+fn counts_of_v_forms_that_differ_are_no_mismatch() {
+    let mut trace = sample::trace();
+    let recordings = trace.workers.iter_mut().map(|it| it.recording.as_mut().unwrap());
+    for record in recordings.flat_map(|recording| &mut recording.records) {
+        if matches!(record.kind, RecordKind::Op(OpKind::AllGather | OpKind::AllReduce)) {
+            record.kind = RecordKind::Op(OpKind::AllToAllV);
+            record.op.as_mut().unwrap().reduction = None;
+        }
+    }
+    let text = explain(&trace);
+    assert!(!text.contains("do not call the same"), "{text}");
+    assert!(text.contains("Missing: worker 2 has not called it."), "{text}");
 }

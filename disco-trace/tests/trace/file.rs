@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use disco_trace::{Trace, TraceError, explain};
+use disco_trace::{Trace, TraceError, explain, report};
 use proptest::prelude::*;
 
 use crate::{arbitrary, sample};
@@ -45,7 +45,9 @@ proptest! {
             let at = at % bytes.len();
             bytes[at] = byte;
             if let Ok(trace) = decode(&bytes) {
-                explain(&trace);
+                drop((explain(&trace), report::page(&trace, &[])));
+                let again = written(&trace, "again.json");
+                prop_assert_eq!(written(&decode(&again).unwrap(), "again.json"), again);
             }
         }
     }
