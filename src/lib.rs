@@ -79,6 +79,7 @@ mod guide {
         DataPlane "data-plane.md"
         Failures "failures.md"
         Groups "groups.md"
+        Tracing "tracing.md"
         Troubleshooting "troubleshooting.md"
         Tvm "tvm.md"
     }
