@@ -86,6 +86,7 @@ mod guide {
         Failures "failures.md"
         Groups "groups.md"
         Monitoring "monitoring.md"
+        Tracing "tracing.md"
         Troubleshooting "troubleshooting.md"
         Tvm "tvm.md"
     }
