@@ -18,6 +18,7 @@ mod library;
 mod model;
 mod random;
 mod session;
+mod timelines;
 mod user;
 mod values;
 mod watch;

@@ -13,6 +13,7 @@ use crate::content::Content;
 use crate::functions::Diverged;
 use crate::library;
 use crate::random::Random;
+use crate::timelines::{self, Timelines};
 use crate::user::{User, Wrong};
 use crate::watch;
 
@@ -35,6 +36,8 @@ pub(crate) struct Setup {
     check: bool,
     end: End,
     recoveries: usize,
+    /// The number of records of a timeline; 0 for none.
+    records: usize,
 }
 
 /// A failure that a session recovers from.
@@ -94,6 +97,7 @@ impl Setup {
             check: random.chance(25),
             end: random.pick(ends),
             recoveries: random.below(3),
+            records: random.pick(&[0, 0, 16, 4096]),
         }
     }
 
@@ -102,7 +106,7 @@ impl Setup {
         self.kind != SessionKind::Nodes
     }
 
-    fn start(&self) -> disco::Result<LaneSession> {
+    fn start(&self, timelines: &Timelines) -> disco::Result<LaneSession> {
         let builder = match self.kind {
             SessionKind::Nodes => {
                 let workers = if self.of_processes { SessionKind::Processes } else { SessionKind::Threads };
@@ -118,6 +122,10 @@ impl Setup {
         let builder = match self.end {
             End::Stop => builder.silence(SILENCE),
             _ => builder.silence(Duration::from_secs(30)),
+        };
+        let builder = match self.records {
+            0 => builder,
+            records => timelines.keep(builder, records),
         };
         builder.groups(self.groups).check(self.check).deadlines(deadlines).start()
     }
@@ -135,7 +143,8 @@ impl Setup {
 /// Runs a session of its setup from start to end.
 pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     watch::step(format_args!("start of {setup:?}"));
-    let session = setup.start().map_err(|error| format!("start: {error}"))?;
+    let timelines = Timelines::default();
+    let session = setup.start(&timelines).map_err(|error| format!("start: {error}"))?;
     let session = Arc::new(session);
     if setup.has_plane() {
         init(&session)?;
@@ -151,7 +160,12 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     }
     use_together(setup, &session, random)?;
     drop(keeper);
-    end(setup, session, random)
+    if random.chance(30) {
+        watch::step("recordings");
+        timelines::check_recordings(&session)?;
+    }
+    end(setup, session, random)?;
+    timelines.check(setup.records > 0, setup.end == End::Shutdown)
 }
 
 fn init(session: &LaneSession) -> Wrong<()> {
