@@ -1,11 +1,11 @@
 //! The reason why a collective hangs or has failed, found by comparing what all workers have recorded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::activity::{OpDetails, OpState, Record, RecordKind, Recording};
+use crate::activity::{OpDetails, OpState, Record, RecordKind, Recording, UNNAMED};
 use crate::error::Result;
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
@@ -47,27 +47,30 @@ impl Diagnosis {
     /// The same for recordings that are kept elsewhere, each with the reason if there is none.
     pub fn compare(recordings: &[(WorkerId, Result<&Recording, &dyn fmt::Display>)]) -> Option<Self> {
         let known = || recordings.iter().filter_map(|(worker, it)| Some((*worker, it.ok()?)));
-        let (comm, number) = suspect(known().filter_map(|(_, recording)| stuck(recording)))?;
-        let calls: Vec<(WorkerId, &Record, &OpDetails)> = known()
+        let (comm, is_transfer, number) = suspect(known().filter_map(|(_, recording)| stuck(recording)))?;
+        // Collectives and transfers of a communicator are numbered apart.
+        let is_of_comm =
+            |(record, op): &(&Record, &OpDetails)| op.comm == comm && is_point_to_point(record) == is_transfer;
+        let calls: Vec<(WorkerId, &Recording, &Record)> = known()
             .filter_map(|(worker, recording)| {
-                ops(recording)
-                    .rfind(|(_, op)| op.comm == comm && op.number == number)
-                    .map(|(record, op)| (worker, record, op))
+                let call = ops(recording).rfind(|it| is_of_comm(it) && it.1.number == number);
+                call.map(|(record, _)| (worker, recording, record))
             })
             .collect();
-        let has_called = |worker: &WorkerId| calls.iter().any(|(caller, ..)| caller == worker);
+        let callers: BTreeSet<WorkerId> = calls.iter().map(|(worker, ..)| *worker).collect();
         // The communicator of all workers has no mark of a split in its name.
         let is_of_all = !comm.contains(", split ");
         let is_rank = |recording: &Recording| is_of_all || ops(recording).any(|(_, op)| op.comm == comm);
         let missing: Vec<WorkerId> = known()
-            .filter(|(worker, recording)| is_rank(recording) && !has_called(worker))
+            // Only the two ranks of a transfer call it, and each has numbers of its own.
+            .filter(|(worker, recording)| !is_transfer && is_rank(recording) && !callers.contains(worker))
             // Its call may be among the records that later ones have replaced.
-            .filter(|(_, recording)| ops(recording).all(|(_, op)| op.comm != comm || op.number < number))
+            .filter(|(_, recording)| ops(recording).all(|it| !is_of_comm(&it) || it.1.number < number))
             .map(|(worker, _)| worker)
             .collect();
-        let late = late(&calls);
+        let late = if is_transfer { None } else { late(&calls) };
         let mut signatures: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
-        for (worker, record, _) in calls.iter().filter(|(_, record, _)| !is_point_to_point(record)) {
+        for (worker, _, record) in calls.iter().filter(|_| !is_transfer) {
             signatures.entry(record.signature().unwrap_or_default()).or_default().push(*worker);
         }
         let mismatch = if signatures.len() > 1 { signatures.into_iter().collect() } else { Vec::new() };
@@ -80,14 +83,16 @@ impl Diagnosis {
     }
 }
 
-/// The last call, if another worker had left the operation by then.
-fn late(calls: &[(WorkerId, &Record, &OpDetails)]) -> Option<(WorkerId, Duration)> {
-    let first = calls.iter().map(|(_, record, _)| record.start).min()?;
-    let (worker, last, _) = calls.iter().max_by_key(|(_, record, _)| record.start)?;
-    let is_left = calls
-        .iter()
-        .any(|(_, record, _)| record.state == OpState::Failed && record.end.is_some_and(|end| end <= last.start));
-    is_left.then(|| (*worker, rounded(last.start - first)))
+/// The last call, if another worker had left the operation by then. Times are compared by their distance from the moment
+/// at which they were copied, about the same on all machines, whose clocks may differ.
+fn late(calls: &[(WorkerId, &Recording, &Record)]) -> Option<(WorkerId, Duration)> {
+    let age = |recording: &Recording, time: u64| recording.time.saturating_sub(time);
+    let starts = || calls.iter().map(|(worker, recording, record)| (age(recording, record.start), *worker));
+    let ((first, _), (last, worker)) = starts().max().zip(starts().min())?;
+    let is_left = calls.iter().any(|(_, recording, record)| {
+        record.state == OpState::Failed && record.end.is_some_and(|end| age(recording, end) >= last)
+    });
+    is_left.then(|| (worker, rounded(first - last)))
 }
 
 /// The operations of a recording, oldest first.
@@ -96,15 +101,19 @@ fn ops(recording: &Recording) -> impl DoubleEndedIterator<Item = (&Record, &OpDe
 }
 
 /// The last operation, if it runs or has failed, and the worker has not recovered since.
-fn stuck(recording: &Recording) -> Option<&OpDetails> {
+fn stuck(recording: &Recording) -> Option<(&Record, &OpDetails)> {
     let last = recording.records.iter().rfind(|it| matches!(it.kind, RecordKind::Op(_) | RecordKind::Mark))?;
-    last.op.as_ref().filter(|_| last.state != OpState::Done)
+    last.op.as_ref().filter(|_| last.state != OpState::Done).map(|op| (last, op))
 }
 
-/// The operation that most workers are inside; of several the one with the lowest number, which the others wait behind.
-fn suspect<'a>(stuck: impl Iterator<Item = &'a OpDetails>) -> Option<(Arc<str>, u64)> {
-    let mut counts: BTreeMap<(Arc<str>, u64), usize> = BTreeMap::new();
-    stuck.for_each(|op| *counts.entry((op.comm.clone(), op.number)).or_default() += 1);
+/// The operation that most workers are inside; of several the one with the lowest number, which the others wait behind:
+/// its communicator, whether it is a transfer, and its number. Those of communicators without a name can't be compared.
+fn suspect<'a>(stuck: impl Iterator<Item = (&'a Record, &'a OpDetails)>) -> Option<(Arc<str>, bool, u64)> {
+    let mut counts: BTreeMap<(Arc<str>, bool, u64), usize> = BTreeMap::new();
+    let stuck = stuck.filter(|(_, op)| &*op.comm != UNNAMED);
+    stuck.for_each(|(record, op)| {
+        *counts.entry((op.comm.clone(), is_point_to_point(record), op.number)).or_default() += 1;
+    });
     let most = counts.values().max().copied()?;
     counts.into_iter().find(|(_, count)| *count == most).map(|(op, _)| op)
 }
@@ -156,8 +165,10 @@ impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Operation {} of {}, as each worker has recorded it:", self.number, self.comm)?;
         let mut rows: Vec<(&str, Vec<WorkerId>)> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
         for (worker, state) in &self.workers {
-            match rows.iter_mut().find(|(text, _)| text == state) {
+            let place = *places.entry(state).or_insert(rows.len());
+            match rows.get_mut(place) {
                 Some((_, workers)) => workers.push(*worker),
                 None => rows.push((state, vec![*worker])),
             }
@@ -256,6 +267,54 @@ mod tests {
         assert_eq!(diagnosis.mismatch, [first, second]);
         let text = diagnosis.to_string();
         assert!(text.ends_with("do not call the same:\n  workers 0, 2: all_reduce sum f32 x 4\n  worker 1: broadcast f32 x 4, root rank 0"), "{text}");
+    }
+
+    /// A recording of a worker that has done `before` and is inside `now`, both with these numbers.
+    fn recording(before: &[(Op, u64)], now: Option<(Op, u64)>) -> Recording {
+        let activity = Activity::default();
+        let comm = activity.intern("the world");
+        for (op, number) in before {
+            activity.start_op(op, 3, OpPlace::new(comm, *number)).end(true);
+        }
+        let running = now.as_ref().map(|(op, number)| activity.start_op(op, 3, OpPlace::new(comm, *number)));
+        let recording = Recording::decode(&activity.encode(usize::MAX)).unwrap();
+        drop(running);
+        recording
+    }
+
+    fn send() -> Op {
+        Op::Send { src: Tensor::zeros(DType::F32, [4]).unwrap(), to: Rank::new(0) }
+    }
+
+    fn compare(recordings: &[Recording]) -> Diagnosis {
+        let workers = (0..).map(WorkerId::new);
+        Diagnosis::of(&workers.zip(recordings.iter().cloned().map(Ok)).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn a_send_with_the_number_of_a_collective_is_no_call_of_it() {
+        let (inside, sender) = (|| recording(&[], Some((all_reduce(4), 2))), recording(&[(send(), 2)], None));
+        let diagnosis = compare(&[inside(), sender, inside()]);
+        assert_eq!((diagnosis.missing, diagnosis.mismatch), (vec![WorkerId::new(1)], Vec::new()));
+    }
+
+    #[test]
+    fn a_send_that_waits_misses_no_workers() {
+        let diagnosis = compare(&[recording(&[(Op::Barrier, 1)], None), recording(&[], Some((send(), 1)))]);
+        assert_eq!((diagnosis.number, diagnosis.missing), (1, Vec::new()));
+    }
+
+    #[test]
+    fn clocks_of_different_machines_make_no_worker_late() {
+        let mut there = recording(&[], Some((all_reduce(4), 1)));
+        let day = 86_400_000_000_000;
+        there.time += day;
+        there.records.iter_mut().for_each(|record| record.start += day);
+        let mut here = recording(&[], Some((all_reduce(4), 1)));
+        for record in &mut here.records {
+            (record.state, record.end) = (OpState::Failed, Some(here.time));
+        }
+        assert_eq!(compare(&[here, there]).late, None);
     }
 
     #[test]

@@ -44,7 +44,7 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 9] = ["local", "ndarray", "mpi", "nccl", "rccl", "serde", "metrics", "ffi", "candle"];
+const FEATURES: [&str; 10] = ["local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 13] = [

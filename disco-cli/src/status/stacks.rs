@@ -1,5 +1,6 @@
 //! `disco status PID --stacks`
 
+use std::fs;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -75,6 +76,10 @@ fn of_program(reader: &mut Reader, program: &Program) -> Vec<Thread> {
     for (session, status) in program.sessions.iter().enumerate() {
         for worker in &status.workers {
             let Some((process, thread)) = worker.process.zip(worker.thread) else { continue };
+            // A program may answer anything.
+            if !is_of_same_user(program.process, process, thread) {
+                continue;
+            }
             let mut name = format!("worker {}", worker.worker);
             if program.sessions.len() > 1 {
                 name += &format!(" of session {}", session + 1);
@@ -88,6 +93,16 @@ fn of_program(reader: &mut Reader, program: &Program) -> Vec<Thread> {
         stacks.push(of_thread(reader, main, main, "main thread".to_owned()));
     }
     stacks
+}
+
+/// Whether `thread` is one of `process`, and that of the user of `program`.
+fn is_of_same_user(program: u32, process: u32, thread: u32) -> bool {
+    let user = |path: String| {
+        let status = fs::read_to_string(path).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("Uid:")).map(str::to_owned)
+    };
+    let program = user(format!("/proc/{program}/status"));
+    program.is_some() && user(format!("/proc/{process}/task/{thread}/status")) == program
 }
 
 fn of_thread(reader: &mut Reader, process: u32, thread: u32, name: String) -> Thread {

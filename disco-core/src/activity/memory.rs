@@ -15,8 +15,8 @@ use super::clock::Reading;
 use super::record::{RECORD_WORDS, RawRecord};
 use crate::shared_memory::Segment;
 
-/// Words for names: 4 KiB. A name that does not fit is replaced by none in records.
-const NAME_WORDS: usize = 512;
+/// Words for names: 16 KiB. A name that does not fit is replaced by none in records.
+const NAME_WORDS: usize = 2048;
 /// Words before the records.
 const HEAD_WORDS: usize = NAMES + NAME_WORDS;
 

@@ -35,13 +35,15 @@ use crate::sync;
 pub use self::clock::nanoseconds;
 pub(crate) use self::current::Current;
 pub use self::current::{Span, span};
-pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind};
+pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub use self::recording::{Recording, set_shift};
 
 /// Number of the latest operations in a [`Progress`].
 const OPS: usize = 16;
 /// Value of [`Activity::enter`] outside of functions.
 const IDLE: u32 = 0;
+/// Largest number of names.
+const MAX_NAMES: usize = 4096;
 /// Largest number of records: 1 GiB.
 const MAX_RECORDS: usize = 1 << 24;
 
@@ -49,10 +51,9 @@ const MAX_RECORDS: usize = 1 << 24;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderConfig {
-    /// Number of records that are kept, a power of two. Each takes 64 bytes for each worker.
-    pub records: usize,
-    /// Whether commands and spans are recorded, besides operations.
-    pub timeline: bool,
+    /// A power of two.
+    records: usize,
+    timeline: bool,
 }
 
 /// The latest state of one worker and its last records. Writing it takes no lock; only the worker's thread writes.
@@ -165,6 +166,16 @@ impl RecorderConfig {
         Self { records: records.next_power_of_two(), timeline }
     }
 
+    /// Number of records that are kept, a power of two. Each takes 64 bytes for each worker.
+    pub const fn records(self) -> usize {
+        self.records
+    }
+
+    /// Whether commands and spans are recorded, besides operations.
+    pub const fn has_timeline(self) -> bool {
+        self.timeline
+    }
+
     /// Words of the memory of one activity.
     pub const fn words(self) -> usize {
         Memory::words_for(self.records)
@@ -238,11 +249,16 @@ impl Activity {
         }
     }
 
-    /// Stores a name and returns its number, for [`Activity::enter`] and records.
+    /// Stores a name and returns its number, for [`Activity::enter`] and records. 16 KiB of names are kept for records;
+    /// 0, for no name, once there are 4096.
     pub fn intern(&self, name: &str) -> u32 {
         let mut names = sync::lock(&self.names);
         if let Some(index) = names.names.iter().position(|known| &**known == name) {
             return 1 + index as u32;
+        }
+        // Numbers have 16 bits in records.
+        if names.names.len() == MAX_NAMES {
+            return IDLE;
         }
         names.names.push(name.into());
         // Later names must not take the number of one that does not fit.

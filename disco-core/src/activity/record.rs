@@ -25,6 +25,8 @@ const COMMAND: u8 = 64;
 const SPAN: u8 = 65;
 const WAIT: u8 = 66;
 const MARK: u8 = 67;
+/// The name of a communicator whose name has found no room.
+pub const UNNAMED: &str = "unnamed";
 /// A dtype or a reduction that is not there.
 const NONE: u8 = u8::MAX;
 /// Largest number in 24 bits, and in 40 and 48.
@@ -253,7 +255,7 @@ impl RawRecord {
         let name = |number: u64| names.get((number as usize).checked_sub(1)?).cloned();
         let is_op = matches!(kind, RecordKind::Op(_));
         let op = is_op.then(|| OpDetails {
-            comm: name(place >> 48).unwrap_or_else(|| "unnamed".into()),
+            comm: name(place >> 48).unwrap_or_else(|| UNNAMED.into()),
             number: place & MAX_48,
             dtype: self.dtype(),
             count,

@@ -1,6 +1,7 @@
 //! Collects what workers have recorded, and finds the reason of a broken collective in it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,9 @@ pub(super) const EVIDENCE: usize = 32;
 /// Recordings that arrive for one request.
 #[derive(Debug)]
 pub(super) struct Collection {
-    workers: usize,
+    /// Number of workers that may answer.
+    workers: AtomicUsize,
+    begun: Instant,
     recordings: Mutex<BTreeMap<WorkerId, Arc<[u8]>>>,
     /// Notified for the last one.
     done: Event,
@@ -30,7 +33,8 @@ pub(super) struct Collection {
 impl Collection {
     /// A request for the recordings of so many workers.
     pub(super) fn new(workers: usize) -> Self {
-        Self { workers, recordings: Mutex::default(), done: Event::new() }
+        let (workers, begun) = (AtomicUsize::new(workers), Instant::now());
+        Self { workers, begun, recordings: Mutex::default(), done: Event::new() }
     }
 
     /// The recordings that have come, in the order of `workers`; `why` others are missing.
@@ -54,14 +58,19 @@ impl Collection {
     pub(super) fn add(&self, from: WorkerId, bytes: Arc<[u8]>) {
         let mut recordings = self.lock();
         recordings.insert(from, bytes);
-        if recordings.len() == self.workers {
-            drop(recordings);
+        drop(recordings);
+        if self.is_complete() {
             self.done.notify(usize::MAX);
         }
     }
 
+    /// So many workers can't answer.
+    pub(super) fn give_up(&self, workers: usize) {
+        self.workers.fetch_sub(workers, Ordering::Relaxed);
+    }
+
     fn is_complete(&self) -> bool {
-        self.lock().len() == self.workers
+        self.lock().len() >= self.workers.load(Ordering::Relaxed)
     }
 }
 
@@ -78,12 +87,12 @@ impl LaneSession {
         collection.take(self.world.workers(), &format!("its records have not come within {limit:?}"))
     }
 
-    /// Waits until the recordings of all workers have come, for at most `limit`.
+    /// Waits until the recordings of all workers have come, for at most `limit` from the request on.
     async fn arrival(&self, collection: &Collection, limit: Duration) {
-        let (ticks, begun) = (self.ticker.start(), Instant::now());
+        let ticks = self.ticker.start();
         loop {
             let (done, tick) = (collection.done.listen(), ticks.next());
-            if collection.is_complete() || begun.elapsed() >= limit {
+            if collection.is_complete() || collection.begun.elapsed() >= limit {
                 return;
             }
             future::or(done, tick).await;
@@ -109,11 +118,11 @@ impl LaneSession {
         }
         let evidence = self.reply_table.evidence();
         self.arrival(&evidence, REPORT_LIMIT).await;
-        let Some(diagnosis) = Diagnosis::of(&evidence.take(self.world.workers(), "has sent no records")) else {
-            return error;
+        let explained = match Diagnosis::of(&evidence.take(self.world.workers(), "no records have come")) {
+            Some(diagnosis) => add(error.clone(), &format!("\n{diagnosis}")),
+            None => error.clone(),
         };
-        let explained = add(error, &format!("\n{diagnosis}"));
-        self.reply_table.explain(&explained);
+        self.reply_table.explain(&error, &explained);
         explained
     }
 }

@@ -61,8 +61,12 @@ impl Order {
             // The last lane that holds the frame frees its memory.
             return Ok(Arc::new(next));
         }
-        let sent = if next.is_light() { &mut self.light } else { &mut self.other };
-        Ok(sent.put(next))
+        if !next.is_light() {
+            return Ok(self.other.put(next));
+        }
+        // Otherwise a frame with tensors would be kept until the next one of its kind.
+        self.other.take_finished();
+        Ok(self.light.put(next))
     }
 
     /// Releases the frames that all workers have finished and no lane keeps, and their tensors.
@@ -124,6 +128,8 @@ impl SentFrames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
+    use crate::tensor::Tensor;
 
     fn next(order: &mut Order, freed_ids: &FreedIds) -> Arc<Frame> {
         order.next(freed_ids, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap()
@@ -142,5 +148,15 @@ mod tests {
         drop(again);
         order.release();
         assert!(order.light.0.is_empty());
+    }
+    #[test]
+    fn the_next_light_frame_frees_the_tensors_of_a_finished_one() {
+        let (mut order, freed_ids) = (Order::default(), FreedIds::default());
+        let tensor = Tensor::zeros(DType::F32, [1024]).unwrap();
+        let args = vec![Value::Tensor(tensor.clone())];
+        let call = Command::CallPacked { register: 1.into(), function: 0.into(), args };
+        drop(order.next(&freed_ids, &Values::SMALL, |_| Ok(call)).unwrap());
+        drop(next(&mut order, &freed_ids));
+        assert!(order.other.0.is_empty());
     }
 }

@@ -111,6 +111,7 @@ impl ReplyTable {
         for lane in lanes {
             if let Err(error) = lane.signal(Signal::Collect { last }) {
                 tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
+                collection.give_up(lane.workers().len());
             }
         }
         collection
@@ -138,12 +139,18 @@ impl ReplyTable {
         }
     }
 
-    /// Replaces the failure or loss by the same one with a table of records.
-    pub(super) fn explain(&self, error: &Error) {
+    /// Replaces the failure or loss `error` by `explained`, the same one with a table of records if there is one. Does
+    /// nothing if `error` is not, or no longer, that of the session.
+    pub(super) fn explain(&self, error: &Error, explained: &Error) {
         let mut state = self.lock();
-        match error {
-            Error::Worker(failure) if state.failure.is_some() => state.failure = Some(failure.clone()),
-            Error::Lost(_) if state.lost.is_some() => state.lost = Some(error.clone()),
+        match (error, explained) {
+            (Error::Worker(before), Error::Worker(after)) if state.failure.as_ref() == Some(before) => {
+                state.failure = Some(after.clone());
+            }
+            (Error::Lost(before), Error::Lost(_)) if matches!(&state.lost, Some(Error::Lost(known)) if Arc::ptr_eq(known, before)) =>
+            {
+                state.lost = Some(explained.clone());
+            }
             _ => return,
         }
         state.is_explained = true;
@@ -190,7 +197,10 @@ impl ReplyTable {
         let pending = std::mem::take(&mut state.pending);
         drop(state);
         if matches!(why, Error::Lost(_)) {
-            self.keep_evidence();
+            let evidence = self.gather(EVIDENCE);
+            let mut state = self.lock();
+            // In place of what explains an earlier failure.
+            (state.evidence, state.is_explained) = (Some(evidence), false);
         }
         self.abort(epoch, cause);
         // Last: wakers run code of the program's executor, which may use the session.
@@ -203,10 +213,13 @@ impl ReplyTable {
         pending.into_values().for_each(|pending| pending.close());
     }
 
-    /// Collects records before the abort changes what workers are inside.
-    fn keep_evidence(&self) {
+    /// Collects records before the abort of `epoch` changes what workers are inside.
+    fn keep_evidence(&self, epoch: u64) {
         let evidence = self.gather(EVIDENCE);
-        self.lock().evidence.get_or_insert(evidence);
+        let mut state = self.lock();
+        if state.epoch == epoch {
+            state.evidence.get_or_insert(evidence);
+        }
     }
 
     /// Sends an abort to all lanes and wakes commands that wait for a full lane.
@@ -271,6 +284,8 @@ impl Inbox for ReplyTable {
                     return;
                 }
                 let first = state.failure.is_none();
+                // A failure that follows from an abort may come before its cause.
+                let is_evident = first && (failure.aborted || is_of_collective(&failure));
                 // A root cause replaces a failure that only follows from an abort, in either order of arrival.
                 if state.failure.as_ref().is_none_or(|known| known.aborted && !failure.aborted) {
                     state.failure = Some(failure.clone());
@@ -278,8 +293,8 @@ impl Inbox for ReplyTable {
                 self.failed.store(true, Ordering::Release);
                 drop(state);
                 if first {
-                    if is_of_collective(&failure) {
-                        self.keep_evidence();
+                    if is_evident {
+                        self.keep_evidence(epoch);
                     }
                     self.abort(epoch, failure.to_string().into());
                 }
@@ -385,10 +400,35 @@ mod tests {
     use futures_lite::FutureExt as _;
 
     use super::*;
-    use crate::error::{LossCause, LostPeer};
+    use crate::error::{ErrorKind, LossCause, LostPeer};
 
     fn text(expected: &Expected<'_>) -> Option<String> {
         expected.pending.take().map(|taken| taken.map_or_else(|error| error.to_string(), |all| format!("{all:?}")))
+    }
+
+    fn failure(worker: u32, message: &str) -> Arc<Failure> {
+        Arc::new(Failure {
+            worker: WorkerId::new(worker),
+            command: 1,
+            operation: "f".into(),
+            register: None,
+            message: message.into(),
+            causes: Vec::new(),
+            aborted: false,
+            kind: ErrorKind::Broken,
+            user: None,
+        })
+    }
+
+    #[test]
+    fn only_the_failure_of_the_session_is_replaced_by_its_explanation() {
+        let reply_table = ReplyTable::default();
+        let [root, other, explained] = [failure(0, "root"), failure(1, "other"), failure(0, "root, with a table")];
+        reply_table.notice(WorkerId::new(0), Notice::Failed { epoch: 0, failure: root.clone() });
+        reply_table.explain(&Error::Worker(other.clone()), &Error::Worker(other));
+        assert_eq!(reply_table.root_cause(), Some(root.clone()));
+        reply_table.explain(&Error::Worker(root), &Error::Worker(explained.clone()));
+        assert_eq!(reply_table.root_cause(), Some(explained));
     }
 
     #[test]

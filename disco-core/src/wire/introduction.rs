@@ -199,7 +199,7 @@ fn config_args(config: WorkerConfig) -> Vec<Value> {
         [world.size(), world.groups(), world.nodes()].map(|number| Value::Int(number as i64)).into();
     let value_limit = Value::Int(i64::try_from(value_limit).unwrap_or(i64::MAX));
     args.extend([duration(collective_deadline), duration(connect_deadline), value_limit, Value::Bool(check)]);
-    args.extend([Value::Int(recorder.records as i64), Value::Bool(recorder.timeline)]);
+    args.extend([Value::Int(recorder.records() as i64), Value::Bool(recorder.has_timeline())]);
     args
 }
 

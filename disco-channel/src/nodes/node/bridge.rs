@@ -12,7 +12,7 @@ use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 use super::join::Joined;
 use super::stop::StopHandle;
 use super::upstream::Upstream;
-use crate::engine::limits::packet_limit;
+use crate::engine::limits::{MAX_SENT_RECORDS, packet_limit};
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member::{Driver, Host};
 use crate::reactor::{Incoming, Waker};
@@ -52,7 +52,7 @@ impl Bridge {
         let limit = packet_limit(assignment.config.value_limit);
         connection.serve(self.workers.len(), limit);
         incoming.set_limit(limit);
-        self.sends_records = assignment.config.recorder.timeline;
+        self.sends_records = assignment.config.recorder.has_timeline();
         let (lane, upstream) = (self.lane.clone(), self.upstream.clone());
         upstream.set_lane(&lane);
         self.in_background("disco-start", move || {
@@ -113,7 +113,7 @@ impl Host for Bridge {
             }
             Action::Shutdown => lane.signal(Signal::Shutdown)?,
             // The lane's inbox, `upstream`, sends the recordings.
-            Action::Collect { last } => lane.signal(Signal::Collect { last })?,
+            Action::Collect { last } => collect(&**lane, last),
             Action::Answer { id, result } => store.answer(id, result.map(|value| (value, None))),
             Action::AwaitWorkers => {
                 let (lane, sends_records) = (lane.clone(), self.sends_records);
@@ -149,12 +149,19 @@ impl Host for Bridge {
     }
 }
 
+/// Makes a lane pass the last records of its workers to its inbox, which sends them to the controller.
+fn collect(lane: &dyn Channel, last: usize) {
+    if let Err(error) = lane.signal(Signal::Collect { last: last.min(MAX_SENT_RECORDS) }) {
+        tracing::debug!(%error, "a lane has no records");
+    }
+}
+
 /// Closes a lane, and sends what its workers have recorded. Returns the workers that did not leave, or the lane's error,
 /// as text.
 fn close(lane: &dyn Channel, limit: Duration, sends_records: bool) -> String {
     let closed = lane.close(limit);
-    if sends_records && let Err(error) = lane.signal(Signal::Collect { last: usize::MAX }) {
-        tracing::debug!(%error, "a lane has no records");
+    if sends_records {
+        collect(lane, usize::MAX);
     }
     match closed {
         Ok(()) => String::new(),

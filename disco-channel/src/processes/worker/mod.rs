@@ -18,13 +18,13 @@ use disco_core::error::LossCause;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Result, WorkerId, function};
+use disco_core::{Endpoint as _, Error, Result, WorkerId, function};
 use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
 use self::service::Service;
-use crate::engine::limits::{MAX_PACKET_BYTES, packet_limit};
+use crate::engine::limits::{MAX_PACKET_BYTES, MAX_SENT_RECORDS, packet_limit};
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::{Member, lost};
 use crate::processes::invitation::Invitation;
@@ -87,11 +87,17 @@ where
     let started =
         thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || _ = driver.run());
     started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
+    let activity = endpoint.link().activity().clone();
     let result = run(worker, welcome.config, endpoint);
     // The process may outlive the session, so the service thread is told to end.
     served.store(true, Ordering::Release);
     waker.wake();
     let last = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
+    if recorder.has_timeline() && welcome.ring.is_none() {
+        // The controller has no memory to read them from.
+        let records = Message::Recording(activity.encode(MAX_SENT_RECORDS).into());
+        _ = records.encode().and_then(|packet| connection.send_last(packet));
+    }
     // Fails only if the connection is closed already.
     _ = last.encode().and_then(|packet| connection.send_last(packet));
     connection.drain(FLUSH_TIMEOUT);

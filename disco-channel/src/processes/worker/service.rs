@@ -9,6 +9,7 @@ use disco_core::wire::Message;
 use disco_core::{Link, Result, Value};
 
 use super::commands::{Large, Letterbox};
+use crate::engine::limits::MAX_SENT_RECORDS;
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member::Host;
 use crate::reactor::{Connection, Incoming};
@@ -58,7 +59,7 @@ impl Host for Service {
             Action::DeliverDescriptor { id } => store.answer(id, Ok((Value::None, Some(incoming.take_fd()?)))),
             Action::ReadProgress => return Ok(vec![Event::Progress(vec![link.activity().progress()])]),
             Action::Collect { last } => {
-                let bytes = link.activity().encode(last).into();
+                let bytes = link.activity().encode(last.min(MAX_SENT_RECORDS)).into();
                 connection.send_last(Message::Recording(bytes).encode()?)?;
             }
             Action::Stop { cause, .. } => {

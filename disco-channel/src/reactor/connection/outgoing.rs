@@ -260,16 +260,21 @@ impl Connection {
         self.outbox().is_full
     }
 
-    /// Blocks until all packets are sent, for at most `limit`.
+    /// Blocks until all packets are sent, or until none has been sent for `limit`.
     pub(crate) fn drain(&self, limit: Duration) {
-        let start = Instant::now();
-        while let (Ok(false), Some(left)) = (self.flush(), limit.checked_sub(start.elapsed())) {
-            self.wait_to_send(left);
+        let (mut backlog, mut since) = (usize::MAX, Instant::now());
+        while let Ok(false) = self.flush() {
+            let left = self.backlog();
+            if left < backlog {
+                (backlog, since) = (left, Instant::now());
+            }
+            let Some(wait) = limit.checked_sub(since.elapsed()) else { return };
+            self.wait_to_send(wait);
         }
     }
 
     /// Sends all packets, shuts the sending half down, and waits until the other end has closed, so that no packet is
-    /// lost. Each of the two waits takes at most `limit`. Then closes the connection.
+    /// lost. Each of the two waits ends after `limit` without progress. Then closes the connection.
     pub(crate) fn finish(&self, limit: Duration) {
         self.drain(limit);
         // Fails only if it was shut down before.
