@@ -51,7 +51,7 @@ pub fn span(name: &str) -> Span {
     let activity = CURRENT.with_borrow(|current| current.clone().filter(|activity| activity.has_timeline()));
     let running = activity.map(|activity| {
         let name = activity.intern(name).into();
-        let number = activity.begin(RawRecord::new(RecordKind::Span, name, ticks(), activity.memory.received()));
+        let number = activity.memory.begin(RawRecord::new(RecordKind::Span, name, ticks(), activity.memory.received()));
         (activity, number)
     });
     Span { running, _here: PhantomData }

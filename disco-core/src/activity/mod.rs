@@ -8,6 +8,7 @@
 //! clock       readings of the processor's counter, and their conversion to nanoseconds
 //! record      one record in 8 words
 //! current     the activity of the worker that a thread runs
+//! progress    the state of a worker at a moment
 //! memory      the words of an activity: progress, names, a ring of records
 //! recording   a copy of them, as bytes for another process, and decoded
 //! ```
@@ -15,10 +16,10 @@
 mod clock;
 mod current;
 mod memory;
+mod progress;
 mod record;
 mod recording;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -26,15 +27,15 @@ use self::clock::{Reading, ticks};
 use self::memory::Memory;
 use self::record::RawRecord;
 use crate::command::Command;
-use crate::dtype::DType;
 use crate::id::Rank;
-use crate::op::{Op, OpKind};
+use crate::op::Op;
 use crate::shared_memory::Segment;
 use crate::sync;
 
 pub use self::clock::nanoseconds;
 pub(crate) use self::current::Current;
 pub use self::current::{Span, span};
+pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub use self::recording::{Recording, set_shift};
 
@@ -63,7 +64,7 @@ pub struct Activity {
     /// Names of worker functions and communicators, in the order of their first use.
     names: Mutex<Names>,
     timeline: bool,
-    /// Number of the record of the command that runs, and of the last operation.
+    /// Number of the running command's record, and of the last operation's.
     command: AtomicU64,
     op: AtomicU64,
     /// The id of the worker's thread; 0 before it is known.
@@ -75,76 +76,6 @@ struct Names {
     names: Vec<Arc<str>>,
     /// A name has not fitted into the memory.
     is_full: bool,
-}
-
-/// A snapshot of an [`Activity`].
-#[non_exhaustive]
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Number of the last command received.
-    pub received: u64,
-    /// Number of the last command finished.
-    pub finished: u64,
-    /// The worker function that the worker is inside.
-    pub inside: Option<Arc<str>>,
-    /// The latest operations on the worker's communicators, oldest first.
-    pub ops: Vec<OpRecord>,
-    /// Bytes of large packets that the lane has exchanged with the worker. A lane to a node counts the bytes of all
-    /// workers of the node. Only the lane knows this count; a node that relays reports those of its own lane.
-    pub moved: u64,
-}
-
-impl Progress {
-    /// The progress of a worker between two commands, without operations.
-    pub fn new(received: u64, finished: u64) -> Self {
-        Self { received, finished, ..Self::default() }
-    }
-}
-
-/// One operation of a worker's communicators.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpRecord {
-    /// Number of the operation among the worker's records, from 1.
-    pub number: u32,
-    /// Kind of the operation.
-    pub kind: OpKind,
-    /// Element type.
-    pub dtype: Option<DType>,
-    /// Number of elements of one block.
-    pub count: u64,
-    /// State of the operation.
-    pub state: OpState,
-}
-
-/// State of an operation.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpState {
-    /// `enqueue` has not returned.
-    Running,
-    /// `enqueue` returned.
-    Done,
-    /// `enqueue` returned an error.
-    Failed,
-}
-
-impl OpState {
-    /// All states, in the order of their numbers.
-    pub const ALL: [Self; 3] = [OpState::Running, OpState::Done, OpState::Failed];
-
-    /// The name in texts.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Done => "done",
-            Self::Failed => "failed",
-        }
-    }
-
-    const fn of(ok: bool) -> Self {
-        if ok { Self::Done } else { Self::Failed }
-    }
 }
 
 /// A record that has begun. Dropping it records a failure.
@@ -293,7 +224,7 @@ impl Activity {
             // `enter` gives a call the name of its function.
             let is_call = matches!(command, Command::CallPacked { .. });
             let name = if is_call { IDLE } else { self.intern(command.name()) };
-            self.command.store(self.begin(self.command_record(command, name)), Ordering::Relaxed);
+            self.command.store(self.memory.begin(self.command_record(command, name)), Ordering::Relaxed);
         }
     }
 
@@ -301,7 +232,7 @@ impl Activity {
     pub fn submit(&self, number: u64, command: &Command, name: &str) {
         self.memory.set_received(number);
         let name = self.intern(name);
-        self.end(self.begin(self.command_record(command, name)), OpState::Done);
+        self.end(self.memory.begin(self.command_record(command, name)), OpState::Done);
     }
 
     fn command_record(&self, command: &Command, name: u32) -> RawRecord {
@@ -312,37 +243,37 @@ impl Activity {
     /// Records a wait of the controller for the replies to command `number`, which has ended.
     pub fn add_wait(&self, since: Waiting, name: &str, number: u64) {
         let record = RawRecord::new(RecordKind::Wait, self.intern(name).into(), since.0, number);
-        self.end(self.begin(record), OpState::Done);
+        self.end(self.memory.begin(record), OpState::Done);
     }
 
     /// Records a moment.
     pub fn mark(&self, name: u32) {
         let record = RawRecord::new(RecordKind::Mark, name.into(), ticks(), self.memory.received());
-        self.end(self.begin(record), OpState::Done);
+        self.end(self.memory.begin(record), OpState::Done);
     }
 
     /// Begins the record of an operation of a communicator of `size` ranks. [`Running::end`] records its end; dropping
     /// the result records a failure.
     #[inline]
     pub fn start_op(&self, op: &Op, size: usize, at: OpPlace) -> Running<'_> {
-        let number = self.begin(RawRecord::of_op(op, size, at, ticks(), self.memory.received()));
+        let number = self.memory.begin(RawRecord::of_op(op, size, at, ticks(), self.memory.received()));
         self.op.store(number, Ordering::Relaxed);
-        self.running(number)
+        Running { activity: self, number, state: OpState::Failed }
     }
 
-    /// The way that the data of the operation takes that runs.
+    /// Records the way that the data of the running operation takes.
     #[inline]
     pub fn take_path(&self, path: DataPath) {
         self.change(self.op.load(Ordering::Relaxed), |what| RawRecord::with_path(what, path));
     }
 
-    /// The start of a wait for another rank, for [`Activity::waited`].
+    /// The start of a wait, for [`Activity::waited`] and [`Activity::add_wait`].
     #[inline]
     pub fn start_wait(&self) -> Waiting {
         Waiting(ticks())
     }
 
-    /// Adds a wait to the operation that runs. `last` is the rank that came last.
+    /// Adds a wait to the running operation. `last` is the rank that came last.
     #[inline]
     pub fn waited(&self, since: Waiting, last: Option<Rank>) {
         let waited = ticks().saturating_sub(since.0);
@@ -352,20 +283,11 @@ impl Activity {
     }
 
     #[inline]
-    fn begin(&self, record: RawRecord) -> u64 {
-        self.memory.begin(record)
-    }
-
-    #[inline]
     fn end(&self, number: u64, state: OpState) {
         self.memory.change(number, |words| {
             words[2].store(ticks(), Ordering::Relaxed);
             words[3].store(RawRecord::ended(words[3].load(Ordering::Relaxed), state), Ordering::Relaxed);
         });
-    }
-
-    fn running(&self, number: u64) -> Running<'_> {
-        Running { activity: self, number, state: OpState::Failed }
     }
 
     /// Changes the third word of a record.
@@ -413,44 +335,6 @@ impl Drop for Running<'_> {
             true => activity.end(number, state),
             false => activity.change(number, |what| RawRecord::ended(what, state)),
         }
-    }
-}
-
-impl OpRecord {
-    fn of(record: &RawRecord) -> Option<Self> {
-        let RecordKind::Op(kind) = record.kind()? else { return None };
-        let (dtype, count, state) = (record.dtype(), record.count(), record.state()?);
-        Some(Self { number: record.number() as u32, kind, dtype, count, state })
-    }
-}
-
-impl Progress {
-    /// The collective or point-to-point operation that the worker is inside.
-    pub fn collective(&self) -> Option<&OpRecord> {
-        self.ops.last().filter(|op| op.state == OpState::Running)
-    }
-}
-
-impl fmt::Display for OpRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.kind)?;
-        if let Some(dtype) = self.dtype {
-            write!(f, " {dtype} x {}", self.count)?;
-        }
-        write!(f, " (operation {})", self.number)
-    }
-}
-
-impl fmt::Display for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "finished command {}", self.finished)?;
-        if self.received > self.finished {
-            write!(f, ", in command {}", self.received)?;
-        }
-        if let Some(name) = &self.inside {
-            write!(f, ", inside `{name}`")?;
-        }
-        self.collective().map_or(Ok(()), |op| write!(f, ", in {op}"))
     }
 }
 

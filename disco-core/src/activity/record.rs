@@ -9,13 +9,13 @@
 //! ```
 //! Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
 use super::OpState;
 use crate::dtype::DType;
 use crate::id::{Rank, RegisterId};
-use crate::op::{Op, OpKind, Reduction};
+use crate::op::{self, Op, OpKind, Reduction};
 
 /// Words of a record: one cache line.
 pub(super) const RECORD_WORDS: usize = 8;
@@ -61,7 +61,7 @@ impl OpPlace {
 pub struct Record {
     /// Its number among the worker's records, from 1.
     pub number: u64,
-    /// What it is.
+    /// The kind of activity.
     pub kind: RecordKind,
     /// The function of a call, or the name of another command; the name of a span, a wait or a mark.
     pub name: Option<Arc<str>>,
@@ -116,7 +116,7 @@ pub enum RecordKind {
     Span,
     /// A wait of the controller.
     Wait,
-    /// A moment: an error, an abort, a recovery.
+    /// A moment without length: a recovery.
     Mark,
 }
 
@@ -286,7 +286,7 @@ impl RawRecord {
 /// 1 + a rank in 24 bits; 0 for none or a rank that is too large.
 #[inline]
 fn one_more(rank: Option<Rank>) -> u64 {
-    rank.map_or(0, |rank| 1 + rank.index() as u64).min(MAX_24 + 1) & MAX_24
+    rank.map(|rank| 1 + rank.index() as u64).filter(|number| *number <= MAX_24).unwrap_or(0)
 }
 
 fn rank(word: u64) -> Option<Rank> {
@@ -314,21 +314,9 @@ impl Record {
     /// is no operation.
     pub fn signature(&self) -> Option<String> {
         let (RecordKind::Op(kind), Some(op)) = (self.kind, &self.op) else { return None };
-        let mut text = kind.name().to_owned();
-        if let Some(reduction) = op.reduction {
-            _ = write!(text, " {reduction}");
-        }
-        match op.dtype {
-            Some(dtype) if matches!(kind, OpKind::AllGatherV | OpKind::AllToAllV) => _ = write!(text, " {dtype}"),
-            Some(dtype) => _ = write!(text, " {dtype} x {}", op.count),
-            None => {}
-        }
-        match op.root {
-            Some(root) if kind.is_point_to_point() => _ = write!(text, ", peer {root}"),
-            Some(root) => _ = write!(text, ", root {root}"),
-            None => {}
-        }
-        Some(text)
+        let is_v_form = matches!(kind, OpKind::AllGatherV | OpKind::AllToAllV);
+        let extent = (!is_v_form).then(|| op.count.to_string());
+        Some(op::signature(kind, op.reduction, op.dtype, extent, op.root))
     }
 }
 

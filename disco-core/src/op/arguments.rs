@@ -1,6 +1,6 @@
 //! Properties of an operation that follow from its arguments.
 
-use super::{Op, Reduction};
+use super::{Op, OpKind, Reduction};
 use crate::dtype::DType;
 use crate::id::Rank;
 use crate::tensor::Tensor;
@@ -80,22 +80,12 @@ impl Op {
     /// `broadcast f32 x 64, root rank 0`. `size` is the size of the communicator. V-forms leave out counts that may
     /// differ between ranks.
     pub fn signature(&self, size: usize) -> String {
-        let mut text = self.kind().name().to_owned();
-        if let Some(reduction) = self.reduction() {
-            text = format!("{text} {reduction}");
-        }
-        if let Some(dtype) = self.dtype() {
-            text = format!("{text} {dtype}");
-        }
-        match self {
-            Op::AllGatherV { counts, .. } => text = format!("{text} x {counts:?}"),
-            Op::AllToAllV { .. } | Op::Barrier => {}
-            _ => text = format!("{text} x {}", self.count(size)),
-        }
-        match self.root() {
-            Some(root) => format!("{text}, root {root}"),
-            None => text,
-        }
+        let extent = match self {
+            Op::AllGatherV { counts, .. } => Some(format!("{counts:?}")),
+            Op::AllToAllV { .. } => None,
+            _ => Some(self.count(size).to_string()),
+        };
+        signature(self.kind(), self.reduction(), self.dtype(), extent, self.root())
     }
 
     /// Number of elements of one rank's block, or of all elements if the operation has no blocks. For the V-forms, the
@@ -113,6 +103,31 @@ impl Op {
             Op::Scatter { dst, .. } => len(dst),
             _ => self.src().or(self.dst()).map_or(0, Tensor::elements),
         }
+    }
+}
+
+/// The text of an operation's kind and arguments. `extent` is its number of elements; `root` is the peer of a send or a
+/// receive.
+pub(crate) fn signature(
+    kind: OpKind,
+    reduction: Option<Reduction>,
+    dtype: Option<DType>,
+    extent: Option<String>,
+    root: Option<Rank>,
+) -> String {
+    let mut text = kind.name().to_owned();
+    if let Some(reduction) = reduction {
+        text += &format!(" {reduction}");
+    }
+    match (dtype, extent) {
+        (Some(dtype), Some(extent)) => text += &format!(" {dtype} x {extent}"),
+        (Some(dtype), None) => text += &format!(" {dtype}"),
+        (None, _) => {}
+    }
+    match root {
+        Some(root) if kind.is_point_to_point() => text + &format!(", peer {root}"),
+        Some(root) => text + &format!(", root {root}"),
+        None => text,
     }
 }
 

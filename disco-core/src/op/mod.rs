@@ -6,6 +6,7 @@ mod claim;
 mod reduction;
 mod table;
 
+pub(crate) use arguments::signature;
 pub use check::{check_group, check_host};
 pub use claim::Claims;
 pub use reduction::Reduction;

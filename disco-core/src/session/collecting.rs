@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use event_listener::Event;
@@ -13,6 +13,7 @@ use crate::activity::Recording;
 use crate::diagnosis::Diagnosis;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::WorkerId;
+use crate::sync;
 
 /// Time that the recordings for an error's table have to arrive.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
@@ -37,7 +38,7 @@ impl Collection {
         Self { workers, begun, recordings: Mutex::default(), done: Event::new() }
     }
 
-    /// The recordings that have come, in the order of `workers`; `why` others are missing.
+    /// The recordings of `workers`, in this order; `why` is the error of a worker whose recording has not come.
     pub(super) fn take(
         &self,
         workers: impl Iterator<Item = WorkerId>,
@@ -52,7 +53,7 @@ impl Collection {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<[u8]>>> {
-        self.recordings.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.recordings)
     }
 
     pub(super) fn add(&self, from: WorkerId, bytes: Arc<[u8]>) {
@@ -64,7 +65,7 @@ impl Collection {
         }
     }
 
-    /// So many workers can't answer.
+    /// Expects no answer of this number of workers.
     pub(super) fn give_up(&self, workers: usize) {
         self.workers.fetch_sub(workers, Ordering::Relaxed);
     }

@@ -36,9 +36,6 @@ pub(super) struct Recorder {
     sink: Mutex<Option<Sink>>,
 }
 
-/// The start of a wait of the controller, on a session with a timeline.
-pub(super) type WaitStart = Option<Waiting>;
-
 impl LaneSession {
     /// Records the commands and the waits of the controller, and passes the timeline to `sink` when the session ends: at
     /// the end of its shutdown, or when it is dropped. Workers record theirs as their
@@ -65,12 +62,13 @@ impl LaneSession {
         }
     }
 
-    pub(super) fn start_wait(&self) -> WaitStart {
+    /// The start of a wait of the controller; `None` without a timeline.
+    pub(super) fn start_wait(&self) -> Option<Waiting> {
         self.recorder.as_ref().map(|recorder| recorder.activity.start_wait())
     }
 
     /// Records a wait for the replies to command `number`. Called by the holder of the order ticket.
-    pub(super) fn note_wait(&self, since: WaitStart, operation: &str, number: u64) {
+    pub(super) fn note_wait(&self, since: Option<Waiting>, operation: &str, number: u64) {
         if let Some((recorder, since)) = self.recorder.as_ref().zip(since) {
             recorder.activity.add_wait(since, operation, number);
         }
@@ -86,7 +84,7 @@ impl Recorder {
     /// Passes the timeline to the sink, the first time. The workers have left.
     pub(super) fn finish(&self, lanes: &[Arc<dyn Channel>], status: Status) {
         let Some(sink) = sync::lock(&self.sink).take() else { return };
-        // Workers of this machine; nodes have sent their workers' records when these left.
+        // For the workers of this machine. Nodes have sent the records of their workers at the end of these.
         for lane in lanes {
             if let Err(error) = lane.signal(Signal::Collect { last: usize::MAX }) {
                 tracing::debug!(%error, ?lane, "can't be asked for its recordings");

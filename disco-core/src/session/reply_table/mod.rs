@@ -1,5 +1,7 @@
 //! The session's inbox: awaited replies of workers, and the first failure.
 
+mod evidence;
+
 use std::collections::HashMap;
 use std::iter;
 use std::process;
@@ -9,7 +11,7 @@ use std::time::Instant;
 
 use event_listener::Event;
 
-use super::collecting::{Collection, EVIDENCE, is_of_collective};
+use super::collecting::{Collection, is_of_collective};
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -103,59 +105,6 @@ impl ReplyTable {
         Expected { reply_table: self, seq, pending }
     }
 
-    /// Asks all workers for their `last` records.
-    pub(super) fn gather(&self, last: usize) -> Arc<Collection> {
-        let lanes: Vec<_> = self.lanes().collect();
-        let collection = Arc::new(Collection::new(lanes.iter().map(|lane| lane.workers().len()).sum()));
-        self.collect(&collection);
-        for lane in lanes {
-            if let Err(error) = lane.signal(Signal::Collect { last }) {
-                tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
-                collection.give_up(lane.workers().len());
-            }
-        }
-        collection
-    }
-
-    /// The records of the moment of the failure or loss, or of now.
-    pub(super) fn evidence(&self) -> Arc<Collection> {
-        let evidence = self.lock().evidence.clone();
-        evidence.unwrap_or_else(|| self.gather(EVIDENCE))
-    }
-
-    /// Recordings that arrive are added to `collection`.
-    pub(super) fn collect(&self, collection: &Arc<Collection>) {
-        let mut collections = sync::lock(&self.collections);
-        collections.retain(|it| it.strong_count() > 0);
-        collections.push(Arc::downgrade(collection));
-    }
-
-    /// Whether an error is not the first of its failure or loss.
-    pub(super) fn is_explained(&self, error: &Error) -> bool {
-        let state = self.lock();
-        match error {
-            Error::Lost(_) | Error::Worker(_) => state.is_explained,
-            _ => false,
-        }
-    }
-
-    /// Replaces the failure or loss `error` by `explained`, the same one with a table of records if there is one. Does
-    /// nothing if `error` is not, or no longer, that of the session.
-    pub(super) fn explain(&self, error: &Error, explained: &Error) {
-        let mut state = self.lock();
-        match (error, explained) {
-            (Error::Worker(before), Error::Worker(after)) if state.failure.as_ref() == Some(before) => {
-                state.failure = Some(after.clone());
-            }
-            (Error::Lost(before), Error::Lost(_)) if matches!(&state.lost, Some(Error::Lost(known)) if Arc::ptr_eq(known, before)) =>
-            {
-                state.lost = Some(explained.clone());
-            }
-            _ => return,
-        }
-        state.is_explained = true;
-    }
-
     /// Fails once a worker has failed or is lost.
     pub(super) fn check(&self) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
@@ -197,10 +146,7 @@ impl ReplyTable {
         let pending = std::mem::take(&mut state.pending);
         drop(state);
         if matches!(why, Error::Lost(_)) {
-            let evidence = self.gather(EVIDENCE);
-            let mut state = self.lock();
-            // In place of what explains an earlier failure.
-            (state.evidence, state.is_explained) = (Some(evidence), false);
+            self.keep_evidence_of_loss();
         }
         self.abort(epoch, cause);
         // Last: wakers run code of the program's executor, which may use the session.
@@ -211,15 +157,6 @@ impl ReplyTable {
     pub(super) fn close(&self) {
         let pending = std::mem::take(&mut self.lock().pending);
         pending.into_values().for_each(|pending| pending.close());
-    }
-
-    /// Collects records before the abort of `epoch` changes what workers are inside.
-    fn keep_evidence(&self, epoch: u64) {
-        let evidence = self.gather(EVIDENCE);
-        let mut state = self.lock();
-        if state.epoch == epoch {
-            state.evidence.get_or_insert(evidence);
-        }
     }
 
     /// Sends an abort to all lanes and wakes commands that wait for a full lane.

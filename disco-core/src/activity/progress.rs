@@ -1,0 +1,116 @@
+//! The state of a worker at a moment, for reports and deadlines.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::record::{RawRecord, RecordKind};
+use crate::dtype::DType;
+use crate::op::OpKind;
+
+/// A snapshot of an [`Activity`](super::Activity).
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Number of the last command received.
+    pub received: u64,
+    /// Number of the last command finished.
+    pub finished: u64,
+    /// The worker function that the worker is inside.
+    pub inside: Option<Arc<str>>,
+    /// The latest operations on the worker's communicators, oldest first.
+    pub ops: Vec<OpRecord>,
+    /// Bytes of large packets that the lane has exchanged with the worker. A lane to a node counts the bytes of all
+    /// workers of the node. Only the lane knows this count; a node that relays reports those of its own lane.
+    pub moved: u64,
+}
+
+impl Progress {
+    /// The progress of a worker between two commands, without operations.
+    pub fn new(received: u64, finished: u64) -> Self {
+        Self { received, finished, ..Self::default() }
+    }
+}
+
+/// One operation of a worker's communicators.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpRecord {
+    /// Number of the operation among the worker's records, from 1.
+    pub number: u32,
+    /// Kind of the operation.
+    pub kind: OpKind,
+    /// Element type.
+    pub dtype: Option<DType>,
+    /// Number of elements of one block.
+    pub count: u64,
+    /// State of the operation.
+    pub state: OpState,
+}
+
+/// State of an operation.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpState {
+    /// `enqueue` has not returned.
+    Running,
+    /// `enqueue` returned.
+    Done,
+    /// `enqueue` returned an error.
+    Failed,
+}
+
+impl OpState {
+    /// All states, in the order of their numbers.
+    pub const ALL: [Self; 3] = [OpState::Running, OpState::Done, OpState::Failed];
+
+    /// The name in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+
+    pub(super) const fn of(ok: bool) -> Self {
+        if ok { Self::Done } else { Self::Failed }
+    }
+}
+
+impl OpRecord {
+    pub(super) fn of(record: &RawRecord) -> Option<Self> {
+        let RecordKind::Op(kind) = record.kind()? else { return None };
+        let (dtype, count, state) = (record.dtype(), record.count(), record.state()?);
+        Some(Self { number: record.number() as u32, kind, dtype, count, state })
+    }
+}
+
+impl Progress {
+    /// The collective or point-to-point operation that the worker is inside.
+    pub fn collective(&self) -> Option<&OpRecord> {
+        self.ops.last().filter(|op| op.state == OpState::Running)
+    }
+}
+
+impl fmt::Display for OpRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(dtype) = self.dtype {
+            write!(f, " {dtype} x {}", self.count)?;
+        }
+        write!(f, " (operation {})", self.number)
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "finished command {}", self.finished)?;
+        if self.received > self.finished {
+            write!(f, ", in command {}", self.received)?;
+        }
+        if let Some(name) = &self.inside {
+            write!(f, ", inside `{name}`")?;
+        }
+        self.collective().map_or(Ok(()), |op| write!(f, ", in {op}"))
+    }
+}

@@ -1,0 +1,80 @@
+//! What workers had recorded at the moment of a failure, and the failure with a table of it.
+
+use std::sync::Arc;
+
+use super::ReplyTable;
+use crate::channel::Signal;
+use crate::error::Error;
+use crate::session::collecting::{Collection, EVIDENCE};
+use crate::sync;
+
+impl ReplyTable {
+    /// Asks all workers for their `last` records.
+    pub(in crate::session) fn gather(&self, last: usize) -> Arc<Collection> {
+        let lanes: Vec<_> = self.lanes().collect();
+        let collection = Arc::new(Collection::new(lanes.iter().map(|lane| lane.workers().len()).sum()));
+        self.collect(&collection);
+        for lane in lanes {
+            if let Err(error) = lane.signal(Signal::Collect { last }) {
+                tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
+                collection.give_up(lane.workers().len());
+            }
+        }
+        collection
+    }
+
+    /// The records of the moment of the failure or loss, or of now.
+    pub(in crate::session) fn evidence(&self) -> Arc<Collection> {
+        let evidence = self.lock().evidence.clone();
+        evidence.unwrap_or_else(|| self.gather(EVIDENCE))
+    }
+
+    /// Recordings that arrive are added to `collection`.
+    pub(in crate::session) fn collect(&self, collection: &Arc<Collection>) {
+        let mut collections = sync::lock(&self.collections);
+        collections.retain(|it| it.strong_count() > 0);
+        collections.push(Arc::downgrade(collection));
+    }
+
+    /// Whether an error is not the first of its failure or loss.
+    pub(in crate::session) fn is_explained(&self, error: &Error) -> bool {
+        let state = self.lock();
+        match error {
+            Error::Lost(_) | Error::Worker(_) => state.is_explained,
+            _ => false,
+        }
+    }
+
+    /// Replaces the failure or loss `error` by `explained`, the same one with a table of records if there is one. Does
+    /// nothing if `error` is not, or no longer, that of the session.
+    pub(in crate::session) fn explain(&self, error: &Error, explained: &Error) {
+        let mut state = self.lock();
+        match (error, explained) {
+            (Error::Worker(before), Error::Worker(after)) if state.failure.as_ref() == Some(before) => {
+                state.failure = Some(after.clone());
+            }
+            (Error::Lost(before), Error::Lost(_)) if matches!(&state.lost, Some(Error::Lost(known)) if Arc::ptr_eq(known, before)) =>
+            {
+                state.lost = Some(explained.clone());
+            }
+            _ => return,
+        }
+        state.is_explained = true;
+    }
+
+    /// Collects records before the abort of `epoch` changes what workers are inside.
+    pub(super) fn keep_evidence(&self, epoch: u64) {
+        let evidence = self.gather(EVIDENCE);
+        let mut state = self.lock();
+        if state.epoch == epoch {
+            state.evidence.get_or_insert(evidence);
+        }
+    }
+
+    /// Collects records at the moment of a loss, in place of those that explain an earlier failure.
+    pub(super) fn keep_evidence_of_loss(&self) {
+        let evidence = self.gather(EVIDENCE);
+        let mut state = self.lock();
+        (state.evidence, state.is_explained) = (Some(evidence), false);
+    }
+}
