@@ -24,14 +24,14 @@ enum Command {
     Report(Report),
 }
 
-/// Print what hangs, what workers call differently, what each worker did with its time, and what is slow
+/// Print hanging operations, calls that differ between workers, the time of each worker, and slow operations
 #[derive(Args)]
 struct Explain {
     /// Trace: `.json` or `.json.gz`
     file: PathBuf,
 }
 
-/// Write a page with pictures and tables: who waits for whom, times, bandwidths, imbalance
+/// Write a page with pictures and tables: waits between ranks, times, bandwidths, imbalance
 #[derive(Args)]
 struct Report {
     /// Trace: `.json` or `.json.gz`

@@ -10,13 +10,13 @@ use crate::error::Result;
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
 
-/// Largest number of rows in the table; others are counted.
+/// Largest number of rows in the table. Below them stands the number of further rows.
 const MAX_ROWS: usize = 16;
 
 /// A comparison of all workers' records of one operation: the one that most workers are inside, or that failed.
 ///
-/// Its text is a table: for each worker, or for workers with the same state together, what it is inside since when, or
-/// what it finished last. Below it stand the workers that call something else, and those that do not call it at all.
+/// Its text is a table. A row shows one worker, or all workers in the same state: the operation that the worker is inside
+/// and since when, or its last finished operation. Below the table stand the calls that differ and the missing workers.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {

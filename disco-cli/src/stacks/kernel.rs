@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// System calls in which threads wait. Others are shown by their number.
+/// System calls in which threads wait. Any other system call is shown by its number.
 const CALLS: [(libc::c_long, &str); 16] = [
     (libc::SYS_clock_nanosleep, "clock_nanosleep"),
     (libc::SYS_connect, "connect"),
@@ -23,7 +23,7 @@ const CALLS: [(libc::c_long, &str); 16] = [
     (libc::SYS_write, "write"),
 ];
 
-/// The state of a thread: `running`, or what it waits for, like `sleeping in futex (futex_do_wait)`.
+/// The state of a thread: `running`, or the system call in which it waits, like `sleeping in futex (futex_do_wait)`.
 pub(super) fn state(process: u32, thread: u32) -> String {
     let read = |file: &str| fs::read_to_string(format!("/proc/{process}/task/{thread}/{file}"));
     let Ok(stat) = read("stat") else { return "ended".to_owned() };

@@ -109,7 +109,7 @@ impl Modules {
         };
         let mut frames = self.unwinder.iter_frames(*counter, *rest, &mut self.cache, &mut read);
         let mut addresses = Vec::new();
-        // An error ends the stack: what was found is still of use.
+        // An error ends the stack; the frames found so far are still of use.
         while let Ok(Some(frame)) = frames.next()
             && addresses.len() < MAX_FRAMES
         {

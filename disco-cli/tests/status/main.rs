@@ -76,7 +76,7 @@ fn json_when(program: &Program, args: &[&str], is_expected: impl Fn(&Value) -> b
     }
 }
 
-/// Whether worker 1 of each session is inside the function, and the others are in its barrier.
+/// Whether worker 1 of each session is inside the function, and its remaining workers are in the barrier.
 fn hangs(program: &Value) -> bool {
     let is_inside = |worker: &Value| {
         let in_barrier = worker["operation"].as_str().is_some_and(|operation| operation.starts_with("barrier"));

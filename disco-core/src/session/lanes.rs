@@ -3,11 +3,8 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{self, AssertUnwindSafe};
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_lite::future;
@@ -23,7 +20,7 @@ use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::waits::capacity;
 use super::{Arguments, DRef, Deadlines, Session};
-use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME, Signal};
+use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
 use crate::function;
@@ -36,12 +33,6 @@ use crate::value::Value;
 use crate::wire::Frame;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
-
-/// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each
-/// lane with workers that do not leave adds up to 2 s.
-const DROP_LIMIT: Duration = Duration::from_secs(3);
-/// Interval of the warnings of a shutdown that waits for workers.
-const SHUTDOWN_WARNING: Duration = Duration::from_secs(2);
 
 /// A session over lanes that together reach all workers.
 ///
@@ -63,8 +54,8 @@ pub struct LaneSession {
     /// Written by the holder of the order ticket.
     functions: Mutex<HashMap<String, DRef>>,
     /// Commands are refused.
-    closed: AtomicBool,
-    closing: Arc<Closing>,
+    pub(super) closed: AtomicBool,
+    pub(super) closing: Arc<Closing>,
     /// A wait has passed its deadline since the last time all workers answered.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
@@ -138,7 +129,7 @@ impl LaneSession {
         sync::lock(&self.attached).push(Box::new(guard));
     }
 
-    fn detach(&self) {
+    pub(super) fn detach(&self) {
         let attached = std::mem::take(&mut *sync::lock(&self.attached));
         drop(attached);
     }
@@ -183,7 +174,7 @@ impl LaneSession {
         }
     }
 
-    fn order(&self) -> MutexGuard<'_, Order> {
+    pub(super) fn order(&self) -> MutexGuard<'_, Order> {
         sync::lock(&self.order)
     }
 
@@ -197,12 +188,12 @@ impl LaneSession {
         }
     }
 
-    fn has_capacity(&self, is_large: bool) -> bool {
+    pub(super) fn has_capacity(&self, is_large: bool) -> bool {
         self.lanes.iter().all(|lane| capacity(&**lane, is_large) > 0)
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
-    fn send(
+    pub(super) fn send(
         &self,
         order: &mut Order,
         mut values: Values,
@@ -324,15 +315,6 @@ impl LaneSession {
     pub(super) fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
         sync::lock(&self.functions)
     }
-
-    /// Tells the workers to leave, ahead of queued commands.
-    fn signal_shutdown(&self) {
-        for lane in &self.lanes {
-            if let Err(error) = lane.signal(Signal::Shutdown) {
-                tracing::warn!(%error, ?lane, "can't be told to shut down");
-            }
-        }
-    }
 }
 
 #[async_trait]
@@ -450,92 +432,13 @@ impl Session for LaneSession {
     }
 
     async fn shutdown(&self) -> Result<()> {
-        if self.closing.is_done() {
-            return Ok(());
-        }
-        let was_live = self.reply_table.check_lost().is_ok();
-        if !self.closed.swap(true, Ordering::AcqRel) {
-            // Wakes commands that wait for a full lane, so that they fail.
-            self.reply_table.has_capacity.notify(usize::MAX);
-            let mut order = self.order();
-            // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
-            if !self.has_capacity(false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
-                self.signal_shutdown();
-            }
-        }
-        let limit = match self.is_hung.load(Ordering::Relaxed) {
-            true => self.limits.close.min(DROP_LIMIT),
-            false => self.limits.close,
-        };
-        let (lanes, reply_table, recorder) = (self.lanes.clone(), self.reply_table.clone(), self.recorder.clone());
-        let close = move || {
-            close(&lanes, &reply_table, recorder.as_deref(), limit)?;
-            // A worker that was lost during the shutdown has not executed its last commands.
-            if was_live { reply_table.check_lost() } else { Ok(()) }
-        };
-        let mut run = pin!(self.closing.run(close));
-        let (ticks, begun, mut warned) = (self.ticker.start(), Instant::now(), Instant::now());
-        loop {
-            let tick = async {
-                ticks.next().await;
-                None
-            };
-            if let Some(result) = future::or(async { Some(run.as_mut().await) }, tick).await {
-                self.detach();
-                return result;
-            }
-            if warned.elapsed() >= SHUTDOWN_WARNING.min(self.limits.warn) {
-                warned = Instant::now();
-                self.warn_of_shutdown(begun.elapsed(), limit);
-            }
-        }
+        self.shut_down().await
     }
-}
-
-/// Blocks until the workers have left, for at most `limit`, ends the waits for missing replies, and passes the timeline on. Closes every lane,
-/// even if another lane fails or panics.
-fn close(
-    lanes: &[Arc<dyn Channel>],
-    reply_table: &ReplyTable,
-    recorder: Option<&Recorder>,
-    limit: Duration,
-) -> Result<()> {
-    let start = Instant::now();
-    let mut result = Ok(());
-    for lane in lanes {
-        let close = AssertUnwindSafe(|| lane.close(limit.saturating_sub(start.elapsed())));
-        let panicked = |_| Err(Error::state(format!("the lane to {} panicked when it was closed", lane.workers())));
-        let closed = panic::catch_unwind(close).unwrap_or_else(panicked);
-        result = result.and(closed.map_err(|error| match error {
-            Error::Stuck { workers, .. } => Error::Stuck { workers, after: limit },
-            other => other,
-        }));
-    }
-    reply_table.close();
-    if let Some(recorder) = recorder {
-        recorder.finish(lanes, reply_table.status().unwrap_or_default());
-    }
-    result
 }
 
 impl fmt::Debug for LaneSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let closed = self.closed.load(Ordering::Relaxed);
         f.debug_struct("LaneSession").field("world", &self.world).field("closed", &closed).finish_non_exhaustive()
-    }
-}
-
-impl Drop for LaneSession {
-    fn drop(&mut self) {
-        if self.closing.is_done() {
-            return;
-        }
-        // Ends running operations, also if the future of an unfinished shutdown was dropped.
-        self.reply_table.lose(&Error::Closed("drop".to_owned()));
-        self.signal_shutdown();
-        let limit = DROP_LIMIT.min(self.limits.close);
-        if let Err(error) = close(&self.lanes, &self.reply_table, self.recorder.as_deref(), limit) {
-            tracing::error!(%error, "session dropped");
-        }
     }
 }

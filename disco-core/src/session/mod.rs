@@ -13,6 +13,7 @@ mod large;
 mod order;
 mod registers;
 mod reply_table;
+mod shutdown;
 mod ticker;
 mod timeline;
 mod waits;

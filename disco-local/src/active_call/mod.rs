@@ -29,6 +29,7 @@
 //! `point_to_point` ensure that between two synchronisations each byte has either one writer or any number of readers.
 
 mod memory;
+mod waits;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ use std::time::Duration;
 
 use disco_core::activity::{Activity, DataPath};
 use disco_core::tensor::Access;
-use disco_core::{Error, Rank, Result};
+use disco_core::{Error, Result};
 pub(crate) use memory::{Memory, Region};
 
 use crate::address_space::PRIVATE;
@@ -93,18 +94,6 @@ impl<'t> ActiveCall<'t> {
         report::enter(&group.board, rank, call.kind());
         let timeout = Cell::new(LazyTimeout::new(deadline));
         Self { group, rank, counters, deadline, timeout, call, keep, left: false, activity: None }
-    }
-
-    /// Records waits for ranks, and the way of the data, in `activity`.
-    pub(crate) fn record_in(&mut self, activity: Option<&'t Activity>) {
-        self.activity = activity;
-        self.take_path(DataPath::SharedMemory);
-    }
-
-    fn take_path(&self, path: DataPath) {
-        if let Some(activity) = self.activity {
-            activity.take_path(path);
-        }
     }
 
     /// This rank.
@@ -273,51 +262,6 @@ impl<'t> ActiveCall<'t> {
     /// Ends the access to memory of peers.
     pub(crate) fn stop(&mut self) {
         self.board().end_access(self.rank);
-    }
-
-    /// Synchronises all ranks inside a collective. Afterwards all earlier writes are visible, and no rank accesses
-    /// published memory.
-    pub(crate) fn sync(&mut self) -> Result<()> {
-        self.stop();
-        self.counters.step += 1;
-        let (board, step) = (self.board(), self.counters.step);
-        board.step(self.rank, step);
-        board.wake_sleepers();
-        self.wait_for_all(|peer| board.has_reached_step(peer, step))
-    }
-
-    /// Waits until `ready` returns a value. `report` gives the state for a deadline error.
-    pub(crate) fn wait<T>(
-        &self,
-        ready: impl FnMut() -> Result<Option<T>, Failure>,
-        report: impl Fn() -> String,
-    ) -> Result<T> {
-        let late = |after| self.late(report(), after);
-        self.group.wait(self.rank, &self.timeout, ready, late)
-    }
-
-    fn wait_for_all(&self, has_arrived: impl Fn(usize) -> bool) -> Result<()> {
-        let late = |after| self.late(report::missing(self.board(), &has_arrived), after);
-        let Some(activity) = self.activity else {
-            return self.group.wait_for_all(self.rank, &self.timeout, &has_arrived, late);
-        };
-        let (since, last) = (activity.start_wait(), Cell::new(None));
-        let has_arrived = |peer| {
-            let is_here = has_arrived(peer);
-            if !is_here {
-                last.set(Some(Rank::new(peer as u32)));
-            }
-            is_here
-        };
-        let result = self.group.wait_for_all(self.rank, &self.timeout, has_arrived, late);
-        if last.get().is_some() {
-            activity.waited(since, last.get());
-        }
-        result
-    }
-
-    fn late(&self, state: String, after: Duration) -> Error {
-        Error::Deadline { operation: self.call.signature(self.size()), after, state }
     }
 
     /// Leaves the call. An error of this rank breaks the group.

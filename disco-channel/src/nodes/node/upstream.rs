@@ -183,7 +183,7 @@ impl Inbox for Upstream {
             Ok(packet) => self.send_urgent(&upward::from(worker, Message::Notice(packet.into()))),
             Err(error) => tracing::warn!(%notice, %error, "a message can't be sent to the controller"),
         }
-        // After the failure, so that the controller gets those that follow from it later.
+        // After the notice, so that failures which follow from the abort reach the controller later.
         upward::abort_after_failure(&notice).into_iter().for_each(|abort| self.abort(abort));
     }
 

@@ -144,7 +144,7 @@ impl World {
             }
             _ => false,
         };
-        // While the session starts, nodes also end because others have.
+        // While the session starts, the end of a node also ends the remaining nodes.
         if !is_right && !self.expected.in_start {
             self.record_violation(format!("a wrong loss: {loss}; these nodes may be lost: {may:?}"));
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::random::Random;
 use super::world::{MICRO, Nanos, SECOND, To};
 
-/// Commands besides syncs. Each node has one worker that carries them out, and others that reply at once.
+/// Commands besides syncs. One worker of each node carries them out; its remaining workers reply at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
     Nothing,

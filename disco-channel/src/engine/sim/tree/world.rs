@@ -61,7 +61,7 @@ pub(super) struct Link {
     /// When the last message arrives: at the child, at the parent.
     arrival: [Nanos; 2],
     pub(super) is_open: [bool; 2],
-    /// The network drops what goes to the child, to the parent.
+    /// The network drops the messages to the child, and those to the parent.
     pub(super) drops: [bool; 2],
 }
 

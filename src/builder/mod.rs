@@ -1,28 +1,27 @@
 //! The builder of sessions.
 
 #[cfg(target_os = "linux")]
+mod launched;
+#[cfg(target_os = "linux")]
+mod start;
+
+#[cfg(target_os = "linux")]
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[cfg(all(feature = "mpi", target_os = "linux"))]
-use disco_channel::nodes::everywhere;
 #[cfg(target_os = "linux")]
-use disco_channel::nodes::{Announce, Announcement, Options as NodeOptions, Token};
+use disco_channel::nodes::{Announce, Announcement, Token};
 #[cfg(target_os = "linux")]
-use disco_channel::processes::{self, Invitation, Launch};
+use disco_channel::processes::{Invitation, Launch};
 #[cfg(target_os = "linux")]
 use disco_channel::programs;
 use disco_channel::session;
-#[cfg(target_os = "linux")]
-use disco_core::WorkerRange;
 use disco_core::env::Variable;
 use disco_core::session::{Deadlines, LaneSession, Timeline};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
 use crate::SessionKind;
-#[cfg(target_os = "linux")]
-use crate::log_files;
 #[cfg(feature = "trace")]
 use crate::timeline;
 use crate::timeline::Recorder;
@@ -477,146 +476,6 @@ impl Builder {
 
     fn heartbeat_interval(&self) -> Duration {
         self.heartbeat.unwrap_or(self.silence / 5)
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Builder {
-    /// Uses the ranks that an MPI launcher has started, if any, as workers: as processes if all are on this machine,
-    /// else as nodes, with a random token that only the ranks get.
-    #[cfg(feature = "mpi")]
-    fn with_ranks(mut self) -> Result<Self> {
-        let has_launch = self.kind == SessionKind::Processes && self.launch.is_some();
-        let Some(ranks) = crate::ranks::of_session(self.kind, self.workers)?.filter(|_| !has_launch) else {
-            return Ok(self);
-        };
-        let machines = ranks.machines();
-        if machines == 1 && self.kind == SessionKind::Processes {
-            self.launch = Some(ranks.launch(self.start_deadline));
-            return Ok(self);
-        }
-        let token = Token::random()?;
-        let listen = Variable::read("DISCO_LISTEN").text()?.map(str::to_owned);
-        self.nodes = Nodes {
-            // If machines have unequal numbers of ranks, each rank is its own node.
-            count: match machines {
-                1 => self.nodes.count,
-                machines if self.workers.is_multiple_of(machines) => machines,
-                _ => self.workers,
-            },
-            workers: SessionKind::Threads,
-            one_worker_each: true,
-            names: ranks.names(),
-            listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| everywhere().to_owned())),
-            announce: Some(ranks.announce(&token, self.start_deadline)),
-            token: Some(token),
-            encrypts: self.nodes.encrypts,
-            max_pending: self.nodes.max_pending,
-            max_unsent: self.nodes.max_unsent,
-            fan_out: self.nodes.fan_out,
-        };
-        self.kind = SessionKind::Nodes;
-        Ok(self)
-    }
-
-    /// Uses the tasks that a launcher without MPI has started, if any, as workers: as processes if all are on this
-    /// machine, else as nodes.
-    fn with_tasks(mut self) -> Result<Self> {
-        if self.kind == SessionKind::Threads || self.launch.is_some() {
-            return Ok(self);
-        }
-        let Some(tasks) = crate::tasks::tasks()? else { return Ok(self) };
-        if let Some(limit) = crate::node::join_limit()? {
-            // Machines may start at different times.
-            self.start_deadline = self.start_deadline.max(limit);
-        }
-        match (self.kind, tasks.kind()) {
-            (SessionKind::Nodes, SessionKind::Processes) => return Ok(self),
-            (SessionKind::Processes, SessionKind::Processes) => {
-                tasks.check(self.kind, self.workers)?;
-                self.launch = tasks.launch(self.start_deadline);
-            }
-            _ => {
-                let nodes = if self.kind == SessionKind::Nodes { self.nodes.count } else { tasks.size() };
-                tasks.check(SessionKind::Nodes, nodes)?;
-                (self.kind, self.nodes.count) = (SessionKind::Nodes, nodes);
-                self.nodes.listen.get_or_insert_with(|| tasks.listen());
-                // The tasks know the address.
-                self.nodes.announce = Some(Announce::default());
-            }
-        }
-        Ok(self)
-    }
-
-    /// Rejects log files for workers that are threads: their output is that of the program.
-    fn check_log_dir(&self) -> Result<()> {
-        let has_processes = match self.kind {
-            SessionKind::Threads => false,
-            SessionKind::Processes => true,
-            SessionKind::Nodes => self.nodes.workers == SessionKind::Processes,
-        };
-        if let Some(folder) = self.log_dir.as_ref().filter(|_| !has_processes) {
-            let folder = folder.display();
-            return Err(Error::invalid(format!(
-                "log files in {folder} need workers that are processes, but these are threads, whose output is that of the program"
-            )));
-        }
-        Ok(())
-    }
-
-    fn start_with_processes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let options = self.process_options(config, config.world.size() as u32)?;
-        session::processes(options, self.deadlines)
-    }
-
-    /// Options for starting workers 1 to `workers` - 1 as processes.
-    fn process_options(&self, config: WorkerConfig, workers: u32) -> Result<processes::Options> {
-        let mut options = processes::Options::new(config);
-        (options.start, options.heartbeat, options.silence) =
-            (self.start_deadline, self.heartbeat_interval(), self.silence);
-        options.launch = self.launch.clone().map_or_else(crate::role::launch, Ok)?;
-        if let Some(folder) = self.log_dir.as_ref().filter(|_| workers > 1) {
-            options.output = log_files::tee(options.output, folder, WorkerRange::new(1..workers))?;
-        }
-        Ok(options)
-    }
-
-    fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let Nodes { count, workers: kind, one_worker_each, names, listen, token, encrypts, announce, .. } = &self.nodes;
-        let world = config.world;
-        let (nodes, here) = if *one_worker_each { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
-        let given = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
-        let token = match (given, announce) {
-            (Some(token), _) => token,
-            // Nodes that this program starts get the token from it.
-            (None, None) => Token::random()?,
-            (None, Some(_)) => Token::required()?,
-        };
-        let mut options = NodeOptions::new(nodes, token.clone(), config);
-        (options.start, options.heartbeat, options.silence) =
-            (self.start_deadline, self.heartbeat_interval(), self.silence);
-        (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
-        options.listen = listen.clone().unwrap_or(options.listen);
-        (options.encrypts, options.fan_out) = (*encrypts, self.nodes.fan_out);
-        options.max_pending = self.nodes.max_pending.unwrap_or(options.max_pending);
-        options.max_unsent = self.nodes.max_unsent;
-        // Clients have the token only if the user has.
-        options.answers_status = announce.is_some() && !one_worker_each;
-        options.announce = match announce {
-            Some(announce) => announce.clone(),
-            None => {
-                crate::role::check()?;
-                let (start, log_dir, encrypts) = (self.start_deadline, self.log_dir.clone(), *encrypts);
-                Announce::starting(move |announcement| {
-                    crate::node::start_here(announcement, &token, encrypts, start, log_dir.as_deref())
-                })
-            }
-        };
-        let local = match options.processes {
-            true => self.process_options(config, here)?,
-            false => processes::Options::new(config),
-        };
-        session::nodes(options, here, local, self.deadlines)
     }
 }
 

@@ -1,0 +1,122 @@
+//! The end of a session: its shutdown, and its drop.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures_lite::future;
+
+use super::LaneSession;
+use super::large::Values;
+use super::reply_table::ReplyTable;
+use super::timeline::Recorder;
+use crate::channel::{Channel, Inbox as _, Signal};
+use crate::command::Command;
+use crate::error::{Error, Result};
+
+/// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each
+/// lane with workers that do not leave adds up to 2 s.
+const DROP_LIMIT: Duration = Duration::from_secs(3);
+/// Interval of the warnings of a shutdown that waits for workers.
+const SHUTDOWN_WARNING: Duration = Duration::from_secs(2);
+
+impl LaneSession {
+    /// Implements [`Session::shutdown`](super::Session::shutdown).
+    pub(super) async fn shut_down(&self) -> Result<()> {
+        if self.closing.is_done() {
+            return Ok(());
+        }
+        let was_live = self.reply_table.check_lost().is_ok();
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            // Wakes commands that wait for a full lane, so that they fail.
+            self.reply_table.has_capacity.notify(usize::MAX);
+            let mut order = self.order();
+            // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
+            if !self.has_capacity(false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
+                self.signal_shutdown();
+            }
+        }
+        let limit = match self.is_hung.load(Ordering::Relaxed) {
+            true => self.limits.close.min(DROP_LIMIT),
+            false => self.limits.close,
+        };
+        let (lanes, reply_table, recorder) = (self.lanes.clone(), self.reply_table.clone(), self.recorder.clone());
+        let close = move || {
+            close(&lanes, &reply_table, recorder.as_deref(), limit)?;
+            // A worker that was lost during the shutdown has not executed its last commands.
+            if was_live { reply_table.check_lost() } else { Ok(()) }
+        };
+        let mut run = pin!(self.closing.run(close));
+        let (ticks, begun, mut warned) = (self.ticker.start(), Instant::now(), Instant::now());
+        loop {
+            let tick = async {
+                ticks.next().await;
+                None
+            };
+            if let Some(result) = future::or(async { Some(run.as_mut().await) }, tick).await {
+                self.detach();
+                return result;
+            }
+            if warned.elapsed() >= SHUTDOWN_WARNING.min(self.limits.warn) {
+                warned = Instant::now();
+                self.warn_of_shutdown(begun.elapsed(), limit);
+            }
+        }
+    }
+
+    /// Tells the workers to leave, ahead of queued commands.
+    fn signal_shutdown(&self) {
+        for lane in &self.lanes {
+            if let Err(error) = lane.signal(Signal::Shutdown) {
+                tracing::warn!(%error, ?lane, "can't be told to shut down");
+            }
+        }
+    }
+}
+
+impl Drop for LaneSession {
+    fn drop(&mut self) {
+        if self.closing.is_done() {
+            return;
+        }
+        // Ends running operations, also if the future of an unfinished shutdown was dropped.
+        self.reply_table.lose(&Error::Closed("drop".to_owned()));
+        self.signal_shutdown();
+        let limit = DROP_LIMIT.min(self.limits.close);
+        if let Err(error) = close(&self.lanes, &self.reply_table, self.recorder.as_deref(), limit) {
+            tracing::error!(%error, "session dropped");
+        }
+    }
+}
+
+/// Blocks until the workers have left, for at most `limit`, ends the waits for missing replies, and passes the timeline
+/// on. Closes every lane, even if another lane fails or panics.
+fn close(
+    lanes: &[Arc<dyn Channel>],
+    reply_table: &ReplyTable,
+    recorder: Option<&Recorder>,
+    limit: Duration,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut result = Ok(());
+    for lane in lanes {
+        let close = AssertUnwindSafe(|| lane.close(limit.saturating_sub(start.elapsed())));
+        let panicked = |_| Err(Error::state(format!("the lane to {} panicked when it was closed", lane.workers())));
+        let closed = panic::catch_unwind(close).unwrap_or_else(panicked);
+        result = result.and(closed.map_err(|error| match error {
+            Error::Stuck { workers, .. } => Error::Stuck { workers, after: limit },
+            other => other,
+        }));
+    }
+    reply_table.close();
+    if let Some(recorder) = recorder {
+        let finish = || recorder.finish(lanes, reply_table.status().unwrap_or_default());
+        // The sink is code of the program.
+        if panic::catch_unwind(AssertUnwindSafe(finish)).is_err() {
+            tracing::error!("the function that gets the timeline of the session panicked");
+        }
+    }
+    result
+}
