@@ -27,8 +27,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring that `workers` read, and its memory, in which they also record. Returns `None`, and logs why, if the system has no shared
-    /// memory.
+    /// Makes a ring that `workers` read, and its memory, in which they also record. Returns `None`, and logs why, if the
+    /// system has no shared memory.
     pub(crate) fn new(workers: WorkerRange, recorder: RecorderConfig) -> Option<(Arc<Segment>, Arc<Self>)> {
         let readers = workers.len();
         let make = || {

@@ -37,7 +37,7 @@ pub(crate) use self::current::Current;
 pub use self::current::{Span, span};
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
-pub use self::recording::{Recording, set_shift};
+pub use self::recording::Recording;
 
 /// Number of the latest operations in a [`Progress`].
 const OPS: usize = 16;

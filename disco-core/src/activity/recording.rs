@@ -10,7 +10,7 @@ use crate::codec::WireError;
 /// The first word of the bytes.
 const FORMAT: u64 = u64::from_le_bytes(*b"disco r1");
 /// Words before the names.
-const HEAD_WORDS: usize = 11;
+const HEAD_WORDS: usize = 10;
 
 /// What a worker, or the controller, has done lately.
 #[non_exhaustive]
@@ -28,19 +28,20 @@ pub struct Recording {
     pub replaced: u64,
     /// The records, oldest first.
     pub records: Vec<Record>,
-    /// What to add to times, in nanoseconds, to get those of the controller's machine.
+    /// The difference, in nanoseconds, between a time here and the same time on the clock of the controller's machine. A
+    /// session sets 0: the clocks of nodes are not aligned yet.
     pub shift: i64,
-    /// Largest error of that sum, in nanoseconds.
+    /// Largest error of that difference, in nanoseconds.
     pub shift_error: u64,
 }
 
-/// A copy of `memory` with its `last` records, as little-endian words: format, ticks and nanoseconds now and at the beginning, the four words of
-/// the state, shift and its error, number of name words; names; records.
+/// A copy of `memory` with its `last` records, as little-endian words: format, ticks and nanoseconds now and at the
+/// beginning, the four words of the state, number of name words; names; records.
 pub(super) fn encode(memory: &Memory, last: usize) -> Vec<u8> {
     let (now, first, names) = (Reading::now(), memory.first_reading(), memory.name_words());
     let begun = memory.begun();
     let oldest = begun.saturating_sub(memory.places().min(last) as u64) + 1;
-    let head: [u64; HEAD_WORDS + 1] = [
+    let head: [u64; HEAD_WORDS] = [
         FORMAT,
         now.ticks,
         now.nanoseconds,
@@ -50,8 +51,6 @@ pub(super) fn encode(memory: &Memory, last: usize) -> Vec<u8> {
         memory.finished(),
         memory.inside(),
         begun,
-        0,
-        0,
         names.len() as u64,
     ];
     let records = (oldest..=begun).filter_map(|number| memory.read(number)).flat_map(|RawRecord(words)| words);
@@ -67,11 +66,10 @@ impl Recording {
         let invalid = WireError::Expected("a recording of a worker");
         let (words, rest) = bytes.as_chunks::<8>();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let Some((head, body)) = words.split_first_chunk::<{ HEAD_WORDS + 1 }>().filter(|_| rest.is_empty()) else {
+        let Some((head, body)) = words.split_first_chunk::<HEAD_WORDS>().filter(|_| rest.is_empty()) else {
             return Err(invalid);
         };
-        let [format, ticks, time, first_ticks, first, received, finished, inside, begun, shift, shift_error, names] =
-            *head;
+        let [format, ticks, time, first_ticks, first, received, finished, inside, begun, names] = *head;
         if format != FORMAT || names > body.len() as u64 {
             return Err(invalid);
         }
@@ -88,13 +86,6 @@ impl Recording {
             records.iter().filter_map(|words| RawRecord(*words).decode(&names, nanoseconds, length)).collect();
         let inside = (inside as usize).checked_sub(1).and_then(|name| names.get(name).cloned());
         let replaced = begun.saturating_sub(records.len() as u64);
-        Ok(Self { received, finished, inside, time, replaced, records, shift: shift as i64, shift_error })
-    }
-}
-
-/// Sets what to add to the times of an encoded recording, in nanoseconds, and the largest error.
-pub fn set_shift(bytes: &mut [u8], shift: i64, error: u64) {
-    if let Some(words) = bytes.as_chunks_mut::<8>().0.get_mut(9..11) {
-        words.copy_from_slice(&[(shift as u64).to_le_bytes(), error.to_le_bytes()]);
+        Ok(Self { received, finished, inside, time, replaced, records, ..Self::default() })
     }
 }
