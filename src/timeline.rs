@@ -34,7 +34,6 @@ pub(crate) use file::{of_file, of_variable};
 
 #[cfg(feature = "trace")]
 mod file {
-    use std::env;
     use std::ffi::OsStr;
     use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
@@ -43,6 +42,7 @@ mod file {
     use disco_core::env::Variable;
     use disco_core::error::causes;
     use disco_core::session::Timeline;
+    use disco_core::status::program_name;
     use disco_core::{Result, WorkerId};
     use disco_trace::{Trace, WorkerTrace};
 
@@ -117,9 +117,7 @@ mod file {
         let workers = workers.into_iter().map(|(worker, recording)| {
             WorkerTrace::new(worker, place(worker), kind(worker), recording.map_err(|error| error.to_string()))
         });
-        let program = env::args_os().next().map(PathBuf::from);
-        let program = program.as_deref().and_then(Path::file_name).map(OsStr::to_string_lossy).unwrap_or_default();
-        Trace::new(program, Some(controller), workers.collect())
+        Trace::new(program_name(), Some(controller), workers.collect())
     }
 
     #[cfg(test)]

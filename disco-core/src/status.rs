@@ -1,7 +1,9 @@
 //! The state of a session for operators: what its nodes and workers do.
 
+use std::env;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -159,6 +161,12 @@ impl Known {
     pub fn new(progress: Progress) -> Self {
         Self { progress, ..Self::default() }
     }
+}
+
+/// The name of this program: the last part of the path that it was started as.
+pub fn program_name() -> String {
+    let command = env::args_os().next().unwrap_or_default();
+    Path::new(&command).file_name().unwrap_or(&command).display().to_string()
 }
 
 impl Status {

@@ -26,7 +26,7 @@ pub struct Communicator {
     counters: Counters,
     /// The data that all ranks post in an eager collective.
     buffer: Box<[u8]>,
-    /// Gets waits for ranks, if the session has a timeline.
+    /// Records this rank's waits for other ranks; `None` without a timeline.
     timeline: Option<Arc<Activity>>,
 }
 

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     trials.extend(
         records::tests_of_collectives().iter().flat_map(|test| [kinds[0], kinds[1]].map(|kind| trial(test, kind))),
     );
-    trials.push(trial(&records::LOST, SessionKind::Processes));
+    trials.extend(records::tests_of_processes().iter().map(|test| trial(test, SessionKind::Processes)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
@@ -70,7 +70,10 @@ type Tests = Vec<(&'static str, fn(SessionKind))>;
 /// Names tests after their functions.
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
-        pub(crate) fn tests() -> crate::Tests {
+        crate::tests![tests: $($name),*];
+    };
+    ($list:ident: $($name:ident),* $(,)?) => {
+        pub(crate) fn $list() -> crate::Tests {
             vec![$((stringify!($name), $name as fn(disco::SessionKind))),*]
         }
     };

@@ -23,29 +23,15 @@ crate::tests![
     a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program,
 ];
 
-/// A test for sessions of processes.
-pub(crate) const LOST: (&str, fn(SessionKind)) = (
-    "a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error",
-    a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error,
-);
+crate::tests![tests_of_processes: a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error];
 
-/// Tests for sessions whose workers share a machine.
-pub(crate) fn tests_of_collectives() -> crate::Tests {
-    vec![
-        (
-            "a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error",
-            a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error,
-        ),
-        (
-            "different_calls_of_a_collective_are_shown_by_the_table_of_the_error",
-            different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
-        ),
-        (
-            "a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands",
-            a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands,
-        ),
-    ]
-}
+// For sessions whose workers share a machine.
+crate::tests![
+    tests_of_collectives:
+    a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error,
+    different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
+    a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands,
+];
 
 /// All workers but `late` sum at once; `late` sleeps first.
 fn sum_late(ctx: &mut WorkerContext, late: i64, seconds: f64) -> Result<()> {

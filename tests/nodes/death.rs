@@ -11,6 +11,7 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::first_line;
 use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};
 
 crate::tests!(
@@ -51,8 +52,7 @@ fn a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted() {
         let (session, node) = pair(builder(2, 2).node_workers(kind));
         let workers = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
         let loss = error_after_signal(&session, node.id().into(), Signal::KILL);
-        let error = loss.to_string();
-        let error = error.lines().next().unwrap();
+        let error = first_line(&loss);
         assert!(
             error.starts_with("node 1 (") && error.ends_with(") with workers 2 to 3 lost: its connection was closed"),
             "{error}"
@@ -67,8 +67,8 @@ fn a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted() {
 
 fn a_stopped_node_is_lost_after_the_silence_limit() {
     let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)));
-    let error = error_after_signal(&session, node.id().into(), Signal::STOP).to_string();
-    let error = error.lines().next().unwrap();
+    let error = error_after_signal(&session, node.id().into(), Signal::STOP);
+    let error = first_line(&error);
     assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has sent nothing for 500ms"), "{error}");
     node.kill().unwrap();
     node.wait().unwrap();
@@ -77,8 +77,7 @@ fn a_stopped_node_is_lost_after_the_silence_limit() {
 fn a_worker_killed_on_a_node_is_lost_with_its_node_in_the_error() {
     let (session, node) = pair(builder(2, 2).node_workers(SessionKind::Processes));
     let loss = error_after_signal(&session, ask(&session, "tests.pid", 3), Signal::KILL);
-    let error = loss.to_string();
-    let error = error.lines().next().unwrap();
+    let error = first_line(&loss);
     assert!(error.starts_with("worker 3 lost: on node 1 ("), "{error}");
     assert!(error.ends_with("): its process ended: signal: 9 (SIGKILL)"), "{error}");
     let Error::Lost(loss) = loss else { panic!("{loss}") };

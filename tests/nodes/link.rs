@@ -13,6 +13,7 @@ use disco::{
 };
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
+use crate::first_line;
 use crate::programs::{self, TEST_TIMEOUT, ask, builder, complaint, end, node, with};
 
 crate::tests!(
@@ -227,12 +228,12 @@ fn a_link_cut_during_a_command_is_the_loss_of_its_node() {
             // Worker 3 sleeps in the function, all others are in a collective.
             session.call(&session.function("tests.barriers").await.unwrap(), (1, 3, 1000.0)).await.unwrap();
             proxy.cut();
-            let text = session.sync_all().await.unwrap_err().to_string();
-            let error = text.lines().next().unwrap();
+            let text = session.sync_all().await.unwrap_err();
+            let error = first_line(&text);
             assert!(error.starts_with("node 1 (") && error.contains(") with workers 2 to 3 lost: "), "{error}");
             assert!(error.ends_with("its connection was closed"), "{error}");
-            let later = session.sync_all().await.unwrap_err().to_string();
-            assert_eq!(later, text);
+            let later = session.sync_all().await.unwrap_err();
+            assert_eq!(later.to_string(), text.to_string());
             session.shutdown().await.unwrap();
         });
         let told = complaint(node);
@@ -300,8 +301,7 @@ fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
             session.init_ccl("by-store", &[]).await.unwrap();
             session.call(&session.function("tests.barriers").await.unwrap(), (1, 3, 1000.0)).await.unwrap();
             proxy.stop_forwarding();
-            let error = session.sync_all().await.unwrap_err().to_string();
-            let error = error.lines().next().unwrap();
+            let error = first_line(&session.sync_all().await.unwrap_err());
             assert!(error.starts_with("node 1 (") && error.ends_with("it has sent nothing for 600ms"), "{error}");
             session.shutdown().await.unwrap();
         });

@@ -19,6 +19,7 @@ use disco_core::function;
 use disco_core::wire::{Join, Message, Packet};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::first_line;
 use crate::programs::{OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
 
 crate::tests!(
@@ -195,8 +196,7 @@ fn lost(error: &Error) -> (u32, WorkerRange, LossCause) {
 fn a_killed_leaf_is_lost_with_its_own_name() {
     let error = error_after(7, Signal::KILL, builder(8, 1).fan_out(2));
     assert_eq!(lost(&error), (7, WorkerRange::new(7..8), LossCause::ConnectionClosed), "{error}");
-    let text = error.to_string();
-    let text = text.lines().next().unwrap();
+    let text = first_line(&error);
     assert!(
         text.starts_with("node 7 (") && text.ends_with(") with worker 7 lost: its connection was closed"),
         "{text}"
@@ -206,8 +206,7 @@ fn a_killed_leaf_is_lost_with_its_own_name() {
 fn a_killed_node_is_lost_with_the_nodes_that_it_relayed_for() {
     let error = error_after(4, Signal::KILL, builder(8, 1).fan_out(2));
     assert_eq!(lost(&error), (4, WorkerRange::new(4..8), LossCause::ConnectionClosed), "{error}");
-    let text = error.to_string();
-    let text = text.lines().next().unwrap();
+    let text = first_line(&error);
     let rest = ") with nodes 5 to 7, which it relayed for, and workers 4 to 7 lost: its connection was closed";
     assert!(text.starts_with("node 4 (") && text.ends_with(rest), "{text}");
 }

@@ -19,7 +19,7 @@ use disco_core::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::functions::resident;
-use crate::{life, programs};
+use crate::{first_line, life, programs};
 
 crate::tests!(
     a_killed_worker_is_lost_before_the_silence_limit,
@@ -84,8 +84,7 @@ fn lost(session: LaneSession) -> String {
     let again = block_on(session.sync_worker(WorkerId::new(0))).unwrap_err();
     assert_eq!(again.to_string(), error.to_string(), "a later operation has the same error");
     block_on(session.shutdown()).unwrap();
-    // A table of the workers' operations may follow.
-    error.to_string().lines().next().unwrap().to_owned()
+    first_line(&error)
 }
 
 fn a_killed_worker_is_lost_before_the_silence_limit() {

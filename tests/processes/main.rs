@@ -62,3 +62,8 @@ macro_rules! tests {
     };
 }
 pub(crate) use tests;
+
+/// The text of an error without the table of the workers' operations, which may follow.
+fn first_line(error: &disco::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

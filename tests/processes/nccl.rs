@@ -10,7 +10,7 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::programs;
+use crate::{first_line, programs};
 
 crate::tests!(
     a_worker_killed_before_an_all_reduce_of_nccl_is_lost_with_its_signal,
@@ -83,14 +83,9 @@ fn stop() {
         session.init_ccl("nccl", &[]).await.unwrap();
         kill_process(pid_of(&session).await, Signal::STOP).unwrap();
         session.call(&session.function("tests.nccl.reduce").await.unwrap(), (1, 2, 0.0)).await.unwrap();
-        print_first_line(&session.sync_worker(WorkerId::new(0)).await.unwrap_err());
+        println!("{}", first_line(&session.sync_worker(WorkerId::new(0)).await.unwrap_err()));
         println!("{}", session.shutdown().await.unwrap_err());
     });
-}
-
-/// Prints an error without the table of the workers' operations.
-fn print_first_line(error: &Error) {
-    println!("{}", error.to_string().lines().next().unwrap());
 }
 
 /// The process id of worker 2.
@@ -121,7 +116,7 @@ fn die(when: &str) {
         }
         let error = dying.sync_all().await.unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error}");
-        print_first_line(&error);
+        println!("{}", first_line(&error));
         dying.shutdown().await.unwrap();
 
         let next = session();

@@ -1,10 +1,11 @@
 //! What the workers of a random session have recorded.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use disco::activity::{Record, RecordKind, Recording};
 use disco::{Builder, LaneSession, OpKind, Timeline, block_on};
+use disco_core::sync;
 
 use crate::user::Wrong;
 
@@ -17,14 +18,14 @@ impl Timelines {
     pub(crate) fn keep(&self, builder: Builder, records: usize) -> Builder {
         let kept = self.0.clone();
         builder.timeline(records, move |timeline| {
-            kept.lock().unwrap_or_else(PoisonError::into_inner).push(timeline);
+            sync::lock(&kept).push(timeline);
         })
     }
 
     /// Checks that the session has passed on its timeline once, if it has one. If all workers have left in order, the
     /// last command of each is that of the controller.
     pub(crate) fn check(&self, is_kept: bool, in_order: bool) -> Wrong<()> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = sync::lock(&self.0);
         match (&kept[..], is_kept) {
             ([], false) => Ok(()),
             ([timeline], true) => check_timeline(timeline, in_order),

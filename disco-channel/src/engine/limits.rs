@@ -7,7 +7,7 @@ pub(crate) const MAX_PACKET_BYTES: usize = 256 << 20;
 /// The largest packet that is sent whole; larger ones are sent in parts.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-/// Most records of one worker in a message: 128 MiB, which every connection takes.
+/// Largest number of records of one worker in one message: 128 MiB, which every connection takes.
 pub(crate) const MAX_SENT_RECORDS: usize = 1 << 21;
 
 /// The largest packet, in bytes, that an admitted peer may send, for values of at most `value_limit` bytes.

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco_core::status::Program;
 use disco_core::{Error, Result};
@@ -17,7 +17,9 @@ use super::{Name, PREFIX, is_trusted};
 /// How long a program may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer, in bytes: the status of a session of 100,000 workers.
-const MAX_ANSWER_BYTES: u64 = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Bytes that are read at once.
+const PART_BYTES: usize = 64 << 10;
 /// `__SO_ACCEPTCON` of Linux: the flag of sockets that listen, among those in `/proc/net/unix`.
 const LISTENS: u32 = 1 << 16;
 
@@ -27,14 +29,14 @@ const LISTENS: u32 = 1 << 16;
 pub struct Found {
     /// Its process id.
     pub process: u32,
-    /// Its name, if the system tells.
+    /// Its name; empty if `/proc` does not have it.
     pub name: String,
     /// Its answer.
     pub answer: Result<Program>,
 }
 
 /// Asks all programs of this user on this machine that have sessions, in the order of their process ids; as root the
-/// programs of all users. A program that does not answer within 5 s is listed with that error. All are asked at once.
+/// programs of all users. A program that does not answer within about 5 s is listed with that error. All are asked at once.
 ///
 /// # Errors
 /// The system does not list its sockets.
@@ -58,7 +60,8 @@ pub fn list() -> Result<Vec<Found>> {
     Ok(found.collect())
 }
 
-/// Asks the program of process `process`, which must be this user's. Takes at most 5 s.
+/// Asks the program of process `process`, which must be this user's. Takes at most 10 s: 5 s until the program accepts,
+/// and 5 s for its answer.
 ///
 /// # Errors
 /// There is no such process, it has no session, or it does not answer in time: the error says whether it is stopped.
@@ -113,10 +116,20 @@ fn exchange(name: Name) -> io::Result<Vec<u8>> {
     if !is_trusted(sockopt::socket_peercred(&stream)?.uid.as_raw(), name.user) {
         return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the socket is another user's"));
     }
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    let mut bytes = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let (mut bytes, mut part, begun) = (Vec::new(), vec![0; PART_BYTES], Instant::now());
+    loop {
+        // A limit for the whole answer, not for each part.
+        let left = ANSWER_TIMEOUT.saturating_sub(begun.elapsed());
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match (&stream).read(&mut part)? {
+            0 => return Ok(bytes),
+            _ if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
+            count => bytes.extend_from_slice(&part[..count]),
+        }
+        if bytes.len() > MAX_ANSWER_BYTES {
+            return Err(io::Error::other(format!("its answer has more than {MAX_ANSWER_BYTES} bytes")));
+        }
+    }
 }
 
 /// The names of all sockets that may be asked.

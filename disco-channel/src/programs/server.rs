@@ -1,19 +1,17 @@
 //! The program's end: the thread that answers clients.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::Path;
 use std::process;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use disco_core::env::Variable;
-use disco_core::status::{Program, Status};
+use disco_core::status::{Program, Status, program_name};
 use disco_core::sync;
 use rustix::net::{Shutdown, sockopt};
 
@@ -33,15 +31,15 @@ static SERVER: Mutex<Server> = Mutex::new(Server { observers: BTreeMap::new(), n
 type Observer = Arc<dyn Fn() -> Option<Status> + Send + Sync>;
 
 struct Server {
-    observers: BTreeMap<u64, Observer>,
+    observers: BTreeMap<u32, Observer>,
     /// The key of the next observer, and the number of the next socket.
     next: u32,
     listener: Option<Arc<UnixListener>>,
 }
 
-/// A session that this process tells clients of. Dropping it ends that.
+/// A session whose state this process tells to clients. Dropping the handle ends the answers.
 #[must_use = "dropping it ends the answers"]
-pub struct Answering(u64);
+pub struct Answering(u32);
 
 /// Whether `DISCO_STATUS` permits answers: it is not set, or 1. An invalid value is logged, and permits them.
 pub fn is_enabled() -> bool {
@@ -57,14 +55,14 @@ pub fn answer(observe: impl Fn() -> Option<Status> + Send + Sync + 'static) -> A
     let mut server = sync::lock(&SERVER);
     let key = server.next;
     server.next += 1;
-    server.observers.insert(key.into(), Arc::new(observe));
+    server.observers.insert(key, Arc::new(observe));
     if server.listener.is_none() {
         match start(key) {
             Ok(listener) => server.listener = Some(listener),
             Err(error) => tracing::warn!(%error, "`disco status` can't ask this program"),
         }
     }
-    Answering(key.into())
+    Answering(key)
 }
 
 /// Listens, and starts the thread.
@@ -75,8 +73,14 @@ fn start(number: u32) -> io::Result<Arc<UnixListener>> {
         UnixListener::bind_addr(&SocketAddr::from_abstract_name(name.text())?)
     };
     let is_taken = |bound: &io::Result<_>| matches!(bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
-    let listener =
-        Arc::new((0..ATTEMPTS - 1).map(bind).find(|it| !is_taken(it)).unwrap_or_else(|| bind(ATTEMPTS - 1))?);
+    let mut bound = bind(0);
+    for attempt in 1..ATTEMPTS {
+        if !is_taken(&bound) {
+            break;
+        }
+        bound = bind(attempt);
+    }
+    let listener = Arc::new(bound?);
     let accepting = listener.clone();
     thread::Builder::new().name("disco-status".into()).spawn(move || serve(&accepting))?;
     Ok(listener)
@@ -114,8 +118,7 @@ fn describe() -> Program {
     let observers: Vec<Observer> = sync::lock(&SERVER).observers.values().cloned().collect();
     let mut program = Program::default();
     program.process = process::id();
-    let command = env::args_os().next().unwrap_or_default();
-    program.program = Path::new(&command).file_name().unwrap_or(&command).display().to_string();
+    program.program = program_name();
     program.sessions = observers.iter().filter_map(|observe| observe()).collect();
     program
 }

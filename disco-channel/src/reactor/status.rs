@@ -37,12 +37,14 @@ impl Clients {
                 send_to(&connections, encode(&lane, &*inbox));
             }
         };
-        let started = thread::Builder::new().name("disco-status".into()).spawn(answer);
+        let started = thread::Builder::new().name("disco-node-status".into()).spawn(answer);
         match started {
             Ok(_) => waiting.has_thread = true,
             Err(error) => {
-                let refused = Message::Bye(Error::system("a thread can't be started", error).to_string());
-                send_to(&std::mem::take(&mut waiting.connections), refused.encode());
+                let error = Error::system("the controller can't start the thread that answers `disco status`", error);
+                let connections = std::mem::take(&mut waiting.connections);
+                drop(waiting);
+                send_to(&connections, Message::Bye(error.to_string()).encode());
             }
         }
     }

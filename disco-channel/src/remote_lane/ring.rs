@@ -27,15 +27,14 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring that `workers` read, and its memory, in which they also record. Returns `None`, and logs why, if the
+    /// Makes a ring that `workers` read, and the shared memory of the ring and of the workers' records. Returns `None`, and logs why, if the
     /// system has no shared memory.
     pub(crate) fn new(workers: WorkerRange, recorder: RecorderConfig) -> Option<(Arc<Segment>, Arc<Self>)> {
         let readers = workers.len();
         let make = || {
             let segment = Arc::new(Segment::create(8 * segment_words(readers, CAPACITY_WORDS, recorder))?);
-            let activities = (0..readers)
-                .filter_map(|reader| activity(&segment, (reader, readers, CAPACITY_WORDS), recorder))
-                .collect();
+            let activities = (0..readers).map(|reader| activity(&segment, (reader, readers, CAPACITY_WORDS), recorder));
+            let activities = activities.collect::<Result<_>>()?;
             let memory = Memory::new(segment.clone(), readers, CAPACITY_WORDS)?;
             let (writer, replies) = (Mutex::new(Writer::new(memory.clone())), Replies::new(memory));
             Ok::<_, Error>((
@@ -110,14 +109,18 @@ pub(crate) fn segment_words(readers: usize, capacity: usize, recorder: RecorderC
     Memory::words(readers, capacity) + readers * recorder.words()
 }
 
-/// What a reader, of so many and with such a ring, records in the ring's memory. `None` if the memory is too small.
+/// The activity of a reader, in the segment of a ring with this number of readers and this capacity.
+///
+/// # Errors
+/// The segment is too small.
 pub(crate) fn activity(
     segment: &Arc<Segment>,
     (reader, readers, capacity): (usize, usize, usize),
     recorder: RecorderConfig,
-) -> Option<Activity> {
+) -> Result<Activity> {
     let start = Memory::words(readers, capacity) + reader * recorder.words();
-    Activity::shared(recorder, segment.clone(), start)
+    let activity = Activity::shared(recorder, segment.clone(), start);
+    activity.ok_or_else(|| Error::protocol("the ring's memory has no room for records"))
 }
 
 /// The number of frames of the largest size that fit into the ring. A reader with an impossible cursor is retired and

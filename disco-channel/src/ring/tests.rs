@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{CAPACITY, Closed, Reader, Refused, Release, WakeTarget, Writer, ring};
 
@@ -117,9 +117,11 @@ fn finish<T: Send + Sync + 'static>(mut reader: Reader<T>) -> thread::JoinHandle
     thread::spawn(move || assert!(reader.recv().is_err()))
 }
 
-/// Waits until the item is freed; hangs otherwise.
+/// Waits until the item is freed.
 fn wait_until_free<T>(item: &Weak<T>) {
+    let end = Instant::now() + Duration::from_secs(10);
     while !is_free(item) {
+        assert!(Instant::now() < end, "the item is still in memory");
         thread::yield_now();
     }
 }

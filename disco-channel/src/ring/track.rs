@@ -164,7 +164,6 @@ impl<T: Clone> Pen<T> {
             let tail = self.track.room.tail(|| head);
             self.set_tail(tail);
         }
-        let is_full = |swept: Position| head.since(swept) == self.track.room.capacity();
         for _ in 0..SWEPT_PER_ITEM {
             if self.swept == self.tail {
                 return;
@@ -176,7 +175,7 @@ impl<T: Clone> Pen<T> {
             let item = slot.item.with_mut(|cell| unsafe { (*cell).take() });
             drop(item);
         }
-        debug_assert!(!is_full(self.swept));
+        debug_assert!(head.since(self.swept) < self.track.room.capacity());
     }
 }
 

@@ -130,8 +130,9 @@ impl Channel for ThreadLane {
 
     fn describe(&self, status: &mut Status) {
         status.add_workers("threads", self.workers, |worker| {
-            let (mut known, thread) = (Known::default(), self.link(worker).and_then(|link| link.activity().thread()));
-            (known.progress, known.place) = (self.progress(worker), thread.map(|thread| (process::id(), thread)));
+            let activity = self.link(worker).map(|link| link.activity());
+            let mut known = Known::new(activity.map(|activity| activity.progress()).unwrap_or_default());
+            known.place = activity.and_then(|activity| activity.thread()).map(|thread| (process::id(), thread));
             known
         });
     }

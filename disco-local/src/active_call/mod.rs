@@ -77,7 +77,7 @@ pub(crate) struct ActiveCall<'t> {
     /// Takes over the claims on the tensors, in case a stopped peer may still access them.
     keep: Option<&'t dyn Fn() -> Vec<Access>>,
     left: bool,
-    /// Gets waits for ranks, if there is a timeline.
+    /// Records this rank's waits for other ranks; `None` without a timeline.
     activity: Option<&'t Activity>,
 }
 

@@ -107,10 +107,7 @@ impl Host for Bridge {
                 upstream.expect(&frame);
                 lane.send(&Arc::new(frame))?;
             }
-            Action::Abort { epoch, cause } => {
-                lane.signal(Signal::Abort { epoch, cause: cause.clone() })?;
-                store.abort(epoch, &cause);
-            }
+            Action::Abort { epoch, cause } => upstream.abort(Signal::Abort { epoch, cause }),
             Action::Shutdown => lane.signal(Signal::Shutdown)?,
             // The lane's inbox, `upstream`, sends the recordings.
             Action::Collect { last } => collect(&**lane, last),

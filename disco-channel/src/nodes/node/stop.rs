@@ -29,19 +29,31 @@ impl StopHandle {
     /// node serves no session, so nothing ends.
     pub fn request(&self, why: impl Into<String>) -> bool {
         let mut state = sync::lock(&self.0);
+        let Some(waker) = state.waker.clone() else { return false };
         state.why = Some(why.into());
-        state.waker.iter().for_each(|waker| waker.wake());
-        state.waker.is_some()
+        waker.wake();
+        true
     }
 
-    /// The node serves a session from now on.
-    pub(super) fn listen(&self, waker: Arc<Waker>) {
+    /// The node serves a session until the result is dropped.
+    pub(super) fn listen(&self, waker: Arc<Waker>) -> Listening {
         sync::lock(&self.0).waker = Some(waker);
+        Listening(self.clone())
     }
 
     /// The reason to stop, once.
     pub(super) fn take(&self) -> Option<String> {
         sync::lock(&self.0).why.take()
+    }
+}
+
+/// A node that serves a session, and so can be told to stop.
+#[must_use = "dropping it ends the session"]
+pub(super) struct Listening(StopHandle);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        *sync::lock(&self.0.0) = State::default();
     }
 }
 

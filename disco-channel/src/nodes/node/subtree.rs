@@ -130,6 +130,8 @@ mod tests {
 
     use super::super::children::{Children, Listener};
     use super::super::doubles::{Ignored, Lane};
+    use std::time::Instant;
+
     use super::*;
     use crate::handshake::Secret;
     use crate::remote_lane::RemoteLane;
@@ -157,7 +159,9 @@ mod tests {
         let subtree = Subtree::new(Arc::new(Lane::default()), Arc::new(behind));
         assert_eq!(subtree.start(Arc::new(Ignored)).unwrap_err().to_string(), "there is no program");
         // The lane to the children may close its listener a moment later, if it was closed before it began to start.
+        let end = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(address).err().is_none_or(|error| error.kind() != ErrorKind::ConnectionRefused) {
+            assert!(Instant::now() < end, "the listener is still open");
             thread::yield_now();
         }
     }

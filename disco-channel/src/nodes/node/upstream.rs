@@ -61,7 +61,7 @@ impl Upstream {
     }
 
     /// Aborts operations of this node's workers and of those behind it, and their calls of the store.
-    fn abort(&self, abort: Signal) {
+    pub(super) fn abort(&self, abort: Signal) {
         let Some(lane) = self.lane.get().and_then(Weak::upgrade) else { return };
         if let Signal::Abort { epoch, cause } = &abort {
             self.store.abort(*epoch, cause);
@@ -71,7 +71,7 @@ impl Upstream {
         }
     }
 
-    /// A function that returns the state of the node's part of the session, and none once `lane` is gone.
+    /// A function that returns the state of the node's part of the session, or `None` once `lane` is dropped.
     pub(super) fn observer(
         self: &Arc<Self>,
         assignment: &Assignment,
@@ -183,7 +183,7 @@ impl Inbox for Upstream {
             Ok(packet) => self.send_urgent(&upward::from(worker, Message::Notice(packet.into()))),
             Err(error) => tracing::warn!(%notice, %error, "a message can't be sent to the controller"),
         }
-        // After the notice, so that failures which follow from the abort reach the controller later.
+        // Reported before the abort, so that the controller receives this failure before the failures that the abort causes.
         upward::abort_after_failure(&notice).into_iter().for_each(|abort| self.abort(abort));
     }
 

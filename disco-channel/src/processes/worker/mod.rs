@@ -152,7 +152,6 @@ fn open_ring(
     let words = segment_words(readers, capacity, recorder);
     let segment = Arc::new(Segment::open(incoming.take_fd()?, 8 * words)?);
     let memory = Memory::new(segment.clone(), readers, capacity)?;
-    let activity = activity(&segment, (reader, readers, capacity), recorder);
-    let activity = activity.ok_or_else(|| Error::protocol("the ring's memory has no room for records"))?;
+    let activity = activity(&segment, (reader, readers, capacity), recorder)?;
     Ok(((memory.clone(), Reader::new(memory, reader)), activity))
 }

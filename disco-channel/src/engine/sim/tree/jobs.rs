@@ -34,7 +34,7 @@ pub(super) struct Jobs {
     requests: PendingRequests<Caller>,
 }
 
-/// The end that has called the store.
+/// The caller that waits for an answer of the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Caller {
     /// The worker, inside the meeting of this number.
