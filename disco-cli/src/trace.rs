@@ -9,6 +9,7 @@ use disco_trace::report::{self, Measured};
 use disco_trace::{Trace as Recorded, explain, flight_recorder};
 
 use crate::log;
+use crate::output::OutputFile;
 
 /// Explain a trace that a session has written, make a report of it, or convert it
 #[derive(Args)]
@@ -63,7 +64,8 @@ impl Trace {
             Command::Explain(Explain { file }) => write!(out, "{}", explain(&Recorded::read(&file)?))?,
             Command::Report(Report { file, out, bench }) => {
                 let measured = bench.iter().map(|path| Measured::read(path)).collect::<Result<Vec<_>, _>>()?;
-                report::write(&read(&file)?, &measured, &out)?;
+                let out = OutputFile::open(&out)?;
+                out.write(report::page(&read(&file)?, &measured).as_bytes())?;
             }
             Command::Export(Export { file, out, .. }) => flight_recorder::write(&read(&file)?, &out)?,
         }

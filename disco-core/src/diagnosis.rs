@@ -58,8 +58,7 @@ impl Diagnosis {
             })
             .collect();
         let callers: BTreeSet<WorkerId> = calls.iter().map(|(worker, ..)| *worker).collect();
-        // The communicator of all workers has no mark of a split in its name.
-        let is_of_all = !comm.contains(", split ");
+        let is_of_all = calls.iter().any(|(_, _, record)| record.op.as_ref().is_some_and(OpDetails::is_of_all));
         let is_rank = |recording: &Recording| is_of_all || ops(recording).any(|(_, op)| op.comm == comm);
         let missing: Vec<WorkerId> = known()
             // Only the two ranks of a transfer call it, and each has numbers of its own.

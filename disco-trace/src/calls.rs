@@ -39,12 +39,12 @@ pub(crate) struct Entry<'a> {
 impl<'a> Calls<'a> {
     pub(crate) fn of(trace: &'a Trace) -> Self {
         let mut calls: BTreeMap<(&str, u64), Vec<Entry<'_>>> = BTreeMap::new();
-        let mut members: BTreeMap<&str, BTreeSet<WorkerId>> = BTreeMap::new();
+        let mut members: BTreeMap<&str, (&OpDetails, BTreeSet<WorkerId>)> = BTreeMap::new();
         for (index, it) in trace.workers.iter().enumerate() {
             let Some(recording) = it.known() else { continue };
             for (position, record) in recording.records.iter().enumerate() {
                 let (RecordKind::Op(kind), Some(op)) = (record.kind, &record.op) else { continue };
-                members.entry(&op.comm).or_default().insert(it.worker);
+                members.entry(&op.comm).or_insert((op, BTreeSet::new())).1.insert(it.worker);
                 if kind.is_point_to_point() {
                     continue;
                 }
@@ -59,36 +59,31 @@ impl<'a> Calls<'a> {
             }
         }
         let everyone = || trace.workers.iter().map(|it| it.worker).collect();
-        let members = members.into_iter().map(|(comm, members)| {
-            // The communicator of all workers has no mark of a split in its name.
-            (comm, if comm.contains(", split ") { members.into_iter().collect() } else { everyone() })
+        let members = members.into_iter().map(|(comm, (op, members))| {
+            (comm, if op.is_of_all() { everyone() } else { members.into_iter().collect() })
         });
         let members = members.collect();
         let all = calls.into_iter().map(|((comm, number), entries)| Call { comm, number, entries }).collect();
         Self { all, members }
     }
 
-    /// The workers of a communicator, in the order of their ranks. For a split, these are the workers that have called
-    /// one of its operations, in the order of their numbers: records do not have the ranks of a split.
+    /// The workers of a communicator, in the order of their numbers: all workers, or those that have called one of its
+    /// operations.
     pub(crate) fn members(&self, comm: &str) -> &[WorkerId] {
         self.members.get(comm).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn worker(&self, comm: &str, rank: Rank) -> Option<WorkerId> {
-        self.members(comm).get(rank.index()).copied()
+    /// The worker that is `rank` of the communicator of `op`; `None` for a split, whose ranks may have any order.
+    pub(crate) fn worker(&self, op: &OpDetails, rank: Rank) -> Option<WorkerId> {
+        let members = if op.is_of_split() { &[] } else { self.members(&op.comm) };
+        members.get(rank.index()).copied()
     }
 
     /// Bytes of an operation as `disco bench` counts them: of the larger of one rank's source and destination.
     pub(crate) fn size(&self, kind: OpKind, op: &OpDetails) -> u64 {
-        let blocks = if has_blocks(kind) { self.members(&op.comm).len().max(1) as u64 } else { 1 };
+        let blocks = if kind.has_blocks() { self.members(&op.comm).len().max(1) as u64 } else { 1 };
         op.bytes().saturating_mul(blocks)
     }
-}
-
-/// Whether the larger of source and destination has one block for each rank.
-pub(crate) fn has_blocks(kind: OpKind) -> bool {
-    use OpKind::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-    matches!(kind, ReduceScatter | AllGather | Gather | Scatter | AllToAll)
 }
 
 impl<'a> Call<'a> {
@@ -124,16 +119,6 @@ impl<'a> Call<'a> {
 
     /// The different calls, with their workers, if not all are the same.
     pub(crate) fn mismatch(&self) -> Vec<(String, Vec<WorkerId>)> {
-        let same = |entry: &Entry<'_>| {
-            self.entries.first().is_some_and(|first| {
-                let (a, b) = (first.op, entry.op);
-                first.record.kind == entry.record.kind
-                    && (a.dtype, a.count, a.reduction, a.root) == (b.dtype, b.count, b.reduction, b.root)
-            })
-        };
-        if self.entries.iter().all(same) {
-            return Vec::new();
-        }
         let mut calls: BTreeMap<String, Vec<WorkerId>> = BTreeMap::new();
         for entry in &self.entries {
             calls.entry(entry.record.signature().unwrap_or_default()).or_default().push(entry.worker);

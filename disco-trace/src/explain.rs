@@ -61,6 +61,8 @@ pub(crate) fn head(trace: &Trace) -> String {
     let error = trace.recordings().map(|recording| recording.shift_error).max().unwrap_or_default();
     if error > 0 {
         _ = writeln!(text, "Clocks of different machines agree within {}.", time(error));
+    } else if places.len() > 1 {
+        _ = writeln!(text, "Clocks of different machines are not aligned: compare times only within one machine.");
     }
     let replaced: u64 = trace.recordings().map(|recording| recording.replaced).fold(0, u64::saturating_add);
     if replaced > 0 {
@@ -88,12 +90,12 @@ fn differences(trace: &Trace, calls: &Calls<'_>, diagnosis: Option<&Diagnosis>) 
     all.retain(|it| diagnosis.is_none_or(|diagnosis| (&*diagnosis.comm, diagnosis.number) != (it.comm, it.number)));
     let mut text = String::new();
     for it in all.iter().take(MAX_ROWS) {
-        _ = writeln!(text, "Workers do not call the same as operation {} of {}:", it.number, it.comm);
+        _ = writeln!(text, "Operation {} of {} was called with different arguments:", it.number, it.comm);
         for (call, workers) in &it.calls {
             _ = writeln!(text, "  {}: {call}", WorkerRange::list(workers));
         }
         if !it.skipped.is_empty() {
-            _ = writeln!(text, "  {}: not called, but later operations are", WorkerRange::list(&it.skipped));
+            _ = writeln!(text, "  {}: skipped this operation, and called later ones", WorkerRange::list(&it.skipped));
         }
     }
     if let Some(more @ 1..) = all.len().checked_sub(MAX_ROWS) {
@@ -107,9 +109,9 @@ fn times(trace: &Trace) -> String {
     if shares.is_empty() {
         return String::new();
     }
-    let mut title = "What workers did with their time:";
+    let mut title = "Time of each worker:";
     if shares.len() > MAX_WORKERS {
-        title = "What workers did with their time; these waited least, so others wait for them:";
+        title = "Time of the workers that waited least, the likely stragglers:";
         shares.sort_by_key(|share| share.waiting);
         shares.truncate(MAX_ROWS);
     }
@@ -164,5 +166,5 @@ fn late(trace: &Trace, calls: &Calls<'_>) -> String {
     let rows: Vec<_> =
         rows.map(|(worker, late)| [worker.to_string(), late.count.to_string(), time(late.time)]).collect();
     let head = ["", "waits", "time"];
-    format!("Workers for which others waited last:\n{}", table(head, &rows))
+    format!("Workers that arrived last, by the time that other ranks waited:\n{}", table(head, &rows))
 }

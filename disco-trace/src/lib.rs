@@ -1,7 +1,7 @@
 //! Traces of Disco's sessions: what each worker and the controller did, and when.
 //!
 //! A [`Trace`] holds the recordings of a session. [`Trace::write`] writes it as a file for Perfetto and other viewers, and
-//! [`Trace::read`] reads that file back. [`explain`] finds in it what hangs, differs or is slow, as text;
+//! [`Trace::read`] reads that file back. [`explain`] describes hanging operations, calls that differ and slow operations as text;
 //! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
 //!
 //! ```text

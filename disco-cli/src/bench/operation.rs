@@ -64,9 +64,9 @@ impl Operation {
         self != Self::SendRecv
     }
 
-    /// Whether the larger of source and destination holds one block per rank.
+    /// Whether the larger of source and destination holds one block for each rank.
     pub(super) fn has_blocks(self) -> bool {
-        matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll)
+        self.kind().is_some_and(OpKind::has_blocks)
     }
 
     /// Ratio of bus bandwidth to algorithm bandwidth: the bytes that the bottleneck link carries per byte of the size,

@@ -3,7 +3,8 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 /// The mappings, in the order of their addresses.
 pub(super) struct Maps(Vec<Mapping>);
@@ -61,10 +62,16 @@ fn path_for_us(process: u32, path: &str) -> PathBuf {
     let exe = format!("/proc/{process}/exe");
     match path.strip_suffix(" (deleted)") {
         // A program that was built again: the running file is still there.
-        Some(_) if std::fs::read_link(&exe).is_ok_and(|target| target.as_os_str() == path) => exe.into(),
-        _ if in_its_root.exists() => in_its_root,
-        _ => path.into(),
+        Some(_) if fs::read_link(&exe).is_ok_and(|target| target.as_os_str() == path) => exe.into(),
+        // One path for all processes, so that a file is read once.
+        _ if is_same_file(&in_its_root, path.as_ref()) || !in_its_root.exists() => path.into(),
+        _ => in_its_root,
     }
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    id(a).is_some() && id(a) == id(b)
 }
 
 #[cfg(test)]

@@ -27,8 +27,12 @@ impl Reader {
 
     fn frames(&mut self, process: u32, thread: u32) -> Result<Vec<Frame>, String> {
         // Read anew: the process may have loaded a library.
-        let maps = Maps::read(process).map_err(|error| denied::describe(process, &error))?;
-        let snapshot = trace::take(process, thread, &maps).map_err(|error| denied::describe(process, &error))?;
+        let maps = Maps::read(process).map_err(|error| {
+            format!("can't read the mappings of process {process}: {}", denied::describe(process, &error))
+        })?;
+        let snapshot = trace::take(process, thread, &maps).map_err(|error| {
+            format!("can't read thread {thread} of process {process}: {}", denied::describe(process, &error))
+        })?;
         let modules = self.processes.entry(process).or_default();
         modules.update(&maps);
         let mut frames = Vec::new();

@@ -37,6 +37,7 @@ pub(crate) use self::current::Current;
 pub use self::current::{Span, span};
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
+pub(crate) use self::record::{GROUP_MARK, SPLIT_MARK};
 pub use self::recording::Recording;
 
 /// Number of the latest operations in a [`Progress`].

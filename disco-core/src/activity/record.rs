@@ -25,6 +25,10 @@ const COMMAND: u8 = 64;
 const SPAN: u8 = 65;
 const WAIT: u8 = 66;
 const MARK: u8 = 67;
+/// Stands in the name of a communicator of a group, whose ranks have the order of the workers.
+pub(crate) const GROUP_MARK: &str = ", group ";
+/// Stands in the name of a communicator that a worker function has split off.
+pub(crate) const SPLIT_MARK: &str = ", split ";
 /// The name of a communicator whose name has found no room.
 pub const UNNAMED: &str = "unnamed";
 /// A dtype or a reduction that is not there.
@@ -324,6 +328,16 @@ impl OpDetails {
     /// Operation `number` of a communicator; the other fields are assigned.
     pub fn new(comm: Arc<str>, number: u64) -> Self {
         Self { comm, number, ..Self::default() }
+    }
+
+    /// Whether all workers are ranks of the communicator, in their order.
+    pub fn is_of_all(&self) -> bool {
+        !self.is_of_split() && !self.comm.contains(GROUP_MARK)
+    }
+
+    /// Whether a worker function has split the communicator off. Its ranks may have another order than the workers.
+    pub fn is_of_split(&self) -> bool {
+        self.comm.contains(SPLIT_MARK)
     }
 
     /// Bytes of one block.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abort::Abort;
-use crate::activity::OpPlace;
+use crate::activity::{GROUP_MARK, OpPlace, SPLIT_MARK};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -44,11 +44,16 @@ impl Watched {
         Self { inner, name, link, deadline, check, checks: Cell::new(0), splits: 0, at, transfers: 0 }
     }
 
-    pub(super) fn split_watched(&mut self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
-        let inner = self.inner.split(color, key)?;
-        self.splits += 1;
-        let name = format!("{}, split {} color {color:?}", self.name, self.splits);
-        Ok(inner.map(|inner| Self::new(inner, name, self.link.clone(), self.deadline, self.check)))
+    /// Splits into groups of consecutive ranks, which keep their order; this rank is in `group`.
+    pub(super) fn split_group(&mut self, group: u32) -> Result<Option<Self>> {
+        let inner = self.inner.split(Some(group), self.rank().index() as i32)?;
+        Ok(self.part(inner, format!("{GROUP_MARK}{group}")))
+    }
+
+    /// The communicator that a split has made, with `mark` behind the name of this one.
+    fn part(&self, inner: Option<Box<dyn Communicator>>, mark: String) -> Option<Self> {
+        let name = self.name.clone() + &mark;
+        inner.map(|inner| Self::new(inner, name, self.link.clone(), self.deadline, self.check))
     }
 
     /// Runs `run`, which starts the operations of `group`, and records them.
@@ -129,8 +134,10 @@ impl Communicator for Watched {
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        let split = self.split_watched(color, key)?;
-        Ok(split.map(|comm| Box::new(comm) as Box<dyn Communicator>))
+        let inner = self.inner.split(color, key)?;
+        self.splits += 1;
+        let part = self.part(inner, format!("{SPLIT_MARK}{} color {color:?}", self.splits));
+        Ok(part.map(|comm| Box::new(comm) as Box<dyn Communicator>))
     }
 
     fn synchronize(&mut self) -> Result<()> {

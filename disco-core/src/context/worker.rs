@@ -184,8 +184,7 @@ impl WorkerContext {
         let name = format!("plane {:016x}", fnv1a(at.as_bytes()));
         let mut comm = Watched::new(comm, name, self.link.clone(), self.deadline(), self.config.check);
         if world.groups() > 1 {
-            let color = world.group_of(self.worker).index() as u32;
-            self.group_comm = comm.split_watched(Some(color), rank.index() as i32)?;
+            self.group_comm = comm.split_group(world.group_of(self.worker).index() as u32)?;
         }
         self.world_comm = Some(comm);
         Ok(())

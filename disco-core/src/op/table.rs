@@ -169,6 +169,11 @@ operations! {
 }
 
 impl OpKind {
+    /// Whether the larger of source and destination holds one block for each rank.
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll)
+    }
+
     /// Whether the operation is point-to-point.
     pub const fn is_point_to_point(self) -> bool {
         matches!(self, Self::Send | Self::Recv)

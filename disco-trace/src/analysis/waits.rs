@@ -31,7 +31,7 @@ impl Waits {
         for it in &trace.workers {
             let records = it.known().map_or(&[][..], |recording| &recording.records);
             for op in records.iter().filter_map(|record| record.op.as_ref()).filter(|op| op.waited > 0) {
-                match op.last.and_then(|last| calls.worker(&op.comm, last)) {
+                match op.last.and_then(|last| calls.worker(op, last)) {
                     Some(last) => waits.add(it.worker, last, op.waited),
                     None => add(waits.unknown.entry(it.worker).or_default(), op.waited),
                 }

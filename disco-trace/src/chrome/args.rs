@@ -152,7 +152,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// The worker, without records; `Ok` for the controller.
+    /// `Ok`: a worker, without its records. `Err`: the recording of the controller.
     pub(super) fn decode(self) -> Result<WorkerTrace, Recording> {
         let recording = match (self.recording, self.error) {
             (Some(state), _) => Ok(state.decode()),

@@ -22,6 +22,7 @@ struct Value {
 pub(super) fn write(
     events: &mut Events<'_>,
     trace: &Trace,
+    range: (i128, i128),
     calls: &Calls<'_>,
     (worker, recording): (&str, &Recording),
     pid: u64,
@@ -36,7 +37,7 @@ pub(super) fn write(
     if let Some(controller) = &trace.controller {
         add("unfinished commands", &unfinished(controller, recording))?;
     }
-    add("GB/s", &bandwidth(trace.range(), calls, recording))
+    add("GB/s", &bandwidth(range, calls, recording))
 }
 
 /// The number of unfinished commands, after each change.

@@ -20,10 +20,10 @@ use crate::trace::{Missing, Trace};
 const MAX_LINE: u64 = 4 << 20;
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// What other lines are not.
+/// The reason for refusing a file that is no trace.
 const NOT_A_TRACE: &str = "this is no trace that Disco has written";
 
-/// What reading ended with.
+/// A failure of reading, without the path of the file.
 pub(super) enum Failure {
     Io(io::Error),
     Format { line: u64, reason: String },

@@ -93,7 +93,8 @@ fn microseconds(nanoseconds: i128) -> f64 {
 
 /// Writes all events.
 pub(super) fn trace(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
-    let mut events = Events { out, base: trace.range().0, is_empty: true };
+    let range = trace.range();
+    let mut events = Events { out, base: range.0, is_empty: true };
     let head = Event {
         ph: "M",
         name: "disco_trace".into(),
@@ -132,7 +133,7 @@ pub(super) fn trace(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
         let (events, calls, flows) = (&mut events, &calls, &flows);
         Body { events, calls, flows, index, owner: &owner, pid, recording }.write()?;
         if worker.is_some() {
-            counters::write(events, trace, calls, (&owner, recording), pid)?;
+            counters::write(events, trace, range, calls, (&owner, recording), pid)?;
         }
     }
     events.out.write_all(b"\n]\n")

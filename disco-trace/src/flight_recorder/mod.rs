@@ -22,7 +22,7 @@ use std::fs;
 use std::path::Path;
 
 use disco_core::WorkerId;
-use disco_core::activity::OpState;
+use disco_core::activity::{OpDetails, OpState};
 
 use self::entry::entry;
 use self::pickle::Value;
@@ -74,21 +74,21 @@ fn first_common<'a>(trace: &Trace, calls: &Calls<'a>) -> BTreeMap<&'a str, u64> 
 
 /// The dump of a worker.
 fn dump(calls: &Calls<'_>, own: &[&Entry<'_>], worker: WorkerId) -> Value {
-    let mut comms: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    let mut comms: BTreeMap<&str, (&OpDetails, [u64; 2])> = BTreeMap::new();
     for it in own {
-        let [enqueued, completed] = comms.entry(&it.op.comm).or_default();
+        let (_, [enqueued, completed]) = comms.entry(&it.op.comm).or_insert((it.op, [0; 2]));
         *enqueued = it.op.number.max(*enqueued);
         if it.record.state == OpState::Done {
             *completed = it.op.number.max(*completed);
         }
     }
-    let config = comms.keys().map(|comm| {
+    let config = comms.iter().map(|(comm, (op, _))| {
         let ranks: Vec<String> = calls.members(comm).iter().map(|worker| worker.index().to_string()).collect();
         let ranks = format!("[{}]", ranks.join(", "));
-        let config = [("name", Value::text(comm)), ("desc", description(comm)), ("ranks", Value::Text(ranks))];
+        let config = [("name", Value::text(comm)), ("desc", description(op)), ("ranks", Value::Text(ranks))];
         (Value::text(comm), Value::dict(config))
     });
-    let status = comms.iter().map(|(comm, [enqueued, completed])| {
+    let status = comms.iter().map(|(comm, (_, [enqueued, completed]))| {
         let numbers = [
             ("last_enqueued_collective", Value::number(*enqueued)),
             ("last_started_collective", Value::number(*enqueued)),
@@ -97,7 +97,7 @@ fn dump(calls: &Calls<'_>, own: &[&Entry<'_>], worker: WorkerId) -> Value {
         (Value::text(comm), Value::dict(numbers))
     });
     // The analyser drops entries with lower numbers than the first one of another rank: all count from 0.
-    let entries = (0..).zip(own).map(|(number, it)| entry(calls, it, number, description(&it.op.comm)));
+    let entries = (0..).zip(own).map(|(number, it)| entry(calls, it, number, description(it.op)));
     Value::dict([
         ("version", Value::text(VERSION)),
         ("rank", Value::number(worker.index() as u64)),
@@ -107,6 +107,10 @@ fn dump(calls: &Calls<'_>, own: &[&Entry<'_>], worker: WorkerId) -> Value {
     ])
 }
 
-fn description(comm: &str) -> Value {
-    Value::text(if comm.contains(", split ") { "split" } else { "world" })
+fn description(op: &OpDetails) -> Value {
+    Value::text(match op {
+        _ if op.is_of_all() => "world",
+        _ if op.is_of_split() => "split",
+        _ => "group",
+    })
 }

@@ -57,9 +57,6 @@ pub(super) fn section(trace: &Trace, calls: &Calls<'_>) -> String {
     let lead = "<p>The time from the first to the last worker's call of a collective: the mean of those that begin in each \
         part of the time, and the largest.</p>\n<p class=\"legend\"><span class=\"swatch operations\"></span>mean \
         <span class=\"swatch mark\"></span>largest</p>\n";
-    let clock = trace.recordings().map(|recording| recording.shift_error).max().filter(|error| *error > 0);
-    let clock = clock
-        .map_or(String::new(), |error| format!("<p>Clocks of different machines agree within {}.</p>\n", time(error)));
     let rows: Vec<_> = parts(calls, range, ROWS)
         .iter()
         .enumerate()
@@ -72,7 +69,7 @@ pub(super) fn section(trace: &Trace, calls: &Calls<'_>) -> String {
         })
         .collect();
     let table = table(["time", "collectives", "mean", "largest", "last most often"], &rows);
-    format!("{title}{lead}{}{table}{clock}", picture(&parts(calls, range, BARS), length))
+    format!("{title}{lead}{}{table}", picture(&parts(calls, range, BARS), length))
 }
 
 /// The collectives of each of `count` equal parts of the time.

@@ -35,3 +35,15 @@ fn counts_of_v_forms_that_differ_are_no_mismatch() {
     assert!(!text.contains("do not call the same"), "{text}");
     assert!(text.contains("Missing: worker 2 has not called it."), "{text}");
 }
+
+#[test]
+fn waits_in_a_split_name_no_worker_because_its_ranks_may_have_any_order() {
+    let mut trace = sample::trace();
+    for recording in trace.workers.iter_mut().filter_map(|worker| worker.recording.as_mut().ok()) {
+        for op in recording.records.iter_mut().filter_map(|record| record.op.as_mut()) {
+            op.comm = "plane 1, split 1 color Some(0)".into();
+        }
+    }
+    let text = explain(&trace);
+    assert!(!text.contains("Workers that arrived last"), "{text}");
+}

@@ -50,10 +50,8 @@ proptest! {
     fn slices_of_a_track_nest(trace in arbitrary::trace()) {
         // Larger times have no nanoseconds as 64-bit floats, which is what viewers read.
         let is_small = |event: &Value| event["ts"].as_f64().unwrap_or(0.0) + event["dur"].as_f64().unwrap_or(0.0) < 1e9;
-        let events = events(&trace);
-        if events.iter().all(is_small) {
-            check_nesting(&events);
-        }
+        let small: Vec<Value> = events(&trace).into_iter().filter(is_small).collect();
+        check_nesting(&small);
     }
 }
 

@@ -108,7 +108,7 @@ fn recording(worker: u32) -> Recording {
             (start, Some(at + 460 + u64::from(worker))),
             (300 - late, 2),
         );
-        let group = format!("{WORLD}, split 1 color Some({})", worker / 2);
+        let group = format!("{WORLD}, group {}", worker / 2);
         let count = if (worker, step) == (3, 1) { 1_025 } else { 1_024 };
         it.op(OpKind::AllGather, &group, (step + 1, count), (at + 500, Some(at + 550)), (0, 0));
         it.op(OpKind::Barrier, WORLD, (2 * step + 2, 0), (at + 600, Some(at + 640)), (20, 1));
