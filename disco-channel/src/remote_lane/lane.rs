@@ -247,7 +247,7 @@ impl Running {
 
     fn poll(&self) {
         if let Some(ring) = &self.ring {
-            ring.deliver_replies(&*self.inbox);
+            ring.poll(&*self.inbox);
         }
     }
 

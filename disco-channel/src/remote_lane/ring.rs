@@ -1,11 +1,11 @@
 //! The controller's end of the shared ring, and the records that go through it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use disco_core::activity::{Activity, RecorderConfig};
 use disco_core::shared_memory::Segment;
-use disco_core::{Error, Frame, Inbox, Result, Value, WorkerRange};
+use disco_core::{Error, Frame, Inbox, Result, Value, WorkerRange, sync};
 
 use super::frames::{ALL_READERS, MAX_INLINE_BYTES};
 use crate::reactor::Lane;
@@ -18,6 +18,8 @@ pub(crate) const CAPACITY_WORDS: usize = 1 << 19;
 pub(crate) struct Ring {
     writer: Mutex<Writer>,
     replies: Replies,
+    /// Locked while replies are delivered.
+    delivery: Mutex<()>,
     /// Whether the reactor thread calls [`Ring::tick`] at intervals. Changed while `writer` is locked.
     ticks: AtomicBool,
     /// The readers, in their order.
@@ -39,7 +41,14 @@ impl Ring {
             let (writer, replies) = (Mutex::new(Writer::new(memory.clone())), Replies::new(memory));
             Ok::<_, Error>((
                 segment,
-                Arc::new(Self { writer, replies, ticks: AtomicBool::new(false), workers, activities }),
+                Arc::new(Self {
+                    writer,
+                    replies,
+                    delivery: Mutex::default(),
+                    ticks: AtomicBool::new(false),
+                    workers,
+                    activities,
+                }),
             ))
         };
         make()
@@ -48,7 +57,7 @@ impl Ring {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.writer)
     }
 
     /// Wakes readers that sleep on records of other readers; stops ticking if there were none.
@@ -94,8 +103,17 @@ impl Ring {
         &self.replies
     }
 
-    /// Delivers the replies that workers have left in shared memory.
+    /// Delivers the replies that workers have left in shared memory, if there are any that no other thread delivers.
+    pub(super) fn poll(&self, inbox: &dyn Inbox) {
+        if self.replies.are_left() {
+            self.deliver_replies(inbox);
+        }
+    }
+
+    /// Delivers the replies that workers have left in shared memory. Those that another thread has taken are delivered
+    /// when this returns, too.
     pub(crate) fn deliver_replies(&self, inbox: &dyn Inbox) {
+        let _one_at_a_time = sync::lock(&self.delivery);
         self.replies.take(|reader, number| {
             if let Some(worker) = self.workers.iter().nth(reader) {
                 inbox.reply(worker, number, Ok(Value::None));
@@ -152,4 +170,54 @@ pub(super) fn placeholder(frame: &Frame, target: WakeTarget, readers: usize) -> 
     let record = [&reader.to_ne_bytes()[..], frame.as_noop().bytes()?].concat();
     // The list of freed ids may itself be too large for the ring.
     if record.len() > MAX_INLINE_BYTES { everybody() } else { Ok((record, target)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Sender};
+    use std::thread;
+    use std::time::Duration;
+
+    use disco_core::WorkerId;
+    use disco_core::channel::{Notice, Reply};
+
+    use super::*;
+
+    /// Takes a while for each reply, and tells when it begins.
+    struct SlowInbox {
+        begun: Sender<()>,
+        delivered: AtomicBool,
+    }
+
+    impl Inbox for SlowInbox {
+        fn reply(&self, _: WorkerId, _: u64, _: Reply) {
+            self.begun.send(()).unwrap();
+            thread::sleep(Duration::from_millis(20));
+            self.delivered.store(true, Ordering::Relaxed);
+        }
+
+        fn notice(&self, _: WorkerId, _: Notice) {}
+
+        fn room(&self, _: WorkerRange) {}
+
+        fn left(&self, _: WorkerRange) {}
+
+        fn lost(&self, _: WorkerRange, _: Error) {}
+    }
+
+    /// Else the reactor thread could report a worker as left while a caller still holds its reply.
+    #[test]
+    fn replies_that_another_thread_has_taken_are_delivered_first() {
+        let (_, ring) = Ring::new(WorkerRange::new(0..1), RecorderConfig::default()).unwrap();
+        let (begun, begins) = mpsc::channel();
+        let inbox = SlowInbox { begun, delivered: AtomicBool::new(false) };
+        ring.replies().start_polling();
+        assert!(ring.replies().leave(0, 7));
+        thread::scope(|scope| {
+            scope.spawn(|| ring.poll(&inbox));
+            begins.recv().unwrap();
+            ring.deliver_replies(&inbox);
+            assert!(inbox.delivered.load(Ordering::Relaxed));
+        });
+    }
 }

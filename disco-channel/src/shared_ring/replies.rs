@@ -39,6 +39,11 @@ impl Replies {
         fence(Ordering::SeqCst);
     }
 
+    /// Whether a reader has left a reply that nobody has taken.
+    pub fn are_left(&self) -> bool {
+        (0..self.0.readers()).any(|reader| self.0.reply(reader).load(Ordering::Relaxed) != 0)
+    }
+
     /// Takes the replies: calls `deliver` with the reader and the number of the command.
     pub fn take(&self, mut deliver: impl FnMut(usize, u64)) {
         for reader in 0..self.0.readers() {

@@ -28,6 +28,8 @@ fn closes(session: &disco::LaneSession, prefix: &str, kind: SessionKind) {
     while left(prefix).len() < processes && start.elapsed() < Duration::from_secs(20) {
         block_on(session.sync_all()).unwrap();
     }
+    // A file may be there before its text is.
+    block_on(session.sync_all()).unwrap();
     let files = left(prefix);
     assert_eq!(files.len(), processes);
     files.iter().for_each(|file| assert_eq!(fs::read_to_string(file).unwrap(), "closed\n", "closed once"));
