@@ -58,6 +58,7 @@ impl Ranks {
         Launch::elsewhere(move |invitation| {
             self.world.send(invitation.worker.index(), SessionInvitation::Worker(invitation.text()), limit)
         })
+        .only_once()
     }
 
     /// Names of the ranks that join as nodes, from rank 1 on.

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use disco_channel::nodes::{JoinOptions, Token, everywhere};
-use disco_channel::processes::Launch;
+use disco_channel::processes::{Invitation, Launch};
 use disco_core::env::Variable;
 use disco_core::launcher::Place;
 use disco_core::{Error, Result};
@@ -136,6 +136,7 @@ impl Tasks {
     /// Launches the tasks of this machine as worker processes. A task that does not come within `limit` is an error.
     pub(crate) fn launch(&self, limit: Duration) -> Option<Launch> {
         let socket = self.socket.clone()?;
-        Some(Launch::elsewhere(move |invitation| socket.send(invitation.worker.index(), &invitation.text(), limit)))
+        let send = move |invitation: &Invitation| socket.send(invitation.worker.index(), &invitation.text(), limit);
+        Some(Launch::elsewhere(send).only_once())
     }
 }

@@ -226,6 +226,14 @@ pub enum Error {
     /// `init_ccl` was not called, or failed.
     #[error("no communicator on this worker: call `init_ccl` first")]
     NoCommunicator,
+    /// The register is empty, because the worker has replaced a lost one and the register was not set since.
+    #[error("{register} is empty on this worker, which replaced a lost one in epoch {epoch}: set the register again")]
+    Replaced {
+        /// The register.
+        register: RegisterId,
+        /// The epoch that began with the worker.
+        epoch: u64,
+    },
 }
 
 impl Error {
@@ -304,6 +312,7 @@ impl Error {
             Error::ForeignRef(_) => ErrorKind::ForeignRef,
             Error::NoSuchWorker { .. } => ErrorKind::NoSuchWorker,
             Error::NoCommunicator => ErrorKind::NoCommunicator,
+            Error::Replaced { epoch, .. } => ErrorKind::Replaced { epoch: *epoch },
         }
     }
 

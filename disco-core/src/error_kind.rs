@@ -85,4 +85,9 @@ pub enum ErrorKind {
     NoSuchWorker,
     /// `init_ccl` was not called, or failed.
     NoCommunicator,
+    /// The register is empty on a worker that has replaced a lost one.
+    Replaced {
+        /// The epoch that began with the worker.
+        epoch: u64,
+    },
 }

@@ -176,6 +176,17 @@ impl Status {
         self.workers.last().map_or("none", |worker| &worker.kind)
     }
 
+    /// Keeps the last entry of each worker and node, in their order: lanes to new workers come behind those of the lost
+    /// ones that they have replaced.
+    pub(crate) fn keep_last(&mut self) {
+        self.workers.reverse();
+        self.workers.sort_by_key(|worker| worker.worker);
+        self.workers.dedup_by_key(|worker| worker.worker);
+        self.nodes.reverse();
+        self.nodes.sort_by_key(|node| node.node);
+        self.nodes.dedup_by_key(|node| node.node);
+    }
+
     /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `known` returns what the lane knows of a
     /// worker.
     pub fn add_workers(&mut self, kind: &str, workers: WorkerRange, known: impl Fn(WorkerId) -> Known) {

@@ -17,7 +17,7 @@ use disco_channel::processes::{Invitation, Launch};
 use disco_channel::programs;
 use disco_channel::session;
 use disco_core::env::Variable;
-use disco_core::session::{Deadlines, LaneSession, Timeline};
+use disco_core::session::{Deadlines, LaneSession, Replacement, Timeline};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
@@ -57,6 +57,7 @@ pub struct Builder {
     heartbeat: Option<Duration>,
     silence: Duration,
     deadlines: Deadlines,
+    replacement: Replacement,
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
@@ -158,6 +159,7 @@ impl Builder {
             heartbeat: None,
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
+            replacement: Replacement::default(),
             recorder: None,
             #[cfg(feature = "trace")]
             trace: None,
@@ -345,6 +347,13 @@ impl Builder {
         self
     }
 
+    /// When lost workers are replaced, and how often. Default: when [`Session::replace_lost`](crate::Session::replace_lost) is
+    /// called, without a limit.
+    pub fn replacement(mut self, policy: Replacement) -> Self {
+        self.replacement = policy;
+        self
+    }
+
     /// Records what the controller and the workers do, and writes it to a file when the session ends, as
     /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
     /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
@@ -436,6 +445,7 @@ impl Builder {
             #[cfg(not(target_os = "linux"))]
             other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
         }?;
+        let session = session.with_replacement(self.replacement);
         let session = match recorder {
             Some(recorder) => recorder.attach(session),
             None => session,

@@ -86,7 +86,7 @@ fn a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error(k
     let session = builder(kind).collective_deadline(Duration::from_millis(700)).start().unwrap();
     init_ccl(&session);
     call(&session, "records.sum_late", (0, 0.0)).unwrap();
-    call(&session, "records.sum_late", (1, 2.0)).unwrap();
+    call(&session, "records.sum_late", (1, 5.0)).unwrap();
     let text = within(SOON, "the session", move || {
         let error = sync(&session).unwrap_err();
         drop(session);

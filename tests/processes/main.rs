@@ -13,6 +13,7 @@ mod matching;
 mod mpi;
 mod nccl;
 mod programs;
+mod replace;
 mod replies;
 mod start;
 #[path = "../terminal/mod.rs"]
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         invited::tests(),
         life::tests(),
         matching::tests(),
+        replace::tests(),
         replies::tests(),
         start::tests(),
         mpi::tests(),

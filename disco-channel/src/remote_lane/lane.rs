@@ -21,9 +21,17 @@ use crate::shared_ring::{WakeTarget, Writer};
 const _: () = assert!(FULL_BATCH_BYTES <= MAX_INLINE_BYTES);
 
 /// Starts the peers of a lane: worker processes or nodes. Only the options of these lanes implement it.
-pub trait Peers: Send + Sync + 'static {
+pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers' name in messages: `processes` or `nodes`.
     const NAME: &'static str;
+
+    /// The peers of `part`, some of all `workers`, for a lane to new workers in their places.
+    ///
+    /// # Errors
+    /// Such peers can't be started.
+    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
+        Err(Error::state(format!("{part} can't be replaced: their lane starts none of its {workers}")))
+    }
 
     /// Begins to start the peers of `workers`, which share `shared`.
     ///
@@ -218,6 +226,11 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn progress(&self, worker: WorkerId) -> Progress {
         self.running.get().map(|it| it.served.progress(worker)).unwrap_or_default()
+    }
+
+    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
+        let peers = self.peers.of_part(self.workers, workers)?;
+        Ok(Arc::new(Self::new(workers, self.shared.clone(), peers)))
     }
 
     fn describe(&self, status: &mut Status) {

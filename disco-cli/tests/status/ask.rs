@@ -83,7 +83,7 @@ fn a_node_answers_for_its_part_of_the_session() {
 
 fn a_stopped_program_is_listed_as_stopped() {
     let program = Program::start("threads", |_| {});
-    program.signal(Signal::STOP);
+    program.stop();
     let asked = status(&[&program.id().to_string()]);
     assert_eq!(asked.status.code(), Some(1));
     let why = "does not answer within 5s; it is stopped, by a signal or a debugger";

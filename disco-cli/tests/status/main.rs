@@ -8,6 +8,7 @@ mod program;
 mod stacks;
 
 use std::env;
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
@@ -38,6 +39,20 @@ impl Program {
 
     fn id(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Stops the program. Its other threads run on until the one that gets the signal was scheduled.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |task: &fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        let start = Instant::now();
+        while !fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().flatten().all(|task| is_stopped(&task)) {
+            assert!(start.elapsed() < TIMEOUT, "the program does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn signal(&self, signal: Signal) {

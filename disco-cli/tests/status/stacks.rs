@@ -68,7 +68,7 @@ fn stacks_name_the_function_in_which_a_worker_hangs() {
 fn stacks_of_a_stopped_program_are_shown_and_it_stays_stopped() {
     let program = Program::start("threads", |_| {});
     json_when(&program, &[], hangs);
-    program.signal(Signal::STOP);
+    program.stop();
     let shown = status(&[&program.id().to_string(), "--stacks"]);
     assert!(err(&shown).contains("it is stopped"), "{}", err(&shown));
     let text = out(&shown);

@@ -172,6 +172,11 @@ impl Activity {
         self.memory.set_received(number);
     }
 
+    /// Number of the last command finished, 0 before the first.
+    pub fn finished(&self) -> u64 {
+        self.memory.finished()
+    }
+
     /// Records that command `number` is finished, and whether the worker has not failed.
     #[inline]
     pub fn finish(&self, number: u64, ok: bool) {

@@ -8,7 +8,11 @@ use crate::id::RegisterId;
 
 /// The objects of one worker, by register. Grows with the largest id used, which is less than [`RegisterId::COUNT`].
 #[derive(Debug, Default)]
-pub struct Registers(Vec<Slot>);
+pub struct Registers {
+    slots: Vec<Slot>,
+    /// The epoch that began with this worker, if it has replaced a lost one.
+    replaced_in: Option<u64>,
+}
 
 #[derive(Debug, Default)]
 enum Slot {
@@ -26,11 +30,19 @@ impl Registers {
     /// The register is empty, or poisoned by a failure, which the error names.
     #[inline]
     pub fn object(&self, register: RegisterId) -> Result<&Object> {
-        match self.0.get(register.index()) {
+        match self.slots.get(register.index()) {
             Some(Slot::Full(object)) => Ok(object),
             Some(Slot::Poisoned(failure)) => Err(Error::Worker(failure.clone())),
-            Some(Slot::Empty) | None => Err(Error::invalid(format!("{register} is empty"))),
+            Some(Slot::Empty) | None => Err(match self.replaced_in {
+                Some(epoch) => Error::Replaced { register, epoch },
+                None => Error::invalid(format!("{register} is empty")),
+            }),
         }
+    }
+
+    /// The worker has replaced a lost one, at the beginning of `epoch`.
+    pub(crate) fn note_replaced(&mut self, epoch: u64) {
+        self.replaced_in = Some(epoch);
     }
 
     #[inline]
@@ -44,7 +56,7 @@ impl Registers {
 
     #[inline]
     pub(crate) fn clear(&mut self, register: RegisterId) {
-        if let Some(slot) = self.0.get_mut(register.index()) {
+        if let Some(slot) = self.slots.get_mut(register.index()) {
             *slot = Slot::Empty;
         }
     }
@@ -52,14 +64,14 @@ impl Registers {
     #[inline]
     fn slot(&mut self, register: RegisterId) -> &mut Slot {
         let index = register.index();
-        if index >= self.0.len() {
+        if index >= self.slots.len() {
             self.grow(index);
         }
-        &mut self.0[index]
+        &mut self.slots[index]
     }
 
     #[cold]
     fn grow(&mut self, index: usize) {
-        self.0.resize_with((index + 1).next_power_of_two(), Slot::default);
+        self.slots.resize_with((index + 1).next_power_of_two(), Slot::default);
     }
 }

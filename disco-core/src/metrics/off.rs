@@ -19,6 +19,9 @@ pub(crate) const fn failure(_: &str) {}
 #[inline]
 pub(crate) const fn loss() {}
 
+#[inline]
+pub(crate) const fn replaced(_: usize) {}
+
 pub(crate) struct Wait;
 
 impl Wait {

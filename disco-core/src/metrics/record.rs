@@ -16,6 +16,7 @@ const OPERATION: &str = "disco_operation_seconds";
 const OPERATION_BYTES: &str = "disco_operation_bytes_total";
 const FAILURES: &str = "disco_failures_total";
 const LOSSES: &str = "disco_losses_total";
+const REPLACEMENTS: &str = "disco_replacements_total";
 
 /// Classes of sizes: the largest number of bytes of a class, and its name.
 const SIZES: [(usize, &str); 6] =
@@ -43,6 +44,7 @@ pub(crate) fn describe() {
     describe_histogram!(OPERATION, Unit::Seconds, "Collectives, sends and receives of a rank, from entry to return");
     describe_counter!(OPERATION_BYTES, Unit::Bytes, "Bytes of tensors of a rank's operations");
     describe_counter!(FAILURES, Unit::Count, "Worker functions and other commands that failed on their worker");
+    describe_counter!(REPLACEMENTS, Unit::Count, "Workers that have replaced lost ones");
     describe_counter!(LOSSES, Unit::Count, "Workers, nodes or connections whose loss has ended a session");
 }
 
@@ -62,6 +64,11 @@ pub(crate) fn call<T>(function: &str, work: impl FnOnce() -> T) -> T {
 /// A command has failed on its worker.
 pub(crate) fn failure(operation: &str) {
     counter!(FAILURES, "operation" => operation.to_owned()).increment(1);
+}
+
+/// So many workers have replaced lost ones.
+pub(crate) fn replaced(workers: usize) {
+    counter!(REPLACEMENTS).increment(workers as u64);
 }
 
 /// A session is lost.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use futures_lite::future;
@@ -15,10 +15,11 @@ use super::dref::FreedIds;
 use super::large::{Transfers, Values, check_crossing, payload_len};
 use super::order::Order;
 use super::registers::RegisterIds;
+use super::replacing::{Replaced, Replacing};
 use super::reply_table::ReplyTable;
 use super::ticker::Ticker;
 use super::timeline::Recorder;
-use super::waits::capacity;
+use super::waits::has_capacity;
 use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME};
 use crate::command::{Command, Local};
@@ -43,7 +44,8 @@ use crate::world::World;
 pub struct LaneSession {
     pub(super) world: World,
     pub(super) limits: Deadlines,
-    pub(super) lanes: Vec<Arc<dyn Channel>>,
+    /// Changed by the holder of the order ticket only.
+    lanes: RwLock<Lanes>,
     /// Whether a lane leads to other processes.
     needs_bytes: bool,
     pub(super) reply_table: Arc<ReplyTable>,
@@ -56,6 +58,7 @@ pub struct LaneSession {
     /// Commands are refused.
     pub(super) closed: AtomicBool,
     pub(super) closing: Arc<Closing>,
+    pub(super) replacing: Replacing,
     /// A wait has passed its deadline since the last time all workers answered.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
@@ -64,6 +67,16 @@ pub struct LaneSession {
     pub(super) recorder: Option<Arc<Recorder>>,
     /// Dropped when the session ends.
     attached: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+/// Lanes that together reach all workers, in their order. Behind them are those to workers that replace lost ones.
+pub(super) type Lanes = Arc<[Arc<dyn Channel>]>;
+
+/// The lane to a worker: the last one in `lanes`.
+pub(super) fn owner(lanes: &Lanes, worker: WorkerId) -> &Arc<dyn Channel> {
+    // Never none: lanes reach every worker of the world, and callers have checked `worker`.
+    let lane = lanes.iter().rfind(|lane| lane.workers().contains(worker));
+    lane.unwrap_or(&lanes[0])
 }
 
 impl LaneSession {
@@ -87,20 +100,23 @@ impl LaneSession {
             return Err(Error::invalid(format!("lanes to {next} workers for a world of {}", world.size())));
         }
         let reply_table = Arc::new(ReplyTable::default());
-        reply_table.set_lanes(&lanes, world.groups());
+        reply_table.begin(world);
+        reply_table.set_lanes(&lanes);
         lanes.iter().try_for_each(|lane| lane.start(reply_table.clone()))?;
         let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
+        let lanes: Lanes = lanes.into();
         Ok(Self {
             world,
             limits,
-            lanes,
+            lanes: RwLock::new(lanes.clone()),
             needs_bytes,
             reply_table,
             freed_ids: Arc::default(),
-            order: Mutex::default(),
+            order: Mutex::new(Order::new(lanes)),
             functions: Mutex::default(),
             closed: AtomicBool::new(false),
             closing: Arc::default(),
+            replacing: Replacing::default(),
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
             transfers: Transfers::default(),
@@ -135,7 +151,7 @@ impl LaneSession {
     }
 
     /// Runs `go` under the order ticket as soon as all lanes have capacity.
-    async fn turn<T>(
+    pub(super) async fn turn<T>(
         &self,
         operation: &str,
         live: fn(&ReplyTable) -> Result<()>,
@@ -159,7 +175,7 @@ impl LaneSession {
             {
                 let mut order = self.order();
                 self.check(operation, live)?;
-                if self.has_capacity(is_large) {
+                if has_capacity(&order.lanes, is_large) {
                     return go(&mut order, values);
                 }
             }
@@ -167,7 +183,7 @@ impl LaneSession {
             let (room, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
             // A change before this listener was registered wakes no one, so the condition is checked again.
             self.check(operation, live)?;
-            if !self.has_capacity(is_large) {
+            if !has_capacity(&self.lanes(), is_large) {
                 future::or(room, tick).await;
                 self.check_stall(watch, is_large)?;
             }
@@ -188,8 +204,14 @@ impl LaneSession {
         }
     }
 
-    pub(super) fn has_capacity(&self, is_large: bool) -> bool {
-        self.lanes.iter().all(|lane| capacity(&**lane, is_large) > 0)
+    pub(super) fn lanes(&self) -> Lanes {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_lanes(&self, order: &mut Order, lanes: Lanes) {
+        self.reply_table.set_lanes(&lanes);
+        order.lanes = lanes.clone();
+        *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
@@ -201,33 +223,34 @@ impl LaneSession {
     ) -> Result<()> {
         let frame = order.next(&self.freed_ids, &values, make)?;
         let kept = || match self.needs_bytes {
-            true => check_crossing(&self.lanes, &frame),
+            true => check_crossing(&order.lanes, &frame),
             false => Ok(None),
         };
-        match self.lanes.iter().try_for_each(|lane| lane.check(frame.command())).and_then(|()| kept()) {
+        match order.lanes.iter().try_for_each(|lane| lane.check(frame.command())).and_then(|()| kept()) {
             Ok(_kept) => {
-                // A lane that fails ends the session. Other lanes may have the frame already, so it can't be withdrawn.
                 values.note_passed();
-                self.pass(&frame)
+                self.pass(&order.lanes, &frame)
             }
             // The frame has taken a number and freed ids, which workers must get: send both with a no-op command.
-            Err(error) => self.pass(&Arc::new(frame.as_noop())).and(Err(error)),
+            Err(error) => self.pass(&order.lanes, &Arc::new(frame.as_noop())).and(Err(error)),
         }
     }
 
-    fn pass(&self, frame: &Arc<Frame>) -> Result<()> {
+    /// Passes a frame to all lanes. A lane that fails ends the session; all others get the frame, so that their workers
+    /// can go on once those of the failed lane are replaced.
+    fn pass(&self, lanes: &Lanes, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
         self.note_submitted(frame.seq(), frame.command());
         metrics::command(frame.command().name());
-        for lane in &self.lanes {
+        let mut result = Ok(());
+        for lane in lanes.iter() {
             if let Err(error) = lane.send(frame) {
-                // Other lanes may have the frame already, so the workers no longer run the same commands.
                 tracing::error!(%error, ?lane, "session lost");
-                self.reply_table.lose(&error);
-                return Err(error);
+                self.reply_table.lose_lane(lane.workers(), &error);
+                result = result.and(Err(error));
             }
         }
-        Ok(())
+        result
     }
 
     /// Submits a command that sets a register.
@@ -283,12 +306,6 @@ impl LaneSession {
         WorkerRange::new(0..self.world.size() as u32)
     }
 
-    pub(super) fn lane_of(&self, worker: WorkerId) -> &Arc<dyn Channel> {
-        // Never none: lanes reach every worker of the world, and callers have checked `worker`.
-        let lane = self.lanes.iter().find(|lane| lane.workers().contains(worker));
-        lane.unwrap_or(&self.lanes[0])
-    }
-
     /// The value of the only reply, or the failure that [`Self::judge_all`] reports.
     fn judge(&self, replies: Vec<Reply>) -> Result<Value> {
         self.judge_all(replies).map(|values| values.into_iter().next().unwrap_or(Value::None))
@@ -329,7 +346,7 @@ impl Session for LaneSession {
             return Ok(known.clone());
         }
         // Workers that run the same program have the same functions, so a misspelt name can be refused here.
-        if self.lanes.iter().any(|lane| lane.runs_this_program()) {
+        if self.lanes().iter().any(|lane| lane.runs_this_program()) {
             function::find(name)?;
         }
         self.turn("function lookup", ReplyTable::check, |order| {
@@ -360,7 +377,7 @@ impl Session for LaneSession {
         if let Err(error) = self.check("call", ReplyTable::check) {
             return Some(Err(error));
         }
-        self.has_capacity(false).then(|| self.call(&mut order, Values::SMALL, function, args))
+        has_capacity(&order.lanes, false).then(|| self.call(&mut order, Values::SMALL, function, args))
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
@@ -422,6 +439,9 @@ impl Session for LaneSession {
     }
 
     async fn recover(&self) -> Result<()> {
+        if self.replaces_on_recovery() {
+            return self.replace().await.map(drop);
+        }
         self.turn("recover", ReplyTable::check_lost, |order| {
             let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
             // Functions are looked up anew: a lookup that was skipped left its register poisoned.
@@ -429,6 +449,10 @@ impl Session for LaneSession {
             self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
         })
         .await
+    }
+
+    async fn replace_lost(&self) -> Result<Replaced> {
+        self.replace().await
     }
 
     async fn shutdown(&self) -> Result<()> {

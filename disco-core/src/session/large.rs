@@ -111,8 +111,9 @@ impl LaneSession {
         live: fn(&ReplyTable) -> Result<()>,
         values: &[Value],
     ) -> Result<Values> {
-        let mut prepared = Values::check(operation, to, &self.lanes, values)?;
-        let lanes = self.lanes.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, to));
+        let all = self.lanes();
+        let mut prepared = Values::check(operation, to, &all, values)?;
+        let lanes = all.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, to));
         let lanes: Vec<_> = lanes.cloned().collect();
         if prepared.is_large
             && !lanes.is_empty()

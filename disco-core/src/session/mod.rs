@@ -12,6 +12,7 @@ mod lanes;
 mod large;
 mod order;
 mod registers;
+mod replacing;
 mod reply_table;
 mod shutdown;
 mod ticker;
@@ -28,6 +29,7 @@ pub use deadlines::Deadlines;
 pub use dref::DRef;
 pub use ext::SessionExt;
 pub use lanes::LaneSession;
+pub use replacing::{Replaced, Replacement};
 pub use timeline::Timeline;
 
 use crate::error::Result;
@@ -132,6 +134,24 @@ pub trait Session: Debug + Send + Sync {
     /// was skipped stay poisoned. The data plane stays broken until [`DataPlane::init_ccl`], which calls `recover`
     /// itself.
     async fn recover(&self) -> Result<()>;
+
+    /// Starts new workers in the places of lost ones, after which the session takes commands again: a new epoch has begun,
+    /// as after [`Session::recover`]. Waits while they start, for at most the time that the session gives workers to
+    /// start. Does nothing if no worker is lost.
+    ///
+    /// The other workers keep their registers. Those of a new worker are empty, but for the functions that
+    /// [`Session::function`] has looked up in this epoch; using another handle there is an error with the kind
+    /// [`ErrorKind::Replaced`](crate::ErrorKind::Replaced), until [`Session::set`] or a call gives the handle a new value.
+    /// There are no communicators until the next [`DataPlane::init_ccl`].
+    ///
+    /// Workers that are lost meanwhile are replaced, too. Concurrent calls take turns. If the future is dropped, the
+    /// session stays lost, and this method can be called again.
+    ///
+    /// # Errors
+    /// A new worker can't be started; its lane can't start workers (threads, workers that a launcher has started); the
+    /// [policy](Replacement) of the session forbids it; the session is lost for another reason than lost workers. The
+    /// session stays lost then.
+    async fn replace_lost(&self) -> Result<Replaced>;
 
     /// Ends all workers and waits for them, for at most [`Deadlines::close`], or 3 s if a wait has passed its deadline
     /// since the last complete [`Session::sync_all`]. A shutdown that takes longer than 2 s logs warnings with

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::dref::FreedIds;
+use super::lanes::Lanes;
 use super::large::Values;
 use super::registers::RegisterIds;
 use crate::command::Command;
@@ -22,6 +23,8 @@ const AHEAD_FRAMES: usize = 2;
 /// State that only the holder of the order ticket changes.
 #[derive(Debug, Default)]
 pub(super) struct Order {
+    /// The lanes of the session.
+    pub(super) lanes: Lanes,
     seq: u64,
     registers: RegisterIds,
     /// [Light](Frame::is_light) frames, which lanes may keep.
@@ -36,6 +39,10 @@ pub(super) struct Order {
 struct SentFrames(VecDeque<Arc<Frame>>);
 
 impl Order {
+    pub(super) fn new(lanes: Lanes) -> Self {
+        Self { lanes, ..Self::default() }
+    }
+
     /// The number of the next frame.
     pub(super) fn next_seq(&self) -> u64 {
         self.seq + 1

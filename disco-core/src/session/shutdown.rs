@@ -12,6 +12,7 @@ use super::LaneSession;
 use super::large::Values;
 use super::reply_table::ReplyTable;
 use super::timeline::Recorder;
+use super::waits::has_capacity;
 use crate::channel::{Channel, Inbox as _, Signal};
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -34,7 +35,7 @@ impl LaneSession {
             self.reply_table.has_capacity.notify(usize::MAX);
             let mut order = self.order();
             // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
-            if !self.has_capacity(false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
+            if !has_capacity(&order.lanes, false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
                 self.signal_shutdown();
             }
         }
@@ -42,7 +43,7 @@ impl LaneSession {
             true => self.limits.close.min(DROP_LIMIT),
             false => self.limits.close,
         };
-        let (lanes, reply_table, recorder) = (self.lanes.clone(), self.reply_table.clone(), self.recorder.clone());
+        let (lanes, reply_table, recorder) = (self.lanes(), self.reply_table.clone(), self.recorder.clone());
         let close = move || {
             close(&lanes, &reply_table, recorder.as_deref(), limit)?;
             // A worker that was lost during the shutdown has not executed its last commands.
@@ -68,7 +69,7 @@ impl LaneSession {
 
     /// Tells the workers to leave, ahead of queued commands.
     fn signal_shutdown(&self) {
-        for lane in &self.lanes {
+        for lane in self.lanes().iter() {
             if let Err(error) = lane.signal(Signal::Shutdown) {
                 tracing::warn!(%error, ?lane, "can't be told to shut down");
             }
@@ -85,7 +86,7 @@ impl Drop for LaneSession {
         self.reply_table.lose(&Error::Closed("drop".to_owned()));
         self.signal_shutdown();
         let limit = DROP_LIMIT.min(self.limits.close);
-        if let Err(error) = close(&self.lanes, &self.reply_table, self.recorder.as_deref(), limit) {
+        if let Err(error) = close(&self.lanes(), &self.reply_table, self.recorder.as_deref(), limit) {
             tracing::error!(%error, "session dropped");
         }
     }

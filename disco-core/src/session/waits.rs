@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_lite::future;
 
 use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
-use super::lanes::LaneSession;
+use super::lanes::{LaneSession, Lanes, owner};
 use super::reply_table::Expected;
 use crate::activity::Progress;
 use crate::channel::{Channel, Polling, Reply};
@@ -30,8 +30,10 @@ impl LaneSession {
     /// # Errors
     /// [`Error::Stalled`], naming the worker that has finished the fewest commands.
     pub(super) fn check_stall(&self, watch: &mut DeadlineWatch, is_large: bool) -> Result<()> {
-        let full = self.lanes.iter().filter(|lane| capacity(&***lane, is_large) == 0);
-        let workers = full.flat_map(|lane| lane.workers().into_iter().map(|worker| (worker, lane.progress(worker))));
+        let lanes = self.lanes();
+        let progress = |worker| (worker, owner(&lanes, worker));
+        let all = self.world.workers().map(progress).filter(|(_, lane)| capacity(&***lane, is_large) == 0);
+        let workers = all.map(|(worker, lane)| (worker, lane.progress(worker)));
         let last = workers.min_by_key(|(_, progress)| (progress.finished, waits_for_others(progress)));
         match last.and_then(|(worker, progress)| watch.stall(&self.limits, worker, &progress)) {
             None => Ok(()),
@@ -50,7 +52,8 @@ impl LaneSession {
         let pending = &expected.pending;
         let asked = Instant::now();
         let spin_time = env::spin_time().unwrap_or(REPLY_SPIN);
-        let mut polling = Polling::start(&self.lanes);
+        let lanes = self.lanes();
+        let mut polling = Polling::start(&lanes);
         for round in 0_u32.. {
             polling.poll();
             if let Some(replies) = pending.take() {
@@ -70,7 +73,7 @@ impl LaneSession {
                 // This future may not be polled again for long.
                 drop(polling);
                 future::yield_now().await;
-                polling = Polling::start(&self.lanes);
+                polling = Polling::start(&lanes);
             }
         }
         drop(polling);
@@ -83,7 +86,7 @@ impl LaneSession {
             }
             future::or(done, tick).await;
             // A reply that was left behind, because a worker has corrupted shared memory, is only late.
-            self.lanes.iter().for_each(|lane| lane.poll());
+            lanes.iter().for_each(|lane| lane.poll());
             if let Some(replies) = pending.take() {
                 return replies;
             }
@@ -100,7 +103,8 @@ impl LaneSession {
 
     /// The progress of `missing`, in the order of workers, and of the workers inside a function that `missing` wait for inside a collective.
     fn waited_for(&self, missing: Vec<WorkerId>) -> Vec<(WorkerId, Progress)> {
-        let progress = |worker| (worker, self.lane_of(worker).progress(worker));
+        let lanes = self.lanes();
+        let progress = |worker| (worker, owner(&lanes, worker).progress(worker));
         let mut waited_for: Vec<_> = missing.iter().copied().map(progress).collect();
         if waited_for.iter().any(|(_, progress)| waits_for_others(progress)) {
             let others = self.world.workers().filter(|worker| missing.binary_search(worker).is_err()).map(progress);
@@ -122,7 +126,12 @@ impl LaneSession {
     }
 }
 
+/// Whether all lanes accept a frame.
+pub(super) fn has_capacity(lanes: &Lanes, is_large: bool) -> bool {
+    lanes.iter().all(|lane| capacity(&**lane, is_large) > 0)
+}
+
 /// Number of frames that a lane has capacity for: of any size, or with at most [`SMALL_FRAME`] bytes of values.
-pub(super) fn capacity(lane: &dyn Channel, is_large: bool) -> usize {
+fn capacity(lane: &dyn Channel, is_large: bool) -> usize {
     if is_large { lane.room() } else { lane.room_for_small() }
 }

@@ -44,6 +44,8 @@ mod kind {
     pub(super) const FOREIGN_REF: i64 = 22;
     pub(super) const NO_SUCH_WORKER: i64 = 23;
     pub(super) const NO_COMMUNICATOR: i64 = 24;
+    /// The first number is the epoch.
+    pub(super) const REPLACED: i64 = 25;
 }
 
 pub(super) fn args(of: &ErrorKind) -> [Value; 5] {
@@ -77,6 +79,7 @@ pub(super) fn args(of: &ErrorKind) -> [Value; 5] {
         ErrorKind::ForeignRef => plain(kind::FOREIGN_REF),
         ErrorKind::NoSuchWorker => plain(kind::NO_SUCH_WORKER),
         ErrorKind::NoCommunicator => plain(kind::NO_COMMUNICATOR),
+        ErrorKind::Replaced { epoch } => (kind::REPLACED, i64::try_from(*epoch).unwrap_or(i64::MAX), 0, "", ""),
     };
     [Value::Int(kind), Value::Int(a), Value::Int(b), clip(first).into(), clip(second).into()]
 }
@@ -121,6 +124,7 @@ pub(super) fn decode(packet: &mut Packet<'_>) -> Result<ErrorKind, WireError> {
         kind::FOREIGN_REF => ErrorKind::ForeignRef,
         kind::NO_SUCH_WORKER => ErrorKind::NoSuchWorker,
         kind::NO_COMMUNICATOR => ErrorKind::NoCommunicator,
+        kind::REPLACED => ErrorKind::Replaced { epoch: large("epoch")? },
         number => return Err(WireError::Unknown { what: "kind of error", number }),
     })
 }

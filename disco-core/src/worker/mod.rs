@@ -132,7 +132,7 @@ impl Worker {
                     Ok(this.context.queue().copy_in(&tensor, host)?)
                 });
             }
-            Command::Recover { epoch } => self.recover(*epoch),
+            Command::Recover { epoch } => self.recover(seq, *epoch),
             // The command is for another worker.
             Command::SyncWorker { .. }
             | Command::DebugGet { .. }
@@ -244,7 +244,11 @@ impl Worker {
         }
     }
 
-    fn recover(&mut self, epoch: u64) {
+    fn recover(&mut self, seq: u64, epoch: u64) {
+        // The first command of a session has number 1: this worker has missed the ones before.
+        if seq > 1 && self.link.activity().finished() == 0 {
+            self.registers.note_replaced(epoch);
+        }
         self.epoch = epoch;
         self.failure = None;
         let activity = self.link.activity();

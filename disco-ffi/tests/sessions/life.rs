@@ -63,6 +63,8 @@ fn a_library_is_sent_and_closed(kind: SessionKind) {
     let prefix = folder().join("sent");
     submit(&session, &module, "leave", (prefix.to_str().unwrap(),)).unwrap();
     assert_eq!(call(&session, &other, "add4", (1, 2, 3, 4)).unwrap(), Value::Int(10));
+    // Else a worker may close the library before another one opens it.
+    block_on(session.sync_all()).unwrap();
     drop(module);
     closes(&session, "sent.", kind);
     assert_eq!(call(&session, &other, "add4", (1, 2, 3, 5)).unwrap(), Value::Int(11));

@@ -61,7 +61,7 @@ impl Bench {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerRange::new(0..2 * nodes as u32);
         let (secret, names) = (secret(TOKEN), Vec::new());
-        let tree = Tree::Any { nodes, fan_out: FAN_OUT };
+        let tree = Tree::Any { first: 1, nodes, fan_out: FAN_OUT };
         let terms = NodeTerms { secret, world, tree, names, per_node: 2, silence, max_pending: 256, stays_open };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);

@@ -147,7 +147,7 @@ impl SimController {
                 let terms = NodeTerms {
                     secret: secret(SECRET),
                     world: size,
-                    tree: Tree::Any { nodes: plan.hosts, fan_out: usize::MAX },
+                    tree: Tree::Any { first: 1, nodes: plan.hosts, fan_out: usize::MAX },
                     names: Vec::new(),
                     per_node: plan.per_host,
                     silence: SILENCE,

@@ -27,6 +27,8 @@ use crate::token::Token;
 pub struct Options {
     /// Number of nodes, which share the lane's workers.
     pub nodes: usize,
+    /// The number of the first of these nodes in the session.
+    first_node: u32,
     /// Address to listen on, as `HOST:PORT`; port 0 takes any free port.
     pub listen: String,
     /// The secret that nodes and controller prove to each other.
@@ -78,6 +80,7 @@ impl Options {
     pub fn new(nodes: usize, token: Token, config: WorkerConfig) -> Self {
         Self {
             nodes,
+            first_node: 1,
             listen: "127.0.0.1:0".into(),
             token,
             encrypts: None,
@@ -131,6 +134,22 @@ impl Options {
 impl Peers for Options {
     const NAME: &'static str = "nodes";
 
+    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
+        let per_node = workers.len() / self.nodes.max(1);
+        let Some(place) = workers.position(part.first()).filter(|_| per_node > 0) else {
+            return Err(Error::invalid(format!("{part} are not of a lane to {workers}")));
+        };
+        if place % per_node != 0 || part.len() % per_node != 0 {
+            return Err(Error::state(format!(
+                "{part} can't be replaced: only whole nodes can, which have {per_node} workers here"
+            )));
+        }
+        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
+        // This lane may still listen at its own port.
+        let (nodes, first_node, listen) = (part.len() / per_node, self.first_node + (place / per_node) as u32, format!("{host}:0"));
+        Ok(Self { nodes, first_node, listen, ..self.clone() })
+    }
+
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
         let Self { nodes, listen, announce, names, processes, config, start, heartbeat, silence, .. } = self;
         let count = workers.len();
@@ -143,7 +162,7 @@ impl Peers for Options {
         let terms = NodeTerms {
             secret: Secret::new(self.token.clone(), self.encrypts)?,
             world: config.world,
-            tree: Tree::Any { nodes: *nodes, fan_out: self.most_children()? },
+            tree: Tree::Any { first: self.first_node, nodes: *nodes, fan_out: self.most_children()? },
             names: names.clone(),
             per_node: count / nodes,
             silence: *silence,

@@ -65,6 +65,13 @@ impl fmt::Debug for Options {
 impl Peers for Options {
     const NAME: &'static str = "processes";
 
+    fn of_part(&self, _: WorkerRange, part: WorkerRange) -> Result<Self> {
+        match self.launch.is_repeatable() {
+            true => Ok(self.clone()),
+            false => Err(Error::state(format!("{part} can't be replaced: a launcher has started them, once"))),
+        }
+    }
+
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
         let Self { launch, config, ring, start, heartbeat, silence, output } = self;
         let count = workers.len();

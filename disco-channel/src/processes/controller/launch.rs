@@ -24,7 +24,7 @@ pub struct Launch(How);
 #[derive(Clone)]
 enum How {
     Program(Program),
-    Elsewhere(Arc<Invite>),
+    Elsewhere { invite: Arc<Invite>, is_repeatable: bool },
 }
 
 type Invite = dyn Fn(&Invitation) -> Result<()> + Send + Sync;
@@ -65,7 +65,20 @@ impl Launch {
     /// Starts nothing: a launcher such as `mpiexec` has started the processes, and `invite` passes each worker its
     /// invitation.
     pub fn elsewhere(invite: impl Fn(&Invitation) -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(How::Elsewhere(Arc::new(invite)))
+        Self(How::Elsewhere { invite: Arc::new(invite), is_repeatable: true })
+    }
+
+    /// The launcher can't start another process for a worker that is lost.
+    pub fn only_once(mut self) -> Self {
+        if let How::Elsewhere { is_repeatable, .. } = &mut self.0 {
+            *is_repeatable = false;
+        }
+        self
+    }
+
+    /// Whether another process can be started for a worker that is lost.
+    pub(super) fn is_repeatable(&self) -> bool {
+        !matches!(self.0, How::Elsewhere { is_repeatable: false, .. })
     }
 
     /// Adds a variable to the environment that the program inherits from this process.
@@ -82,7 +95,7 @@ impl Launch {
     /// The process can't be started, or `invite` fails.
     pub(super) fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> Result<Process> {
         match &self.0 {
-            How::Elsewhere(invite) => invite(invitation).map(|()| Process::Unknown),
+            How::Elsewhere { invite, .. } => invite(invitation).map(|()| Process::Unknown),
             How::Program(program) => program.start(invitation, pipes).map_err(|error| {
                 Error::system(format!("{}: {} can't be started", invitation.worker, program.name.display()), error)
             }),
@@ -117,7 +130,7 @@ impl Program {
 impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            How::Elsewhere(_) => f.write_str("Launch::elsewhere"),
+            How::Elsewhere { .. } => f.write_str("Launch::elsewhere"),
             // The variables are left out: they may be secrets.
             How::Program(program) => f
                 .debug_struct("Launch")

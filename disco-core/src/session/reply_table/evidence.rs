@@ -6,18 +6,20 @@ use super::ReplyTable;
 use crate::channel::Signal;
 use crate::error::Error;
 use crate::session::collecting::{Collection, EVIDENCE};
+use crate::session::lanes::owner;
 use crate::sync;
 
 impl ReplyTable {
     /// Asks all workers for their `last` records.
     pub(in crate::session) fn gather(&self, last: usize) -> Arc<Collection> {
-        let lanes: Vec<_> = self.lanes().collect();
-        let collection = Arc::new(Collection::new(lanes.iter().map(|lane| lane.workers().len()).sum()));
+        let lanes = self.lanes();
+        let workers = self.start.get().map_or(0, |start| start.world.size());
+        let collection = Arc::new(Collection::new(workers));
         self.collect(&collection);
-        for lane in lanes {
+        for lane in lanes.iter() {
             if let Err(error) = lane.signal(Signal::Collect { last }) {
                 tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
-                collection.give_up(lane.workers().len());
+                collection.give_up(lane.workers().iter().filter(|it| Arc::ptr_eq(owner(&lanes, *it), lane)).count());
             }
         }
         collection

@@ -1,6 +1,7 @@
 //! The session's inbox: awaited replies of workers, and the first failure.
 
 mod evidence;
+mod losses;
 
 use std::collections::HashMap;
 use std::iter;
@@ -12,6 +13,7 @@ use std::time::Instant;
 use event_listener::Event;
 
 use super::collecting::{Collection, is_of_collective};
+use super::lanes::Lanes;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -21,6 +23,9 @@ use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 use crate::worker_set::WorkerSet;
+use crate::world::World;
+
+pub(super) use losses::Losses;
 
 /// Pending replies, the first failure and the loss of one session.
 #[derive(Debug, Default)]
@@ -30,14 +35,21 @@ pub(super) struct ReplyTable {
     failed: AtomicBool,
     /// Notified when a lane accepts frames again or the session failed.
     pub(super) has_capacity: Event,
-    /// Set once. Weak, because lanes own the table.
-    lanes: OnceLock<Vec<Weak<dyn Channel>>>,
-    /// When the session began to start its workers, and its number of groups.
-    start: OnceLock<(Instant, usize)>,
+    /// Weak, because lanes own the table.
+    lanes: Mutex<Vec<Weak<dyn Channel>>>,
+    start: OnceLock<Start>,
     /// Number of the last command.
     commands: AtomicU64,
     /// Requests for recordings that have not ended.
     collections: Mutex<Vec<Weak<Collection>>>,
+}
+
+/// The start of a session.
+#[derive(Debug)]
+struct Start {
+    /// When the session began to start its workers.
+    at: Instant,
+    world: World,
 }
 
 #[derive(Debug, Default)]
@@ -45,8 +57,12 @@ struct TableState {
     epoch: u64,
     /// The root cause of this epoch.
     failure: Option<Arc<Failure>>,
-    /// Why the session has ended.
+    /// Why the session has ended, for good unless it is a loss of workers that are replaced.
     lost: Option<Error>,
+    /// Lost workers that nobody replaces yet.
+    lost_workers: Vec<WorkerRange>,
+    /// Workers of lanes that have not taken a frame.
+    cut_off: Vec<WorkerRange>,
     /// The records of the moment of the failure or loss.
     evidence: Option<Arc<Collection>>,
     /// `failure` or `lost` ends with a table of records.
@@ -83,10 +99,14 @@ pub(super) struct Expected<'a> {
 }
 
 impl ReplyTable {
-    /// Sets the lanes of a session of `groups` groups, which are about to start.
-    pub(super) fn set_lanes(&self, lanes: &[Arc<dyn Channel>], groups: usize) {
-        self.lanes.get_or_init(|| lanes.iter().map(Arc::downgrade).collect());
-        self.start.get_or_init(|| (Instant::now(), groups));
+    /// The lanes to the workers of `world` are about to start.
+    pub(super) fn begin(&self, world: World) {
+        self.start.get_or_init(|| Start { at: Instant::now(), world });
+    }
+
+    /// Sets the lanes of the session.
+    pub(super) fn set_lanes(&self, lanes: &[Arc<dyn Channel>]) {
+        *sync::lock(&self.lanes) = lanes.iter().map(Arc::downgrade).collect();
     }
 
     /// Records the number of a command that lanes are about to get.
@@ -161,7 +181,7 @@ impl ReplyTable {
 
     /// Sends an abort to all lanes and wakes commands that wait for a full lane.
     fn abort(&self, epoch: u64, cause: Arc<str>) {
-        for lane in self.lanes() {
+        for lane in self.lanes().iter() {
             if let Err(error) = lane.signal(Signal::Abort { epoch, cause: cause.clone() }) {
                 tracing::debug!(%error, ?lane, "can't be told of the abort");
             }
@@ -169,8 +189,8 @@ impl ReplyTable {
         self.has_capacity.notify(usize::MAX);
     }
 
-    fn lanes(&self) -> impl Iterator<Item = Arc<dyn Channel>> {
-        self.lanes.get().into_iter().flatten().filter_map(Weak::upgrade)
+    fn lanes(&self) -> Lanes {
+        sync::lock(&self.lanes).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Adds the same reply of each of some workers. One that was not asked, or has replied before, is ignored.
@@ -256,19 +276,21 @@ impl Inbox for ReplyTable {
         unanswered.iter().for_each(|pending| pending.close());
     }
 
-    fn lost(&self, _: WorkerRange, why: Error) {
+    fn lost(&self, workers: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
         metrics::loss();
+        self.note_loss(workers, &why);
         self.lose(&why);
     }
 
     fn status(&self) -> Option<Status> {
-        let (begun, groups) = *self.start.get()?;
+        let Start { at: begun, world } = self.start.get()?;
         let failure = self.check().err().map(|error| error.to_string());
         let mut status =
-            Status { process: process::id(), uptime: begun.elapsed(), groups, failure, ..Status::default() };
+            Status { process: process::id(), uptime: begun.elapsed(), groups: world.groups(), failure, ..Status::default() };
         status.commands = self.commands.load(Ordering::Relaxed);
-        self.lanes().for_each(|lane| lane.describe(&mut status));
+        self.lanes().iter().for_each(|lane| lane.describe(&mut status));
+        status.keep_last();
         Some(status)
     }
 }

@@ -34,7 +34,7 @@ impl Nodes {
     pub(crate) fn grow(&mut self, out: &mut Outbox) -> Option<Grown> {
         let places = self.places();
         match &self.terms.tree {
-            Tree::Any { nodes, fan_out } => {
+            Tree::Any { nodes, fan_out, .. } => {
                 let begins =
                     |at: usize| at > 0 && self.joined[&places[at - 1]].rack() != self.joined[&places[at]].rack();
                 let forest = Forest::grow(*nodes, *fan_out, begins);

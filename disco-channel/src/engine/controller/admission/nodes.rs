@@ -54,8 +54,8 @@ pub(crate) struct NodeTerms {
 /// The nodes to admit.
 #[derive(Debug)]
 pub(crate) enum Tree {
-    /// All nodes of the session, of which each end has at most `fan_out` as children.
-    Any { nodes: usize, fan_out: usize },
+    /// So many nodes from node `first` on, of which each end has at most `fan_out` as children.
+    Any { first: u32, nodes: usize, fan_out: usize },
     /// The children of node `parent`, which are the first nodes of these trees.
     Fixed { parent: u32, forest: Forest },
 }
@@ -256,7 +256,7 @@ impl Nodes {
     /// The numbers of the nodes to admit, in the order of their places.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
         let (any, fixed) = match &self.terms.tree {
-            Tree::Any { nodes, .. } => (Some(1..=*nodes as u32), None),
+            Tree::Any { first, nodes, .. } => (Some(*first..first + *nodes as u32), None),
             Tree::Fixed { parent, forest } => {
                 (None, Some(forest.children().map(move |(at, _)| parent + 1 + at as u32)))
             }
@@ -346,7 +346,7 @@ impl Nodes {
     /// The number of the first node below this end, and the trees if they are known from the start.
     pub(crate) fn shape(&self) -> (u32, Forest) {
         match &self.terms.tree {
-            Tree::Any { nodes, .. } => (1, Forest::flat(*nodes)),
+            Tree::Any { first, nodes, .. } => (*first, Forest::flat(*nodes)),
             Tree::Fixed { parent, forest } => (parent + 1, forest.clone()),
         }
     }
@@ -391,8 +391,9 @@ impl Nodes {
         }
         let taken = |id| self.joined.values().find(|other| other.request.node == Some(id));
         let refused = match (joined.request.node, &self.terms.tree) {
-            (Some(id), Tree::Any { nodes, .. }) if !(1..=*nodes as u32).contains(&id) => {
-                Some(format!("nodes of this session are 1 to {nodes}, and it is {id}"))
+            (Some(id), Tree::Any { first, nodes, .. }) if !(*first..first + *nodes as u32).contains(&id) => {
+                let last = first + *nodes as u32 - 1;
+                Some(format!("nodes of this session are {first} to {last}, and it is {id}"))
             }
             (id, Tree::Fixed { parent, .. }) if id.is_none_or(|id| self.numbers().all(|number| number != id)) => {
                 Some(format!("it is no child of node {parent}"))

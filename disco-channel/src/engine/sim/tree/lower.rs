@@ -24,7 +24,7 @@ const START: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)]
 /// The session's engine.
 pub(super) fn controller(nodes: usize, per_node: u32, fan_out: usize, is_measured: bool, now: Instant) -> Controller {
     let world = Size::new(nodes * per_node as usize, 1).expect("a world");
-    let tree = Tree::Any { nodes, fan_out };
+    let tree = Tree::Any { first: 1, nodes, fan_out };
     let assignment = Assignment {
         node: 0,
         workers: WorkerRange::new(0..nodes as u32 * per_node),

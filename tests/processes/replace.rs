@@ -1,0 +1,302 @@
+//! Lost workers that are replaced by new processes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use disco::error::ErrorKind;
+use disco::{
+    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Placement, Reduction, Replacement, Scope, Session,
+    SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::first_line;
+
+crate::tests!(
+    a_killed_worker_is_replaced_and_the_others_keep_their_registers,
+    random_workers_are_replaced_again_and_again,
+    a_session_can_replace_lost_workers_when_it_recovers,
+    new_workers_get_what_the_program_has_for_them,
+    the_policy_forbids_and_limits_replacements,
+    a_replacement_that_fails_can_be_repeated,
+    a_session_without_losses_replaces_nothing,
+    replacement_ends_with_the_session,
+    a_large_value_reaches_old_and_new_workers,
+);
+
+disco::register_function!("replace.number", number);
+disco::register_function!("replace.pid", pid);
+disco::register_function!("replace.sum", sum);
+disco::register_function!("replace.length", length);
+
+fn number(ctx: &mut WorkerContext, offset: i64) -> disco::Result<i64> {
+    Ok(ctx.worker().index() as i64 + offset)
+}
+
+fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
+    Ok(std::process::id().into())
+}
+
+/// The sum of the numbers of all workers, by an all-reduce of `count` elements.
+fn sum(ctx: &mut WorkerContext, count: usize) -> disco::Result<f64> {
+    let number = ctx.worker().index() as f64;
+    let tensor = ctx.empty(DType::F64, [count])?;
+    tensor.view_mut::<f64>()?.fill(number);
+    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+    let sums = tensor.to_vec::<f64>()?;
+    assert!(sums.iter().all(|sum| *sum == sums[0]));
+    Ok(sums[0])
+}
+
+fn length(_: &mut WorkerContext, tensor: Tensor) -> disco::Result<usize> {
+    Ok(tensor.elements())
+}
+
+fn start(workers: usize) -> LaneSession {
+    let session = Builder::processes(workers).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    session
+}
+
+fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> DRef {
+    block_on(session.call_named(name, args)).unwrap()
+}
+
+fn kill(session: &LaneSession, workers: &[u32]) {
+    let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
+    for worker in workers {
+        kill_process(Pid::from_raw(pids[*worker as usize] as i32).unwrap(), Signal::KILL).unwrap();
+    }
+}
+
+/// Waits for the loss.
+fn lost(session: &LaneSession) -> Error {
+    loop {
+        match block_on(session.sync_all()) {
+            Err(error @ Error::Lost(_)) => return error,
+            other => other.unwrap(),
+        }
+    }
+}
+
+/// Checks that all workers reduce together.
+fn check_sums(session: &LaneSession, workers: usize) {
+    let expected = (workers * (workers - 1) / 2) as f64;
+    for count in [1, 700, 100_000] {
+        let sums = block_on(session.get_all_as::<f64>(&call(session, "replace.sum", (count,)))).unwrap();
+        assert_eq!(sums, vec![expected; workers]);
+    }
+}
+
+fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
+    let session = start(4);
+    let number = block_on(session.function("replace.number")).unwrap();
+    let numbers = block_on(session.call(&number, (10,))).unwrap();
+    kill(&session, &[2]);
+    assert_eq!(first_line(&lost(&session)), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
+    let replaced = block_on(session.replace_lost()).unwrap();
+    assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(2)], 1));
+    // Handles of functions are valid on all workers, also without another lookup.
+    let again = block_on(session.call(&number, (20,))).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
+    assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(3))).unwrap(), 13);
+    let error = block_on(session.get(&numbers, WorkerId::new(2))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Replaced { epoch: 1 });
+    let register = numbers.register();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("worker 2: get (command ")
+            && text.ends_with(&format!(
+                ": {register} is empty on this worker, which replaced a lost one in epoch 1: set the register again"
+            )),
+        "{text}"
+    );
+    // The data plane is made anew, by the old workers and the new one.
+    let error = block_on(session.get(&call(&session, "replace.sum", (1,)), WorkerId::new(1))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoCommunicator);
+    block_on(session.init_ccl("local", &[])).unwrap();
+    check_sums(&session, 4);
+    block_on(session.set(&numbers, WorkerId::new(2), Value::Int(12))).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [10, 11, 12, 13]);
+    let status = session.status();
+    assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert!(status.failure.is_none() && status.workers.iter().all(|it| it.process.is_some()), "{status:?}");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn random_workers_are_replaced_again_and_again() {
+    const WORKERS: usize = 5;
+    let session = start(WORKERS);
+    let tensor = block_on(session.empty(DType::F32, [1 << 16], Placement::All)).unwrap();
+    let mut random = 7_u64;
+    let mut below = |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    let resources = || {
+        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+        (count("/proc/self/fd"), count("/proc/self/task"))
+    };
+    let mut before = None;
+    for round in 0..12 {
+        let victims: BTreeSet<u32> = (0..=below(3)).map(|_| 1 + below(4) as u32).collect();
+        let victims: Vec<u32> = victims.into_iter().collect();
+        // Some die while the workers reduce, some while they are idle.
+        kill_during(&session, &victims, (round % 2 == 0).then_some(&tensor));
+        let mut replaced = BTreeSet::new();
+        // The losses of one moment may be reported one after the other.
+        while replaced.len() < victims.len() {
+            lost(&session);
+            replaced.extend(block_on(session.replace_lost()).unwrap().workers);
+        }
+        assert_eq!(replaced, victims.iter().copied().map(WorkerId::new).collect());
+        block_on(session.init_ccl("local", &[])).unwrap();
+        check_sums(&session, WORKERS);
+        let zeros = Tensor::zeros(DType::F32, [1 << 16]).unwrap();
+        for worker in &replaced {
+            block_on(session.set(&tensor, *worker, zeros.clone().into())).unwrap();
+        }
+        // Each worker has its lane in the end.
+        if round == 8 {
+            before = Some(resources());
+        }
+    }
+    let (before, after) = (before.unwrap(), resources());
+    assert!(after.0 <= before.0 + 12 && after.1 <= before.1 + 6, "{before:?} {after:?}");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn kill_during(session: &LaneSession, victims: &[u32], tensor: Option<&DRef>) {
+    let Some(tensor) = tensor else { return kill(session, victims) };
+    let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(3));
+            let victims = victims.iter().map(|it| Pid::from_raw(pids[*it as usize] as i32).unwrap());
+            victims.for_each(|pid| kill_process(pid, Signal::KILL).unwrap());
+        });
+        while block_on(session.all_reduce(tensor, tensor, Reduction::Sum, Scope::World)).is_ok() {}
+    });
+}
+
+fn a_session_can_replace_lost_workers_when_it_recovers() {
+    let session = Builder::processes(3).replacement(Replacement::when_recovered()).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    kill(&session, &[1, 2]);
+    lost(&session);
+    while block_on(session.init_ccl("local", &[])).is_err() {}
+    check_sums(&session, 3);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn new_workers_get_what_the_program_has_for_them() {
+    let session = start(3);
+    let weights = call(&session, "replace.number", (100,));
+    let restored = weights.clone();
+    session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
+    kill(&session, &[1]);
+    lost(&session);
+    block_on(session.replace_lost()).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&weights)).unwrap(), [100, 101, 102]);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn the_policy_forbids_and_limits_replacements() {
+    let session = Builder::processes(2).replacement(Replacement::never()).start().unwrap();
+    kill(&session, &[1]);
+    let loss = lost(&session);
+    for _ in 0..2 {
+        let error = block_on(session.replace_lost()).unwrap_err();
+        assert_eq!(error.to_string(), "replace_lost: worker 1: the session never replaces workers (`Replacement`)");
+        assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), loss.to_string(), "the session stays lost");
+    }
+    block_on(session.shutdown()).unwrap();
+
+    let twice = Replacement::when_asked().at_most(2, Duration::from_secs(3600));
+    let session = Builder::processes(2).replacement(twice).start().unwrap();
+    for _ in 0..2 {
+        kill(&session, &[1]);
+        lost(&session);
+        block_on(session.replace_lost()).unwrap();
+    }
+    kill(&session, &[1]);
+    lost(&session);
+    let error = block_on(session.replace_lost()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "replace_lost: worker 1: 2 workers were replaced within 3600s, and the limit is 2 (`Replacement::at_most`)"
+    );
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_replacement_that_fails_can_be_repeated() {
+    let invitations = Arc::new(AtomicUsize::new(0));
+    let count = invitations.clone();
+    // Of the fourth and fifth process, the first is refused and the second never comes.
+    let builder = Builder::processes(3).start_deadline(Duration::from_secs(5)).invite(move |invitation| {
+        match count.fetch_add(1, Ordering::Relaxed) {
+            2 => return Err(Error::invalid("no machine is free")),
+            3 => return Ok(()),
+            _ => {}
+        }
+        let program = std::env::current_exe().unwrap();
+        let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+        // Reaps the process.
+        thread::spawn(move || child.wait_with_output());
+        Ok(())
+    });
+    let session = builder.start().unwrap();
+    let numbers = call(&session, "replace.number", (0,));
+    kill(&session, &[2]);
+    let loss = lost(&session);
+    let error = block_on(session.replace_lost()).unwrap_err();
+    assert_eq!(error.to_string(), "no machine is free");
+    let error = block_on(session.replace_lost()).unwrap_err();
+    assert!(matches!(&error, Error::Deadline { state, .. } if state.contains("worker 2")), "{error}");
+    assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), loss.to_string());
+    let replaced = block_on(session.replace_lost()).unwrap();
+    assert_eq!(replaced.workers, [WorkerId::new(2)]);
+    assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(1))).unwrap(), 1);
+    block_on(session.init_ccl("local", &[])).unwrap();
+    check_sums(&session, 3);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_session_without_losses_replaces_nothing() {
+    let session = start(2);
+    let replaced = block_on(session.replace_lost()).unwrap();
+    assert_eq!((replaced.workers, replaced.epoch), (vec![], 0));
+    check_sums(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn replacement_ends_with_the_session() {
+    let session = start(2);
+    kill(&session, &[1]);
+    lost(&session);
+    block_on(session.shutdown()).unwrap();
+    assert!(matches!(block_on(session.replace_lost()), Err(Error::Closed(_))));
+}
+
+fn a_large_value_reaches_old_and_new_workers() {
+    let session = start(4);
+    kill(&session, &[1, 3]);
+    let mut replaced = Vec::new();
+    while replaced.len() < 2 {
+        lost(&session);
+        replaced.extend(block_on(session.replace_lost()).unwrap().workers);
+    }
+    assert_eq!(WorkerRange::list(&replaced), "workers 1, 3");
+    let tensor = Tensor::zeros(DType::F32, [1 << 20]).unwrap();
+    let lengths = call(&session, "replace.length", (&tensor,));
+    assert_eq!(block_on(session.get_all_as::<usize>(&lengths)).unwrap(), [1 << 20; 4]);
+    let held = call(&session, "replace.number", (0,));
+    for worker in 0..4 {
+        block_on(session.set(&held, WorkerId::new(worker), tensor.clone().into())).unwrap();
+        assert_eq!(block_on(session.get_as::<Tensor>(&held, WorkerId::new(worker))).unwrap().elements(), 1 << 20);
+    }
+    block_on(session.shutdown()).unwrap();
+}
