@@ -147,7 +147,7 @@ pub(crate) fn start_here(
     log_dir: Option<&Path>,
 ) -> Result<Vec<NodeProcess>> {
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
-    let start = |id: usize| {
+    let start = |id: u32| {
         // The executable that is running, even if its path now names another file.
         let mut command = Command::new("/proc/self/exe");
         command.args(crate::role::args()).stdin(Stdio::null());
@@ -159,5 +159,5 @@ pub(crate) fn start_here(
         let refused = |error: std::io::Error| Error::system(format!("node {id} can't be started"), error);
         command.spawn().map_err(refused).and_then(NodeProcess::new)
     };
-    (1..=announcement.nodes).map(start).collect()
+    (announcement.first_node..).take(announcement.nodes).map(start).collect()
 }

@@ -14,6 +14,7 @@ mod handshake;
 mod life;
 mod link;
 mod programs;
+mod replace;
 mod start;
 mod status;
 #[path = "../terminal/mod.rs"]
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         ahead::tests(),
         death::tests(),
         tree::tests(),
+        replace::tests(),
     ];
     let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Placement, Reduction, Replacement, Scope, Session,
-    SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
+    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Placement, Reduction, Replacement, Scope,
+    Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
 };
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -16,7 +16,7 @@ use super::large::{Transfers, Values, check_crossing, payload_len};
 use super::order::Order;
 use super::registers::RegisterIds;
 use super::replacing::{Replaced, Replacing};
-use super::reply_table::ReplyTable;
+use super::reply_table::{LaneInbox, ReplyTable};
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::waits::has_capacity;
@@ -102,7 +102,7 @@ impl LaneSession {
         let reply_table = Arc::new(ReplyTable::default());
         reply_table.begin(world);
         reply_table.set_lanes(&lanes);
-        lanes.iter().try_for_each(|lane| lane.start(reply_table.clone()))?;
+        lanes.iter().try_for_each(|lane| lane.start(Arc::new(LaneInbox::new(&reply_table, lane))))?;
         let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
         let lanes: Lanes = lanes.into();
         Ok(Self {

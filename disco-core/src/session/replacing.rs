@@ -22,7 +22,7 @@ use futures_lite::future;
 
 use super::lanes::{LaneSession, Lanes, owner};
 use super::large::Values;
-use super::reply_table::{Losses, ReplyTable};
+use super::reply_table::{LaneInbox, Losses, ReplyTable};
 use super::{DRef, Session as _};
 use crate::channel::Channel;
 use crate::command::Command;
@@ -273,7 +273,9 @@ impl Replacing {
     fn admit(&self, lost: &[WorkerRange]) -> Result<()> {
         let list = lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         if self.policy.when == When::Never {
-            return Err(Error::state(format!("replace_lost: {list}: the session never replaces workers (`Replacement`)")));
+            return Err(Error::state(format!(
+                "replace_lost: {list}: the session never replaces workers (`Replacement`)"
+            )));
         }
         let Some((most, within)) = self.policy.most else { return Ok(()) };
         let mut history = sync::lock(&self.history);
@@ -320,7 +322,7 @@ fn start(lanes: &Lanes, lost: &[WorkerRange], inbox: &Arc<ReplyTable>) -> Result
     }
     let new = ranges.iter().map(|workers| owner(lanes, workers.first()).replacement(*workers));
     let new: Vec<_> = new.collect::<Result<_>>()?;
-    let start = |lane: &Arc<dyn Channel>| lane.start(inbox.clone());
+    let start = |lane: &Arc<dyn Channel>| lane.start(Arc::new(LaneInbox::new(inbox, lane)));
     thread::scope(|scope| {
         let starts: Vec<_> = new.iter().map(|lane| scope.spawn(move || start(lane))).collect();
         let panicked = |_: Box<dyn Any + Send>| Err(Error::state("the start of a lane panicked"));

@@ -35,7 +35,9 @@ impl LaneSession {
             self.reply_table.has_capacity.notify(usize::MAX);
             let mut order = self.order();
             // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
-            if !has_capacity(&order.lanes, false) || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err() {
+            if !has_capacity(&order.lanes, false)
+                || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err()
+            {
                 self.signal_shutdown();
             }
         }

@@ -144,10 +144,10 @@ pub(crate) fn abort_after_failure(notice: &Notice) -> Option<Signal> {
     }
 }
 
-/// The abort with which a node answers the loss of some of its workers, or of those behind it. It covers all epochs, since a
-/// session without them has ended.
-pub(crate) fn abort_after_loss(why: &Error) -> Signal {
-    Signal::Abort { epoch: u64::MAX, cause: why.to_string().into() }
+/// The abort with which a node answers the loss of some of its workers, or of those behind it, in `epoch` or before. Later
+/// epochs are not aborted: the workers may be replaced.
+pub(crate) fn abort_after_loss(epoch: u64, why: &Error) -> Signal {
+    Signal::Abort { epoch, cause: why.to_string().into() }
 }
 
 /// The messages that workers are lost: one for a node with those behind it, or one for each worker.

@@ -21,6 +21,8 @@ type Callback = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 pub struct Announcement {
     /// The address at which the controller listens.
     pub address: SocketAddr,
+    /// The number of the first of the nodes that are to connect: 1, or that of a lost node which is replaced.
+    pub first_node: u32,
     /// Number of nodes that are to connect.
     pub nodes: usize,
     /// Number of workers of each node.

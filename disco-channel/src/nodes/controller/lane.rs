@@ -146,7 +146,8 @@ impl Peers for Options {
         }
         let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
         // This lane may still listen at its own port.
-        let (nodes, first_node, listen) = (part.len() / per_node, self.first_node + (place / per_node) as u32, format!("{host}:0"));
+        let (nodes, first_node, listen) =
+            (part.len() / per_node, self.first_node + (place / per_node) as u32, format!("{host}:0"));
         Ok(Self { nodes, first_node, listen, ..self.clone() })
     }
 
@@ -181,7 +182,8 @@ impl Peers for Options {
         };
         let (terms, sink) = (Terms::Nodes(terms, assignment), Box::new(to_terminal));
         let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, self.max_unsent)?;
-        let announcement = Announcement { address, nodes: *nodes, per_node: count / nodes };
+        let announcement =
+            Announcement { address, first_node: self.first_node, nodes: *nodes, per_node: count / nodes };
         let processes = announce.publish(&announcement).map_err(|error| served.fail(error))?;
         served.adopt(processes.into_iter().map(|process| process.0).collect());
         Ok(Running::new(served, None, inbox))

@@ -10,7 +10,7 @@ use disco_core::channel::{Inbox, Notice, Reply, Signal};
 use disco_core::status::Status;
 use disco_core::store::SharedStore as _;
 use disco_core::wire::{self, Assignment, Message};
-use disco_core::{Channel, Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
+use disco_core::{Channel, Command, Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
 
 use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
@@ -38,6 +38,8 @@ pub(super) struct Upstream {
     has_started: AtomicBool,
     /// Number of the last command that the node has passed on.
     commands: AtomicU64,
+    /// The epoch that the last of these has begun.
+    epoch: AtomicU64,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
 }
@@ -51,8 +53,8 @@ impl Upstream {
     ) -> Self {
         let (value_limit, workers) = (assignment.config.value_limit, assignment.workers);
         let (replies, departures) = (upward::Replies::new(workers).into(), upward::Departures::new(workers).into());
-        let (has_started, ends, commands, lane) = Default::default();
-        Self { connection, waker, store, lane, value_limit, replies, departures, has_started, commands, ends }
+        let (has_started, ends, commands, epoch, lane) = Default::default();
+        Self { connection, waker, store, lane, value_limit, replies, departures, has_started, commands, epoch, ends }
     }
 
     /// Sets the lane whose inbox this is.
@@ -92,6 +94,9 @@ impl Upstream {
     /// Replies to a frame that is about to be passed on may go up together.
     pub(super) fn expect(&self, frame: &Frame) {
         self.commands.store(frame.seq(), Ordering::Relaxed);
+        if let Command::Recover { epoch } = frame.command() {
+            self.epoch.store(*epoch, Ordering::Relaxed);
+        }
         self.lock().expect(frame);
     }
 
@@ -209,7 +214,7 @@ impl Inbox for Upstream {
         self.split();
         let (messages, priority) = upward::lost(lost, &why);
         messages.iter().for_each(|message| self.send(message, priority));
-        self.abort(upward::abort_after_loss(&why));
+        self.abort(upward::abort_after_loss(self.epoch.load(Ordering::Relaxed), &why));
     }
 }
 
@@ -253,11 +258,12 @@ mod tests {
         let aborts = lane.aborts();
         assert!(is_reported() && aborts[0].0 == 3 && aborts[0].1.starts_with("worker 2: f"), "{aborts:?}");
 
+        upstream.expect(&Frame::with(9, disco_core::wire::Freed::default(), Command::Recover { epoch: 3 }));
         let node = Node::new(2, "node 2");
         let workers = WorkerRange::new(3..4);
         let lost = Error::peer_lost(LostPeer::Node { node, behind: 0, workers }, LossCause::ConnectionClosed);
         upstream.lost(workers, lost.clone());
         assert!(is_reported());
-        assert_eq!(lane.aborts(), [(u64::MAX, lost.to_string())]);
+        assert_eq!(lane.aborts(), [(3, lost.to_string())]);
     }
 }

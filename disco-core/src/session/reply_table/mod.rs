@@ -1,6 +1,7 @@
 //! The session's inbox: awaited replies of workers, and the first failure.
 
 mod evidence;
+mod lane_inbox;
 mod losses;
 
 use std::collections::HashMap;
@@ -25,6 +26,7 @@ use crate::worker_range::WorkerRange;
 use crate::worker_set::WorkerSet;
 use crate::world::World;
 
+pub(super) use lane_inbox::LaneInbox;
 pub(super) use losses::Losses;
 
 /// Pending replies, the first failure and the loss of one session.
@@ -286,8 +288,13 @@ impl Inbox for ReplyTable {
     fn status(&self) -> Option<Status> {
         let Start { at: begun, world } = self.start.get()?;
         let failure = self.check().err().map(|error| error.to_string());
-        let mut status =
-            Status { process: process::id(), uptime: begun.elapsed(), groups: world.groups(), failure, ..Status::default() };
+        let mut status = Status {
+            process: process::id(),
+            uptime: begun.elapsed(),
+            groups: world.groups(),
+            failure,
+            ..Status::default()
+        };
         status.commands = self.commands.load(Ordering::Relaxed);
         self.lanes().iter().for_each(|lane| lane.describe(&mut status));
         status.keep_last();

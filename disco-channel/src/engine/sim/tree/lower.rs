@@ -180,7 +180,7 @@ impl World {
                 let split = self.ends[end].replies.split();
                 let (lost, _) = upward::lost(workers, &why);
                 split.iter().chain(&lost).for_each(|message| self.say(end, message));
-                self.abort(end, upward::abort_after_loss(&why));
+                self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, &why));
             }
             Action::Over => lower.is_over = true,
             other @ Action::Reply { .. } => self.unexpected(end, &other),

@@ -1,0 +1,114 @@
+//! Lost nodes that are replaced.
+
+use std::sync::Mutex;
+
+use disco::error::ErrorKind;
+use disco::{
+    Builder, DataPlane as _, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::first_line;
+use crate::programs::{ask, builder, node};
+
+crate::tests!(
+    a_killed_node_is_replaced_by_a_node_with_its_number,
+    a_node_that_relays_is_replaced_with_those_behind_it,
+    a_node_behind_another_one_is_replaced_alone,
+    a_node_of_another_machine_can_replace_a_lost_one,
+    a_worker_of_a_node_can_not_be_replaced_alone,
+);
+
+fn kill(pid: i64) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+/// Waits for the loss.
+fn lost(session: &LaneSession) -> Error {
+    loop {
+        match block_on(session.sync_all()) {
+            Err(error @ Error::Lost(_)) => return error,
+            other => other.unwrap(),
+        }
+    }
+}
+
+/// Kills the process `pid` of nodes with the workers `lost`, which are replaced. All workers then meet in barriers.
+fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>) {
+    block_on(session.init_ccl("by-store", &[])).unwrap();
+    let pids = block_on(session.call_named("tests.pid", ())).unwrap();
+    let before = block_on(session.get_all_as::<i64>(&pids)).unwrap();
+    // The others are inside a barrier that the lost workers never enter.
+    block_on(session.call_named("tests.barriers", (1, of.start, 1000.0))).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    kill(pid);
+    lost(session);
+    let replaced = block_on(session.replace_lost()).unwrap();
+    assert_eq!(replaced.workers, of.clone().map(WorkerId::new).collect::<Vec<_>>());
+    for worker in 0..before.len() as u32 {
+        let pid = block_on(session.get_as::<i64>(&pids, WorkerId::new(worker)));
+        match of.contains(&worker) {
+            true => assert_eq!(pid.unwrap_err().kind(), ErrorKind::Replaced { epoch: replaced.epoch }),
+            false => assert_eq!(pid.unwrap(), before[worker as usize]),
+        }
+        // The register of a get that has failed.
+        if of.contains(&worker) {
+            block_on(session.recover()).unwrap();
+        }
+    }
+    block_on(session.init_ccl("by-store", &[])).unwrap();
+    block_on(session.call_named("tests.barriers", (5, 0, 0.0))).unwrap();
+    block_on(session.sync_all()).unwrap();
+    let status = session.status();
+    assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..before.len()).collect::<Vec<_>>());
+    assert!(status.nodes.iter().map(|it| it.node).eq(1..=status.nodes.len() as u32), "{status:?}");
+}
+
+fn a_killed_node_is_replaced_by_a_node_with_its_number() {
+    for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
+        let session = Builder::nodes(3, 2).node_workers(kind).start().unwrap();
+        for worker in [4, 2, 4] {
+            replace(&session, ask(&session, function, worker), worker..worker + 2);
+        }
+        block_on(session.shutdown()).unwrap();
+    }
+}
+
+fn a_node_that_relays_is_replaced_with_those_behind_it() {
+    let session = Builder::nodes(4, 1).fan_out(1).node_workers(SessionKind::Threads).start().unwrap();
+    replace(&session, ask(&session, "tests.pid", 2), 2..4);
+    replace(&session, ask(&session, "tests.pid", 1), 1..2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_node_behind_another_one_is_replaced_alone() {
+    let session = Builder::nodes(4, 1).fan_out(1).node_workers(SessionKind::Threads).start().unwrap();
+    replace(&session, ask(&session, "tests.pid", 3), 3..4);
+    replace(&session, ask(&session, "tests.pid", 3), 3..4);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_node_of_another_machine_can_replace_a_lost_one() {
+    let nodes = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let started = nodes.clone();
+    let session = builder(2, 2).announce(move |announcement| {
+        started.lock().unwrap().push(node(announcement.address).spawn().unwrap());
+        Ok(())
+    });
+    let session = session.start().unwrap();
+    replace(&session, ask(&session, "tests.pid", 2), 2..4);
+    block_on(session.shutdown()).unwrap();
+    let nodes = std::mem::take(&mut *nodes.lock().unwrap());
+    let ends: Vec<_> = nodes.into_iter().map(|node| crate::programs::end(node).status.code()).collect();
+    assert_eq!(ends, [None, Some(0)]);
+}
+
+fn a_worker_of_a_node_can_not_be_replaced_alone() {
+    let session = Builder::nodes(2, 2).start().unwrap();
+    kill(ask(&session, "tests.pid", 3));
+    let loss = lost(&session);
+    let error = block_on(session.replace_lost()).unwrap_err();
+    assert_eq!(error.to_string(), "worker 3 can't be replaced: only whole nodes can, which have 2 workers here");
+    assert_eq!(first_line(&block_on(session.sync_all()).unwrap_err()), first_line(&loss));
+    block_on(session.shutdown()).unwrap();
+}
