@@ -27,6 +27,8 @@ mod plot;
 #[cfg(target_os = "linux")]
 mod reconnect;
 mod report;
+#[cfg(target_os = "linux")]
+mod restart;
 mod run;
 #[cfg(target_os = "linux")]
 mod stacks;

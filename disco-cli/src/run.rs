@@ -11,6 +11,8 @@ use disco::launcher::Place;
 use disco::{SessionKind, World, backend};
 
 use crate::values;
+#[cfg(target_os = "linux")]
+use crate::{reconnect, restart};
 
 /// Run a program that makes its session with `disco::from_env()`
 ///
@@ -64,6 +66,15 @@ pub(crate) struct Run {
     /// one]
     #[arg(long, value_name = "COMMAND")]
     launcher: Option<String>,
+    /// Times that the program is started again after it has failed, with pauses of 1, 2, 4 s and so on up to a minute;
+    /// DISCO_RESTARTS tells it how often that was. It then loads its last checkpoint [default: 0]
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "TIMES")]
+    restart: Option<u32>,
+    /// The process that has started this one because of --restart
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "PID", hide = true, conflicts_with = "restart")]
+    supervisor: Option<i32>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -93,6 +104,15 @@ impl Run {
             self.log_dir.is_none() || launcher.is_empty(),
             "--log-dir has no effect on ranks started by MPI's launcher: their output goes through the launcher"
         );
+        #[cfg(target_os = "linux")]
+        if let Some(times) = self.restart.filter(|times| *times > 0) {
+            ensure!(!is_task, "--restart has no effect under a launcher, which starts its tasks itself");
+            return restart::run(times);
+        }
+        #[cfg(target_os = "linux")]
+        if let Some(supervisor) = self.supervisor {
+            reconnect::end_with(supervisor)?;
+        }
         let words = launcher.into_iter().chain(self.program.iter().map(OsString::from));
         let words: Vec<OsString> = words.collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };

@@ -12,8 +12,9 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use disco_core::store::SharedStore;
 use disco_core::sync;
-use disco_core::{Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Result, Store};
+use disco_core::{Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Result, Store, WorkerId, WorkerRange};
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::Communicator;
@@ -48,6 +49,7 @@ pub(crate) fn connect<A: Abi>(
     let meeting = Meeting {
         key: format!("disco.mpi {}", String::from_utf8_lossy(at.as_bytes())),
         store: params.link.store(),
+        session: params.link.shared_store().clone(),
         rank: params.rank,
         size: params.world.size(),
         deadline: params.connect_deadline,
@@ -55,6 +57,7 @@ pub(crate) fn connect<A: Abi>(
     };
     meeting.check_session()?;
     let is_initialized = mpi.about.is_initialized()?;
+    meeting.check_ranks(is_initialized)?;
     let has_no_launcher = !is_initialized && !launcher::is_launched();
     if !is_initialized {
         let has_manager = meeting.prepare(mpi)?;
@@ -65,7 +68,7 @@ pub(crate) fn connect<A: Abi>(
         }
         initialized?;
         if has_manager {
-            *served() = Some(meeting.store.clone());
+            *served() = Some(meeting.session.clone());
         }
     }
     check_threads(mpi)?;
@@ -117,8 +120,8 @@ fn duplicate<A: Abi>(
 }
 
 /// The store of the session for which this process initialised MPI without a launcher.
-fn served() -> MutexGuard<'static, Option<Arc<dyn Store>>> {
-    static SERVED: Mutex<Option<Arc<dyn Store>>> = Mutex::new(None);
+fn served() -> MutexGuard<'static, Option<Arc<dyn SharedStore>>> {
+    static SERVED: Mutex<Option<Arc<dyn SharedStore>>> = Mutex::new(None);
     sync::lock(&SERVED)
 }
 
@@ -199,7 +202,9 @@ fn unlink_shared_memory() {
 /// The rendezvous of one rank.
 struct Meeting {
     key: String,
+    /// The session's store in this epoch.
     store: Arc<dyn Store>,
+    session: Arc<dyn SharedStore>,
     rank: Rank,
     size: usize,
     deadline: Duration,
@@ -241,7 +246,7 @@ impl Meeting {
     /// initialised again for other ranks.
     fn check_session(&self) -> Result<()> {
         match served().as_ref() {
-            Some(store) if self.size > 1 && !Arc::ptr_eq(store, &self.store) => Err(Error::invalid(format!(
+            Some(session) if self.size > 1 && !Arc::ptr_eq(session, &self.session) => Err(Error::invalid(format!(
                 "mpi: an earlier session of this process has used MPI, and its ranks have ended; MPI can be initialised \
                  only once in a process: start one session, or run the program under MPI's launcher (`mpiexec -n {} \
                  PROGRAM`), whose ranks serve several sessions",
@@ -249,6 +254,25 @@ impl Meeting {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Fails if some ranks have initialised MPI and others have not: these have replaced lost ones, and ranks can't be
+    /// added to the world of an initialised MPI.
+    fn check_ranks(&self, is_initialized: bool) -> Result<()> {
+        if self.size == 1 || launcher::is_launched() {
+            return Ok(());
+        }
+        let ranks = self.await_all("initialised", &[is_initialized.into()])?;
+        let new: Vec<_> =
+            (0..self.size).filter(|rank| ranks[*rank] != [1]).map(|rank| WorkerId::new(rank as u32)).collect();
+        if new.is_empty() || new.len() == self.size {
+            return Ok(());
+        }
+        Err(Error::state(format!(
+            "mpi: {} replaced lost workers, and MPI takes no ranks after its initialisation: end the session, and start again, from a \
+             checkpoint if there is one",
+            WorkerRange::list(&new)
+        )))
     }
 
     /// A random name of the session, the same on all ranks.

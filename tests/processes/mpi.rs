@@ -11,6 +11,8 @@ crate::tests!(
     a_rank_killed_inside_a_collective_of_mpi_is_lost_with_its_signal,
     a_rank_stopped_inside_a_collective_of_mpi_is_lost_after_the_silence_limit,
     a_rank_that_exits_without_finalizing_is_lost_with_its_status,
+    ranks_connect_again_after_a_failure,
+    a_rank_that_was_replaced_can_not_join_mpi,
     a_message_over_mpi_shorter_than_its_receive_is_an_error,
     all_ranks_end_when_the_program_exits_inside_a_collective,
 );
@@ -48,6 +50,23 @@ fn a_rank_stopped_inside_a_collective_of_mpi_is_lost_after_the_silence_limit() {
 fn a_rank_that_exits_without_finalizing_is_lost_with_its_status() {
     let Some(said) = end_of("exit") else { return };
     assert_eq!(said, "worker 2 lost: its process ended: exit status: 3");
+}
+
+fn ranks_connect_again_after_a_failure() {
+    let Some(said) = end_of("again") else { return };
+    assert_eq!(said, "reduced again");
+}
+
+fn a_rank_that_was_replaced_can_not_join_mpi() {
+    let Some(said) = end_of("replace") else { return };
+    assert!(
+        said.starts_with("worker ")
+            && said.ends_with(
+                "mpi: worker 2 replaced lost workers, and MPI takes no ranks after its initialisation: end the session, and start again, \
+                 from a checkpoint if there is one"
+            ),
+        "{said}"
+    );
 }
 
 fn a_message_over_mpi_shorter_than_its_receive_is_an_error() {

@@ -193,6 +193,17 @@ fn mpi() {
             session.call(&reduce, (1 << 20, 1_000_000, 0, 0.0)).await.unwrap();
             std::process::exit(3);
         }
+        if how == "again" {
+            let panic = session.function("tests.panic").await.unwrap();
+            session.call(&panic, (1,)).await.unwrap();
+            session.sync_all().await.unwrap_err();
+            session.init_ccl("mpi", &[]).await.unwrap();
+            let reduce = session.function("tests.reduce").await.unwrap();
+            session.call(&reduce, (1 << 10, 3, 0, 0.0)).await.unwrap();
+            session.sync_all().await.unwrap();
+            println!("reduced again");
+            return session.shutdown().await.unwrap();
+        }
         if how == "short" {
             session.call(&session.function("tests.unequal").await.unwrap(), ()).await.unwrap();
             println!("{}", session.sync_all().await.unwrap_err());
@@ -209,11 +220,16 @@ fn mpi() {
         _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, 0, 0.0)).await;
         thread::sleep(Duration::from_millis(200));
         match how.as_str() {
-            "KILL" => kill_process(pid, Signal::KILL).unwrap(),
+            "KILL" | "replace" => kill_process(pid, Signal::KILL).unwrap(),
             "STOP" => kill_process(pid, Signal::STOP).unwrap(),
             _ => {}
         }
-        println!("{}", session.sync_all().await.unwrap_err());
+        let mut error = session.sync_all().await.unwrap_err();
+        if how == "replace" {
+            session.replace_lost().await.unwrap();
+            error = session.init_ccl("mpi", &[]).await.unwrap_err();
+        }
+        println!("{error}");
         session.shutdown().await.unwrap();
     });
 }

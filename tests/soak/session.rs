@@ -365,6 +365,9 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
                 Err(error @ disco::Error::Lost { .. }) if names(&error, setup, worker) => {}
                 other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
             }
+            if random.chance(60) {
+                replace(setup, &session, worker, random)?;
+            }
             watch::step("end of a lost session");
             if random.chance(50) {
                 _ = block_on(session.shutdown());
@@ -372,6 +375,30 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             Ok(())
         }
     }
+}
+
+/// Replaces the lost worker, with its node if that is lost, and goes on.
+fn replace(setup: &Setup, session: &LaneSession, worker: usize, random: &mut Random) -> Wrong<()> {
+    watch::step("replacement");
+    let replaced = loop {
+        match block_on(session.replace_lost()) {
+            Ok(replaced) => break replaced.workers,
+            // Of a worker or a node that ended because of the first loss.
+            Err(disco::Error::Lost(_)) => {}
+            // A process of another node.
+            Err(error) if setup.of_processes && error.to_string().contains("only whole nodes") => return Ok(()),
+            Err(error) => return Err(format!("replace_lost: {error}")),
+        }
+    };
+    if !replaced.contains(&WorkerId::new(worker as u32)) {
+        return Err(format!("worker {worker} was lost, and {replaced:?} were replaced"));
+    }
+    match setup.has_plane() {
+        true => init(session)?,
+        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
+    }
+    use_together(setup, session, random)?;
+    block_on(session.sync_all()).map_err(|error| format!("after a replacement, sync_all: {error}"))
 }
 
 /// Sends a signal to a worker's process, during large all-reduces if the session has communicators.

@@ -6,6 +6,8 @@ mod bench;
 mod options;
 mod output;
 #[cfg(target_os = "linux")]
+mod restart;
+#[cfg(target_os = "linux")]
 #[path = "../../../tests/terminal/mod.rs"]
 mod terminal;
 mod trace;

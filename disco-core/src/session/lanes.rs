@@ -23,7 +23,7 @@ use super::waits::has_capacity;
 use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME};
 use crate::command::{Command, Local};
-use crate::error::{Error, Result};
+use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
 use crate::metrics;
@@ -77,6 +77,11 @@ pub(super) fn owner(lanes: &Lanes, worker: WorkerId) -> &Arc<dyn Channel> {
     // Never none: lanes reach every worker of the world, and callers have checked `worker`.
     let lane = lanes.iter().rfind(|lane| lane.workers().contains(worker));
     lane.unwrap_or(&lanes[0])
+}
+
+/// The workers of `lane` that no later one in `lanes` has.
+pub(super) fn owned<'a>(lanes: &'a Lanes, lane: &'a Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + 'a {
+    lane.workers().into_iter().filter(move |worker| Arc::ptr_eq(owner(lanes, *worker), lane))
 }
 
 impl LaneSession {
@@ -245,8 +250,16 @@ impl LaneSession {
         let mut result = Ok(());
         for lane in lanes.iter() {
             if let Err(error) = lane.send(frame) {
+                let error = match error {
+                    // Its loss will be reported, with the cause.
+                    Error::Closed(_) => {
+                        let peer = LostPeer::Workers { workers: lane.workers(), node: None };
+                        Error::peer_lost(peer, LossCause::Other("the lane takes no commands".to_owned()))
+                    }
+                    other => other,
+                };
                 tracing::error!(%error, ?lane, "session lost");
-                self.reply_table.lose_lane(lane.workers(), &error);
+                self.reply_table.lose_lane(owned(lanes, lane), &error);
                 result = result.and(Err(error));
             }
         }
@@ -452,7 +465,7 @@ impl Session for LaneSession {
     }
 
     async fn replace_lost(&self) -> Result<Replaced> {
-        self.replace().await
+        self.replace_and_report().await
     }
 
     async fn shutdown(&self) -> Result<()> {

@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use event_listener::Event;
 use futures_lite::future;
 
-use super::lanes::{LaneSession, Lanes, owner};
+use super::lanes::{LaneSession, Lanes, owned, owner};
 use super::large::Values;
 use super::reply_table::{LaneInbox, Losses, ReplyTable};
 use super::{DRef, Session as _};
-use crate::channel::Channel;
+use crate::channel::{Channel, Signal};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -35,6 +35,9 @@ use crate::worker_range::WorkerRange;
 
 /// Time for the losses of a lane's workers to be reported after the lane has taken no frame.
 const REPORT_LIMIT: Duration = Duration::from_secs(6);
+
+/// Time for new workers to end that the session does not get.
+const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// When the session replaces lost workers, and how often. Default: [`when_asked`](Self::when_asked), without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,7 @@ enum When {
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
-    /// The workers that are new, in order. Empty if no worker was lost.
+    /// The workers that are new since the last call that succeeded, in order. Empty if no worker was lost.
     pub workers: Vec<WorkerId>,
     /// The epoch that has begun; that of the session if no worker was lost.
     pub epoch: u64,
@@ -74,6 +77,8 @@ pub(super) struct Replacing {
     restore: Mutex<Option<Restore>>,
     /// New workers that have not got it.
     to_restore: Mutex<BTreeSet<WorkerId>>,
+    /// New workers of which no caller knows.
+    unreported: Mutex<BTreeSet<WorkerId>>,
 }
 
 type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
@@ -127,9 +132,15 @@ impl LaneSession {
     }
 
     /// Implements [`Session::replace_lost`](super::Session::replace_lost).
-    pub(super) async fn replace(&self) -> Result<Replaced> {
+    pub(super) async fn replace_and_report(&self) -> Result<Replaced> {
+        let epoch = self.replace().await?;
+        let workers = std::mem::take(&mut *sync::lock(&self.replacing.unreported));
+        Ok(Replaced { workers: workers.into_iter().collect(), epoch })
+    }
+
+    /// Replaces lost workers. Returns the number of the epoch.
+    pub(super) async fn replace(&self) -> Result<u64> {
         let _busy = self.replacing.begin().await;
-        let mut replaced = Vec::new();
         let epoch = loop {
             self.check("replace_lost", ReplyTable::check_nothing)?;
             let lost = match self.losses().await? {
@@ -144,15 +155,13 @@ impl LaneSession {
             tracing::info!("{} replaced", WorkerRange::list(&new));
             metrics::replaced(new.len());
             sync::lock(&self.replacing.to_restore).extend(&new);
-            replaced.extend(new);
+            sync::lock(&self.replacing.unreported).extend(new);
             if let Some(epoch) = self.begin_epoch().await? {
                 break epoch;
             }
         };
-        replaced.sort_unstable();
-        replaced.dedup();
         self.restore().await?;
-        Ok(Replaced { workers: replaced, epoch })
+        Ok(epoch)
     }
 
     /// The workers to replace, which the caller takes out of the table. Waits until the losses are reported that made a
@@ -163,7 +172,6 @@ impl LaneSession {
             let (changed, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
             match self.reply_table.take_losses() {
                 Err(error) if start.elapsed() >= REPORT_LIMIT => return Err(error),
-                Err(Error::Closed(operation)) => return Err(Error::Closed(operation)),
                 Err(_) => future::or(changed, tick).await,
                 Ok(losses) => return Ok(losses),
             }
@@ -178,7 +186,12 @@ impl LaneSession {
         let run = move || {
             let started = panic::catch_unwind(AssertUnwindSafe(|| start(&lanes, &lost, &inbox)));
             let panicked = |_: Box<dyn Any + Send>| Err(Error::state("the start of a lane panicked"));
-            *sync::lock(&tell.0) = Some(started.unwrap_or_else(panicked));
+            let started = started.unwrap_or_else(panicked);
+            // The caller may have dropped its future.
+            if let (Ok(lanes), 1) = (&started, Arc::strong_count(&tell)) {
+                end(lanes);
+            }
+            *sync::lock(&tell.0) = Some(started);
             tell.1.notify(usize::MAX);
         };
         let thread = thread::Builder::new().name("disco-replace".into()).spawn(run);
@@ -200,7 +213,7 @@ impl LaneSession {
                 return Err(Error::Closed("replace_lost".to_owned()));
             }
             let all: Lanes = self.lanes().iter().cloned().chain(new).collect();
-            let is_used = |lane: &Arc<dyn Channel>| lane.workers().iter().any(|it| Arc::ptr_eq(owner(&all, it), lane));
+            let is_used = |lane: &Arc<dyn Channel>| owned(&all, lane).next().is_some();
             let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
             self.set_lanes(&mut order, used.into());
             unused
@@ -212,21 +225,31 @@ impl LaneSession {
 
     /// Starts the next epoch on all workers. Returns `None` if more workers were lost meanwhile.
     async fn begin_epoch(&self) -> Result<Option<u64>> {
-        let live = ReplyTable::check_nothing;
+        let begun = self.start_epoch().await;
+        if self.reply_table.check_replaced().is_err() {
+            return Ok(None);
+        }
+        let epoch = begun?;
+        self.is_hung.store(false, Ordering::Relaxed);
+        Ok(self.reply_table.revive().then_some(epoch))
+    }
+
+    /// Sends the first commands of the next epoch. Nobody else sends commands, since the session is lost.
+    async fn start_epoch(&self) -> Result<u64> {
+        let live = ReplyTable::check_replaced;
         let recover = |order: &mut _| {
             let epoch = self.reply_table.begin_next_epoch();
             self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch })).map(|()| epoch)
         };
         let epoch = self.turn("replace_lost", live, recover).await?;
-        // Until the session takes commands again, nobody else sends any. New workers have no functions.
+        // New workers have no functions.
         let functions: Vec<_> =
             self.functions().iter().map(|(name, known)| (name.as_str().into(), known.register())).collect();
         for (name, register) in functions {
             let look_up = Command::GetGlobalFunc { register, name };
             self.turn("replace_lost", live, |order| self.send(order, Values::SMALL, |_| Ok(look_up))).await?;
         }
-        self.is_hung.store(false, Ordering::Relaxed);
-        Ok(self.reply_table.revive().then_some(epoch))
+        Ok(epoch)
     }
 
     /// Gives the new workers what the program has for them.
@@ -303,6 +326,17 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// Ends new workers that the session does not get, so that no place has two when they are started again.
+fn end(lanes: &[Arc<dyn Channel>]) {
+    for lane in lanes {
+        // Fails if the lane was not started.
+        _ = lane.signal(Signal::Shutdown);
+        if let Err(error) = lane.close(END_LIMIT) {
+            tracing::warn!(%error, ?lane, "new workers that are not needed do not end");
+        }
+    }
+}
+
 fn has_one_owner(lanes: &Lanes, some: WorkerRange, others: WorkerRange) -> bool {
     Arc::ptr_eq(owner(lanes, some.first()), owner(lanes, others.first()))
 }
@@ -323,10 +357,18 @@ fn start(lanes: &Lanes, lost: &[WorkerRange], inbox: &Arc<ReplyTable>) -> Result
     let new = ranges.iter().map(|workers| owner(lanes, workers.first()).replacement(*workers));
     let new: Vec<_> = new.collect::<Result<_>>()?;
     let start = |lane: &Arc<dyn Channel>| lane.start(Arc::new(LaneInbox::new(inbox, lane)));
-    thread::scope(|scope| {
+    let started = thread::scope(|scope| {
         let starts: Vec<_> = new.iter().map(|lane| scope.spawn(move || start(lane))).collect();
         let panicked = |_: Box<dyn Any + Send>| Err(Error::state("the start of a lane panicked"));
-        starts.into_iter().try_for_each(|started| started.join().unwrap_or_else(panicked))
-    })?;
-    Ok(new)
+        // All of them are waited for, also after the first error.
+        let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
+        ends.into_iter().collect::<Result<()>>()
+    });
+    match started {
+        Ok(()) => Ok(new),
+        Err(error) => {
+            end(&new);
+            Err(error)
+        }
+    }
 }

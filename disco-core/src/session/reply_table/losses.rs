@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::ReplyTable;
 use crate::error::{Error, Result};
+use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
 
 /// The lost workers of a session.
@@ -22,25 +23,34 @@ impl ReplyTable {
         Ok(())
     }
 
+    /// Fails if workers are lost that nobody replaces yet. For commands of a session whose lost workers were replaced.
+    pub(in crate::session) fn check_replaced(&self) -> Result<()> {
+        let state = self.lock();
+        match (&state.lost, state.lost_workers.is_empty() && state.cut_off.is_empty()) {
+            (Some(why), false) => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// The number of the epoch.
     pub(in crate::session) fn epoch(&self) -> u64 {
         self.lock().epoch
     }
 
-    /// Ends the session because the lane to `workers` has not taken a frame. Once all of them are lost, they can be
+    /// Ends the session because the lane that owns `workers` has not taken a frame. Once all of them are lost, they can be
     /// replaced.
-    pub(in crate::session) fn lose_lane(&self, workers: WorkerRange, why: &Error) {
-        self.lock().cut_off.push(workers);
+    pub(in crate::session) fn lose_lane(&self, workers: impl Iterator<Item = WorkerId>, why: &Error) {
+        self.lock().cut_off.extend(workers);
         self.lose(why);
     }
 
     /// Records the loss of workers, which explains why their lane has not taken a frame.
     pub(super) fn note_loss(&self, workers: WorkerRange, why: &Error) {
         let mut state = self.lock();
-        state.lost_workers.push(workers);
-        if !state.cut_off.is_empty() && !matches!(state.lost, Some(Error::Lost(_) | Error::Closed(_))) {
+        if !state.cut_off.is_empty() && state.lost_workers.is_empty() {
             state.lost = Some(why.clone());
         }
+        state.lost_workers.push(workers);
         drop(state);
         self.has_capacity.notify(usize::MAX);
     }
@@ -53,8 +63,8 @@ impl ReplyTable {
         let mut state = self.lock();
         let Some(why) = &state.lost else { return Ok(Losses::None) };
         let is_lost = |worker| state.lost_workers.iter().any(|lost| lost.contains(worker));
-        let is_explained = state.cut_off.iter().all(|workers| workers.iter().all(is_lost));
-        if matches!(why, Error::Closed(_)) || !is_explained {
+        let is_explained = state.cut_off.iter().copied().all(is_lost);
+        if !is_explained {
             return Err(why.clone());
         }
         state.cut_off.clear();
@@ -79,7 +89,7 @@ impl ReplyTable {
     /// Ends the loss, so that the session takes commands again. Returns false if more workers were lost meanwhile.
     pub(in crate::session) fn revive(&self) -> bool {
         let mut state = self.lock();
-        if !state.lost_workers.is_empty() || !state.cut_off.is_empty() || matches!(state.lost, Some(Error::Closed(_))) {
+        if !state.lost_workers.is_empty() || !state.cut_off.is_empty() {
             return false;
         }
         state.lost = None;

@@ -64,7 +64,7 @@ struct TableState {
     /// Lost workers that nobody replaces yet.
     lost_workers: Vec<WorkerRange>,
     /// Workers of lanes that have not taken a frame.
-    cut_off: Vec<WorkerRange>,
+    cut_off: Vec<WorkerId>,
     /// The records of the moment of the failure or loss.
     evidence: Option<Arc<Collection>>,
     /// `failure` or `lost` ends with a table of records.

@@ -1,0 +1,201 @@
+//! A random program, and what it expects.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use disco_core::error::{Error, ErrorKind};
+use disco_core::session::{Deadlines, LaneSession, Session as _, SessionExt as _};
+use disco_core::worker::WorkerConfig;
+use disco_core::{Channel, DRef, Result, Value, WorkerContext, WorkerId, WorkerRange, World};
+use futures_lite::future::block_on;
+
+use crate::lane::{Fate, Mortal};
+
+disco_core::register_function!("replacement.add", add);
+
+fn add(_: &mut WorkerContext, one: i64, other: i64) -> Result<i64> {
+    Ok(one + other)
+}
+
+/// A random sequence (SplitMix64).
+#[derive(Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}
+
+/// A handle, and for each worker its value; none if the worker has replaced one that had it.
+struct Known {
+    handle: DRef,
+    values: Vec<Option<i64>>,
+}
+
+struct Program {
+    session: LaneSession,
+    random: Random,
+    fate: Arc<Fate>,
+    workers: usize,
+    add: DRef,
+    known: Vec<Known>,
+    epoch: u64,
+    replaced: usize,
+}
+
+/// Runs the program of a seed. Returns the number of workers that were replaced.
+pub(crate) fn run(seed: u64) -> usize {
+    let mut random = Random(seed);
+    let workers = 2 + random.below(5) as usize;
+    let fate = Fate::new(workers, seed ^ 0x5555);
+    let config = WorkerConfig::new(World::new(workers, 1).unwrap());
+    // One lane for all workers, or two.
+    let cut = 1 + random.below(workers as u64) as u32;
+    let ranges = [0..cut, cut..workers as u32].into_iter().filter(|range| !range.is_empty());
+    let lane = |range| Arc::new(Mortal::new(WorkerRange::new(range), config, &fate)) as Arc<dyn Channel>;
+    let session = LaneSession::start(config.world, ranges.map(lane).collect(), Deadlines::default()).unwrap();
+    let add = block_on(session.function("replacement.add")).unwrap();
+    let mut program = Program { session, random, fate, workers, add, known: Vec::new(), epoch: 0, replaced: 0 };
+    program.fate.is_hard.store(true, Ordering::Relaxed);
+    (0..60).for_each(|_| program.step());
+    // A shutdown of a live session, and one of a lost session.
+    program.fate.is_hard.store(false, Ordering::Relaxed);
+    if program.random.below(2) == 0 {
+        program.replace();
+    }
+    _ = block_on(program.session.shutdown());
+    program.replaced
+}
+
+impl Program {
+    fn step(&mut self) {
+        let result = match self.random.below(12) {
+            0..=3 => self.call(),
+            4 => self.get(),
+            5 => self.get_all(),
+            6 => self.set(),
+            7 => self.forget(),
+            8 => block_on(self.session.sync_all()),
+            9 => {
+                let worker = self.worker();
+                block_on(self.session.sync_worker(worker))
+            }
+            10 => self.kill(),
+            _ => block_on(self.session.recover()),
+        };
+        match result {
+            Ok(()) => {}
+            // One that dies may take its lane along before it is reported.
+            Err(Error::Lost(_) | Error::State(_)) => self.replace(),
+            Err(error) => panic!("{error:#?}"),
+        }
+    }
+
+    fn worker(&mut self) -> WorkerId {
+        WorkerId::new(self.random.below(self.workers as u64) as u32)
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        for _ in 0..=self.random.below(2) {
+            let (worker, commands) = (self.worker(), self.random.below(6));
+            self.fate.left[worker.index()].store(commands, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// A value that all workers have, in a constant or a register.
+    fn call(&mut self) -> Result<()> {
+        let whole: Vec<usize> =
+            (0..self.known.len()).filter(|at| self.known[*at].values.iter().all(Option::is_some)).collect();
+        let (number, offset) = (self.random.below(1000) as i64, self.random.below(1000) as i64);
+        let (handle, values) = match whole.is_empty() {
+            true => {
+                (block_on(self.session.call(&self.add, (number, offset)))?, vec![Some(number + offset); self.workers])
+            }
+            false => {
+                let known = &self.known[whole[self.random.below(whole.len() as u64) as usize]];
+                let handle = block_on(self.session.call(&self.add, (&known.handle, offset)))?;
+                (handle, known.values.iter().map(|value| value.map(|value| value + offset)).collect())
+            }
+        };
+        self.known.push(Known { handle, values });
+        Ok(())
+    }
+
+    fn get(&mut self) -> Result<()> {
+        if self.known.is_empty() {
+            return Ok(());
+        }
+        let worker = self.worker();
+        let at = self.random.below(self.known.len() as u64) as usize;
+        let known = &self.known[at];
+        let got = block_on(self.session.get_as::<i64>(&known.handle, worker));
+        match known.values[worker.index()] {
+            Some(value) => assert_eq!(got?, value),
+            None => match got {
+                Err(error @ Error::Lost(_)) => return Err(error),
+                got => assert!(matches!(got.unwrap_err().kind(), ErrorKind::Replaced { epoch } if epoch <= self.epoch)),
+            },
+        }
+        Ok(())
+    }
+
+    fn get_all(&mut self) -> Result<()> {
+        let Some(known) = self.known.iter().find(|known| known.values.iter().all(Option::is_some)) else {
+            return Ok(());
+        };
+        let got = block_on(self.session.get_all_as::<i64>(&known.handle))?;
+        assert_eq!(got, known.values.iter().map(|value| value.unwrap()).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Gives a value to a worker, perhaps to one that has none.
+    fn set(&mut self) -> Result<()> {
+        let (worker, value) = (self.worker(), self.random.below(1000) as i64);
+        let Some(known) = self.known.last_mut() else { return Ok(()) };
+        let set = block_on(self.session.set(&known.handle, worker, Value::Int(value)));
+        if set.is_err() {
+            // The worker may have it or not.
+            self.known.pop();
+        } else {
+            known.values[worker.index()] = Some(value);
+        }
+        set
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        if !self.known.is_empty() {
+            let at = self.random.below(self.known.len() as u64) as usize;
+            self.known.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    /// Replaces workers until that succeeds.
+    fn replace(&mut self) {
+        for attempt in 0.. {
+            match block_on(self.session.replace_lost()) {
+                Ok(replaced) => {
+                    self.note(&replaced.workers);
+                    self.epoch = replaced.epoch;
+                    return;
+                }
+                Err(Error::State(text)) if attempt < 1000 => assert!(text.contains("is free"), "{text}"),
+                Err(Error::Lost(_)) if attempt < 1000 => {}
+                Err(error) => panic!("{error:#?}"),
+            }
+        }
+    }
+
+    fn note(&mut self, replaced: &[WorkerId]) {
+        self.replaced += replaced.len();
+        for known in &mut self.known {
+            replaced.iter().for_each(|worker| known.values[worker.index()] = None);
+        }
+    }
+}
