@@ -200,4 +200,12 @@ fn on_the_double() {
         let apart = apart(&local, &losses(workers, backend));
         assert!(apart <= 1e-4, "{workers} workers of `{backend}` are {apart} of the initial loss away from `local`");
     }
+    // Checkpoints of tensors on devices, in the middle of the training and at its end.
+    let folder = tempfile::tempdir().unwrap();
+    let begun = train_into(Some(folder.path()), 2, "nccl", EPOCHS - 1).losses;
+    assert!(begun.len() < local.len());
+    let continued = train_into(Some(folder.path()), 2, "nccl", EPOCHS).losses;
+    assert_eq!(continued[..begun.len()], begun);
+    let apart = apart(&local, &continued);
+    assert!(apart <= 1e-4, "the continued training is {apart} of the initial loss away from `local`");
 }

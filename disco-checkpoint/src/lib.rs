@@ -56,6 +56,7 @@ mod index;
 mod layout;
 mod load;
 mod message;
+mod output;
 mod plan;
 mod region;
 mod save;

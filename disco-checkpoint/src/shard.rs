@@ -5,7 +5,7 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
@@ -15,75 +15,99 @@ use serde_json::{Map, Value, json};
 use crate::checksum::Checksum;
 use crate::index::{self, Part};
 use crate::message::{Fault, Written};
+use crate::output::{BLOCK_BYTES, Output};
 
 /// Bytes of one write, and between two checks of a cancelled save.
 const CHUNK_BYTES: usize = 4 << 20;
+
+/// Operations for messages.
+const RESERVING: &str = "reserving space for the shard";
+const WRITING: &str = "writing the shard";
+const SYNCING: &str = "writing the shard to the disk";
 
 /// Bytes between two waits for the disk, so that progress is progress of the disk.
 const SYNC_BYTES: usize = 1 << 30;
 
 /// A tensor to write.
-pub(crate) struct Source<'a> {
-    pub(crate) name: &'a str,
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) name: String,
     pub(crate) dtype: Dtype,
-    pub(crate) shape: &'a [usize],
-    pub(crate) bytes: &'a [u8],
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: usize,
 }
 
-/// Writes a new shard and waits for the disk. `advance` gets the size of each write, and returns an error to end the
-/// save. Returns the shard, and the position and the checksum of each source.
+/// The places of tensors in a new shard.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// The bytes before the data.
+    header: Vec<u8>,
+    /// Positions of the tensors in the list of sources, in the order of the data.
+    order: Vec<usize>,
+    /// The position of each source in the file.
+    pub(crate) offsets: Vec<u64>,
+}
+
+impl Places {
+    pub(crate) fn new(metadata: Map<String, Value>, sources: &[Source]) -> Self {
+        // Large elements first, so that all are aligned.
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        order.sort_by_key(|index| std::cmp::Reverse(sources[*index].dtype.bitsize()));
+        let mut tensors = Map::from_iter([("__metadata__".to_owned(), Value::Object(metadata))]);
+        let (mut offsets, mut start) = (vec![0; sources.len()], 0);
+        for index in &order {
+            let Source { name, dtype, shape, bytes } = &sources[*index];
+            let end = start + bytes;
+            let info = TensorInfo { dtype: *dtype, shape: shape.clone(), data_offsets: (start, end) };
+            tensors.insert(name.clone(), json!(info));
+            (offsets[*index], start) = (start as u64, end);
+        }
+        let mut text = Value::Object(tensors).to_string();
+        // Spaces up to a multiple of 8, which aligns the data.
+        text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
+        let header = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+        offsets.iter_mut().for_each(|offset| *offset += header.len() as u64);
+        Self { header, order, offsets }
+    }
+}
+
+/// Writes a new shard and waits for the disk. `tensors` has the bytes of each source, and `advance` gets the size of each
+/// write, and returns an error to end the save. Returns the shard, and the checksum of each source.
 pub(crate) fn write(
     path: &Path,
-    metadata: Map<String, Value>,
-    sources: &[Source<'_>],
+    places: &Places,
+    tensors: &[&[u8]],
     advance: impl Fn(usize) -> io::Result<()>,
-) -> Result<(Written, Vec<(u64, Checksum)>), Fault> {
-    // Large elements first, so that all are aligned.
-    let mut order: Vec<usize> = (0..sources.len()).collect();
-    order.sort_by_key(|index| std::cmp::Reverse(sources[*index].dtype.bitsize()));
-    let (header, mut places) = header(metadata, sources, &order);
+) -> Result<(Written, Vec<Checksum>), Fault> {
     let failed = |operation| move |error: io::Error| Fault::io(path, operation, &error);
-    let mut file = File::create_new(path).map_err(failed("creating the shard"))?;
-    file.write_all(&header).map_err(failed("writing the shard"))?;
-    let mut unsynced = 0;
-    for index in order {
+    let header_bytes = places.header.len() as u64;
+    let bytes = header_bytes + tensors.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+    let mut output = Output::create(path).map_err(failed("creating the shard"))?;
+    output.reserve(bytes).map_err(failed(RESERVING))?;
+    output.write(&places.header).map_err(failed(WRITING))?;
+    let (mut checksums, mut unsynced) = (vec![Checksum::of(&[]); tensors.len()], 0);
+    for index in &places.order {
         let mut hasher = crc32fast::Hasher::new();
-        for chunk in sources[index].bytes.chunks(CHUNK_BYTES) {
+        let mut rest = tensors[*index];
+        // The first chunk ends at the border of a block, and so do the others.
+        let mut chunk_bytes = CHUNK_BYTES - places.offsets[*index] as usize % BLOCK_BYTES;
+        while !rest.is_empty() {
+            let chunk;
+            (chunk, rest) = rest.split_at(chunk_bytes.min(rest.len()));
+            chunk_bytes = CHUNK_BYTES;
             hasher.update(chunk);
-            file.write_all(chunk).map_err(failed("writing the shard"))?;
+            output.write(chunk).map_err(failed(WRITING))?;
             unsynced += chunk.len();
             if unsynced >= SYNC_BYTES {
-                file.sync_data().map_err(failed("writing the shard to the disk"))?;
+                output.sync().map_err(failed(SYNCING))?;
                 unsynced = 0;
             }
-            advance(chunk.len()).map_err(failed("writing the shard"))?;
+            advance(chunk.len()).map_err(failed(WRITING))?;
         }
-        places[index].1 = hasher.into();
+        checksums[*index] = hasher.into();
     }
-    file.sync_all().map_err(failed("writing the shard to the disk"))?;
-    let bytes = places.iter().zip(sources).map(|((start, _), source)| start + source.bytes.len() as u64);
-    let header_bytes = header.len() as u64;
-    let bytes = bytes.max().unwrap_or(header_bytes);
-    Ok((Written { bytes, header_bytes, header_crc32: Checksum::of(&header) }, places))
-}
-
-/// The bytes before the data, and the position of each source in the file.
-fn header(metadata: Map<String, Value>, sources: &[Source<'_>], order: &[usize]) -> (Vec<u8>, Vec<(u64, Checksum)>) {
-    let mut tensors = Map::from_iter([("__metadata__".to_owned(), Value::Object(metadata))]);
-    let (mut starts, mut start) = (vec![0; sources.len()], 0);
-    for index in order {
-        let Source { name, dtype, shape, bytes } = sources[*index];
-        let end = start + bytes.len();
-        let info = TensorInfo { dtype, shape: shape.to_vec(), data_offsets: (start, end) };
-        tensors.insert(name.to_owned(), json!(info));
-        (starts[*index], start) = (start, end);
-    }
-    let mut text = Value::Object(tensors).to_string();
-    // Spaces up to a multiple of 8, which aligns the data.
-    text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
-    let header = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
-    let places = starts.into_iter().map(|start| ((header.len() + start) as u64, Checksum::of(&[])));
-    (header.clone(), places.collect())
+    output.finish().map_err(failed(SYNCING))?;
+    Ok((Written { bytes, header_bytes, header_crc32: Checksum::of(&places.header) }, checksums))
 }
 
 /// An opened shard, whose length and header are those of the index.

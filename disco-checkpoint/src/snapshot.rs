@@ -9,14 +9,15 @@ use std::thread;
 use disco_core::{Tensor, WorkerContext, sync};
 use memmap2::MmapMut;
 use safetensors::Dtype;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::checksum::Checksum;
 use crate::dtype;
 use crate::index;
 use crate::message::{Fault, Order, Progress, Report, Seen};
+use crate::output::BLOCK_BYTES;
 use crate::plan;
-use crate::shard::{self, Source};
+use crate::shard::{self, Places, Source};
 
 /// Blocks of a sample, and bytes of a block. Tensors of up to their product are compared whole.
 const SAMPLE_BLOCKS: usize = 16;
@@ -72,36 +73,47 @@ impl Drop for Pending {
 /// The copies, and what the writer needs beside them.
 struct Writer {
     path: PathBuf,
-    metadata: Map<String, Value>,
     report: Report,
-    /// For each copy, the position of its tensor in the order, and its name.
-    copies: Vec<(usize, String, Tensor)>,
+    places: Places,
+    /// The tensors of the shard, and for each its position in the order and its copy.
+    sources: Vec<Source>,
+    copies: Vec<(usize, Tensor)>,
 }
 
 impl Writer {
     fn new(ctx: &mut WorkerContext, order: Order, tensors: &[Option<Tensor>]) -> Result<Self, Fault> {
         let (worker, world) = (ctx.worker(), ctx.world());
+        let mut report = Report { shard: None, tensors: Vec::with_capacity(tensors.len()) };
+        let mut samples = Vec::with_capacity(tensors.len());
+        for ((name, _), tensor) in order.tensors.iter().zip(tensors) {
+            report.tensors.push(tensor.as_ref().map(|tensor| seen(name, tensor)).transpose()?);
+            let sample = tensor.as_ref().map(|tensor| sample(ctx, tensor));
+            samples.push(sample.transpose().map_err(|error| Fault::tensor(name, error))?);
+        }
         let sizes = order.tensors.iter().zip(tensors);
         let sizes: Vec<_> = sizes.map(|((_, layout), tensor)| (*layout, tensor.as_ref().map_or(0, size))).collect();
-        let mut report = Report { shard: None, tensors: Vec::with_capacity(tensors.len()) };
-        let mut copies = Vec::new();
         let writes = plan::written_by(worker, &world, &sizes);
-        let mut samples = Vec::new();
-        for (index, (((name, _), tensor), writes)) in order.tensors.iter().zip(tensors).zip(writes).enumerate() {
-            let Some(tensor) = tensor else {
-                report.tensors.push(None);
-                samples.push(None);
-                continue;
-            };
-            let seen = seen(name, tensor)?;
-            let fault = |error| Fault::tensor(name, error);
-            samples.push(Some(sample(ctx, tensor).map_err(fault)?));
-            if writes {
-                let copy = room(tensor).map_err(fault)?;
-                ctx.queue().copy_out(&copy, tensor).map_err(fault)?;
-                copies.push((index, name.clone(), copy));
+        let (mut sources, mut written) = (Vec::new(), Vec::new());
+        for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| writes[*index]) {
+            if let (Some(tensor), Some(seen)) = (tensor, &report.tensors[index]) {
+                let (name, shape) = (order.tensors[index].0.clone(), seen.shape.clone());
+                sources.push(Source { name, dtype: seen.dtype, shape, bytes: tensor.byte_len() });
+                written.push((index, tensor));
             }
-            report.tensors.push(Some(seen));
+        }
+        let facts = [
+            ("disco.checkpoint.step", order.step.to_string()),
+            ("disco.checkpoint.worker", worker.index().to_string()),
+            ("disco.checkpoint.workers", world.size().to_string()),
+        ];
+        let metadata = facts.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text))).collect();
+        let places = Places::new(metadata, &sources);
+        let mut copies = Vec::with_capacity(written.len());
+        for ((index, tensor), offset) in written.into_iter().zip(&places.offsets) {
+            let fault = |error| Fault::tensor(&order.tensors[index].0, error);
+            let copy = room(tensor, *offset).map_err(fault)?;
+            ctx.queue().copy_out(&copy, tensor).map_err(fault)?;
+            copies.push((index, copy));
         }
         let deadline = ctx.deadline();
         ctx.queue().synchronize(deadline).map_err(|error| Fault::tensor("", error))?;
@@ -112,13 +124,7 @@ impl Writer {
             }
         }
         let path = order.folder.join(index::Shard::file_of(worker, &world));
-        let facts = [
-            ("disco.checkpoint.step", order.step.to_string()),
-            ("disco.checkpoint.worker", worker.index().to_string()),
-            ("disco.checkpoint.workers", world.size().to_string()),
-        ];
-        let metadata = facts.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text))).collect();
-        Ok(Self { path, metadata, report, copies })
+        Ok(Self { path, report, places, sources, copies })
     }
 
     fn start(self, state: Arc<State>) -> Result<(), Fault> {
@@ -137,14 +143,10 @@ impl Writer {
         }
         lower_priority();
         let mut views = Vec::with_capacity(self.copies.len());
-        for (_, name, copy) in &self.copies {
-            views.push(copy.bytes().map_err(|error| Fault::tensor(name, error))?);
+        for ((_, copy), source) in self.copies.iter().zip(&self.sources) {
+            views.push(copy.bytes().map_err(|error| Fault::tensor(&source.name, error))?);
         }
-        let sources = self.copies.iter().zip(&views).filter_map(|((index, name, _), bytes)| {
-            let Seen { dtype, shape, .. } = self.report.tensors.get(*index)?.as_ref()?;
-            Some(Source { name, dtype: *dtype, shape, bytes })
-        });
-        let sources: Vec<_> = sources.collect();
+        let tensors: Vec<&[u8]> = views.iter().map(|view| &**view).collect();
         let advance = |bytes: usize| {
             state.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             match state.is_cancelled.load(Ordering::Relaxed) {
@@ -152,11 +154,11 @@ impl Writer {
                 false => Ok(()),
             }
         };
-        let (shard, places) = shard::write(&self.path, self.metadata, &sources, advance)?;
-        drop(sources);
+        let (shard, checksums) = shard::write(&self.path, &self.places, &tensors, advance)?;
         self.report.shard = Some(shard);
-        for ((index, _, _), place) in self.copies.iter().zip(places) {
-            if let Some(Some(seen)) = self.report.tensors.get_mut(*index) {
+        let places = self.places.offsets.iter().copied().zip(checksums);
+        for ((index, _), place) in self.copies.iter().zip(places) {
+            if let Some(seen) = &mut self.report.tensors[*index] {
                 seen.written = Some(place);
             }
         }
@@ -188,18 +190,21 @@ fn seen(name: &str, tensor: &Tensor) -> Result<Seen, Fault> {
     Ok(Seen { dtype, shape: tensor.dims(), sample: Checksum::of(&[]), written: None })
 }
 
-/// A host tensor for a copy.
-fn room(tensor: &Tensor) -> disco_core::Result<Tensor> {
+/// A host tensor for the copy of a tensor. The address of a large copy has the same position in its block as `offset`,
+/// the place of the copy in its file, so that it is written without another copy.
+fn room(tensor: &Tensor, offset: u64) -> disco_core::Result<Tensor> {
     let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
     if tensor.byte_len() < MAPPED_BYTES {
         return Tensor::zeros(dtype, shape);
     }
-    Tensor::in_new_storage(dtype, shape, |bytes| {
+    let before = offset as usize % BLOCK_BYTES / dtype.size();
+    let whole = Tensor::in_new_storage(dtype, before + tensor.elements(), |bytes| {
         let failed = |source| disco_core::Error::system(format!("no room for a copy of {bytes} bytes"), source);
         let map = MmapMut::map_anon(bytes).map_err(failed)?;
         use_large_pages(&map);
         Ok(disco_core::tensor::Storage::of_owner(map, |map| &mut map[..]))
-    })
+    })?;
+    whole.window(before, shape)
 }
 
 /// Asks for large pages, with which the first copy into new memory is several times as fast. Without them it is slower.

@@ -2,6 +2,8 @@
 //! that fails or ends.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use disco::checkpoint::{self, Error, Layout};
@@ -13,6 +15,7 @@ use crate::{assert_loads, call, end, handles, names, save_numbers, session, work
 crate::tests![
     tests: a_worker_that_dies_while_it_writes_is_named_with_its_shard,
     a_file_that_can_not_grow_is_named_with_its_worker,
+    a_full_disk_is_named_with_its_worker,
     a_folder_that_can_not_be_made_is_named,
     a_shard_that_can_not_be_made_is_named_with_its_worker,
     a_writer_without_progress_is_named,
@@ -77,6 +80,45 @@ fn a_file_that_can_not_grow_is_named_with_its_worker(kind: SessionKind) {
         save_numbers(&session, folder.path(), 2).await.unwrap();
     });
     assert_eq!(names(folder.path()), ["step-000002"]);
+    end(&session);
+}
+
+/// The variable with the folder of a small disk, of the program that [`on_a_small_disk`] runs in.
+pub(crate) const SMALL_DISK: &str = "CHECKPOINT_SMALL_DISK";
+
+fn a_full_disk_is_named_with_its_worker(_: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-euc", script]).env(SMALL_DISK, folder.path());
+        command.arg(std::env::current_exe().unwrap());
+        command.output()
+    };
+    const MOUNT: &str = "mount -t tmpfs -o size=8m none \"$CHECKPOINT_SMALL_DISK\"";
+    if !in_namespace(MOUNT).is_ok_and(|tried| tried.status.success()) {
+        println!("skipped: this user can't mount a small disk in a namespace");
+        return;
+    }
+    let ran = in_namespace(&format!("{MOUNT}; exec \"$0\"")).unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// Saves more and then less than fits on a disk of 8 MiB.
+pub(crate) fn on_a_small_disk(folder: &Path) {
+    let session = session(SessionKind::Processes);
+    block_on(async {
+        let large = session.call_named("tests.large", (1 << 20,)).await.unwrap();
+        let saving = checkpoint::save(&session, folder, 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
+        let error = saving.await.unwrap_err();
+        let text = error.to_string();
+        let Error::Io { worker: Some(_), path, source, .. } = error else { panic!("{text}") };
+        assert_eq!(source.raw_os_error(), Some(28), "{text}");
+        assert!(path.to_string_lossy().ends_with("-of-4.safetensors"), "{text}");
+        assert!(text.contains(" failed: No space left on device (os error 28)"), "{text}");
+        assert_eq!(names(folder), [""; 0]);
+        save_numbers(&session, folder, 1).await.unwrap();
+    });
+    assert_eq!(assert_loads(&session, folder, 1), [""; 0]);
     end(&session);
 }
 
