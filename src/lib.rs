@@ -57,6 +57,8 @@ pub use {
 // A crate that is never mentioned is not linked, so it registers nothing.
 #[cfg(feature = "candle")]
 pub use disco_candle as candle;
+#[cfg(feature = "checkpoint")]
+pub use disco_checkpoint as checkpoint;
 #[cfg(feature = "ffi")]
 pub use disco_ffi::{self as ffi, export_function};
 #[cfg(feature = "local")]
@@ -89,6 +91,10 @@ mod guide {
         Tracing "tracing.md"
         Troubleshooting "troubleshooting.md"
         Tvm "tvm.md"
+    }
+    #[cfg(feature = "checkpoint")]
+    chapters! {
+        Checkpoints "checkpoints.md"
     }
     #[cfg(feature = "ffi")]
     chapters! {

@@ -1,12 +1,12 @@
 //! Trains a small network on handwritten digits, data-parallel over the workers of a session:
 //! `cargo run --release --example digits`; `-- --help` lists the options.
 
+mod checkpoints;
 mod data;
 mod model;
 mod random;
 mod train;
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::data::{BATCH, Dataset};
-use crate::train::{Epoch, Outcome};
+use crate::train::{Epoch, Failure, Outcome};
 
 /// Seed of the shuffle that selects and orders the training images.
 const SEED: u64 = 0;
@@ -42,6 +42,9 @@ struct Args {
     /// Gzipped CSV file of training data; each row has 64 pixels from 0 to 16, and the digit
     #[arg(long)]
     data: Option<PathBuf>,
+    /// Folder for checkpoints: one after each epoch; a later run continues from the newest
+    #[arg(long, value_name = "FOLDER")]
+    checkpoint: Option<PathBuf>,
     /// Print the result as one JSON object, without progress
     #[arg(long)]
     json: bool,
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> Result<(), Box<dyn Error>> {
+fn run(args: Args) -> Result<(), Failure> {
     let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
     let session = Builder::new(args.session.unwrap_or(SessionKind::of(&args.backend)), args.workers).start()?;
     let bar = progress(&args);
@@ -82,9 +85,10 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
             }
             bar.set_position(epoch as u64);
         };
-        let outcome = train::train(&session, (&data, &held_out), args.epochs.into(), report).await?;
+        let folder = args.checkpoint.as_deref();
+        let outcome = train::train(&session, (&data, &held_out), args.epochs.into(), folder, report).await?;
         session.shutdown().await?;
-        Ok::<_, disco::Error>(outcome)
+        Ok::<_, Failure>(outcome)
     })?;
     bar.finish_and_clear();
 

@@ -5,9 +5,10 @@
 //! for each batch:  digits.backward   each worker: loss and gradients of its rows
 //!                  digits.average    … of the whole batch, on all workers: one all-reduce
 //!                  digits.update     each worker: the same step
-//! after an epoch:  digits.predict, gather_to_worker0
+//! after an epoch:  digits.predict, gather_to_worker0; a checkpoint, which is written during the next epoch
 //! ```
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use disco::{
@@ -15,6 +16,7 @@ use disco::{
     Tensor, WorkerContext,
 };
 
+use crate::checkpoints::{self, Results, State};
 use crate::data::{BATCH, Dataset, PIXELS};
 use crate::model::{self, PARAMETERS};
 
@@ -22,8 +24,11 @@ const LEARNING_RATE: f32 = 0.1;
 const MOMENTUM: f32 = 0.8;
 const SEED: u64 = 0;
 
+/// A failure of the training or of a checkpoint.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 /// The result of one epoch.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Epoch {
     /// Mean loss of the batches, each before its step.
     pub(crate) loss: f32,
@@ -150,23 +155,24 @@ fn row(tensor: &Tensor, index: usize) -> Result<Tensor> {
     tensor.window(index * len, shape)
 }
 
-/// Trains on the workers of a session after `init_ccl`, and calls `report` after each epoch.
+/// Trains on the workers of a session after `init_ccl`, up to so many epochs, and calls `report` after each. With a
+/// folder, it continues from the newest checkpoint there, and saves one after each epoch.
 ///
 /// # Errors
-/// The number of workers does not divide a batch; failures of the session.
+/// The number of workers does not divide a batch; failures of the session and of checkpoints.
 pub(crate) async fn train(
     session: &dyn Session,
     (data, held_out): (&Dataset, &Dataset),
     epochs: usize,
+    folder: Option<&Path>,
     mut report: impl FnMut(usize, &Epoch),
-) -> Result<Outcome> {
+) -> Result<Outcome, Failure> {
     let workers = session.world().size();
     if !BATCH.is_multiple_of(workers) {
-        return Err(Error::Invalid(format!("{workers} workers can't share batches of {BATCH} rows equally")));
+        return Err(Error::Invalid(format!("{workers} workers can't share batches of {BATCH} rows equally")).into());
     }
     let (batches, share) = (data.rows() / BATCH, BATCH / workers);
-    let params = replicated(session, &model::init(SEED)).await?;
-    let velocity = session.empty(DType::F32, [PARAMETERS as i64], Placement::All).await?;
+    let mut state = start(session, folder).await?;
     let step = session.empty(DType::F32, [PARAMETERS as i64 + 1], Placement::All).await?;
     let curve = session.empty(DType::F32, [batches as i64], Placement::All).await?;
     let pixels =
@@ -178,32 +184,56 @@ pub(crate) async fn train(
     let mut in_collectives = session.call_named("digits.start_clock", ()).await?;
 
     let host_curve = Tensor::zeros(DType::F32, [batches as i64])?;
-    let (mut losses, mut results, mut time) = (Vec::new(), Vec::with_capacity(epochs), Duration::ZERO);
-    for epoch in 0..epochs {
+    let (mut images, mut time, mut saving) = (0, Duration::ZERO, None);
+    for epoch in state.results.epochs.len()..epochs {
         let start = Instant::now();
         for batch in 0..batches as i64 {
-            session.call(&backward, (&params, &pixels, &labels, &step, batch)).await?;
+            session.call(&backward, (&state.params, &pixels, &labels, &step, batch)).await?;
             in_collectives = session.call(&average, (&step, &in_collectives)).await?;
-            session.call(&update, (&params, &velocity, &step, &curve, batch)).await?;
+            session.call(&update, (&state.params, &state.velocity, &step, &curve, batch)).await?;
         }
         session.copy_from_worker_0(&host_curve, &curve).await?;
         session.sync_all().await?;
         time += start.elapsed();
+        images += batches * BATCH;
         let curve = host_curve.to_vec::<f32>()?;
         let loss = curve.iter().sum::<f32>() / batches as f32;
-        losses.extend(curve);
-        results.push(Epoch { loss, accuracy: test.accuracy(session, &params).await? });
-        report(epoch, &results[epoch]);
+        let result = Epoch { loss, accuracy: test.accuracy(session, &state.params).await? };
+        state.results.losses.extend(curve);
+        state.results.epochs.push(result);
+        if let Some(folder) = folder {
+            if let Some(before) = saving.take() {
+                _ = before.await?;
+            }
+            saving = Some(checkpoints::save(session, folder, &state).await?);
+        }
+        report(epoch, &result);
+    }
+    if let Some(last) = saving {
+        _ = last.await?;
     }
     let seconds: f64 = session.get_all_as::<f64>(&in_collectives).await?.iter().sum();
+    let Results { losses, epochs } = state.results;
     Ok(Outcome {
         losses,
-        epochs: results,
-        images_per_second: (epochs * batches * BATCH) as f64 / time.as_secs_f64(),
+        epochs,
+        images_per_second: images as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE),
         bytes_per_step: (PARAMETERS + 1) * size_of::<f32>(),
         time,
         time_in_collectives: Duration::from_secs_f64(seconds / workers as f64),
     })
+}
+
+/// The state of the newest checkpoint, or of a new training.
+async fn start(session: &dyn Session, folder: Option<&Path>) -> Result<State, Failure> {
+    if let Some(folder) = folder
+        && let Some(state) = checkpoints::load(session, folder).await?
+    {
+        return Ok(state);
+    }
+    let params = replicated(session, &model::init(SEED)).await?;
+    let velocity = session.empty(DType::F32, [PARAMETERS as i64], Placement::All).await?;
+    Ok(State { params, velocity, results: Results::default() })
 }
 
 /// The test images, distributed over the workers.

@@ -11,6 +11,7 @@ use disco::{
     DRef, DataPlane, LaneSession, Rank, Reduction, Result, Session, SessionExt, Tensor, Value, WorkerId, block_on,
 };
 
+use crate::checkpoints;
 use crate::exchange::{DTYPES, Exchange, Kind, Memory, Scope, uneven, uneven_pair};
 use crate::library;
 use crate::model::Model;
@@ -59,6 +60,9 @@ impl<'s> User<'s> {
             if self.random.chance(30) {
                 self.values.submit();
             }
+            if self.random.chance(10) {
+                _ = self.checkpoint();
+            }
             if self.has_plane {
                 _ = self.exchange();
             }
@@ -68,7 +72,8 @@ impl<'s> User<'s> {
 
     fn step(&mut self) -> Wrong<()> {
         match self.random.below(28) {
-            0..4 => self.make(),
+            0..3 => self.make(),
+            3 => self.checkpoint(),
             4..8 if self.has_plane => self.exchange(),
             8..10 if self.has_plane => self.exchange_by_handles(),
             10..13 if self.has_plane => self.burst(),
@@ -201,6 +206,13 @@ impl<'s> User<'s> {
         let dst = words(block_on(self.session.empty(model.dtype, [count as i64], disco::Placement::All)))?;
         words(block_on(self.session.broadcast(&host, &dst)))?;
         self.keep(dst, model.alike(0))
+    }
+
+    /// Replaces a tensor by its copy in a checkpoint.
+    fn checkpoint(&mut self) -> Wrong<()> {
+        let Some((handle, model)) = self.any() else { return self.make() };
+        let loaded = checkpoints::through(self.session, &handle, &mut self.random)?;
+        self.keep(loaded, model)
     }
 
     fn numbers(&mut self) -> Wrong<()> {

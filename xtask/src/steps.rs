@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 18] = [
+pub(crate) const CRATES: [(&str, &str); 19] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-channel", "disco-channel"),
@@ -30,6 +30,7 @@ pub(crate) const CRATES: [(&str, &str); 18] = [
     ("disco-mpi", "disco-mpi"),
     ("disco-ffi", "disco-ffi"),
     ("disco-candle", "disco-candle"),
+    ("disco-checkpoint", "disco-checkpoint"),
     ("disco-trace", "disco-trace"),
     ("disco-conformance", "disco-conformance"),
     ("disco-gpu-double", "disco-gpu-double"),
@@ -44,7 +45,8 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 10] = ["local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle"];
+const FEATURES: [&str; 11] =
+    ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle"];
 
 /// Examples, with the arguments of each run. A test compares this with the folder.
 const EXAMPLES: [(&str, &str); 13] = [

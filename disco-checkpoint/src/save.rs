@@ -1,0 +1,223 @@
+//! Saving: snapshots on the workers, their shards, and the index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use disco_core::error::ErrorKind;
+use disco_core::session::Arguments;
+use disco_core::{DRef, Session, SessionExt, WorkerId, sync};
+
+use crate::assemble::assemble;
+use crate::error::{Error, Result};
+use crate::folder::{Folder, Partial};
+use crate::index::Shard;
+use crate::layout::Entry;
+use crate::message::{Order, Progress, Report};
+use crate::task;
+use crate::worker::name;
+
+/// Times between two questions to the workers: the first is short, and each is twice the one before.
+const POLL_INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(64);
+
+/// Starts to save tensors as the checkpoint of `step`. Each entry is a name and a handle, or a name, a handle and a
+/// [`Layout`](crate::Layout).
+///
+/// The checkpoint has the tensors as they are after the calls that were submitted before: each worker copies its
+/// tensors when its stream of commands reaches the save, and goes on with the next command. A thread of the worker
+/// writes the copy. The future ends when the copies are ordered; await the [`Saving`] before the session's shutdown.
+///
+/// The folder and the layouts are explained in the [documentation of the crate](crate).
+///
+/// # Errors
+/// [`Error::Exists`] if the folder has a valid checkpoint of this step, [`Error::Io`] if the folder can't be made,
+/// [`Error::Tensor`] for a name that is not unique, and errors of the session.
+///
+/// # Cancel safety
+/// If the future is dropped, nothing is saved.
+pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
+    session: &'s S,
+    folder: impl Into<Folder>,
+    step: u64,
+    entries: impl IntoIterator<Item = E>,
+) -> impl Future<Output = Result<Saving<'s>>> {
+    let folder = folder.into().absolute();
+    let entries: Vec<Entry> = entries.into_iter().map(E::into).collect();
+    async move {
+        let folder = folder?;
+        check(&entries)?;
+        let (checkpoint, stall_limit) = (folder.checkpoint(step), folder.stall_limit);
+        let partial = task::unblock(move || Partial::create(folder, step)).await;
+        let partial = partial.map_err(|source| Error::io(&checkpoint, "making the folder", source))??;
+        let mut save = Save { session, checkpoint, partial, stall_limit, step, entries, pending: None };
+        save.start().await?;
+        let notes = Arc::default();
+        Ok(Saving { end: Box::pin(save.finish(Arc::clone(&notes))), notes })
+    }
+}
+
+/// A checkpoint that is being written. Awaiting it completes the checkpoint: it waits for the workers' shards, writes
+/// the index, renames the folder, and removes old checkpoints.
+///
+/// It asks the workers from time to time with calls, in the order of other calls, which do not wait for the writers.
+/// Workers write without being asked, so a program may also await it much later.
+///
+/// Dropping it abandons the checkpoint: the writers end, and the temporary folder is removed.
+///
+/// # Errors
+/// Awaiting it returns [`Error::Io`] or [`Error::Tensor`] with the worker, [`Error::Lost`] with the shards of lost
+/// workers, [`Error::Stalled`], [`Error::Exists`] if another save of the same step was faster, or an error of the
+/// session. The temporary folder is removed. The session is usable after a failure to write.
+#[must_use = "a checkpoint is complete after its `Saving` was awaited"]
+pub struct Saving<'s> {
+    end: Pin<Box<dyn Future<Output = Result<Saved>> + Send + 's>>,
+    notes: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+/// A complete checkpoint.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The folder of the checkpoint.
+    pub path: PathBuf,
+    /// Its step.
+    pub step: u64,
+    /// Bytes of all shards.
+    pub bytes: u64,
+}
+
+impl Saving<'_> {
+    /// Adds a text of the program to the checkpoint: the state of a random number generator, hyperparameters.
+    /// [`Loaded::note`](crate::Loaded::note) returns it. A later text replaces one of the same name.
+    pub fn note(self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        sync::lock(&self.notes).insert(name.into(), text.into());
+        self
+    }
+}
+
+impl Future for Saving<'_> {
+    type Output = Result<Saved>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.end.as_mut().poll(context)
+    }
+}
+
+impl fmt::Debug for Saving<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Saving").finish_non_exhaustive()
+    }
+}
+
+/// Refuses names that a checkpoint can't have.
+fn check(entries: &[Entry]) -> Result<()> {
+    let mut names = BTreeSet::new();
+    for Entry { name, .. } in entries {
+        // The key of safetensors for texts.
+        if name == "__metadata__" {
+            return Err(Error::tensor(name, "safetensors reserves this name"));
+        }
+        if !names.insert(name) {
+            return Err(Error::tensor(name, "two entries have this name"));
+        }
+    }
+    Ok(())
+}
+
+/// A save and its folder.
+struct Save<'s, S: ?Sized> {
+    session: &'s S,
+    checkpoint: PathBuf,
+    partial: Partial,
+    stall_limit: Duration,
+    step: u64,
+    entries: Vec<Entry>,
+    /// The writers; dropping the handle ends them.
+    pending: Option<DRef>,
+}
+
+impl<S: Session + ?Sized> Save<'_, S> {
+    async fn start(&mut self) -> Result<()> {
+        let tensors = self.entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
+        let order = Order { folder: self.partial.path().into(), step: self.step, tensors };
+        let order = serde_json::to_string(&order)
+            .map_err(|error| Error::io(self.partial.path(), "writing its path as text", error.into()))?;
+        let mut args = Arguments::with_capacity(1 + self.entries.len());
+        args.push(order);
+        self.entries.iter().for_each(|entry| args.push(&entry.handle));
+        let called = self.session.call_named(name::SNAPSHOT, args).await;
+        self.pending = Some(called.map_err(|source| self.failed("copying the tensors", source))?);
+        Ok(())
+    }
+
+    async fn finish(self, notes: Arc<Mutex<BTreeMap<String, String>>>) -> Result<Saved> {
+        let reports = self.reports().await?;
+        let Self { session, checkpoint, partial, step, entries, pending, .. } = self;
+        drop(pending);
+        let notes = std::mem::take(&mut *sync::lock(&notes));
+        let index = assemble(&checkpoint, step, &session.world(), &entries, &reports, notes)?;
+        let bytes = index.shards.iter().map(|shard| shard.bytes).sum();
+        let published = task::unblock(move || partial.publish(&index)).await;
+        let path = published.map_err(|source| Error::io(&checkpoint, "completing the checkpoint", source))??;
+        Ok(Saved { path, step, bytes })
+    }
+
+    /// Waits for the reports of all workers.
+    async fn reports(&self) -> Result<Vec<Report>> {
+        let world = self.session.world();
+        let mut seen: Vec<(u64, Instant)> = vec![(0, Instant::now()); world.size()];
+        let mut interval = *POLL_INTERVALS.start();
+        loop {
+            let states = self.progress().await?;
+            let mut reports = Vec::with_capacity(states.len());
+            for ((worker, state), (last, since)) in world.workers().zip(states).zip(&mut seen) {
+                match state {
+                    Progress::Done(report) => reports.push(report),
+                    Progress::Failed(fault) => return Err(fault.into_error(Some(worker))),
+                    Progress::Writing { bytes } if bytes != *last => (*last, *since) = (bytes, Instant::now()),
+                    Progress::Writing { bytes } if since.elapsed() >= self.stall_limit => {
+                        let path = self.partial.path().join(Shard::file_of(worker, &world));
+                        return Err(Error::Stalled { worker, path, bytes, after: self.stall_limit });
+                    }
+                    Progress::Writing { .. } => {}
+                }
+            }
+            if reports.len() == world.size() {
+                return Ok(reports);
+            }
+            task::sleep(interval).await;
+            interval = (2 * interval).min(*POLL_INTERVALS.end());
+        }
+    }
+
+    async fn progress(&self) -> Result<Vec<Progress>> {
+        let failed = |source| self.failed("waiting for the shards", source);
+        let Some(pending) = &self.pending else { return Ok(Vec::new()) };
+        let states = self.session.call_named(name::PROGRESS, (pending,)).await.map_err(failed)?;
+        let states: Vec<String> = self.session.get_all_as(&states).await.map_err(failed)?;
+        let parse = |state: &String| serde_json::from_str(state);
+        let states: serde_json::Result<_> = states.iter().map(parse).collect();
+        states.map_err(|error| failed(disco_core::Error::protocol(error.to_string())))
+    }
+
+    /// The error for a failure of the session.
+    fn failed(&self, operation: &'static str, source: disco_core::Error) -> Error {
+        failed(&self.checkpoint, operation, source, &self.session.world())
+    }
+}
+
+fn failed(checkpoint: &Path, operation: &'static str, source: disco_core::Error, world: &disco_core::World) -> Error {
+    let checkpoint = checkpoint.to_owned();
+    match source.kind() {
+        ErrorKind::Lost { workers } if !workers.is_empty() => {
+            let files = workers.iter().map(|worker: WorkerId| Shard::file_of(worker, world)).collect();
+            Error::Lost { checkpoint, files, source }
+        }
+        _ => Error::Session { checkpoint, operation, source },
+    }
+}

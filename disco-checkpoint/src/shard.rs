@@ -1,0 +1,188 @@
+//! Files of one worker's parts: safetensors, written once and read in parts.
+//!
+//! ```text
+//! n: u64 little-endian │ n bytes of JSON: name → { dtype, shape, data_offsets: [start, end] } │ data
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
+use serde_json::{Map, Value, json};
+
+use crate::checksum::Checksum;
+use crate::index::{self, Part};
+use crate::message::{Fault, Written};
+use crate::output::{BLOCK_BYTES, Output};
+
+/// Bytes of one write, and between two checks of a cancelled save.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Operations for messages.
+const RESERVING: &str = "reserving space for the shard";
+const WRITING: &str = "writing the shard";
+const SYNCING: &str = "writing the shard to the disk";
+
+/// Bytes between two waits for the disk, so that progress is progress of the disk.
+const SYNC_BYTES: usize = 1 << 30;
+
+/// A tensor to write.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: usize,
+}
+
+/// The places of tensors in a new shard.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// The bytes before the data.
+    header: Vec<u8>,
+    /// Positions of the tensors in the list of sources, in the order of the data.
+    order: Vec<usize>,
+    /// The position of each source in the file.
+    pub(crate) offsets: Vec<u64>,
+}
+
+impl Places {
+    pub(crate) fn new(metadata: Map<String, Value>, sources: &[Source]) -> Self {
+        // Large elements first, so that all are aligned.
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        order.sort_by_key(|index| std::cmp::Reverse(sources[*index].dtype.bitsize()));
+        let mut tensors = Map::from_iter([("__metadata__".to_owned(), Value::Object(metadata))]);
+        let (mut offsets, mut start) = (vec![0; sources.len()], 0);
+        for index in &order {
+            let Source { name, dtype, shape, bytes } = &sources[*index];
+            let end = start + bytes;
+            let info = TensorInfo { dtype: *dtype, shape: shape.clone(), data_offsets: (start, end) };
+            tensors.insert(name.clone(), json!(info));
+            (offsets[*index], start) = (start as u64, end);
+        }
+        let mut text = Value::Object(tensors).to_string();
+        // Spaces up to a multiple of 8, which aligns the data.
+        text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
+        let header = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+        offsets.iter_mut().for_each(|offset| *offset += header.len() as u64);
+        Self { header, order, offsets }
+    }
+}
+
+/// Writes a new shard and waits for the disk. `tensors` has the bytes of each source, and `advance` gets the size of each
+/// write, and returns an error to end the save. Returns the shard, and the checksum of each source.
+pub(crate) fn write(
+    path: &Path,
+    places: &Places,
+    tensors: &[&[u8]],
+    advance: impl Fn(usize) -> io::Result<()>,
+) -> Result<(Written, Vec<Checksum>), Fault> {
+    let failed = |operation| move |error: io::Error| Fault::io(path, operation, &error);
+    let header_bytes = places.header.len() as u64;
+    let bytes = header_bytes + tensors.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+    let mut output = Output::create(path).map_err(failed("creating the shard"))?;
+    output.reserve(bytes).map_err(failed(RESERVING))?;
+    output.write(&places.header).map_err(failed(WRITING))?;
+    let (mut checksums, mut unsynced) = (vec![Checksum::of(&[]); tensors.len()], 0);
+    for index in &places.order {
+        let mut hasher = crc32fast::Hasher::new();
+        let mut rest = tensors[*index];
+        // The first chunk ends at the border of a block, and so do the others.
+        let mut chunk_bytes = CHUNK_BYTES - places.offsets[*index] as usize % BLOCK_BYTES;
+        while !rest.is_empty() {
+            let chunk;
+            (chunk, rest) = rest.split_at(chunk_bytes.min(rest.len()));
+            chunk_bytes = CHUNK_BYTES;
+            hasher.update(chunk);
+            output.write(chunk).map_err(failed(WRITING))?;
+            unsynced += chunk.len();
+            if unsynced >= SYNC_BYTES {
+                output.sync().map_err(failed(SYNCING))?;
+                unsynced = 0;
+            }
+            advance(chunk.len()).map_err(failed(WRITING))?;
+        }
+        checksums[*index] = hasher.into();
+    }
+    output.finish().map_err(failed(SYNCING))?;
+    Ok((Written { bytes, header_bytes, header_crc32: Checksum::of(&places.header) }, checksums))
+}
+
+/// An opened shard, whose length and header are those of the index.
+pub(crate) struct Shard {
+    path: PathBuf,
+    file: File,
+}
+
+impl Shard {
+    pub(crate) fn open(folder: &Path, entry: &index::Shard) -> Result<Self, Fault> {
+        let path = folder.join(&entry.file);
+        let mut file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Fault::damaged(&path, "the file does not exist on this worker's machine"),
+            _ => Fault::io(&path, "opening the shard", &error),
+        })?;
+        let failed = |error: io::Error| Fault::io(&path, "reading the shard", &error);
+        let found = file.metadata().map_err(failed)?.len();
+        if found != entry.bytes {
+            return Err(Fault::damaged(&path, format!("it has {found} bytes, expected {}", entry.bytes)));
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        let mut header = (&mut file).take(entry.header_bytes);
+        let mut buffer = vec![0; CHUNK_BYTES.min(entry.header_bytes as usize)];
+        loop {
+            match header.read(&mut buffer).map_err(failed)? {
+                0 => break,
+                count => hasher.update(&buffer[..count]),
+            }
+        }
+        check(&path, "its header", hasher.into(), entry.header_crc32)?;
+        Ok(Self { path, file })
+    }
+
+    /// Reads part `what` into `target`, which has its size, and compares the checksum.
+    pub(crate) fn read(&mut self, what: &str, part: &Part, target: &mut [u8]) -> Result<(), Fault> {
+        let mut hasher = crc32fast::Hasher::new();
+        self.seek(part)?;
+        for chunk in target.chunks_mut(CHUNK_BYTES) {
+            self.read_chunk(what, chunk)?;
+            hasher.update(chunk);
+        }
+        check(&self.path, what, hasher.into(), part.crc32)
+    }
+
+    /// Reads part `what` and compares the checksum.
+    pub(crate) fn verify(&mut self, what: &str, part: &Part) -> Result<(), Fault> {
+        let mut hasher = crc32fast::Hasher::new();
+        self.seek(part)?;
+        let mut rest = part.bytes();
+        let mut buffer = vec![0; rest.min(CHUNK_BYTES as u64) as usize];
+        while rest > 0 {
+            let chunk = &mut buffer[..rest.min(CHUNK_BYTES as u64) as usize];
+            self.read_chunk(what, chunk)?;
+            hasher.update(chunk);
+            rest -= chunk.len() as u64;
+        }
+        check(&self.path, what, hasher.into(), part.crc32)
+    }
+
+    fn seek(&mut self, part: &Part) -> Result<(), Fault> {
+        let sought = self.file.seek(SeekFrom::Start(part.offset));
+        sought.map(drop).map_err(|error| Fault::io(&self.path, "reading the shard", &error))
+    }
+
+    fn read_chunk(&mut self, what: &str, chunk: &mut [u8]) -> Result<(), Fault> {
+        self.file.read_exact(chunk).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Fault::damaged(&self.path, format!("it ends inside of {what}")),
+            _ => Fault::io(&self.path, "reading the shard", &error),
+        })
+    }
+}
+
+fn check(path: &Path, what: &str, found: Checksum, expected: Checksum) -> Result<(), Fault> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Fault::damaged(path, format!("{what} has the checksum {found}, expected {expected}"))),
+    }
+}

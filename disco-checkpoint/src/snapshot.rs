@@ -1,0 +1,247 @@
+//! Copies of a worker's tensors, which a thread writes while the worker goes on.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use disco_core::{Tensor, WorkerContext, sync};
+use memmap2::MmapMut;
+use safetensors::Dtype;
+use serde_json::Value;
+
+use crate::checksum::Checksum;
+use crate::dtype;
+use crate::index;
+use crate::message::{Fault, Order, Progress, Report, Seen};
+use crate::output::BLOCK_BYTES;
+use crate::plan;
+use crate::shard::{self, Places, Source};
+
+/// Blocks of a sample, and bytes of a block. Tensors of up to their product are compared whole.
+const SAMPLE_BLOCKS: usize = 16;
+const SAMPLE_BLOCK_BYTES: usize = 4096;
+
+/// From this size on, copies are in memory of their own, with large pages where the system has them.
+const MAPPED_BYTES: usize = 4 << 20;
+
+/// The increment of the writer's `nice` value: beside a training that uses all CPUs, a writer gets a small share.
+#[cfg(target_os = "linux")]
+const WRITER_NICENESS: i32 = 15;
+
+/// The shard of one save on its worker. Dropping it ends the writing.
+#[derive(Debug)]
+pub(crate) struct Pending(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: AtomicU64,
+    is_cancelled: AtomicBool,
+    result: Mutex<Option<Result<Report, Fault>>>,
+}
+
+impl Pending {
+    /// Copies the tensors of `order` that this worker writes, and starts the writer.
+    pub(crate) fn start(ctx: &mut WorkerContext, order: Order, tensors: Vec<Option<Tensor>>) -> Self {
+        let state = Arc::new(State::default());
+        let started = Writer::new(ctx, order, &tensors).and_then(|writer| writer.start(state.clone()));
+        started.map_or_else(Self::failed, |()| Self(state))
+    }
+
+    /// A save that has failed before it began.
+    pub(crate) fn failed(fault: Fault) -> Self {
+        let result = Mutex::new(Some(Err(fault)));
+        Self(Arc::new(State { result, ..State::default() }))
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        match &*sync::lock(&self.0.result) {
+            None => Progress::Writing { bytes: self.0.bytes.load(Ordering::Relaxed) },
+            Some(Ok(report)) => Progress::Done(report.clone()),
+            Some(Err(fault)) => Progress::Failed(fault.clone()),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.is_cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The copies, and what the writer needs beside them.
+struct Writer {
+    path: PathBuf,
+    report: Report,
+    places: Places,
+    /// The tensors of the shard, and for each its position in the order and its copy.
+    sources: Vec<Source>,
+    copies: Vec<(usize, Tensor)>,
+}
+
+impl Writer {
+    fn new(ctx: &mut WorkerContext, order: Order, tensors: &[Option<Tensor>]) -> Result<Self, Fault> {
+        let (worker, world) = (ctx.worker(), ctx.world());
+        let mut report = Report { shard: None, tensors: Vec::with_capacity(tensors.len()) };
+        let mut samples = Vec::with_capacity(tensors.len());
+        for ((name, _), tensor) in order.tensors.iter().zip(tensors) {
+            report.tensors.push(tensor.as_ref().map(|tensor| seen(name, tensor)).transpose()?);
+            let sample = tensor.as_ref().map(|tensor| sample(ctx, tensor));
+            samples.push(sample.transpose().map_err(|error| Fault::tensor(name, error))?);
+        }
+        let sizes = order.tensors.iter().zip(tensors);
+        let sizes: Vec<_> = sizes.map(|((_, layout), tensor)| (*layout, tensor.as_ref().map_or(0, size))).collect();
+        let writes = plan::written_by(worker, &world, &sizes);
+        let (mut sources, mut written) = (Vec::new(), Vec::new());
+        for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| writes[*index]) {
+            if let (Some(tensor), Some(seen)) = (tensor, &report.tensors[index]) {
+                let (name, shape) = (order.tensors[index].0.clone(), seen.shape.clone());
+                sources.push(Source { name, dtype: seen.dtype, shape, bytes: tensor.byte_len() });
+                written.push((index, tensor));
+            }
+        }
+        let facts = [
+            ("disco.checkpoint.step", order.step.to_string()),
+            ("disco.checkpoint.worker", worker.index().to_string()),
+            ("disco.checkpoint.workers", world.size().to_string()),
+        ];
+        let metadata = facts.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text))).collect();
+        let places = Places::new(metadata, &sources);
+        let mut copies = Vec::with_capacity(written.len());
+        for ((index, tensor), offset) in written.into_iter().zip(&places.offsets) {
+            let fault = |error| Fault::tensor(&order.tensors[index].0, error);
+            let copy = room(tensor, *offset).map_err(fault)?;
+            ctx.queue().copy_out(&copy, tensor).map_err(fault)?;
+            copies.push((index, copy));
+        }
+        let deadline = ctx.deadline();
+        ctx.queue().synchronize(deadline).map_err(|error| Fault::tensor("", error))?;
+        for (seen, sample) in report.tensors.iter_mut().zip(&samples) {
+            if let (Some(seen), Some(sample)) = (seen, sample) {
+                let bytes = sample.bytes().map_err(|error| Fault::tensor("", error))?;
+                seen.sample = Checksum::of(&bytes);
+            }
+        }
+        let path = order.folder.join(index::Shard::file_of(worker, &world));
+        Ok(Self { path, report, places, sources, copies })
+    }
+
+    fn start(self, state: Arc<State>) -> Result<(), Fault> {
+        let path = self.path.clone();
+        let run = move || {
+            let mut end = End(state, None);
+            end.1 = Some(self.write(&end.0));
+        };
+        let spawned = thread::Builder::new().name("checkpoint".into()).spawn(run);
+        spawned.map(drop).map_err(|error| Fault::io(path, "starting the writer's thread", &error))
+    }
+
+    fn write(mut self, state: &State) -> Result<Report, Fault> {
+        if self.copies.is_empty() {
+            return Ok(self.report);
+        }
+        lower_priority();
+        let mut views = Vec::with_capacity(self.copies.len());
+        for ((_, copy), source) in self.copies.iter().zip(&self.sources) {
+            views.push(copy.bytes().map_err(|error| Fault::tensor(&source.name, error))?);
+        }
+        let tensors: Vec<&[u8]> = views.iter().map(|view| &**view).collect();
+        let advance = |bytes: usize| {
+            state.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            match state.is_cancelled.load(Ordering::Relaxed) {
+                true => Err(io::Error::other("the save was dropped")),
+                false => Ok(()),
+            }
+        };
+        let (shard, checksums) = shard::write(&self.path, &self.places, &tensors, advance)?;
+        self.report.shard = Some(shard);
+        let places = self.places.offsets.iter().copied().zip(checksums);
+        for ((index, _), place) in self.copies.iter().zip(places) {
+            if let Some(seen) = &mut self.report.tensors[*index] {
+                seen.written = Some(place);
+            }
+        }
+        Ok(self.report)
+    }
+}
+
+/// Publishes the result of a writer, also after a panic.
+struct End(Arc<State>, Option<Result<Report, Fault>>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let panicked = || Err(Fault::tensor("", "the writer panicked"));
+        *sync::lock(&self.0.result) = Some(self.1.take().unwrap_or_else(panicked));
+    }
+}
+
+fn size(tensor: &Tensor) -> u64 {
+    tensor.byte_len() as u64
+}
+
+/// The report about a tensor that can be saved.
+fn seen(name: &str, tensor: &Tensor) -> Result<Seen, Fault> {
+    if !tensor.is_contiguous() {
+        return Err(Fault::tensor(name, format!("{tensor} is not contiguous")));
+    }
+    let dtype: Option<Dtype> = dtype::stored(tensor.dtype());
+    let dtype = dtype.ok_or_else(|| Fault::tensor(name, format!("safetensors has no {}", tensor.dtype())))?;
+    Ok(Seen { dtype, shape: tensor.dims(), sample: Checksum::of(&[]), written: None })
+}
+
+/// A host tensor for the copy of a tensor. The address of a large copy has the same position in its block as `offset`,
+/// the place of the copy in its file, so that it is written without another copy.
+fn room(tensor: &Tensor, offset: u64) -> disco_core::Result<Tensor> {
+    let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+    if tensor.byte_len() < MAPPED_BYTES {
+        return Tensor::zeros(dtype, shape);
+    }
+    let before = offset as usize % BLOCK_BYTES / dtype.size();
+    let whole = Tensor::in_new_storage(dtype, before + tensor.elements(), |bytes| {
+        let failed = |source| disco_core::Error::system(format!("no room for a copy of {bytes} bytes"), source);
+        let map = MmapMut::map_anon(bytes).map_err(failed)?;
+        use_large_pages(&map);
+        Ok(disco_core::tensor::Storage::of_owner(map, |map| &mut map[..]))
+    })?;
+    whole.window(before, shape)
+}
+
+/// Asks for large pages, with which the first copy into new memory is several times as fast. Without them it is slower.
+#[cfg(target_os = "linux")]
+fn use_large_pages(map: &MmapMut) {
+    if let Err(error) = map.advise(memmap2::Advice::HugePage) {
+        tracing::debug!(%error, "the copies of a checkpoint have no large pages");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn use_large_pages(_: &MmapMut) {}
+
+/// Copies a sample of the bytes to the host: the whole tensor, or blocks at equal distances.
+fn sample(ctx: &mut WorkerContext, tensor: &Tensor) -> disco_core::Result<Tensor> {
+    let elements = tensor.elements();
+    let block = SAMPLE_BLOCK_BYTES / tensor.dtype().size();
+    if elements <= SAMPLE_BLOCKS * block {
+        let sample = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+        ctx.queue().copy_out(&sample, tensor)?;
+        return Ok(sample);
+    }
+    let sample = Tensor::zeros(tensor.dtype(), SAMPLE_BLOCKS * block)?;
+    for index in 0..SAMPLE_BLOCKS {
+        // The last block is the end of the tensor.
+        let start = (elements - block) / (SAMPLE_BLOCKS - 1) * index;
+        let start = if index + 1 == SAMPLE_BLOCKS { elements - block } else { start };
+        ctx.queue().copy_out(&sample.window(index * block, block)?, &tensor.window(start, block)?)?;
+    }
+    Ok(sample)
+}
+
+/// Lets the calling thread run when others do not.
+fn lower_priority() {
+    // The call concerns the calling thread only, on Linux.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::nice(WRITER_NICENESS) {
+        tracing::debug!(%error, "the writer of a checkpoint has the priority of the worker");
+    }
+}

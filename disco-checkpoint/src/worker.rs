@@ -1,0 +1,178 @@
+//! Worker functions of checkpoints.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use disco_core::error::Error as CoreError;
+use disco_core::function::{Args, BoxError, FunctionEntry, IntoObject};
+use disco_core::{DType, Object, Opaque, Tensor, WorkerContext, register_function};
+use serde::{Deserialize, Serialize};
+
+use crate::index::{self, Index, Part};
+use crate::layout::Layout;
+use crate::message::{Fault, Order};
+use crate::plan;
+use crate::region::{self, Region};
+use crate::shard::Shard;
+use crate::snapshot::Pending;
+
+/// Names of the functions.
+pub(crate) mod name {
+    pub(crate) const SNAPSHOT: &str = "checkpoint.snapshot";
+    pub(crate) const PROGRESS: &str = "checkpoint.progress";
+    pub(crate) const READ: &str = "checkpoint.read";
+    pub(crate) const OUTCOME: &str = "checkpoint.outcome";
+    pub(crate) const TENSOR: &str = "checkpoint.tensor";
+}
+
+disco_core::inventory::submit! {
+    FunctionEntry { name: name::SNAPSHOT, call: snapshot, place: concat!(module_path!(), " at ", file!()) }
+}
+register_function!(name::PROGRESS, progress);
+register_function!(name::READ, read);
+register_function!(name::OUTCOME, outcome);
+register_function!(name::TENSOR, tensor);
+
+/// The tensors to load, for [`read`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    /// The folder of the checkpoint.
+    pub(crate) checkpoint: PathBuf,
+    pub(crate) tensors: Vec<(String, Layout)>,
+}
+
+/// Copies tensors and starts to write them. The arguments are an [`Order`] and its tensors, of which there may be many.
+/// A fault of this save becomes the result of [`progress`], so that the session goes on.
+fn snapshot(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+    let order: Order = serde_json::from_str(&args.take::<String>(0)?)?;
+    let tensors = (0..order.tensors.len()).map(|index| args.take::<Option<Tensor>>(index + 1));
+    let pending = match tensors.collect::<Result<Vec<_>, _>>() {
+        Ok(tensors) => Pending::start(ctx, order, tensors),
+        Err(CoreError::Argument { index, found, .. }) => {
+            let name = order.tensors.get(index.wrapping_sub(1)).map_or("", |(name, _)| name);
+            Pending::failed(Fault::tensor(name, format!("the handle is of {found}, not of a tensor")))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Opaque::new(pending).into_object())
+}
+
+/// The [`Progress`](crate::message::Progress) of a save.
+fn progress(_: &mut WorkerContext, pending: Rc<Pending>) -> Result<String, BoxError> {
+    Ok(serde_json::to_string(&pending.progress())?)
+}
+
+/// The result of [`read`].
+struct Loaded(RefCell<Result<Vec<Option<Tensor>>, Fault>>);
+
+/// Reads this worker's tensors. `index` is the text of an index without a fault.
+fn read(ctx: &mut WorkerContext, index: String, wanted: String) -> Result<Opaque, BoxError> {
+    let wanted: Wanted = serde_json::from_str(&wanted)?;
+    let index = Index::decode(&wanted.checkpoint.join(index::FILE), &index)?;
+    Ok(Opaque::new(Loaded(RefCell::new(read_all(ctx, &index, &wanted)))))
+}
+
+/// The [`Fault`] of a load, if there is one.
+fn outcome(_: &mut WorkerContext, loaded: Rc<Loaded>) -> Result<Option<String>, BoxError> {
+    let fault = loaded.0.borrow().as_ref().err().map(serde_json::to_string);
+    Ok(fault.transpose()?)
+}
+
+/// Moves a tensor out of the result of a load without a fault.
+fn tensor(_: &mut WorkerContext, loaded: Rc<Loaded>, index: usize) -> Result<Option<Tensor>, BoxError> {
+    let mut loaded = loaded.0.borrow_mut();
+    Ok(loaded.as_mut().ok().and_then(|tensors| tensors.get_mut(index)).and_then(Option::take))
+}
+
+fn read_all(ctx: &mut WorkerContext, index: &Index, wanted: &Wanted) -> Result<Vec<Option<Tensor>>, Fault> {
+    let mut files = Files { folder: &wanted.checkpoint, index, open: HashMap::new() };
+    let mut load = |(name, layout): &(String, Layout)| {
+        let missing = || Fault::tensor(name, "the index does not have it");
+        let entry = index.tensors.get(name).ok_or_else(missing)?;
+        if *layout == Layout::PerWorker {
+            let Some(part) = entry.parts.iter().find(|part| part.worker as usize == ctx.worker().index()) else {
+                return Ok(None);
+            };
+            let whole = Region::whole(&part.shape);
+            return files.load(ctx, name, &[(whole.clone(), part)], &whole).map(Some);
+        }
+        let tensor = (wanted.checkpoint.as_path(), name.as_str(), entry);
+        let region = plan::region_of(tensor, *layout, ctx.worker(), &ctx.world());
+        let region = region.map_err(|error| Fault::tensor(name, error))?;
+        let shape = entry.shape();
+        let parts: Vec<_> = entry.parts.iter().map(|part| (entry.region(&shape, part), part)).collect();
+        files.load(ctx, name, &parts, &region).map(Some)
+    };
+    wanted.tensors.iter().map(&mut load).collect()
+}
+
+/// The shards that a worker has opened.
+struct Files<'a> {
+    folder: &'a Path,
+    index: &'a Index,
+    open: HashMap<u32, Shard>,
+}
+
+impl Files<'_> {
+    /// Makes the tensor of `region` out of the parts that overlap it, on the worker's device.
+    fn load(
+        &mut self,
+        ctx: &mut WorkerContext,
+        name: &str,
+        parts: &[(Region, &Part)],
+        region: &Region,
+    ) -> Result<Tensor, Fault> {
+        let fault = |error| Fault::tensor(name, error);
+        let dtype = parts.first().map_or(DType::U8, |(_, part)| part.dtype());
+        let tensor = ctx.empty(dtype, region.shape()).map_err(fault)?;
+        let host = match tensor.device().is_host() {
+            true => tensor.clone(),
+            false => Tensor::zeros(dtype, region.shape()).map_err(fault)?,
+        };
+        {
+            let mut target = host.bytes_mut().map_err(fault)?;
+            let what = format!("tensor `{name}`");
+            for (held, part) in parts {
+                if held == region {
+                    self.shard(part)?.read(&what, part, &mut target)?;
+                } else if held.overlaps(region) {
+                    let held_bytes = self.piece(name, part)?;
+                    region::copy((held, &held_bytes), (region, &mut target), dtype.size());
+                }
+            }
+        }
+        if !tensor.device().is_host() {
+            ctx.queue().copy_in(&tensor, &host).map_err(fault)?;
+            // The copy reads the host tensor until here.
+            let deadline = ctx.deadline();
+            ctx.queue().synchronize(deadline).map_err(fault)?;
+        }
+        Ok(tensor)
+    }
+
+    /// The bytes of a part of which only some are wanted: the checksum is that of all.
+    fn piece(&mut self, name: &str, part: &Part) -> Result<Vec<u8>, Fault> {
+        let mut bytes = Vec::new();
+        let size = part.bytes() as usize;
+        bytes
+            .try_reserve_exact(size)
+            .map_err(|error| Fault::tensor(name, format!("no room for {size} bytes: {error}")))?;
+        bytes.resize(size, 0);
+        self.shard(part)?.read(&format!("tensor `{name}`"), part, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn shard(&mut self, part: &Part) -> Result<&mut Shard, Fault> {
+        match self.open.entry(part.worker) {
+            Entry::Occupied(shard) => Ok(shard.into_mut()),
+            Entry::Vacant(empty) => {
+                let missing = || Fault::damaged(self.folder, format!("it has no shard of worker {}", part.worker));
+                let shard = self.index.shard(part.worker).ok_or_else(missing)?;
+                Ok(empty.insert(Shard::open(self.folder, shard)?))
+            }
+        }
+    }
+}

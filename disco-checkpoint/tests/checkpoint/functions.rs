@@ -1,0 +1,54 @@
+//! Worker functions.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use disco::{Result, Tensor, WorkerContext, register_function};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+register_function!("tests.none", none);
+register_function!("tests.fill", fill);
+register_function!("tests.large", large);
+register_function!("tests.process", process);
+register_function!("tests.limit_files", limit_files);
+register_function!("tests.delay", delay);
+
+fn none(_: &mut WorkerContext) -> Result<()> {
+    Ok(())
+}
+
+fn fill(_: &mut WorkerContext, tensor: Tensor, number: i32) -> Result<()> {
+    tensor.view_mut::<i32>()?.fill(number);
+    Ok(())
+}
+
+/// A tensor of its own on each worker, with the worker's number in all elements.
+fn large(ctx: &mut WorkerContext, elements: usize) -> Result<Tensor> {
+    let tensor = ctx.empty(disco::DType::I32, elements)?;
+    tensor.view_mut::<i32>()?.fill(ctx.worker().index() as i32);
+    Ok(tensor)
+}
+
+fn process(_: &mut WorkerContext) -> Result<i64> {
+    Ok(std::process::id().into())
+}
+
+/// Limits the size of the files that worker 1's process writes.
+fn limit_files(ctx: &mut WorkerContext, bytes: u64) -> Result<()> {
+    if ctx.worker().index() != 1 {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| disco::Error::system("limit the size of files", error);
+    // With a handler the write is an error; without one, the signal ends the process.
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(failed)?;
+    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    setrlimit(Resource::Fsize, limit).map_err(|error| failed(error.into()))
+}
+
+/// Waits for so many milliseconds on each worker.
+fn delay(ctx: &mut WorkerContext, milliseconds: disco::Shape) -> Result<()> {
+    thread::sleep(Duration::from_millis(milliseconds[ctx.worker().index()] as u64));
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Checkpoints of real sessions: every layout and number of workers, damage, failures of workers and of the system.
+//!
+//! Tests execute this program again as workers and nodes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod damage;
+mod failures;
+mod folders;
+mod functions;
+mod layouts;
+mod snapshots;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use disco::checkpoint::{Error, Folder, Layout};
+use disco::{Builder, DRef, LaneSession, Session, SessionExt, SessionKind, Tensor, WorkerId, block_on};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    disco::init();
+    if let Some(folder) = std::env::var_os(failures::SMALL_DISK) {
+        failures::on_a_small_disk(Path::new(&folder));
+        return ExitCode::SUCCESS;
+    }
+    let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
+    let in_all_kinds = snapshots::tests().into_iter().chain(damage::tests());
+    let mut trials: Vec<_> = in_all_kinds.flat_map(|test| kinds.map(|kind| trial(test, kind))).collect();
+    trials.extend(failures::tests().into_iter().map(|test| trial(test, SessionKind::Processes)));
+    let in_threads = layouts::tests().into_iter().chain(folders::tests()).chain(damage::tests_of_files());
+    trials.extend(in_threads.map(|test| trial(test, SessionKind::Threads)));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Tests by name.
+type Tests = Vec<(&'static str, fn(SessionKind))>;
+
+/// Names tests after their functions.
+macro_rules! tests {
+    ($list:ident: $($name:ident),* $(,)?) => {
+        pub(crate) fn $list() -> crate::Tests {
+            vec![$((stringify!($name), $name as fn(disco::SessionKind))),*]
+        }
+    };
+}
+pub(crate) use tests;
+
+fn trial((name, test): (&'static str, fn(SessionKind)), kind: SessionKind) -> Trial {
+    let run = move || {
+        test(kind);
+        Ok::<(), Failed>(())
+    };
+    Trial::test(format!("{name}::{kind}"), run)
+}
+
+/// A session of four workers. A session of nodes has two, with threads as workers.
+fn session(kind: SessionKind) -> LaneSession {
+    Builder::new(kind, 4).node_workers(SessionKind::Threads).start().unwrap()
+}
+
+/// A handle with a tensor of its own for each worker, or none.
+async fn scattered(session: &LaneSession, make: impl Fn(usize) -> Option<Tensor> + Sync) -> DRef {
+    let handle = session.call_named("tests.none", ()).await.unwrap();
+    session.set_each(&handle, |worker| make(worker.index())).await.unwrap();
+    handle
+}
+
+/// A handle with the same tensor on all workers.
+async fn replicated(session: &LaneSession, tensor: &Tensor) -> DRef {
+    scattered(session, |_| Some(tensor.clone())).await
+}
+
+/// `count` numbers from `first` on.
+fn numbers(first: i32, count: usize) -> Tensor {
+    Tensor::from_vec((first..).take(count).collect::<Vec<i32>>(), count).unwrap()
+}
+
+/// Saves and completes a checkpoint of one replicated tensor, whose first number is 100 times the step, and one that is
+/// split.
+async fn save_numbers(session: &LaneSession, folder: impl Into<Folder>, step: u64) -> Result<PathBuf, Error> {
+    let (same, split) = handles(session, step).await;
+    let entries = [("same", &same, Layout::Replicated), ("split", &split, Layout::split(0))];
+    let saving = disco::checkpoint::save(session, folder, step, entries).await?;
+    Ok(saving.await?.path)
+}
+
+async fn handles(session: &LaneSession, step: u64) -> (DRef, DRef) {
+    let first = 100 * step as i32;
+    let same = replicated(session, &numbers(first, 5)).await;
+    let split = scattered(session, |worker| Some(numbers(first + 3 * worker as i32, 3))).await;
+    (same, split)
+}
+
+/// The elements of a tensor on all workers.
+async fn values(session: &LaneSession, handle: &DRef) -> Vec<Vec<i32>> {
+    let tensors: Vec<Tensor> = session.get_all_as(handle).await.unwrap();
+    tensors.iter().map(|tensor| tensor.to_vec().unwrap()).collect()
+}
+
+/// Asserts that the newest checkpoint that can be loaded is the one of `step` by [`save_numbers`]. Returns the reasons of
+/// those that were refused.
+fn assert_loads(session: &LaneSession, folder: &Path, step: u64) -> Vec<String> {
+    block_on(async {
+        let loaded = disco::checkpoint::load(session, folder).await.unwrap().unwrap();
+        assert_eq!((loaded.step, &loaded.path), (step, &Folder::new(folder).checkpoint(step)));
+        let first = 100 * step as i32;
+        let same = values(session, loaded.tensor("same").unwrap()).await;
+        let split = values(session, loaded.tensor("split").unwrap()).await;
+        assert!(same.iter().all(|same| *same == numbers(first, 5).to_vec::<i32>().unwrap()), "{same:?}");
+        assert_eq!(split.concat(), numbers(first, 12).to_vec::<i32>().unwrap());
+        loaded.refused.iter().map(|refused| refused.reason.to_string()).collect()
+    })
+}
+
+/// Names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Calls a function on all workers and waits for it.
+async fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) {
+    session.call_named(name, args).await.unwrap();
+    session.sync_all().await.unwrap();
+}
+
+/// Ends a session.
+fn end(session: &LaneSession) {
+    block_on(session.shutdown()).unwrap();
+}
+
+fn worker(index: u32) -> WorkerId {
+    WorkerId::new(index)
+}

@@ -1,0 +1,32 @@
+//! Tensors that go through a checkpoint.
+
+use disco::checkpoint::{self, Layout};
+use disco::{DRef, LaneSession, Session as _, block_on};
+
+use crate::random::Random;
+use crate::user::Wrong;
+use crate::watch;
+
+/// Saves a tensor, whose elements differ between the workers, and loads it. Some saves are abandoned first.
+pub(crate) fn through(session: &LaneSession, handle: &DRef, random: &mut Random) -> Wrong<DRef> {
+    let layout = random.pick(&[Layout::PerWorker, Layout::split(0), Layout::split_in_group(0)]);
+    // In each group there are other elements, which the layout does not allow.
+    let layout =
+        if session.world().groups() > 1 && layout == Layout::split_in_group(0) { Layout::PerWorker } else { layout };
+    let abandoned = random.chance(30);
+    watch::step(format_args!("a checkpoint, {layout}, after an abandoned one: {abandoned}"));
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let moved = async {
+        let entries = [("x", handle, layout)];
+        if abandoned {
+            drop(checkpoint::save(session, folder.path(), 1, entries).await?);
+        }
+        checkpoint::save(session, folder.path(), 1, entries).await?.await?;
+        checkpoint::load(session, folder.path()).await
+    };
+    let loaded = block_on(moved).map_err(|error| error.to_string())?.ok_or("the folder has no checkpoint")?;
+    match (loaded.tensor("x"), &loaded.refused[..]) {
+        (Ok(handle), []) => Ok(handle.clone()),
+        other => Err(format!("a checkpoint was refused: {other:?}")),
+    }
+}
