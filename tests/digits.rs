@@ -184,6 +184,64 @@ fn a_training_that_continues_from_a_checkpoint_ends_with_the_same_bits() {
     assert!(time.is_zero(), "a complete training has nothing left to do");
 }
 
+/// Trains with processes that are killed at random times: for each of `seeds` once.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_training_whose_workers_are_killed_ends_with_the_same_bits() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    const TRAINED: usize = 4;
+    /// In one run.
+    const MOST_KILLS: usize = 4;
+    disco::init_test!();
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole");
+    train_into(Some(&whole), 4, "local", TRAINED);
+    let expected = bits(&whole);
+    let runs = if std::env::var_os("DISCO_LONG_TESTS").is_some() { 200 } else { 5 };
+    let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
+    let kills = AtomicUsize::new(0);
+    for run in 0..runs {
+        let parts = folder.path().join(run.to_string());
+        let session = Builder::processes(4).start().unwrap();
+        let (observe, is_over, mut random) =
+            (session.observer(), AtomicBool::new(false), random::Random::new(run as u64));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_secs_f32(random.uniform(0.02, 0.17)));
+                    let victim = observe().unwrap().workers[random.uniform(1.0, 3.99) as usize].process;
+                    let victim = victim.and_then(|victim| Pid::from_raw(victim as i32));
+                    if let Some(victim) = victim.filter(|_| kills.load(Ordering::Relaxed) < MOST_KILLS * (run + 1)) {
+                        // It may have ended already.
+                        kills.fetch_add(usize::from(kill_process(victim, Signal::KILL).is_ok()), Ordering::Relaxed);
+                    }
+                }
+            });
+            block_on(async {
+                let mut trained = Err("the training has not begun".into());
+                let mut connected = session.init_ccl("local", &[]).await.map_err(train::Failure::from);
+                while trained.is_err() {
+                    trained = match connected {
+                        Ok(()) => train::train(&session, (&data, &held_out), TRAINED, Some(&parts), |_, _| ()).await,
+                        Err(failure) => Err(failure),
+                    };
+                    if let Err(failure) = &trained {
+                        assert!(train::is_loss(failure), "{failure}");
+                    }
+                    connected = train::replace(&session, "local", &[]).await;
+                }
+                is_over.store(true, Ordering::Relaxed);
+                _ = session.shutdown().await;
+            });
+        });
+        assert_eq!(bits(&parts), expected, "run {run}");
+    }
+    assert!(kills.into_inner() > runs, "workers were killed");
+}
+
 /// With the test doubles of the GPU libraries; see `tests/nccl`.
 #[cfg(target_os = "linux")]
 #[test]

@@ -45,6 +45,10 @@ struct Args {
     /// Folder for checkpoints: one after each epoch; a later run continues from the newest
     #[arg(long, value_name = "FOLDER")]
     checkpoint: Option<PathBuf>,
+    /// Replace lost workers, and continue from the newest checkpoint; without checkpoints, from the start. Workers must
+    /// be processes
+    #[arg(long)]
+    replace: bool,
     /// Print the result as one JSON object, without progress
     #[arg(long)]
     json: bool,
@@ -78,7 +82,7 @@ fn run(args: Args) -> Result<(), Failure> {
     let bar = progress(&args);
     let outcome = block_on(async {
         session.init_ccl(&args.backend, &args.devices).await?;
-        let report = |epoch: usize, Epoch { loss, accuracy }: &Epoch| {
+        let mut report = |epoch: usize, Epoch { loss, accuracy }: &Epoch| {
             let epoch = epoch + 1;
             if !args.json {
                 bar.suspend(|| println!("epoch {epoch:>3}  loss {loss:.4}  test accuracy {accuracy:.4}"));
@@ -86,7 +90,19 @@ fn run(args: Args) -> Result<(), Failure> {
             bar.set_position(epoch as u64);
         };
         let folder = args.checkpoint.as_deref();
-        let outcome = train::train(&session, (&data, &held_out), args.epochs.into(), folder, report).await?;
+        let mut outcome = train::train(&session, (&data, &held_out), args.epochs.into(), folder, &mut report).await;
+        while let Err(error) = &outcome
+            && args.replace
+            && train::is_loss(error)
+        {
+            eprintln!("digits: {error}; the training continues with new workers");
+            if let Err(error) = train::replace(&session, &args.backend, &args.devices).await {
+                outcome = Err(error);
+                continue;
+            }
+            outcome = train::train(&session, (&data, &held_out), args.epochs.into(), folder, &mut report).await;
+        }
+        let outcome = outcome?;
         session.shutdown().await?;
         Ok::<_, Failure>(outcome)
     })?;

@@ -224,6 +224,21 @@ pub(crate) async fn train(
     })
 }
 
+/// Whether the training has failed because workers are lost.
+pub(crate) fn is_loss(failure: &Failure) -> bool {
+    matches!(failure.downcast_ref(), Some(Error::Lost(_)))
+}
+
+/// Replaces lost workers, and connects all of them.
+///
+/// # Errors
+/// More workers are lost; they can't be replaced.
+pub(crate) async fn replace(session: &dyn Session, backend: &str, devices: &[i32]) -> Result<(), Failure> {
+    session.replace_lost().await?;
+    session.init_ccl(backend, devices).await?;
+    Ok(())
+}
+
 /// The state of the newest checkpoint, or of a new training.
 async fn start(session: &dyn Session, folder: Option<&Path>) -> Result<State, Failure> {
     if let Some(folder) = folder
