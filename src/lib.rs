@@ -27,7 +27,9 @@ pub use builder::Builder;
 pub use disco_channel::placement;
 #[cfg(feature = "metrics")]
 pub use disco_core::metrics;
-pub use disco_core::session::{Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Replaced, Replacement, Timeline};
+pub use disco_core::session::{
+    Arguments, Deadlines, IntoArg, IntoArgs, LaneSession, Replaced, ReplacementPolicy, Timeline,
+};
 pub use disco_core::{
     Abort, Backend, Capabilities, Communicator, CommunicatorExt, DRef, DType, DataPlane, Device, DeviceApi, DeviceKind,
     Element, Error, GroupId, Object, Op, OpKind, Opaque, Placement, Probe, Queue, Rank, Reduction, RegisterId, Result,

@@ -75,5 +75,6 @@ impl Ranks {
             let send = |rank| self.world.send(rank, SessionInvitation::Node(invitation.clone()), limit);
             (1..self.workers).try_for_each(send)
         })
+        .only_once()
     }
 }

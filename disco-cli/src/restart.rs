@@ -2,15 +2,13 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, getpid, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
@@ -29,26 +27,26 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// SIGINT is not, since a terminal sends it to both.
 ///
 /// # Errors
-/// The program has failed each time; the error lists how. The process can't be started.
+/// The program has failed each time; the error lists each exit status. The process can't be started.
 pub(crate) fn run(restarts: u32) -> anyhow::Result<ExitCode> {
     let (disco, args) = (env::current_exe().context("the path of this program is unknown")?, args());
-    let ends = Arc::new(AtomicBool::new(false));
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signals can't be handled")?;
+    let mut signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGTERM]).context("signals can't be handled")?;
     let (mut pause, mut failures) = (PAUSE.0, Vec::new());
     for attempt in 0..=restarts {
         let begun = Instant::now();
         let mut command = Command::new(&disco);
         command.args(&args).env(ATTEMPT, attempt.to_string());
         let mut child = command.spawn().context("this program can't start itself")?;
+        let mut is_told = false;
         let status = loop {
             if let Some(status) = child.try_wait().context("the program can't be waited for")? {
                 break status;
             }
-            pass_on(&mut signals, &ends, child.id());
-            thread::sleep(POLL_INTERVAL);
+            for signal in signals.wait() {
+                is_told |= pass_on(signal, &child);
+            }
         };
-        pass_on(&mut signals, &ends, 0);
-        if status.success() || ends.load(Ordering::Relaxed) {
+        if status.success() || is_told {
             return Ok(code(status));
         }
         let took = begun.elapsed();
@@ -64,8 +62,7 @@ pub(crate) fn run(restarts: u32) -> anyhow::Result<ExitCode> {
             );
             let paused = Instant::now();
             while paused.elapsed() < pause {
-                pass_on(&mut signals, &ends, 0);
-                if ends.load(Ordering::Relaxed) {
+                if signals.pending().any(|signal| signal != SIGCHLD) {
                     return Ok(code(status));
                 }
                 thread::sleep(POLL_INTERVAL);
@@ -79,7 +76,8 @@ pub(crate) fn run(restarts: u32) -> anyhow::Result<ExitCode> {
 
 /// The arguments of this command, with the option by which its processes know this one in place of `--restart`.
 fn args() -> Vec<OsString> {
-    let mut args: Vec<OsString> = Vec::new();
+    let supervisor = ["--supervisor".into(), getpid().as_raw_nonzero().to_string().into()];
+    let (mut args, mut supervisor): (Vec<OsString>, _) = (Vec::new(), Some(supervisor));
     let mut rest = env::args_os().skip(1);
     while let Some(arg) = rest.next() {
         let text = arg.to_string_lossy();
@@ -90,29 +88,26 @@ fn args() -> Vec<OsString> {
         if text == "--restart" {
             rest.next();
         } else if !text.starts_with("--restart=") {
+            let is_run = text == "run";
             args.push(arg);
+            args.extend(supervisor.take_if(|_| is_run).into_iter().flatten());
         }
     }
-    // Behind the name of the command.
-    args.splice(1..1, ["--supervisor".into(), getpid().as_raw_nonzero().to_string().into()]);
     args.extend(rest);
     args
 }
 
-/// Handles the signals that have come. They are passed on to `process`, unless it is 0.
-fn pass_on(signals: &mut Signals, ends: &AtomicBool, process: u32) {
-    for signal in signals.pending() {
-        ends.store(true, Ordering::Relaxed);
-        let passed = match signal {
-            SIGTERM => Signal::TERM,
-            SIGHUP => Signal::HUP,
-            _ => continue,
-        };
-        if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
-            // It may have ended.
-            _ = kill_process(process, passed);
-        }
-    }
+/// Passes a signal on to the program. Returns whether it ends the restarts.
+fn pass_on(signal: i32, child: &Child) -> bool {
+    let passed = match signal {
+        SIGCHLD => return false,
+        SIGTERM => Signal::TERM,
+        SIGHUP => Signal::HUP,
+        _ => return true,
+    };
+    // It may have ended.
+    _ = kill_process(Pid::from_child(child), passed);
+    true
 }
 
 /// The exit status of a shell for a program that ended like this.

@@ -67,7 +67,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "COMMAND")]
     launcher: Option<String>,
     /// Times that the program is started again after it has failed, with pauses of 1, 2, 4 s and so on up to a minute;
-    /// DISCO_RESTARTS tells it how often that was. It then loads its last checkpoint [default: 0]
+    /// DISCO_RESTARTS tells it the number of restarts, and it has to load its last checkpoint [default: 0]
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "TIMES")]
     restart: Option<u32>,

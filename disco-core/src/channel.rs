@@ -124,13 +124,13 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The calling thread ends the polling that it has begun. Delivers the replies that are left.
     fn stop_polling(&self) {}
 
-    /// A lane, not started, to new workers in the places of `workers`, which this lane has reported as lost. It ignores
-    /// them from then on.
+    /// A lane, not started, to new workers in the places of `workers`, which this lane has reported as lost. This lane goes
+    /// on with its other workers.
     ///
     /// # Errors
     /// The lane can't start workers.
     fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
-        Err(Error::state(format!("{workers} can't be replaced: {self:?} can't start workers")))
+        Err(Error::state(format!("{workers} can't be replaced: their lane starts no other workers")))
     }
 
     /// The progress of a worker of this lane.

@@ -228,7 +228,7 @@ pub enum Error {
     NoCommunicator,
     /// The register is empty, because the worker has replaced a lost one and the register was not set since.
     #[error("{register} is empty on this worker, which replaced a lost one in epoch {epoch}: set the register again")]
-    Replaced {
+    NotRestored {
         /// The register.
         register: RegisterId,
         /// The epoch that began with the worker.
@@ -312,7 +312,7 @@ impl Error {
             Error::ForeignRef(_) => ErrorKind::ForeignRef,
             Error::NoSuchWorker { .. } => ErrorKind::NoSuchWorker,
             Error::NoCommunicator => ErrorKind::NoCommunicator,
-            Error::Replaced { epoch, .. } => ErrorKind::Replaced { epoch: *epoch },
+            Error::NotRestored { epoch, .. } => ErrorKind::NotRestored { epoch: *epoch },
         }
     }
 

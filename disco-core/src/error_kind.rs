@@ -86,7 +86,7 @@ pub enum ErrorKind {
     /// `init_ccl` was not called, or failed.
     NoCommunicator,
     /// The register is empty on a worker that has replaced a lost one.
-    Replaced {
+    NotRestored {
         /// The epoch that began with the worker.
         epoch: u64,
     },

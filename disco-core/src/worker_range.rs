@@ -86,6 +86,18 @@ impl WorkerRange {
         Self { first: self.first + skipped as u32, len: len as u32 }
     }
 
+    /// The fewest ranges with exactly these workers, which come in order.
+    pub(crate) fn cover(workers: impl IntoIterator<Item = WorkerId>) -> Vec<Self> {
+        let mut ranges: Vec<Self> = Vec::new();
+        for worker in workers {
+            match ranges.last_mut() {
+                Some(last) if last.indices().end == worker.index() => last.len += 1,
+                _ => ranges.push(worker.into()),
+            }
+        }
+        ranges
+    }
+
     /// Workers as text, with ranges of their numbers: `workers 0 to 6, 8`.
     pub fn list(workers: &[WorkerId]) -> String {
         let mut ranges: Vec<(usize, usize)> = Vec::new();

@@ -168,7 +168,7 @@ fn error_kind() -> impl Strategy<Value = ErrorKind> {
         ErrorKind::ForeignRef,
         ErrorKind::NoSuchWorker,
         ErrorKind::NoCommunicator,
-        ErrorKind::Replaced { epoch: 3 },
+        ErrorKind::NotRestored { epoch: 3 },
     ];
     prop_oneof![
         proptest::sample::select(plain.to_vec()),

@@ -269,7 +269,7 @@ impl Meeting {
             return Ok(());
         }
         Err(Error::state(format!(
-            "mpi: {} replaced lost workers, and MPI takes no ranks after its initialisation: end the session, and start again, from a \
+            "mpi: {} joined after the others had initialised MPI, which takes no ranks then: end the session, and start again, from a \
              checkpoint if there is one",
             WorkerRange::list(&new)
         )))

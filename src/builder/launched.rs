@@ -73,7 +73,7 @@ impl Builder {
                 (self.kind, self.nodes.count) = (SessionKind::Nodes, nodes);
                 self.nodes.listen.get_or_insert_with(|| tasks.listen());
                 // The tasks know the address.
-                self.nodes.announce = Some(Announce::default());
+                self.nodes.announce = Some(Announce::default().only_once());
             }
         }
         Ok(self)

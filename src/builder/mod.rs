@@ -17,7 +17,7 @@ use disco_channel::processes::{Invitation, Launch};
 use disco_channel::programs;
 use disco_channel::session;
 use disco_core::env::Variable;
-use disco_core::session::{Deadlines, LaneSession, Replacement, Timeline};
+use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, Timeline};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
@@ -57,7 +57,7 @@ pub struct Builder {
     heartbeat: Option<Duration>,
     silence: Duration,
     deadlines: Deadlines,
-    replacement: Replacement,
+    replacement: ReplacementPolicy,
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
@@ -159,7 +159,7 @@ impl Builder {
             heartbeat: None,
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
-            replacement: Replacement::default(),
+            replacement: ReplacementPolicy::default(),
             recorder: None,
             #[cfg(feature = "trace")]
             trace: None,
@@ -349,7 +349,7 @@ impl Builder {
 
     /// When lost workers are replaced, and how often. Default: when [`Session::replace_lost`](crate::Session::replace_lost) is
     /// called, without a limit.
-    pub fn replacement(mut self, policy: Replacement) -> Self {
+    pub fn replacement(mut self, policy: ReplacementPolicy) -> Self {
         self.replacement = policy;
         self
     }

@@ -48,7 +48,7 @@ fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>) {
     for worker in 0..before.len() as u32 {
         let pid = block_on(session.get_as::<i64>(&pids, WorkerId::new(worker)));
         match of.contains(&worker) {
-            true => assert_eq!(pid.unwrap_err().kind(), ErrorKind::Replaced { epoch: replaced.epoch }),
+            true => assert_eq!(pid.unwrap_err().kind(), ErrorKind::NotRestored { epoch: replaced.epoch }),
             false => assert_eq!(pid.unwrap(), before[worker as usize]),
         }
         // The register of a get that has failed.
@@ -108,7 +108,10 @@ fn a_worker_of_a_node_can_not_be_replaced_alone() {
     kill(ask(&session, "tests.pid", 3));
     let loss = lost(&session);
     let error = block_on(session.replace_lost()).unwrap_err();
-    assert_eq!(error.to_string(), "worker 3 can't be replaced: only whole nodes can, which have 2 workers here");
+    assert_eq!(
+        error.to_string(),
+        "worker 3 can't be replaced: only whole nodes can, which have 2 workers here; end the process of the node, and ask again"
+    );
     assert_eq!(first_line(&block_on(session.sync_all()).unwrap_err()), first_line(&loss));
     block_on(session.shutdown()).unwrap();
 }

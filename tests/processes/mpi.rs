@@ -62,7 +62,7 @@ fn a_rank_that_was_replaced_can_not_join_mpi() {
     assert!(
         said.starts_with("worker ")
             && said.ends_with(
-                "mpi: worker 2 replaced lost workers, and MPI takes no ranks after its initialisation: end the session, and start again, \
+                "mpi: worker 2 joined after the others had initialised MPI, which takes no ranks then: end the session, and start again, \
                  from a checkpoint if there is one"
             ),
         "{said}"

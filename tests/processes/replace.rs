@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Placement, Reduction, Replacement, Scope,
-    Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
+    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Placement, Reduction, ReplacementPolicy,
+    Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,7 +22,10 @@ crate::tests!(
     new_workers_get_what_the_program_has_for_them,
     the_policy_forbids_and_limits_replacements,
     a_replacement_that_fails_can_be_repeated,
+    a_replacement_whose_future_is_dropped_can_be_repeated,
+    functions_of_earlier_epochs_are_valid_on_new_workers,
     a_session_without_losses_replaces_nothing,
+    a_session_ends_while_workers_start,
     replacement_ends_with_the_session,
     a_large_value_reaches_old_and_new_workers,
 );
@@ -104,7 +107,7 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     assert_eq!(block_on(session.get_all_as::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
     assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(3))).unwrap(), 13);
     let error = block_on(session.get(&numbers, WorkerId::new(2))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Replaced { epoch: 1 });
+    assert_eq!(error.kind(), ErrorKind::NotRestored { epoch: 1 });
     let register = numbers.register();
     let text = error.to_string();
     assert!(
@@ -183,7 +186,7 @@ fn kill_during(session: &LaneSession, victims: &[u32], tensor: Option<&DRef>) {
 }
 
 fn a_session_can_replace_lost_workers_when_it_recovers() {
-    let session = Builder::processes(3).replacement(Replacement::when_recovered()).start().unwrap();
+    let session = Builder::processes(3).replacement(ReplacementPolicy::when_recovered()).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     kill(&session, &[1, 2]);
     lost(&session);
@@ -205,17 +208,20 @@ fn new_workers_get_what_the_program_has_for_them() {
 }
 
 fn the_policy_forbids_and_limits_replacements() {
-    let session = Builder::processes(2).replacement(Replacement::never()).start().unwrap();
+    let session = Builder::processes(2).replacement(ReplacementPolicy::never()).start().unwrap();
     kill(&session, &[1]);
     let loss = lost(&session);
     for _ in 0..2 {
         let error = block_on(session.replace_lost()).unwrap_err();
-        assert_eq!(error.to_string(), "replace_lost: worker 1: the session never replaces workers (`Replacement`)");
+        assert_eq!(
+            error.to_string(),
+            "replace_lost: worker 1: the session never replaces workers (`ReplacementPolicy`)"
+        );
         assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), loss.to_string(), "the session stays lost");
     }
     block_on(session.shutdown()).unwrap();
 
-    let twice = Replacement::when_asked().at_most(2, Duration::from_secs(3600));
+    let twice = ReplacementPolicy::when_asked().at_most(2, Duration::from_secs(3600));
     let session = Builder::processes(2).replacement(twice).start().unwrap();
     for _ in 0..2 {
         kill(&session, &[1]);
@@ -227,7 +233,7 @@ fn the_policy_forbids_and_limits_replacements() {
     let error = block_on(session.replace_lost()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "replace_lost: worker 1: 2 workers were replaced within 3600s, and the limit is 2 (`Replacement::at_most`)"
+        "replace_lost: worker 1: 2 workers were replaced within 3600s, and the limit is 2 (`ReplacementPolicy::at_most`)"
     );
     block_on(session.shutdown()).unwrap();
 }
@@ -263,6 +269,73 @@ fn a_replacement_that_fails_can_be_repeated() {
     block_on(session.init_ccl("local", &[])).unwrap();
     check_sums(&session, 3);
     block_on(session.shutdown()).unwrap();
+}
+
+fn a_replacement_whose_future_is_dropped_can_be_repeated() {
+    let session = start(3);
+    kill(&session, &[1]);
+    lost(&session);
+    for milliseconds in [0, 1, 5, 20, 60] {
+        let patience = async {
+            thread::sleep(Duration::from_millis(milliseconds));
+            None
+        };
+        // The first future is polled once, and dropped after a time.
+        let replaced = block_on(futures_lite::future::or(async { Some(session.replace_lost().await) }, patience));
+        assert!(replaced.is_none());
+    }
+    let replaced = block_on(session.replace_lost()).unwrap();
+    assert_eq!(replaced.workers, [WorkerId::new(1)]);
+    block_on(session.init_ccl("local", &[])).unwrap();
+    check_sums(&session, 3);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn functions_of_earlier_epochs_are_valid_on_new_workers() {
+    let session = start(2);
+    let number = block_on(session.function("replace.number")).unwrap();
+    let sum = block_on(session.function("replace.sum")).unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    // A failure, and the next epoch.
+    block_on(session.call(&number, ("no number",))).unwrap();
+    block_on(session.sync_all()).unwrap_err();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    kill(&session, &[1]);
+    lost(&session);
+    block_on(session.replace_lost()).unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    let numbers = block_on(session.call(&number, (5,))).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [5, 6]);
+    let sums = block_on(session.call(&sum, (3,))).unwrap();
+    assert_eq!(block_on(session.get_all_as::<f64>(&sums)).unwrap(), [1.0, 1.0]);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_session_ends_while_workers_start() {
+    let invited = Arc::new(AtomicUsize::new(0));
+    let count = invited.clone();
+    // The third process never comes.
+    let builder = Builder::processes(2).start_deadline(Duration::from_secs(600)).invite(move |invitation| {
+        if count.fetch_add(1, Ordering::Relaxed) == 0 {
+            let program = std::env::current_exe().unwrap();
+            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+            thread::spawn(move || child.wait_with_output());
+        }
+        Ok(())
+    });
+    let session = Arc::new(builder.start().unwrap());
+    kill(&session, &[1]);
+    lost(&session);
+    let replaces = {
+        let session = session.clone();
+        thread::spawn(move || block_on(session.replace_lost()).unwrap_err())
+    };
+    while invited.load(Ordering::Relaxed) < 2 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    block_on(session.shutdown()).unwrap();
+    let error = replaces.join().unwrap();
+    assert!(error.to_string().contains("the lane was closed while it started"), "{error}");
 }
 
 fn a_session_without_losses_replaces_nothing() {

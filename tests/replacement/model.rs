@@ -139,7 +139,9 @@ impl Program {
             Some(value) => assert_eq!(got?, value),
             None => match got {
                 Err(error @ Error::Lost(_)) => return Err(error),
-                got => assert!(matches!(got.unwrap_err().kind(), ErrorKind::Replaced { epoch } if epoch <= self.epoch)),
+                got => {
+                    assert!(matches!(got.unwrap_err().kind(), ErrorKind::NotRestored { epoch } if epoch <= self.epoch))
+                }
             },
         }
         Ok(())

@@ -30,7 +30,7 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// # Errors
     /// Such peers can't be started.
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
-        Err(Error::state(format!("{part} can't be replaced: their lane starts none of its {workers}")))
+        Err(Error::state(format!("{part} can't be replaced: the lane to {workers} starts no workers")))
     }
 
     /// Begins to start the peers of `workers`, which share `shared`.

@@ -34,7 +34,7 @@ impl Registers {
             Some(Slot::Full(object)) => Ok(object),
             Some(Slot::Poisoned(failure)) => Err(Error::Worker(failure.clone())),
             Some(Slot::Empty) | None => Err(match self.replaced_in {
-                Some(epoch) => Error::Replaced { register, epoch },
+                Some(epoch) => Error::NotRestored { register, epoch },
                 None => Error::invalid(format!("{register} is empty")),
             }),
         }

@@ -45,7 +45,7 @@ pub(crate) fn describe() {
     describe_counter!(OPERATION_BYTES, Unit::Bytes, "Bytes of tensors of a rank's operations");
     describe_counter!(FAILURES, Unit::Count, "Worker functions and other commands that failed on their worker");
     describe_counter!(REPLACEMENTS, Unit::Count, "Workers that have replaced lost ones");
-    describe_counter!(LOSSES, Unit::Count, "Workers, nodes or connections whose loss has ended a session");
+    describe_counter!(LOSSES, Unit::Count, "Reports that workers or nodes are lost");
 }
 
 /// The controller gives its workers a command.

@@ -48,6 +48,11 @@ impl DRef {
         self.0.register
     }
 
+    /// Whether there are other clones.
+    pub(super) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     pub(super) fn freed_ids(&self) -> &Arc<FreedIds> {
         &self.0.freed_ids
     }

@@ -55,10 +55,12 @@ pub struct LaneSession {
     order: Mutex<Order>,
     /// Written by the holder of the order ticket.
     functions: Mutex<HashMap<String, DRef>>,
+    /// Functions of earlier epochs, of which the program has handles.
+    older_functions: Mutex<Vec<(String, DRef)>>,
     /// Commands are refused.
     pub(super) closed: AtomicBool,
     pub(super) closing: Arc<Closing>,
-    pub(super) replacing: Replacing,
+    pub(super) replacing: Arc<Replacing>,
     /// A wait has passed its deadline since the last time all workers answered.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
@@ -107,7 +109,7 @@ impl LaneSession {
         let reply_table = Arc::new(ReplyTable::default());
         reply_table.begin(world);
         reply_table.set_lanes(&lanes);
-        lanes.iter().try_for_each(|lane| lane.start(Arc::new(LaneInbox::new(&reply_table, lane))))?;
+        lanes.iter().try_for_each(|lane| lane.start(LaneInbox::new(&reply_table, lane.workers())))?;
         let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
         let lanes: Lanes = lanes.into();
         Ok(Self {
@@ -119,9 +121,10 @@ impl LaneSession {
             freed_ids: Arc::default(),
             order: Mutex::new(Order::new(lanes)),
             functions: Mutex::default(),
+            older_functions: Mutex::default(),
             closed: AtomicBool::new(false),
             closing: Arc::default(),
-            replacing: Replacing::default(),
+            replacing: Arc::default(),
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
             transfers: Transfers::default(),
@@ -171,7 +174,7 @@ impl LaneSession {
         &self,
         operation: &str,
         live: fn(&ReplyTable) -> Result<()>,
-        values: Values,
+        mut values: Values,
         go: impl FnOnce(&mut Order, Values) -> Result<T>,
     ) -> Result<T> {
         let mut full = None;
@@ -181,6 +184,7 @@ impl LaneSession {
                 let mut order = self.order();
                 self.check(operation, live)?;
                 if has_capacity(&order.lanes, is_large) {
+                    values.fit(&order.lanes);
                     return go(&mut order, values);
                 }
             }
@@ -298,9 +302,22 @@ impl LaneSession {
         from: WorkerRange,
         command: Command,
     ) -> Result<Vec<Reply>> {
+        self.ask_while(false, operation, values, from, command).await
+    }
+
+    /// [`Self::ask`]; `is_replacing`: it is one of the commands with which new workers begin, while the session is lost.
+    async fn ask_while(
+        &self,
+        is_replacing: bool,
+        operation: &'static str,
+        values: Values,
+        from: WorkerRange,
+        command: Command,
+    ) -> Result<Vec<Reply>> {
         let measured = metrics::Wait::start(operation);
-        let expected = self.turn_with(operation, ReplyTable::check_lost, values, |order, values| {
-            let expected = self.reply_table.expect(operation, order.next_seq(), from);
+        let live = if is_replacing { ReplyTable::check_replaced } else { ReplyTable::check_lost };
+        let expected = self.turn_with(operation, live, values, |order, values| {
+            let expected = self.reply_table.expect(operation, order.next_seq(), from, is_replacing);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
         let expected = self.explain(expected.await).await?;
@@ -340,6 +357,36 @@ impl LaneSession {
             Some(failure) if failure.aborted => Err(Error::Worker(self.reply_table.root_cause().unwrap_or(failure))),
             Some(failure) => Err(Error::Worker(failure)),
         }
+    }
+
+    /// Sets a register; `is_replacing`: on a new worker, while the session is lost.
+    pub(super) async fn set_while(
+        &self,
+        is_replacing: bool,
+        handle: &DRef,
+        worker: WorkerId,
+        value: Value,
+    ) -> Result<()> {
+        self.freed_ids.check(handle)?;
+        self.world.check(worker)?;
+        if matches!(value, Value::Register(_)) {
+            return Err(Error::invalid("set: a register can't hold a register"));
+        }
+        let live = if is_replacing { ReplyTable::check_replaced } else { ReplyTable::check_lost };
+        self.check("set", live)?;
+        let values = self.prepare("set", Some(worker), live, std::slice::from_ref(&value)).await?;
+        let command = Command::DebugSet { register: handle.register(), worker, value };
+        let replies = self.ask_while(is_replacing, "set", values, worker.into(), command).await?;
+        self.explain(self.judge(replies)).await.map(drop)
+    }
+
+    /// The functions that the session has looked up and the program may use, with their registers.
+    pub(super) fn known_functions(&self) -> Vec<(Arc<str>, RegisterId)> {
+        let mut known: Vec<_> =
+            self.functions().iter().map(|(name, it)| (name.as_str().into(), it.register())).collect();
+        let older = sync::lock(&self.older_functions);
+        known.extend(older.iter().map(|(name, it)| (name.as_str().into(), it.register())));
+        known
     }
 
     pub(super) fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
@@ -426,16 +473,7 @@ impl Session for LaneSession {
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
-        self.freed_ids.check(handle)?;
-        self.world.check(worker)?;
-        if matches!(value, Value::Register(_)) {
-            return Err(Error::invalid("set: a register can't hold a register"));
-        }
-        self.check("set", ReplyTable::check_lost)?;
-        let values = self.prepare("set", Some(worker), ReplyTable::check_lost, std::slice::from_ref(&value)).await?;
-        let command = Command::DebugSet { register: handle.register(), worker, value };
-        let replies = self.ask("set", values, worker.into(), command).await?;
-        self.explain(self.judge(replies)).await.map(drop)
+        self.set_while(false, handle, worker, value).await
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
@@ -458,7 +496,11 @@ impl Session for LaneSession {
         self.turn("recover", ReplyTable::check_lost, |order| {
             let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
             // Functions are looked up anew: a lookup that was skipped left its register poisoned.
-            self.functions().clear();
+            let older = std::mem::take(&mut *self.functions());
+            let mut all = sync::lock(&self.older_functions);
+            all.extend(older);
+            all.retain(|(_, known)| known.is_shared());
+            drop(all);
             self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
         })
         .await

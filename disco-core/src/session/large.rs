@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
-use super::lanes::LaneSession;
+use super::lanes::{LaneSession, Lanes};
 use super::reply_table::ReplyTable;
 use crate::channel::{Channel, SMALL_FRAME};
 use crate::command::Command;
@@ -29,6 +29,8 @@ pub(super) struct Values {
     snapshot: Option<Arc<Snapshot>>,
     /// The transfer of the large tensors, for lanes that share no memory.
     ahead: Option<Ahead>,
+    /// The lanes that the values were prepared for; `None` for small values.
+    lanes: Option<Lanes>,
 }
 
 /// Large tensors that were sent ahead of their command. Dropping this value withdraws them if the command was not sent.
@@ -52,7 +54,7 @@ pub(super) struct Transfers {
 
 impl Values {
     /// A command without large values.
-    pub(super) const SMALL: Self = Self { is_large: false, snapshot: None, ahead: None };
+    pub(super) const SMALL: Self = Self { is_large: false, snapshot: None, ahead: None, lanes: None };
 
     /// Checks the size of the values of `operation`, which go to worker `to` or to all, and copies large tensors to
     /// shared memory if a lane of `lanes` requires that. The copy is made without the order ticket, so that other
@@ -60,7 +62,7 @@ impl Values {
     ///
     /// # Errors
     /// The values are above a lane's limit.
-    fn check(operation: &str, to: Option<WorkerId>, lanes: &[Arc<dyn Channel>], values: &[Value]) -> Result<Self> {
+    fn check(operation: &str, to: Option<WorkerId>, lanes: &Lanes, values: &[Value]) -> Result<Self> {
         let bytes = payload_len(values);
         if bytes <= SMALL_FRAME {
             return Ok(Self::SMALL);
@@ -72,7 +74,15 @@ impl Values {
         }
         let wants_copy = concerned().any(|lane| lane.needs_bytes() && lane.shares_memory());
         let snapshot = wants_copy.then(|| wire::snapshot(values)).flatten();
-        Ok(Self { is_large: true, snapshot, ahead: None })
+        Ok(Self { is_large: true, snapshot, ahead: None, lanes: Some(lanes.clone()) })
+    }
+
+    /// If the session has other lanes by now, the tensors are sent in the frame itself.
+    pub(super) fn fit(&mut self, lanes: &Lanes) {
+        if self.lanes.as_ref().is_some_and(|of| !Arc::ptr_eq(of, lanes)) {
+            // Withdraws the transfer.
+            (self.ahead, self.snapshot) = (None, None);
+        }
     }
 
     /// Adds the location of the large tensors to the frame.
@@ -111,6 +121,9 @@ impl LaneSession {
         live: fn(&ReplyTable) -> Result<()>,
         values: &[Value],
     ) -> Result<Values> {
+        if payload_len(values) <= SMALL_FRAME {
+            return Ok(Values::SMALL);
+        }
         let all = self.lanes();
         let mut prepared = Values::check(operation, to, &all, values)?;
         let lanes = all.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, to));

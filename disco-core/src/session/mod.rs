@@ -29,7 +29,7 @@ pub use deadlines::Deadlines;
 pub use dref::DRef;
 pub use ext::SessionExt;
 pub use lanes::LaneSession;
-pub use replacing::{Replaced, Replacement};
+pub use replacing::{Replaced, ReplacementPolicy};
 pub use timeline::Timeline;
 
 use crate::error::Result;
@@ -64,7 +64,8 @@ use crate::world::World;
 /// # Errors
 /// All methods fail with [`Error::Closed`](crate::Error::Closed) after shutdown,
 /// [`Error::ForeignRef`](crate::Error::ForeignRef) for a handle of another session,
-/// [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost) once a worker is gone.
+/// [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost) once a worker is gone,
+/// until it is [replaced](Session::replace_lost).
 /// Methods that await no reply return the first known failure of any worker
 /// ([`Error::Earlier`](crate::Error::Earlier)), and [`Error::Stalled`](crate::Error::Stalled) when a worker has taken
 /// no commands for too long. Methods that await a reply return the failure in the reply, and
@@ -139,17 +140,18 @@ pub trait Session: Debug + Send + Sync {
     /// as after [`Session::recover`]. Waits while they start, for at most the time that the session gives workers to
     /// start. Does nothing if no worker is lost.
     ///
-    /// The other workers keep their registers. Those of a new worker are empty, but for the functions that
-    /// [`Session::function`] has looked up in this epoch; using another handle there is an error with the kind
-    /// [`ErrorKind::Replaced`](crate::ErrorKind::Replaced), until [`Session::set`] or a call gives the handle a new value.
-    /// There are no communicators until the next [`DataPlane::init_ccl`].
+    /// The other workers keep their registers. Those of a new worker are empty, except for functions
+    /// ([`Session::function`]), and for what [`LaneSession::on_replaced`] gives it. Using another older handle there is an
+    /// error with the kind [`ErrorKind::NotRestored`](crate::ErrorKind::NotRestored), until [`Session::set`] gives it a
+    /// value. Functions of libraries have to be loaded again. There are no communicators until the next
+    /// [`DataPlane::init_ccl`].
     ///
-    /// Workers that are lost meanwhile are replaced, too. Concurrent calls take turns. If the future is dropped, the
-    /// session stays lost, and this method can be called again.
+    /// Workers that are lost meanwhile are replaced, too. Concurrent calls take turns. If the future is dropped, workers
+    /// that start are ended, the session stays lost, and this method can be called again.
     ///
     /// # Errors
     /// A new worker can't be started; its lane can't start workers (threads, workers that a launcher has started); the
-    /// [policy](Replacement) of the session forbids it; the session is lost for another reason than lost workers. The
+    /// [policy](ReplacementPolicy) of the session forbids it; the session is lost for another reason than lost workers. The
     /// session stays lost then.
     async fn replace_lost(&self) -> Result<Replaced>;
 

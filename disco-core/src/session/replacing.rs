@@ -12,18 +12,18 @@
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use event_listener::Event;
 use futures_lite::future;
 
+use super::DRef;
 use super::lanes::{LaneSession, Lanes, owned, owner};
 use super::large::Values;
 use super::reply_table::{LaneInbox, Losses, ReplyTable};
-use super::{DRef, Session as _};
 use crate::channel::{Channel, Signal};
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -33,17 +33,15 @@ use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 
-/// Time for the losses of a lane's workers to be reported after the lane has taken no frame.
-const REPORT_LIMIT: Duration = Duration::from_secs(6);
-
-/// Time for new workers to end that the session does not get.
+/// Time limit for the shutdown of workers that the session does not use.
 const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// When the session replaces lost workers, and how often. Default: [`when_asked`](Self::when_asked), without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replacement {
+pub struct ReplacementPolicy {
     when: When,
-    most: Option<(u32, Duration)>,
+    /// The largest number of workers that are replaced within a time of this length.
+    limit: Option<(u32, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +64,8 @@ pub struct Replaced {
 /// The replacements of one session.
 #[derive(Default)]
 pub(super) struct Replacing {
-    policy: Replacement,
-    /// Whether a caller replaces workers now.
+    policy: ReplacementPolicy,
+    /// Whether workers are being replaced, or started for a caller that has dropped its future.
     is_busy: Mutex<bool>,
     /// Notified when `is_busy` becomes false.
     is_free: Event,
@@ -75,38 +73,47 @@ pub(super) struct Replacing {
     history: Mutex<VecDeque<Instant>>,
     /// What a new worker gets.
     restore: Mutex<Option<Restore>>,
-    /// New workers that have not got it.
+    /// New workers whose registers are not restored.
     to_restore: Mutex<BTreeSet<WorkerId>>,
-    /// New workers of which no caller knows.
+    /// New workers that no call has returned yet.
     unreported: Mutex<BTreeSet<WorkerId>>,
+    /// Lanes that start.
+    starting: Mutex<Vec<Arc<dyn Channel>>>,
+    /// The session ends: no lane starts any more.
+    is_over: AtomicBool,
+    /// Threads that start lanes, or close lanes that the session no longer uses.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// A lane to new workers, and its inbox.
+type NewLane = (Arc<dyn Channel>, Arc<LaneInbox>);
 
 type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
 
-impl Replacement {
+impl ReplacementPolicy {
     /// Workers are never replaced: [`Session::replace_lost`](super::Session::replace_lost) is an error.
     pub const fn never() -> Self {
-        Self { when: When::Never, most: None }
+        Self { when: When::Never, limit: None }
     }
 
     /// Workers are replaced by [`Session::replace_lost`](super::Session::replace_lost) only.
     pub const fn when_asked() -> Self {
-        Self { when: When::Asked, most: None }
+        Self { when: When::Asked, limit: None }
     }
 
     /// Workers are replaced by [`Session::recover`](super::Session::recover), too, and so by
     /// [`DataPlane::init_ccl`](super::DataPlane::init_ccl), which calls it.
     pub const fn when_recovered() -> Self {
-        Self { when: When::Recovered, most: None }
+        Self { when: When::Recovered, limit: None }
     }
 
     /// At most `workers` workers are replaced within any time of length `within`. Beyond that, replacement is an error.
     pub const fn at_most(self, workers: u32, within: Duration) -> Self {
-        Self { most: Some((workers, within)), ..self }
+        Self { limit: Some((workers, within)), ..self }
     }
 }
 
-impl Default for Replacement {
+impl Default for ReplacementPolicy {
     fn default() -> Self {
         Self::when_asked()
     }
@@ -115,13 +122,14 @@ impl Default for Replacement {
 impl LaneSession {
     /// Sets when lost workers are replaced, and how often.
     #[must_use]
-    pub fn with_replacement(mut self, policy: Replacement) -> Self {
-        self.replacing.policy = policy;
+    pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
+        self.replacing = Arc::new(Replacing { policy, ..Replacing::default() });
         self
     }
 
     /// Sets what each worker gets that [`Session::replace_lost`](super::Session::replace_lost) has started: the values
-    /// that `restore` returns for it are [set](super::Session::set) in these registers. Replaces an earlier function.
+    /// that `restore` returns for it are [set](super::Session::set) in these registers, before the session takes other
+    /// commands. Replaces an earlier function. A function that owns the session keeps it alive.
     pub fn on_replaced(&self, restore: impl Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync + 'static) {
         *sync::lock(&self.replacing.restore) = Some(Arc::new(restore));
     }
@@ -140,92 +148,104 @@ impl LaneSession {
 
     /// Replaces lost workers. Returns the number of the epoch.
     pub(super) async fn replace(&self) -> Result<u64> {
-        let _busy = self.replacing.begin().await;
-        let epoch = loop {
-            self.check("replace_lost", ReplyTable::check_nothing)?;
+        let busy = Busy::begin(&self.replacing).await;
+        loop {
             let lost = match self.losses().await? {
-                Losses::None => break self.reply_table.epoch(),
+                Losses::None => return Ok(self.reply_table.epoch()),
                 Losses::Workers(lost) => lost,
             };
             let mut taken = Taken { table: &self.reply_table, lost };
-            self.replacing.admit(&taken.lost)?;
-            let lanes = self.start_replacements(&taken.lost).await?;
-            self.install(lanes)?;
-            let new: Vec<WorkerId> = std::mem::take(&mut taken.lost).into_iter().flatten().collect();
-            tracing::info!("{} replaced", WorkerRange::list(&new));
-            metrics::replaced(new.len());
-            sync::lock(&self.replacing.to_restore).extend(&new);
-            sync::lock(&self.replacing.unreported).extend(new);
-            if let Some(epoch) = self.begin_epoch().await? {
-                break epoch;
+            if !taken.lost.is_empty() {
+                self.replacing.admit(&taken.lost)?;
+                let lanes = self.start_replacements(&taken.lost, &busy).await?;
+                self.install(lanes)?;
+                self.replacing.note(std::mem::take(&mut taken.lost));
             }
-        };
-        self.restore().await?;
-        Ok(epoch)
+            if let Some(epoch) = self.begin_epoch().await? {
+                return Ok(epoch);
+            }
+        }
     }
 
-    /// The workers to replace, which the caller takes out of the table. Waits until the losses are reported that made a
-    /// lane fail.
+    /// Takes the lost workers out of the table. Waits for the loss reports of lanes that have refused a frame.
     async fn losses(&self) -> Result<Losses> {
         let (ticks, start) = (self.ticker.start(), Instant::now());
         loop {
             let (changed, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
-            match self.reply_table.take_losses() {
-                Err(error) if start.elapsed() >= REPORT_LIMIT => return Err(error),
+            self.check("replace_lost", ReplyTable::check_nothing)?;
+            let taken = {
+                let _order = self.order();
+                self.reply_table.take_losses()
+            };
+            match taken {
+                Err(error) if start.elapsed() >= self.limits.reply => return Err(error),
                 Err(_) => future::or(changed, tick).await,
                 Ok(losses) => return Ok(losses),
             }
         }
     }
 
-    /// Starts new workers on a thread of its own, since that blocks.
-    async fn start_replacements(&self, lost: &[WorkerRange]) -> Result<Vec<Arc<dyn Channel>>> {
-        let (lanes, lost, inbox) = (self.lanes(), lost.to_vec(), self.reply_table.clone());
-        let finished = Arc::new((Mutex::new(None), Event::new()));
-        let tell = finished.clone();
-        let run = move || {
-            let started = panic::catch_unwind(AssertUnwindSafe(|| start(&lanes, &lost, &inbox)));
-            let panicked = |_: Box<dyn Any + Send>| Err(Error::state("the start of a lane panicked"));
-            let started = started.unwrap_or_else(panicked);
-            // The caller may have dropped its future.
-            if let (Ok(lanes), 1) = (&started, Arc::strong_count(&tell)) {
-                end(lanes);
+    /// Starts new workers on a thread of its own, since that blocks. If the future is dropped, the thread ends them, and
+    /// other callers wait for that.
+    async fn start_replacements(&self, lost: &BTreeSet<WorkerId>, busy: &Arc<Busy>) -> Result<Vec<NewLane>> {
+        let (lanes, lost, table, busy) = (self.lanes(), lost.clone(), self.reply_table.clone(), busy.clone());
+        let started = Arc::new(Started::default());
+        let wanted = Wanted(started.clone());
+        self.replacing.spawn("disco-replace", move || {
+            let run = AssertUnwindSafe(|| start(&busy.0, &lanes, &lost, &table));
+            let panicked =
+                |_: Box<dyn Any + Send>| Err(Error::state("replace_lost: the start of new workers panicked"));
+            let result = panic::catch_unwind(run).unwrap_or_else(panicked);
+            if let Some(Ok(unwanted)) = started.finish(result) {
+                end(&unwanted);
             }
-            *sync::lock(&tell.0) = Some(started);
-            tell.1.notify(usize::MAX);
-        };
-        let thread = thread::Builder::new().name("disco-replace".into()).spawn(run);
-        thread.map_err(|error| Error::system("no thread to replace workers", error))?;
+            drop(busy);
+        })?;
         loop {
-            let done = finished.1.listen();
-            if let Some(started) = sync::lock(&finished.0).take() {
-                return started;
+            let done = wanted.0.done.listen();
+            if let Some(result) = sync::lock(&wanted.0.state).result.take() {
+                return result;
             }
             done.await;
         }
     }
 
-    /// Adds `new` lanes, and removes those without a worker of their own.
-    fn install(&self, new: Vec<Arc<dyn Channel>>) -> Result<()> {
-        let removed = {
+    /// Adds `new` lanes, and closes those that own no worker any more.
+    fn install(&self, new: Vec<NewLane>) -> Result<()> {
+        let removed: Vec<_> = {
             let mut order = self.order();
             if self.closed.load(Ordering::Acquire) {
+                drop(order);
+                end(&new);
                 return Err(Error::Closed("replace_lost".to_owned()));
             }
-            let all: Lanes = self.lanes().iter().cloned().chain(new).collect();
+            for (lane, inbox) in &new {
+                self.reply_table.take_over(inbox, lane.workers());
+            }
+            let all: Lanes = self.lanes().iter().cloned().chain(new.into_iter().map(|(lane, _)| lane)).collect();
             let is_used = |lane: &Arc<dyn Channel>| owned(&all, lane).next().is_some();
             let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
             self.set_lanes(&mut order, used.into());
             unused
         };
-        // Their workers have ended, so this returns at once.
-        removed.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
-        Ok(())
+        if removed.is_empty() {
+            return Ok(());
+        }
+        let closed = self.replacing.spawn("disco-close", move || removed.iter().for_each(close));
+        // Dropping the lanes ends their workers, too.
+        closed.or_else(|error| {
+            tracing::warn!(%error, "lanes that are not used are not waited for");
+            Ok(())
+        })
     }
 
-    /// Starts the next epoch on all workers. Returns `None` if more workers were lost meanwhile.
+    /// Starts the next epoch on all workers, and ends the loss. Returns `None` if more workers were lost meanwhile.
     async fn begin_epoch(&self) -> Result<Option<u64>> {
-        let begun = self.start_epoch().await;
+        let begun = async {
+            let epoch = self.start_epoch().await?;
+            self.restore().await.map(|()| epoch)
+        };
+        let begun = begun.await;
         if self.reply_table.check_replaced().is_err() {
             return Ok(None);
         }
@@ -234,7 +254,7 @@ impl LaneSession {
         Ok(self.reply_table.revive().then_some(epoch))
     }
 
-    /// Sends the first commands of the next epoch. Nobody else sends commands, since the session is lost.
+    /// Sends the first commands of the next epoch. No other caller sends commands, since the session is lost.
     async fn start_epoch(&self) -> Result<u64> {
         let live = ReplyTable::check_replaced;
         let recover = |order: &mut _| {
@@ -243,9 +263,7 @@ impl LaneSession {
         };
         let epoch = self.turn("replace_lost", live, recover).await?;
         // New workers have no functions.
-        let functions: Vec<_> =
-            self.functions().iter().map(|(name, known)| (name.as_str().into(), known.register())).collect();
-        for (name, register) in functions {
+        for (name, register) in self.known_functions() {
             let look_up = Command::GetGlobalFunc { register, name };
             self.turn("replace_lost", live, |order| self.send(order, Values::SMALL, |_| Ok(look_up))).await?;
         }
@@ -258,7 +276,7 @@ impl LaneSession {
             let restore = sync::lock(&self.replacing.restore).clone();
             let Some(worker) = sync::lock(&self.replacing.to_restore).first().copied() else { return Ok(()) };
             for (handle, value) in restore.map(|restore| restore(worker)).unwrap_or_default() {
-                self.set(&handle, worker, value).await?;
+                self.set_while(true, &handle, worker, value).await?;
             }
             sync::lock(&self.replacing.to_restore).remove(&worker);
         }
@@ -268,7 +286,7 @@ impl LaneSession {
 /// Losses that were taken out of the table. They are put back on drop.
 struct Taken<'a> {
     table: &'a ReplyTable,
-    lost: Vec<WorkerRange>,
+    lost: BTreeSet<WorkerId>,
 }
 
 impl Drop for Taken<'_> {
@@ -278,92 +296,166 @@ impl Drop for Taken<'_> {
 }
 
 impl Replacing {
-    /// Waits until no other caller replaces workers.
-    async fn begin(&self) -> Busy<'_> {
+    /// Checks the policy.
+    ///
+    /// # Errors
+    /// The policy forbids it.
+    fn admit(&self, lost: &BTreeSet<WorkerId>) -> Result<()> {
+        let list = list(lost);
+        if self.policy.when == When::Never {
+            return Err(Error::state(format!(
+                "replace_lost: {list}: the session never replaces workers (`ReplacementPolicy`)"
+            )));
+        }
+        let Some((most, within)) = self.policy.limit else { return Ok(()) };
+        let mut history = sync::lock(&self.history);
+        history.retain(|at| at.elapsed() < within);
+        if history.len() + lost.len() <= most as usize {
+            return Ok(());
+        }
+        let before = history.len();
+        Err(Error::state(format!(
+            "replace_lost: {list}: {before} workers were replaced within {within:?}, and the limit is {most} \
+             (`ReplacementPolicy::at_most`)"
+        )))
+    }
+
+    /// Records that workers were replaced.
+    fn note(&self, new: BTreeSet<WorkerId>) {
+        tracing::info!("{} replaced", list(&new));
+        metrics::replaced(new.len());
+        if self.policy.limit.is_some() {
+            sync::lock(&self.history).extend(std::iter::repeat_n(Instant::now(), new.len()));
+        }
+        sync::lock(&self.to_restore).extend(&new);
+        sync::lock(&self.unreported).extend(new);
+    }
+
+    /// Runs `work`, which blocks, on a thread that the end of the session waits for.
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = thread::Builder::new().name(name.into()).spawn(work);
+        let thread = thread.map_err(|error| Error::system("replace_lost: no thread", error))?;
+        let mut threads = sync::lock(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+
+    /// Ends the start of new workers, and waits for the threads. The session takes no commands any more.
+    pub(super) fn finish(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        // A lane that starts gives up.
+        let starting = sync::lock(&self.starting).clone();
+        starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
+        let threads = std::mem::take(&mut *sync::lock(&self.threads));
+        threads.into_iter().for_each(|thread| _ = thread.join());
+    }
+}
+
+/// A caller that replaces workers, or its thread that starts them.
+struct Busy(Arc<Replacing>);
+
+impl Busy {
+    /// Waits until nobody replaces workers.
+    async fn begin(replacing: &Arc<Replacing>) -> Arc<Self> {
         loop {
-            let free = self.is_free.listen();
-            if !std::mem::replace(&mut *sync::lock(&self.is_busy), true) {
-                return Busy(self);
+            let free = replacing.is_free.listen();
+            if !std::mem::replace(&mut *sync::lock(&replacing.is_busy), true) {
+                return Arc::new(Self(replacing.clone()));
             }
             free.await;
         }
     }
-
-    /// Checks the policy, and counts the workers.
-    ///
-    /// # Errors
-    /// The policy forbids it.
-    fn admit(&self, lost: &[WorkerRange]) -> Result<()> {
-        let list = lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        if self.policy.when == When::Never {
-            return Err(Error::state(format!(
-                "replace_lost: {list}: the session never replaces workers (`Replacement`)"
-            )));
-        }
-        let Some((most, within)) = self.policy.most else { return Ok(()) };
-        let mut history = sync::lock(&self.history);
-        history.retain(|at| at.elapsed() < within);
-        let count: usize = lost.iter().map(WorkerRange::len).sum();
-        if history.len() + count > most as usize {
-            let before = history.len();
-            return Err(Error::state(format!(
-                "replace_lost: {list}: {before} workers were replaced within {within:?}, and the limit is {most} \
-                 (`Replacement::at_most`)"
-            )));
-        }
-        history.extend(std::iter::repeat_n(Instant::now(), count));
-        Ok(())
-    }
 }
 
-/// Ends a replacement on drop.
-struct Busy<'a>(&'a Replacing);
-
-impl Drop for Busy<'_> {
+impl Drop for Busy {
     fn drop(&mut self) {
         *sync::lock(&self.0.is_busy) = false;
         self.0.is_free.notify(usize::MAX);
     }
 }
 
-/// Ends new workers that the session does not get, so that no place has two when they are started again.
-fn end(lanes: &[Arc<dyn Channel>]) {
-    for lane in lanes {
-        // Fails if the lane was not started.
-        _ = lane.signal(Signal::Shutdown);
-        if let Err(error) = lane.close(END_LIMIT) {
-            tracing::warn!(%error, ?lane, "new workers that are not needed do not end");
+/// The result of a thread that starts workers.
+#[derive(Default)]
+struct Started {
+    state: Mutex<StartedState>,
+    done: Event,
+}
+
+#[derive(Default)]
+struct StartedState {
+    result: Option<Result<Vec<NewLane>>>,
+    is_unwanted: bool,
+}
+
+impl Started {
+    /// Passes the result to the caller; returns it if the caller has dropped its future.
+    fn finish(&self, result: Result<Vec<NewLane>>) -> Option<Result<Vec<NewLane>>> {
+        let mut state = sync::lock(&self.state);
+        if state.is_unwanted {
+            return Some(result);
+        }
+        state.result = Some(result);
+        drop(state);
+        self.done.notify(usize::MAX);
+        None
+    }
+}
+
+/// The caller's end of [`Started`].
+struct Wanted(Arc<Started>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        let mut state = sync::lock(&self.0.state);
+        state.is_unwanted = true;
+        let unused = state.result.take();
+        drop(state);
+        // Dropping the lanes ends their workers.
+        if let Some(Ok(lanes)) = &unused {
+            lanes.iter().for_each(|(lane, inbox)| inbox.give_up(lane.workers()));
         }
     }
 }
 
-fn has_one_owner(lanes: &Lanes, some: WorkerRange, others: WorkerRange) -> bool {
-    Arc::ptr_eq(owner(lanes, some.first()), owner(lanes, others.first()))
-}
-
-/// Starts lanes to new workers in the places of `lost`, which are in order, at the same time: one lane for neighbours that
-/// had one.
-fn start(lanes: &Lanes, lost: &[WorkerRange], inbox: &Arc<ReplyTable>) -> Result<Vec<Arc<dyn Channel>>> {
-    let mut ranges: Vec<WorkerRange> = Vec::new();
-    for workers in lost {
-        match ranges.last_mut() {
-            Some(last) if last.contains(workers.first()) => {}
-            Some(last) if last.indices().end == workers.first().index() && has_one_owner(lanes, *last, *workers) => {
-                *last = WorkerRange::new(last.indices().start as u32..workers.indices().end as u32);
+/// Starts lanes to new workers in the places of `lost`, at the same time: one lane for neighbours that had one.
+fn start(
+    replacing: &Replacing,
+    lanes: &Lanes,
+    lost: &BTreeSet<WorkerId>,
+    table: &Arc<ReplyTable>,
+) -> Result<Vec<NewLane>> {
+    let mut parts: Vec<WorkerRange> = Vec::new();
+    for range in WorkerRange::cover(lost.iter().copied()) {
+        for worker in range {
+            let is_next = |last: &WorkerRange| {
+                last.indices().end == worker.index() && Arc::ptr_eq(owner(lanes, last.first()), owner(lanes, worker))
+            };
+            match parts.last_mut().filter(|last| is_next(last)) {
+                Some(last) => *last = WorkerRange::new(last.indices().start as u32..worker.index() as u32 + 1),
+                None => parts.push(worker.into()),
             }
-            _ => ranges.push(*workers),
         }
     }
-    let new = ranges.iter().map(|workers| owner(lanes, workers.first()).replacement(*workers));
-    let new: Vec<_> = new.collect::<Result<_>>()?;
-    let start = |lane: &Arc<dyn Channel>| lane.start(Arc::new(LaneInbox::new(inbox, lane)));
+    let make = |part: &WorkerRange| {
+        let lane = owner(lanes, part.first()).replacement(*part)?;
+        let inbox = LaneInbox::new(table, lane.workers());
+        Ok::<NewLane, Error>((lane, inbox))
+    };
+    let new: Vec<NewLane> = parts.iter().map(make).collect::<Result<_>>()?;
+    *sync::lock(&replacing.starting) = new.iter().map(|(lane, _)| lane.clone()).collect();
+    let start = |(lane, inbox): &NewLane| match replacing.is_over.load(Ordering::SeqCst) {
+        true => Err(Error::Closed("replace_lost".to_owned())),
+        false => lane.start(inbox.clone()),
+    };
     let started = thread::scope(|scope| {
-        let starts: Vec<_> = new.iter().map(|lane| scope.spawn(move || start(lane))).collect();
-        let panicked = |_: Box<dyn Any + Send>| Err(Error::state("the start of a lane panicked"));
+        let starts: Vec<_> = new.iter().map(|new| scope.spawn(move || start(new))).collect();
+        let panicked = |_: Box<dyn Any + Send>| Err(Error::state("replace_lost: the start of a lane panicked"));
         // All of them are waited for, also after the first error.
         let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
         ends.into_iter().collect::<Result<()>>()
     });
+    sync::lock(&replacing.starting).clear();
     match started {
         Ok(()) => Ok(new),
         Err(error) => {
@@ -371,4 +463,26 @@ fn start(lanes: &Lanes, lost: &[WorkerRange], inbox: &Arc<ReplyTable>) -> Result
             Err(error)
         }
     }
+}
+
+/// Ends new workers that the session does not use, so that no place has two when they are started again.
+fn end(lanes: &[NewLane]) {
+    for (lane, inbox) in lanes {
+        inbox.give_up(lane.workers());
+        close(lane);
+    }
+}
+
+/// Ends the workers of a lane that the session does not use.
+fn close(lane: &Arc<dyn Channel>) {
+    // Fails if the lane was not started.
+    _ = lane.signal(Signal::Shutdown);
+    if let Err(error) = lane.close(END_LIMIT) {
+        tracing::warn!(%error, ?lane, "workers that are not used do not end");
+    }
+}
+
+/// The workers as text.
+fn list(workers: &BTreeSet<WorkerId>) -> String {
+    WorkerRange::list(&workers.iter().copied().collect::<Vec<_>>())
 }

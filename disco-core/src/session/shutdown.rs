@@ -45,9 +45,13 @@ impl LaneSession {
             true => self.limits.close.min(DROP_LIMIT),
             false => self.limits.close,
         };
-        let (lanes, reply_table, recorder) = (self.lanes(), self.reply_table.clone(), self.recorder.clone());
+        let (lanes, reply_table, recorder) =
+            (self.order().lanes.clone(), self.reply_table.clone(), self.recorder.clone());
+        let replacing = self.replacing.clone();
         let close = move || {
-            close(&lanes, &reply_table, recorder.as_deref(), limit)?;
+            let closed = close(&lanes, &reply_table, recorder.as_deref(), limit);
+            replacing.finish();
+            closed?;
             // A worker that was lost during the shutdown has not executed its last commands.
             if was_live { reply_table.check_lost() } else { Ok(()) }
         };
@@ -91,6 +95,7 @@ impl Drop for LaneSession {
         if let Err(error) = close(&self.lanes(), &self.reply_table, self.recorder.as_deref(), limit) {
             tracing::error!(%error, "session dropped");
         }
+        self.replacing.finish();
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_lite::future;
 
 use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
-use super::lanes::{LaneSession, Lanes, owner};
+use super::lanes::{LaneSession, Lanes, owned, owner};
 use super::reply_table::Expected;
 use crate::activity::Progress;
 use crate::channel::{Channel, Polling, Reply};
@@ -31,9 +31,8 @@ impl LaneSession {
     /// [`Error::Stalled`], naming the worker that has finished the fewest commands.
     pub(super) fn check_stall(&self, watch: &mut DeadlineWatch, is_large: bool) -> Result<()> {
         let lanes = self.lanes();
-        let progress = |worker| (worker, owner(&lanes, worker));
-        let all = self.world.workers().map(progress).filter(|(_, lane)| capacity(&***lane, is_large) == 0);
-        let workers = all.map(|(worker, lane)| (worker, lane.progress(worker)));
+        let full = lanes.iter().filter(|lane| capacity(&***lane, is_large) == 0);
+        let workers = full.flat_map(|lane| owned(&lanes, lane).map(|worker| (worker, lane.progress(worker))));
         let last = workers.min_by_key(|(_, progress)| (progress.finished, waits_for_others(progress)));
         match last.and_then(|(worker, progress)| watch.stall(&self.limits, worker, &progress)) {
             None => Ok(()),

@@ -79,7 +79,7 @@ pub(super) fn args(of: &ErrorKind) -> [Value; 5] {
         ErrorKind::ForeignRef => plain(kind::FOREIGN_REF),
         ErrorKind::NoSuchWorker => plain(kind::NO_SUCH_WORKER),
         ErrorKind::NoCommunicator => plain(kind::NO_COMMUNICATOR),
-        ErrorKind::Replaced { epoch } => (kind::REPLACED, i64::try_from(*epoch).unwrap_or(i64::MAX), 0, "", ""),
+        ErrorKind::NotRestored { epoch } => (kind::REPLACED, i64::try_from(*epoch).unwrap_or(i64::MAX), 0, "", ""),
     };
     [Value::Int(kind), Value::Int(a), Value::Int(b), clip(first).into(), clip(second).into()]
 }
@@ -124,7 +124,7 @@ pub(super) fn decode(packet: &mut Packet<'_>) -> Result<ErrorKind, WireError> {
         kind::FOREIGN_REF => ErrorKind::ForeignRef,
         kind::NO_SUCH_WORKER => ErrorKind::NoSuchWorker,
         kind::NO_COMMUNICATOR => ErrorKind::NoCommunicator,
-        kind::REPLACED => ErrorKind::Replaced { epoch: large("epoch")? },
+        kind::REPLACED => ErrorKind::NotRestored { epoch: large("epoch")? },
         number => return Err(WireError::Unknown { what: "kind of error", number }),
     })
 }

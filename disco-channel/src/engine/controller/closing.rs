@@ -121,7 +121,7 @@ impl Controller {
         } else {
             if is_process {
                 self.kill(index);
-                // Its descriptors are of no use: no data plane can be made with a lost worker.
+                // They are of no use to the worker that may replace it.
                 self.out.act(Action::Forget(workers.first()));
             }
             let error = self.lost(index, why);

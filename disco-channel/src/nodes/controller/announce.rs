@@ -11,7 +11,10 @@ use crate::nodes::addresses;
 
 /// A callback that gets the address to which nodes connect, once the lane listens there.
 #[derive(Clone)]
-pub struct Announce(Arc<Callback>);
+pub struct Announce {
+    callback: Arc<Callback>,
+    is_repeatable: bool,
+}
 
 type Callback = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 
@@ -21,7 +24,7 @@ type Callback = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 pub struct Announcement {
     /// The address at which the controller listens.
     pub address: SocketAddr,
-    /// The number of the first of the nodes that are to connect: 1, or that of a lost node which is replaced.
+    /// The number of the first of the nodes that are to connect: 1, or that of the first lost node.
     pub first_node: u32,
     /// Number of nodes that are to connect.
     pub nodes: usize,
@@ -31,7 +34,17 @@ pub struct Announcement {
 
 impl Announce {
     pub(super) fn publish(&self, announcement: &Announcement) -> Result<Vec<NodeProcess>> {
-        (self.0)(announcement)
+        (self.callback)(announcement)
+    }
+
+    /// Whether nodes that take the places of lost ones can be announced.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.is_repeatable
+    }
+
+    /// The launcher that has started the nodes can't start others for those that are lost.
+    pub fn only_once(self) -> Self {
+        Self { is_repeatable: false, ..self }
     }
 
     /// Calls `announce` with the address. An error of it fails the start of the lane.
@@ -42,7 +55,7 @@ impl Announce {
     /// Calls `start`, which starts all nodes and returns their processes in the order of nodes. An error of it fails
     /// the start of the lane. Processes that do not end with the session are killed.
     pub fn starting(start: impl Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(start))
+        Self { callback: Arc::new(start), is_repeatable: true }
     }
 }
 

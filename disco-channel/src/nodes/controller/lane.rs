@@ -137,11 +137,15 @@ impl Peers for Options {
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
         let per_node = workers.len() / self.nodes.max(1);
         let Some(place) = workers.position(part.first()).filter(|_| per_node > 0) else {
-            return Err(Error::invalid(format!("{part} are not of a lane to {workers}")));
+            return Err(Error::invalid(format!("the lane to {workers} can't replace {part}")));
         };
-        if place % per_node != 0 || part.len() % per_node != 0 {
+        if !self.announce.is_repeatable() {
+            return Err(Error::state(format!("{part} can't be replaced: their launcher starts nodes only once")));
+        }
+        if !place.is_multiple_of(per_node) || !part.len().is_multiple_of(per_node) {
             return Err(Error::state(format!(
-                "{part} can't be replaced: only whole nodes can, which have {per_node} workers here"
+                "{part} can't be replaced: only whole nodes can, which have {per_node} workers here; end the process of the node, and ask \
+                 again"
             )));
         }
         let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);

@@ -211,10 +211,12 @@ impl Inbox for Upstream {
 
     fn lost(&self, lost: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
+        // Read before the controller knows: it may replace the workers and begin the next epoch at once.
+        let epoch = self.epoch.load(Ordering::Relaxed);
         self.split();
         let (messages, priority) = upward::lost(lost, &why);
         messages.iter().for_each(|message| self.send(message, priority));
-        self.abort(upward::abort_after_loss(self.epoch.load(Ordering::Relaxed), &why));
+        self.abort(upward::abort_after_loss(epoch, &why));
     }
 }
 
@@ -258,7 +260,7 @@ mod tests {
         let aborts = lane.aborts();
         assert!(is_reported() && aborts[0].0 == 3 && aborts[0].1.starts_with("worker 2: f"), "{aborts:?}");
 
-        upstream.expect(&Frame::with(9, disco_core::wire::Freed::default(), Command::Recover { epoch: 3 }));
+        upstream.expect(&Frame::new(9, [], Command::Recover { epoch: 3 }));
         let node = Node::new(2, "node 2");
         let workers = WorkerRange::new(3..4);
         let lost = Error::peer_lost(LostPeer::Node { node, behind: 0, workers }, LossCause::ConnectionClosed);

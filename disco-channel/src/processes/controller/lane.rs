@@ -68,7 +68,7 @@ impl Peers for Options {
     fn of_part(&self, _: WorkerRange, part: WorkerRange) -> Result<Self> {
         match self.launch.is_repeatable() {
             true => Ok(self.clone()),
-            false => Err(Error::state(format!("{part} can't be replaced: a launcher has started them, once"))),
+            false => Err(Error::state(format!("{part} can't be replaced: their launcher starts processes only once"))),
         }
     }
 

@@ -73,10 +73,12 @@ impl ReplyTable {
         }
     }
 
-    /// Collects records at the moment of a loss, in place of those that explain an earlier failure.
-    pub(super) fn keep_evidence_of_loss(&self) {
+    /// Collects records at the moment of a loss in `epoch`, in place of those that explain an earlier failure.
+    pub(super) fn keep_evidence_of_loss(&self, epoch: u64) {
         let evidence = self.gather(EVIDENCE);
         let mut state = self.lock();
-        (state.evidence, state.is_explained) = (Some(evidence), false);
+        if state.epoch == epoch {
+            (state.evidence, state.is_explained) = (Some(evidence), false);
+        }
     }
 }

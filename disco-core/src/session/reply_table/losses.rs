@@ -1,8 +1,9 @@
 //! Losses of workers, and the end of a loss when the workers are replaced.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use super::ReplyTable;
+use super::{ReplyTable, TableState};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
@@ -12,24 +13,32 @@ use crate::worker_range::WorkerRange;
 pub(in crate::session) enum Losses {
     /// The session is not lost.
     None,
-    /// These workers are to be replaced, in order. Empty if they were, but the session has not
-    /// begun an epoch since.
-    Workers(Vec<WorkerRange>),
+    /// These workers are to be replaced. Empty if they were, but the session has not begun an epoch since.
+    Workers(BTreeSet<WorkerId>),
+}
+
+impl TableState {
+    /// Whether there are losses whose replacement has not begun.
+    fn has_losses(&self) -> bool {
+        !self.lost_workers.is_empty() || !self.cut_off.is_empty()
+    }
+
+    /// Why a command that is submitted now gets no replies. `is_replacing`: it is one of those with which new workers
+    /// begin, while the session is lost.
+    pub(super) fn end(&self, is_replacing: bool) -> Option<Error> {
+        self.lost.clone().filter(|_| !is_replacing || self.has_losses())
+    }
 }
 
 impl ReplyTable {
-    /// Any state is good enough. For commands that are sent while the session is lost.
+    /// Accepts any state.
     pub(in crate::session) fn check_nothing(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Fails if workers are lost that nobody replaces yet. For commands of a session whose lost workers were replaced.
+    /// Fails if there are losses whose replacement has not begun. For the commands with which new workers begin.
     pub(in crate::session) fn check_replaced(&self) -> Result<()> {
-        let state = self.lock();
-        match (&state.lost, state.lost_workers.is_empty() && state.cut_off.is_empty()) {
-            (Some(why), false) => Err(why.clone()),
-            _ => Ok(()),
-        }
+        self.lock().end(true).map_or(Ok(()), Err)
     }
 
     /// The number of the epoch.
@@ -37,44 +46,39 @@ impl ReplyTable {
         self.lock().epoch
     }
 
-    /// Ends the session because the lane that owns `workers` has not taken a frame. Once all of them are lost, they can be
+    /// Ends the session because the lane that owns `workers` has refused a frame. Once all of them are lost, they can be
     /// replaced.
     pub(in crate::session) fn lose_lane(&self, workers: impl Iterator<Item = WorkerId>, why: &Error) {
-        self.lock().cut_off.extend(workers);
-        self.lose(why);
+        self.lose_with(why, |state| state.cut_off.extend(workers));
     }
 
-    /// Records the loss of workers, which explains why their lane has not taken a frame.
-    pub(super) fn note_loss(&self, workers: WorkerRange, why: &Error) {
-        let mut state = self.lock();
-        if !state.cut_off.is_empty() && state.lost_workers.is_empty() {
-            state.lost = Some(why.clone());
-        }
-        state.lost_workers.push(workers);
-        drop(state);
-        self.has_capacity.notify(usize::MAX);
+    /// Ends the session because `workers` are lost, which also explains why their lane has refused a frame.
+    pub(super) fn lose_workers(&self, workers: WorkerRange, why: &Error) {
+        self.lose_with(why, |state| {
+            if !state.cut_off.is_empty() && state.lost_workers.is_empty() {
+                state.lost = Some(why.clone());
+            }
+            state.lost_workers.extend(workers);
+        });
     }
 
-    /// Takes the lost workers out of the table, for a caller that replaces them.
+    /// Takes the lost workers out of the table, for a caller that replaces them. The caller holds the order ticket, so that
+    /// no lane is about to refuse a frame.
     ///
     /// # Errors
     /// The session is lost for another reason, or the losses that explain it were not reported yet.
     pub(in crate::session) fn take_losses(&self) -> Result<Losses> {
         let mut state = self.lock();
         let Some(why) = &state.lost else { return Ok(Losses::None) };
-        let is_lost = |worker| state.lost_workers.iter().any(|lost| lost.contains(worker));
-        let is_explained = state.cut_off.iter().copied().all(is_lost);
-        if !is_explained {
+        if !state.cut_off.is_subset(&state.lost_workers) {
             return Err(why.clone());
         }
         state.cut_off.clear();
-        let mut lost = std::mem::take(&mut state.lost_workers);
-        lost.sort_unstable_by_key(WorkerRange::first);
-        Ok(Losses::Workers(lost))
+        Ok(Losses::Workers(std::mem::take(&mut state.lost_workers)))
     }
 
     /// Puts back what [`Self::take_losses`] has taken: the workers were not replaced.
-    pub(in crate::session) fn put_back(&self, lost: Vec<WorkerRange>) {
+    pub(in crate::session) fn put_back(&self, lost: BTreeSet<WorkerId>) {
         self.lock().lost_workers.extend(lost);
     }
 
@@ -89,7 +93,7 @@ impl ReplyTable {
     /// Ends the loss, so that the session takes commands again. Returns false if more workers were lost meanwhile.
     pub(in crate::session) fn revive(&self) -> bool {
         let mut state = self.lock();
-        if !state.lost_workers.is_empty() || !state.cut_off.is_empty() {
+        if state.has_losses() {
             return false;
         }
         state.lost = None;
@@ -97,5 +101,48 @@ impl ReplyTable {
         drop(state);
         self.has_capacity.notify(usize::MAX);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{LossCause, LostPeer};
+
+    fn loss(workers: std::ops::Range<u32>) -> (WorkerRange, Error) {
+        let workers = WorkerRange::new(workers);
+        (workers, Error::peer_lost(LostPeer::Workers { workers, node: None }, LossCause::ConnectionClosed))
+    }
+
+    fn workers(numbers: impl IntoIterator<Item = u32>) -> Losses {
+        Losses::Workers(numbers.into_iter().map(WorkerId::new).collect())
+    }
+
+    #[test]
+    fn losses_that_overlap_are_the_losses_of_each_worker() {
+        let table = ReplyTable::default();
+        assert_eq!(table.take_losses().unwrap(), Losses::None);
+        for (lost, why) in [loss(2..3), loss(1..4), loss(6..7)] {
+            table.lose_workers(lost, &why);
+        }
+        assert_eq!(table.take_losses().unwrap(), workers([1, 2, 3, 6]));
+        assert_eq!(table.take_losses().unwrap(), workers([]), "they were taken");
+        assert!(table.check_replaced().is_ok() && table.check_lost().is_err());
+        table.put_back([WorkerId::new(6)].into());
+        assert!(!table.revive(), "worker 6 is still lost");
+        assert_eq!(table.take_losses().unwrap(), workers([6]));
+        assert!(table.revive() && table.check_lost().is_ok());
+    }
+
+    #[test]
+    fn a_refused_frame_is_explained_by_the_losses_of_all_workers_of_the_lane() {
+        let table = ReplyTable::default();
+        table.lose_lane([1, 2].map(WorkerId::new).into_iter(), &Error::state("the lane is full"));
+        assert_eq!(table.take_losses().unwrap_err().to_string(), "the lane is full");
+        let (lost, why) = loss(1..2);
+        table.lose_workers(lost, &why);
+        assert_eq!(table.take_losses().unwrap_err().to_string(), why.to_string(), "the cause is known now");
+        table.lose_workers(loss(2..3).0, &why);
+        assert_eq!(table.take_losses().unwrap(), workers([1, 2]));
     }
 }

@@ -4,7 +4,7 @@ mod evidence;
 mod lane_inbox;
 mod losses;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::iter;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +39,8 @@ pub(super) struct ReplyTable {
     pub(super) has_capacity: Event,
     /// Weak, because lanes own the table.
     lanes: Mutex<Vec<Weak<dyn Channel>>>,
+    /// Those of all lanes.
+    inboxes: Mutex<Vec<Weak<LaneInbox>>>,
     start: OnceLock<Start>,
     /// Number of the last command.
     commands: AtomicU64,
@@ -61,10 +63,10 @@ struct TableState {
     failure: Option<Arc<Failure>>,
     /// Why the session has ended, for good unless it is a loss of workers that are replaced.
     lost: Option<Error>,
-    /// Lost workers that nobody replaces yet.
-    lost_workers: Vec<WorkerRange>,
-    /// Workers of lanes that have not taken a frame.
-    cut_off: Vec<WorkerId>,
+    /// Lost workers whose replacement has not begun.
+    lost_workers: BTreeSet<WorkerId>,
+    /// Workers of lanes that have refused a frame.
+    cut_off: BTreeSet<WorkerId>,
     /// The records of the moment of the failure or loss.
     evidence: Option<Arc<Collection>>,
     /// `failure` or `lost` ends with a table of records.
@@ -116,10 +118,17 @@ impl ReplyTable {
         self.commands.store(number, Ordering::Relaxed);
     }
 
-    /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`.
-    pub(super) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
+    /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`. `is_replacing`: it is one of
+    /// those with which new workers begin, while the session is lost.
+    pub(super) fn expect(
+        &self,
+        operation: &'static str,
+        seq: u64,
+        from: WorkerRange,
+        is_replacing: bool,
+    ) -> Expected<'_> {
         let mut state = self.lock();
-        let end = state.lost.clone();
+        let end = state.end(is_replacing);
         let settled = end.is_some().into();
         let answers = Mutex::new(Answers { replied: WorkerSet::new(from), replies: Vec::new(), end });
         let pending = Arc::new(Pending { operation, answers, settled, done: Event::new() });
@@ -156,19 +165,24 @@ impl ReplyTable {
         Some(state.epoch)
     }
 
-    /// Ends the session for good.
+    /// Ends the session. Only lost workers can be replaced.
     pub(super) fn lose(&self, why: &Error) {
+        self.lose_with(why, |_| ());
+    }
+
+    /// [`ReplyTable::lose`] with a `note` of what is lost, at the same moment.
+    fn lose_with(&self, why: &Error, note: impl FnOnce(&mut TableState)) {
         let mut state = self.lock();
-        if state.lost.is_some() {
-            return;
-        }
-        state.lost = Some(why.clone());
+        note(&mut state);
+        let is_first = state.lost.is_none();
+        state.lost.get_or_insert_with(|| why.clone());
         self.failed.store(true, Ordering::Release);
         let (epoch, cause) = (state.epoch, why.to_string().into());
+        // After the first loss, those of commands with which new workers begin.
         let pending = std::mem::take(&mut state.pending);
         drop(state);
-        if matches!(why, Error::Lost(_)) {
-            self.keep_evidence_of_loss();
+        if is_first && matches!(why, Error::Lost(_)) {
+            self.keep_evidence_of_loss(epoch);
         }
         self.abort(epoch, cause);
         // Last: wakers run code of the program's executor, which may use the session.
@@ -281,8 +295,7 @@ impl Inbox for ReplyTable {
     fn lost(&self, workers: WorkerRange, why: Error) {
         tracing::error!(%why, "workers lost");
         metrics::loss();
-        self.note_loss(workers, &why);
-        self.lose(&why);
+        self.lose_workers(workers, &why);
     }
 
     fn status(&self) -> Option<Status> {
@@ -401,8 +414,8 @@ mod tests {
     fn a_wait_ends_when_a_worker_that_has_not_replied_leaves() {
         let reply_table = ReplyTable::default();
         let (one, both) = (
-            reply_table.expect("sync_worker", 1, WorkerRange::new(1..2)),
-            reply_table.expect("sync_all", 2, WorkerRange::new(0..2)),
+            reply_table.expect("sync_worker", 1, WorkerRange::new(1..2), false),
+            reply_table.expect("sync_all", 2, WorkerRange::new(0..2), false),
         );
         reply_table.reply(WorkerId::new(0), 2, Ok(Value::None));
         reply_table.left(WorkerRange::new(0..1));
@@ -416,7 +429,7 @@ mod tests {
     #[test]
     fn each_worker_replies_once_whether_its_replies_come_alone_or_with_those_of_others() {
         let reply_table = ReplyTable::default();
-        let expected = reply_table.expect("sync_all", 1, WorkerRange::new(0..6));
+        let expected = reply_table.expect("sync_all", 1, WorkerRange::new(0..6), false);
         reply_table.reply(WorkerId::new(2), 1, Ok(Value::from(2)));
         reply_table.replies(WorkerRange::new(1..4), 1);
         reply_table.replies(WorkerRange::new(5..9), 1);
@@ -429,10 +442,10 @@ mod tests {
     #[test]
     fn waits_end_with_the_first_known_loss() {
         let reply_table = ReplyTable::default();
-        let before = reply_table.expect("get", 1, WorkerRange::new(0..1));
+        let before = reply_table.expect("get", 1, WorkerRange::new(0..1), false);
         let peer = LostPeer::Workers { workers: WorkerRange::new(1..2), node: None };
         reply_table.lose(&Error::peer_lost(peer, LossCause::Other("it is gone".into())));
-        let after = reply_table.expect("get", 2, WorkerRange::new(0..1));
+        let after = reply_table.expect("get", 2, WorkerRange::new(0..1), false);
         reply_table.close();
         for expected in [before, after] {
             assert_eq!(text(&expected).unwrap(), "worker 1 lost: it is gone");
@@ -463,7 +476,7 @@ mod tests {
             let waker = Waker::from(Arc::new(Inline(reply_table.clone(), Mutex::new(tell))));
             let other = reply_table.clone();
             thread::spawn(move || {
-                let expected = reply_table.expect("get", 1, WorkerRange::new(0..1));
+                let expected = reply_table.expect("get", 1, WorkerRange::new(0..1), false);
                 let mut done = expected.pending.done.listen();
                 assert!(done.poll(&mut Context::from_waker(&waker)).is_pending());
                 end(&other);

@@ -54,7 +54,7 @@ pub(crate) struct NodeTerms {
 /// The nodes to admit.
 #[derive(Debug)]
 pub(crate) enum Tree {
-    /// So many nodes from node `first` on, of which each end has at most `fan_out` as children.
+    /// `nodes` nodes, numbered from `first`; each end has at most `fan_out` children.
     Any { first: u32, nodes: usize, fan_out: usize },
     /// The children of node `parent`, which are the first nodes of these trees.
     Fixed { parent: u32, forest: Forest },

@@ -24,7 +24,7 @@ const STORE_LIMIT: Duration = Duration::from_secs(300);
 /// The worker of a node that carries out commands, and the node's pending calls of the store.
 #[derive(Default)]
 pub(super) struct Jobs {
-    epoch: u64,
+    pub(super) epoch: u64,
     poison: Option<Arc<Failure>>,
     queue: VecDeque<(u64, Command)>,
     /// The meeting that the worker is inside.
