@@ -214,7 +214,6 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // The folder loses its name first, so that writers that still begin do not add files to it.
         if !self.is_published
             && let Err(error) = remove(&self.path)
         {
@@ -295,21 +294,21 @@ fn remove_stale(folder: &Path) -> Result<()> {
     for name in names(folder)?.into_iter().filter(is_ours) {
         let path = folder.join(name);
         if let Ok(Some(_lock)) = lock(&path) {
-            match fs::remove_dir_all(&path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::io(&path, "removing the stale folder", source));
-                }
-                _ => {}
+            match remove(&path) {
+                // Another program was faster.
+                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
             }
         }
     }
     Ok(())
 }
 
-/// Removes a checkpoint. It first loses its name, so that it never exists in part.
+/// Removes the folder of a checkpoint. It first loses its name, so that it never exists in part, and so that writers which
+/// still begin do not add files to it.
 fn remove(checkpoint: &Path) -> Result<()> {
     let removed = checkpoint.with_file_name(temporary(checkpoint, REMOVED));
-    let failed = |source| Error::io(checkpoint, "removing the checkpoint", source);
+    let failed = |source| Error::io(checkpoint, "removing the folder", source);
     fs::rename(checkpoint, &removed).map_err(failed)?;
     fs::remove_dir_all(&removed).map_err(failed)
 }

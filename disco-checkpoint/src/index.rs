@@ -230,11 +230,20 @@ impl Index {
         if found != file.crc32 {
             return Err(Error::damaged(path, format!("it has the checksum {found}, expected {}", file.crc32)));
         }
-        let Version { version } = serde_json::from_str(file.checkpoint.get()).map_err(invalid)?;
+        Self::decode_unsigned(path, file.checkpoint.get())
+    }
+
+    /// Reads and checks the value of `checkpoint` in the index at `path`.
+    ///
+    /// # Errors
+    /// As [`Index::decode`].
+    pub(crate) fn decode_unsigned(path: &Path, text: &str) -> Result<Self> {
+        let invalid = |error: serde_json::Error| Error::damaged(path, format!("it is no index: {error}"));
+        let Version { version } = serde_json::from_str(text).map_err(invalid)?;
         if version != VERSION {
             return Err(Error::Version { path: path.into(), version, known: VERSION });
         }
-        let index: Self = serde_json::from_str(file.checkpoint.get()).map_err(invalid)?;
+        let index: Self = serde_json::from_str(text).map_err(invalid)?;
         match index.problem() {
             Some(problem) => Err(Error::damaged(path, problem)),
             None => Ok(index),

@@ -52,6 +52,8 @@ mod checksum;
 mod dtype;
 mod error;
 mod folder;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod index;
 mod layout;
 mod load;

@@ -48,14 +48,19 @@ pub(crate) struct Wanted {
 /// A fault of this save becomes the result of [`progress`], so that the session goes on.
 fn snapshot(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
     let order: Order = serde_json::from_str(&args.take::<String>(0)?)?;
-    let tensors = (0..order.tensors.len()).map(|index| args.take::<Option<Tensor>>(index + 1));
-    let pending = match tensors.collect::<Result<Vec<_>, _>>() {
+    let tensor = |(index, (name, _)): (usize, &(String, Layout))| {
+        args.take::<Option<Tensor>>(index + 1).map_err(|error| match error {
+            CoreError::Argument { found, .. } => {
+                Fault::tensor(name, format!("the handle is of {found}, not of a tensor"))
+            }
+            // The register is empty or poisoned.
+            other => Fault::tensor(name, other),
+        })
+    };
+    let tensors: Result<Vec<_>, _> = order.tensors.iter().enumerate().map(tensor).collect();
+    let pending = match tensors {
         Ok(tensors) => Pending::start(ctx, order, tensors),
-        Err(CoreError::Argument { index, found, .. }) => {
-            let name = order.tensors.get(index.wrapping_sub(1)).map_or("", |(name, _)| name);
-            Pending::failed(Fault::tensor(name, format!("the handle is of {found}, not of a tensor")))
-        }
-        Err(error) => return Err(error.into()),
+        Err(fault) => Pending::failed(fault),
     };
     Ok(Opaque::new(pending).into_object())
 }

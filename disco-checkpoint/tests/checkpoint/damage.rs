@@ -1,9 +1,10 @@
 //! Damaged checkpoints: refused by name, and the one before is loaded.
 
 use std::fs::{self, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use disco::checkpoint::{self, Folder};
 use disco::{SessionKind, block_on};
@@ -19,6 +20,7 @@ crate::tests![
     tests_of_files: each_flipped_bit_is_noticed,
     each_truncation_is_noticed,
     an_index_of_another_version_is_an_error,
+    a_refused_checkpoint_is_a_warning,
 ];
 
 const SHARD: &str = "worker-2-of-4.safetensors";
@@ -167,4 +169,40 @@ fn an_index_of_another_version_is_an_error(kind: SessionKind) {
         format!("`{}` has version 2, and this program reads version 1", path.join("index.json").display())
     );
     end(&session);
+}
+
+fn a_refused_checkpoint_is_a_warning(kind: SessionKind) {
+    let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
+    block_on(save_numbers(&session, folder.path(), 1)).unwrap();
+    let path = block_on(save_numbers(&session, folder.path(), 2)).unwrap();
+    fs::remove_file(path.join("index.json")).unwrap();
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || assert_loads(&session, folder.path(), 1));
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let (path, warnings) = (path.display(), log.lines().filter(|line| line.contains("WARN")).collect::<Vec<_>>());
+    let [warning] = warnings[..] else { panic!("{log}") };
+    assert!(
+        warning.ends_with(&format!(
+            "refused a checkpoint; the one before is next checkpoint={path} reason=`{path}` is damaged: it has no \
+             `index.json`"
+        )),
+        "{warning}"
+    );
+    end(&session);
+}
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -174,13 +174,17 @@ fn a_failed_worker_ends_the_save(kind: SessionKind) {
     block_on(async {
         let (same, _) = handles(&session, 1).await;
         // The function needs an argument.
-        session.call_named("tests.fill", ()).await.unwrap();
+        let poisoned = session.call_named("tests.fill", ()).await.unwrap();
         let saved = async { checkpoint::save(&session, folder.path(), 1, [("x", &same)]).await?.await };
         let error = saved.await.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, Error::Session { .. }), "{text}");
         assert!(text.contains("expected 2 arguments, got 0"), "{text}");
         session.recover().await.unwrap();
+        // The handle of the failed call has no value, which is an error of the save only.
+        let saved = async { checkpoint::save(&session, folder.path(), 1, [("x", &poisoned)]).await?.await };
+        let text = saved.await.unwrap_err().to_string();
+        assert!(text.starts_with("worker 0: tensor `x`: worker 0: tests.fill (command "), "{text}");
         save_numbers(&session, folder.path(), 1).await.unwrap();
     });
     assert_eq!(names(folder.path()), ["step-000001"]);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod crashes;
 mod damage;
 mod failures;
 mod folders;
@@ -22,14 +23,19 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
     disco::init();
-    if let Some(folder) = std::env::var_os(failures::SMALL_DISK) {
-        failures::on_a_small_disk(Path::new(&folder));
-        return ExitCode::SUCCESS;
+    for (variable, program) in
+        [(failures::SMALL_DISK, failures::on_a_small_disk as fn(&Path)), (crashes::FOLDER, crashes::save_until_killed)]
+    {
+        if let Some(folder) = std::env::var_os(variable) {
+            program(Path::new(&folder));
+            return ExitCode::SUCCESS;
+        }
     }
     let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
     let in_all_kinds = snapshots::tests().into_iter().chain(damage::tests());
     let mut trials: Vec<_> = in_all_kinds.flat_map(|test| kinds.map(|kind| trial(test, kind))).collect();
-    trials.extend(failures::tests().into_iter().map(|test| trial(test, SessionKind::Processes)));
+    trials
+        .extend(failures::tests().into_iter().chain(crashes::tests()).map(|test| trial(test, SessionKind::Processes)));
     let in_threads = layouts::tests().into_iter().chain(folders::tests()).chain(damage::tests_of_files());
     trials.extend(in_threads.map(|test| trial(test, SessionKind::Threads)));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()

@@ -14,17 +14,22 @@ crate::tests![
     requests_that_do_not_fit_are_refused,
 ];
 
+/// Accepts futures that any executor may move to another thread.
+fn is_send<F: Future + Send>(future: F) -> F {
+    future
+}
+
 fn a_checkpoint_has_the_values_of_the_time_of_the_save(kind: SessionKind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let x = replicated(&session, &numbers(0, 300_000)).await;
-        let saving = checkpoint::save(&session, folder.path(), 1, [("x", &x)]).await.unwrap();
+        let saving = is_send(checkpoint::save(&session, folder.path(), 1, [("x", &x)])).await.unwrap();
         // Training goes on, and overwrites the tensor, before the checkpoint is complete.
         call(&session, "tests.fill", (&x, -1)).await;
-        let saved = saving.await.unwrap();
+        let saved = is_send(saving).await.unwrap();
         assert_eq!((saved.step, saved.path), (1, folder.path().join("step-000001")));
         assert!(saved.bytes > 4 * 300_000, "{}", saved.bytes);
-        let loaded = checkpoint::load(&session, folder.path()).await.unwrap().unwrap();
+        let loaded = is_send(checkpoint::load(&session, folder.path())).await.unwrap().unwrap();
         let expected: Vec<i32> = (0..300_000).collect();
         assert!(values(&session, loaded.tensor("x").unwrap()).await.iter().all(|found| *found == expected));
         assert_eq!(values(&session, &x).await[0][..3], [-1, -1, -1]);

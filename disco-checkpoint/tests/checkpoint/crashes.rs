@@ -1,0 +1,65 @@
+//! Programs that are killed while they save.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::checkpoint::Folder;
+use disco::{SessionKind, block_on};
+
+use crate::{assert_loads, end, names, save_numbers, session};
+
+crate::tests![tests: a_killed_program_leaves_complete_checkpoints_only];
+
+/// The variable with the folder of a program that saves until it is killed.
+pub(crate) const FOLDER: &str = "CHECKPOINT_CRASH_FOLDER";
+
+/// Saves one checkpoint after the other.
+pub(crate) fn save_until_killed(folder: &Path) {
+    let session = session(SessionKind::Processes);
+    let folder = Folder::new(folder).keep(2);
+    let first = folder.steps().unwrap().last().map_or(0, |last| last + 1);
+    for step in first.. {
+        block_on(save_numbers(&session, folder.clone(), step)).unwrap();
+    }
+}
+
+/// Kills the program when the test fails, too.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn a_killed_program_leaves_complete_checkpoints_only(_: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = Folder::new(folder.path());
+    let mut newest = None;
+    for round in 0..6 {
+        let program = Command::new(std::env::current_exe().unwrap()).env(FOLDER, folder.path()).spawn().unwrap();
+        let (program, start) = (Killed(program), Instant::now());
+        while checkpoints.steps().unwrap().last().copied() <= newest {
+            assert!(start.elapsed() < Duration::from_secs(60), "the program saves nothing");
+            thread::sleep(Duration::from_millis(5));
+        }
+        // At different times of a save.
+        thread::sleep(Duration::from_millis(7 * round));
+        drop(program);
+        let steps = checkpoints.steps().unwrap();
+        for step in &steps {
+            checkpoints.verify(*step).unwrap();
+        }
+        newest = steps.last().copied();
+    }
+    let newest = newest.unwrap();
+    let session = session(SessionKind::Threads);
+    assert_eq!(assert_loads(&session, folder.path(), newest), [""; 0]);
+    // The next save removes what the programs have left.
+    block_on(save_numbers(&session, checkpoints.keep(1), newest + 1)).unwrap();
+    assert_eq!(names(folder.path()), [format!("step-{:06}", newest + 1)]);
+    end(&session);
+}
