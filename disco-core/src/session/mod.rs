@@ -10,6 +10,7 @@ mod dref;
 mod ext;
 mod lanes;
 mod large;
+mod observer;
 mod order;
 mod registers;
 mod reply_table;
@@ -28,6 +29,7 @@ pub use deadlines::Deadlines;
 pub use dref::DRef;
 pub use ext::SessionExt;
 pub use lanes::LaneSession;
+pub use observer::Observer;
 pub use timeline::Timeline;
 
 use crate::error::Result;

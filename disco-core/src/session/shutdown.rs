@@ -44,7 +44,7 @@ impl LaneSession {
         };
         let (lanes, reply_table, recorder) = (self.lanes.clone(), self.reply_table.clone(), self.recorder.clone());
         let close = move || {
-            close(&lanes, &reply_table, recorder.as_deref(), limit)?;
+            close(&lanes, &reply_table, recorder.as_ref(), limit)?;
             // A worker that was lost during the shutdown has not executed its last commands.
             if was_live { reply_table.check_lost() } else { Ok(()) }
         };
@@ -85,7 +85,7 @@ impl Drop for LaneSession {
         self.reply_table.lose(&Error::Closed("drop".to_owned()));
         self.signal_shutdown();
         let limit = DROP_LIMIT.min(self.limits.close);
-        if let Err(error) = close(&self.lanes, &self.reply_table, self.recorder.as_deref(), limit) {
+        if let Err(error) = close(&self.lanes, &self.reply_table, self.recorder.as_ref(), limit) {
             tracing::error!(%error, "session dropped");
         }
     }
