@@ -5,7 +5,8 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 15] = [
+const TARGETS: [&str; 16] = [
+    "command_log",
     "connection",
     "frame",
     "handshake",
