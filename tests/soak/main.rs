@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod command_log;
 mod content;
 mod exchange;
 mod functions;
