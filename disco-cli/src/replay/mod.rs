@@ -52,7 +52,7 @@ const NO_BACKEND: &str = "none";
 pub(crate) struct Replay {
     /// File that `disco run --record`, `Builder::record` or DISCO_RECORD has written
     file: PathBuf,
-    /// Kind of session: where the workers run [default: the recorded one]
+    /// Kind of session: where the workers run [default: the recorded one; processes instead of threads for backend mpi]
     #[arg(long, value_parser = options::sessions())]
     session: Option<SessionKind>,
     /// Number of workers [default: as recorded]
@@ -100,7 +100,14 @@ impl Replay {
             self.backend.get_or_insert_with(|| settings.backend.clone());
         }
         let head = &recorded.head;
-        let kind = self.session.map_or_else(|| head.session.parse(), Ok)?;
+        let kind = match (self.session, self.backend.as_deref().map(SessionKind::of)) {
+            (Some(kind), _) => kind,
+            // Its ranks are processes.
+            (None, Some(SessionKind::Processes)) if head.session == SessionKind::Threads.name() => {
+                SessionKind::Processes
+            }
+            _ => head.session.parse()?,
+        };
         let of_log = World::new(head.workers, head.groups)?;
         let mut world = World::new(self.workers.unwrap_or(head.workers), self.groups.unwrap_or(head.groups))?;
         let nodes = match &settings {

@@ -33,7 +33,8 @@ pub(super) struct Recorded {
     pub(super) end: Option<End>,
     /// The failure that has ended the program, if one has.
     pub(super) failure: Option<Failed>,
-    /// Commands that are not replayed: those between a failure and the recovery from it. Both numbers are included.
+    /// Commands that are not replayed, in order: those between a failure and the recovery from it. Both numbers are
+    /// included.
     left_out: Vec<(u64, u64)>,
 }
 
@@ -148,7 +149,8 @@ impl Recorded {
 
     /// Whether the command is not replayed.
     pub(super) fn is_left_out(&self, number: u64) -> bool {
-        self.left_out.iter().any(|(first, last)| (*first..=*last).contains(&number))
+        let index = self.left_out.partition_point(|(_, last)| *last < number);
+        self.left_out.get(index).is_some_and(|(first, _)| *first <= number)
     }
 
     /// The calls of stand-ins that are replayed.

@@ -46,13 +46,14 @@ fn main() -> ExitCode {
         Ok(how) => return program::main(how),
         Err(_) => {}
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("a_replay_makes_the_recorded_commands_calls_and_operations", same),
         ("a_replay_in_another_world_repeats_groups_and_positions", other_worlds),
         ("a_replay_on_nodes_makes_the_collectives", nodes),
         ("a_replay_is_a_program_of_disco_run", in_run),
         ("a_replay_of_a_failed_program_ends_at_the_failure_and_says_so", failed),
         ("a_replay_leaves_out_what_a_failed_worker_skipped_before_a_recovery", recovered),
+        ("a_replay_of_a_program_that_lost_a_worker_prints_the_loss", lost),
         ("a_replay_of_a_killed_program_makes_its_last_commands", killed),
         ("files_that_are_no_whole_log_have_a_clear_text", refused),
         ("a_file_that_cannot_be_written_is_a_warning_with_its_path", unwritable),
@@ -269,6 +270,21 @@ fn recovered() {
         "one call of `replay.make` was skipped"
     );
     assert_eq!(numbers(&report, "operations", "name"), [("all_gather".into(), 24, 24), ("all_reduce".into(), 24, 24)]);
+}
+
+fn lost() {
+    let folder = Folder::new("lost");
+    let file = folder.file("commands.jsonl");
+    let output = record("lose", "processes", &file);
+    assert!(!output.status.success());
+    let report = replay(&file, &["--session", "threads"]);
+    let text = report["failure"]["error"].as_str().unwrap();
+    assert!(text.contains("worker 1") && text.contains('7'), "{text}");
+    let functions = numbers(&report, "functions", "name");
+    let calls = |name: &str| functions.iter().find(|(function, ..)| function == name).map(|row| (row.1, row.2));
+    assert_eq!(["replay.step", "replay.leave"].map(calls), [Some((5, 5)), Some((1, 1))]);
+    // Nobody has finished the barrier.
+    assert_eq!(numbers(&report, "operations", "name"), [("all_gather".into(), 20, 20), ("all_reduce".into(), 20, 20)]);
 }
 
 fn killed() {

@@ -36,6 +36,15 @@ fn fail(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
     }
 }
 
+/// The process of a worker ends while the others wait for it.
+fn leave(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
+    if ctx.worker() == WorkerId::new(worker) {
+        process::exit(7);
+    }
+    ctx.comm()?.barrier()
+}
+
+disco::register_function!("replay.leave", leave);
 disco::register_function!("replay.make", make);
 disco::register_function!("replay.step", step);
 disco::register_function!("replay.split", split);
@@ -73,6 +82,10 @@ async fn run(session: &LaneSession, settings: &Settings, how: &str) -> Result<()
         session.init_ccl(&settings.backend, &settings.devices).await?;
         session.call_named("replay.step", (&x, 7)).await?;
         return session.shutdown().await;
+    }
+    if how == "lose" {
+        session.call_named("replay.leave", (1,)).await?;
+        return session.sync_all().await;
     }
     if how == "kill" {
         // Long enough for the log to be written.
