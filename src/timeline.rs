@@ -24,10 +24,10 @@ impl Recorder {
 
     /// Passes the timeline to `sink`, too, before its own.
     #[cfg(feature = "trace")]
-    fn preceded_by(self, sink: impl Fn(&Timeline) + Send + Sync + 'static) -> Self {
+    fn preceded_by(self, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
         let next = self.sink;
-        let both = move |timeline| {
-            sink(&timeline);
+        let both = move |timeline: Timeline| {
+            sink(timeline.clone());
             next(timeline);
         };
         Self { config: self.config, sink: Arc::new(both) }
@@ -117,12 +117,16 @@ mod file {
         ) -> (LaneSession, Option<Recorder>) {
             let world = session.world();
             let head = Head::new(program_name(), kind.name(), world.size(), world.groups(), world.nodes());
-            match command_log::Recorder::create(&self.path, head, warn) {
+            match command_log::Recorder::create(&self.path, head, session.collector(), warn) {
                 Ok(log) => {
                     let log = Arc::new(log);
                     let session = session.with_observer(log.clone());
-                    let recorder = recorder.unwrap_or_else(|| Recorder::new(self.config.records(), drop));
-                    (session, Some(recorder.preceded_by(move |timeline| log.finish(timeline))))
+                    let finish = move |timeline| log.finish(timeline);
+                    let recorder = match recorder {
+                        Some(recorder) => recorder.preceded_by(finish),
+                        None => Recorder::new(self.config.records(), finish),
+                    };
+                    (session, Some(recorder))
                 }
                 Err(error) => {
                     warn(&format!("no commands are recorded: {}", with_causes(&error)));

@@ -22,8 +22,8 @@ impl Builder {
 
     /// Records the commands of the session in a file, for `disco replay`: numbers, strings, and kinds and sizes of other
     /// values, but no content of tensors and bytes. The file is written while the program runs, and compressed if the
-    /// name ends with `.gz`; the durations of calls follow at the end, of as many records as [`Builder::trace`] keeps. A
-    /// file that can't be written is a warning.
+    /// name ends with `.gz`. Durations of calls are collected some times a second from the records of workers, of which
+    /// each keeps as many as for [`Builder::trace`]. A file that can't be written is a warning.
     ///
     /// Default: the file in `DISCO_RECORD`, if it is set; a second session of the program adds `-2` to the name.
     #[cfg(feature = "trace")]

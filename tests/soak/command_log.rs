@@ -35,7 +35,7 @@ impl Drop for CommandLog {
 }
 
 fn check(path: &Path) -> Wrong<()> {
-    let (mut commands, mut end) = (0, None);
+    let (mut commands, mut last_call, mut end) = (0, 0, None);
     for line in Reader::open(path).map_err(|error| error.to_string())? {
         let number = match line.map_err(|error| error.to_string())? {
             Line::Command(command) => {
@@ -46,7 +46,11 @@ fn check(path: &Path) -> Wrong<()> {
                 continue;
             }
             Line::Wait(wait) => wait.number,
-            Line::Call(call) => call.number,
+            // May stand before its command.
+            Line::Call(call) => {
+                last_call = last_call.max(call.number);
+                continue;
+            }
             Line::End(last) => {
                 end = Some(last.commands);
                 continue;
@@ -54,8 +58,11 @@ fn check(path: &Path) -> Wrong<()> {
             _ => continue,
         };
         if number > commands {
-            return Err(format!("a wait or a call of command {number}, but the log has {commands}"));
+            return Err(format!("a wait for command {number}, but the log has {commands}"));
         }
+    }
+    if last_call > commands {
+        return Err(format!("a call of command {last_call}, but the log has {commands}"));
     }
     match end {
         Some(number) if number == commands => Ok(()),

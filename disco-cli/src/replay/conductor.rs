@@ -122,7 +122,9 @@ impl<'a> Conductor<'a> {
     /// The log can't be read, or the session fails; the error has the command's number in the log.
     pub(super) fn run(&mut self, path: &Path) -> anyhow::Result<Vec<Measured>> {
         let before = self.session.status().commands;
-        let mut lines = entries(path)?.peekable();
+        // Other lines are for the plan.
+        let is_replayed = |line: &Result<Line, _>| matches!(line, Ok(Line::Command(_) | Line::Wait(_)) | Err(_));
+        let mut lines = entries(path)?.filter(is_replayed).peekable();
         while let Some(line) = lines.next() {
             match line? {
                 // The session is shut down after the report.
@@ -146,8 +148,6 @@ impl<'a> Conductor<'a> {
                     let number = wait.number;
                     self.wait(&wait).with_context(|| format!("the wait for command {number} of the log has failed"))?;
                 }
-                // What follows is for the plan.
-                Line::Worker(_) | Line::End(_) => break,
                 _ => {}
             }
         }

@@ -205,10 +205,7 @@ impl Report {
             notes.push("Operations are left out, because the replay has no data plane; their time is not.".to_owned());
         }
         if self.is_cut {
-            notes.push(
-                "The log ends early: the program was killed, or still runs. Durations are at the end of a log."
-                    .to_owned(),
-            );
+            notes.push("The log ends early: the program was killed, or still runs.".to_owned());
         }
         if let Some(Failure { command, function, error }) = &self.failure {
             let at = match (command, function) {

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Described, FORMAT};
 
+/// Longest text of an error in a log, in bytes.
+const MAX_ERROR: usize = 4 << 10;
+
 /// One line.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,7 +127,7 @@ pub struct Wait {
 pub struct Worker {
     /// Its number.
     pub worker: u32,
-    /// Number of its older records, which later ones have replaced: the first calls are missing.
+    /// Number of its records that are missing before these calls, because later ones have replaced them.
     pub replaced: u64,
     /// Why there are no calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -259,6 +262,12 @@ impl Worker {
     pub(super) fn new(worker: WorkerId, replaced: u64, error: Option<String>) -> Self {
         Self { worker: worker.index() as u32, replaced, error }
     }
+}
+
+/// A text of at most [`MAX_ERROR`] bytes.
+pub(super) fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_ERROR));
+    text
 }
 
 #[cfg(test)]

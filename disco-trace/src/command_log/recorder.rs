@@ -6,21 +6,20 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
-use disco_core::activity::{OpDetails, OpState, Record, RecordKind, Recording, nanoseconds};
+use disco_core::activity::nanoseconds;
 use disco_core::channel::Reply;
-use disco_core::session::{Observer, Timeline};
+use disco_core::session::{Observer, Recordings, Timeline};
 use disco_core::{Command as Submitted, Error, Local, RegisterId, Value, sync};
 
-use super::line::{Call, Command, CommandKind, End, Head, Line, Operation, OperationScope, Wait, Worker};
+use super::calls::{self, Last};
+use super::line::{Command, CommandKind, End, Head, Line, Wait, cut};
 use super::writer::Writer;
 use super::{Described, FORMAT};
 use crate::error::TraceError;
 
-/// Longest text of an error in a log, in bytes.
-const MAX_ERROR: usize = 4 << 10;
-
-/// Writes a command log: as the [`Observer`] of a session, and its calls once the session has ended.
+/// Writes a command log: as the [`Observer`] of a session, with what its workers record.
 ///
 /// A thread of its own writes the file, so that commands wait only if 8 MiB of lines are not written yet. If they wait
 /// for 1 s, or a write fails, the log ends there with a warning. What was recorded 2 s ago can be read, also if the
@@ -30,6 +29,7 @@ pub struct Recorder {
     start: u64,
     writer: Writer,
     names: Mutex<Names>,
+    last: Last,
 }
 
 /// What the lines of earlier commands have told.
@@ -44,63 +44,39 @@ struct Names {
 }
 
 impl Recorder {
-    /// Creates the file, with its head. `warn` is called once, from another thread, if the log ends early.
+    /// Creates the file, with its head. `collect` returns what the workers of the session have recorded lately
+    /// ([`LaneSession::collector`](disco_core::session::LaneSession::collector)), or none once the session has ended; it
+    /// is called on another thread while the program runs. `warn` is called once, from another thread, if the log ends
+    /// early.
     ///
     /// # Errors
     /// The file can't be created; the error names it.
-    pub fn create(path: &Path, head: Head, warn: impl Fn(&str) + Send + Sync + 'static) -> Result<Self, TraceError> {
-        let writer = Writer::create(path, Arc::new(warn))?;
+    pub fn create(
+        path: &Path,
+        head: Head,
+        collect: impl FnMut(usize, Duration) -> Option<Recordings> + Send + 'static,
+        warn: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, TraceError> {
+        let last = Last::default();
+        let source = calls::source(last.clone(), collect);
+        let writer = Writer::create(path, Arc::new(warn), source)?;
         writer.add(&Line::Session(Head { format: FORMAT.to_owned(), ..head }));
-        Ok(Self { start: nanoseconds(), writer, names: Mutex::default() })
+        Ok(Self { start: nanoseconds(), writer, names: Mutex::default(), last })
     }
 
-    /// Writes what the workers have recorded, and ends the file.
-    pub fn finish(&self, timeline: &Timeline) {
-        for (worker, recording) in &timeline.workers {
-            let (replaced, error) = match recording {
-                Ok(recording) => (recording.replaced, None),
-                Err(error) => (0, Some(cut(error.to_string()))),
-            };
-            self.writer.add(&Line::Worker(Worker::new(*worker, replaced, error)));
-            recording.iter().for_each(|recording| self.add_calls(recording));
-        }
+    /// Writes what else the workers have recorded, and ends the file.
+    pub fn finish(&self, timeline: Timeline) {
         let last_error = sync::lock(&self.names).last_error.take();
         // A session that is dropped without a shutdown counts as lost.
         let dropped = Error::Closed("drop".to_owned()).to_string();
-        let failure = timeline.status.failure.clone().filter(|text| *text != dropped).or(last_error);
+        let failure = timeline.status.failure.filter(|text| *text != dropped).or(last_error);
         let end = End { time_ns: self.now(), commands: timeline.status.commands, failure: failure.map(cut) };
-        self.writer.add(&Line::End(end));
+        *sync::lock(&self.last) = Some((timeline.workers, end));
         self.writer.close();
     }
 
     fn now(&self) -> u64 {
         nanoseconds().saturating_sub(self.start)
-    }
-
-    /// Writes the calls of a worker, and the operations inside them.
-    fn add_calls(&self, recording: &Recording) {
-        let mut call: Option<(Call, u64)> = None;
-        for record in &recording.records {
-            match record.kind {
-                RecordKind::Command => {
-                    call.take().into_iter().for_each(|(call, _)| self.writer.add(&Line::Call(call)));
-                    let failed = record.state == OpState::Failed;
-                    let (number, ns) = (record.command, record.end.map(|end| end - record.start));
-                    call = is_call(record).then(|| (Call { number, ns, failed, ops: Vec::new() }, record.start));
-                }
-                RecordKind::Op(kind) => {
-                    let open = call.as_mut().filter(|(call, _)| call.number == record.command);
-                    if let (Some((call, last)), Some(op)) = (open, &record.op) {
-                        let end = record.end.unwrap_or(record.start);
-                        let after_ns = record.start.saturating_sub(*last);
-                        call.ops.push(operation(kind.name(), op, record, after_ns, end - record.start));
-                        *last = end;
-                    }
-                }
-                _ => {}
-            }
-        }
-        call.into_iter().for_each(|(call, _)| self.writer.add(&Line::Call(call)));
     }
 }
 
@@ -191,36 +167,6 @@ fn kind(command: &Submitted) -> CommandKind {
     }
 }
 
-/// Whether the record of a command is that of a call, which has the name of its function.
-fn is_call(record: &Record) -> bool {
-    record.name.as_ref().is_none_or(|name| CommandKind::ALL_BUT_CALLS.iter().all(|kind| kind.name() != &**name))
-}
-
-fn operation(kind: &str, op: &OpDetails, record: &Record, after_ns: u64, ns: u64) -> Operation {
-    let scope = match (op.is_of_split(), op.is_of_all()) {
-        (true, _) => OperationScope::Split,
-        (_, true) => OperationScope::World,
-        _ => OperationScope::Group,
-    };
-    Operation {
-        kind: kind.to_owned(),
-        scope,
-        dtype: op.dtype.map(|dtype| dtype.name().to_owned()),
-        count: op.count,
-        reduction: op.reduction.map(|reduction| reduction.name().to_owned()),
-        root: op.root.map(|root| root.index() as u32),
-        after_ns,
-        ns,
-        failed: record.state != OpState::Done,
-    }
-}
-
 fn wire(register: RegisterId) -> u32 {
     register.index() as u32
-}
-
-/// A text of at most [`MAX_ERROR`] bytes.
-fn cut(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(MAX_ERROR));
-    text
 }

@@ -13,6 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 
+use super::line::Line;
 use crate::error::TraceError;
 
 /// Bytes after which the thread writes.
@@ -28,8 +29,13 @@ const CLOSE_POLL: Duration = Duration::from_millis(100);
 /// Time after which lines that have been written can be read from the file, also if the program is killed.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Time after which lines are written, also if they are few.
+const WRITE_INTERVAL: Duration = Duration::from_millis(250);
+
 /// Is told once why a log ends early.
 pub(super) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
+/// Adds further lines from time to time, and the last ones: then the flag is set. Called on the thread that writes.
+pub(super) type Source = Box<dyn FnMut(bool, &mut dyn FnMut(&Line)) + Send>;
 
 /// A file that a thread writes.
 pub(super) struct Writer {
@@ -52,7 +58,7 @@ struct Pending {
     lines: Vec<u8>,
     /// No line is added any more.
     is_closed: bool,
-    /// Number of times that the thread has taken lines.
+    /// Number of times that the thread has taken or written lines.
     taken: u64,
     /// The thread ends.
     is_done: bool,
@@ -68,7 +74,7 @@ impl Writer {
     ///
     /// # Errors
     /// The file can't be created, or the system refuses a thread.
-    pub(super) fn create(path: &Path, warn: Warn) -> Result<Self, TraceError> {
+    pub(super) fn create(path: &Path, warn: Warn, mut source: Source) -> Result<Self, TraceError> {
         let start = || -> io::Result<Self> {
             let file = File::create(path)?;
             let mut output = match path.extension().is_some_and(|extension| extension == "gz") {
@@ -85,7 +91,7 @@ impl Writer {
             });
             let on_thread = shared.clone();
             let thread = thread::Builder::new().name("disco-record".to_owned()).spawn(move || {
-                if let Err(error) = on_thread.write(&mut output) {
+                if let Err(error) = on_thread.write(&mut output, &mut source) {
                     on_thread.give_up(&error);
                 }
                 sync::lock(&on_thread.pending).is_done = true;
@@ -113,11 +119,7 @@ impl Writer {
             return;
         }
         let before = pending.lines.len();
-        // Never fails: memory takes all bytes, and the keys are strings.
-        if serde_json::to_writer(&mut pending.lines, line).is_err() {
-            return pending.lines.truncate(before);
-        }
-        pending.lines.push(b'\n');
+        append(&mut pending.lines, line);
         if before < CHUNK_BYTES && pending.lines.len() >= CHUNK_BYTES {
             shared.filled.notify_one();
         }
@@ -144,6 +146,16 @@ impl Writer {
     }
 }
 
+/// Adds a line.
+fn append(lines: &mut Vec<u8>, line: &impl Serialize) {
+    let before = lines.len();
+    // Never fails: memory takes all bytes, and the keys are strings.
+    match serde_json::to_writer(&mut *lines, line) {
+        Ok(()) => lines.push(b'\n'),
+        Err(_) => lines.truncate(before),
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         self.close();
@@ -151,10 +163,22 @@ impl Drop for Writer {
 }
 
 impl Shared {
-    fn write(&self, output: &mut Output) -> io::Result<()> {
+    fn write(&self, output: &mut Output, source: &mut Source) -> io::Result<()> {
         let (mut lines, mut flushed) = (Vec::new(), Instant::now());
         loop {
             let is_last = self.take(&mut lines);
+            output.write_all(&lines)?;
+            lines.clear();
+            let mut written = Ok(());
+            source(is_last, &mut |line| {
+                append(&mut lines, line);
+                if lines.len() >= CHUNK_BYTES && written.is_ok() {
+                    written = output.write_all(&lines);
+                    sync::lock(&self.pending).taken += 1;
+                    lines.clear();
+                }
+            });
+            written?;
             output.write_all(&lines)?;
             if is_last {
                 return output.finish();
@@ -166,14 +190,14 @@ impl Shared {
         }
     }
 
-    /// Waits for a chunk, for at most the interval of flushes. Replaces `lines` by what is pending, and returns whether
+    /// Waits for a chunk, for at most the interval of writes. Replaces `lines` by what is pending, and returns whether
     /// nothing follows.
     fn take(&self, lines: &mut Vec<u8>) -> bool {
         lines.clear();
         let mut pending = sync::lock(&self.pending);
         let begun = Instant::now();
         while !pending.is_closed && pending.lines.len() < CHUNK_BYTES {
-            let Some(left) = FLUSH_INTERVAL.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else { break };
+            let Some(left) = WRITE_INTERVAL.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else { break };
             pending = self.filled.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         std::mem::swap(&mut pending.lines, lines);

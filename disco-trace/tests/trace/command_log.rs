@@ -103,7 +103,7 @@ fn a_recorder_writes_sizes_of_tensors_and_no_content() {
     for name in ["commands.jsonl", "commands.jsonl.gz"] {
         let path = folder.path().join(name);
         let head = Head::new("train", "threads", 2, 1, 1);
-        let recorder = Recorder::create(&path, head, |warning| panic!("{warning}")).unwrap();
+        let recorder = Recorder::create(&path, head, |_, _| None, |warning| panic!("{warning}")).unwrap();
         let register = RegisterId::new;
         recorder.submitted(1, &[], &Submitted::GetGlobalFunc { register: register(0), name: "train.step".into() });
         let tensor = Tensor::from_slice(&[1234.5f32; 6], [2, 3]).unwrap();
