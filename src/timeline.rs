@@ -1,4 +1,4 @@
-//! The timeline of a session, as a builder keeps it, and its file.
+//! The timeline and the commands of a session, as a builder keeps them, and their files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +21,26 @@ impl Recorder {
     pub(crate) fn attach(self, session: LaneSession) -> LaneSession {
         session.with_timeline(self.config, move |timeline| (self.sink)(timeline))
     }
+
+    /// Passes the timeline to `sink`, too, before its own.
+    #[cfg(feature = "trace")]
+    fn preceded_by(self, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
+        let next = self.sink;
+        let both = move |timeline: Timeline| {
+            sink(timeline.clone());
+            next(timeline);
+        };
+        Self { config: self.config, sink: Arc::new(both) }
+    }
+}
+
+/// The file for the commands of a session.
+#[derive(Debug)]
+pub(crate) struct CommandFile {
+    #[cfg(feature = "trace")]
+    path: std::path::PathBuf,
+    /// What workers record for it.
+    pub(crate) config: RecorderConfig,
 }
 
 impl fmt::Debug for Recorder {
@@ -30,37 +50,46 @@ impl fmt::Debug for Recorder {
 }
 
 #[cfg(feature = "trace")]
-pub(crate) use file::{of_file, of_variable};
+pub(crate) use file::{commands_of_variable, of_file, of_variable};
 
 #[cfg(feature = "trace")]
 mod file {
     use std::ffi::OsStr;
     use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use disco_core::activity::RecorderConfig;
     use disco_core::env::Variable;
     use disco_core::error::causes;
-    use disco_core::session::Timeline;
+    use disco_core::session::{LaneSession, Timeline};
     use disco_core::status::program_name;
-    use disco_core::{Result, WorkerId};
+    use disco_core::{Result, Session as _, WorkerId};
+    use disco_trace::command_log::{self, Head};
     use disco_trace::{Trace, WorkerTrace};
 
-    use super::Recorder;
+    use super::{CommandFile, Recorder};
+    use crate::SessionKind;
 
     /// Number of records of each worker and of the controller: 4 MiB.
     const RECORDS: usize = 1 << 16;
 
-    /// Number of files that this process has begun.
-    static FILES: AtomicU32 = AtomicU32::new(0);
+    /// Number of traces that this process has begun, and of files with commands.
+    static TRACES: AtomicU32 = AtomicU32::new(0);
+    static COMMAND_FILES: AtomicU32 = AtomicU32::new(0);
 
     /// Records for a file that is written at the end.
     ///
     /// # Errors
     /// `DISCO_TRACE_RECORDS` is not a number.
     pub(crate) fn of_file(path: PathBuf) -> Result<Recorder> {
-        let records = Variable::read("DISCO_TRACE_RECORDS").number::<u32>()?.map_or(RECORDS, |number| number as usize);
-        Ok(Recorder::new(records, move |timeline| write(&path, timeline)))
+        Ok(Recorder::new(records()?, move |timeline| write(&path, timeline)))
+    }
+
+    /// Number of records that each worker keeps for a file.
+    fn records() -> Result<usize> {
+        Ok(Variable::read("DISCO_TRACE_RECORDS").number::<u32>()?.map_or(RECORDS, |number| number as usize))
     }
 
     /// Records for the file that `DISCO_TRACE` names. A second session of this process gets a file of its own.
@@ -68,12 +97,60 @@ mod file {
     /// # Errors
     /// As [`of_file`].
     pub(crate) fn of_variable() -> Result<Option<Recorder>> {
-        let Some(path) = Variable::read("DISCO_TRACE").text()?.map(PathBuf::from) else { return Ok(None) };
-        let path = match FILES.fetch_add(1, Ordering::Relaxed) {
+        path("DISCO_TRACE", &TRACES)?.map(of_file).transpose()
+    }
+
+    impl CommandFile {
+        /// # Errors
+        /// `DISCO_TRACE_RECORDS` is not a number.
+        pub(crate) fn at(path: PathBuf) -> Result<Self> {
+            Ok(Self { path, config: RecorderConfig::new(records()?, true) })
+        }
+
+        /// Creates the file, and records the commands of the session from now on, in addition to what `recorder` does. If
+        /// the file can't be created, a warning says so.
+        pub(crate) fn attach(
+            self,
+            session: LaneSession,
+            kind: SessionKind,
+            recorder: Option<Recorder>,
+        ) -> (LaneSession, Option<Recorder>) {
+            let world = session.world();
+            let head = Head::new(program_name(), kind.name(), world.size(), world.groups(), world.nodes());
+            match command_log::Recorder::create(&self.path, head, session.collector(), warn) {
+                Ok(log) => {
+                    let log = Arc::new(log);
+                    let session = session.with_observer(log.clone());
+                    let finish = move |timeline| log.finish(timeline);
+                    let recorder = match recorder {
+                        Some(recorder) => recorder.preceded_by(finish),
+                        None => Recorder::new(self.config.records(), finish),
+                    };
+                    (session, Some(recorder))
+                }
+                Err(error) => {
+                    warn(&format!("no commands are recorded: {}", with_causes(&error)));
+                    (session, recorder)
+                }
+            }
+        }
+    }
+
+    /// The file for commands that `DISCO_RECORD` names. A second session of this process gets a file of its own.
+    ///
+    /// # Errors
+    /// As [`CommandFile::at`].
+    pub(crate) fn commands_of_variable() -> Result<Option<CommandFile>> {
+        path("DISCO_RECORD", &COMMAND_FILES)?.map(CommandFile::at).transpose()
+    }
+
+    /// The path that a variable names, with a number if this process has begun such a file before.
+    fn path(variable: &'static str, files: &AtomicU32) -> Result<Option<PathBuf>> {
+        let Some(path) = Variable::read(variable).text()?.map(PathBuf::from) else { return Ok(None) };
+        Ok(Some(match files.fetch_add(1, Ordering::Relaxed) {
             0 => path,
             before => numbered(&path, before + 1),
-        };
-        of_file(path).map(Some)
+        }))
     }
 
     /// `out.json.gz` becomes `out-2.json.gz`.
@@ -86,13 +163,20 @@ mod file {
     /// Writes the file. A failure is a warning: the program goes on.
     fn write(path: &Path, timeline: Timeline) {
         if let Err(error) = trace(timeline).write(path) {
-            let why: Vec<String> = [error.to_string()].into_iter().chain(causes(&error)).collect();
-            let text = format!("no trace is written: {}", why.join(": "));
-            // A program without a log sees the warning, too.
-            match tracing::enabled!(tracing::Level::WARN) {
-                true => tracing::warn!("{text}"),
-                false => _ = writeln!(io::stderr(), "disco: {text}"),
-            }
+            warn(&format!("no trace is written: {}", with_causes(&error)));
+        }
+    }
+
+    fn with_causes(error: &disco_trace::TraceError) -> String {
+        let why: Vec<String> = [error.to_string()].into_iter().chain(causes(error)).collect();
+        why.join(": ")
+    }
+
+    /// A program without a log sees the warning, too.
+    fn warn(text: &str) {
+        match tracing::enabled!(tracing::Level::WARN) {
+            true => tracing::warn!("{text}"),
+            false => _ = writeln!(io::stderr(), "disco: {text}"),
         }
     }
 

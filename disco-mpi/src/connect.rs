@@ -395,17 +395,18 @@ mod tests {
     /// MPICH names its files in shared memory by this name.
     #[test]
     fn ranks_of_a_session_have_one_name_and_those_of_another_session_have_another() {
-        let rank = |rank: u32, store: &Arc<dyn Store>| Meeting {
+        let rank = |rank: u32, link: &Link| Meeting {
             key: "mpi".into(),
-            store: store.clone(),
+            store: link.store(),
+            session: link.shared_store().clone(),
             rank: Rank::new(rank),
             size: 2,
             deadline: Duration::from_secs(1),
             start: Instant::now(),
         };
         let names = [(); 2].map(|()| {
-            let store = Link::bare(Arc::default()).store();
-            let [a, b] = [0, 1].map(|number| rank(number, &store).random_name().unwrap());
+            let link = Link::bare(Arc::default());
+            let [a, b] = [0, 1].map(|number| rank(number, &link).random_name().unwrap());
             assert_eq!(a, b);
             a
         });

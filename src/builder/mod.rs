@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod launched;
+mod recording;
 #[cfg(target_os = "linux")]
 mod start;
 
@@ -17,13 +18,11 @@ use disco_channel::processes::{Invitation, Launch};
 use disco_channel::programs;
 use disco_channel::session;
 use disco_core::env::Variable;
-use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, Timeline};
+use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
 use crate::SessionKind;
-#[cfg(feature = "trace")]
-use crate::timeline;
 use crate::timeline::Recorder;
 
 /// Configures and starts a session. A deadline of `Duration::MAX` means no limit.
@@ -61,6 +60,8 @@ pub struct Builder {
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
+    #[cfg(feature = "trace")]
+    record: Option<std::path::PathBuf>,
     /// `None` reads `DISCO_STATUS`.
     #[cfg(target_os = "linux")]
     answers_status: Option<bool>,
@@ -163,6 +164,8 @@ impl Builder {
             recorder: None,
             #[cfg(feature = "trace")]
             trace: None,
+            #[cfg(feature = "trace")]
+            record: None,
             #[cfg(target_os = "linux")]
             answers_status: None,
         }
@@ -354,28 +357,6 @@ impl Builder {
         self
     }
 
-    /// Records what the controller and the workers do, and writes it to a file when the session ends, as
-    /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
-    /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
-    ///
-    /// Default: the file in `DISCO_TRACE`, if it is set; a second session of the program adds `-2` to the name.
-    #[cfg(feature = "trace")]
-    pub fn trace(mut self, path: impl Into<std::path::PathBuf>) -> Self {
-        self.trace = Some(path.into());
-        self
-    }
-
-    /// Records what the controller and the workers do, and passes it to `sink` when the session ends: at the end of its
-    /// shutdown, or when it is dropped. Each keeps its last `records` records of 64 bytes, rounded up to a power of two:
-    /// commands, operations of communicators, and the program's own [spans](crate::activity). Worker processes keep them
-    /// in shared memory, so that the records of a killed process are not lost; those of a lost node are.
-    ///
-    /// `sink` runs on the thread that ends the session. A call takes some 0.1 µs longer on each worker.
-    pub fn timeline(mut self, records: usize, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
-        self.recorder = Some(Recorder::new(records, sink));
-        self
-    }
-
     /// Whether other programs of this user, such as `disco status`, may ask for the [status](LaneSession::status) of the
     /// session ([`programs`](crate::programs)). A program with such sessions has one more thread, which sleeps between
     /// questions. Default: false if `DISCO_STATUS=0`, else true.
@@ -434,8 +415,9 @@ impl Builder {
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
         self.deadlines = outlasting(self.deadlines, &config);
-        let recorder = self.recorder()?;
-        config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
+        let (recorder, commands) = (self.recorder()?, self.command_file()?);
+        let wanted = recorder.as_ref().map(|recorder| recorder.config);
+        config.recorder = wanted.or(commands.as_ref().map(|file| file.config)).unwrap_or(config.recorder);
         let session = match self.kind {
             SessionKind::Threads => session::threads(config, self.deadlines),
             #[cfg(target_os = "linux")]
@@ -446,6 +428,11 @@ impl Builder {
             other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
         }?;
         let session = session.with_replacement(self.replacement);
+        #[cfg(feature = "trace")]
+        let (session, recorder) = match commands {
+            Some(commands) => commands.attach(session, self.kind, recorder),
+            None => (session, recorder),
+        };
         let session = match recorder {
             Some(recorder) => recorder.attach(session),
             None => session,
@@ -470,20 +457,6 @@ fn outlasting(deadlines: Deadlines, config: &WorkerConfig) -> Deadlines {
 }
 
 impl Builder {
-    /// What the session records: for the program, for a file, or nothing.
-    fn recorder(&mut self) -> Result<Option<Recorder>> {
-        if let Some(recorder) = self.recorder.take() {
-            return Ok(Some(recorder));
-        }
-        #[cfg(feature = "trace")]
-        return match self.trace.take() {
-            Some(path) => timeline::of_file(path).map(Some),
-            None => timeline::of_variable(),
-        };
-        #[cfg(not(feature = "trace"))]
-        Ok(None)
-    }
-
     fn heartbeat_interval(&self) -> Duration {
         self.heartbeat.unwrap_or(self.silence / 5)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use disco::activity::{DataPath, OpState, Record, RecordKind, Recording, span};
 use disco::trace::Trace;
+use disco::trace::command_log::{Call, CommandKind, Line, Reader};
 use disco::{
     CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _,
     SessionKind, Timeline, WorkerContext, block_on,
@@ -21,6 +22,7 @@ crate::tests![
     a_timeline_has_each_command_of_every_worker,
     a_timeline_of_few_records_has_the_last_ones,
     a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program,
+    a_command_log_has_each_command_and_the_calls_of_every_worker,
 ];
 
 crate::tests![tests_of_processes: a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error];
@@ -265,4 +267,33 @@ fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: Ses
         assert_eq!(commands(worker.recording.as_ref().unwrap()).len(), 7, "{worker:?}");
     }
     run("/proc/no such folder/out.json".into());
+}
+
+fn a_command_log_has_each_command_and_the_calls_of_every_worker(kind: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, trace) = (folder.path().join("commands.jsonl.gz"), folder.path().join("trace.json"));
+    let session = builder(kind).groups(2).record(&log).trace(&trace).start().unwrap();
+    for _ in 0..5 {
+        call(&session, "records.sleep", (0.0,)).unwrap();
+    }
+    block_on(session.sync_all()).unwrap();
+    within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
+    let reader = Reader::open(&log).unwrap();
+    assert_eq!((reader.head().session.as_str(), reader.head().workers, reader.head().groups), (kind.name(), 4, 2));
+    let lines: Vec<Line> = reader.collect::<std::result::Result<_, _>>().unwrap();
+    let kinds = lines.iter().filter_map(|line| match line {
+        Line::Command(command) => Some(command.kind),
+        _ => None,
+    });
+    let expected =
+        [&[CommandKind::Function][..], &[CommandKind::Call; 5], &[CommandKind::SyncAll, CommandKind::Shutdown]];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected.concat());
+    let calls: Vec<&Call> =
+        lines.iter().filter_map(|line| if let Line::Call(call) = line { Some(call) } else { None }).collect();
+    let numbers: Vec<u64> = calls.iter().map(|call| call.number).collect();
+    assert_eq!(numbers, [2, 3, 4, 5, 6].repeat(4), "{calls:?}");
+    assert!(calls.iter().all(|call| call.ns.is_some() && !call.failed), "{calls:?}");
+    let Some(Line::End(end)) = lines.last() else { panic!("{lines:?}") };
+    assert_eq!((end.commands, &end.failure), (8, &None));
+    assert!(Trace::read(&trace).unwrap().missing.is_empty(), "a session can have both files");
 }

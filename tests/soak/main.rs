@@ -12,6 +12,7 @@
 #![cfg(target_os = "linux")]
 
 mod checkpoints;
+mod command_log;
 mod content;
 mod exchange;
 mod functions;

@@ -9,6 +9,7 @@ use disco::ffi::Libraries as _;
 use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::command_log::CommandLog;
 use crate::content::Content;
 use crate::functions::Diverged;
 use crate::library;
@@ -38,6 +39,8 @@ pub(crate) struct Setup {
     recoveries: usize,
     /// The number of records of a timeline; 0 for none.
     records: usize,
+    /// Whether the commands are recorded in a file.
+    has_log: bool,
 }
 
 /// A failure that a session recovers from.
@@ -98,6 +101,7 @@ impl Setup {
             end: random.pick(ends),
             recoveries: random.below(3),
             records: random.pick(&[0, 0, 16, 4096]),
+            has_log: random.chance(30),
         }
     }
 
@@ -106,7 +110,7 @@ impl Setup {
         self.kind != SessionKind::Nodes
     }
 
-    fn start(&self, timelines: &Timelines) -> disco::Result<LaneSession> {
+    fn start(&self, timelines: &Timelines, log: &CommandLog) -> disco::Result<LaneSession> {
         let builder = match self.kind {
             SessionKind::Nodes => {
                 let workers = if self.of_processes { SessionKind::Processes } else { SessionKind::Threads };
@@ -127,6 +131,7 @@ impl Setup {
             0 => builder,
             records => timelines.keep(builder, records),
         };
+        let builder = if self.has_log { log.record(builder) } else { builder };
         builder.groups(self.groups).check(self.check).deadlines(deadlines).start()
     }
 
@@ -143,8 +148,8 @@ impl Setup {
 /// Runs a session of its setup from start to end.
 pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     watch::step(format_args!("start of {setup:?}"));
-    let timelines = Timelines::default();
-    let session = setup.start(&timelines).map_err(|error| format!("start: {error}"))?;
+    let (timelines, log) = (Timelines::default(), CommandLog::new());
+    let session = setup.start(&timelines, &log).map_err(|error| format!("start: {error}"))?;
     let session = Arc::new(session);
     if setup.has_plane() {
         init(&session)?;
@@ -165,7 +170,8 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
         timelines::check_recordings(&session)?;
     }
     end(setup, session, random)?;
-    timelines.check(setup.records > 0, setup.end == End::Shutdown)
+    timelines.check(setup.records > 0, setup.end == End::Shutdown)?;
+    if setup.has_log { log.check() } else { Ok(()) }
 }
 
 fn init(session: &LaneSession) -> Wrong<()> {

@@ -5,8 +5,9 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 16] = [
+const TARGETS: [&str; 17] = [
     "checkpoint",
+    "command_log",
     "connection",
     "frame",
     "handshake",

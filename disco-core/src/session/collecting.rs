@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use event_listener::Event;
+use event_listener::{Event, Listener as _};
 use futures_lite::future;
 
 use super::LaneSession;
@@ -19,6 +19,9 @@ use crate::sync;
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// Number of each worker's records that an error's table is made of.
 pub(super) const EVIDENCE: usize = 32;
+
+/// What each worker has recorded, or why nothing is known of it.
+pub type Recordings = Vec<(WorkerId, Result<Recording>)>;
 
 /// Recordings that arrive for one request.
 #[derive(Debug)]
@@ -39,11 +42,7 @@ impl Collection {
     }
 
     /// The recordings of `workers`, in this order; `why` is the error of a worker whose recording has not come.
-    pub(super) fn take(
-        &self,
-        workers: impl Iterator<Item = WorkerId>,
-        why: &str,
-    ) -> Vec<(WorkerId, Result<Recording>)> {
+    pub(super) fn take(&self, workers: impl Iterator<Item = WorkerId>, why: &str) -> Recordings {
         let recordings = self.lock();
         let of = |worker| {
             let bytes = recordings.get(&worker).ok_or_else(|| Error::Missing(why.to_owned()));
@@ -58,10 +57,24 @@ impl Collection {
 
     pub(super) fn add(&self, from: WorkerId, bytes: Arc<[u8]>) {
         let mut recordings = self.lock();
-        recordings.insert(from, bytes);
+        // The answer to another request may have fewer records; a later one of the same size is newer.
+        if recordings.get(&from).is_none_or(|known| known.len() <= bytes.len()) {
+            recordings.insert(from, bytes);
+        }
         drop(recordings);
         if self.is_complete() {
             self.done.notify(usize::MAX);
+        }
+    }
+
+    /// Blocks until all have come, for at most `limit`.
+    fn wait(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        loop {
+            let done = self.done.listen();
+            if self.is_complete() || done.wait_deadline(deadline).is_none() {
+                return;
+            }
         }
     }
 
@@ -82,10 +95,22 @@ impl LaneSession {
     ///
     /// # Errors
     /// Of one worker: nothing came from it in time, because its node is lost or hangs.
-    pub async fn recordings(&self, limit: Duration) -> Vec<(WorkerId, Result<Recording>)> {
+    pub async fn recordings(&self, limit: Duration) -> Recordings {
         let collection = self.reply_table.gather(usize::MAX);
         self.arrival(&collection, limit).await;
         collection.take(self.world.workers(), &format!("its records have not come within {limit:?}"))
+    }
+
+    /// A function that returns what each worker has recorded, as [`LaneSession::recordings`] does, with the `last` records
+    /// of each. It may be called on any thread, and blocks for at most a limit. It returns none once the session is
+    /// dropped, which it does not keep alive.
+    pub fn collector(&self) -> impl Fn(usize, Duration) -> Option<Recordings> + Send + Sync + 'static {
+        let (table, world) = (Arc::downgrade(&self.reply_table), self.world);
+        move |last, limit| {
+            let collection = table.upgrade()?.gather(last);
+            collection.wait(limit);
+            Some(collection.take(world.workers(), &format!("its records have not come within {limit:?}")))
+        }
     }
 
     /// Waits until the recordings of all workers have come, for at most `limit` from the request on.

@@ -65,8 +65,8 @@ pub struct LaneSession {
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
     pub(super) transfers: Transfers,
-    /// Set if there is a timeline.
-    pub(super) recorder: Option<Arc<Recorder>>,
+    /// Set if there is a timeline or an observer.
+    pub(super) recorder: Option<Recorder>,
     /// Dropped when the session ends.
     attached: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -249,7 +249,7 @@ impl LaneSession {
     /// can go on once those of the failed lane are replaced.
     fn pass(&self, lanes: &Lanes, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
-        self.note_submitted(frame.seq(), frame.command());
+        self.note_submitted(frame);
         metrics::command(frame.command().name());
         let mut result = Ok(());
         for lane in lanes.iter() {
@@ -326,7 +326,7 @@ impl LaneSession {
         {
             let mut order = self.order();
             order.release();
-            self.note_wait(since, operation, expected.seq);
+            self.note_wait(since, operation, expected.seq, &replies);
         }
         measured.end(replies.is_ok());
         self.explain(replies).await

@@ -10,6 +10,7 @@ mod dref;
 mod ext;
 mod lanes;
 mod large;
+mod observer;
 mod order;
 mod registers;
 mod replacing;
@@ -24,11 +25,13 @@ use std::fmt::Debug;
 use async_trait::async_trait;
 
 pub use args::{Arguments, IntoArg, IntoArgs};
+pub use collecting::Recordings;
 pub use dataplane::{DataPlane, Placement, Scope};
 pub use deadlines::Deadlines;
 pub use dref::DRef;
 pub use ext::SessionExt;
 pub use lanes::LaneSession;
+pub use observer::Observer;
 pub use replacing::{Replaced, ReplacementPolicy};
 pub use timeline::Timeline;
 

@@ -49,7 +49,7 @@ impl LaneSession {
             (self.order().lanes.clone(), self.reply_table.clone(), self.recorder.clone());
         let replacing = self.replacing.clone();
         let close = move || {
-            let closed = close(&lanes, &reply_table, recorder.as_deref(), limit);
+            let closed = close(&lanes, &reply_table, recorder.as_ref(), limit);
             replacing.finish();
             closed?;
             // A worker that was lost during the shutdown has not executed its last commands.
@@ -92,7 +92,7 @@ impl Drop for LaneSession {
         self.reply_table.lose(&Error::Closed("drop".to_owned()));
         self.signal_shutdown();
         let limit = DROP_LIMIT.min(self.limits.close);
-        if let Err(error) = close(&self.lanes(), &self.reply_table, self.recorder.as_deref(), limit) {
+        if let Err(error) = close(&self.lanes(), &self.reply_table, self.recorder.as_ref(), limit) {
             tracing::error!(%error, "session dropped");
         }
         self.replacing.finish();

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use super::LaneSession;
 use super::collecting::Collection;
+use super::{LaneSession, Observer};
 use crate::activity::{Activity, RecorderConfig, Recording, Waiting};
-use crate::channel::{Channel, Signal};
+use crate::channel::{Channel, Reply, Signal};
 use crate::command::Command;
 use crate::error::Result;
 use crate::id::{RegisterId, WorkerId};
 use crate::status::Status;
 use crate::sync;
+use crate::wire::Frame;
 
 /// What a session has done, from its start to its end, as far as records were kept.
 #[non_exhaustive]
@@ -27,8 +28,15 @@ pub struct Timeline {
 
 type Sink = Box<dyn FnOnce(Timeline) + Send>;
 
-/// The timeline of a session that has one.
+/// What is told of the commands and waits of a session.
+#[derive(Clone, Default)]
 pub(super) struct Recorder {
+    timeline: Option<Arc<OpenTimeline>>,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+/// The timeline of a session that has not ended.
+struct OpenTimeline {
     activity: Activity,
     /// What workers send when they leave.
     collection: Arc<Collection>,
@@ -45,32 +53,54 @@ impl LaneSession {
         let collection = Arc::new(Collection::new(self.world.size()));
         self.reply_table.collect(&collection);
         let sink: Sink = Box::new(sink);
-        self.recorder =
-            Some(Arc::new(Recorder { activity: Activity::new(config), collection, sink: Mutex::new(Some(sink)) }));
+        let timeline = OpenTimeline { activity: Activity::new(config), collection, sink: Mutex::new(Some(sink)) };
+        self.recorder.get_or_insert_default().timeline = Some(Arc::new(timeline));
+        self
+    }
+
+    /// Tells `observer` of the commands and the waits of the session from now on.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.recorder.get_or_insert_default().observer = Some(observer);
         self
     }
 
     /// Records the submission of a command. Called by the holder of the order ticket.
     #[inline]
-    pub(super) fn note_submitted(&self, number: u64, command: &Command) {
+    pub(super) fn note_submitted(&self, frame: &Frame) {
         if let Some(recorder) = &self.recorder {
+            self.record_submitted(recorder, frame);
+        }
+    }
+
+    fn record_submitted(&self, recorder: &Recorder, frame: &Frame) {
+        let (number, command) = (frame.seq(), frame.command());
+        if let Some(observer) = &recorder.observer {
+            observer.submitted(number, frame.freed(), command);
+        }
+        if let Some(timeline) = &recorder.timeline {
             let function = match command {
                 Command::CallPacked { function, .. } => self.function_name(*function),
                 _ => None,
             };
-            recorder.activity.submit(number, command, function.as_deref().unwrap_or(command.name()));
+            timeline.activity.submit(number, command, function.as_deref().unwrap_or(command.name()));
         }
     }
 
     /// The start of a wait of the controller; `None` without a timeline.
     pub(super) fn start_wait(&self) -> Option<Waiting> {
-        self.recorder.as_ref().map(|recorder| recorder.activity.start_wait())
+        let timeline = self.recorder.as_ref()?.timeline.as_ref()?;
+        Some(timeline.activity.start_wait())
     }
 
     /// Records a wait for the replies to command `number`. Called by the holder of the order ticket.
-    pub(super) fn note_wait(&self, since: Option<Waiting>, operation: &str, number: u64) {
-        if let Some((recorder, since)) = self.recorder.as_ref().zip(since) {
-            recorder.activity.add_wait(since, operation, number);
+    pub(super) fn note_wait(&self, since: Option<Waiting>, operation: &str, number: u64, replies: &Result<Vec<Reply>>) {
+        let Some(recorder) = &self.recorder else { return };
+        if let Some(observer) = &recorder.observer {
+            observer.waited(number, replies);
+        }
+        if let Some((timeline, since)) = recorder.timeline.as_ref().zip(since) {
+            timeline.activity.add_wait(since, operation, number);
         }
     }
 
@@ -83,7 +113,8 @@ impl LaneSession {
 impl Recorder {
     /// Passes the timeline to the sink, the first time. The workers have left.
     pub(super) fn finish(&self, lanes: &[Arc<dyn Channel>], status: Status) {
-        let Some(sink) = sync::lock(&self.sink).take() else { return };
+        let Some(timeline) = &self.timeline else { return };
+        let Some(sink) = sync::lock(&timeline.sink).take() else { return };
         // For the workers of this machine. Nodes have sent the records of their workers at the end of these.
         for lane in lanes {
             if let Err(error) = lane.signal(Signal::Collect { last: usize::MAX }) {
@@ -91,9 +122,9 @@ impl Recorder {
             }
         }
         let workers = status.workers.iter().map(|it| WorkerId::new(it.worker as u32));
-        let workers = self.collection.take(workers, "its node has sent no records");
+        let workers = timeline.collection.take(workers, "its node has sent no records");
         // Never invalid: it was encoded here.
-        let controller = Recording::decode(&self.activity.encode(usize::MAX)).unwrap_or_default();
+        let controller = Recording::decode(&timeline.activity.encode(usize::MAX)).unwrap_or_default();
         sink(Timeline { status, controller, workers });
     }
 }

@@ -1,43 +1,21 @@
 //! Reads a trace, line by line.
 
 use std::collections::BTreeSet;
-use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::io::Read;
 use std::sync::Arc;
 
 use disco_core::activity::Recording;
-use flate2::read::GzDecoder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::FORMAT;
 use super::args::{Entry, Head, Track};
 use super::lanes::MAX_LANES;
-use crate::error::TraceError;
+use crate::lines::{Failure, Lines};
 use crate::trace::{Missing, Trace};
 
-/// Longest line. The longest name of a record is much shorter.
-const MAX_LINE: u64 = 4 << 20;
-/// The first bytes of a gzip file.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The reason for refusing a file that is no trace.
 const NOT_A_TRACE: &str = "this is no trace that Disco has written";
-
-/// A failure of reading, without the path of the file.
-pub(super) enum Failure {
-    Io(io::Error),
-    Format { line: u64, reason: String },
-}
-
-impl Failure {
-    pub(super) fn at(self, path: &Path) -> TraceError {
-        let path = path.to_owned();
-        match self {
-            Self::Io(source) => TraceError::Read { path, source },
-            Self::Format { line, reason } => TraceError::Format { path, line, reason },
-        }
-    }
-}
 
 /// The parts of an event that are read.
 #[derive(Deserialize)]
@@ -55,42 +33,7 @@ struct Event<'a> {
 
 /// Reads all events.
 pub(super) fn trace(content: impl Read) -> Result<Trace, Failure> {
-    let mut content = BufReader::with_capacity(1 << 16, content);
-    let is_compressed = content.fill_buf().map_err(Failure::Io)?.starts_with(&GZIP);
-    match is_compressed {
-        true => Reader::default().read(Lines { content: BufReader::new(GzDecoder::new(content)), number: 0 }),
-        false => Reader::default().read(Lines { content, number: 0 }),
-    }
-}
-
-struct Lines<R> {
-    content: R,
-    /// Of the last line.
-    number: u64,
-}
-
-impl<R: BufRead> Lines<R> {
-    /// The next line without its end, and whether it has one; `None` at the end of the file.
-    fn next<'l>(&mut self, line: &'l mut Vec<u8>) -> Result<Option<(&'l [u8], bool)>, Failure> {
-        line.clear();
-        match self.content.by_ref().take(MAX_LINE).read_until(b'\n', line) {
-            Ok(_) => {}
-            // A compressed file that ends early.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(error) => return Err(Failure::Io(error)),
-        }
-        self.number += 1;
-        if line.len() as u64 == MAX_LINE {
-            return Err(self.wrong(format!("{NOT_A_TRACE}: the line is longer than {} MiB", MAX_LINE >> 20)));
-        }
-        let is_whole = line.last() == Some(&b'\n');
-        let text = line.trim_ascii();
-        Ok((!line.is_empty()).then_some((text.strip_suffix(b",").unwrap_or(text), is_whole)))
-    }
-
-    fn wrong(&self, reason: impl Into<String>) -> Failure {
-        Failure::Format { line: self.number, reason: reason.into() }
-    }
+    Reader::default().read(Lines::of(content, NOT_A_TRACE).map_err(Failure::Io)?)
 }
 
 #[derive(Default)]
@@ -103,9 +46,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn read<R: BufRead>(mut self, mut lines: Lines<R>) -> Result<Trace, Failure> {
+    fn read<R: Read>(mut self, mut lines: Lines<R>) -> Result<Trace, Failure> {
         let mut line = Vec::new();
         while let Some((text, is_whole)) = lines.next(&mut line)? {
+            let text = text.strip_suffix(b",").unwrap_or(text);
             match text {
                 b"[" | b"]" | b"" => continue,
                 _ => {}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod arbitrary;
+mod command_log;
 mod explain;
 mod file;
 mod flight_recorder;

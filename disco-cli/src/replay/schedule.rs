@@ -1,0 +1,164 @@
+//! Runs the planned operations on paper, so that none waits for ever in the replay.
+//!
+//! A log may lack the call of a rank: its record was replaced, its program failed, the worlds differ, or it was one of
+//! several operations in a group, of which only the first is recorded.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use disco::World;
+
+/// With whom a worker's operation runs.
+pub(super) struct Meeting {
+    pub(super) kind: Kind,
+    pub(super) in_group: bool,
+    /// The workers of the communicator.
+    pub(super) members: Range<usize>,
+    /// A hash of the arguments that are equal on all ranks of a collective, or on both ends of a transfer.
+    pub(super) signature: u64,
+}
+
+/// A transfer with another worker, or a collective. A peer that does not exist is `None`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Collective,
+    Send { to: Option<usize> },
+    Recv { from: Option<usize> },
+}
+
+/// A worker's operation: its worker, its call, and its position in the call.
+pub(super) type Place = (usize, usize, usize);
+
+/// The operations that can't complete, because another rank does not make them in the same order. `at` returns the
+/// operation at a call, worker and position; `None` inside if the call has no more; `None` if there is no such call.
+pub(super) fn lonely<'a>(
+    world: World,
+    at: impl Fn(usize, usize, usize) -> Option<Option<&'a Meeting>>,
+) -> BTreeSet<Place> {
+    let mut run = Run { next: vec![(0, 0); world.size()], at };
+    (0..world.size()).for_each(|worker| run.skip_to_operation(worker));
+    let mut lonely = BTreeSet::new();
+    loop {
+        let mut has_progress = false;
+        for worker in 0..world.size() {
+            while run.complete(worker) {
+                has_progress = true;
+            }
+        }
+        if has_progress {
+            continue;
+        }
+        // All wait. The operation of the earliest call is left out; of several, a transfer.
+        let waiting = (0..world.size()).filter_map(|worker| run.current(worker).map(|meeting| (worker, meeting)));
+        let first = waiting.min_by_key(|(worker, meeting)| (run.next[*worker].0, meeting.kind == Kind::Collective));
+        let Some((worker, _)) = first else { return lonely };
+        let (call, op) = run.next[worker];
+        lonely.insert((worker, call, op));
+        run.advance(worker);
+    }
+}
+
+struct Run<F> {
+    /// For each worker its call, and the position of its operation in it.
+    next: Vec<(usize, usize)>,
+    at: F,
+}
+
+impl<'a, F: Fn(usize, usize, usize) -> Option<Option<&'a Meeting>>> Run<F> {
+    fn current(&self, worker: usize) -> Option<&'a Meeting> {
+        let (call, op) = self.next[worker];
+        (self.at)(call, worker, op).flatten()
+    }
+
+    /// Completes the operation of a worker, if all its ranks have come to it.
+    fn complete(&mut self, worker: usize) -> bool {
+        let Some(mine) = self.current(worker) else { return false };
+        let peer = match mine.kind {
+            Kind::Collective => {
+                let has_come = |member: usize| {
+                    self.current(member).is_some_and(|theirs| {
+                        (theirs.kind, theirs.in_group) == (Kind::Collective, mine.in_group)
+                            && theirs.signature == mine.signature
+                    })
+                };
+                if !mine.members.clone().all(has_come) {
+                    return false;
+                }
+                mine.members.clone().for_each(|member| self.advance(member));
+                return true;
+            }
+            Kind::Send { to: peer } | Kind::Recv { from: peer } => peer,
+        };
+        let opposite = match mine.kind {
+            Kind::Send { .. } => Kind::Recv { from: Some(worker) },
+            _ => Kind::Send { to: Some(worker) },
+        };
+        let Some(peer) = peer.filter(|peer| *peer != worker) else { return false };
+        let has_come = self.current(peer).is_some_and(|theirs| {
+            (theirs.kind, theirs.in_group) == (opposite, mine.in_group) && theirs.signature == mine.signature
+        });
+        if has_come {
+            self.advance(worker);
+            self.advance(peer);
+        }
+        has_come
+    }
+
+    fn advance(&mut self, worker: usize) {
+        self.next[worker].1 += 1;
+        self.skip_to_operation(worker);
+    }
+
+    /// Passes calls without further operations.
+    fn skip_to_operation(&mut self, worker: usize) {
+        while let (call, op) = self.next[worker]
+            && let Some(None) = (self.at)(call, worker, op)
+        {
+            self.next[worker] = (call + 1, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collective(name: char) -> Meeting {
+        Meeting { kind: Kind::Collective, in_group: false, members: 0..2, signature: name.into() }
+    }
+
+    fn transfer(kind: Kind) -> Meeting {
+        Meeting { kind, in_group: false, members: 0..2, signature: 4 }
+    }
+
+    /// The operations of two workers, each in one call, that can't complete.
+    fn lonely_of(workers: [Vec<Meeting>; 2]) -> Vec<Place> {
+        let at = |call: usize, worker: usize, op: usize| (call == 0).then(|| workers[worker].get(op));
+        lonely(World::new(2, 1).unwrap(), at).into_iter().collect()
+    }
+
+    #[test]
+    fn operations_with_all_their_ranks_complete() {
+        let (to, from) = (Kind::Send { to: Some(1) }, Kind::Recv { from: Some(0) });
+        assert_eq!(
+            lonely_of([vec![collective('a'), transfer(to)], vec![collective('a'), transfer(from)]]),
+            Vec::<Place>::new()
+        );
+    }
+
+    #[test]
+    fn an_operation_without_a_partner_is_left_out_and_later_ones_complete() {
+        let send = || transfer(Kind::Send { to: Some(1) });
+        assert_eq!(lonely_of([vec![send(), collective('a')], vec![collective('a')]]), [(0, 0, 0)]);
+        let both_send = [vec![send(), collective('a')], vec![transfer(Kind::Send { to: Some(0) }), collective('a')]];
+        assert_eq!(lonely_of(both_send), [(0, 0, 0), (1, 0, 0)]);
+        assert_eq!(lonely_of([vec![transfer(Kind::Send { to: None })], vec![]]), [(0, 0, 0)]);
+    }
+
+    #[test]
+    fn collectives_that_differ_are_left_out() {
+        let differ = [vec![collective('a'), collective('c')], vec![collective('b'), collective('c')]];
+        assert_eq!(lonely_of(differ), [(0, 0, 0), (1, 0, 0)]);
+        assert_eq!(lonely_of([vec![collective('a')], vec![]]), [(0, 0, 0)]);
+    }
+}

@@ -1,0 +1,283 @@
+//! The lines of a command log.
+
+use std::borrow::Cow;
+
+use disco_core::WorkerId;
+use serde::{Deserialize, Serialize};
+
+use super::{Described, FORMAT};
+
+/// Longest text of an error in a log, in bytes.
+const MAX_ERROR: usize = 4 << 10;
+
+/// One line.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// The first line: what was recorded.
+    Session(Head),
+    /// The session has submitted a command.
+    Command(Command),
+    /// A wait for replies has ended.
+    Wait(Wait),
+    /// The calls that follow are those of this worker.
+    Worker(Worker),
+    /// A worker has executed a call.
+    Call(Call),
+    /// The last line.
+    End(End),
+}
+
+/// The session that was recorded.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// The format of the log.
+    pub format: String,
+    /// Name of the program.
+    pub program: String,
+    /// The version of Disco that has written the log.
+    pub disco: String,
+    /// The kind of the session: `threads`, `processes`, `nodes`.
+    pub session: String,
+    /// Number of workers.
+    pub workers: usize,
+    /// Number of groups.
+    pub groups: usize,
+    /// Number of machines.
+    pub nodes: usize,
+}
+
+/// The kind of a command, named as the session's method.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "named as the methods of a session, which are documented")]
+pub enum CommandKind {
+    Function,
+    Call,
+    SyncWorker,
+    SyncAll,
+    Get,
+    GetAll,
+    Set,
+    #[serde(rename = "copy_from_worker_0")]
+    CopyFromWorker0,
+    #[serde(rename = "copy_to_worker_0")]
+    CopyToWorker0,
+    Recover,
+    Shutdown,
+    /// A no-op, which stands for a command that could not be sent.
+    Nothing,
+}
+
+/// A command.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Command {
+    /// Its number, counted from 1 over the session.
+    pub number: u64,
+    /// When it was submitted.
+    pub time_ns: u64,
+    /// Its kind.
+    pub kind: CommandKind,
+    /// The name of the function that is looked up or called; `None` for a call of a function without a known name, such
+    /// as one of a loaded library.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<Cow<'static, str>>,
+    /// The register of the function of a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callee: Option<u32>,
+    /// The register that the command sets, reads or copies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub register: Option<u32>,
+    /// The only worker that the command concerns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    /// The arguments of a call, the value of a `set`, the host tensor of a copy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Described>,
+    /// Registers that the workers free before the command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub freed: Vec<u32>,
+}
+
+/// The end of a wait for the replies to a command.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wait {
+    /// The command.
+    pub number: u64,
+    /// When the wait ended.
+    pub time_ns: u64,
+    /// The thread of the controller that waited, numbered in the order of their first waits.
+    pub thread: u32,
+    /// The replies without their content, in the order of workers; one if all are the same; none for syncs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replies: Vec<Described>,
+    /// Why the wait failed: the first failure of a worker, or the reason why replies are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The worker of the calls that follow.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Worker {
+    /// Its number.
+    pub worker: u32,
+    /// Number of its records that are missing before these calls, because later ones have replaced them.
+    pub replaced: u64,
+    /// Why there are no calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A call, as a worker has executed it.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// The number of the command.
+    pub number: u64,
+    /// Its duration; `None` if it had not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns: Option<u64>,
+    /// The worker failed in it, or had failed before and skipped it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// The operations of communicators inside it, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ops: Vec<Operation>,
+}
+
+/// An operation of a communicator.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// The kind, named as [`OpKind::name`](disco_core::OpKind::name).
+    pub kind: String,
+    /// The ranks that took part.
+    pub scope: OperationScope,
+    /// Element type; none for a barrier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// Number of elements of one block; of the V-forms, the number that this rank sent.
+    #[serde(default)]
+    pub count: u64,
+    /// How elements are combined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<String>,
+    /// The root, or the peer of a send or a receive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Time from the end of the operation before, or from the start of the call.
+    pub after_ns: u64,
+    /// Its duration, with the time that it waited for other ranks; on a device, that of the launch.
+    pub ns: u64,
+    /// It failed, or had not ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+}
+
+/// The ranks of an operation.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperationScope {
+    /// All workers.
+    World,
+    /// The workers of a group.
+    Group,
+    /// A communicator that a worker function has split off.
+    Split,
+}
+
+/// The end of a session.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// When the session had ended.
+    pub time_ns: u64,
+    /// Number of its commands.
+    pub commands: u64,
+    /// The failure that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+impl Head {
+    /// A session of `workers` workers in `groups` groups on `nodes` machines; `session` is its kind.
+    pub fn new(program: impl Into<String>, session: &str, workers: usize, groups: usize, nodes: usize) -> Self {
+        let (format, disco) = (FORMAT.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        Self { format, program: program.into(), disco, session: session.to_owned(), workers, groups, nodes }
+    }
+}
+
+impl CommandKind {
+    /// The name in logs: that of the session's method.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Call => "call",
+            Self::SyncWorker => "sync_worker",
+            Self::SyncAll => "sync_all",
+            Self::Get => "get",
+            Self::GetAll => "get_all",
+            Self::Set => "set",
+            Self::CopyFromWorker0 => "copy_from_worker_0",
+            Self::CopyToWorker0 => "copy_to_worker_0",
+            Self::Recover => "recover",
+            Self::Shutdown => "shutdown",
+            Self::Nothing => "nothing",
+        }
+    }
+
+    /// All kinds but calls, of which workers record only the name.
+    pub(super) const ALL_BUT_CALLS: [Self; 11] = [
+        Self::Function,
+        Self::SyncWorker,
+        Self::SyncAll,
+        Self::Get,
+        Self::GetAll,
+        Self::Set,
+        Self::CopyFromWorker0,
+        Self::CopyToWorker0,
+        Self::Recover,
+        Self::Shutdown,
+        Self::Nothing,
+    ];
+}
+
+impl Command {
+    /// A command without arguments and registers; other fields are assigned.
+    pub fn new(number: u64, time_ns: u64, kind: CommandKind) -> Self {
+        let (function, callee, register, worker) = (None, None, None, None);
+        Self { number, time_ns, kind, function, callee, register, worker, args: Vec::new(), freed: Vec::new() }
+    }
+}
+
+impl Worker {
+    /// A worker with its calls.
+    pub(super) fn new(worker: WorkerId, replaced: u64, error: Option<String>) -> Self {
+        Self { worker: worker.index() as u32, replaced, error }
+    }
+}
+
+/// A text of at most [`MAX_ERROR`] bytes.
+pub(super) fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_ERROR));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_kind_is_that_in_logs() {
+        for kind in CommandKind::ALL_BUT_CALLS.into_iter().chain([CommandKind::Call]) {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Writes the command log of a session while it runs.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use disco_core::activity::nanoseconds;
+use disco_core::channel::Reply;
+use disco_core::session::{Observer, Recordings, Timeline};
+use disco_core::{Command as Submitted, Error, Local, RegisterId, Value, sync};
+
+use super::calls::{self, Last};
+use super::line::{Command, CommandKind, End, Head, Line, Wait, cut};
+use super::writer::Writer;
+use super::{Described, FORMAT};
+use crate::error::TraceError;
+
+/// Writes a command log: as the [`Observer`] of a session, with what its workers record.
+///
+/// A thread of its own writes the file, so that commands wait only if 8 MiB of lines are not written yet. If they wait
+/// for 1 s, or a write fails, the log ends there with a warning. What was recorded 2 s ago can be read, also if the
+/// program is killed.
+pub struct Recorder {
+    /// The time of the machine's clock at which the recording began.
+    start: u64,
+    writer: Writer,
+    names: Mutex<Names>,
+    last: Last,
+}
+
+/// What the lines of earlier commands have told.
+#[derive(Default)]
+struct Names {
+    /// The function in a register.
+    functions: HashMap<RegisterId, Arc<str>>,
+    /// The threads that have waited.
+    threads: HashMap<ThreadId, u32>,
+    /// The text of the last wait, if it failed.
+    last_error: Option<String>,
+}
+
+impl Recorder {
+    /// Creates the file, with its head. `collect` returns what the workers of the session have recorded lately
+    /// ([`LaneSession::collector`](disco_core::session::LaneSession::collector)), or none once the session has ended; it
+    /// is called on another thread while the program runs. `warn` is called once, from another thread, if the log ends
+    /// early.
+    ///
+    /// # Errors
+    /// The file can't be created; the error names it.
+    pub fn create(
+        path: &Path,
+        head: Head,
+        collect: impl FnMut(usize, Duration) -> Option<Recordings> + Send + 'static,
+        warn: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, TraceError> {
+        let last = Last::default();
+        let source = calls::source(last.clone(), collect);
+        let writer = Writer::create(path, Arc::new(warn), source)?;
+        writer.add(&Line::Session(Head { format: FORMAT.to_owned(), ..head }));
+        Ok(Self { start: nanoseconds(), writer, names: Mutex::default(), last })
+    }
+
+    /// Writes what else the workers have recorded, and ends the file.
+    pub fn finish(&self, timeline: Timeline) {
+        let last_error = sync::lock(&self.names).last_error.take();
+        // A session that is dropped without a shutdown counts as lost.
+        let dropped = Error::Closed("drop".to_owned()).to_string();
+        let failure = timeline.status.failure.filter(|text| *text != dropped).or(last_error);
+        let end = End { time_ns: self.now(), commands: timeline.status.commands, failure: failure.map(cut) };
+        *sync::lock(&self.last) = Some((timeline.workers, end));
+        self.writer.close();
+    }
+
+    fn now(&self) -> u64 {
+        nanoseconds().saturating_sub(self.start)
+    }
+}
+
+impl Observer for Recorder {
+    fn submitted(&self, number: u64, freed: &[RegisterId], command: &Submitted) {
+        let mut names = sync::lock(&self.names);
+        let mut line = Command::new(number, self.now(), kind(command));
+        line.register = command.register().map(wire);
+        line.freed = freed.iter().copied().map(wire).collect();
+        freed.iter().for_each(|register| _ = names.functions.remove(register));
+        let mut name = None;
+        match command {
+            Submitted::GetGlobalFunc { register, name: function } => {
+                names.functions.insert(*register, function.clone());
+                name = Some(function.clone());
+            }
+            Submitted::CallPacked { function, args, .. } => {
+                line.callee = Some(wire(*function));
+                name = names.functions.get(function).cloned();
+                line.args = args.iter().map(Described::of).collect();
+            }
+            Submitted::DebugSet { worker, value, .. } => {
+                line.worker = Some(worker.index() as u32);
+                line.args.push(Described::of(value));
+            }
+            Submitted::CopyFromWorker0 { host: Local(Some(host)), .. }
+            | Submitted::CopyToWorker0 { host: Local(Some(host)), .. } => {
+                line.args.push(Described::outline(&Value::Tensor(host.clone())));
+            }
+            // No worker has this number: a no-op.
+            Submitted::SyncWorker { worker } if worker.index() == u32::MAX as usize => {}
+            Submitted::SyncWorker { worker } | Submitted::DebugGet { worker, .. } => {
+                line.worker = Some(worker.index() as u32);
+            }
+            Submitted::Recover { .. } => names.last_error = None,
+            _ => {}
+        }
+        line.function = name.map(|name| Cow::Owned(name.to_string()));
+        self.writer.add(&Line::Command(line));
+    }
+
+    fn waited(&self, number: u64, replies: &disco_core::Result<Vec<Reply>>) {
+        let mut line = Wait { number, time_ns: self.now(), ..Wait::default() };
+        match replies {
+            Ok(replies) => {
+                let failures = replies.iter().filter_map(|reply| reply.as_ref().err());
+                // The failure that has aborted the others.
+                let cause = failures.min_by_key(|failure| failure.aborted);
+                line.error = cause.map(|failure| cut(failure.to_string()));
+                line.replies = replies.iter().flatten().map(Described::outline).collect();
+            }
+            Err(error) => line.error = Some(cut(error.to_string())),
+        }
+        if line.replies.windows(2).all(|pair| pair[0] == pair[1]) {
+            line.replies.truncate(1);
+        }
+        if line.replies == [Described::None] {
+            line.replies.clear();
+        }
+        let mut names = sync::lock(&self.names);
+        let next = names.threads.len() as u32;
+        line.thread = *names.threads.entry(thread::current().id()).or_insert(next);
+        names.last_error.clone_from(&line.error);
+        self.writer.add(&Line::Wait(line));
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+fn kind(command: &Submitted) -> CommandKind {
+    match command {
+        Submitted::GetGlobalFunc { .. } => CommandKind::Function,
+        Submitted::CallPacked { .. } => CommandKind::Call,
+        Submitted::SyncWorker { worker } if worker.index() != u32::MAX as usize => CommandKind::SyncWorker,
+        Submitted::SyncAll => CommandKind::SyncAll,
+        Submitted::DebugGet { .. } => CommandKind::Get,
+        Submitted::GetAll { .. } => CommandKind::GetAll,
+        Submitted::DebugSet { .. } => CommandKind::Set,
+        Submitted::CopyFromWorker0 { .. } => CommandKind::CopyFromWorker0,
+        Submitted::CopyToWorker0 { .. } => CommandKind::CopyToWorker0,
+        Submitted::Recover { .. } => CommandKind::Recover,
+        Submitted::Shutdown => CommandKind::Shutdown,
+        _ => CommandKind::Nothing,
+    }
+}
+
+fn wire(register: RegisterId) -> u32 {
+    register.index() as u32
+}

@@ -1,0 +1,70 @@
+//! What a session records, and where it goes.
+
+use disco_core::Result;
+use disco_core::session::Timeline;
+
+use super::Builder;
+#[cfg(feature = "trace")]
+use crate::timeline;
+use crate::timeline::{CommandFile, Recorder};
+
+impl Builder {
+    /// Records what the controller and the workers do, and writes it to a file when the session ends, as
+    /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
+    /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
+    ///
+    /// Default: the file in `DISCO_TRACE`, if it is set; a second session of the program adds `-2` to the name.
+    #[cfg(feature = "trace")]
+    pub fn trace(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.trace = Some(path.into());
+        self
+    }
+
+    /// Records the commands of the session in a file, for `disco replay`: numbers, strings, and kinds and sizes of other
+    /// values, but no content of tensors and bytes. The file is written while the program runs, and compressed if the
+    /// name ends with `.gz`. Durations of calls are collected some times a second from the records of workers, of which
+    /// each keeps as many as for [`Builder::trace`]. A file that can't be written is a warning.
+    ///
+    /// Default: the file in `DISCO_RECORD`, if it is set; a second session of the program adds `-2` to the name.
+    #[cfg(feature = "trace")]
+    pub fn record(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.record = Some(path.into());
+        self
+    }
+
+    /// Records what the controller and the workers do, and passes it to `sink` when the session ends: at the end of its
+    /// shutdown, or when it is dropped. Each keeps its last `records` records of 64 bytes, rounded up to a power of two:
+    /// commands, operations of communicators, and the program's own [spans](crate::activity). Worker processes keep them
+    /// in shared memory, so that the records of a killed process are not lost; those of a lost node are.
+    ///
+    /// `sink` runs on the thread that ends the session. A call takes some 0.1 µs longer on each worker.
+    pub fn timeline(mut self, records: usize, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
+        self.recorder = Some(Recorder::new(records, sink));
+        self
+    }
+
+    /// What the session records: for the program, for a file, or nothing.
+    pub(super) fn recorder(&mut self) -> Result<Option<Recorder>> {
+        if let Some(recorder) = self.recorder.take() {
+            return Ok(Some(recorder));
+        }
+        #[cfg(feature = "trace")]
+        return match self.trace.take() {
+            Some(path) => timeline::of_file(path).map(Some),
+            None => timeline::of_variable(),
+        };
+        #[cfg(not(feature = "trace"))]
+        Ok(None)
+    }
+
+    /// The file for the session's commands.
+    pub(super) fn command_file(&mut self) -> Result<Option<CommandFile>> {
+        #[cfg(feature = "trace")]
+        return match self.record.take() {
+            Some(path) => CommandFile::at(path).map(Some),
+            None => timeline::commands_of_variable(),
+        };
+        #[cfg(not(feature = "trace"))]
+        Ok(None)
+    }
+}
