@@ -11,8 +11,10 @@
 //! progress    the state of a worker at a moment
 //! memory      the words of an activity: progress, names, a ring of records
 //! recording   a copy of them, as bytes for another process, and decoded
+//! alignment   the alignment of a machine's clock with the controller's
 //! ```
 
+pub mod alignment;
 mod clock;
 mod current;
 mod memory;
@@ -32,13 +34,14 @@ use crate::op::Op;
 use crate::shared_memory::Segment;
 use crate::sync;
 
+pub use self::alignment::{Alignment, ClockPoint};
 pub use self::clock::nanoseconds;
 pub(crate) use self::current::Current;
 pub use self::current::{Span, span};
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub(crate) use self::record::{GROUP_MARK, SPLIT_MARK};
-pub use self::recording::Recording;
+pub use self::recording::{Recording, align};
 
 /// Number of the latest operations in a [`Progress`].
 const OPS: usize = 16;

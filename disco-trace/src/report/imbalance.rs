@@ -32,7 +32,7 @@ impl Part {
         self.count += 1;
         self.sum = self.sum.saturating_add(spread);
         self.most = self.most.max(spread);
-        if let Some(last) = call.last().filter(|_| spread > 0) {
+        if let Some(last) = call.latecomer() {
             *self.last.entry(last.worker).or_default() += 1;
         }
     }

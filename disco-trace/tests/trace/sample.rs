@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco_core::activity::{DataPath, OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
 use disco_core::{DType, OpKind, Rank, Reduction, RegisterId, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 
@@ -83,7 +83,8 @@ pub(crate) fn trace() -> Trace {
                 record.end = record.end.map(|end| end + 70_000_000);
             });
             recording.time += 70_000_000;
-            (recording.shift, recording.shift_error) = (-70_000_000, 12_000);
+            let point = ClockPoint { time: 74_000_000, shift: -70_000_000, error: 12_000 };
+            recording.alignment = Alignment::new([point]);
         }
         WorkerTrace::new(WorkerId::new(worker), place, "process", Ok(recording))
     });
