@@ -87,12 +87,8 @@ mod file {
     fn write(path: &Path, timeline: Timeline) {
         if let Err(error) = trace(timeline).write(path) {
             let why: Vec<String> = [error.to_string()].into_iter().chain(causes(&error)).collect();
-            let text = format!("no trace is written: {}", why.join(": "));
-            // A program without a log sees the warning, too.
-            match tracing::enabled!(tracing::Level::WARN) {
-                true => tracing::warn!("{text}"),
-                false => _ = writeln!(io::stderr(), "disco: {text}"),
-            }
+            // Not as an event of `tracing`: a subscriber need not print those.
+            _ = writeln!(io::stderr(), "disco: no trace is written: {}", why.join(": "));
         }
     }
 

@@ -3,6 +3,7 @@
 //! A [`Trace`] holds the recordings of a session. [`Trace::write`] writes it as a file for Perfetto and other viewers, and
 //! [`Trace::read`] reads that file back. [`explain`] describes hanging operations, calls that differ and slow operations as text;
 //! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
+//! [`WorkerSpans`] puts spans of the crate `tracing` into timelines.
 //!
 //! ```text
 //! trace              the recordings of a session
@@ -13,6 +14,7 @@
 //! format             numbers and tables as text
 //! explain            analysis and diagnosis as text
 //! report             analysis as a page
+//! spans              spans of the crate `tracing` in timelines
 //! flight_recorder    dumps with the keys of PyTorch's flight recorder
 //! ```
 
@@ -24,8 +26,10 @@ mod explain;
 pub mod flight_recorder;
 mod format;
 pub mod report;
+mod spans;
 mod trace;
 
 pub use error::TraceError;
 pub use explain::explain;
+pub use spans::WorkerSpans;
 pub use trace::{Missing, Trace, WorkerTrace};

@@ -37,7 +37,7 @@ use crate::sync;
 pub use self::alignment::{Alignment, ClockPoint};
 pub use self::clock::nanoseconds;
 pub(crate) use self::current::Current;
-pub use self::current::{Span, span};
+pub use self::current::{Entered, Span, enter_span, leave_span, records_spans, span};
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub(crate) use self::record::{GROUP_MARK, SPLIT_MARK};
