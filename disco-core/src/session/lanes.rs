@@ -47,7 +47,7 @@ pub struct LaneSession {
     /// Whether a lane leads to other processes.
     needs_bytes: bool,
     pub(super) reply_table: Arc<ReplyTable>,
-    freed_ids: Arc<FreedIds>,
+    pub(super) freed_ids: Arc<FreedIds>,
     /// The order ticket: its holder may send. Never held across an await, so that no caller depends on the polling of
     /// another caller's future.
     order: Mutex<Order>,

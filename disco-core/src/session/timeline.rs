@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::LaneSession;
 use super::collecting::Collection;
-use crate::activity::{Activity, RecorderConfig, Recording, Waiting};
+use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
 use crate::channel::{Channel, Signal};
 use crate::command::Command;
 use crate::error::Result;
@@ -30,6 +30,8 @@ type Sink = Box<dyn FnOnce(Timeline) + Send>;
 /// The timeline of a session that has one.
 pub(super) struct Recorder {
     activity: Activity,
+    /// Used by the holder of the order ticket.
+    sampler: Mutex<Sampler>,
     /// What workers send when they leave.
     collection: Arc<Collection>,
     /// Gets the timeline at the end.
@@ -45,8 +47,12 @@ impl LaneSession {
         let collection = Arc::new(Collection::new(self.world.size()));
         self.reply_table.collect(&collection);
         let sink: Sink = Box::new(sink);
-        self.recorder =
-            Some(Arc::new(Recorder { activity: Activity::new(config), collection, sink: Mutex::new(Some(sink)) }));
+        self.recorder = Some(Arc::new(Recorder {
+            activity: Activity::new(config),
+            sampler: Mutex::default(),
+            collection,
+            sink: Mutex::new(Some(sink)),
+        }));
         self
     }
 
@@ -59,6 +65,22 @@ impl LaneSession {
                 _ => None,
             };
             recorder.activity.submit(number, command, function.as_deref().unwrap_or(command.name()));
+            let mut sampler = sync::lock(&recorder.sampler);
+            if sampler.is_due() {
+                self.sample(&recorder.activity, &mut sampler);
+            }
+        }
+    }
+
+    /// Records the counters of the controller.
+    fn sample(&self, activity: &Activity, sampler: &mut Sampler) {
+        sampler.sample(activity, "registers in use", self.freed_ids.in_use() as u64);
+        for lane in &self.lanes {
+            let workers = lane.workers();
+            sampler.sample(activity, &format!("room for commands to {workers}"), lane.room() as u64);
+            if let Some(bytes) = lane.sent_bytes() {
+                sampler.sample(activity, &format!("bytes sent to {workers}"), bytes);
+            }
         }
     }
 

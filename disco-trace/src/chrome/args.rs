@@ -77,6 +77,9 @@ pub(super) struct Entry<'a> {
     command: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     register: Option<u32>,
+    /// Of a counter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<u64>,
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     op: Option<Op<'a>>,
     /// Bytes of one block.
@@ -217,6 +220,7 @@ pub(super) fn category(kind: RecordKind) -> &'static str {
         RecordKind::Span => "span",
         RecordKind::Wait => "wait",
         RecordKind::Mark => "mark",
+        RecordKind::Counter => "counter",
         // A kind of a later version of disco-core, which `Trace::read` of this version would not know.
         _ => "other",
     }
@@ -228,6 +232,7 @@ fn kind(name: &str) -> Option<RecordKind> {
         "span" => RecordKind::Span,
         "wait" => RecordKind::Wait,
         "mark" => RecordKind::Mark,
+        "counter" => RecordKind::Counter,
         _ => RecordKind::Op(OpKind::ALL.into_iter().find(|kind| kind.name() == name)?),
     })
 }
@@ -246,6 +251,7 @@ impl<'a> Entry<'a> {
             state: record.state.name().into(),
             command: record.command,
             register: record.register.map(|register| register.index() as u32),
+            value: (record.kind == RecordKind::Counter).then_some(record.value),
             op: record.op.as_ref().map(Op::of),
             bytes: record.op.as_ref().map(OpDetails::bytes).filter(|bytes| *bytes > 0),
             bandwidth,
@@ -262,6 +268,7 @@ impl<'a> Entry<'a> {
         record.state = find("state", &OpState::ALL, OpState::name, &self.state)?;
         record.command = self.command;
         record.register = self.register.map(RegisterId::new);
+        record.value = self.value.unwrap_or_default();
         record.op = self.op.map(|op| op.decode(intern)).transpose()?;
         if matches!(kind, RecordKind::Op(_)) != record.op.is_some() {
             return Err(format!("a record of the kind `{}` with the wrong fields", self.kind));

@@ -43,7 +43,7 @@ fn op() -> impl Strategy<Value = OpDetails> {
 }
 
 fn kind() -> impl Strategy<Value = RecordKind> {
-    let other = [RecordKind::Command, RecordKind::Span, RecordKind::Wait, RecordKind::Mark];
+    let other = [RecordKind::Command, RecordKind::Span, RecordKind::Wait, RecordKind::Mark, RecordKind::Counter];
     prop_oneof![select(OpKind::ALL.to_vec()).prop_map(RecordKind::Op), select(other.to_vec())]
 }
 
@@ -54,6 +54,7 @@ fn record() -> impl Strategy<Value = Record> {
         let mut record = Record::new(0, kind, start);
         (record.name, record.end, record.state, record.command) = (name, end, state, command);
         record.register = register.map(RegisterId::new);
+        record.value = if kind == RecordKind::Counter { start } else { 0 };
         record.op = matches!(kind, RecordKind::Op(_)).then_some(op);
         record
     })

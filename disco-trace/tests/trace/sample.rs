@@ -71,6 +71,8 @@ pub(crate) fn trace() -> Trace {
     for step in 0..4 {
         controller.command(step + 1, "train.step", (1_000 * step + 5, Some(1_000 * step + 6)));
     }
+    controller.named(RecordKind::Counter, "registers in use", (15, Some(15)));
+    controller.0.records.last_mut().unwrap().value = 3;
     controller.named(RecordKind::Wait, "sync_all", (3_010, None));
     controller.0.time = 9_000 * MICROSECOND;
     let workers = (0..4).map(|worker| {
