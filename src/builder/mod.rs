@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod launched;
+mod recording;
 #[cfg(target_os = "linux")]
 mod start;
 
@@ -17,13 +18,11 @@ use disco_channel::processes::{Invitation, Launch};
 use disco_channel::programs;
 use disco_channel::session;
 use disco_core::env::Variable;
-use disco_core::session::{Deadlines, LaneSession, Timeline};
+use disco_core::session::{Deadlines, LaneSession};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, World};
 
 use crate::SessionKind;
-#[cfg(feature = "trace")]
-use crate::timeline;
 use crate::timeline::Recorder;
 
 /// Configures and starts a session. A deadline of `Duration::MAX` means no limit.
@@ -60,6 +59,8 @@ pub struct Builder {
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
+    #[cfg(all(feature = "trace", target_os = "linux"))]
+    dump: Option<PathBuf>,
     /// `None` reads `DISCO_STATUS`.
     #[cfg(target_os = "linux")]
     answers_status: Option<bool>,
@@ -159,6 +160,8 @@ impl Builder {
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
             recorder: None,
+            #[cfg(all(feature = "trace", target_os = "linux"))]
+            dump: None,
             #[cfg(feature = "trace")]
             trace: None,
             #[cfg(target_os = "linux")]
@@ -345,28 +348,6 @@ impl Builder {
         self
     }
 
-    /// Records what the controller and the workers do, and writes it to a file when the session ends, as
-    /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
-    /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
-    ///
-    /// Default: the file in `DISCO_TRACE`, if it is set; a second session of the program adds `-2` to the name.
-    #[cfg(feature = "trace")]
-    pub fn trace(mut self, path: impl Into<std::path::PathBuf>) -> Self {
-        self.trace = Some(path.into());
-        self
-    }
-
-    /// Records what the controller and the workers do, and passes it to `sink` when the session ends: at the end of its
-    /// shutdown, or when it is dropped. Each keeps its last `records` records of 64 bytes, rounded up to a power of two:
-    /// commands, operations of communicators, and the program's own [spans](crate::activity). Worker processes keep them
-    /// in shared memory, so that the records of a killed process are not lost; those of a lost node are.
-    ///
-    /// `sink` runs on the thread that ends the session. A call takes some 0.1 µs longer on each worker.
-    pub fn timeline(mut self, records: usize, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
-        self.recorder = Some(Recorder::new(records, sink));
-        self
-    }
-
     /// Whether other programs of this user, such as `disco status`, may ask for the [status](LaneSession::status) of the
     /// session ([`programs`](crate::programs)). A program with such sessions has one more thread, which sleeps between
     /// questions. Default: false if `DISCO_STATUS=0`, else true.
@@ -440,6 +421,8 @@ impl Builder {
             Some(recorder) => recorder.attach(session),
             None => session,
         };
+        #[cfg(all(feature = "trace", target_os = "linux"))]
+        crate::dump::attach(&session, self.dump)?;
         #[cfg(target_os = "linux")]
         if self.answers_status.unwrap_or_else(programs::is_enabled) {
             session.attach(programs::answer(session.observer()));
@@ -460,20 +443,6 @@ fn outlasting(deadlines: Deadlines, config: &WorkerConfig) -> Deadlines {
 }
 
 impl Builder {
-    /// What the session records: for the program, for a file, or nothing.
-    fn recorder(&mut self) -> Result<Option<Recorder>> {
-        if let Some(recorder) = self.recorder.take() {
-            return Ok(Some(recorder));
-        }
-        #[cfg(feature = "trace")]
-        return match self.trace.take() {
-            Some(path) => timeline::of_file(path).map(Some),
-            None => timeline::of_variable(),
-        };
-        #[cfg(not(feature = "trace"))]
-        Ok(None)
-    }
-
     fn heartbeat_interval(&self) -> Duration {
         self.heartbeat.unwrap_or(self.silence / 5)
     }

@@ -22,6 +22,7 @@ crate::tests![
     a_timeline_of_few_records_has_the_last_ones,
     a_timeline_has_the_counters_of_the_session,
     a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program,
+    a_signal_dumps_the_records_of_workers_that_hang,
 ];
 
 crate::tests![tests_of_processes: a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error];
@@ -279,6 +280,61 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
             );
         }
     }
+}
+
+/// All sessions of this program that dump get the signal, also those of the other kinds.
+fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let session = builder(kind).dump(folder.path().join("dump.json.gz")).start().unwrap();
+    // Collectives of `local` do not reach other nodes.
+    let sums = kind != SessionKind::Nodes;
+    if sums {
+        init_ccl(&session);
+        call(&session, "records.sum_late", (0, 0.0)).unwrap();
+    }
+    // Worker 3 has begun to sleep.
+    let hangs = |worker: &disco::status::WorkerStatus| worker.function.as_deref() == Some("records.sleep");
+    call(&session, "records.sleep", (2.0,)).unwrap();
+    within(SOON, "worker 3", {
+        let observe = session.observer();
+        move || {
+            while !observe().unwrap().workers.iter().any(hangs) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    });
+    let inside = |trace: &Trace| -> Vec<Option<String>> {
+        let recordings = trace.workers.iter().map(|worker| worker.recording.as_ref().unwrap());
+        recordings.map(|recording| recording.inside.as_deref().map(str::to_owned)).collect()
+    };
+    let expected = [None, None, None, Some("records.sleep".to_owned())];
+    // Another signal writes another file. Those of other tests come early, and a worker may not have left its function.
+    let path = folder.path().to_owned();
+    let (trace, files) = within(SOON, "a dump", move || {
+        loop {
+            kill_process(getpid(), Signal::USR1).unwrap();
+            thread::sleep(Duration::from_millis(100));
+            let files: Vec<PathBuf> = path.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
+            let traces = files.iter().filter_map(|path| Trace::read(path).ok()).filter(|it| it.missing.is_empty());
+            let found = traces.into_iter().find(|trace| inside(trace) == expected);
+            if let Some(trace) = found.filter(|_| files.len() > 1) {
+                return (trace, files);
+            }
+        }
+    });
+    assert!(
+        files.contains(&folder.path().join("dump.json.gz")) && files.contains(&folder.path().join("dump-2.json.gz"))
+    );
+    assert_eq!(trace.controller, None);
+    for worker in &trace.workers {
+        let records = &worker.recording.as_ref().unwrap().records;
+        let ops: Vec<_> = records.iter().filter_map(Record::signature).collect();
+        let expected = if sums { &["all_reduce sum f32 x 64"][..] } else { &[] };
+        assert_eq!(ops, expected, "{}", worker.worker);
+    }
+    within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
+    // The signal has no effect any more.
+    kill_process(getpid(), Signal::USR1).unwrap();
 }
 
 fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: SessionKind) {

@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use event_listener::Event;
+use event_listener::{Event, Listener as _};
 use futures_lite::future;
 
 use super::LaneSession;
 use crate::activity::Recording;
+use crate::channel::Inbox as _;
 use crate::diagnosis::Diagnosis;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::WorkerId;
+use crate::status::Status;
 use crate::sync;
 
 /// Time that the recordings for an error's table have to arrive.
@@ -65,6 +67,18 @@ impl Collection {
         }
     }
 
+    /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.
+    fn wait(&self, limit: Duration) {
+        loop {
+            let done = self.done.listen();
+            let left = limit.saturating_sub(self.begun.elapsed());
+            if self.is_complete() || left.is_zero() {
+                return;
+            }
+            done.wait_timeout(left);
+        }
+    }
+
     /// Expects no answer of this number of workers.
     pub(super) fn give_up(&self, workers: usize) {
         self.workers.fetch_sub(workers, Ordering::Relaxed);
@@ -75,7 +89,30 @@ impl Collection {
     }
 }
 
+/// What the workers of a session have recorded, at one moment.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct Collected {
+    /// The session, its nodes and its workers.
+    pub status: Status,
+    /// For each worker its records, or the reason why there are none.
+    pub workers: Vec<(WorkerId, Result<Recording>)>,
+}
+
 impl LaneSession {
+    /// A function that collects what each worker has recorded, as [`Self::recordings`] does, and blocks the calling thread
+    /// meanwhile. It returns `None` once the session is dropped, which it does not keep alive.
+    pub fn collector(&self) -> impl Fn(Duration) -> Option<Collected> + Send + Sync + 'static {
+        let (table, world) = (Arc::downgrade(&self.reply_table), self.world);
+        move |limit| {
+            let table = table.upgrade()?;
+            let collection = table.gather(usize::MAX);
+            collection.wait(limit);
+            let workers = collection.take(world.workers(), &late(limit));
+            Some(Collected { status: table.status()?, workers })
+        }
+    }
+
     /// What each worker has recorded: its last operations, and with a [timeline](crate::activity::RecorderConfig) also
     /// commands and spans. Works while workers hang, and after the session has failed. Waits for workers of other
     /// machines for at most `limit`.
@@ -85,7 +122,7 @@ impl LaneSession {
     pub async fn recordings(&self, limit: Duration) -> Vec<(WorkerId, Result<Recording>)> {
         let collection = self.reply_table.gather(usize::MAX);
         self.arrival(&collection, limit).await;
-        collection.take(self.world.workers(), &format!("its records have not come within {limit:?}"))
+        collection.take(self.world.workers(), &late(limit))
     }
 
     /// Waits until the recordings of all workers have come, for at most `limit` from the request on.
@@ -126,6 +163,11 @@ impl LaneSession {
         self.reply_table.explain(&error, &explained);
         explained
     }
+}
+
+/// Why there is no recording of a worker.
+fn late(limit: Duration) -> String {
+    format!("its records have not come within {limit:?}")
 }
 
 /// Whether a worker failed in a collective, by no fault of its own code.

@@ -23,6 +23,7 @@ use std::fmt::Debug;
 use async_trait::async_trait;
 
 pub use args::{Arguments, IntoArg, IntoArgs};
+pub use collecting::Collected;
 pub use dataplane::{DataPlane, Placement, Scope};
 pub use deadlines::Deadlines;
 pub use dref::DRef;

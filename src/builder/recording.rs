@@ -1,0 +1,63 @@
+//! What a session records, and where that goes.
+
+#[cfg(all(feature = "trace", target_os = "linux"))]
+use std::path::PathBuf;
+
+use disco_core::Result;
+use disco_core::session::Timeline;
+
+use super::Builder;
+#[cfg(feature = "trace")]
+use crate::timeline;
+use crate::timeline::Recorder;
+
+impl Builder {
+    /// Records what the controller and the workers do, and writes it to a file when the session ends, as
+    /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
+    /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
+    ///
+    /// Default: the file in `DISCO_TRACE`, if it is set; a second session of the program adds `-2` to the name.
+    #[cfg(feature = "trace")]
+    pub fn trace(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.trace = Some(path.into());
+        self
+    }
+
+    /// Writes the last operations of all workers, their flight recorders, to a file whenever the program gets SIGUSR1, also
+    /// while workers hang: a trace as that of [`Builder::trace`], for `disco trace explain`. Further signals write `-2`, `-3`
+    /// and so on before the ending of the name. The path of a written file, or the reason why there is none, is printed on
+    /// standard error. A session that does this has one more thread, and its program handles SIGUSR1 from then on; after
+    /// the session, the signal has no effect.
+    ///
+    /// Default: the file in `DISCO_DUMP`, if it is set.
+    #[cfg(all(feature = "trace", target_os = "linux"))]
+    pub fn dump(mut self, path: impl Into<PathBuf>) -> Self {
+        self.dump = Some(path.into());
+        self
+    }
+
+    /// Records what the controller and the workers do, and passes it to `sink` when the session ends: at the end of its
+    /// shutdown, or when it is dropped. Each keeps its last `records` records of 64 bytes, rounded up to a power of two:
+    /// commands, operations of communicators, and the program's own [spans](crate::activity). Worker processes keep them
+    /// in shared memory, so that the records of a killed process are not lost; those of a lost node are.
+    ///
+    /// `sink` runs on the thread that ends the session. A call takes some 0.1 µs longer on each worker.
+    pub fn timeline(mut self, records: usize, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
+        self.recorder = Some(Recorder::new(records, sink));
+        self
+    }
+
+    /// What the session records: for the program, for a file, or nothing.
+    pub(super) fn recorder(&mut self) -> Result<Option<Recorder>> {
+        if let Some(recorder) = self.recorder.take() {
+            return Ok(Some(recorder));
+        }
+        #[cfg(feature = "trace")]
+        return match self.trace.take() {
+            Some(path) => timeline::of_file(path).map(Some),
+            None => timeline::of_variable(),
+        };
+        #[cfg(not(feature = "trace"))]
+        Ok(None)
+    }
+}
