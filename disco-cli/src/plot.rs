@@ -10,6 +10,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
+use crate::chart;
 use crate::output::OutputFile;
 use crate::report::{Figures, Report, Row};
 use crate::values;
@@ -40,21 +41,21 @@ const MARKERS: [&[(i32, i32)]; 5] = [
     &[(0, 5), (5, -4), (-5, -4)],
 ];
 
-/// Draw results of `disco bench --json` into one SVG picture: latency and bus bandwidth against size
+/// Draw results of `disco bench --json` into one picture or page: latency and bus bandwidth against size
 #[derive(Args)]
 pub(crate) struct Plot {
     /// Outputs of `disco bench --json`
     #[arg(required = true, value_name = "FILE.json")]
     results: Vec<PathBuf>,
-    /// SVG file to write
-    #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
+    /// File to write: a picture (`.svg`), or a page with pictures and tables (`.html`)
+    #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = values::picture)]
     out: PathBuf,
 }
 
 /// One line in each panel: figures by size in bytes.
-struct Series {
-    name: String,
-    points: Vec<(f64, Figures)>,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, Figures)>,
 }
 
 impl Plot {
@@ -74,6 +75,9 @@ impl Plot {
 pub(crate) fn draw(reports: &[Report], file: OutputFile) -> anyhow::Result<()> {
     let series: Vec<Series> = reports.iter().flat_map(series).filter(|series| !series.points.is_empty()).collect();
     ensure!(!series.is_empty(), "nothing to draw: the results have no rows");
+    if file.is_page() {
+        return file.write(chart::page(reports, &series).as_bytes());
+    }
     let mut picture = String::new();
     picture_of(&series, &mut picture).map_err(|error| anyhow!("can't draw: {error}"))?;
     file.write(picture.as_bytes())

@@ -14,6 +14,7 @@
 //! format             numbers and tables as text
 //! explain            analysis and diagnosis as text
 //! report             analysis as a page
+//! drawing            pictures and pages in the look of the report
 //! spans              spans of the crate `tracing` in timelines
 //! flight_recorder    dumps with the keys of PyTorch's flight recorder
 //! ```
@@ -21,6 +22,7 @@
 mod analysis;
 mod calls;
 mod chrome;
+pub mod drawing;
 mod error;
 mod explain;
 pub mod flight_recorder;

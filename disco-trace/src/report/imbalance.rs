@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use disco_core::WorkerId;
 
-use super::svg::{Anchor, Svg, table, ticks};
 use crate::calls::{Call, Calls};
+use crate::drawing::{Anchor, Svg, table, ticks};
 use crate::format::time;
 use crate::trace::Trace;
 
@@ -104,5 +104,5 @@ fn picture(parts: &[Part], length: u64) -> String {
         picture.rect((x + 0.5, top), (bar - 1.0, (10.0 + height - top).max(1.0)), "operations", &title);
         picture.rect((x + 0.5, y(part.most as f64) - 1.5), (bar - 1.0, 3.0), "mark", &title);
     }
-    picture.finish("Time between the first and the last call of collectives, over time")
+    picture.figure("Time between the first and the last call of collectives, over time")
 }
