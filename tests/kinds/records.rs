@@ -21,7 +21,6 @@ crate::tests![
     a_timeline_has_each_command_of_every_worker,
     a_timeline_of_few_records_has_the_last_ones,
     a_timeline_has_the_counters_of_the_session,
-    a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program,
     a_signal_dumps_the_records_of_workers_that_hang,
 ];
 
@@ -168,7 +167,7 @@ fn timeline(kind: SessionKind, records: usize, run: impl FnOnce(LaneSession) + S
     timeline.expect("a timeline at the end of the session")
 }
 
-fn commands(recording: &Recording) -> Vec<(u64, &str)> {
+pub(crate) fn commands(recording: &Recording) -> Vec<(u64, &str)> {
     let commands = recording.records.iter().filter(|record| record.kind == RecordKind::Command);
     commands.map(|record| (record.command, record.name.as_deref().unwrap_or("-"))).collect()
 }
@@ -335,33 +334,4 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
     within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
     // The signal has no effect any more.
     kill_process(getpid(), Signal::USR1).unwrap();
-}
-
-fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: SessionKind) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out.json.gz");
-    let run = move |path: PathBuf| {
-        let session = builder(kind).trace(path).start().unwrap();
-        for _ in 0..5 {
-            call(&session, "records.sleep", (0.0,)).unwrap();
-        }
-        within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
-    };
-    run(path.clone());
-    let trace = Trace::read(&path).unwrap();
-    assert!(trace.missing.is_empty());
-    let submitted = commands(trace.controller.as_ref().unwrap()).into_iter().map(|(number, _)| number);
-    assert!(submitted.eq(1..=7));
-    let places: Vec<_> = trace.workers.iter().map(|worker| (&worker.place[..], &worker.kind[..])).collect();
-    let last = match kind {
-        SessionKind::Processes => ("this machine", "process"),
-        SessionKind::Nodes => (places[3].0, "worker of a node"),
-        _ => ("this machine", "thread"),
-    };
-    assert_eq!((places[0], places[3]), (("this machine", "thread"), last));
-    assert_eq!(places[3].0.starts_with("node 1 ("), kind == SessionKind::Nodes, "{places:?}");
-    for worker in &trace.workers {
-        assert_eq!(commands(worker.recording.as_ref().unwrap()).len(), 7, "{worker:?}");
-    }
-    run("/proc/no such folder/out.json".into());
 }

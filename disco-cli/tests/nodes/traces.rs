@@ -1,4 +1,4 @@
-//! The clocks of nodes in a trace, in time namespaces. Skipped if this user can't make namespaces.
+//! Traces of `disco run`: the clocks of nodes, in time namespaces, and files that can't be written.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use disco_core::activity::RecordKind;
 use disco_trace::{Trace, explain};
 
-use super::{DISCO, Folder, PROGRAM, disco, hello};
+use super::{DISCO, Folder, PROGRAM, disco, err, hello};
 
 const SECOND: i64 = 1_000_000_000;
 /// How far the monotonic clocks of the nodes are ahead of the controller's, in seconds.
@@ -14,6 +14,19 @@ const AHEAD: [i64; 2] = [5_000, 90_000];
 /// Error of the readings that relate the two clocks of each end, in nanoseconds.
 const READING_ERROR: u64 = 20_000;
 
+pub(crate) fn a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason() {
+    let full = ("/dev/full", "No space left on device (os error 28)");
+    for (path, why) in [full, ("/proc/none/out.json.gz", "No such file or directory (os error 2)")] {
+        let mut run = disco();
+        run.env(PROGRAM, "say").args(["run", "--session", "processes", "--workers", "2", "--trace", path, "--"]);
+        let ran = run.arg(hello()).output().unwrap();
+        let text = err(&ran);
+        assert!(ran.status.success(), "{text}");
+        assert!(text.contains(&format!("disco: no trace is written: can't write {path}: {why}\n")), "{text}");
+    }
+}
+
+/// Skipped if this user can't make namespaces.
 pub(crate) fn the_clocks_of_nodes_are_aligned_in_a_trace() {
     let may = Command::new("unshare").args(["--time", "--monotonic", "1", "true"]).output();
     if !may.is_ok_and(|tried| tried.status.success()) {
