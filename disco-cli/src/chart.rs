@@ -2,8 +2,7 @@
 
 use disco_trace::drawing::{self, Anchor, Svg, Text, bytes, decades, number, table, ticks};
 
-use crate::plot::Series;
-use crate::report::{Figures, Report, Row};
+use crate::report::{Figures, Report, Row, Series};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 300.0;

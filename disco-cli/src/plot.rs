@@ -12,7 +12,7 @@ use plotters::prelude::*;
 
 use crate::chart;
 use crate::output::OutputFile;
-use crate::report::{Figures, Report, Row};
+use crate::report::{Figures, Report, Series};
 use crate::values;
 
 const SIZE: (u32, u32) = (1200, 560);
@@ -52,12 +52,6 @@ pub(crate) struct Plot {
     out: PathBuf,
 }
 
-/// One line in each panel: figures by size in bytes.
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) points: Vec<(f64, Figures)>,
-}
-
 impl Plot {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let read = |path: &PathBuf| -> anyhow::Result<Report> {
@@ -73,7 +67,8 @@ impl Plot {
 
 /// Draws results into a file.
 pub(crate) fn draw(reports: &[Report], file: OutputFile) -> anyhow::Result<()> {
-    let series: Vec<Series> = reports.iter().flat_map(series).filter(|series| !series.points.is_empty()).collect();
+    let series: Vec<Series> =
+        reports.iter().flat_map(Report::series).filter(|series| !series.points.is_empty()).collect();
     ensure!(!series.is_empty(), "nothing to draw: the results have no rows");
     if file.is_page() {
         return file.write(chart::page(reports, &series).as_bytes());
@@ -81,20 +76,6 @@ pub(crate) fn draw(reports: &[Report], file: OutputFile) -> anyhow::Result<()> {
     let mut picture = String::new();
     picture_of(&series, &mut picture).map_err(|error| anyhow!("can't draw: {error}"))?;
     file.write(picture.as_bytes())
-}
-
-/// The series of a report: out of place and in place.
-fn series(report: &Report) -> [Series; 2] {
-    let Report { operation, backend, workers, session, rows, .. } = report;
-    let dtype = rows.first().map_or("", |row| &row.dtype);
-    let name = format!("{operation} {dtype}, {backend}, {workers} {session}");
-    let points = |figures: &dyn Fn(&Row) -> Option<Figures>| {
-        rows.iter().filter_map(|row| Some((row.size as f64, figures(row)?))).collect()
-    };
-    [
-        Series { points: points(&|row| Some(row.out_of_place)), name: name.clone() },
-        Series { points: points(&|row| row.in_place), name: format!("{name}, in place") },
-    ]
 }
 
 fn picture_of(series: &[Series], picture: &mut String) -> Result<(), Box<dyn std::error::Error>> {
