@@ -112,6 +112,8 @@ fn test_of(path: &str) -> &str {
 
 /// Serves and then exits if this process was started as a worker or a node.
 fn serve() {
+    #[cfg(feature = "trace")]
+    crate::dump::ignore_signal();
     let served = if let Some(invitation) = Invitation::take() {
         invitation.and_then(|invitation| role::serve(&invitation))
     } else if let Some(served) = crate::tvm::serve_if_asked() {

@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod builder;
+#[cfg(all(feature = "trace", target_os = "linux"))]
+mod dump;
 mod env;
 #[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
 mod init;

@@ -53,18 +53,18 @@ impl fmt::Debug for Recorder {
 pub(crate) use file::{commands_of_variable, of_file, of_variable};
 
 #[cfg(feature = "trace")]
-mod file {
+pub(crate) mod file {
     use std::ffi::OsStr;
     use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use disco_core::activity::RecorderConfig;
+    use disco_core::activity::{RecorderConfig, Recording};
     use disco_core::env::Variable;
     use disco_core::error::causes;
     use disco_core::session::{LaneSession, Timeline};
-    use disco_core::status::program_name;
+    use disco_core::status::{Status, program_name};
     use disco_core::{Result, Session as _, WorkerId};
     use disco_trace::command_log::{self, Head};
     use disco_trace::{Trace, WorkerTrace};
@@ -154,7 +154,7 @@ mod file {
     }
 
     /// `out.json.gz` becomes `out-2.json.gz`.
-    fn numbered(path: &Path, number: u32) -> PathBuf {
+    pub(crate) fn numbered(path: &Path, number: u32) -> PathBuf {
         let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
         let (stem, ending) = name.split_at(name.find('.').unwrap_or(name.len()));
         path.with_file_name(format!("{stem}-{number}{ending}"))
@@ -162,27 +162,28 @@ mod file {
 
     /// Writes the file. A failure is a warning: the program goes on.
     fn write(path: &Path, timeline: Timeline) {
-        if let Err(error) = trace(timeline).write(path) {
+        let Timeline { status, controller, workers, .. } = timeline;
+        if let Err(error) = trace(&status, Some(controller), workers).write(path) {
             warn(&format!("no trace is written: {}", with_causes(&error)));
         }
     }
 
-    fn with_causes(error: &disco_trace::TraceError) -> String {
+    pub(crate) fn with_causes(error: &disco_trace::TraceError) -> String {
         let why: Vec<String> = [error.to_string()].into_iter().chain(causes(error)).collect();
         why.join(": ")
     }
 
-    /// A program without a log sees the warning, too.
+    /// Not as an event of `tracing`: a subscriber need not print those.
     fn warn(text: &str) {
-        match tracing::enabled!(tracing::Level::WARN) {
-            true => tracing::warn!("{text}"),
-            false => _ = writeln!(io::stderr(), "disco: {text}"),
-        }
+        _ = writeln!(io::stderr(), "disco: {text}");
     }
 
     /// The trace of a session of this program.
-    pub(crate) fn trace(timeline: Timeline) -> Trace {
-        let Timeline { status, controller, workers, .. } = timeline;
+    pub(crate) fn trace(
+        status: &Status,
+        controller: Option<Recording>,
+        workers: Vec<(WorkerId, Result<Recording>)>,
+    ) -> Trace {
         let place = |worker: WorkerId| {
             let nodes = &mut status.nodes.iter();
             let node =
@@ -201,7 +202,7 @@ mod file {
         let workers = workers.into_iter().map(|(worker, recording)| {
             WorkerTrace::new(worker, place(worker), kind(worker), recording.map_err(|error| error.to_string()))
         });
-        Trace::new(program_name(), Some(controller), workers.collect())
+        Trace::new(program_name(), controller, workers.collect())
     }
 
     #[cfg(test)]

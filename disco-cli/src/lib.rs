@@ -18,6 +18,7 @@
 
 mod backends;
 mod bench;
+mod chart;
 mod check;
 mod cli;
 mod log;

@@ -55,6 +55,11 @@ impl OutputFile {
         Ok(Self { path: path.to_owned(), file, is_unfinished })
     }
 
+    /// Whether the name is that of a page: it ends with `.html`.
+    pub(crate) fn is_page(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html"))
+    }
+
     /// Replaces the content of the file by `result`.
     ///
     /// # Errors

@@ -10,8 +10,9 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
+use crate::chart;
 use crate::output::OutputFile;
-use crate::report::{Figures, Report, Row};
+use crate::report::{Figures, Report, Series};
 use crate::values;
 
 const SIZE: (u32, u32) = (1200, 560);
@@ -40,21 +41,15 @@ const MARKERS: [&[(i32, i32)]; 5] = [
     &[(0, 5), (5, -4), (-5, -4)],
 ];
 
-/// Draw results of `disco bench --json` into one SVG picture: latency and bus bandwidth against size
+/// Draw results of `disco bench --json` into one picture or page: latency and bus bandwidth against size
 #[derive(Args)]
 pub(crate) struct Plot {
     /// Outputs of `disco bench --json`
     #[arg(required = true, value_name = "FILE.json")]
     results: Vec<PathBuf>,
-    /// SVG file to write
-    #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
+    /// File to write: a picture (`.svg`), or a page with pictures and tables (`.html`)
+    #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = values::picture)]
     out: PathBuf,
-}
-
-/// One line in each panel: figures by size in bytes.
-struct Series {
-    name: String,
-    points: Vec<(f64, Figures)>,
 }
 
 impl Plot {
@@ -72,25 +67,15 @@ impl Plot {
 
 /// Draws results into a file.
 pub(crate) fn draw(reports: &[Report], file: OutputFile) -> anyhow::Result<()> {
-    let series: Vec<Series> = reports.iter().flat_map(series).filter(|series| !series.points.is_empty()).collect();
+    let series: Vec<Series> =
+        reports.iter().flat_map(Report::series).filter(|series| !series.points.is_empty()).collect();
     ensure!(!series.is_empty(), "nothing to draw: the results have no rows");
+    if file.is_page() {
+        return file.write(chart::page(reports, &series).as_bytes());
+    }
     let mut picture = String::new();
     picture_of(&series, &mut picture).map_err(|error| anyhow!("can't draw: {error}"))?;
     file.write(picture.as_bytes())
-}
-
-/// The series of a report: out of place and in place.
-fn series(report: &Report) -> [Series; 2] {
-    let Report { operation, backend, workers, session, rows, .. } = report;
-    let dtype = rows.first().map_or("", |row| &row.dtype);
-    let name = format!("{operation} {dtype}, {backend}, {workers} {session}");
-    let points = |figures: &dyn Fn(&Row) -> Option<Figures>| {
-        rows.iter().filter_map(|row| Some((row.size as f64, figures(row)?))).collect()
-    };
-    [
-        Series { points: points(&|row| Some(row.out_of_place)), name: name.clone() },
-        Series { points: points(&|row| row.in_place), name: format!("{name}, in place") },
-    ]
 }
 
 fn picture_of(series: &[Series], picture: &mut String) -> Result<(), Box<dyn std::error::Error>> {

@@ -60,7 +60,27 @@ pub(crate) struct Figures {
     pub(crate) warmup_iters: u64,
 }
 
+/// One line in each picture: figures by size in bytes.
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, Figures)>,
+}
+
 impl Report {
+    /// Its series: out of place and in place.
+    pub(crate) fn series(&self) -> [Series; 2] {
+        let Report { operation, backend, workers, session, rows, .. } = self;
+        let dtype = rows.first().map_or("", |row| &row.dtype);
+        let name = format!("{operation} {dtype}, {backend}, {workers} {session}");
+        let points = |figures: &dyn Fn(&Row) -> Option<Figures>| {
+            rows.iter().filter_map(|row| Some((row.size as f64, figures(row)?))).collect()
+        };
+        [
+            Series { points: points(&|row| Some(row.out_of_place)), name: name.clone() },
+            Series { points: points(&|row| row.in_place), name: format!("{name}, in place") },
+        ]
+    }
+
     pub(crate) fn print_header(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { version, operation, backend, library, workers, session, cpus, hop_ns, .. } = self;
         writeln!(

@@ -141,10 +141,21 @@ fn address(text: &str) -> Result<(), String> {
 
 /// A path for a picture: its extension is `svg`, or it has none.
 pub(crate) fn svg(text: &str) -> Result<PathBuf, String> {
+    with_extension(text, &["svg"]).map_err(|svg| format!("pictures are written as SVG: name the file {svg}"))
+}
+
+/// A path for a picture, or for a page if its extension is `html`.
+pub(crate) fn picture(text: &str) -> Result<PathBuf, String> {
+    let why = |svg| format!("pictures are written as SVG: name the file {svg}, or a page with the ending .html");
+    with_extension(text, &["svg", "html"]).map_err(why)
+}
+
+/// The path, if its extension is one of these, or it has none; otherwise the path with the first one.
+fn with_extension(text: &str, all: &[&str]) -> Result<PathBuf, String> {
     let path = Path::new(text);
     match path.extension() {
-        Some(extension) if !extension.eq_ignore_ascii_case("svg") => {
-            Err(format!("pictures are written as SVG: name the file {}", path.with_extension("svg").display()))
+        Some(extension) if !all.iter().any(|known| extension.eq_ignore_ascii_case(known)) => {
+            Err(path.with_extension(all[0]).display().to_string())
         }
         _ => Ok(path.to_owned()),
     }

@@ -69,6 +69,12 @@ pub trait Channel: Debug + Send + Sync + 'static {
         self.room()
     }
 
+    /// Bytes that the lane has sent to its workers: written to their connections and to memory that they share. `None` if
+    /// it sends no bytes, but the controller's own memory.
+    fn sent_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Largest size, in bytes, of the values of one command or one reply on this lane.
     fn value_limit(&self) -> usize {
         usize::MAX

@@ -12,8 +12,8 @@ use disco_core::activity::Activity;
 use disco_core::channel::{Notice, Reply};
 use disco_core::error::{ErrorKind, Failure, LossCause, ProcessEnd, UserError};
 use disco_core::wire::{
-    self, Assignment, Hello, Join, MappedSnapshot, Message, Packet, Reader, RingPlace, StoreCall, Welcome, WireError,
-    Writer,
+    self, Assignment, Hello, Join, MappedSnapshot, Message, Packet, Reader, RingPlace, StoreCall, Times, Welcome,
+    WireError, Writer,
 };
 use disco_core::worker::WorkerConfig;
 use disco_core::{
@@ -428,7 +428,7 @@ proptest! {
     }
 }
 
-const MESSAGES: usize = 44;
+const MESSAGES: usize = 45;
 
 fn failure_of_worker_1() -> Failure {
     Failure {
@@ -528,7 +528,8 @@ fn messages() -> Vec<Message> {
         Message::Assign(assignment),
         Message::Beside,
         Message::Ready,
-        Message::Alive,
+        Message::Alive(Times::default()),
+        Message::Alive(Times { sent: 1 << 62, echo: 7, held: 3 }),
         Message::Relay { everywhere: true },
         Message::Listens(vec!["192.0.2.1:4000".into(), "[::1]:4000".into()]),
         Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()], start: Duration::from_secs(27) },
@@ -775,7 +776,7 @@ fn write_frame_appends_the_packet_of_a_frame_message() {
 
 #[test]
 fn a_message_of_a_nodes_worker_cannot_contain_messages_of_a_node() {
-    let inner = Message::From { workers: WorkerRange::new(4..5), message: Box::new(Message::Alive) };
+    let inner = Message::From { workers: WorkerRange::new(4..5), message: Box::new(Message::Alive(Times::default())) };
     let outer = Message::From { workers: WorkerId::new(5).into(), message: Box::new(inner) };
     let refused = Message::decode(packet(&outer.encode().unwrap())).unwrap_err();
     assert!(matches!(refused, WireError::Unknown { what: "message", .. }), "{refused}");

@@ -32,6 +32,9 @@ pub(crate) struct Entry<'a> {
     /// On the controller's clock.
     pub(crate) start: i128,
     pub(crate) end: i128,
+    /// Largest error of these times, against those of other places.
+    error: u64,
+    place: &'a str,
     pub(crate) record: &'a Record,
     pub(crate) op: &'a OpDetails,
 }
@@ -49,7 +52,8 @@ impl<'a> Calls<'a> {
                     continue;
                 }
                 let (start, end) = (aligned(recording, record.start), aligned(recording, end(recording, record)));
-                let entry = Entry { index, worker: it.worker, position, start, end, record, op };
+                let (error, place) = (recording.alignment.at(record.start).1, &*it.place);
+                let entry = Entry { index, worker: it.worker, position, start, end, error, place, record, op };
                 let entries = calls.entry((&op.comm, op.number)).or_default();
                 match entries.last_mut().filter(|last| last.index == index) {
                     // A communicator of an earlier epoch with the same name.
@@ -94,8 +98,24 @@ impl<'a> Call<'a> {
 
     /// Time between the first and the last arrival, in nanoseconds.
     pub(crate) fn spread(&self) -> u64 {
-        let first = self.entries.iter().map(|entry| entry.start).min();
-        first.zip(self.last()).map_or(0, |(first, last)| nanoseconds(last.start - first))
+        self.first().zip(self.last()).map_or(0, |(first, last)| nanoseconds(last.start - first.start))
+    }
+
+    /// The call that arrived last, if it surely did: some time after the first one, and not within the error of the clocks
+    /// of two machines.
+    pub(crate) fn latecomer(&self) -> Option<&Entry<'a>> {
+        let last = self.last()?;
+        let before = self.entries.iter().filter(|entry| entry.index != last.index);
+        let is_sure = |entry: &Entry<'_>| {
+            let error = if entry.place == last.place { 0 } else { i128::from(entry.error) + i128::from(last.error) };
+            last.start - entry.start > error
+        };
+        let mut before = before.peekable();
+        (before.peek().is_some() && before.all(is_sure)).then_some(last)
+    }
+
+    fn first(&self) -> Option<&Entry<'a>> {
+        self.entries.iter().min_by_key(|entry| entry.start)
     }
 
     /// Time from the last arrival to the last end, in nanoseconds; `None` while a call is unfinished, and if an end is

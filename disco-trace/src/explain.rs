@@ -1,7 +1,9 @@
 //! Analysis and diagnosis of a trace as text.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
+use disco_core::activity::Recording;
 use disco_core::{Diagnosis, WorkerId, WorkerRange};
 
 use crate::analysis::{Waits, mismatches, shares, slowest};
@@ -58,17 +60,32 @@ pub(crate) fn head(trace: &Trace) -> String {
     for (worker, error) in trace.workers.iter().filter_map(|it| Some((it.worker, it.recording.as_ref().err()?))) {
         _ = writeln!(text, "No records of {worker}: {error}");
     }
-    let error = trace.recordings().map(|recording| recording.shift_error).max().unwrap_or_default();
-    if error > 0 {
-        _ = writeln!(text, "Clocks of different machines agree within {}.", time(error));
-    } else if places.len() > 1 {
-        _ = writeln!(text, "Clocks of different machines are not aligned: compare times only within one machine.");
-    }
+    text += &clocks(trace);
     let replaced: u64 = trace.recordings().map(|recording| recording.replaced).fold(0, u64::saturating_add);
     if replaced > 0 {
         _ = writeln!(text, "Later records have replaced {replaced} older ones.");
     }
     text
+}
+
+/// How exactly times of different machines can be compared.
+fn clocks(trace: &Trace) -> String {
+    let known = || trace.workers.iter().filter_map(|it| Some((&*it.place, it.known()?)));
+    let unaligned: BTreeSet<&str> =
+        known().filter(|(_, recording)| recording.alignment.is_empty()).map(|(place, _)| place).collect();
+    // One of them may be the controller's machine.
+    if unaligned.len() > 1 {
+        let places = Vec::from_iter(unaligned).join(", ");
+        return format!("The clocks of these are not aligned: {places}. Compare times only within one of them.\n");
+    }
+    let errors = |recording: &Recording| {
+        let starts = recording.records.iter().map(|record| record.start);
+        starts.chain([recording.time]).map(|time| recording.alignment.at(time).1).max()
+    };
+    match known().filter_map(|(_, recording)| errors(recording)).max() {
+        None | Some(0) => String::new(),
+        Some(error) => format!("The clocks of different machines are aligned within {}.\n", time(error)),
+    }
 }
 
 fn diagnosis(trace: &Trace) -> Option<Diagnosis> {
@@ -152,7 +169,7 @@ fn row(calls: &Calls<'_>, call: &Call<'_>, took: u64) -> [String; 7] {
         time(took),
         bytes(size),
         if size > 0 { number(bandwidth(size, took)) } else { "–".to_owned() },
-        call.last().filter(|_| spread > 0).map_or("–".to_owned(), |entry| entry.worker.to_string()),
+        call.latecomer().map_or("–".to_owned(), |entry| entry.worker.to_string()),
         time(spread),
     ]
 }

@@ -4,6 +4,7 @@
 //! [`Trace::read`] reads that file back. [`explain`] describes hanging operations, calls that differ and slow operations as text;
 //! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
 //! A [`command_log`] has the commands of a session, so that they can be replayed.
+//! [`WorkerSpans`] puts spans of the crate `tracing` into timelines.
 //!
 //! ```text
 //! trace              the recordings of a session
@@ -16,6 +17,8 @@
 //! format             numbers and tables as text
 //! explain            analysis and diagnosis as text
 //! report             analysis as a page
+//! drawing            pictures and pages in the look of the report
+//! spans              spans of the crate `tracing` in timelines
 //! flight_recorder    dumps with the keys of PyTorch's flight recorder
 //! ```
 
@@ -23,14 +26,17 @@ mod analysis;
 mod calls;
 mod chrome;
 pub mod command_log;
+pub mod drawing;
 mod error;
 mod explain;
 pub mod flight_recorder;
 mod format;
 mod lines;
 pub mod report;
+mod spans;
 mod trace;
 
 pub use error::TraceError;
 pub use explain::explain;
+pub use spans::WorkerSpans;
 pub use trace::{Missing, Trace, WorkerTrace};

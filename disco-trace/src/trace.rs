@@ -69,7 +69,7 @@ impl Trace {
 
 /// A time of a recording on the controller's clock.
 pub(crate) fn aligned(recording: &Recording, time: u64) -> i128 {
-    i128::from(time) + i128::from(recording.shift)
+    i128::from(time) + i128::from(recording.alignment.at(time).0)
 }
 
 /// The end of a record; of one that runs, the time of the recording; of an operation whose end is not recorded, its

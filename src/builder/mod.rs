@@ -62,6 +62,8 @@ pub struct Builder {
     trace: Option<std::path::PathBuf>,
     #[cfg(feature = "trace")]
     record: Option<std::path::PathBuf>,
+    #[cfg(all(feature = "trace", target_os = "linux"))]
+    dump: Option<PathBuf>,
     /// `None` reads `DISCO_STATUS`.
     #[cfg(target_os = "linux")]
     answers_status: Option<bool>,
@@ -162,6 +164,8 @@ impl Builder {
             deadlines: Deadlines::default(),
             replacement: ReplacementPolicy::default(),
             recorder: None,
+            #[cfg(all(feature = "trace", target_os = "linux"))]
+            dump: None,
             #[cfg(feature = "trace")]
             trace: None,
             #[cfg(feature = "trace")]
@@ -437,6 +441,8 @@ impl Builder {
             Some(recorder) => recorder.attach(session),
             None => session,
         };
+        #[cfg(all(feature = "trace", target_os = "linux"))]
+        crate::dump::attach(&session, self.dump)?;
         #[cfg(target_os = "linux")]
         if self.answers_status.unwrap_or_else(programs::is_enabled) {
             session.attach(programs::answer(session.observer()));

@@ -14,6 +14,7 @@ mod plane;
 mod records;
 mod recovery;
 mod shutdown;
+mod trace_files;
 mod user_types;
 mod values;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         records::tests(),
         recovery::tests(),
         shutdown::tests(),
+        trace_files::tests(),
         user_types::tests(),
         values::tests(),
     ];

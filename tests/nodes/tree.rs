@@ -294,7 +294,7 @@ impl Played {
             while let Ok((packet, rest)) = Packet::split(&self.1) {
                 let (message, rest) = (Message::decode(packet).unwrap(), rest.to_vec());
                 self.1 = rest;
-                if !matches!(message, Message::Alive) {
+                if !matches!(message, Message::Alive(_)) {
                     return message;
                 }
             }

@@ -16,6 +16,7 @@
 //!
 //! The [`member`] end is one worker process or node; the [`controller`] end is one lane to all of them.
 
+pub(crate) mod clock;
 pub(crate) mod controller;
 pub(crate) mod credit;
 pub(crate) mod fault;

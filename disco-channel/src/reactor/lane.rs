@@ -71,6 +71,11 @@ impl Lane {
         progress
     }
 
+    /// Bytes that the lane's connections have sent.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.lock().table.sent_bytes()
+    }
+
     /// The state of the lane's nodes and their connections.
     pub(crate) fn nodes(&self) -> Vec<NodeStatus> {
         let state = self.lock();

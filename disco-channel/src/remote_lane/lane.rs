@@ -164,6 +164,12 @@ impl<P: Peers> Channel for RemoteLane<P> {
         self.running.get().map_or(0, |running| running.room(Controller::room_for_small))
     }
 
+    fn sent_bytes(&self) -> Option<u64> {
+        let running = self.running.get()?;
+        let by_ring = running.ring.as_ref().map_or(0, |ring| ring.lock().written_bytes());
+        Some(by_ring + running.served.sent_bytes())
+    }
+
     fn value_limit(&self) -> usize {
         self.running.get().map_or(usize::MAX, |running| running.served.read(Controller::value_limit))
     }

@@ -41,6 +41,11 @@ impl Writer {
         Ok(self.left())
     }
 
+    /// Bytes of all records so far, with their headers.
+    pub fn written_bytes(&self) -> u64 {
+        8 * self.head
+    }
+
     /// Publishes a record with a tag to all readers, and wakes the readers of `target`.
     ///
     /// # Errors

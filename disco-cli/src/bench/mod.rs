@@ -82,8 +82,8 @@ pub(crate) struct Bench {
     /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
-    /// Also draw latency and bus bandwidth against size into this SVG file
-    #[arg(long, value_name = "FILE.svg", value_parser = values::svg)]
+    /// Also draw latency and bus bandwidth against size into this file: a picture (`.svg`), or a page with tables (`.html`)
+    #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = values::picture)]
     plot: Option<PathBuf>,
 }
 

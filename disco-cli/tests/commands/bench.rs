@@ -100,6 +100,19 @@ fn plot_draws_several_results_with_a_color_per_series() {
     for (color, of_one) in [("#0072B2", 4), ("#D55E00", 4), ("#009E73", 0), ("#CC79A7", 0)] {
         assert_eq!((lines(&one, color), lines(&both, color)), (of_one, 4), "{color}");
     }
+    let pages = [path("one.html"), path("both.html")];
+    bench(&["all_reduce", "--max-bytes", "64", "--plot", &pages[0]]);
+    let drawn = disco(&["plot", &results[0], &results[1], "--out", &pages[1]]);
+    assert!(drawn.status.success(), "{}", err(&drawn));
+    let [one, both] = pages.map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(one.contains("<h1>all_reduce on local, 3 workers (threads)</h1>"), "{one}");
+    for (page, series) in [(&one, 2), (&both, 4)] {
+        // Two pictures, with a line for each series and a point for each of four sizes.
+        assert_eq!(page.matches("<polyline").count(), 2 * series);
+        assert_eq!(page.matches("<circle").count(), 2 * series * 4);
+        assert_eq!(page.matches("<tr><td>").count(), 2 * series, "{page}");
+        assert!(!page.contains("http") && !page.contains("src="), "{page}");
+    }
     let missing = disco(&["plot", &path("none.json"), "--out", &path("none.svg")]);
     assert!(!missing.status.success() && err(&missing).contains("none.json"), "{}", err(&missing));
 }

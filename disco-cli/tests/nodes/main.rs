@@ -20,6 +20,7 @@ mod hello;
 mod network;
 mod service;
 mod status;
+mod traces;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
 
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
         Ok("doze") => return service::doze(),
         _ => {}
     }
-    let tests: [(&str, fn()); 19] = [
+    let tests: [(&str, fn()); 21] = [
         ("token_creates_a_file_that_only_its_owner_can_read", token_creates_a_file_that_only_its_owner_can_read),
         ("nodes_join_with_the_command_that_run_prints", nodes_join_with_the_command_that_run_prints),
         ("run_warns_if_it_listens_on_loopback_only", run_warns_if_it_listens_on_loopback_only),
@@ -155,6 +156,11 @@ fn main() -> ExitCode {
         (
             "a_node_whose_packets_are_dropped_prints_that_there_is_no_answer",
             network::a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
+        ),
+        ("the_clocks_of_nodes_are_aligned_in_a_trace", traces::the_clocks_of_nodes_are_aligned_in_a_trace),
+        (
+            "a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason",
+            traces::a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason,
         ),
     ];
     let trials = tests.map(|(name, test)| {

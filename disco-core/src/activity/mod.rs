@@ -8,12 +8,16 @@
 //! clock       readings of the processor's counter, and their conversion to nanoseconds
 //! record      one record in 8 words
 //! current     the activity of the worker that a thread runs
+//! counters    samples of numbers that change
 //! progress    the state of a worker at a moment
 //! memory      the words of an activity: progress, names, a ring of records
 //! recording   a copy of them, as bytes for another process, and decoded
+//! alignment   the alignment of a machine's clock with the controller's
 //! ```
 
+pub mod alignment;
 mod clock;
+mod counters;
 mod current;
 mod memory;
 mod progress;
@@ -32,13 +36,15 @@ use crate::op::Op;
 use crate::shared_memory::Segment;
 use crate::sync;
 
+pub use self::alignment::{Alignment, ClockPoint};
 pub use self::clock::nanoseconds;
+pub(crate) use self::counters::Sampler;
 pub(crate) use self::current::Current;
-pub use self::current::{Span, span};
+pub use self::current::{Entered, Span, enter_span, leave_span, records_spans, span};
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub(crate) use self::record::{GROUP_MARK, SPLIT_MARK};
-pub use self::recording::Recording;
+pub use self::recording::{Recording, align};
 
 /// Number of the latest operations in a [`Progress`].
 const OPS: usize = 16;
@@ -252,6 +258,12 @@ impl Activity {
         self.end(self.memory.begin(record), OpState::Done);
     }
 
+    /// Records the value of a counter.
+    pub fn count(&self, name: u32, value: u64) {
+        let record = RawRecord::new(RecordKind::Counter, name.into(), ticks(), self.memory.received());
+        self.end_at_start(record.with_value(value));
+    }
+
     /// Records a moment.
     pub fn mark(&self, name: u32) {
         let record = RawRecord::new(RecordKind::Mark, name.into(), ticks(), self.memory.received());
@@ -286,6 +298,11 @@ impl Activity {
         self.memory.change(self.op.load(Ordering::Relaxed), |words| {
             words[7].store(RawRecord::waited(words[7].load(Ordering::Relaxed), waited, last), Ordering::Relaxed);
         });
+    }
+
+    /// Adds a record without length.
+    fn end_at_start(&self, record: RawRecord) {
+        self.memory.begin(record.ended_at_start());
     }
 
     #[inline]

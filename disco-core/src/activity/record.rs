@@ -5,7 +5,7 @@
 //!      1  ticks at the start                               6  command's number << 24 | 1 + root or peer
 //!      2  ticks at the end, or 0                           7  ticks waited << 24 | 1 + rank waited for last
 //!      3  kind | state << 8 | dtype << 16 | reduction << 24 | path << 32 | name << 48
-//!      4  elements of an operation, or the register of a command
+//!      4  elements of an operation, the register of a command, or the value of a counter
 //! ```
 //! Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
 
@@ -25,6 +25,7 @@ const COMMAND: u8 = 64;
 const SPAN: u8 = 65;
 const WAIT: u8 = 66;
 const MARK: u8 = 67;
+const COUNTER: u8 = 68;
 /// Stands in the name of a communicator of a group, whose ranks have the order of the workers.
 pub(crate) const GROUP_MARK: &str = ", group ";
 /// Stands in the name of a communicator that a worker function has split off.
@@ -79,6 +80,8 @@ pub struct Record {
     pub command: u64,
     /// The register that a command sets.
     pub register: Option<RegisterId>,
+    /// The value of a counter; otherwise 0.
+    pub value: u64,
     /// The operation; its start and end are those of the call, on devices of the enqueuing.
     pub op: Option<OpDetails>,
 }
@@ -122,6 +125,8 @@ pub enum RecordKind {
     Wait,
     /// A moment without length: a recovery.
     Mark,
+    /// The value of a counter from its start on.
+    Counter,
 }
 
 /// The way that the data of an operation took.
@@ -164,6 +169,7 @@ impl RecordKind {
             SPAN => Self::Span,
             WAIT => Self::Wait,
             MARK => Self::Mark,
+            COUNTER => Self::Counter,
             op => Self::Op(*OpKind::ALL.get(usize::from(op))?),
         })
     }
@@ -175,6 +181,7 @@ impl RecordKind {
             Self::Span => SPAN,
             Self::Wait => WAIT,
             Self::Mark => MARK,
+            Self::Counter => COUNTER,
         }
     }
 }
@@ -201,6 +208,18 @@ impl RawRecord {
 
     pub(super) fn with_register(mut self, register: Option<RegisterId>) -> Self {
         self.0[4] = register.map_or(0, |register| 1 + register.index() as u64);
+        self
+    }
+
+    pub(super) fn with_value(mut self, value: u64) -> Self {
+        self.0[4] = value;
+        self
+    }
+
+    /// The record of something without length.
+    pub(super) fn ended_at_start(mut self) -> Self {
+        self.0[2] = self.0[1];
+        self.0[3] = Self::ended(self.0[3], OpState::Done);
         self
     }
 
@@ -269,8 +288,9 @@ impl RawRecord {
             waited: length(waited >> 24),
             last: rank(waited),
         });
-        let register =
-            if is_op { None } else { count.checked_sub(1).and_then(|id| u32::try_from(id).ok()).map(RegisterId::new) };
+        let is_counter = kind == RecordKind::Counter;
+        let register = count.checked_sub(1).filter(|_| !is_op && !is_counter);
+        let register = register.and_then(|id| u32::try_from(id).ok()).map(RegisterId::new);
         let end = (end != 0).then(|| nanoseconds(end).max(nanoseconds(start)));
         let command = command >> 24;
         Some(Record {
@@ -282,6 +302,7 @@ impl RawRecord {
             state,
             command,
             register,
+            value: if is_counter { count } else { 0 },
             op,
         })
     }
@@ -309,6 +330,7 @@ impl Record {
             state: OpState::Running,
             command: 0,
             register: None,
+            value: 0,
             op: None,
         }
     }

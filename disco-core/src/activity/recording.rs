@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
+use super::alignment::{Alignment, ClockPoint};
 use super::clock::{Reading, Scale};
 use super::memory::{Memory, parse_names};
 use super::record::{RECORD_WORDS, RawRecord, Record};
 use crate::codec::WireError;
 
 /// The first word of the bytes.
-const FORMAT: u64 = u64::from_le_bytes(*b"disco r1");
-/// Words before the names.
-const HEAD_WORDS: usize = 10;
+const FORMAT: u64 = u64::from_le_bytes(*b"disco r2");
+/// Words before the alignment.
+const HEAD_WORDS: usize = 11;
+/// Words of a point of the alignment.
+const POINT_WORDS: usize = 3;
+/// The word of the head with the number of those points.
+const POINTS: usize = 10;
 
 /// What a worker, or the controller, has done lately.
 #[non_exhaustive]
@@ -28,15 +33,13 @@ pub struct Recording {
     pub replaced: u64,
     /// The records, oldest first.
     pub records: Vec<Record>,
-    /// The difference, in nanoseconds, between a time here and the same time on the clock of the controller's machine. A
-    /// session sets 0: the clocks of nodes are not aligned yet.
-    pub shift: i64,
-    /// Largest error of that difference, in nanoseconds.
-    pub shift_error: u64,
+    /// The alignment of these times with the clock of the controller's machine. Empty on that machine.
+    pub alignment: Alignment,
 }
 
 /// A copy of `memory` with its `last` records, as little-endian words: format, ticks and nanoseconds now and at the
-/// beginning, the four words of the state, number of name words; names; records.
+/// beginning, the four words of the state, number of name words, number of points; the points of the alignment (none: see
+/// [`align`]); names; records.
 pub(super) fn encode(memory: &Memory, last: usize) -> Vec<u8> {
     let (now, first, names) = (Reading::now(), memory.first_reading(), memory.name_words());
     let begun = memory.begun();
@@ -52,6 +55,7 @@ pub(super) fn encode(memory: &Memory, last: usize) -> Vec<u8> {
         memory.inside(),
         begun,
         names.len() as u64,
+        0,
     ];
     let records = (oldest..=begun).filter_map(|number| memory.read(number)).flat_map(|RawRecord(words)| words);
     head.into_iter().chain(names).chain(records).flat_map(u64::to_le_bytes).collect()
@@ -69,8 +73,11 @@ impl Recording {
         let Some((head, body)) = words.split_first_chunk::<HEAD_WORDS>().filter(|_| rest.is_empty()) else {
             return Err(invalid);
         };
-        let [format, ticks, time, first_ticks, first, received, finished, inside, begun, names] = *head;
-        if format != FORMAT || names > body.len() as u64 {
+        let [format, ticks, time, first_ticks, first, received, finished, inside, begun, names, points] = *head;
+        let Some((alignment, body)) = split_alignment(points, body).filter(|_| format == FORMAT) else {
+            return Err(invalid);
+        };
+        if names > body.len() as u64 {
             return Err(invalid);
         }
         let (names, records) = body.split_at(names as usize);
@@ -86,6 +93,67 @@ impl Recording {
             records.iter().filter_map(|words| RawRecord(*words).decode(&names, nanoseconds, length)).collect();
         let inside = (inside as usize).checked_sub(1).and_then(|name| names.get(name).cloned());
         let replaced = begun.saturating_sub(records.len() as u64);
-        Ok(Self { received, finished, inside, time, replaced, records, ..Self::default() })
+        Ok(Self { received, finished, inside, time, replaced, records, alignment })
+    }
+}
+
+/// The alignment at the start of `words`, and the words that follow. `None` if there are too few words or too many points.
+fn split_alignment(points: u64, words: &[u64]) -> Option<(Alignment, &[u64])> {
+    let points = usize::try_from(points).ok().filter(|points| *points <= Alignment::MAX_POINTS)?;
+    let (points, rest) = words.split_at_checked(POINT_WORDS * points)?;
+    let (points, _) = points.as_chunks::<POINT_WORDS>();
+    let point =
+        |[time, shift, error]: &[u64; POINT_WORDS]| ClockPoint { time: *time, shift: *shift as i64, error: *error };
+    Some((Alignment::new(points.iter().map(point)), rest))
+}
+
+/// Adds the alignment of the sender's clock with that of the receiver to an encoded recording, whose times then are
+/// [aligned](Alignment::then) with the receiver's clock.
+///
+/// # Errors
+/// The bytes are no recording of this version.
+pub fn align(bytes: &[u8], next: &Alignment) -> Result<Vec<u8>, WireError> {
+    let invalid = || WireError::Expected("a recording of a worker");
+    let (words, _) = bytes.as_chunks::<8>();
+    let head = words.get(..HEAD_WORDS).ok_or_else(invalid)?;
+    let points = u64::from_le_bytes(head[POINTS]);
+    // Only the points are converted: a recording may be large.
+    let rest = &words[HEAD_WORDS..];
+    let most: Vec<u64> =
+        rest.iter().take(POINT_WORDS * Alignment::MAX_POINTS).map(|word| u64::from_le_bytes(*word)).collect();
+    let (alignment, left) =
+        split_alignment(points, &most).filter(|_| u64::from_le_bytes(head[0]) == FORMAT).ok_or_else(invalid)?;
+    let unchanged = &bytes[8 * (HEAD_WORDS + most.len() - left.len())..];
+    let alignment = alignment.then(next);
+    let points = alignment.points().iter().flat_map(|point| [point.time, point.shift as u64, point.error]);
+    let count = [alignment.points().len() as u64];
+    let words = head[..POINTS].iter().copied().chain(count.into_iter().chain(points).map(u64::to_le_bytes));
+    Ok(words.flatten().chain(unchanged.iter().copied()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::{Activity, RecorderConfig};
+
+    #[test]
+    fn an_alignment_is_added_to_the_bytes_of_a_recording_at_each_hop() {
+        let activity = Activity::new(RecorderConfig::new(4, true));
+        (0..3).for_each(|_| activity.mark(activity.intern("recover")));
+        let bytes = activity.encode(4);
+        let before = Recording::decode(&bytes).unwrap();
+        assert!(before.alignment.is_empty());
+        let hops = [(100, 5), (-1_000, 7)]
+            .map(|(shift, error)| Alignment::new([ClockPoint { time: before.time, shift, error }]));
+        let once = align(&bytes, &hops[0]).unwrap();
+        let after = Recording::decode(&align(&once, &hops[1]).unwrap()).unwrap();
+        assert_eq!(after.alignment, hops[0].then(&hops[1]));
+        assert_eq!(after.alignment.points()[0].shift, -900);
+        assert_eq!(after, Recording { alignment: after.alignment.clone(), ..before });
+        for len in 0..bytes.len() {
+            // Never a panic.
+            _ = align(&once[..len], &hops[0]).map(|bytes| Recording::decode(&bytes).is_ok());
+        }
+        assert!(align(b"disco r1", &hops[0]).is_err());
     }
 }

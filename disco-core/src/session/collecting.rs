@@ -67,14 +67,15 @@ impl Collection {
         }
     }
 
-    /// Blocks until all have come, for at most `limit`.
+    /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.
     fn wait(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
         loop {
             let done = self.done.listen();
-            if self.is_complete() || done.wait_deadline(deadline).is_none() {
+            let left = limit.saturating_sub(self.begun.elapsed());
+            if self.is_complete() || left.is_zero() {
                 return;
             }
+            done.wait_timeout(left);
         }
     }
 
@@ -98,7 +99,7 @@ impl LaneSession {
     pub async fn recordings(&self, limit: Duration) -> Recordings {
         let collection = self.reply_table.gather(usize::MAX);
         self.arrival(&collection, limit).await;
-        collection.take(self.world.workers(), &format!("its records have not come within {limit:?}"))
+        collection.take(self.world.workers(), &late(limit))
     }
 
     /// A function that returns what each worker has recorded, as [`LaneSession::recordings`] does, with the `last` records
@@ -109,7 +110,7 @@ impl LaneSession {
         move |last, limit| {
             let collection = table.upgrade()?.gather(last);
             collection.wait(limit);
-            Some(collection.take(world.workers(), &format!("its records have not come within {limit:?}")))
+            Some(collection.take(world.workers(), &late(limit)))
         }
     }
 
@@ -151,6 +152,11 @@ impl LaneSession {
         self.reply_table.explain(&error, &explained);
         explained
     }
+}
+
+/// Why there is no recording of a worker.
+fn late(limit: Duration) -> String {
+    format!("its records have not come within {limit:?}")
 }
 
 /// Whether a worker failed in a collective, by no fault of its own code.

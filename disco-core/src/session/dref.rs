@@ -1,6 +1,7 @@
 //! Handles to objects that exist on every worker.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
@@ -36,6 +37,7 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct FreedIds {
     freed: Mutex<Freed>,
+    in_use: AtomicUsize,
 }
 
 impl DRef {
@@ -71,6 +73,16 @@ impl Drop for Slot {
 }
 
 impl FreedIds {
+    /// Number of ids in use at the last command.
+    pub(super) fn in_use(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`Self::in_use`].
+    pub(super) fn note_in_use(&self, count: usize) {
+        self.in_use.store(count, Ordering::Relaxed);
+    }
+
     /// The ids freed since the last call.
     pub(super) fn take_freed(&self) -> Freed {
         std::mem::take(&mut *self.freed())

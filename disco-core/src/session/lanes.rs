@@ -49,7 +49,7 @@ pub struct LaneSession {
     /// Whether a lane leads to other processes.
     needs_bytes: bool,
     pub(super) reply_table: Arc<ReplyTable>,
-    freed_ids: Arc<FreedIds>,
+    pub(super) freed_ids: Arc<FreedIds>,
     /// The order ticket: its holder may send. Never held across an await, so that no caller depends on the polling of
     /// another caller's future.
     order: Mutex<Order>,
@@ -249,7 +249,7 @@ impl LaneSession {
     /// can go on once those of the failed lane are replaced.
     fn pass(&self, lanes: &Lanes, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
-        self.note_submitted(frame);
+        self.note_submitted(lanes, frame);
         metrics::command(frame.command().name());
         let mut result = Ok(());
         for lane in lanes.iter() {

@@ -60,6 +60,7 @@ impl Order {
         self.registers.free(&freed);
         // `make` fails only when ids are exhausted, so `freed` is empty.
         let command = make(&mut self.registers)?;
+        freed_ids.note_in_use(self.registers.in_use());
         self.seq += 1;
         let mut next = Frame::with(self.seq, freed, command);
         let is_large = values.is_large;

@@ -16,6 +16,11 @@ impl RegisterIds {
         self.free.extend_from_slice(freed);
     }
 
+    /// Number of ids in use.
+    pub(super) fn in_use(&self) -> usize {
+        self.next as usize - self.free.len()
+    }
+
     /// # Errors
     /// All [`RegisterId::COUNT`] ids are in use.
     pub(super) fn take(&mut self) -> Result<RegisterId> {
@@ -39,6 +44,7 @@ mod tests {
         let mut ids = RegisterIds::default();
         let (a, b) = (ids.take().unwrap(), ids.take().unwrap());
         ids.free(&[a]);
+        assert_eq!(ids.in_use(), 1);
         assert_eq!(ids.take().unwrap(), a);
         assert_ne!(ids.take().unwrap(), b);
     }

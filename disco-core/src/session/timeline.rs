@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::collecting::Collection;
 use super::{LaneSession, Observer};
-use crate::activity::{Activity, RecorderConfig, Recording, Waiting};
+use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
 use crate::channel::{Channel, Reply, Signal};
 use crate::command::Command;
 use crate::error::Result;
@@ -38,6 +38,8 @@ pub(super) struct Recorder {
 /// The timeline of a session that has not ended.
 struct OpenTimeline {
     activity: Activity,
+    /// Used by the holder of the order ticket.
+    sampler: Mutex<Sampler>,
     /// What workers send when they leave.
     collection: Arc<Collection>,
     /// Gets the timeline at the end.
@@ -53,7 +55,8 @@ impl LaneSession {
         let collection = Arc::new(Collection::new(self.world.size()));
         self.reply_table.collect(&collection);
         let sink: Sink = Box::new(sink);
-        let timeline = OpenTimeline { activity: Activity::new(config), collection, sink: Mutex::new(Some(sink)) };
+        let (activity, sampler) = (Activity::new(config), Mutex::default());
+        let timeline = OpenTimeline { activity, sampler, collection, sink: Mutex::new(Some(sink)) };
         self.recorder.get_or_insert_default().timeline = Some(Arc::new(timeline));
         self
     }
@@ -67,13 +70,13 @@ impl LaneSession {
 
     /// Records the submission of a command. Called by the holder of the order ticket.
     #[inline]
-    pub(super) fn note_submitted(&self, frame: &Frame) {
+    pub(super) fn note_submitted(&self, lanes: &[Arc<dyn Channel>], frame: &Frame) {
         if let Some(recorder) = &self.recorder {
-            self.record_submitted(recorder, frame);
+            self.record_submitted(lanes, recorder, frame);
         }
     }
 
-    fn record_submitted(&self, recorder: &Recorder, frame: &Frame) {
+    fn record_submitted(&self, lanes: &[Arc<dyn Channel>], recorder: &Recorder, frame: &Frame) {
         let (number, command) = (frame.seq(), frame.command());
         if let Some(observer) = &recorder.observer {
             observer.submitted(number, frame.freed(), command);
@@ -84,6 +87,22 @@ impl LaneSession {
                 _ => None,
             };
             timeline.activity.submit(number, command, function.as_deref().unwrap_or(command.name()));
+            let mut sampler = sync::lock(&timeline.sampler);
+            if sampler.is_due() {
+                self.sample(lanes, &timeline.activity, &mut sampler);
+            }
+        }
+    }
+
+    /// Records the counters of the controller.
+    fn sample(&self, lanes: &[Arc<dyn Channel>], activity: &Activity, sampler: &mut Sampler) {
+        sampler.sample(activity, "registers in use", self.freed_ids.in_use() as u64);
+        for lane in lanes {
+            let workers = lane.workers();
+            sampler.sample(activity, &format!("room for commands to {workers}"), lane.room() as u64);
+            if let Some(bytes) = lane.sent_bytes() {
+                sampler.sample(activity, &format!("bytes sent to {workers}"), bytes);
+            }
         }
     }
 

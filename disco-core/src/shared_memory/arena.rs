@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use range_alloc::RangeAllocator;
@@ -28,6 +29,8 @@ pub struct Arena {
     /// Number of ranks on this machine, each with an arena.
     ranks: usize,
     ranges: Mutex<Ranges>,
+    /// Bytes of allocated ranges.
+    used: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -53,6 +56,7 @@ impl Arena {
             segment,
             ranks,
             ranges: Mutex::new(Ranges { free: RangeAllocator::new(0..bytes), committed: 0 }),
+            used: AtomicUsize::new(0),
         }))
     }
 
@@ -89,6 +93,7 @@ impl Arena {
             (range, used)
         };
         let pointer = self.segment.pointer().wrapping_add(range.start);
+        self.used.fetch_add(range.len(), Ordering::Relaxed);
         let owner = Block { arena: self.clone(), range };
         // SAFETY: the range has pages, belongs to this allocation alone until `owner` is dropped, and is at least
         // `used` bytes long.
@@ -96,6 +101,11 @@ impl Arena {
         // SAFETY: `owner` keeps the arena, and so the mapping, alive, and the range is allocated again only after
         // `owner` is dropped. Peers access the memory only while an access is held on their behalf.
         Ok(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(owner)) })
+    }
+
+    /// Bytes of all tensors that are alive.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// The offset of `pointer` in the segment, if the segment contains the `bytes` bytes from `pointer` on.
@@ -124,6 +134,7 @@ struct Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        self.arena.used.fetch_sub(self.range.len(), Ordering::Relaxed);
         self.arena.ranges().free.free_range(self.range.clone());
     }
 }

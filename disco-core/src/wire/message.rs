@@ -30,7 +30,7 @@
 //! FROM    workers, REPLY without a value │ PROGRESS │ LOST why │ SHUTDOWN: they have left ──▶
 //! FROM    worker, REPLY │ NOTICE │ RECORDING │ OUTPUT of its process ──▶
 //! STORE_REQUEST, CREDIT as a worker ──▶
-//! ALIVE, each heartbeat ──▶              ◀── ALIVE, each heartbeat
+//! ALIVE   its time, the controller's ──▶  ◀── ALIVE    its time: each heartbeat, answered by the node's
 //! LEFT    remaining workers, or BYE ──▶  ◀── BYE
 //!
 //! client of the node lane, with the token                         controller
@@ -171,8 +171,8 @@ pub enum Message {
     Assign(Assignment),
     /// All workers of a node have started.
     Ready,
-    /// A heartbeat.
-    Alive,
+    /// A heartbeat, with which clocks are compared.
+    Alive(Times),
     /// The same message of each of some workers of a node, or of nodes behind it.
     From {
         /// The workers.
@@ -225,6 +225,18 @@ pub enum Message {
     },
     /// What a worker has [recorded](crate::activity::Recording).
     Recording(Arc<[u8]>),
+}
+
+/// The times of a heartbeat, in nanoseconds of monotonic clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "another field is another version of the protocol")]
+pub struct Times {
+    /// When the heartbeat was sent, on the sender's clock. 0: the sender compares no clocks.
+    pub sent: u64,
+    /// [`Self::sent`] of the receiver's last heartbeat, or 0 for none.
+    pub echo: u64,
+    /// How long ago that heartbeat came, on the sender's clock.
+    pub held: u64,
 }
 
 impl Message {
@@ -288,7 +300,7 @@ impl Message {
             Message::Join(join) => (action::JOIN, join.args()),
             Message::Assign(assignment) => (action::ASSIGN, assignment.args()),
             Message::Ready => (action::READY, Vec::new()),
-            Message::Alive => (action::ALIVE, Vec::new()),
+            Message::Alive(Times { sent, echo, held }) => (action::ALIVE, vec![int(*sent), int(*echo), int(*held)]),
             Message::From { workers, message } => {
                 let ((action, args), count) = (message.parts(), workers.len() as u64);
                 let head = vec![Value::Int(workers.first().wire()), int(count), Value::Int(action)];
@@ -369,7 +381,9 @@ impl Message {
             action::ASSIGN => Message::Assign(Assignment::decode(&mut packet)?),
             action::BESIDE => Message::Beside,
             action::READY => Message::Ready,
-            action::ALIVE => Message::Alive,
+            action::ALIVE => {
+                Message::Alive(Times { sent: packet.number()?, echo: packet.number()?, held: packet.number()? })
+            }
             action::RELAY => Message::Relay { everywhere: packet.bool()? },
             action::LISTENS => return Ok(Message::Listens(decode_texts(packet)?)),
             action::REDIRECT => {

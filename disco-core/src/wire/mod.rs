@@ -64,7 +64,7 @@ pub use command::{decode_frame, decode_frame_after, decode_frame_beside};
 pub use frame::Frame;
 pub(crate) use frame::{Freed, snapshot};
 pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
-pub use message::{Message, write_frame};
+pub use message::{Message, Times, write_frame};
 pub use object::ObjectEntry;
 pub use packet::Packet;
 pub use pieces::Pieces;
@@ -75,7 +75,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 9;
+pub const VERSION: i64 = 10;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {

@@ -5,7 +5,7 @@ mod failure;
 
 use std::sync::Arc;
 
-use crate::activity::Current;
+use crate::activity::{Current, Sampler};
 use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
 pub use crate::config::WorkerConfig;
@@ -35,7 +35,8 @@ pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) 
     link.activity().run_here();
     let context = WorkerContext::new(worker, config, link.clone())?;
     let _current = Current::set(link.activity());
-    let mut state = Worker { worker, registers: Registers::default(), context, link, epoch: 0, failure: None };
+    let (registers, sampler) = (Registers::default(), Sampler::default());
+    let mut state = Worker { worker, registers, context, link, epoch: 0, failure: None, sampler };
     loop {
         let frame = match endpoint.recv() {
             Ok(frame) => frame,
@@ -62,6 +63,7 @@ struct Worker {
     epoch: u64,
     /// The first error of this epoch. Later commands are skipped.
     failure: Option<Arc<Failure>>,
+    sampler: Sampler,
 }
 
 /// The loop's next action after a command.
@@ -86,7 +88,17 @@ impl Worker {
         self.link.activity().start_command(frame.command());
         let step = self.execute(frame.seq(), frame.command());
         self.link.activity().finish(frame.seq(), self.failure.is_none());
+        if self.link.activity().has_timeline() {
+            self.sample();
+        }
         step
+    }
+
+    /// Records the worker's counters, if they are due.
+    fn sample(&mut self) {
+        if let Some(arena) = self.link.arena().filter(|_| self.sampler.is_due()) {
+            self.sampler.sample(self.link.activity(), "bytes of shared tensors", arena.used() as u64);
+        }
     }
 
     #[inline]

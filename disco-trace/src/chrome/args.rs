@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use disco_core::activity::{DataPath, OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
 use disco_core::{OpKind, Rank, Reduction, RegisterId, WorkerId};
 use serde::{Deserialize, Serialize};
 
@@ -49,10 +49,15 @@ pub(super) struct State<'a> {
     inside: Option<Cow<'a, str>>,
     time_ns: u64,
     replaced: u64,
-    /// What to add to times to get those of the controller's clock.
+    /// What to add to `time_ns` to get the time on the controller's clock.
+    #[serde(default, skip_deserializing)]
     clock_shift_ns: i64,
     /// Largest error of that sum.
+    #[serde(default, skip_deserializing)]
     clock_error_ns: u64,
+    /// The same for other times, as measured: time, shift, largest error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    clock_points_ns: Vec<(u64, i64, u64)>,
     /// Number of records that follow.
     pub(super) records: u64,
 }
@@ -72,6 +77,9 @@ pub(super) struct Entry<'a> {
     command: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     register: Option<u32>,
+    /// Of a counter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<u64>,
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     op: Option<Op<'a>>,
     /// Bytes of one block.
@@ -168,14 +176,17 @@ impl<'a> Track<'a> {
 
 impl<'a> State<'a> {
     fn of(recording: &'a Recording) -> Self {
+        let (clock_shift_ns, clock_error_ns) = recording.alignment.at(recording.time);
+        let points = recording.alignment.points().iter();
         Self {
             received: recording.received,
             finished: recording.finished,
             inside: recording.inside.as_deref().map(Cow::Borrowed),
             time_ns: recording.time,
             replaced: recording.replaced,
-            clock_shift_ns: recording.shift,
-            clock_error_ns: recording.shift_error,
+            clock_shift_ns,
+            clock_error_ns,
+            clock_points_ns: points.map(|point| (point.time, point.shift, point.error)).collect(),
             records: recording.records.len() as u64,
         }
     }
@@ -187,8 +198,8 @@ impl<'a> State<'a> {
         recording.inside = self.inside.map(|name| name.into());
         recording.time = self.time_ns;
         recording.replaced = self.replaced;
-        recording.shift = self.clock_shift_ns;
-        recording.shift_error = self.clock_error_ns;
+        let points = self.clock_points_ns.into_iter();
+        recording.alignment = Alignment::new(points.map(|(time, shift, error)| ClockPoint { time, shift, error }));
         recording
     }
 }
@@ -209,6 +220,7 @@ pub(super) fn category(kind: RecordKind) -> &'static str {
         RecordKind::Span => "span",
         RecordKind::Wait => "wait",
         RecordKind::Mark => "mark",
+        RecordKind::Counter => "counter",
         // A kind of a later version of disco-core, which `Trace::read` of this version would not know.
         _ => "other",
     }
@@ -220,6 +232,7 @@ fn kind(name: &str) -> Option<RecordKind> {
         "span" => RecordKind::Span,
         "wait" => RecordKind::Wait,
         "mark" => RecordKind::Mark,
+        "counter" => RecordKind::Counter,
         _ => RecordKind::Op(OpKind::ALL.into_iter().find(|kind| kind.name() == name)?),
     })
 }
@@ -238,6 +251,7 @@ impl<'a> Entry<'a> {
             state: record.state.name().into(),
             command: record.command,
             register: record.register.map(|register| register.index() as u32),
+            value: (record.kind == RecordKind::Counter).then_some(record.value),
             op: record.op.as_ref().map(Op::of),
             bytes: record.op.as_ref().map(OpDetails::bytes).filter(|bytes| *bytes > 0),
             bandwidth,
@@ -254,6 +268,7 @@ impl<'a> Entry<'a> {
         record.state = find("state", &OpState::ALL, OpState::name, &self.state)?;
         record.command = self.command;
         record.register = self.register.map(RegisterId::new);
+        record.value = self.value.unwrap_or_default();
         record.op = self.op.map(|op| op.decode(intern)).transpose()?;
         if matches!(kind, RecordKind::Op(_)) != record.op.is_some() {
             return Err(format!("a record of the kind `{}` with the wrong fields", self.kind));

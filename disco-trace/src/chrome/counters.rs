@@ -18,6 +18,17 @@ struct Value {
     value: f64,
 }
 
+/// Writes the value of a counter of `owner`.
+pub(super) fn point(
+    events: &mut Events<'_>,
+    (owner, name): (&str, &str),
+    pid: u64,
+    point: (i128, f64),
+) -> io::Result<()> {
+    let (name, ts) = (format!("{owner} {name}").into(), Some(events.time(point.0)));
+    events.add(&Event { ph: "C", name, pid, ts, args: Some(Value { value: point.1 }), ..Event::default() })
+}
+
 /// Writes the counters of a worker.
 pub(super) fn write(
     events: &mut Events<'_>,
@@ -28,11 +39,7 @@ pub(super) fn write(
     pid: u64,
 ) -> io::Result<()> {
     let mut add = |name: &str, points: &[(i128, f64)]| {
-        points.iter().try_for_each(|(time, value)| {
-            let (name, ts) = (format!("{worker} {name}").into(), Some(events.time(*time)));
-            let args = Some(Value { value: *value });
-            events.add(&Event { ph: "C", name, pid, ts, args, ..Event::default() })
-        })
+        points.iter().try_for_each(|point_of| point(events, (worker, name), pid, *point_of))
     };
     if let Some(controller) = &trace.controller {
         add("unfinished commands", &unfinished(controller, recording))?;

@@ -13,7 +13,8 @@
 //! {"ph":"X","cat":"part","name":"wait for rank 2",..},        the part of an operation that it waited
 //! {"ph":"s","cat":"submit",..}, {"ph":"f",..}                 flows: from a submission to the command on each worker,
 //! {"ph":"s","cat":"collective",..}, {"ph":"t",..}             and through the calls of a collective, in order of start
-//! {"ph":"C","name":"worker 3 unfinished commands",..}         counters
+//! {"ph":"M","name":"disco_counter","args":{..}},              the record of a counter, which has this event and the next
+//! {"ph":"C","name":"controller registers in use",..}          counters: those of records, and those that follow from records
 //! ]
 //! ```
 //!

@@ -101,7 +101,7 @@ impl Reader {
                 Ok(worker) => self.trace.workers.push(worker),
                 Err(controller) => self.trace.controller = Some(controller),
             },
-            ("X" | "i", _, "command" | "op" | "span" | "wait" | "mark") => {
+            ("X" | "i", _, "command" | "op" | "span" | "wait" | "mark") | ("M", "disco_counter", _) => {
                 let names = &mut self.names;
                 let record = parse::<Entry<'_>>(args)?.decode(&mut |name| {
                     names.get(name).cloned().unwrap_or_else(|| {

@@ -212,6 +212,12 @@ impl Body<'_, '_, '_> {
         if record.kind == RecordKind::Mark {
             return self.events.add(&Event { ph: "i", s: Some("t"), tid: tid(self.index, 0), ..event });
         }
+        if record.kind == RecordKind::Counter {
+            let name = record.name.as_deref().unwrap_or("unnamed");
+            let (tid, entry) = (tid(self.index, 0), Event { ph: "M", name: "disco_counter".into(), ts: None, ..event });
+            self.events.add(&Event { tid, ..entry })?;
+            return counters::point(self.events, (self.owner, name), self.pid, (start, record.value as f64));
+        }
         let known = lanes.len();
         let (lane, drawn) = lanes.place(start, aligned(recording, end(recording, record)));
         let tid = tid(self.index, lane);

@@ -1,9 +1,9 @@
 //! Collectives by size, against the best one and a measured one.
 
 use super::measured::Measured;
-use super::svg::{Anchor, Svg, table, ticks};
 use crate::analysis::by_size;
 use crate::calls::Calls;
+use crate::drawing::{Anchor, Svg, table, ticks};
 use crate::format::{bytes, number, time};
 
 const WIDTH: f64 = 900.0;
@@ -81,5 +81,5 @@ fn picture(rows: &[Row]) -> String {
             picture.rect((LABEL + width * measured / most - 1.5, y + 1.0), (3.0, ROW - 2.0), "mark", &title);
         }
     }
-    picture.finish("Bandwidth of collectives as a part of the best one's of the same size")
+    picture.figure("Bandwidth of collectives as a part of the best one's of the same size")
 }

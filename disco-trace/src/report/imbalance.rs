@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use disco_core::WorkerId;
 
-use super::svg::{Anchor, Svg, table, ticks};
 use crate::calls::{Call, Calls};
+use crate::drawing::{Anchor, Svg, table, ticks};
 use crate::format::time;
 use crate::trace::Trace;
 
@@ -32,7 +32,7 @@ impl Part {
         self.count += 1;
         self.sum = self.sum.saturating_add(spread);
         self.most = self.most.max(spread);
-        if let Some(last) = call.last().filter(|_| spread > 0) {
+        if let Some(last) = call.latecomer() {
             *self.last.entry(last.worker).or_default() += 1;
         }
     }
@@ -104,5 +104,5 @@ fn picture(parts: &[Part], length: u64) -> String {
         picture.rect((x + 0.5, top), (bar - 1.0, (10.0 + height - top).max(1.0)), "operations", &title);
         picture.rect((x + 0.5, y(part.most as f64) - 1.5), (bar - 1.0, 3.0), "mark", &title);
     }
-    picture.finish("Time between the first and the last call of collectives, over time")
+    picture.figure("Time between the first and the last call of collectives, over time")
 }

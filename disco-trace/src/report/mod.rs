@@ -2,13 +2,12 @@
 //!
 //! ```text
 //! measured     results of `disco bench` to compare with
-//! page         the page: its parts in order, its style
+//! page         the page: its parts in order
 //! shares       what each worker did with its time, as stacked bars
 //! waits        who waited for whom, as a heat map
 //! bandwidths   collectives by size, against the best one and a measured one
 //! imbalance    the time between first and last arrival, over the time of the trace
 //! rows         workers as rows of a picture: one each, or several if there are many
-//! svg          shapes, texts and scales
 //! ```
 
 mod bandwidths;
@@ -17,7 +16,6 @@ mod measured;
 mod page;
 mod rows;
 mod shares;
-mod svg;
 mod waits;
 
 use std::fs;

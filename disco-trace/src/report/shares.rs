@@ -1,8 +1,8 @@
 //! What each worker did with its time, as stacked bars.
 
 use super::rows::Rows;
-use super::svg::{Anchor, Svg, table};
 use crate::analysis::shares;
+use crate::drawing::{Anchor, Svg, table};
 use crate::format::{percent, time};
 use crate::trace::Trace;
 
@@ -64,7 +64,7 @@ pub(super) fn section(trace: &Trace) -> String {
             x += length;
         }
     }
-    text.push_str(&picture.finish("Parts of the time of each worker"));
+    text.push_str(&picture.figure("Parts of the time of each worker"));
     let rows: Vec<[String; 6]> = sums
         .iter()
         .enumerate()

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::rows::Rows;
-use super::svg::{Anchor, Svg, table};
 use crate::analysis::Waits;
 use crate::calls::Calls;
+use crate::drawing::{Anchor, Svg, table};
 use crate::format::time;
 use crate::trace::Trace;
 
@@ -77,5 +77,5 @@ fn picture(rows: &Rows, cells: &BTreeMap<(usize, usize), u64>) -> String {
         picture.heat((x + 18.0 * f64::from(step), TOP), 17.0, f64::from(step) / 4.0, "");
     }
     picture.text((x, TOP + 34.0), Anchor::Start, &format!("0 to {}", time(most)));
-    picture.finish("Times that workers waited, by the worker that came last")
+    picture.figure("Times that workers waited, by the worker that came last")
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco_core::activity::{DataPath, OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
 use disco_core::{DType, OpKind, Rank, Reduction, RegisterId, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 use proptest::option;
@@ -43,7 +43,7 @@ fn op() -> impl Strategy<Value = OpDetails> {
 }
 
 fn kind() -> impl Strategy<Value = RecordKind> {
-    let other = [RecordKind::Command, RecordKind::Span, RecordKind::Wait, RecordKind::Mark];
+    let other = [RecordKind::Command, RecordKind::Span, RecordKind::Wait, RecordKind::Mark, RecordKind::Counter];
     prop_oneof![select(OpKind::ALL.to_vec()).prop_map(RecordKind::Op), select(other.to_vec())]
 }
 
@@ -54,6 +54,7 @@ fn record() -> impl Strategy<Value = Record> {
         let mut record = Record::new(0, kind, start);
         (record.name, record.end, record.state, record.command) = (name, end, state, command);
         record.register = register.map(RegisterId::new);
+        record.value = if kind == RecordKind::Counter { start } else { 0 };
         record.op = matches!(kind, RecordKind::Op(_)).then_some(op);
         record
     })
@@ -61,13 +62,15 @@ fn record() -> impl Strategy<Value = Record> {
 
 fn recording() -> impl Strategy<Value = Recording> {
     let state = (any::<u64>(), any::<u64>(), option::of(name()), time(), any::<u64>());
-    let shift = (prop_oneof![-200..200_i64, any::<i64>()], any::<u64>());
-    (state, proptest::collection::vec(record(), 0..20), shift).prop_map(|(state, records, shift)| {
+    let shift = prop_oneof![-200..200_i64, any::<i64>()];
+    let point = (any::<u64>(), shift, any::<u64>()).prop_map(|(time, shift, error)| ClockPoint { time, shift, error });
+    let alignment = proptest::collection::vec(point, 0..4).prop_map(Alignment::new);
+    (state, proptest::collection::vec(record(), 0..20), alignment).prop_map(|(state, records, alignment)| {
         let mut recording = Recording::default();
         (recording.received, recording.finished, recording.inside, recording.time, recording.replaced) = state;
         recording.records = records;
         (100..).zip(&mut recording.records).for_each(|(number, record)| record.number = number);
-        (recording.shift, recording.shift_error) = shift;
+        recording.alignment = alignment;
         recording
     })
 }

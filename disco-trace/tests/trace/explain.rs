@@ -1,7 +1,7 @@
 //! Explanations.
 
 use disco_core::OpKind;
-use disco_core::activity::RecordKind;
+use disco_core::activity::{Alignment, ClockPoint, RecordKind};
 use disco_trace::{Trace, explain};
 
 use crate::sample;
@@ -46,4 +46,29 @@ fn waits_in_a_split_name_no_worker_because_its_ranks_may_have_any_order() {
     }
     let text = explain(&trace);
     assert!(!text.contains("Workers that arrived last"), "{text}");
+}
+
+#[test]
+fn no_worker_came_last_within_the_error_of_the_clocks() {
+    let mut trace = sample::trace();
+    for recording in trace.workers.iter_mut().skip(2).filter_map(|worker| worker.recording.as_mut().ok()) {
+        let point = ClockPoint { error: 500_000, ..recording.alignment.points()[0] };
+        recording.alignment = Alignment::new([point]);
+    }
+    let text = explain(&trace);
+    assert!(text.contains("The clocks of different machines are aligned within 501 µs.\n"), "{text}");
+    let sum = text.lines().find(|line| line.trim_start().starts_with("all_reduce sum f32 x 65536 ")).unwrap();
+    // Worker 2 came 300 µs after the workers of the other machine.
+    assert!(sum.ends_with("–           300 µs"), "{sum}");
+}
+
+#[test]
+fn machines_whose_clocks_are_not_aligned_are_named() {
+    let mut trace = sample::trace();
+    trace.workers.iter_mut().filter_map(|worker| worker.recording.as_mut().ok()).for_each(|recording| {
+        recording.alignment = Alignment::default();
+    });
+    let text = explain(&trace);
+    let expected = "\nThe clocks of these are not aligned: node 0 (alpha), node 1 (beta). Compare times only within one of them.\n";
+    assert!(text.contains(expected), "{text}");
 }

@@ -134,6 +134,7 @@ fn counters_show_unfinished_commands_and_bandwidth() {
     let highest = bandwidth.iter().map(|point| point.1).fold(0.0, f64::max);
     assert!((0.7..0.8).contains(&highest), "{highest}: 256 KiB in 351 µs");
     assert!(bandwidth.iter().any(|point| point.1 == 0.0));
+    assert_eq!(points("controller registers in use"), [(10_000, 3.0)]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disco_core::activity::{DataPath, OpDetails, OpState, Record, RecordKind, Recording};
+use disco_core::activity::{Alignment, ClockPoint, DataPath, OpDetails, OpState, Record, RecordKind, Recording};
 use disco_core::{DType, OpKind, Rank, Reduction, RegisterId, WorkerId};
 use disco_trace::{Trace, WorkerTrace};
 
@@ -71,6 +71,8 @@ pub(crate) fn trace() -> Trace {
     for step in 0..4 {
         controller.command(step + 1, "train.step", (1_000 * step + 5, Some(1_000 * step + 6)));
     }
+    controller.named(RecordKind::Counter, "registers in use", (15, Some(15)));
+    controller.0.records.last_mut().unwrap().value = 3;
     controller.named(RecordKind::Wait, "sync_all", (3_010, None));
     controller.0.time = 9_000 * MICROSECOND;
     let workers = (0..4).map(|worker| {
@@ -83,7 +85,8 @@ pub(crate) fn trace() -> Trace {
                 record.end = record.end.map(|end| end + 70_000_000);
             });
             recording.time += 70_000_000;
-            (recording.shift, recording.shift_error) = (-70_000_000, 12_000);
+            let point = ClockPoint { time: 74_000_000, shift: -70_000_000, error: 12_000 };
+            recording.alignment = Alignment::new([point]);
         }
         WorkerTrace::new(WorkerId::new(worker), place, "process", Ok(recording))
     });

@@ -17,6 +17,7 @@ use super::event::{Action, Conn, Event, Order, Origin, Write};
 use super::outbox::Outbox;
 use super::peer::{Cause, Kind, Peer, PeerState, Process};
 use super::receive::garbage;
+use crate::engine::clock::MachineClock;
 use crate::engine::fault::{self, Fault};
 use crate::engine::limits::packet_limit;
 use crate::engine::tree::Forest;
@@ -54,6 +55,7 @@ pub(crate) struct Controller {
     /// When held packets are sent even if no other packet follows.
     pub(super) held_until: Option<Instant>,
     attention: Attention,
+    pub(super) clock: MachineClock,
     pub(super) out: Outbox,
     /// The latest epoch that a worker can be in.
     pub(super) epoch: u64,
@@ -131,6 +133,7 @@ impl Controller {
             held_until: None,
             conns: BTreeMap::new(),
             attention: Attention::new(silence, now),
+            clock: MachineClock::since(now),
             out: Outbox::default(),
             epoch: 0,
             phase: Phase::Starting(now),
@@ -459,12 +462,9 @@ impl Controller {
                 continue;
             };
             if peer.liveness.must_send(now) {
-                peer.liveness.sent(now);
-                if !fault::is_planted(Fault::SilentController) {
-                    self.out.send(conn, &Message::Alive);
-                }
+                self.send_heartbeat(index, conn, now);
             }
-            if let Some(limit) = peer.liveness.is_silent(now) {
+            if let Some(limit) = self.peers[index].liveness.is_silent(now) {
                 self.close(index, Cause::Known(LossCause::Silent(limit)), now);
             }
         }

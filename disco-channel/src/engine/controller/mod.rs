@@ -20,6 +20,7 @@ mod assigning;
 mod batch;
 mod closing;
 mod event;
+mod heartbeats;
 mod machine;
 mod outbox;
 mod peer;

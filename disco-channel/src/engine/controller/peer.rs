@@ -10,6 +10,7 @@ use disco_core::error::{LossCause, ProcessEnd};
 
 use super::event::Conn;
 use crate::engine::Liveness;
+use crate::engine::clock::Estimate;
 use crate::engine::credit::Credit;
 use crate::engine::fault::{self, Fault};
 
@@ -59,6 +60,8 @@ pub(super) struct Peer {
     pub(super) process: Process,
     pub(super) state: PeerState,
     pub(super) liveness: Liveness,
+    /// The alignment of a node's clock with the one here.
+    pub(super) clock: Estimate,
     /// It was silent when it had to leave, so its workers may still run.
     pub(super) is_unanswered: bool,
     pub(super) credit: Credit,
@@ -114,8 +117,21 @@ impl Peer {
     pub(super) fn new(workers: WorkerRange, name: String, (place, behind): (usize, u32), liveness: Liveness) -> Self {
         let (progress, changed) = (vec![Progress::default(); workers.len()], vec![None; workers.len()]);
         let (process, state, credit) = (Process::Unknown, PeerState::Expected, Credit::default());
-        let (is_unanswered, ids) = (false, None);
-        Self { workers, name, place, behind, process, state, liveness, is_unanswered, credit, progress, changed, ids }
+        Self {
+            workers,
+            name,
+            place,
+            behind,
+            process,
+            state,
+            liveness,
+            clock: Estimate::default(),
+            is_unanswered: false,
+            credit,
+            progress,
+            changed,
+            ids: None,
+        }
     }
 
     /// The connection, while it is open.

@@ -41,9 +41,10 @@ impl Controller {
             }
             Message::StoreRequest { id, epoch, call } => self.out.act(Action::CallStore { conn, id, epoch, call }),
             Message::Bye(why) => return Ok(Some(Cause::Known(LossCause::ClosedWithReason(why)))),
-            Message::Alive if kind == Kind::Node => {}
+            Message::Alive(times) if kind == Kind::Node => self.receive_heartbeat(index, conn, times, now),
             Message::Ready if kind == Kind::Node => {
                 peer.state = PeerState::Ready(conn);
+                self.send_heartbeat(index, conn, now);
                 self.start_if_ready();
             }
             Message::From { workers, message } if kind == Kind::Node => {
@@ -136,7 +137,10 @@ impl Controller {
             Message::Reply { reply: Err(failure), .. } if failure.worker != worker => {
                 return Err(Error::protocol(format!("a failure of {}", failure.worker)));
             }
-            Message::Recording(bytes) => self.out.act(Action::Recording { worker, bytes }),
+            Message::Recording(bytes) => {
+                let bytes = self.align(worker, bytes)?;
+                self.out.act(Action::Recording { worker, bytes });
+            }
             Message::Reply { seq, reply } => {
                 let seq = seq + u64::from(fault::is_planted(Fault::StrayReply));
                 self.out.act(Action::Reply { worker, seq, reply });

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
-use disco_core::wire::{Assignment, Hello, Join, Message, Packet, Welcome};
+use disco_core::wire::{Assignment, Hello, Join, Message, Packet, Times, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
 
@@ -285,7 +285,7 @@ fn a_silent_node_is_lost_unless_the_controller_did_not_run() {
     let mut bench = Bench::running(2);
     for _ in 0..6 {
         bench.pass(1000 * MS);
-        bench.send_from(0, Message::Alive);
+        bench.send_from(0, Message::Alive(Times::default()));
     }
     assert_eq!(bench.done(), ["node 2 (host) with workers 2 to 3 lost: it has sent nothing for 5s"]);
     // The controller has sent heartbeats meanwhile.

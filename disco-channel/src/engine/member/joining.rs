@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use disco_core::error::LossCause;
-use disco_core::wire::Message;
+use disco_core::wire::{Message, Times};
 use disco_core::{Error, WorkerId};
 
 use super::serving::{Event, lost};
@@ -90,7 +90,7 @@ impl Joining {
 
     fn receive(&mut self, message: Message) {
         let refused = match (message, self.worker) {
-            (Message::Alive, None) => return,
+            (Message::Alive(_), None) => return,
             (Message::Relay { everywhere }, None) => return self.actions.push_back(Action::Listen { everywhere }),
             (taken @ Message::Welcome(_), Some(_))
             | (taken @ (Message::Assign(_) | Message::Redirect { .. }), None) => {
@@ -120,7 +120,7 @@ impl Joining {
         }
         if self.liveness.must_send(now) {
             self.liveness.sent(now);
-            self.actions.push_back(Action::Send(Message::Alive));
+            self.actions.push_back(Action::Send(Message::Alive(Times::default())));
         }
     }
 

@@ -5,6 +5,7 @@
 //! workers, sends heartbeats, and stops its workers at shutdown or when the controller is lost. A node relays the
 //! messages of its workers ([`upward`]).
 
+mod heartbeats;
 pub(crate) mod joining;
 pub(crate) mod serving;
 pub(crate) mod upward;

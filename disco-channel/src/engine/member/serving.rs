@@ -10,6 +10,7 @@ use disco_core::wire::{self, Assignment, Message, Received};
 use disco_core::{Command, Error, Frame, Result, Value, WorkerRange};
 
 use super::upward;
+use crate::engine::clock::{Echo, MachineClock};
 use crate::engine::credit::Taken;
 use crate::engine::fault::{self, Fault};
 use crate::engine::limits::packet_limit;
@@ -31,8 +32,10 @@ const NODE_GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Member {
     kind: Kind,
     phase: Phase,
-    liveness: Liveness,
+    pub(super) liveness: Liveness,
     attention: Attention,
+    pub(super) clock: MachineClock,
+    pub(super) echo: Echo,
     heartbeat: Duration,
     last_poll: Instant,
     /// When a worker's progress has changed last, or had a reason to.
@@ -43,7 +46,7 @@ pub(crate) struct Member {
     progress: Vec<Progress>,
     /// Large tensors whose frames were not received yet.
     transfers: Transfers,
-    actions: VecDeque<Action>,
+    pub(super) actions: VecDeque<Action>,
 }
 
 enum Kind {
@@ -168,6 +171,8 @@ impl Member {
             phase: Phase::Serving,
             liveness: Liveness::new(heartbeat, silence, now),
             attention: Attention::new(silence, now),
+            clock: MachineClock::since(now),
+            echo: Echo::default(),
             heartbeat,
             last_poll: now,
             last_change: now,
@@ -199,7 +204,7 @@ impl Member {
 
     /// Whether this is a node that stops its workers while its controller waits for it. Nodes behind others may need longer
     /// for that than a silence timeout.
-    fn is_awaited(&self) -> bool {
+    pub(super) fn is_awaited(&self) -> bool {
         matches!((&self.kind, &self.phase), (Kind::Node(_), Phase::Stopping { result: Ok(()), .. }))
     }
 
@@ -312,7 +317,10 @@ impl Member {
             }
             (Message::Answer { id, result }, _) => Action::Answer { id, result },
             (Message::Descriptor { id }, Kind::Worker { .. }) => Action::DeliverDescriptor { id },
-            (Message::Alive, Kind::Node(_)) => return Ok(()),
+            (Message::Alive(times), Kind::Node(_)) => {
+                self.receive_heartbeat(times, now);
+                return Ok(());
+            }
             (Message::Bye(why), Kind::Node(_)) if is_leaving => {
                 tracing::debug!(%why, "the controller has released this node");
                 self.dismiss();
@@ -418,18 +426,6 @@ impl Member {
             self.send_heartbeat(now);
         }
         Ok(())
-    }
-
-    /// Sends a node's heartbeat if it is due.
-    fn send_heartbeat(&mut self, now: Instant) {
-        if self.liveness.must_send(now) {
-            self.liveness.sent(now);
-            let is_silent =
-                fault::is_planted(Fault::NoHeartbeat) || self.is_awaited() && fault::is_planted(Fault::SilentLeave);
-            if !is_silent {
-                self.actions.push_back(Action::Send(Message::Alive));
-            }
-        }
     }
 
     /// Stops a member whose workers were already told to leave, as the controller does not wait for it any more.

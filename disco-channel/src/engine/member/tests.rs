@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
-use disco_core::wire::{Assignment, Hello, Join, Message};
+use disco_core::wire::{Assignment, Hello, Join, Message, Times};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Error, Frame, RegisterId, WorkerId, WorkerRange, World};
 
 use super::joining::{self, Joining};
 use super::serving::{Action, Event, Member};
 use super::upward::Replies;
+use crate::engine::clock::MachineClock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -41,6 +42,7 @@ fn after(member: &mut Member, event: Event, now: Instant) -> Vec<String> {
     member.handle(event, now);
     let actions = std::iter::from_fn(|| member.next_action());
     let short = |action| match action {
+        Action::Send(Message::Alive(_)) => "send Alive".to_owned(),
         Action::Send(message) | Action::SendLast(message) => format!("send {message}"),
         Action::Pass(frame) => format!("pass {}", frame.seq()),
         Action::Stop { cause, limit } => format!("stop after {limit:?}: {cause}"),
@@ -242,7 +244,7 @@ fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     };
     let mut taken = join();
     assert_eq!(after(&mut taken, Event::Timeout, now + SECOND), ["Join(", "ShowWaiting", "Alive"]);
-    assert!(after(&mut taken, Event::Message(Message::Alive), now + SECOND).is_empty());
+    assert!(after(&mut taken, Event::Message(Message::Alive(Times::default())), now + SECOND).is_empty());
     assert_eq!(after(&mut taken, Event::Message(Message::Assign(assignment())), now + SECOND), ["taken"]);
     assert_eq!((after(&mut taken, Event::Closed, now), taken.next_timeout()), (Vec::new(), None));
 
@@ -300,4 +302,24 @@ fn replied(messages: &[Message]) -> String {
         other => other.to_string(),
     };
     messages.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn a_node_answers_the_controller_s_heartbeats_at_once_with_its_clock() {
+    let start = Instant::now();
+    let clock = MachineClock::new(move |at| 5_000_000_000 + at.saturating_duration_since(start).as_nanos() as u64);
+    let mut node = node(start).with_clock(clock);
+    let mut answers = |event, at| {
+        node.handle(event, at);
+        let sent = |action| if let Action::Send(Message::Alive(times)) = action { Some(times) } else { None };
+        std::iter::from_fn(|| node.next_action()).filter_map(sent).collect::<Vec<_>>()
+    };
+    let ask = |sent| Event::Message(Message::Alive(Times { sent, ..Times::default() }));
+    let half = SECOND / 2;
+    assert_eq!(answers(ask(77), start + half), [Times { sent: 5_500_000_000, echo: 77, held: 0 }]);
+    // That was also its heartbeat.
+    assert_eq!(answers(Event::Timeout, start + SECOND), []);
+    let late = Times { sent: 6_500_000_000, echo: 77, held: 1_000_000_000 };
+    assert_eq!(answers(Event::Timeout, start + half + SECOND), [late]);
+    assert_eq!(answers(ask(0), start + half + SECOND), [], "the other end compares no clocks");
 }

@@ -42,3 +42,5 @@ mod worker;
 mod world;
 
 mod tests;
+
+pub(in crate::engine) use random::Random;

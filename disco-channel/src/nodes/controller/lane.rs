@@ -14,6 +14,7 @@ use disco_core::{Error, Inbox, Result, WorkerRange};
 use super::announce::{Announce, Announcement};
 use super::printer::{Sink, to_terminal};
 use super::transport::Tcp;
+use crate::engine::clock::MachineClock;
 use crate::engine::controller::{Controller, MAX_PENDING, NodeTerms, Terms, Tree};
 use crate::engine::credit::MAX_UNREAD_BYTES;
 use crate::handshake::Secret;
@@ -209,7 +210,8 @@ pub(in crate::nodes) fn serve(
 ) -> Result<Served> {
     let waker = Arc::new(Waker::new().map_err(refused)?);
     let transport = Tcp::new(listener, waker.clone(), sink).map_err(refused)?;
-    let lane = Arc::new(Lane::new(Controller::new(terms, Instant::now()), waker, None));
+    let controller = Controller::new(terms, Instant::now()).with_clock(MachineClock::of_records());
+    let lane = Arc::new(Lane::new(controller, waker, None));
     let reactor = Reactor::new(lane, inbox, shared, processes, transport).limit_unsent(max_unsent);
     Served::start("disco-nodes", reactor).map_err(refused)
 }

@@ -12,6 +12,7 @@ use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 use super::join::Joined;
 use super::stop::StopHandle;
 use super::upstream::Upstream;
+use crate::engine::clock::MachineClock;
 use crate::engine::limits::{MAX_SENT_RECORDS, packet_limit};
 use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member::{Driver, Host};
@@ -60,6 +61,7 @@ impl Bridge {
             Event::Started(started.inspect(|()| upstream.start()))
         })?;
         let member = Member::node(&assignment, self.lane.needs_bytes(), Instant::now());
+        let member = member.with_clock(MachineClock::of_records());
         let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self, is_busy: false };
         let result = driver.run();
         driver.connection.finish(FLUSH_TIMEOUT);

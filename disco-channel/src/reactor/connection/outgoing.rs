@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     outbox: Mutex<Outbox>,
     /// Bytes of large packets sent and received.
     moved: [AtomicU64; 2],
+    /// Bytes that the socket has taken.
+    sent: AtomicU64,
     /// Wakes the polling thread, which flushes the bytes that the socket did not take.
     waker: Arc<Waker>,
 }
@@ -55,7 +57,7 @@ impl Connection {
     pub(crate) fn new(socket: impl Into<OwnedFd>, waker: Arc<Waker>) -> io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket, outbox: Mutex::default(), moved: Default::default(), waker })
+        Ok(Self { socket, outbox: Mutex::default(), moved: Default::default(), sent: AtomicU64::new(0), waker })
     }
 
     /// Encrypts all packets from now on.
@@ -342,6 +344,11 @@ impl Connection {
         self.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).sum()
     }
 
+    /// Bytes that the socket has taken.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
     /// Records the total bytes of large packets received.
     pub(crate) fn note_received(&self, bytes: u64) {
         self.moved[1].store(bytes, Ordering::Relaxed);
@@ -405,6 +412,7 @@ impl Connection {
                 Ok(sent) => {
                     let parts = outbox.forget(sent);
                     self.moved[0].fetch_add(parts as u64, Ordering::Relaxed);
+                    self.sent.fetch_add(sent as u64, Ordering::Relaxed);
                     burst += sent;
                 }
                 Err(Errno::AGAIN) => return Ok(false),

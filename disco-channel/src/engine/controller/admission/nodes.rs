@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use disco_core::wire::{Join, Message};
+use disco_core::wire::{Join, Message, Times};
 use disco_core::{Error, Result, World, function};
 
 use super::pending::Pending;
@@ -180,7 +180,7 @@ impl Nodes {
     pub(crate) fn message(&mut self, conn: Conn, message: Message, now: Instant, out: &mut Outbox) {
         if let Some(joined) = self.joined.get_mut(&conn) {
             match message {
-                Message::Alive => joined.liveness.received(now),
+                Message::Alive(_) => joined.liveness.received(now),
                 Message::Listens(addresses) if joined.is_asked => {
                     joined.liveness.received(now);
                     joined.listens = Some(addresses);
@@ -248,7 +248,7 @@ impl Nodes {
         if self.beat.is_some_and(|beat| now >= beat) {
             self.beat = now.checked_add(ALIVE_INTERVAL / 2);
             self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
-            self.joined.keys().for_each(|conn| out.send(*conn, &Message::Alive));
+            self.joined.keys().for_each(|conn| out.send(*conn, &Message::Alive(Times::default())));
         }
         self.complete_since.take_if(|since| now >= *since).is_some() && self.is_complete()
     }

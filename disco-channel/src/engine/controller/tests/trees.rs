@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use disco_core::error::LossCause;
-use disco_core::wire::{Assignment, Join, Message, Packet};
+use disco_core::wire::{Assignment, Join, Message, Packet, Times};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Command, WorkerRange, World};
 
@@ -86,7 +86,7 @@ fn a_node_that_leaves_before_it_listens_may_be_replaced() {
 fn a_node_that_does_not_listen_is_named_when_the_start_times_out() {
     let mut bench = Bench::tree();
     for _ in 0..31 {
-        (0..NODES).for_each(|slot| bench.send_from(slot, Message::Alive));
+        (0..NODES).for_each(|slot| bench.send_from(slot, Message::Alive(Times::default())));
         bench.pass(1000 * MS);
     }
     let failed = bench.done().join("; ");
@@ -266,7 +266,7 @@ fn a_child_that_does_not_come_is_named() {
     let mut bench = relay();
     bench.join(2, Some(7));
     for _ in 0..31 {
-        bench.send_from(2, Message::Alive);
+        bench.send_from(2, Message::Alive(Times::default()));
         bench.pass(1000 * MS);
     }
     assert_eq!(bench.done()[0], "failed: start: no end after 30s: node 5 did not join");

@@ -6,6 +6,7 @@ use disco_core::{Error, Result, WorkerRange};
 
 use super::jobs::Jobs;
 use super::world::Nanos;
+use crate::engine::clock::MachineClock;
 use crate::engine::controller::{Conn, Controller};
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::Member;
@@ -17,6 +18,7 @@ pub(super) struct End {
     /// When its CPU is free.
     pub(super) free_at: Nanos,
     pub(super) is_dead: bool,
+    pub(super) clock: MachineClock,
     /// Events wait until then.
     pub(super) frozen_until: Nanos,
     /// The link to its parent.
@@ -65,11 +67,12 @@ pub(super) struct Lower {
 }
 
 impl End {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(clock: MachineClock) -> Self {
         let none = WorkerRange::new(0..0);
         Self {
             free_at: 0,
             is_dead: false,
+            clock,
             frozen_until: 0,
             link: None,
             phase: Phase::Away,

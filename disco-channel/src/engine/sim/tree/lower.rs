@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::wire::Assignment;
+use disco_core::wire::{Assignment, Message};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Result, Value, WorkerRange, World as Size};
+use disco_core::{Error, Result, Value, WorkerId, WorkerRange, World as Size};
 
 use super::super::controller::{SECRET, messages, secret};
 use super::world::{To, World};
@@ -183,9 +183,16 @@ impl World {
                 self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, &why));
             }
             Action::Over => lower.is_over = true,
+            Action::Recording { worker, bytes } if end == 0 => _ = self.recordings.insert(worker, bytes),
+            Action::Recording { worker, bytes } => self.records(end, worker, bytes),
             other @ Action::Reply { .. } => self.unexpected(end, &other),
             _ => {}
         }
+    }
+
+    /// Sends a recording up.
+    pub(super) fn records(&mut self, end: usize, worker: WorkerId, bytes: Arc<[u8]>) {
+        self.say(end, &upward::from(worker, Message::Recording(bytes)));
     }
 
     fn gets(&mut self, end: usize, workers: WorkerRange, seq: u64) {

@@ -103,7 +103,8 @@ fn connection_bytes() -> usize {
         .map(|_| {
             let (one, other) = UnixStream::pair().unwrap();
             let one = Connection::new(one, waker.clone()).unwrap();
-            one.send_last(disco_core::wire::Message::Alive.encode().unwrap()).unwrap();
+            one.send_last(disco_core::wire::Message::Alive(disco_core::wire::Times::default()).encode().unwrap())
+                .unwrap();
             let (mut incoming, other) = (Incoming::new(1 << 20), Connection::new(other, waker.clone()).unwrap());
             incoming.fill(&other).unwrap();
             (one, incoming, other)

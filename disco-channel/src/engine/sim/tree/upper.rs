@@ -164,11 +164,11 @@ impl World {
         let this = &mut self.ends[end];
         (this.workers, this.replies) = (own, upward::Replies::new(workers));
         this.departures = upward::Departures::new(workers);
-        this.phase = Phase::Serving(Box::new(Member::node(assignment, true, now)));
+        this.phase = Phase::Serving(Box::new(Member::node(assignment, true, now).with_clock(this.clock.clone())));
         match lower::children(assignment, own, now) {
             Ok(None) => self.upper(end, Event::Started(Ok(()))),
             Ok(Some(engine)) => {
-                this.lower = Some(Lower::new(engine));
+                this.lower = Some(Lower::new(engine.with_clock(this.clock.clone())));
                 self.lower_acts(end);
             }
             Err(error) => self.record_violation(format!("node {end}: {error}")),

@@ -1,11 +1,12 @@
 //! The virtual clock, the links, and the events of all ends.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::error::Loss;
-use disco_core::{Error, Value, WorkerRange, WorkerSet};
+use disco_core::{Error, Value, WorkerId, WorkerRange, WorkerSet};
 
 use super::super::queue::Queue;
 use super::super::random::Random;
@@ -14,6 +15,7 @@ use super::disruption::Expected;
 use super::end::{End, Lower, Phase};
 use super::jobs::Session;
 use super::plan::Disruption;
+use crate::engine::clock::MachineClock;
 use crate::engine::controller::Event;
 use crate::engine::member::serving;
 
@@ -47,6 +49,7 @@ pub(super) struct World {
     pub(super) synced: Option<(u64, WorkerSet)>,
     pub(super) lost: Vec<(Nanos, Loss)>,
     pub(super) left: WorkerSet,
+    pub(super) recordings: BTreeMap<WorkerId, Arc<[u8]>>,
     pub(super) broken: Option<String>,
     /// Number of nodes that have received the last command, and number of nodes that have received an abort or have
     /// ended.
@@ -95,6 +98,15 @@ pub(super) enum Entry {
     Disrupt(Disruption),
 }
 
+/// The clock of an end's machine: each began at another time, and runs at another rate.
+fn clock(end: usize, base: Instant) -> MachineClock {
+    let (started, rate) = ((end as u64 * 7_919) % 100 * SECOND + SECOND, 1_000_000 + (end as u64 * 37) % 201 - 100);
+    MachineClock::new(move |at| {
+        let elapsed = at.saturating_duration_since(base).as_nanos() as u64;
+        started + (u128::from(elapsed) * u128::from(rate) / 1_000_000) as u64
+    })
+}
+
 impl World {
     /// `nodes` nodes of `per_node` workers each, of which an end has at most `fan_out` as children.
     pub(super) fn new(
@@ -104,9 +116,10 @@ impl World {
         seed: u64,
     ) -> Self {
         let base = Instant::now();
-        let mut ends: Vec<End> = (0..=nodes).map(|_| End::new()).collect();
+        let mut ends: Vec<End> = (0..=nodes).map(|end| End::new(clock(end, base))).collect();
         let workers = WorkerRange::new(0..nodes as u32 * per_node);
-        ends[0].lower = Some(Lower::new(super::lower::controller(nodes, per_node, fan_out, costs.are_measured, base)));
+        let engine = super::lower::controller(nodes, per_node, fan_out, costs.are_measured, base);
+        ends[0].lower = Some(Lower::new(engine.with_clock(ends[0].clock.clone())));
         ends[0].phase = Phase::Done;
         let mut world = Self {
             base,
@@ -124,6 +137,7 @@ impl World {
             synced: None,
             lost: Vec::new(),
             left: WorkerSet::new(workers),
+            recordings: BTreeMap::new(),
             broken: None,
             reached: 0,
             stopped: 0,

@@ -1,0 +1,86 @@
+//! The flight recorders of a session's workers in a file, whenever the program gets SIGUSR1.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use disco_core::env::Variable;
+use disco_core::session::{LaneSession, Recordings};
+use disco_core::status::Status;
+use disco_core::{Error, Result, sync};
+use signal_hook::consts::SIGUSR1;
+use signal_hook::iterator::{Handle, Signals};
+
+use crate::timeline::file;
+
+/// The variable that names the file.
+const VARIABLE: &str = "DISCO_DUMP";
+/// Time that the records of workers on other machines have to arrive.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Number of files that this process has begun with each name.
+static FILES: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
+
+/// Writes dumps until it is dropped.
+struct Dumps(Handle);
+
+impl Drop for Dumps {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Makes SIGUSR1 write the records of the session's workers, until the session ends: to `path`, or if it is `None` to
+/// the file that `DISCO_DUMP` names, if any.
+///
+/// # Errors
+/// The system refuses the signal handler or the thread.
+pub(crate) fn attach(session: &LaneSession, path: Option<PathBuf>) -> Result<()> {
+    let Some(path) = path.or_else(|| Variable::read(VARIABLE).path()) else { return Ok(()) };
+    let refused = |error: io::Error| Error::system("SIGUSR1 can't be handled", error);
+    // The handler itself writes a byte to a socket; the thread does the rest.
+    let mut signals = Signals::new([SIGUSR1]).map_err(refused)?;
+    let (handle, collect, observe) = (signals.handle(), session.collector(), session.observer());
+    let dump = move || {
+        for _ in &mut signals {
+            let Some((workers, status)) = collect(usize::MAX, LIMIT).zip(observe()) else { return };
+            write(&numbered(&path), &status, workers);
+        }
+    };
+    thread::Builder::new().name("disco-dump".into()).spawn(dump).map_err(refused)?;
+    session.attach(Dumps(handle));
+    Ok(())
+}
+
+/// Makes SIGUSR1 harmless for this process if `DISCO_DUMP` is set: for workers and nodes, which get a signal to the
+/// program's process group, too, and for the program before its session has started.
+pub(crate) fn ignore_signal() {
+    if Variable::read(VARIABLE).path().is_some()
+        && let Err(error) = signal_hook::flag::register(SIGUSR1, Arc::new(AtomicBool::new(false)))
+    {
+        tracing::warn!(%error, "SIGUSR1 would end this process");
+    }
+}
+
+fn write(path: &Path, status: &Status, workers: Recordings) {
+    let text = match file::trace(status, None, workers).write(path) {
+        Ok(()) => format!("the flight recorders are in {0}; `disco trace explain {0}` shows them", path.display()),
+        Err(error) => format!("no flight recorder is written: {}", file::with_causes(&error)),
+    };
+    _ = writeln!(io::stderr(), "disco: {text}");
+}
+
+/// The path of the next file: the first one has the name itself.
+fn numbered(path: &Path) -> PathBuf {
+    let mut files = sync::lock(&FILES);
+    let count = files.entry(path.to_owned()).or_default();
+    *count += 1;
+    match *count {
+        1 => path.to_owned(),
+        count => file::numbered(path, count),
+    }
+}
