@@ -48,9 +48,12 @@ pub(super) fn lonely<'a>(
         if has_progress {
             continue;
         }
-        // All wait. The operation of the earliest call is left out; of several, a transfer.
+        // All wait. The operation of the earliest call is left out; of several, a transfer, and then the first in its call.
         let waiting = (0..world.size()).filter_map(|worker| run.current(worker).map(|meeting| (worker, meeting)));
-        let first = waiting.min_by_key(|(worker, meeting)| (run.next[*worker].0, meeting.kind == Kind::Collective));
+        let first = waiting.min_by_key(|(worker, meeting)| {
+            let (call, op) = run.next[*worker];
+            (call, meeting.kind == Kind::Collective, op)
+        });
         let Some((worker, _)) = first else { return lonely };
         let (call, op) = run.next[worker];
         lonely.insert((worker, call, op));
@@ -150,6 +153,7 @@ mod tests {
     fn an_operation_without_a_partner_is_left_out_and_later_ones_complete() {
         let send = || transfer(Kind::Send { to: Some(1) });
         assert_eq!(lonely_of([vec![send(), collective('a')], vec![collective('a')]]), [(0, 0, 0)]);
+        assert_eq!(lonely_of([vec![send(), send(), collective('a')], vec![collective('a')]]), [(0, 0, 0), (0, 0, 1)]);
         let both_send = [vec![send(), collective('a')], vec![transfer(Kind::Send { to: Some(0) }), collective('a')]];
         assert_eq!(lonely_of(both_send), [(0, 0, 0), (1, 0, 0)]);
         assert_eq!(lonely_of([vec![transfer(Kind::Send { to: None })], vec![]]), [(0, 0, 0)]);
