@@ -8,7 +8,7 @@ use std::time::Duration;
 use disco_core::activity::{Activity, OpPlace, Progress};
 use disco_core::error::{LossCause, ProcessEnd};
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus, Status};
-use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Welcome, WireError};
+use disco_core::wire::{Assignment, Hello, Join, Message, Packet, RingPlace, StoreCall, Times, Welcome, WireError};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Op, Tensor, Value, WorkerId, WorkerRange, World};
 
@@ -91,7 +91,7 @@ fn seeds() -> Vec<Vec<u8>> {
             start,
         }),
         Message::Ready,
-        Message::Alive,
+        Message::Alive(Times { sent: 1 << 40, echo: 7, held: 3 }),
         Message::Relay { everywhere: true },
         Message::Listens(vec!["192.0.2.1:4000".into(), "[::1]:4000".into()]),
         Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()], start: Duration::from_secs(27) },
