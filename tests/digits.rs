@@ -184,6 +184,17 @@ fn a_training_that_continues_from_a_checkpoint_ends_with_the_same_bits() {
     assert!(time.is_zero(), "a complete training has nothing left to do");
 }
 
+/// Tells another thread on drop that this one has finished, also by a panic.
+#[cfg(target_os = "linux")]
+struct Over<'a>(&'a std::sync::atomic::AtomicBool);
+
+#[cfg(target_os = "linux")]
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// Trains with processes that are killed at random times: for each of `seeds` once.
 #[cfg(target_os = "linux")]
 #[test]
@@ -220,6 +231,7 @@ fn a_training_whose_workers_are_killed_ends_with_the_same_bits() {
                     }
                 }
             });
+            let _over = Over(&is_over);
             block_on(async {
                 let mut trained = Err("the training has not begun".into());
                 let mut connected = session.init_ccl("local", &[]).await.map_err(train::Failure::from);
@@ -233,7 +245,6 @@ fn a_training_whose_workers_are_killed_ends_with_the_same_bits() {
                     }
                     connected = train::replace(&session, "local", &[]).await;
                 }
-                is_over.store(true, Ordering::Relaxed);
                 _ = session.shutdown().await;
             });
         });

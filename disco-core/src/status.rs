@@ -183,8 +183,9 @@ impl Status {
         self.workers.sort_by_key(|worker| worker.worker);
         self.workers.dedup_by_key(|worker| worker.worker);
         self.nodes.reverse();
-        self.nodes.sort_by_key(|node| node.node);
-        self.nodes.dedup_by_key(|node| node.node);
+        // Not by number: lanes that a program has made count their nodes from 1 each.
+        self.nodes.sort_by_key(|node| node.first_worker);
+        self.nodes.dedup_by_key(|node| node.first_worker);
     }
 
     /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `known` returns what the lane knows of a

@@ -11,6 +11,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use disco::error::ErrorKind;
 use disco::{
     CommunicatorExt, DRef, DType, DataPlane, Element, Error, Placement, Reduction, Result, Scope, Session, SessionExt,
     Tensor, WorkerContext,
@@ -224,9 +225,10 @@ pub(crate) async fn train(
     })
 }
 
-/// Whether the training has failed because workers are lost.
+/// Whether the training has failed because workers are lost. A worker may notice the end of another one before the
+/// controller does, and a checkpoint may fail with it.
 pub(crate) fn is_loss(failure: &Failure) -> bool {
-    matches!(failure.downcast_ref(), Some(Error::Lost(_)))
+    matches!(ErrorKind::of(&**failure), ErrorKind::Lost { .. })
 }
 
 /// Replaces lost workers, and connects all of them.

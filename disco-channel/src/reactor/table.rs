@@ -58,7 +58,12 @@ mod tests {
     #[test]
     fn the_id_of_a_removed_connection_does_not_find_a_later_one() {
         let waker = Arc::new(Waker::new().unwrap());
-        let connect = || Arc::new(Connection::new(UnixStream::pair().unwrap().0, waker.clone()).unwrap());
+        let mut others = Vec::new();
+        let mut connect = || {
+            let (ours, other) = UnixStream::pair().unwrap();
+            others.push(other);
+            Arc::new(Connection::new(ours, waker.clone()).unwrap())
+        };
         let mut table = Table::default();
         let [first, second] = [table.insert(connect()), table.insert(connect())];
         assert!(table.remove(first).is_some() && table.remove(first).is_none());

@@ -109,7 +109,7 @@ impl LaneSession {
         let reply_table = Arc::new(ReplyTable::default());
         reply_table.begin(world);
         reply_table.set_lanes(&lanes);
-        lanes.iter().try_for_each(|lane| lane.start(LaneInbox::new(&reply_table, lane.workers())))?;
+        lanes.iter().try_for_each(|lane| lane.start(LaneInbox::new(&reply_table)))?;
         let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
         let lanes: Lanes = lanes.into();
         Ok(Self {

@@ -439,7 +439,7 @@ fn start(
     }
     let make = |part: &WorkerRange| {
         let lane = owner(lanes, part.first()).replacement(*part)?;
-        let inbox = LaneInbox::new(table, lane.workers());
+        let inbox = LaneInbox::new(table);
         Ok::<NewLane, Error>((lane, inbox))
     };
     let new: Vec<NewLane> = parts.iter().map(make).collect::<Result<_>>()?;

@@ -16,33 +16,39 @@ use crate::worker_range::WorkerRange;
 /// or that another lane owns by now.
 pub(in crate::session) struct LaneInbox {
     table: Arc<ReplyTable>,
-    /// The workers that the lane speaks for, and whether it has reported their loss.
-    workers: Mutex<BTreeMap<WorkerId, bool>>,
+    /// Workers whose end the lane no longer reports.
+    gone: Mutex<BTreeMap<WorkerId, Gone>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gone {
+    /// The lane has reported its loss.
+    Lost,
+    /// Another lane speaks for it.
+    GivenUp,
 }
 
 impl LaneInbox {
-    /// The inbox of a lane that speaks for all its `workers`.
-    pub(in crate::session) fn new(table: &Arc<ReplyTable>, workers: WorkerRange) -> Arc<Self> {
-        let workers = workers.iter().map(|worker| (worker, false)).collect();
-        let inbox = Arc::new(Self { table: table.clone(), workers: Mutex::new(workers) });
+    /// The inbox of a lane that speaks for all its workers.
+    pub(in crate::session) fn new(table: &Arc<ReplyTable>) -> Arc<Self> {
+        let inbox = Arc::new(Self { table: table.clone(), gone: Mutex::default() });
         sync::lock(&table.inboxes).push(Arc::downgrade(&inbox));
         inbox
     }
 
     /// The lane no longer speaks for these workers.
     pub(in crate::session) fn give_up(&self, workers: WorkerRange) {
-        sync::lock(&self.workers).retain(|worker, _| !workers.contains(*worker));
+        sync::lock(&self.gone).extend(workers.iter().map(|worker| (worker, Gone::GivenUp)));
     }
 
     /// Those of `workers` that the lane speaks for and has not reported as lost. They are lost from now on if `are_lost`.
     fn own(&self, workers: WorkerRange, are_lost: bool) -> Vec<WorkerRange> {
-        let mut all = sync::lock(&self.workers);
-        let own = all.iter_mut().filter(|(worker, is_lost)| workers.contains(**worker) && !**is_lost);
-        let own = own.map(|(worker, is_lost)| {
-            *is_lost = are_lost;
-            *worker
-        });
-        WorkerRange::cover(own)
+        let mut gone = sync::lock(&self.gone);
+        let own = WorkerRange::cover(workers.iter().filter(|worker| !gone.contains_key(worker)));
+        if are_lost {
+            gone.extend(own.iter().flat_map(WorkerRange::iter).map(|worker| (worker, Gone::Lost)));
+        }
+        own
     }
 }
 
@@ -70,7 +76,7 @@ impl Inbox for LaneInbox {
     }
 
     fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
-        if sync::lock(&self.workers).contains_key(&from) {
+        if sync::lock(&self.gone).get(&from) != Some(&Gone::GivenUp) {
             self.table.recording(from, bytes);
         }
     }
