@@ -145,7 +145,7 @@ pub trait Session: Debug + Send + Sync {
     ///
     /// The other workers keep their registers. Those of a new worker are empty, except for functions
     /// ([`Session::function`]), and for what [`LaneSession::on_replaced`] gives it. Using another older handle there is an
-    /// error with the kind [`ErrorKind::NotRestored`](crate::ErrorKind::NotRestored), until [`Session::set`] gives it a
+    /// error with the kind [`ErrorKind::NotRestored`](crate::error::ErrorKind::NotRestored), until [`Session::set`] gives it a
     /// value. Functions of libraries have to be loaded again. There are no communicators until the next
     /// [`DataPlane::init_ccl`].
     ///
