@@ -86,12 +86,16 @@ impl WorkerRange {
         Self { first: self.first + skipped as u32, len: len as u32 }
     }
 
-    /// The fewest ranges with exactly these workers, which come in order.
-    pub(crate) fn cover(workers: impl IntoIterator<Item = WorkerId>) -> Vec<Self> {
+    /// The fewest ranges with exactly these workers, which come in order. Neighbours are in one range if `belong` accepts
+    /// them.
+    pub(crate) fn cover(
+        workers: impl IntoIterator<Item = WorkerId>,
+        belong: impl Fn(WorkerId, WorkerId) -> bool,
+    ) -> Vec<Self> {
         let mut ranges: Vec<Self> = Vec::new();
         for worker in workers {
             match ranges.last_mut() {
-                Some(last) if last.indices().end == worker.index() => last.len += 1,
+                Some(last) if last.indices().end == worker.index() && belong(last.first(), worker) => last.len += 1,
                 _ => ranges.push(worker.into()),
             }
         }

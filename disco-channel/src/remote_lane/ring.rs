@@ -103,15 +103,15 @@ impl Ring {
         &self.replies
     }
 
-    /// Delivers the replies that workers have left in shared memory, if there are any that no other thread delivers.
+    /// Delivers the replies that workers have left in shared memory, if there are any.
     pub(super) fn poll(&self, inbox: &dyn Inbox) {
         if self.replies.are_left() {
             self.deliver_replies(inbox);
         }
     }
 
-    /// Delivers the replies that workers have left in shared memory. Those that another thread has taken are delivered
-    /// when this returns, too.
+    /// Delivers the replies that workers have left in shared memory. If another thread delivers some of them, waits until
+    /// they are delivered.
     pub(crate) fn deliver_replies(&self, inbox: &dyn Inbox) {
         let _one_at_a_time = sync::lock(&self.delivery);
         self.replies.take(|reader, number| {

@@ -39,7 +39,7 @@ impl Replies {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a reader has left a reply that nobody has taken.
+    /// Whether a reply waits to be taken.
     pub fn are_left(&self) -> bool {
         (0..self.0.readers()).any(|reader| self.0.reply(reader).load(Ordering::Relaxed) != 0)
     }

@@ -1,7 +1,6 @@
 //! The session over any set of lanes.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -12,6 +11,8 @@ use futures_lite::future;
 use super::closing::Closing;
 use super::deadline_watch::DeadlineWatch;
 use super::dref::FreedIds;
+use super::functions::Functions;
+use super::lane_set::Lanes;
 use super::large::{Transfers, Values, check_crossing, payload_len};
 use super::order::Order;
 use super::registers::RegisterIds;
@@ -19,7 +20,6 @@ use super::replacing::{Replaced, Replacing};
 use super::reply_table::{LaneInbox, ReplyTable};
 use super::ticker::Ticker;
 use super::timeline::Recorder;
-use super::waits::has_capacity;
 use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME};
 use crate::command::{Command, Local};
@@ -54,9 +54,7 @@ pub struct LaneSession {
     /// another caller's future.
     order: Mutex<Order>,
     /// Written by the holder of the order ticket.
-    functions: Mutex<HashMap<String, DRef>>,
-    /// Functions of earlier epochs, of which the program has handles.
-    older_functions: Mutex<Vec<(String, DRef)>>,
+    functions: Mutex<Functions>,
     /// Commands are refused.
     pub(super) closed: AtomicBool,
     pub(super) closing: Arc<Closing>,
@@ -69,21 +67,6 @@ pub struct LaneSession {
     pub(super) recorder: Option<Recorder>,
     /// Dropped when the session ends.
     attached: Mutex<Vec<Box<dyn Any + Send>>>,
-}
-
-/// Lanes that together reach all workers, in their order. Behind them are those to workers that replace lost ones.
-pub(super) type Lanes = Arc<[Arc<dyn Channel>]>;
-
-/// The lane to a worker: the last one in `lanes`.
-pub(super) fn owner(lanes: &Lanes, worker: WorkerId) -> &Arc<dyn Channel> {
-    // Never none: lanes reach every worker of the world, and callers have checked `worker`.
-    let lane = lanes.iter().rfind(|lane| lane.workers().contains(worker));
-    lane.unwrap_or(&lanes[0])
-}
-
-/// The workers of `lane` that no later one in `lanes` has.
-pub(super) fn owned<'a>(lanes: &'a Lanes, lane: &'a Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + 'a {
-    lane.workers().into_iter().filter(move |worker| Arc::ptr_eq(owner(lanes, *worker), lane))
 }
 
 impl LaneSession {
@@ -121,7 +104,6 @@ impl LaneSession {
             freed_ids: Arc::default(),
             order: Mutex::new(Order::new(lanes)),
             functions: Mutex::default(),
-            older_functions: Mutex::default(),
             closed: AtomicBool::new(false),
             closing: Arc::default(),
             replacing: Arc::default(),
@@ -183,7 +165,7 @@ impl LaneSession {
             {
                 let mut order = self.order();
                 self.check(operation, live)?;
-                if has_capacity(&order.lanes, is_large) {
+                if order.lanes.have_capacity(is_large) {
                     values.fit(&order.lanes);
                     return go(&mut order, values);
                 }
@@ -192,7 +174,7 @@ impl LaneSession {
             let (room, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
             // A change before this listener was registered wakes no one, so the condition is checked again.
             self.check(operation, live)?;
-            if !has_capacity(&self.lanes(), is_large) {
+            if !self.lanes().have_capacity(is_large) {
                 future::or(room, tick).await;
                 self.check_stall(watch, is_large)?;
             }
@@ -245,8 +227,8 @@ impl LaneSession {
         }
     }
 
-    /// Passes a frame to all lanes. A lane that fails ends the session; all others get the frame, so that their workers
-    /// can go on once those of the failed lane are replaced.
+    /// Passes a frame to all lanes. A lane that fails ends the session. All other lanes get the frame, so that their workers
+    /// can go on once the workers of the failed lane are replaced.
     fn pass(&self, lanes: &Lanes, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
         self.note_submitted(lanes, frame);
@@ -255,7 +237,7 @@ impl LaneSession {
         for lane in lanes.iter() {
             if let Err(error) = lane.send(frame) {
                 let error = match error {
-                    // Its loss will be reported, with the cause.
+                    // The lane has not reported the loss of its workers yet.
                     Error::Closed(_) => {
                         let peer = LostPeer::Workers { workers: lane.workers(), node: None };
                         Error::peer_lost(peer, LossCause::Other("the lane takes no commands".to_owned()))
@@ -263,7 +245,7 @@ impl LaneSession {
                     other => other,
                 };
                 tracing::error!(%error, ?lane, "session lost");
-                self.reply_table.lose_lane(owned(lanes, lane), &error);
+                self.reply_table.lose_lane(lanes.owned(lane), &error);
                 result = result.and(Err(error));
             }
         }
@@ -302,22 +284,21 @@ impl LaneSession {
         from: WorkerRange,
         command: Command,
     ) -> Result<Vec<Reply>> {
-        self.ask_while(false, operation, values, from, command).await
+        self.ask_while(ReplyTable::check_lost, operation, values, from, command).await
     }
 
-    /// [`Self::ask`]; `is_replacing`: it is one of the commands with which new workers begin, while the session is lost.
+    /// [`Self::ask`] in a session that `live` accepts.
     async fn ask_while(
         &self,
-        is_replacing: bool,
+        live: fn(&ReplyTable) -> Result<()>,
         operation: &'static str,
         values: Values,
         from: WorkerRange,
         command: Command,
     ) -> Result<Vec<Reply>> {
         let measured = metrics::Wait::start(operation);
-        let live = if is_replacing { ReplyTable::check_replaced } else { ReplyTable::check_lost };
         let expected = self.turn_with(operation, live, values, |order, values| {
-            let expected = self.reply_table.expect(operation, order.next_seq(), from, is_replacing);
+            let expected = self.reply_table.expect(operation, order.next_seq(), from);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
         let expected = self.explain(expected.await).await?;
@@ -359,10 +340,10 @@ impl LaneSession {
         }
     }
 
-    /// Sets a register; `is_replacing`: on a new worker, while the session is lost.
+    /// Implements [`Session::set`] in a session that `live` accepts.
     pub(super) async fn set_while(
         &self,
-        is_replacing: bool,
+        live: fn(&ReplyTable) -> Result<()>,
         handle: &DRef,
         worker: WorkerId,
         value: Value,
@@ -372,24 +353,14 @@ impl LaneSession {
         if matches!(value, Value::Register(_)) {
             return Err(Error::invalid("set: a register can't hold a register"));
         }
-        let live = if is_replacing { ReplyTable::check_replaced } else { ReplyTable::check_lost };
         self.check("set", live)?;
         let values = self.prepare("set", Some(worker), live, std::slice::from_ref(&value)).await?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
-        let replies = self.ask_while(is_replacing, "set", values, worker.into(), command).await?;
+        let replies = self.ask_while(live, "set", values, worker.into(), command).await?;
         self.explain(self.judge(replies)).await.map(drop)
     }
 
-    /// The functions that the session has looked up and the program may use, with their registers.
-    pub(super) fn known_functions(&self) -> Vec<(Arc<str>, RegisterId)> {
-        let mut known: Vec<_> =
-            self.functions().iter().map(|(name, it)| (name.as_str().into(), it.register())).collect();
-        let older = sync::lock(&self.older_functions);
-        known.extend(older.iter().map(|(name, it)| (name.as_str().into(), it.register())));
-        known
-    }
-
-    pub(super) fn functions(&self) -> MutexGuard<'_, HashMap<String, DRef>> {
+    pub(super) fn functions(&self) -> MutexGuard<'_, Functions> {
         sync::lock(&self.functions)
     }
 }
@@ -415,7 +386,7 @@ impl Session for LaneSession {
             }
             let handle =
                 self.define(order, Values::SMALL, |register| Command::GetGlobalFunc { register, name: name.into() })?;
-            self.functions().insert(name.to_owned(), handle.clone());
+            self.functions().insert(name, handle.clone());
             Ok(handle)
         })
         .await
@@ -437,7 +408,7 @@ impl Session for LaneSession {
         if let Err(error) = self.check("call", ReplyTable::check) {
             return Some(Err(error));
         }
-        has_capacity(&order.lanes, false).then(|| self.call(&mut order, Values::SMALL, function, args))
+        order.lanes.have_capacity(false).then(|| self.call(&mut order, Values::SMALL, function, args))
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
@@ -473,7 +444,7 @@ impl Session for LaneSession {
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
-        self.set_while(false, handle, worker, value).await
+        self.set_while(ReplyTable::check_lost, handle, worker, value).await
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
@@ -495,12 +466,7 @@ impl Session for LaneSession {
         }
         self.turn("recover", ReplyTable::check_lost, |order| {
             let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
-            // Functions are looked up anew: a lookup that was skipped left its register poisoned.
-            let older = std::mem::take(&mut *self.functions());
-            let mut all = sync::lock(&self.older_functions);
-            all.extend(older);
-            all.retain(|(_, known)| known.is_shared());
-            drop(all);
+            self.functions().begin_epoch();
             self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
         })
         .await

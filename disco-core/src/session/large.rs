@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
-use super::lanes::{LaneSession, Lanes};
+use super::lane_set::Lanes;
+use super::lanes::LaneSession;
 use super::reply_table::ReplyTable;
 use crate::channel::{Channel, SMALL_FRAME};
 use crate::command::Command;
@@ -79,7 +80,7 @@ impl Values {
 
     /// If the session has other lanes by now, the tensors are sent in the frame itself.
     pub(super) fn fit(&mut self, lanes: &Lanes) {
-        if self.lanes.as_ref().is_some_and(|of| !Arc::ptr_eq(of, lanes)) {
+        if self.lanes.as_ref().is_some_and(|of| !of.is(lanes)) {
             // Withdraws the transfer.
             (self.ahead, self.snapshot) = (None, None);
         }

@@ -8,6 +8,8 @@ mod deadline_watch;
 mod deadlines;
 mod dref;
 mod ext;
+mod functions;
+mod lane_set;
 mod lanes;
 mod large;
 mod observer;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::dref::FreedIds;
-use super::lanes::Lanes;
+use super::lane_set::Lanes;
 use super::large::Values;
 use super::registers::RegisterIds;
 use crate::command::Command;

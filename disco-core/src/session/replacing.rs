@@ -7,7 +7,7 @@
 //! begins an epoch: `Recover`, then the lookups of all functions, then the session takes commands again
 //! ```
 //!
-//! Workers that are lost meanwhile, also new ones, are replaced in the next round.
+//! Workers that are lost meanwhile, including new workers, are replaced in the next round.
 
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
@@ -18,10 +18,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use event_listener::Event;
+use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
-use super::lanes::{LaneSession, Lanes, owned, owner};
+use super::lane_set::Lanes;
+use super::lanes::LaneSession;
 use super::large::Values;
 use super::reply_table::{LaneInbox, Losses, ReplyTable};
 use crate::channel::{Channel, Signal};
@@ -85,8 +87,20 @@ pub(super) struct Replacing {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// A lane to new workers, and its inbox.
-type NewLane = (Arc<dyn Channel>, Arc<LaneInbox>);
+/// A lane to new workers. Unless the session takes it, its reports are ignored once it is dropped.
+struct NewLane {
+    lane: Arc<dyn Channel>,
+    inbox: Arc<LaneInbox>,
+    is_taken: bool,
+}
+
+impl Drop for NewLane {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.inbox.give_up(self.lane.workers());
+        }
+    }
+}
 
 type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
 
@@ -189,25 +203,18 @@ impl LaneSession {
     /// other callers wait for that.
     async fn start_replacements(&self, lost: &BTreeSet<WorkerId>, busy: &Arc<Busy>) -> Result<Vec<NewLane>> {
         let (lanes, lost, table, busy) = (self.lanes(), lost.clone(), self.reply_table.clone(), busy.clone());
-        let started = Arc::new(Started::default());
-        let wanted = Wanted(started.clone());
+        let (sender, receiver) = oneshot::channel();
         self.replacing.spawn("disco-replace", move || {
             let run = AssertUnwindSafe(|| start(&busy.0, &lanes, &lost, &table));
-            let panicked =
-                |_: Box<dyn Any + Send>| Err(Error::state("replace_lost: the start of new workers panicked"));
+            let panicked = |_: Box<dyn Any + Send>| Err(panicked());
             let result = panic::catch_unwind(run).unwrap_or_else(panicked);
-            if let Some(Ok(unwanted)) = started.finish(result) {
-                end(&unwanted);
+            // The caller may have dropped its future.
+            if let Err(Ok(unused)) = sender.send(result) {
+                end(&unused);
             }
             drop(busy);
         })?;
-        loop {
-            let done = wanted.0.done.listen();
-            if let Some(result) = sync::lock(&wanted.0.state).result.take() {
-                return result;
-            }
-            done.await;
-        }
+        receiver.await.unwrap_or_else(|_| Err(panicked()))
     }
 
     /// Adds `new` lanes, and closes those that own no worker any more.
@@ -219,11 +226,13 @@ impl LaneSession {
                 end(&new);
                 return Err(Error::Closed("replace_lost".to_owned()));
             }
-            for (lane, inbox) in &new {
+            let mut new = new;
+            for NewLane { lane, inbox, is_taken } in &mut new {
                 self.reply_table.take_over(inbox, lane.workers());
+                *is_taken = true;
             }
-            let all: Lanes = self.lanes().iter().cloned().chain(new.into_iter().map(|(lane, _)| lane)).collect();
-            let is_used = |lane: &Arc<dyn Channel>| owned(&all, lane).next().is_some();
+            let all: Lanes = self.lanes().iter().chain(new.iter().map(|new| &new.lane)).cloned().collect();
+            let is_used = |lane: &Arc<dyn Channel>| all.owned(lane).next().is_some();
             let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
             self.set_lanes(&mut order, used.into());
             unused
@@ -263,7 +272,8 @@ impl LaneSession {
         };
         let epoch = self.turn("replace_lost", live, recover).await?;
         // New workers have no functions.
-        for (name, register) in self.known_functions() {
+        let functions: Vec<_> = self.functions().all().collect();
+        for (name, register) in functions {
             let look_up = Command::GetGlobalFunc { register, name };
             self.turn("replace_lost", live, |order| self.send(order, Values::SMALL, |_| Ok(look_up))).await?;
         }
@@ -276,7 +286,7 @@ impl LaneSession {
             let restore = sync::lock(&self.replacing.restore).clone();
             let Some(worker) = sync::lock(&self.replacing.to_restore).first().copied() else { return Ok(()) };
             for (handle, value) in restore.map(|restore| restore(worker)).unwrap_or_default() {
-                self.set_while(true, &handle, worker, value).await?;
+                self.set_while(ReplyTable::check_replaced, &handle, worker, value).await?;
             }
             sync::lock(&self.replacing.to_restore).remove(&worker);
         }
@@ -375,49 +385,6 @@ impl Drop for Busy {
     }
 }
 
-/// The result of a thread that starts workers.
-#[derive(Default)]
-struct Started {
-    state: Mutex<StartedState>,
-    done: Event,
-}
-
-#[derive(Default)]
-struct StartedState {
-    result: Option<Result<Vec<NewLane>>>,
-    is_unwanted: bool,
-}
-
-impl Started {
-    /// Passes the result to the caller; returns it if the caller has dropped its future.
-    fn finish(&self, result: Result<Vec<NewLane>>) -> Option<Result<Vec<NewLane>>> {
-        let mut state = sync::lock(&self.state);
-        if state.is_unwanted {
-            return Some(result);
-        }
-        state.result = Some(result);
-        drop(state);
-        self.done.notify(usize::MAX);
-        None
-    }
-}
-
-/// The caller's end of [`Started`].
-struct Wanted(Arc<Started>);
-
-impl Drop for Wanted {
-    fn drop(&mut self) {
-        let mut state = sync::lock(&self.0.state);
-        state.is_unwanted = true;
-        let unused = state.result.take();
-        drop(state);
-        // Dropping the lanes ends their workers.
-        if let Some(Ok(lanes)) = &unused {
-            lanes.iter().for_each(|(lane, inbox)| inbox.give_up(lane.workers()));
-        }
-    }
-}
-
 /// Starts lanes to new workers in the places of `lost`, at the same time: one lane for neighbours that had one.
 fn start(
     replacing: &Replacing,
@@ -425,33 +392,22 @@ fn start(
     lost: &BTreeSet<WorkerId>,
     table: &Arc<ReplyTable>,
 ) -> Result<Vec<NewLane>> {
-    let mut parts: Vec<WorkerRange> = Vec::new();
-    for range in WorkerRange::cover(lost.iter().copied()) {
-        for worker in range {
-            let is_next = |last: &WorkerRange| {
-                last.indices().end == worker.index() && Arc::ptr_eq(owner(lanes, last.first()), owner(lanes, worker))
-            };
-            match parts.last_mut().filter(|last| is_next(last)) {
-                Some(last) => *last = WorkerRange::new(last.indices().start as u32..worker.index() as u32 + 1),
-                None => parts.push(worker.into()),
-            }
-        }
-    }
+    let have_one_owner = |one, other| Arc::ptr_eq(lanes.owner(one), lanes.owner(other));
+    let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
     let make = |part: &WorkerRange| {
-        let lane = owner(lanes, part.first()).replacement(*part)?;
-        let inbox = LaneInbox::new(table);
-        Ok::<NewLane, Error>((lane, inbox))
+        let lane = lanes.owner(part.first()).replacement(*part)?;
+        Ok::<_, Error>(NewLane { lane, inbox: LaneInbox::new(table), is_taken: false })
     };
     let new: Vec<NewLane> = parts.iter().map(make).collect::<Result<_>>()?;
-    *sync::lock(&replacing.starting) = new.iter().map(|(lane, _)| lane.clone()).collect();
-    let start = |(lane, inbox): &NewLane| match replacing.is_over.load(Ordering::SeqCst) {
+    *sync::lock(&replacing.starting) = new.iter().map(|new| new.lane.clone()).collect();
+    let start = |NewLane { lane, inbox, .. }: &NewLane| match replacing.is_over.load(Ordering::SeqCst) {
         true => Err(Error::Closed("replace_lost".to_owned())),
         false => lane.start(inbox.clone()),
     };
     let started = thread::scope(|scope| {
         let starts: Vec<_> = new.iter().map(|new| scope.spawn(move || start(new))).collect();
-        let panicked = |_: Box<dyn Any + Send>| Err(Error::state("replace_lost: the start of a lane panicked"));
-        // All of them are waited for, also after the first error.
+        let panicked = |_: Box<dyn Any + Send>| Err(panicked());
+        // Waits for all of them, also after the first error.
         let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
         ends.into_iter().collect::<Result<()>>()
     });
@@ -465,9 +421,13 @@ fn start(
     }
 }
 
+fn panicked() -> Error {
+    Error::state("replace_lost: the start of new workers panicked")
+}
+
 /// Ends new workers that the session does not use, so that no place has two when they are started again.
 fn end(lanes: &[NewLane]) {
-    for (lane, inbox) in lanes {
+    for NewLane { lane, inbox, .. } in lanes {
         inbox.give_up(lane.workers());
         close(lane);
     }

@@ -12,7 +12,6 @@ use super::LaneSession;
 use super::large::Values;
 use super::reply_table::ReplyTable;
 use super::timeline::Recorder;
-use super::waits::has_capacity;
 use crate::channel::{Channel, Inbox as _, Signal};
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -35,7 +34,7 @@ impl LaneSession {
             self.reply_table.has_capacity.notify(usize::MAX);
             let mut order = self.order();
             // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
-            if !has_capacity(&order.lanes, false)
+            if !order.lanes.have_capacity(false)
                 || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err()
             {
                 self.signal_shutdown();

@@ -125,7 +125,7 @@ impl LaneSession {
 
     /// The name of a function in a register; searched for only while there is a timeline.
     fn function_name(&self, register: RegisterId) -> Option<String> {
-        self.functions().iter().find(|(_, known)| known.register() == register).map(|(name, _)| name.clone())
+        self.functions().name_of(register).map(str::to_owned)
     }
 }
 

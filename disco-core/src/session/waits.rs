@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use futures_lite::future;
 
 use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
-use super::lanes::{LaneSession, Lanes, owned, owner};
+use super::lane_set::capacity;
+use super::lanes::LaneSession;
 use super::reply_table::Expected;
 use crate::activity::Progress;
-use crate::channel::{Channel, Polling, Reply};
+use crate::channel::{Polling, Reply};
 use crate::env;
 use crate::error::Result;
 use crate::id::WorkerId;
@@ -32,7 +33,7 @@ impl LaneSession {
     pub(super) fn check_stall(&self, watch: &mut DeadlineWatch, is_large: bool) -> Result<()> {
         let lanes = self.lanes();
         let full = lanes.iter().filter(|lane| capacity(&***lane, is_large) == 0);
-        let workers = full.flat_map(|lane| owned(&lanes, lane).map(|worker| (worker, lane.progress(worker))));
+        let workers = full.flat_map(|lane| lanes.owned(lane).map(|worker| (worker, lane.progress(worker))));
         let last = workers.min_by_key(|(_, progress)| (progress.finished, waits_for_others(progress)));
         match last.and_then(|(worker, progress)| watch.stall(&self.limits, worker, &progress)) {
             None => Ok(()),
@@ -103,7 +104,7 @@ impl LaneSession {
     /// The progress of `missing`, in the order of workers, and of the workers inside a function that `missing` wait for inside a collective.
     fn waited_for(&self, missing: Vec<WorkerId>) -> Vec<(WorkerId, Progress)> {
         let lanes = self.lanes();
-        let progress = |worker| (worker, owner(&lanes, worker).progress(worker));
+        let progress = |worker| (worker, lanes.owner(worker).progress(worker));
         let mut waited_for: Vec<_> = missing.iter().copied().map(progress).collect();
         if waited_for.iter().any(|(_, progress)| waits_for_others(progress)) {
             let others = self.world.workers().filter(|worker| missing.binary_search(worker).is_err()).map(progress);
@@ -123,14 +124,4 @@ impl LaneSession {
             "shutdown has waited {waited:?} for {workers}; it gives up after {limit:?} (`Deadlines::close`)"
         );
     }
-}
-
-/// Whether all lanes accept a frame.
-pub(super) fn has_capacity(lanes: &Lanes, is_large: bool) -> bool {
-    lanes.iter().all(|lane| capacity(&**lane, is_large) > 0)
-}
-
-/// Number of frames that a lane has capacity for: of any size, or with at most [`SMALL_FRAME`] bytes of values.
-fn capacity(lane: &dyn Channel, is_large: bool) -> usize {
-    if is_large { lane.room() } else { lane.room_for_small() }
 }

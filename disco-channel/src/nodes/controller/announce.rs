@@ -37,12 +37,12 @@ impl Announce {
         (self.callback)(announcement)
     }
 
-    /// Whether nodes that take the places of lost ones can be announced.
+    /// Whether the announcement may be repeated, for nodes in place of lost ones.
     pub(super) fn is_repeatable(&self) -> bool {
         self.is_repeatable
     }
 
-    /// The launcher that has started the nodes can't start others for those that are lost.
+    /// The launcher of the nodes can't start other nodes in place of lost ones.
     pub fn only_once(self) -> Self {
         Self { is_repeatable: false, ..self }
     }

@@ -6,7 +6,6 @@ use super::ReplyTable;
 use crate::channel::Signal;
 use crate::error::Error;
 use crate::session::collecting::{Collection, EVIDENCE};
-use crate::session::lanes::owned;
 use crate::sync;
 
 impl ReplyTable {
@@ -19,7 +18,7 @@ impl ReplyTable {
         for lane in lanes.iter() {
             if let Err(error) = lane.signal(Signal::Collect { last }) {
                 tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
-                collection.give_up(owned(&lanes, lane).count());
+                collection.give_up(lanes.owned(lane).count());
             }
         }
         collection

@@ -11,9 +11,8 @@ use crate::status::Status;
 use crate::sync;
 use crate::worker_range::WorkerRange;
 
-/// The inbox of one lane. It passes everything on to the table, but what it is told of the end of workers only if the
-/// lane still speaks for them: a node is lost, or leaves, with all nodes behind it, including nodes that were lost before
-/// or that another lane owns by now.
+/// The inbox of one lane. It passes all reports on to the table, except the end of workers that the lane has reported as
+/// lost before or that another lane owns by now: a node is lost, or leaves, with all nodes behind it.
 pub(in crate::session) struct LaneInbox {
     table: Arc<ReplyTable>,
     /// Workers whose end the lane no longer reports.
@@ -22,29 +21,29 @@ pub(in crate::session) struct LaneInbox {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gone {
-    /// The lane has reported its loss.
+    /// The lane has reported the loss of the worker.
     Lost,
-    /// Another lane speaks for it.
+    /// Another lane owns the worker, or the session does not use it.
     GivenUp,
 }
 
 impl LaneInbox {
-    /// The inbox of a lane that speaks for all its workers.
+    /// The inbox of a lane that owns all its workers.
     pub(in crate::session) fn new(table: &Arc<ReplyTable>) -> Arc<Self> {
         let inbox = Arc::new(Self { table: table.clone(), gone: Mutex::default() });
         sync::lock(&table.inboxes).push(Arc::downgrade(&inbox));
         inbox
     }
 
-    /// The lane no longer speaks for these workers.
+    /// Ignores all later reports of the end of these workers.
     pub(in crate::session) fn give_up(&self, workers: WorkerRange) {
         sync::lock(&self.gone).extend(workers.iter().map(|worker| (worker, Gone::GivenUp)));
     }
 
-    /// Those of `workers` that the lane speaks for and has not reported as lost. They are lost from now on if `are_lost`.
+    /// The workers among `workers` that are not gone. They are lost from now on if `are_lost`.
     fn own(&self, workers: WorkerRange, are_lost: bool) -> Vec<WorkerRange> {
         let mut gone = sync::lock(&self.gone);
-        let own = WorkerRange::cover(workers.iter().filter(|worker| !gone.contains_key(worker)));
+        let own = WorkerRange::cover(workers.iter().filter(|worker| !gone.contains_key(worker)), |_, _| true);
         if are_lost {
             gone.extend(own.iter().flat_map(WorkerRange::iter).map(|worker| (worker, Gone::Lost)));
         }
@@ -53,7 +52,7 @@ impl LaneInbox {
 }
 
 impl ReplyTable {
-    /// From now on, the lane of `inbox` alone speaks for `workers`.
+    /// From now on, the lane of `inbox` owns `workers`.
     pub(in crate::session) fn take_over(&self, inbox: &Arc<LaneInbox>, workers: WorkerRange) {
         let mut inboxes = sync::lock(&self.inboxes);
         inboxes.retain(|other| other.strong_count() > 0);

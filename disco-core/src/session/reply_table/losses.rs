@@ -18,15 +18,9 @@ pub(in crate::session) enum Losses {
 }
 
 impl TableState {
-    /// Whether there are losses whose replacement has not begun.
-    fn has_losses(&self) -> bool {
-        !self.lost_workers.is_empty() || !self.cut_off.is_empty()
-    }
-
-    /// Why a command that is submitted now gets no replies. `is_replacing`: it is one of those with which new workers
-    /// begin, while the session is lost.
-    pub(super) fn end(&self, is_replacing: bool) -> Option<Error> {
-        self.lost.clone().filter(|_| !is_replacing || self.has_losses())
+    /// The reason why a command that is submitted now gets no replies.
+    pub(super) fn end(&self) -> Option<Error> {
+        self.lost.clone().filter(|_| !self.is_replacing)
     }
 }
 
@@ -36,9 +30,9 @@ impl ReplyTable {
         Ok(())
     }
 
-    /// Fails if there are losses whose replacement has not begun. For the commands with which new workers begin.
+    /// Fails if there are losses whose replacement has not begun. For the first commands of new workers.
     pub(in crate::session) fn check_replaced(&self) -> Result<()> {
-        self.lock().end(true).map_or(Ok(()), Err)
+        self.lock().end().map_or(Ok(()), Err)
     }
 
     /// The number of the epoch.
@@ -74,12 +68,15 @@ impl ReplyTable {
             return Err(why.clone());
         }
         state.cut_off.clear();
+        state.is_replacing = true;
         Ok(Losses::Workers(std::mem::take(&mut state.lost_workers)))
     }
 
     /// Puts back what [`Self::take_losses`] has taken: the workers were not replaced.
     pub(in crate::session) fn put_back(&self, lost: BTreeSet<WorkerId>) {
-        self.lock().lost_workers.extend(lost);
+        let mut state = self.lock();
+        state.is_replacing &= lost.is_empty();
+        state.lost_workers.extend(lost);
     }
 
     /// Begins the next epoch of a lost session, which takes no commands before [`Self::revive`].
@@ -93,10 +90,10 @@ impl ReplyTable {
     /// Ends the loss, so that the session takes commands again. Returns false if more workers were lost meanwhile.
     pub(in crate::session) fn revive(&self) -> bool {
         let mut state = self.lock();
-        if state.has_losses() {
+        if state.end().is_some() {
             return false;
         }
-        state.lost = None;
+        (state.lost, state.is_replacing) = (None, false);
         self.failed.store(state.failure.is_some(), Ordering::Release);
         drop(state);
         self.has_capacity.notify(usize::MAX);

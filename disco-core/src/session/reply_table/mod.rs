@@ -14,7 +14,7 @@ use std::time::Instant;
 use event_listener::Event;
 
 use super::collecting::{Collection, is_of_collective};
-use super::lanes::Lanes;
+use super::lane_set::Lanes;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
@@ -63,6 +63,8 @@ struct TableState {
     failure: Option<Arc<Failure>>,
     /// Why the session has ended, for good unless it is a loss of workers that are replaced.
     lost: Option<Error>,
+    /// Whether the lost workers are being replaced, and no other loss was reported since.
+    is_replacing: bool,
     /// Lost workers whose replacement has not begun.
     lost_workers: BTreeSet<WorkerId>,
     /// Workers of lanes that have refused a frame.
@@ -118,17 +120,10 @@ impl ReplyTable {
         self.commands.store(number, Ordering::Relaxed);
     }
 
-    /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`. `is_replacing`: it is one of
-    /// those with which new workers begin, while the session is lost.
-    pub(super) fn expect(
-        &self,
-        operation: &'static str,
-        seq: u64,
-        from: WorkerRange,
-        is_replacing: bool,
-    ) -> Expected<'_> {
+    /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`.
+    pub(super) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
         let mut state = self.lock();
-        let end = state.end(is_replacing);
+        let end = state.end();
         let settled = end.is_some().into();
         let answers = Mutex::new(Answers { replied: WorkerSet::new(from), replies: Vec::new(), end });
         let pending = Arc::new(Pending { operation, answers, settled, done: Event::new() });
@@ -174,11 +169,12 @@ impl ReplyTable {
     fn lose_with(&self, why: &Error, note: impl FnOnce(&mut TableState)) {
         let mut state = self.lock();
         note(&mut state);
+        state.is_replacing = false;
         let is_first = state.lost.is_none();
         state.lost.get_or_insert_with(|| why.clone());
         self.failed.store(true, Ordering::Release);
         let (epoch, cause) = (state.epoch, why.to_string().into());
-        // After the first loss, those of commands with which new workers begin.
+        // While workers are replaced, these are commands for the new workers.
         let pending = std::mem::take(&mut state.pending);
         drop(state);
         if is_first && matches!(why, Error::Lost(_)) {
@@ -414,8 +410,8 @@ mod tests {
     fn a_wait_ends_when_a_worker_that_has_not_replied_leaves() {
         let reply_table = ReplyTable::default();
         let (one, both) = (
-            reply_table.expect("sync_worker", 1, WorkerRange::new(1..2), false),
-            reply_table.expect("sync_all", 2, WorkerRange::new(0..2), false),
+            reply_table.expect("sync_worker", 1, WorkerRange::new(1..2)),
+            reply_table.expect("sync_all", 2, WorkerRange::new(0..2)),
         );
         reply_table.reply(WorkerId::new(0), 2, Ok(Value::None));
         reply_table.left(WorkerRange::new(0..1));
@@ -429,7 +425,7 @@ mod tests {
     #[test]
     fn each_worker_replies_once_whether_its_replies_come_alone_or_with_those_of_others() {
         let reply_table = ReplyTable::default();
-        let expected = reply_table.expect("sync_all", 1, WorkerRange::new(0..6), false);
+        let expected = reply_table.expect("sync_all", 1, WorkerRange::new(0..6));
         reply_table.reply(WorkerId::new(2), 1, Ok(Value::from(2)));
         reply_table.replies(WorkerRange::new(1..4), 1);
         reply_table.replies(WorkerRange::new(5..9), 1);
@@ -442,10 +438,10 @@ mod tests {
     #[test]
     fn waits_end_with_the_first_known_loss() {
         let reply_table = ReplyTable::default();
-        let before = reply_table.expect("get", 1, WorkerRange::new(0..1), false);
+        let before = reply_table.expect("get", 1, WorkerRange::new(0..1));
         let peer = LostPeer::Workers { workers: WorkerRange::new(1..2), node: None };
         reply_table.lose(&Error::peer_lost(peer, LossCause::Other("it is gone".into())));
-        let after = reply_table.expect("get", 2, WorkerRange::new(0..1), false);
+        let after = reply_table.expect("get", 2, WorkerRange::new(0..1));
         reply_table.close();
         for expected in [before, after] {
             assert_eq!(text(&expected).unwrap(), "worker 1 lost: it is gone");
@@ -476,7 +472,7 @@ mod tests {
             let waker = Waker::from(Arc::new(Inline(reply_table.clone(), Mutex::new(tell))));
             let other = reply_table.clone();
             thread::spawn(move || {
-                let expected = reply_table.expect("get", 1, WorkerRange::new(0..1), false);
+                let expected = reply_table.expect("get", 1, WorkerRange::new(0..1));
                 let mut done = expected.pending.done.listen();
                 assert!(done.poll(&mut Context::from_waker(&waker)).is_pending());
                 end(&other);
