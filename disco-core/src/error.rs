@@ -226,8 +226,10 @@ pub enum Error {
     /// `init_ccl` was not called, or failed.
     #[error("no communicator on this worker: call `init_ccl` first")]
     NoCommunicator,
-    /// The register is empty, because the worker has replaced a lost one and the register was not set since.
-    #[error("{register} is empty on this worker, which replaced a lost one in epoch {epoch}: set the register again")]
+    /// The register is empty, because the worker replaced a lost worker and nothing has set the register since.
+    #[error(
+        "{register} is empty on this worker, which replaced a lost worker in epoch {epoch}: set the register again"
+    )]
     NotRestored {
         /// The register.
         register: RegisterId,

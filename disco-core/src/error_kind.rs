@@ -85,7 +85,7 @@ pub enum ErrorKind {
     NoSuchWorker,
     /// `init_ccl` was not called, or failed.
     NoCommunicator,
-    /// The register is empty on a worker that has replaced a lost one.
+    /// The register is empty on a worker that replaced a lost worker.
     NotRestored {
         /// The epoch that began with the worker.
         epoch: u64,

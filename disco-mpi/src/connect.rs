@@ -256,8 +256,8 @@ impl Meeting {
         }
     }
 
-    /// Fails if some ranks have initialised MPI and others have not: these have replaced lost ones, and ranks can't be
-    /// added to the world of an initialised MPI.
+    /// Fails if some ranks have initialised MPI and others have not: ranks that replace lost ranks can't join the world of
+    /// an initialised MPI.
     fn check_ranks(&self, is_initialized: bool) -> Result<()> {
         if self.size == 1 || launcher::is_launched() {
             return Ok(());

@@ -113,7 +113,7 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     assert!(
         text.starts_with("worker 2: get (command ")
             && text.ends_with(&format!(
-                ": {register} is empty on this worker, which replaced a lost one in epoch 1: set the register again"
+                ": {register} is empty on this worker, which replaced a lost worker in epoch 1: set the register again"
             )),
         "{text}"
     );

@@ -53,13 +53,13 @@ enum When {
     Recovered,
 }
 
-/// What [`Session::replace_lost`](super::Session::replace_lost) has done.
+/// The result of [`Session::replace_lost`](super::Session::replace_lost).
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     /// The workers that are new since the last call that succeeded, in order. Empty if no worker was lost.
     pub workers: Vec<WorkerId>,
-    /// The epoch that has begun; that of the session if no worker was lost.
+    /// Number of the session's epoch: a new one if a worker was lost.
     pub epoch: u64,
 }
 
@@ -71,9 +71,9 @@ pub(super) struct Replacing {
     is_busy: Mutex<bool>,
     /// Notified when `is_busy` becomes false.
     is_free: Event,
-    /// When workers were replaced, as far as the limit needs it.
+    /// Times of replacements within the time of the policy's limit.
     history: Mutex<VecDeque<Instant>>,
-    /// What a new worker gets.
+    /// Returns the registers of a new worker, with their values.
     restore: Mutex<Option<Restore>>,
     /// New workers whose registers are not restored.
     to_restore: Mutex<BTreeSet<WorkerId>>,
@@ -141,9 +141,10 @@ impl LaneSession {
         self
     }
 
-    /// Sets what each worker gets that [`Session::replace_lost`](super::Session::replace_lost) has started: the values
-    /// that `restore` returns for it are [set](super::Session::set) in these registers, before the session takes other
-    /// commands. Replaces an earlier function. A function that owns the session keeps it alive.
+    /// Sets the function that restores new workers. [`Session::replace_lost`](super::Session::replace_lost) calls
+    /// `restore` for each new worker and [sets](super::Session::set) the returned values in the worker's registers, before
+    /// the session takes other commands. A later call replaces the function. A function that owns the session keeps it
+    /// alive.
     pub fn on_replaced(&self, restore: impl Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync + 'static) {
         *sync::lock(&self.replacing.restore) = Some(Arc::new(restore));
     }
@@ -280,7 +281,7 @@ impl LaneSession {
         Ok(epoch)
     }
 
-    /// Gives the new workers what the program has for them.
+    /// Sets the registers of new workers to the program's values.
     async fn restore(&self) -> Result<()> {
         loop {
             let restore = sync::lock(&self.replacing.restore).clone();
@@ -425,7 +426,7 @@ fn panicked() -> Error {
     Error::state("replace_lost: the start of new workers panicked")
 }
 
-/// Ends new workers that the session does not use, so that no place has two when they are started again.
+/// Ends new workers that the session does not use, so that no two workers have one place after the next start.
 fn end(lanes: &[NewLane]) {
     for NewLane { lane, inbox, .. } in lanes {
         inbox.give_up(lane.workers());

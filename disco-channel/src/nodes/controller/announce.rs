@@ -24,7 +24,7 @@ type Callback = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 pub struct Announcement {
     /// The address at which the controller listens.
     pub address: SocketAddr,
-    /// The number of the first of the nodes that are to connect: 1, or that of the first lost node.
+    /// Number of the first node that is to connect: 1, or the number of the first lost node.
     pub first_node: u32,
     /// Number of nodes that are to connect.
     pub nodes: usize,

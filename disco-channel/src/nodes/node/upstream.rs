@@ -38,7 +38,7 @@ pub(super) struct Upstream {
     has_started: AtomicBool,
     /// Number of the last command that the node has passed on.
     commands: AtomicU64,
-    /// The epoch that the last of these has begun.
+    /// The epoch of the last command that the node has passed on.
     epoch: AtomicU64,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
