@@ -8,11 +8,11 @@ use flate2::read::GzDecoder;
 
 use crate::error::TraceError;
 
-/// Longest line. The longest line that Disco writes is much shorter.
+/// Longest line, in bytes.
 const MAX_LINE: u64 = 4 << 20;
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// Bytes that are read at once.
+/// Size of the buffer of the file, and of that of the decompressed content, in bytes.
 const BUFFER: usize = 1 << 16;
 
 /// A failure of reading, without the path of the file.
@@ -36,7 +36,7 @@ pub(crate) struct Lines<R> {
     content: Content<R>,
     /// The reason for refusing a file with a line that is too long.
     refusal: &'static str,
-    /// Of the last line.
+    /// Number of the last line, from 1.
     number: u64,
 }
 
@@ -52,7 +52,7 @@ impl<R> fmt::Debug for Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// The lines of a file, compressed by gzip or not. `refusal` says that the file is none of the expected ones.
+    /// The lines of a file, which gzip may have compressed. Errors for a line that is too long begin with `refusal`.
     pub(crate) fn of(content: R, refusal: &'static str) -> io::Result<Self> {
         let mut content = BufReader::with_capacity(BUFFER, content);
         let content = match content.fill_buf()?.starts_with(&GZIP) {
@@ -71,7 +71,7 @@ impl<R: Read> Lines<R> {
         };
         match read {
             Ok(_) => {}
-            // A compressed file that ends early.
+            // The compressed file ends early.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => return Err(Failure::Io(error)),
         }
@@ -84,7 +84,7 @@ impl<R: Read> Lines<R> {
         Ok((!line.is_empty()).then_some((line.trim_ascii(), is_whole)))
     }
 
-    /// Says what is wrong with the last line.
+    /// The failure for the last line, because of `reason`.
     pub(crate) fn wrong(&self, reason: impl Into<String>) -> Failure {
         Failure::Format { line: self.number, reason: reason.into() }
     }

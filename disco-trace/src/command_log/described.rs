@@ -3,9 +3,9 @@
 use disco_core::{DType, Device, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Longest string that stands in a log, in bytes.
+/// Longest string that a log contains, in bytes.
 const MAX_TEXT: usize = 1 << 10;
-/// Largest number of items of an array or a map, with those of lists inside it.
+/// Largest number of items of an array or a map, including the items of lists inside it.
 const MAX_ITEMS: usize = 256;
 
 /// A value without the content of its tensors, bytes and objects.
@@ -61,8 +61,8 @@ impl Described {
         }
     }
 
-    /// The description of a value without its content, such as that of a reply: numbers are 0, strings have only a
-    /// length. Dtypes, devices and shapes are kept.
+    /// The description of a value without its content, for replies: numbers become 0, strings become their length. Dtypes,
+    /// devices and shapes are kept.
     pub fn outline(value: &Value) -> Self {
         match value {
             Value::None => Self::None,
@@ -78,7 +78,7 @@ impl Described {
     }
 }
 
-/// Number of items of an array or a map and of the lists inside it.
+/// Number of items of an array or a map, including the items of lists inside it.
 fn item_count(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.iter().map(|item| 1 + item_count(item)).sum(),

@@ -15,13 +15,13 @@ const MAX_ERROR: usize = 4 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// The first line: what was recorded.
+    /// The first line: the session.
     Session(Head),
     /// The session has submitted a command.
     Command(Command),
     /// A wait for replies has ended.
     Wait(Wait),
-    /// The calls that follow are those of this worker.
+    /// This worker has executed the calls that follow.
     Worker(Worker),
     /// A worker has executed a call.
     Call(Call),
@@ -76,11 +76,11 @@ pub enum CommandKind {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
-    /// Its number, counted from 1 over the session.
+    /// The number of the command in the session, from 1.
     pub number: u64,
-    /// When it was submitted.
+    /// When the command was submitted.
     pub time_ns: u64,
-    /// Its kind.
+    /// The kind of the command.
     pub kind: CommandKind,
     /// The name of the function that is looked up or called; `None` for a call of a function without a known name, such
     /// as one of a loaded library.
@@ -113,7 +113,7 @@ pub struct Wait {
     pub time_ns: u64,
     /// The thread of the controller that waited, numbered in the order of their first waits.
     pub thread: u32,
-    /// The replies without their content, in the order of workers; one if all are the same; none for syncs.
+    /// The replies without their content, in the order of workers; one if all replies are equal; none for syncs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replies: Vec<Described>,
     /// Why the wait failed: the first failure of a worker, or the reason why replies are missing.
@@ -121,32 +121,32 @@ pub struct Wait {
     pub error: Option<String>,
 }
 
-/// The worker of the calls that follow.
+/// The worker that has executed the calls that follow.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Worker {
-    /// Its number.
+    /// The number of the worker.
     pub worker: u32,
-    /// Number of its records that are missing before these calls, because later ones have replaced them.
+    /// Number of the worker's records that are missing before these calls, because later records have replaced them.
     pub replaced: u64,
     /// Why there are no calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A call, as a worker has executed it.
+/// A call on one worker.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     /// The number of the command.
     pub number: u64,
-    /// Its duration; `None` if it had not ended.
+    /// The duration; `None` if the call had not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns: Option<u64>,
-    /// The worker failed in it, or had failed before and skipped it.
+    /// The worker failed in the call, or had failed before and skipped the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// The operations of communicators inside it, in their order.
+    /// The operations of communicators inside the call, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<Operation>,
 }
@@ -171,11 +171,11 @@ pub struct Operation {
     /// The root, or the peer of a send or a receive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<u32>,
-    /// Time from the end of the operation before, or from the start of the call.
+    /// Time from the end of the previous operation, or from the start of the call.
     pub after_ns: u64,
-    /// Its duration, with the time that it waited for other ranks; on a device, that of the launch.
+    /// The duration, including the wait for other ranks; on a device, the duration of the launch.
     pub ns: u64,
-    /// It failed, or had not ended.
+    /// The operation failed, or had not ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }
@@ -199,15 +199,15 @@ pub enum OperationScope {
 pub struct End {
     /// When the session had ended.
     pub time_ns: u64,
-    /// Number of its commands.
+    /// Number of the session's commands.
     pub commands: u64,
-    /// The failure that ended it.
+    /// The failure that ended the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
 impl Head {
-    /// A session of `workers` workers in `groups` groups on `nodes` machines; `session` is its kind.
+    /// A session of kind `session`, with `workers` workers in `groups` groups on `nodes` machines.
     pub fn new(program: impl Into<String>, session: &str, workers: usize, groups: usize, nodes: usize) -> Self {
         let (format, disco) = (FORMAT.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         Self { format, program: program.into(), disco, session: session.to_owned(), workers, groups, nodes }
@@ -215,7 +215,7 @@ impl Head {
 }
 
 impl CommandKind {
-    /// The name in logs: that of the session's method.
+    /// The name in logs: the name of the session's method.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Function => "function",
@@ -233,7 +233,8 @@ impl CommandKind {
         }
     }
 
-    /// All kinds but calls, of which workers record only the name.
+    /// All kinds but calls. Workers record these commands under the name of their kind, and calls under the name of the
+    /// function.
     pub(super) const ALL_BUT_CALLS: [Self; 11] = [
         Self::Function,
         Self::SyncWorker,
@@ -275,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_kind_is_that_in_logs() {
+    fn kinds_are_written_under_their_names() {
         for kind in CommandKind::ALL_BUT_CALLS.into_iter().chain([CommandKind::Call]) {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }

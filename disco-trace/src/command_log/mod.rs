@@ -1,23 +1,22 @@
 //! Command logs: the commands of a session, for `disco replay`.
 //!
 //! [`Recorder`] writes a log while the program runs, [`Reader`] reads it. A log has one JSON object a line, and is
-//! compressed if its name ends with `.gz`. A log that was cut off can be read up to there. In order:
+//! compressed if its name ends with `.gz`. A log that was cut off can be read up to the cut. In order:
 //!
 //! ```text
 //! {"session":{"format":"disco commands 1",..}}      the head: program, kind of session, numbers of workers and groups
 //! {"command":{"number":7,"time_ns":..,"kind":"call","function":"train.step","register":3,"args":[..],"freed":[2]}}
 //! {"wait":{"number":9,"time_ns":..,"thread":0}}     the wait for the replies to command 9 has ended
-//! {"worker":{"worker":0,"replaced":0}}              the calls that follow are those of worker 0
+//! {"worker":{"worker":0,"replaced":0}}              worker 0 has executed the calls that follow
 //! {"call":{"number":7,"ns":1200,"ops":[..]}}        worker 0 has executed command 7, with these operations inside
 //! {"end":{"time_ns":..,"commands":9}}               the last line, with the failure of the session if it had one
 //! ```
 //!
-//! Calls are written some time after they have ended, between other lines, and the last ones at the end of the session.
+//! A call is written some time after it has ended, between other lines, or at the end of the session.
 //!
-//! Times are nanoseconds from the start of the recording, on the controller's clock. Fields that have no content are
-//! left out. A log has no content of tensors, bytes and objects, and of replies no content at all: only kinds, dtypes,
-//! shapes and sizes ([`Described`]). It does have the numbers and the strings of up to 1 KiB that are arguments, the
-//! names of functions, and the texts of errors.
+//! Times are nanoseconds from the start of the recording, on the controller's clock. Fields without content are left out.
+//! A log has only kinds, dtypes, shapes and sizes of tensors, bytes, objects and replies ([`Described`]). It does have the
+//! numbers and the strings of up to 1 KiB that are arguments, the names of functions, and the texts of errors.
 
 mod calls;
 mod described;

@@ -26,7 +26,7 @@ pub struct Reader<R> {
     has_ended: bool,
 }
 
-/// The part of a head that all versions have.
+/// The part of a head that the formats of all versions have.
 #[derive(Deserialize)]
 struct Versioned {
     session: VersionedHead,
@@ -76,7 +76,7 @@ impl<R: Read> Reader<R> {
         match serde_json::from_slice(text) {
             Ok(Line::Session(_)) => Err(self.lines.wrong("a second head: two sessions have written to the file")),
             Ok(line) => Ok(Some(line)),
-            // The line that was cut.
+            // The log was cut inside this line.
             Err(_) if !is_whole => Ok(None),
             Err(error) => Err(self.lines.wrong(format!("no line of a log of commands: {error}"))),
         }
@@ -96,7 +96,7 @@ impl<R: Read> Iterator for Reader<R> {
     }
 }
 
-/// The head, or why it is none.
+/// The head in a line, or the reason why the line has none.
 fn head(text: &[u8]) -> Result<Head, String> {
     let refused = |error| format!("{NOT_A_LOG}: {error}");
     let versioned: Versioned = serde_json::from_slice(text).map_err(refused)?;

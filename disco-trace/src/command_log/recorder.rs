@@ -21,9 +21,9 @@ use crate::error::TraceError;
 
 /// Writes a command log: as the [`Observer`] of a session, with what its workers record.
 ///
-/// A thread of its own writes the file, so that commands wait only if 8 MiB of lines are not written yet. If they wait
-/// for 1 s, or a write fails, the log ends there with a warning. What was recorded 2 s ago can be read, also if the
-/// program is killed.
+/// A thread of its own writes the file. A command waits only if 8 MiB of lines are not written yet. If a command waits
+/// for 1 s, or a write fails, the log ends there with a warning. The file of a program that is killed lacks at most the
+/// lines of the last 2 s.
 pub struct Recorder {
     /// The time of the machine's clock at which the recording began.
     start: u64,
@@ -32,21 +32,21 @@ pub struct Recorder {
     last: Last,
 }
 
-/// What the lines of earlier commands have told.
+/// State from earlier commands and waits.
 #[derive(Default)]
 struct Names {
-    /// The function in a register.
+    /// The name of the function in each register.
     functions: HashMap<RegisterId, Arc<str>>,
-    /// The threads that have waited.
+    /// The numbers of the threads that have waited.
     threads: HashMap<ThreadId, u32>,
-    /// The text of the last wait, if it failed.
+    /// The error of the last wait, if that wait failed.
     last_error: Option<String>,
 }
 
 impl Recorder {
     /// Creates the file, with its head. `collect` returns what the workers of the session have recorded lately
-    /// ([`LaneSession::collector`](disco_core::session::LaneSession::collector)), or none once the session has ended; it
-    /// is called on another thread while the program runs. `warn` is called once, from another thread, if the log ends
+    /// ([`LaneSession::collector`](disco_core::session::LaneSession::collector)), or none once the session has ended. The
+    /// thread that writes the file calls it while the program runs. `warn` is called once, from any thread, if the log ends
     /// early.
     ///
     /// # Errors
@@ -64,10 +64,10 @@ impl Recorder {
         Ok(Self { start: nanoseconds(), writer, names: Mutex::default(), last })
     }
 
-    /// Writes what else the workers have recorded, and ends the file.
+    /// Writes the last records of the workers, and ends the file.
     pub fn finish(&self, timeline: Timeline) {
         let last_error = sync::lock(&self.names).last_error.take();
-        // A session that is dropped without a shutdown counts as lost.
+        // The failure of a session that is dropped without a shutdown.
         let dropped = Error::Closed("drop".to_owned()).to_string();
         let failure = timeline.status.failure.filter(|text| *text != dropped).or(last_error);
         let end = End { time_ns: self.now(), commands: timeline.status.commands, failure: failure.map(cut) };
@@ -106,9 +106,9 @@ impl Observer for Recorder {
             | Submitted::CopyToWorker0 { host: Local(Some(host)), .. } => {
                 line.args.push(Described::outline(&Value::Tensor(host.clone())));
             }
-            // No worker has this number: a no-op.
-            Submitted::SyncWorker { worker } if worker.index() == u32::MAX as usize => {}
-            Submitted::SyncWorker { worker } | Submitted::DebugGet { worker, .. } => {
+            Submitted::SyncWorker { worker } | Submitted::DebugGet { worker, .. }
+                if line.kind != CommandKind::Nothing =>
+            {
                 line.worker = Some(worker.index() as u32);
             }
             Submitted::Recover { .. } => names.last_error = None,
@@ -123,7 +123,7 @@ impl Observer for Recorder {
         match replies {
             Ok(replies) => {
                 let failures = replies.iter().filter_map(|reply| reply.as_ref().err());
-                // The failure that has aborted the others.
+                // Other workers were aborted because of this failure.
                 let cause = failures.min_by_key(|failure| failure.aborted);
                 line.error = cause.map(|failure| cut(failure.to_string()));
                 line.replies = replies.iter().flatten().map(Described::outline).collect();
@@ -154,7 +154,9 @@ fn kind(command: &Submitted) -> CommandKind {
     match command {
         Submitted::GetGlobalFunc { .. } => CommandKind::Function,
         Submitted::CallPacked { .. } => CommandKind::Call,
-        Submitted::SyncWorker { worker } if worker.index() != u32::MAX as usize => CommandKind::SyncWorker,
+        // A no-op is a sync of a worker that does not exist.
+        Submitted::SyncWorker { worker } if worker.index() == u32::MAX as usize => CommandKind::Nothing,
+        Submitted::SyncWorker { .. } => CommandKind::SyncWorker,
         Submitted::SyncAll => CommandKind::SyncAll,
         Submitted::DebugGet { .. } => CommandKind::Get,
         Submitted::GetAll { .. } => CommandKind::GetAll,

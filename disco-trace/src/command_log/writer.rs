@@ -18,26 +18,26 @@ use crate::error::TraceError;
 
 /// Bytes after which the thread writes.
 const CHUNK_BYTES: usize = 1 << 16;
-/// Most bytes that wait for the thread.
+/// Largest number of bytes that wait for the thread.
 const MAX_PENDING_BYTES: usize = 8 << 20;
 /// Longest time that a line waits for the thread before the log ends.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Longest time without progress that the end of the log waits for the thread.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
-/// Interval of the checks whether the thread has ended by a panic.
+const ADD_LIMIT: Duration = Duration::from_secs(1);
+/// Longest time that the end of the log waits for the thread while the thread makes no progress.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+/// Interval of the checks whether the thread has panicked.
 const CLOSE_POLL: Duration = Duration::from_millis(100);
-/// Time after which lines that have been written can be read from the file, also if the program is killed.
+/// Interval of flushes. Flushed lines can be read from the file, also if the program is killed.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Time after which lines are written, also if they are few.
+/// Longest time that less than a chunk of lines waits for the thread.
 const WRITE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Is told once why a log ends early.
+/// Called once, with the reason why a log ends early.
 pub(super) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
-/// Adds further lines from time to time, and the last ones: then the flag is set. Called on the thread that writes.
+/// Adds lines from another origin than commands and waits. The thread that writes calls it from time to time, and with
+/// `true` for the last lines of the log.
 pub(super) type Source = Box<dyn FnMut(bool, &mut dyn FnMut(&Line)) + Send>;
 
-/// A file that a thread writes.
+/// A file of lines, and the thread that writes it.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -47,16 +47,16 @@ struct Shared {
     path: PathBuf,
     warn: Warn,
     pending: Mutex<Pending>,
-    /// Notified when there is a chunk to write, and when the log is closed.
+    /// Notified when a chunk can be written, and when the log is closed.
     filled: Condvar,
-    /// Notified when the thread has taken what was pending.
+    /// Notified when the thread has taken the pending lines, and when it ends.
     taken: Condvar,
 }
 
 #[derive(Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// No line is added any more.
+    /// No more lines are accepted.
     is_closed: bool,
     /// Number of times that the thread has taken or written lines.
     taken: u64,
@@ -78,7 +78,7 @@ impl Writer {
         let start = || -> io::Result<Self> {
             let file = File::create(path)?;
             let mut output = match path.extension().is_some_and(|extension| extension == "gz") {
-                // The fastest, because the program waits if the thread is slower than it.
+                // The fastest level, because a program that is faster than the thread waits for the thread.
                 true => Output::Compressed(Box::new(GzEncoder::new(file, Compression::fast()))),
                 false => Output::Plain(BufWriter::with_capacity(CHUNK_BYTES, file)),
             };
@@ -102,15 +102,16 @@ impl Writer {
         start().map_err(TraceError::write(path))
     }
 
-    /// Adds a line, unless the log has ended. Waits while the thread has too much to write.
+    /// Adds a line, unless the log has ended. Waits while 8 MiB of lines are pending, up to the limit.
     pub(super) fn add(&self, line: &impl Serialize) {
         let shared = &self.shared;
         let mut pending = sync::lock(&shared.pending);
         let begun = Instant::now();
         while !pending.is_closed && pending.lines.len() >= MAX_PENDING_BYTES {
-            let Some(left) = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
+            let Some(left) = ADD_LIMIT.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else {
                 drop(pending);
-                let waited = io::Error::new(io::ErrorKind::TimedOut, format!("no write has ended within {PATIENCE:?}"));
+                let waited =
+                    io::Error::new(io::ErrorKind::TimedOut, format!("no write has ended within {ADD_LIMIT:?}"));
                 return shared.give_up(&waited);
             };
             pending = shared.taken.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -125,7 +126,7 @@ impl Writer {
         }
     }
 
-    /// Writes what is pending, and ends the file. A thread that makes no progress is left behind.
+    /// Writes the pending lines, and ends the file. Does not wait longer for a thread that makes no progress.
     pub(super) fn close(&self) {
         let Some(thread) = sync::lock(&self.thread).take() else { return };
         let mut pending = sync::lock(&self.shared.pending);
@@ -137,7 +138,7 @@ impl Writer {
             pending = waited.unwrap_or_else(PoisonError::into_inner).0;
             if pending.taken != taken {
                 (taken, progress) = (pending.taken, Instant::now());
-            } else if progress.elapsed() >= CLOSE_PATIENCE {
+            } else if progress.elapsed() >= CLOSE_LIMIT {
                 return;
             }
         }
@@ -149,7 +150,7 @@ impl Writer {
 /// Adds a line.
 fn append(lines: &mut Vec<u8>, line: &impl Serialize) {
     let before = lines.len();
-    // Never fails: memory takes all bytes, and the keys are strings.
+    // Never fails: a vector takes all bytes, and all keys are strings.
     match serde_json::to_writer(&mut *lines, line) {
         Ok(()) => lines.push(b'\n'),
         Err(_) => lines.truncate(before),
@@ -190,8 +191,8 @@ impl Shared {
         }
     }
 
-    /// Waits for a chunk, for at most the interval of writes. Replaces `lines` by what is pending, and returns whether
-    /// nothing follows.
+    /// Waits for a chunk, for at most the interval of writes. Replaces `lines` by the pending lines, and returns whether they
+    /// are the last.
     fn take(&self, lines: &mut Vec<u8>) -> bool {
         lines.clear();
         let mut pending = sync::lock(&self.pending);
