@@ -6,21 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disco_core::store::{MemoryStore, SharedStore};
-use disco_core::wire::{Assignment, Message, Packet, Pieces, RingPlace, Transfer, Welcome};
+use disco_core::wire::{Assignment, Message, Packet, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Frame, Result, Value, WorkerRange, World as Size};
+use disco_core::{Error, Result, Value, WorkerRange, World as Size};
 
 use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{Micros, What, World};
-use crate::engine::controller::{
-    Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, Tree, pack, pack_after,
-};
+use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, Tree};
 use crate::engine::credit::{MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES};
-use crate::engine::limits::CHUNK_BYTES;
 use crate::handshake::Secret;
-use crate::shared_ring::WakeTarget;
 use crate::token::Token;
 
 /// The token of the session.
@@ -31,15 +27,12 @@ const START: Duration = Duration::from_secs(30);
 
 /// Capacity of the ring in records.
 const RECORDS: usize = 64;
-/// Largest frame that goes through the ring, in bytes.
-const MAX_INLINE_BYTES: usize = 64 << 10;
-
 /// The answer to a request, with its connection and id.
 type Answer = (Conn, u64, Result<Value>);
 
 /// The simulated controller.
 pub(super) struct SimController {
-    engine: Controller,
+    pub(super) engine: Controller,
     pub(super) conns: BTreeMap<Conn, usize>,
     /// Connections that carry messages.
     listens: BTreeSet<Conn>,
@@ -63,12 +56,12 @@ pub(super) struct SimController {
     /// Number and bytes of frames sent to all hosts.
     pub(super) posted: (u64, u64),
     /// Bytes of frames that are not large, of those in `posted`.
-    posted_small: u64,
+    pub(super) posted_small: u64,
 }
 
 /// The ring to worker processes: the numbers of records written, and read by each reader that is not retired.
 pub(super) struct Ring {
-    written: u64,
+    pub(super) written: u64,
     readers: Vec<Option<u64>>,
 }
 
@@ -114,27 +107,6 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>
             }
         })
     })
-}
-
-/// Reads a packet part by part, as the reactor does.
-fn packet(pieces: &Pieces) -> Result<Vec<u8>> {
-    let mut packet = Vec::with_capacity(pieces.byte_len());
-    while packet.len() < pieces.byte_len() {
-        packet.extend(pieces.read(packet.len(), CHUNK_BYTES)?);
-    }
-    Ok(packet)
-}
-
-/// The packets of a transfer.
-fn parts(transfer: &Transfer, content: &Pieces) -> Result<Vec<Arc<[u8]>>> {
-    let (bytes, mut parts, mut sent) = (content.byte_len(), Vec::new(), 0);
-    while sent < bytes {
-        let part = content.read(sent, CHUNK_BYTES.min(bytes - sent))?;
-        sent += part.len();
-        let message = Message::Ahead { transfer: transfer.id(), left: (bytes - sent) as u64, bytes: part.into() };
-        parts.push(message.encode()?.into());
-    }
-    Ok(parts)
 }
 
 impl SimController {
@@ -277,7 +249,7 @@ impl World {
 
     /// Models the end of a call of a lane's method: the calling thread writes, and wakes the reactor only if the engine
     /// asks for it.
-    fn controller_was_called(&mut self) {
+    pub(super) fn controller_was_called(&mut self) {
         self.controller_writes();
         if self.controller.stalled {
             return;
@@ -308,99 +280,6 @@ impl World {
     pub(super) fn controller_reaps(&mut self, host: usize) {
         self.hosts[host].is_reaped = true;
         self.notify_controller(Event::Ended(host, Some(self.hosts[host].status)));
-    }
-
-    /// Sends large tensors ahead of their frame, as sessions do on lanes without shared memory, or withdraws them.
-    fn controller_sends_ahead(&mut self, frame: &Frame) -> Option<Arc<Transfer>> {
-        let Ok(Some(content)) = Pieces::of_tensors(frame.command().values()) else { return None };
-        if self.plan.has_ring || self.random.percent(30) {
-            return None;
-        }
-        let transfer = Arc::new(Transfer::new(frame.seq(), content.byte_len(), Arc::default()));
-        self.controller.engine.send_ahead(None, &transfer, Some(&Arc::new(content)));
-        self.controller_was_called();
-        if self.random.percent(30) {
-            self.controller.engine.send_ahead(None, &transfer, None);
-            self.controller_was_called();
-            return None;
-        }
-        Some(transfer)
-    }
-
-    /// Sends a frame to all members.
-    pub(super) fn controller_sends(&mut self, mut frame: Frame) {
-        let transfer = self.controller_sends_ahead(&frame);
-        transfer.iter().for_each(|transfer| frame.set_transfer(transfer));
-        let (now, frame) = (self.instant(), Arc::new(frame));
-        // Kept until all hosts have the frame, as the session does.
-        let pieces = frame.pieces();
-        let size = match &pieces {
-            Ok(Some(pieces)) => Ok(pieces.frame_len()),
-            _ => frame.bytes().map(<[u8]>::len),
-        };
-        let size = match size {
-            Ok(size) => size,
-            Err(error) => return self.record_violation(format!("the controller could not send a frame: {error}")),
-        };
-        self.controller.engine.note_effect(frame.command());
-        let is_inline = self.plan.has_ring && size <= MAX_INLINE_BYTES;
-        let sent = match (self.plan.has_ring, pack_after(&frame), pack(&frame)) {
-            (true, ..) if is_inline => Ok(()),
-            (true, _, Ok(Some(load))) => {
-                self.controller.engine.post(&load, WakeTarget::All);
-                Ok(())
-            }
-            (_, Ok(Some(load)), _) => self.controller.engine.submit_packed(&frame, Some(load), now),
-            _ => self.controller.engine.submit(&frame, now),
-        };
-        if let Err(error) = sent {
-            self.record_violation(format!("the controller could not send a frame: {error}"));
-        }
-        if !is_inline {
-            self.controller.posted = (self.controller.posted.0 + 1, self.controller.posted.1 + size as u64);
-            self.controller.posted_small += if size > MAX_INLINE_BYTES { 0 } else { size as u64 };
-        }
-        if self.plan.has_ring {
-            self.controller.ring.written += 1;
-            let frame = is_inline.then(|| frame.clone());
-            for host in 0..self.hosts.len() {
-                let ring = &mut self.hosts[host].ring;
-                ring.push_back(frame.clone());
-                if ring.len() == 1 {
-                    let delay = self.random.of(1..50);
-                    self.at(delay, What::Woken(host));
-                }
-            }
-        }
-        self.controller_was_called();
-    }
-
-    fn controller_writes(&mut self) {
-        while let Some(write) = self.controller.engine.next_write() {
-            let Some(link) = self.controller.conns.get(&write.conn).copied() else { continue };
-            let packets = match (&write.pieces, write.order, &write.transfer) {
-                (Some(content), Order::Ahead, Some(transfer)) => parts(transfer, content),
-                (None, Order::Withdrawn, Some(transfer)) => {
-                    Message::Withdraw(transfer.id()).encode().map(|packet| vec![packet.into()])
-                }
-                (Some(pieces), ..) => packet(pieces).map(|packet| vec![packet.into()]),
-                (None, ..) => Ok(vec![write.bytes]),
-            };
-            let packets = match packets {
-                Ok(packets) => packets,
-                Err(error) => {
-                    return self.record_violation(format!("the controller could not encode a packet: {error}"));
-                }
-            };
-            let is_taken = packets.iter().all(|packet| self.write(link, Side::Member, packet, write.order));
-            if !is_taken {
-                let (now, unread) = (self.instant(), self.links[link].backlog(Side::Member));
-                if let Some(host) = self.hosts.get_mut(self.links[link].host) {
-                    host.is_disrupted = true;
-                }
-                self.controller.engine.handle(Event::Full(write.conn, unread), now);
-            }
-        }
     }
 
     /// Carries out the engine's actions, as the reactor thread.

@@ -36,6 +36,7 @@ mod link;
 mod plan;
 mod queue;
 mod random;
+mod sending;
 mod session;
 mod tree;
 mod worker;
