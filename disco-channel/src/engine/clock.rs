@@ -6,20 +6,21 @@
 //! node's clock                       t2: it comes    t3 ──▶ the answer, with t1 and t3 - t2
 //! ```
 //!
-//! Since t1 is before t2 and t3 before t4, the time to add to the node's clock is at least t1 - t2 and at most t4 - t3,
-//! whatever the ways of the two messages take. The estimate is what all heartbeats allow, widened by the drift since then;
-//! so the one with the shortest round trip counts, and the error is half of that at most.
+//! Since t1 is before t2 and t3 before t4, the shift, which is the time to add to the node's clock, is at least t1 - t2 and
+//! at most t4 - t3, however long the two messages take. The estimate is the range of shifts that all heartbeats allow, each
+//! widened by the drift since that heartbeat. The heartbeat with the shortest round trip therefore decides, and the error is
+//! at most half of that round trip.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disco_core::activity::{self, Alignment, ClockPoint, alignment};
+use disco_core::activity::{self, Alignment, ClockPoint, Shifts};
 use disco_core::wire::Times;
 
-/// Round trips right after the start.
+/// Number of round trips right after the start.
 const FIRST_ROUND_TRIPS: u32 = 8;
-/// Readings of both clocks, of which the shortest counts.
+/// Number of readings of both clocks, of which the shortest counts.
 const READINGS: u32 = 8;
 /// Least time between two points of an alignment, in nanoseconds. Doubled whenever there are too many.
 const SPACING: u64 = 1_000_000_000;
@@ -29,9 +30,9 @@ const SPACING: u64 = 1_000_000_000;
 pub(crate) struct MachineClock(Arc<dyn Fn(Instant) -> u64 + Send + Sync>);
 
 impl MachineClock {
-    /// A clock for ends that are compared with no other machine: it counts from an instant.
+    /// A clock that counts from an instant, for an end that compares it with no other machine's.
     pub(crate) fn since(start: Instant) -> Self {
-        Self(Arc::new(move |at| nanoseconds(at.saturating_duration_since(start)) + 1))
+        Self::through(start, 1)
     }
 
     /// The clock of records. [`Instant`] reads the same clock, so the difference never changes.
@@ -41,10 +42,15 @@ impl MachineClock {
             (before.elapsed(), before, time)
         };
         let readings = (0..READINGS).map(reading).min_by_key(|(took, ..)| *took);
-        let (_, start, time) = readings.unwrap_or_else(|| reading(0));
-        Self(Arc::new(move |at| match at.checked_duration_since(start) {
+        let (_, instant, time) = readings.unwrap_or_else(|| reading(0));
+        Self::through(instant, time)
+    }
+
+    /// The clock that shows `time` at an instant.
+    fn through(instant: Instant, time: u64) -> Self {
+        Self(Arc::new(move |at| match at.checked_duration_since(instant) {
             Some(after) => time.saturating_add(nanoseconds(after)),
-            None => time.saturating_sub(nanoseconds(start.saturating_duration_since(at))),
+            None => time.saturating_sub(nanoseconds(instant.saturating_duration_since(at))),
         }))
     }
 
@@ -77,7 +83,7 @@ fn nanoseconds(time: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Echo {
     sent: u64,
-    /// When it came, on the node's clock.
+    /// When the heartbeat came, on the node's clock.
     received: u64,
 }
 
@@ -93,11 +99,11 @@ impl Echo {
     }
 }
 
-/// The estimate of what to add to the clock of a node to get the time here.
+/// The estimate of the time to add to the clock of a node to get the time here.
 #[derive(Clone, Debug)]
 pub(crate) struct Estimate {
-    /// The time on the node's clock at which `range` holds, and the least and the largest shift.
-    last: Option<(u64, (i128, i128))>,
+    /// The time of the last heartbeat on the node's clock, and the shifts that all heartbeats allow then.
+    last: Option<(u64, Shifts)>,
     /// Number of round trips.
     round_trips: u32,
     points: Vec<ClockPoint>,
@@ -115,28 +121,23 @@ impl Estimate {
     /// impossible one, change nothing.
     pub(crate) fn add(&mut self, times: Times, now: u64) {
         let Times { sent, echo, held } = times;
-        let away = now.checked_sub(echo).and_then(|away| Some((away, away.checked_sub(held)?)));
-        let (Some((away, _)), true) = (away, echo > 0 && sent > 0) else { return };
-        let (now, echo, received) = (i128::from(now), i128::from(echo), i128::from(sent) - i128::from(held));
+        let away = now.checked_sub(echo).filter(|away| *away >= held && echo > 0 && sent > 0);
+        let Some(away) = away else { return };
+        let [now, echo, held, answered] = [now, echo, held, sent].map(i128::from);
         // Each limit holds at some time between the question and now.
-        let drift = i128::from(alignment::drift(away));
-        let new = (echo - received - drift, now - i128::from(sent) + drift);
-        let range = match self.last {
-            Some((before, (least, most))) if before <= sent => {
-                let drift = i128::from(alignment::drift(sent - before));
-                ((least - drift).max(new.0), (most + drift).min(new.1))
-            }
-            _ => new,
+        let measured = Shifts::new(echo - (answered - held), now - answered).after(away);
+        let shifts = match self.last {
+            // A clock that has jumped starts the estimate again.
+            Some((before, known)) if before <= sent => known.after(sent - before).and(measured).unwrap_or(measured),
+            _ => measured,
         };
-        // A clock has jumped, for instance when its machine was suspended.
-        let range = if range.0 <= range.1 { range } else { new };
-        self.last = Some((sent, range));
+        self.last = Some((sent, shifts));
         self.round_trips = self.round_trips.saturating_add(1);
-        let (shift, error) = alignment::middle(range.0, range.1);
+        let (shift, error) = shifts.middle();
         self.note(ClockPoint { time: sent, shift, error });
     }
 
-    /// Whether the node is asked again at once: more round trips give a smaller error.
+    /// Whether the node is asked again at once: the first round trips make the error small.
     pub(crate) fn is_young(&self) -> bool {
         self.round_trips < FIRST_ROUND_TRIPS
     }
@@ -150,7 +151,7 @@ impl Estimate {
         self.points.push(point);
         if self.points.len() > Alignment::MAX_POINTS {
             let mut at = 0;
-            // Keeps the first and the last one.
+            // The first and the last point are kept: their number is odd.
             self.points.retain(|_| {
                 at += 1;
                 at % 2 == 1
@@ -163,16 +164,10 @@ impl Estimate {
     pub(crate) fn alignment(&self) -> Alignment {
         let mut points = self.points.clone();
         for at in (1..points.len()).rev() {
-            let next = points[at];
-            let error = next.error_at(points[at - 1].time);
-            let point = &mut points[at - 1];
-            let range =
-                |shift: i64, error: u64| (i128::from(shift) - i128::from(error), i128::from(shift) + i128::from(error));
-            let (own, its) = (range(point.shift, point.error), range(next.shift, error));
-            let (least, most) = (own.0.max(its.0), own.1.min(its.1));
+            let (point, next) = (points[at - 1], points[at]);
             // Otherwise a clock has jumped.
-            if least <= most {
-                (point.shift, point.error) = alignment::middle(least, most);
+            if let Some(both) = point.shifts_at(point.time).and(next.shifts_at(point.time)) {
+                (points[at - 1].shift, points[at - 1].error) = both.middle();
             }
         }
         Alignment::new(points)
@@ -223,7 +218,7 @@ mod tests {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let clock = Drifting { rate: i128::from(random.of(0..401)) - 200 };
-            // One way may take much longer than the other one, always or sometimes.
+            // One direction may be much slower than the other one, always or sometimes.
             let slow = [random.of(1..50_000_000), random.of(1..5_000_000)];
             let (mut estimate, mut time, mut checked) = (Estimate::default(), SECOND, Vec::new());
             for _ in 0..300 {
@@ -268,9 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn delays_of_one_way_alone_cancel_out_over_several_round_trips() {
+    fn delays_of_one_direction_cancel_out_over_several_round_trips() {
         let (mut estimate, clock) = (Estimate::default(), Drifting { rate: 0 });
-        // No round trip is short, but each way is once.
+        // No round trip is short, but each direction is once.
         round_trip(&mut estimate, &clock, SECOND, (1_000_000, 0, 10_000));
         round_trip(&mut estimate, &clock, SECOND + 2_000_000, (10_000, 0, 1_000_000));
         let last = *estimate.alignment().points().last().unwrap();

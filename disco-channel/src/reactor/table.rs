@@ -12,7 +12,7 @@ pub(super) struct Table {
     slots: Vec<(u32, Option<Arc<Connection>>)>,
     /// Slots without a connection.
     free: Vec<u32>,
-    /// Bytes that removed connections have sent.
+    /// Bytes that removed connections had sent when they were removed.
     sent: u64,
 }
 
@@ -32,7 +32,7 @@ impl Table {
         connection.as_ref().filter(|_| *generation == conn.generation)
     }
 
-    /// Bytes that all connections have sent, also those that were removed.
+    /// Bytes that all connections have sent, removed connections up to their removal.
     pub(super) fn sent_bytes(&self) -> u64 {
         let open = self.slots.iter().filter_map(|(_, connection)| connection.as_ref());
         self.sent + open.map(|connection| connection.sent()).sum::<u64>()
@@ -58,23 +58,27 @@ mod tests {
     #[test]
     fn the_id_of_a_removed_connection_does_not_find_a_later_one() {
         let waker = Arc::new(Waker::new().unwrap());
-        let mut others = Vec::new();
-        let mut connect = || {
-            let (ours, other) = UnixStream::pair().unwrap();
-            others.push(other);
-            Arc::new(Connection::new(ours, waker.clone()).unwrap())
-        };
+        let connect = || Arc::new(Connection::new(UnixStream::pair().unwrap().0, waker.clone()).unwrap());
         let mut table = Table::default();
         let [first, second] = [table.insert(connect()), table.insert(connect())];
         assert!(table.remove(first).is_some() && table.remove(first).is_none());
-        table.find(second).unwrap().send(vec![7; 100], None).unwrap();
-        let sent = table.sent_bytes();
-        assert!(sent >= 100);
-        table.remove(second);
-        assert_eq!(table.sent_bytes(), sent);
-        let second = table.insert(connect());
         let third = table.insert(connect());
-        assert_eq!(table.slots.len(), 2);
+        assert_eq!((third.slot, table.slots.len()), (first.slot, 2));
         assert!(table.find(first).is_none() && table.find(second).is_some() && table.find(third).is_some());
+    }
+
+    #[test]
+    fn sent_bytes_include_those_of_removed_connections() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let (mut table, pairs) = (Table::default(), [0, 1].map(|_| UnixStream::pair().unwrap()));
+        let conns = pairs.each_ref().map(|(ours, _)| {
+            table.insert(Arc::new(Connection::new(ours.try_clone().unwrap(), waker.clone()).unwrap()))
+        });
+        for (conn, bytes) in conns.into_iter().zip([100, 23]) {
+            table.find(conn).unwrap().send(vec![7; bytes], None).unwrap();
+        }
+        assert_eq!(table.sent_bytes(), 123);
+        table.remove(conns[0]);
+        assert_eq!(table.sent_bytes(), 123);
     }
 }

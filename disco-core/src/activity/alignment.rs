@@ -4,20 +4,28 @@
 /// of the right rate, and time services keep clocks closer.
 const MAX_DRIFT_PPM: u64 = 200;
 
+/// The shifts that a measurement allows: the numbers, in nanoseconds, that may have to be added to the time on a machine's
+/// own clock to get the time on another clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shifts {
+    least: i128,
+    most: i128,
+}
+
 /// The alignment of a machine's clock at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a measurement is these three numbers")]
 pub struct ClockPoint {
     /// The time on the machine's own clock, in nanoseconds.
     pub time: u64,
-    /// What to add to that time, in nanoseconds, to get the time on the controller's clock.
+    /// Nanoseconds to add to that time to get the time on the controller's clock.
     pub shift: i64,
     /// Largest error of the sum, in nanoseconds.
     pub error: u64,
 }
 
 /// The alignment of a machine's clock with the controller's, as measured at some times. Empty for the controller's own
-/// machine, and if nothing was measured.
+/// machine, and without a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alignment {
     /// In the order of their times.
@@ -35,18 +43,18 @@ impl Alignment {
         Self { points }
     }
 
-    /// Whether nothing was measured.
+    /// Whether there is no measurement.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// What was measured, in the order of times.
+    /// The measurements, in the order of their times.
     pub fn points(&self) -> &[ClockPoint] {
         &self.points
     }
 
-    /// What to add to `time` on the machine's own clock, and the largest error of the sum, in nanoseconds. The error grows
-    /// with the distance from the nearest point by the drift that clocks may have. 0 and 0 if nothing was measured.
+    /// Nanoseconds to add to `time` on the machine's own clock, and the largest error of the sum in nanoseconds. The error
+    /// grows with the distance from the nearest point by the drift that clocks may have. 0 and 0 without a measurement.
     pub fn at(&self, time: u64) -> (i64, u64) {
         let after = self.points.partition_point(|point| point.time <= time);
         let before = after.checked_sub(1).map(|before| self.points[before]);
@@ -58,8 +66,8 @@ impl Alignment {
         }
     }
 
-    /// The alignment with a third clock, that of the machine with which this one is aligned having the alignment `next`.
-    /// Shifts and errors add up. An empty alignment changes nothing.
+    /// The alignment with a third clock: this machine is aligned with a second one, whose alignment with the third one is
+    /// `next`. Shifts and errors add up. An empty alignment changes nothing.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         if self.is_empty() {
@@ -75,34 +83,56 @@ impl Alignment {
 }
 
 impl ClockPoint {
+    /// The shifts that the point allows at another time on the machine's own clock.
+    pub fn shifts_at(&self, time: u64) -> Shifts {
+        let (shift, error) = (i128::from(self.shift), i128::from(self.error_at(time)));
+        Shifts::new(shift - error, shift + error)
+    }
+
     /// Largest error at another time.
-    pub fn error_at(&self, time: u64) -> u64 {
+    fn error_at(&self, time: u64) -> u64 {
         self.error.saturating_add(drift(self.time.abs_diff(time)))
     }
 }
 
-/// The middle of the shifts that both points allow.
-fn between(before: ClockPoint, after: ClockPoint, time: u64) -> (i64, u64) {
-    let range = |point: ClockPoint| {
-        let (shift, error) = (i128::from(point.shift), i128::from(point.error_at(time)));
-        (shift - error, shift + error)
-    };
-    let (first, last) = (range(before), range(after));
-    let (least, most) = (first.0.max(last.0), first.1.min(last.1));
-    if least <= most {
-        return middle(least, most);
+impl Shifts {
+    /// The shifts from `least` to `most`.
+    pub const fn new(least: i128, most: i128) -> Self {
+        Self { least, most }
     }
-    // A clock has jumped at an unknown time between the points, for instance when its machine was suspended.
-    let part = i128::from(time - before.time) * (i128::from(after.shift) - i128::from(before.shift));
-    let shift = i128::from(before.shift) + part / i128::from((after.time - before.time).max(1));
-    let error = (first.1.max(last.1) - shift).max(shift - first.0.min(last.0));
-    (clamp(shift), u64::try_from(error).unwrap_or(u64::MAX))
+
+    /// The shifts after `time`, in nanoseconds, in which the clocks may have drifted apart.
+    #[must_use]
+    pub fn after(self, time: u64) -> Self {
+        let drift = i128::from(drift(time));
+        Self { least: self.least - drift, most: self.most + drift }
+    }
+
+    /// The shifts that both measurements allow. `None` if no shift is in both: one of the clocks has jumped between the
+    /// measurements, for instance because its machine was suspended.
+    pub fn and(self, other: Self) -> Option<Self> {
+        let (least, most) = (self.least.max(other.least), self.most.min(other.most));
+        (least <= most).then_some(Self { least, most })
+    }
+
+    /// The middle of the shifts, and its largest error.
+    pub fn middle(self) -> (i64, u64) {
+        let middle = self.least + (self.most - self.least) / 2;
+        (clamp(middle), u64::try_from((self.most - middle).max(0)).unwrap_or(u64::MAX))
+    }
 }
 
-/// The middle of a range of shifts, and the largest error.
-pub fn middle(least: i128, most: i128) -> (i64, u64) {
-    let middle = least + (most - least) / 2;
-    (clamp(middle), u64::try_from((most - middle).max(0)).unwrap_or(u64::MAX))
+/// The middle of the shifts that both points allow, and its largest error.
+fn between(before: ClockPoint, after: ClockPoint, time: u64) -> (i64, u64) {
+    let (first, last) = (before.shifts_at(time), after.shifts_at(time));
+    if let Some(both) = first.and(last) {
+        return both.middle();
+    }
+    // A clock has jumped at an unknown time between the points.
+    let part = i128::from(time - before.time) * (i128::from(after.shift) - i128::from(before.shift));
+    let shift = i128::from(before.shift) + part / i128::from((after.time - before.time).max(1));
+    let error = (first.most.max(last.most) - shift).max(shift - first.least.min(last.least));
+    (clamp(shift), u64::try_from(error).unwrap_or(u64::MAX))
 }
 
 fn clamp(shift: i128) -> i64 {
@@ -110,7 +140,7 @@ fn clamp(shift: i128) -> i64 {
 }
 
 /// How far two clocks may drift apart in a time, in nanoseconds.
-pub fn drift(time: u64) -> u64 {
+fn drift(time: u64) -> u64 {
     (u128::from(time) * u128::from(MAX_DRIFT_PPM)).div_ceil(1_000_000) as u64
 }
 

@@ -5,7 +5,7 @@ use super::{Activity, nanoseconds};
 /// Least time between two samples of the counters of one activity, in nanoseconds.
 const INTERVAL: u64 = 10_000_000;
 
-/// Samples the counters of an activity, each at most every 10 ms and only if it has changed.
+/// Samples the counters of an activity: at most every 10 ms, and only the counters that have changed.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
     due: u64,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::record::RawRecord;
 use super::{Activity, OpState, RecordKind, ticks};
 
-/// Names of spans that a thread finds without a lock. A power of two.
+/// Number of names of spans that a thread finds without a lock. A power of two, so that a mask finds the place of a name.
 const KNOWN_NAMES: usize = 64;
 
 thread_local! {
@@ -17,7 +17,7 @@ thread_local! {
 
 /// The numbers of static names in the current activity.
 struct Names {
-    /// For each place the address and the length of a name, and its number; 0 for none.
+    /// The address, the length and the number of the name at each place. The number 0 means that the place is empty.
     known: [Cell<(usize, usize, u32)>; KNOWN_NAMES],
     /// Counts the activities that this thread has had.
     epoch: Cell<u64>,
@@ -28,7 +28,7 @@ impl Names {
         Self { known: [const { Cell::new((0, 0, 0)) }; KNOWN_NAMES], epoch: Cell::new(0) }
     }
 
-    /// Forgets all names, since the activity changes.
+    /// Forgets all names: their numbers are those of the activity so far.
     fn clear(&self) {
         self.known.iter().for_each(|name| name.set((0, 0, 0)));
         self.epoch.set(self.epoch.get() + 1);

@@ -15,7 +15,7 @@
 //! alignment   the alignment of a machine's clock with the controller's
 //! ```
 
-pub mod alignment;
+mod alignment;
 mod clock;
 mod counters;
 mod current;
@@ -36,7 +36,7 @@ use crate::op::Op;
 use crate::shared_memory::Segment;
 use crate::sync;
 
-pub use self::alignment::{Alignment, ClockPoint};
+pub use self::alignment::{Alignment, ClockPoint, Shifts};
 pub use self::clock::nanoseconds;
 pub(crate) use self::counters::Sampler;
 pub(crate) use self::current::Current;
@@ -261,13 +261,12 @@ impl Activity {
     /// Records the value of a counter.
     pub fn count(&self, name: u32, value: u64) {
         let record = RawRecord::new(RecordKind::Counter, name.into(), ticks(), self.memory.received());
-        self.end_at_start(record.with_value(value));
+        self.add_moment(record.with_value(value));
     }
 
     /// Records a moment.
     pub fn mark(&self, name: u32) {
-        let record = RawRecord::new(RecordKind::Mark, name.into(), ticks(), self.memory.received());
-        self.end(self.memory.begin(record), OpState::Done);
+        self.add_moment(RawRecord::new(RecordKind::Mark, name.into(), ticks(), self.memory.received()));
     }
 
     /// Begins the record of an operation of a communicator of `size` ranks. [`Running::end`] records its end; dropping
@@ -301,7 +300,7 @@ impl Activity {
     }
 
     /// Adds a record without length.
-    fn end_at_start(&self, record: RawRecord) {
+    fn add_moment(&self, record: RawRecord) {
         self.memory.begin(record.ended_at_start());
     }
 

@@ -216,7 +216,7 @@ impl RawRecord {
         self
     }
 
-    /// The record of something without length.
+    /// The record of a moment: it ends when it starts.
     pub(super) fn ended_at_start(mut self) -> Self {
         self.0[2] = self.0[1];
         self.0[3] = Self::ended(self.0[3], OpState::Done);

@@ -107,8 +107,8 @@ fn split_alignment(points: u64, words: &[u64]) -> Option<(Alignment, &[u64])> {
     Some((Alignment::new(points.iter().map(point)), rest))
 }
 
-/// Adds the alignment of the sender's clock with that of the receiver to an encoded recording, whose times then are
-/// [aligned](Alignment::then) with the receiver's clock.
+/// Adds `next` to the alignment of an encoded recording ([`Alignment::then`]): `next` is the alignment of the sender's
+/// clock with the receiver's.
 ///
 /// # Errors
 /// The bytes are no recording of this version.
@@ -125,10 +125,15 @@ pub fn align(bytes: &[u8], next: &Alignment) -> Result<Vec<u8>, WireError> {
         split_alignment(points, &most).filter(|_| u64::from_le_bytes(head[0]) == FORMAT).ok_or_else(invalid)?;
     let unchanged = &bytes[8 * (HEAD_WORDS + most.len() - left.len())..];
     let alignment = alignment.then(next);
-    let points = alignment.points().iter().flat_map(|point| [point.time, point.shift as u64, point.error]);
-    let count = [alignment.points().len() as u64];
-    let words = head[..POINTS].iter().copied().chain(count.into_iter().chain(points).map(u64::to_le_bytes));
-    Ok(words.flatten().chain(unchanged.iter().copied()).collect())
+    let points = alignment.points();
+    let mut aligned = Vec::with_capacity(8 * (HEAD_WORDS + POINT_WORDS * points.len()) + unchanged.len());
+    aligned.extend_from_slice(&bytes[..8 * POINTS]);
+    aligned.extend((points.len() as u64).to_le_bytes());
+    for point in points {
+        aligned.extend([point.time, point.shift as u64, point.error].map(u64::to_le_bytes).as_flattened());
+    }
+    aligned.extend_from_slice(unchanged);
+    Ok(aligned)
 }
 
 #[cfg(test)]

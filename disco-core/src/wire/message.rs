@@ -171,7 +171,7 @@ pub enum Message {
     Assign(Assignment),
     /// All workers of a node have started.
     Ready,
-    /// A heartbeat, with which clocks are compared.
+    /// A heartbeat, whose times compare the clocks of both ends.
     Alive(Times),
     /// The same message of each of some workers of a node, or of nodes behind it.
     From {

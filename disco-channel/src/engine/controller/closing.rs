@@ -121,7 +121,7 @@ impl Controller {
         } else {
             if is_process {
                 self.kill(index);
-                // They are of no use to the worker that may replace it.
+                // Its descriptors are of no use to a worker that replaces it.
                 self.out.act(Action::Forget(workers.first()));
             }
             let error = self.lost(index, why);

@@ -14,7 +14,7 @@ use crate::engine::clock::MachineClock;
 use crate::engine::fault::{self, Fault};
 
 impl Controller {
-    /// Sets the clock with which those of nodes are aligned.
+    /// Sets the clock with which the clocks of nodes are aligned.
     pub(crate) fn with_clock(mut self, clock: MachineClock) -> Self {
         self.clock = clock;
         self
@@ -37,7 +37,7 @@ impl Controller {
         }
     }
 
-    /// Aligns the times in the recording of a node's worker with the clock here. Worker processes have this clock.
+    /// Aligns the times in the recording of a node's worker with the clock here. Worker processes read this clock.
     ///
     /// # Errors
     /// The bytes are no recording.

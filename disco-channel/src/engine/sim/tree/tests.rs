@@ -330,7 +330,7 @@ fn a_loss_aborts_the_nodes_of_its_relay_while_the_controller_is_frozen() {
     assert_eq!(world.lost.len(), 1);
 }
 
-/// Ways of the tree have up to 4 links of up to 5 ms, of which each direction has latencies of its own.
+/// A path in the tree has up to 4 links. Each direction of a link has latencies of its own, of up to 5 ms.
 #[test]
 fn the_clocks_of_a_tree_are_aligned_within_their_errors() {
     let mut world = World::new((14, 1, 2), 10 * MICRO..5_000 * MICRO, Costs::default(), 1);
