@@ -38,6 +38,7 @@ pub use crate::failure::Failure;
 use crate::id::{RegisterId, WorkerId};
 pub use crate::loss::{Loss, LossCause, LostPeer, Node, ProcessEnd};
 pub use crate::memory::Memory;
+use crate::suggestion::did_you_mean;
 pub use crate::unavailable::Unavailable;
 pub use crate::user_error::UserError;
 
@@ -196,7 +197,7 @@ pub enum Error {
         found: usize,
     },
     /// No worker function of that name is registered in this program.
-    #[error("no worker function `{name}` is registered{}", .similar.as_ref().map(|s| format!("; did you mean `{s}`?")).unwrap_or_default())]
+    #[error("no worker function `{name}` is registered{}", did_you_mean(similar.as_deref()))]
     UnknownFunction {
         /// The name asked for.
         name: String,

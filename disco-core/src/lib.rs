@@ -70,7 +70,7 @@ pub mod shared_memory;
 mod signal;
 pub mod status;
 pub mod store;
-mod suggestion;
+pub mod suggestion;
 pub mod sync;
 pub mod tensor;
 mod unavailable;

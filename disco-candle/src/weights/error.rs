@@ -5,6 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use disco_core::suggestion::did_you_mean;
+
 use crate::weights::Encoding;
 
 /// A failure to open, split, read or write weights. Each text names the file, the tensor and the remedy, where they
@@ -118,7 +120,7 @@ pub enum WeightsError {
         second: PathBuf,
     },
     /// No file has the tensor.
-    #[error("`{}` has no tensor `{tensor}`{}", weights.display(), DidYouMean(similar))]
+    #[error("`{}` has no tensor `{tensor}`{}", weights.display(), did_you_mean(similar.as_deref()))]
     UnknownTensor {
         /// The path that was opened.
         weights: PathBuf,
@@ -265,15 +267,6 @@ pub enum WeightsError {
         /// The property in this session.
         wanted: String,
     },
-}
-
-/// The end of a text about an unknown name.
-struct DidYouMean<'a>(&'a Option<String>);
-
-impl fmt::Display for DidYouMean<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |name| write!(f, "; did you mean `{name}`?"))
-    }
 }
 
 /// The shards that a folder has instead of the missing one.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::{Content, Value};
+use disco_core::suggestion::similar;
 
 use crate::weights::find::{self, Found};
 use crate::weights::source::Source;
@@ -88,7 +89,7 @@ impl Weights {
         self.tensors.get(name).ok_or_else(|| WeightsError::UnknownTensor {
             weights: self.path.clone(),
             tensor: name.to_owned(),
-            similar: self.similar(name),
+            similar: similar(name, self.names()).map(str::to_owned),
         })
     }
 
@@ -203,13 +204,6 @@ impl Weights {
         }
         self.sources.push(source);
         Ok(())
-    }
-
-    /// The most similar name, if at most a third of the characters differ.
-    fn similar(&self, name: &str) -> Option<String> {
-        let distance = |known: &&str| strsim::osa_distance(known, name);
-        let best = self.names().min_by_key(distance)?;
-        (distance(&best) * 3 <= name.len()).then(|| best.to_owned())
     }
 }
 
