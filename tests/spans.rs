@@ -15,7 +15,7 @@ use tracing::{debug_span, info_span};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Enters a span with two spans inside, besides those that are not recorded. The second call panics inside of a span.
+/// Enters a span with two spans inside, and further spans that are not recorded. The second call panics inside of a span.
 fn work(_: &mut WorkerContext, panics: bool) -> Result<()> {
     let _outer = info_span!("outer", panics).entered();
     thread::scope(|scope| _ = scope.spawn(|| drop(info_span!("on another thread").entered())));

@@ -1,10 +1,9 @@
 //! Results of `disco bench` as a page in the look of `disco trace report`.
 
-use disco_trace::drawing::{self, Anchor, Svg, Text, bytes, decades, number, table, ticks};
+use disco_trace::drawing::{self, Anchor, PAGE_WIDTH, Svg, Text, bytes, decades, number, table, ticks};
 
 use crate::report::{Figures, Report, Row, Series};
 
-const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 12.0;
@@ -79,9 +78,9 @@ fn picture(series: &[Series], is_log: bool, unit: &str, value: fn(&Figures) -> f
     let (first, last) = range(&mut points().map(|(size, _)| *size));
     let (low, high) = range(&mut points().map(|(_, figures)| value(figures)));
     let (sizes, values) = (Scale::log(first, last), if is_log { Scale::log(low, high) } else { Scale::linear(high) });
-    let (width, height) = (WIDTH - LEFT - 20.0, HEIGHT - TOP - BOTTOM);
+    let (width, height) = (PAGE_WIDTH - LEFT - 20.0, HEIGHT - TOP - BOTTOM);
     let (x, y) = (|size| LEFT + width * sizes.part(size), |value| TOP + height * (1.0 - values.part(value)));
-    let mut picture = Svg::new(WIDTH, HEIGHT);
+    let mut picture = Svg::new(PAGE_WIDTH, HEIGHT);
     for tick in values.ticks() {
         picture.line((LEFT, y(tick)), (LEFT + width, y(tick)), "grid");
         picture.text((LEFT - 8.0, y(tick) + 4.0), Anchor::End, &number(tick));

@@ -32,7 +32,7 @@ pub(crate) struct Entry<'a> {
     /// On the controller's clock.
     pub(crate) start: i128,
     pub(crate) end: i128,
-    /// Largest error of these times, against those of other places.
+    /// Largest error of these times against the times of other places.
     error: u64,
     place: &'a str,
     pub(crate) record: &'a Record,
@@ -71,8 +71,8 @@ impl<'a> Calls<'a> {
         Self { all, members }
     }
 
-    /// The workers of a communicator, in the order of their numbers: all workers, or those that have called one of its
-    /// operations.
+    /// The workers of a communicator, in the order of their numbers: all workers, or the workers that have called
+    /// one of its operations.
     pub(crate) fn members(&self, comm: &str) -> &[WorkerId] {
         self.members.get(comm).map_or(&[], Vec::as_slice)
     }
@@ -101,17 +101,16 @@ impl<'a> Call<'a> {
         self.first().zip(self.last()).map_or(0, |(first, last)| nanoseconds(last.start - first.start))
     }
 
-    /// The call that arrived last, if it surely did: some time after the first one, and not within the error of the clocks
-    /// of two machines.
+    /// The call that certainly arrived last: after each other call, and on another machine by more than the error of the two
+    /// clocks. `None` for a single call.
     pub(crate) fn latecomer(&self) -> Option<&Entry<'a>> {
         let last = self.last()?;
-        let before = self.entries.iter().filter(|entry| entry.index != last.index);
-        let is_sure = |entry: &Entry<'_>| {
+        let is_before = |entry: &Entry<'_>| {
             let error = if entry.place == last.place { 0 } else { i128::from(entry.error) + i128::from(last.error) };
             last.start - entry.start > error
         };
-        let mut before = before.peekable();
-        (before.peek().is_some() && before.all(is_sure)).then_some(last)
+        let others = || self.entries.iter().filter(|entry| entry.index != last.index);
+        (others().count() > 0 && others().all(is_before)).then_some(last)
     }
 
     fn first(&self) -> Option<&Entry<'a>> {

@@ -17,7 +17,7 @@ const MAX_ROWS: usize = 10;
 const MAX_WORKERS: usize = 32;
 
 /// Explains a trace for a terminal: the operation that hangs or has failed, collectives that workers call differently,
-/// what each worker did with its time, the slowest collectives, and the workers that others waited for.
+/// the parts of each worker's time, the slowest collectives, and the workers for which other workers waited.
 pub fn explain(trace: &Trace) -> String {
     let calls = Calls::of(trace);
     let parts = [findings(trace, &calls), times(trace), slow(&calls), late(trace, &calls)];
@@ -25,7 +25,7 @@ pub fn explain(trace: &Trace) -> String {
     parts.fold(head(trace), |text, part| format!("{text}\n{part}"))
 }
 
-/// What is wrong: an operation that hangs or has failed, and collectives that workers call differently.
+/// The faults: an operation that hangs or has failed, and collectives that workers call differently.
 pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
     let diagnosis = diagnosis(trace);
     let differences = differences(trace, calls, diagnosis.as_ref());
@@ -33,7 +33,7 @@ pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
     if differences.is_empty() { hang } else { format!("{hang}\n{differences}") }
 }
 
-/// What the trace is of, and what it lacks.
+/// The program, its workers and places, the missing parts of the trace, and the error of its clocks.
 pub(crate) fn head(trace: &Trace) -> String {
     let records: usize = trace.recordings().map(|recording| recording.records.len()).sum();
     let (first, last) = trace.range();
@@ -73,10 +73,10 @@ fn clocks(trace: &Trace) -> String {
     let known = || trace.workers.iter().filter_map(|it| Some((&*it.place, it.known()?)));
     let unaligned: BTreeSet<&str> =
         known().filter(|(_, recording)| recording.alignment.is_empty()).map(|(place, _)| place).collect();
-    // One of them may be the controller's machine.
+    // One place without an alignment may be the controller's machine.
     if unaligned.len() > 1 {
         let places = Vec::from_iter(unaligned).join(", ");
-        return format!("The clocks of these are not aligned: {places}. Compare times only within one of them.\n");
+        return format!("The clocks of {places} are not aligned: compare times only within one of these places.\n");
     }
     let errors = |recording: &Recording| {
         let starts = recording.records.iter().map(|record| record.start);

@@ -9,7 +9,7 @@ use tracing::span::Id;
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Largest number of spans that one thread is inside; those further inside are not recorded.
+/// Largest number of nested spans of one thread. Spans further inside are not recorded.
 const MAX_DEPTH: usize = 64;
 
 thread_local! {
@@ -17,9 +17,9 @@ thread_local! {
     static INSIDE: RefCell<Vec<(Id, Entered)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A layer for subscribers of [`tracing`] that records the spans which worker functions enter, from each enter to its
-/// exit, so that a [trace](crate::Trace) shows them inside of their commands. The names of spans are recorded, their
-/// fields are not. Spans of other threads, and of sessions without a timeline, are ignored.
+/// A layer for subscribers of [`tracing`] that records the spans of worker functions, from each enter to its exit. A
+/// [trace](crate::Trace) shows these spans inside of their commands. The names of spans are recorded, their fields are not.
+/// Spans of other threads, and of sessions without a timeline, are ignored.
 ///
 /// Install it before `disco::init()`, so that it also serves workers that are processes:
 ///
@@ -73,7 +73,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for WorkerSpans {
 
     fn on_exit(&self, id: &Id, _: Context<'_, S>) {
         INSIDE.with_borrow_mut(|inside| {
-            // The last one, unless spans are not left in the reverse order.
+            // The innermost span, unless the program leaves spans in another order.
             if let Some(at) = inside.iter().rposition(|(entered, _)| entered == id) {
                 activity::leave_span(inside.remove(at).1);
             }

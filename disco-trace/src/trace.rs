@@ -5,7 +5,7 @@ use std::fmt;
 use disco_core::WorkerId;
 use disco_core::activity::{OpState, Record, Recording};
 
-/// What the controller and the workers of a session did.
+/// The recordings of the controller and of the workers of a session.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
@@ -15,11 +15,11 @@ pub struct Trace {
     pub controller: Option<Recording>,
     /// The workers, in the order of their numbers.
     pub workers: Vec<WorkerTrace>,
-    /// What the file lacks from which the trace was read.
+    /// The parts that are missing in the file from which the trace was read.
     pub missing: Missing,
 }
 
-/// What one worker did.
+/// The recording of one worker.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerTrace {
@@ -27,7 +27,7 @@ pub struct WorkerTrace {
     pub worker: WorkerId,
     /// Where it ran, for people: `this machine`, `node 1 (host)`. Workers with the same text are shown together.
     pub place: String,
-    /// What ran it, for people: `thread`, `process`.
+    /// The kind of the worker, for people: `thread`, `process`.
     pub kind: String,
     /// Its recording, or the reason why there is none.
     pub recording: Result<Recording, String>,
@@ -39,7 +39,7 @@ pub struct WorkerTrace {
 pub struct Missing {
     /// Workers of which the file has nothing.
     pub workers: u64,
-    /// Records, also those of the missing workers.
+    /// Records, including records of the missing workers.
     pub records: u64,
 }
 

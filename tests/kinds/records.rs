@@ -1,4 +1,4 @@
-//! What workers record: errors of broken collectives end with a table of it, and a session's timeline has all of it.
+//! Records of workers: an error of a broken collective ends with a table of them, and a session's timeline has all of them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -240,7 +240,8 @@ fn a_timeline_of_few_records_has_the_last_ones(kind: SessionKind) {
     for (worker, recording) in &timeline.workers {
         let recording = recording.as_ref().unwrap();
         // The counters of workers that share memory are records, too.
-        assert!(recording.records.len() == 8 && recording.replaced >= 94, "{worker}");
+        assert_eq!(recording.records.len(), 8, "{worker}");
+        assert!(recording.replaced >= 94, "{worker}: {}", recording.replaced);
         let numbers: Vec<u64> = commands(recording).iter().map(|(number, _)| *number).collect();
         assert!(
             numbers.len() >= 6 && numbers.iter().copied().eq(103 - numbers.len() as u64..=102),
@@ -283,7 +284,7 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
     }
 }
 
-/// All sessions of this program that dump get the signal, also those of the other kinds.
+/// The signal reaches all sessions of this program that dump, including sessions of the other kinds.
 fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
     let folder = tempfile::tempdir().unwrap();
     let session = builder(kind).dump(folder.path().join("dump.json.gz")).start().unwrap();
@@ -309,7 +310,7 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
         recordings.map(|recording| recording.inside.as_deref().map(str::to_owned)).collect()
     };
     let expected = [None, None, None, Some("records.sleep".to_owned())];
-    // Another signal writes another file. Those of other tests come early, and a worker may not have left its function.
+    // Each signal writes a file. Signals of the other kinds' tests may come before the workers are inside of their functions.
     let path = folder.path().to_owned();
     let (trace, files) = within(SOON, "a dump", move || {
         loop {

@@ -28,7 +28,7 @@ impl Names {
         Self { known: [const { Cell::new((0, 0, 0)) }; KNOWN_NAMES], epoch: Cell::new(0) }
     }
 
-    /// Forgets all names: their numbers are those of the activity so far.
+    /// Forgets all names: their numbers are numbers of the activity so far.
     fn clear(&self) {
         self.known.iter().for_each(|name| name.set((0, 0, 0)));
         self.epoch.set(self.epoch.get() + 1);

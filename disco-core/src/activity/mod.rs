@@ -55,7 +55,7 @@ const MAX_NAMES: usize = 4096;
 /// Largest number of records: 1 GiB.
 const MAX_RECORDS: usize = 1 << 24;
 
-/// What a worker records.
+/// The settings of a recorder: the number of records, and whether it keeps a timeline.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderConfig {

@@ -17,7 +17,7 @@ const POINT_WORDS: usize = 3;
 /// The word of the head with the number of those points.
 const POINTS: usize = 10;
 
-/// What a worker, or the controller, has done lately.
+/// The latest records of a worker or of the controller, and its state.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {

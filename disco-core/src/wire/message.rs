@@ -223,7 +223,7 @@ pub enum Message {
         /// Number of records of each worker.
         last: usize,
     },
-    /// What a worker has [recorded](crate::activity::Recording).
+    /// A [recording](crate::activity::Recording) of a worker.
     Recording(Arc<[u8]>),
 }
 

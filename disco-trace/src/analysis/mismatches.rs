@@ -11,7 +11,7 @@ use crate::trace::Trace;
 pub(crate) struct Mismatch<'a> {
     pub(crate) comm: &'a str,
     pub(crate) number: u64,
-    /// The different calls with their workers; empty if those that call it call the same.
+    /// The different calls with their workers; empty if all callers call the same.
     pub(crate) calls: Vec<(String, Vec<WorkerId>)>,
     /// Workers that have called a later collective, but not this one.
     pub(crate) skipped: Vec<WorkerId>,

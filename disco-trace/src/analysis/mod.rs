@@ -1,7 +1,7 @@
-//! What a trace tells: times, waits, mismatches and bandwidths.
+//! Findings from a trace: times, waits, mismatches and bandwidths.
 //!
 //! ```text
-//! shares       what each worker did with its time
+//! shares       the parts of each worker's time
 //! waits        who waited for whom
 //! slowest      the slowest collectives; times and bandwidths by size
 //! mismatches   collectives that workers call differently, or not at all

@@ -1,4 +1,4 @@
-//! What each worker did with its time.
+//! The parts of each worker's time.
 
 use disco_core::WorkerId;
 use disco_core::activity::{Record, RecordKind, Recording};

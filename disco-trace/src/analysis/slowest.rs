@@ -41,7 +41,7 @@ impl BySize {
     }
 }
 
-/// Finished collectives by kind, ranks and size; those that took most time in total first.
+/// Finished collectives by kind, ranks and size; the longest total time first.
 pub(crate) fn by_size(calls: &Calls<'_>) -> Vec<BySize> {
     let mut times: BTreeMap<(&str, usize, u64), (OpKind, Vec<u64>)> = BTreeMap::new();
     for call in calls.all.iter().filter(|call| call.mismatch().is_empty()) {

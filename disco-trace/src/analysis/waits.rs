@@ -16,7 +16,7 @@ pub(crate) struct Waits {
     late: BTreeMap<WorkerId, Late>,
 }
 
-/// How often others waited for a worker.
+/// How often other workers waited for a worker.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Late {
     /// Number of operations in which another rank waited for this worker last.
@@ -47,7 +47,7 @@ impl Waits {
         add(&mut late.time, time);
     }
 
-    /// The workers for which others waited, the longest time first.
+    /// The workers for which other workers waited, the longest time first.
     pub(crate) fn latest(&self) -> Vec<(WorkerId, Late)> {
         let mut late: Vec<_> = self.late.iter().map(|(worker, late)| (*worker, *late)).collect();
         late.sort_by_key(|(worker, late)| (std::cmp::Reverse(late.time), *worker));

@@ -49,13 +49,13 @@ pub(super) struct State<'a> {
     inside: Option<Cow<'a, str>>,
     time_ns: u64,
     replaced: u64,
-    /// What to add to `time_ns` to get the time on the controller's clock.
-    #[serde(default, skip_deserializing)]
+    /// Nanoseconds to add to `time_ns` to get the time on the controller's clock.
+    #[serde(skip_deserializing)]
     clock_shift_ns: i64,
     /// Largest error of that sum.
-    #[serde(default, skip_deserializing)]
+    #[serde(skip_deserializing)]
     clock_error_ns: u64,
-    /// The same for other times, as measured: time, shift, largest error.
+    /// The measurements of the alignment: time, shift, largest error of their sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     clock_points_ns: Vec<(u64, i64, u64)>,
     /// Number of records that follow.
@@ -77,7 +77,7 @@ pub(super) struct Entry<'a> {
     command: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     register: Option<u32>,
-    /// Of a counter.
+    /// The value of a counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<u64>,
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]

@@ -18,15 +18,15 @@ struct Value {
     value: f64,
 }
 
-/// Writes the value of a counter of `owner`.
+/// Writes the value of a counter of `owner` at a time.
 pub(super) fn point(
     events: &mut Events<'_>,
     (owner, name): (&str, &str),
     pid: u64,
-    point: (i128, f64),
+    (time, value): (i128, f64),
 ) -> io::Result<()> {
-    let (name, ts) = (format!("{owner} {name}").into(), Some(events.time(point.0)));
-    events.add(&Event { ph: "C", name, pid, ts, args: Some(Value { value: point.1 }), ..Event::default() })
+    let (name, ts) = (format!("{owner} {name}").into(), Some(events.time(time)));
+    events.add(&Event { ph: "C", name, pid, ts, args: Some(Value { value }), ..Event::default() })
 }
 
 /// Writes the counters of a worker.
@@ -38,9 +38,8 @@ pub(super) fn write(
     (worker, recording): (&str, &Recording),
     pid: u64,
 ) -> io::Result<()> {
-    let mut add = |name: &str, points: &[(i128, f64)]| {
-        points.iter().try_for_each(|point_of| point(events, (worker, name), pid, *point_of))
-    };
+    let mut add =
+        |name: &str, points: &[(i128, f64)]| points.iter().try_for_each(|at| point(events, (worker, name), pid, *at));
     if let Some(controller) = &trace.controller {
         add("unfinished commands", &unfinished(controller, recording))?;
     }

@@ -10,9 +10,9 @@ use super::write::{Event, Events};
 use crate::calls::Calls;
 use crate::trace::Trace;
 
-/// What the arrows connect. They are written where their slices are.
+/// The slices that arrows connect. The arrows are written beside their slices.
 pub(super) struct Flows {
-    /// The numbers of the recorded commands: the controller's, then those of workers.
+    /// The numbers of the recorded commands: the controller's, then the workers'.
     commands: Vec<Option<RangeInclusive<u64>>>,
     /// For each worker its collectives, in the order of positions.
     calls: Vec<Vec<Step>>,

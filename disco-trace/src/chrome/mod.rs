@@ -1,8 +1,8 @@
 //! A trace as a file of Chrome's trace events, and back.
 //!
 //! The file is a JSON array with one event a line. Viewers and [`Trace::read`] accept an array without its end, so a
-//! file that was cut off can be opened. All that a trace has stands in `args`; what viewers draw (`ts`, `dur`, flows,
-//! counters) is derived from it and ignored by [`Trace::read`].
+//! file that was cut off can be opened. The whole trace stands in `args`. The fields that viewers draw (`ts`, `dur`, flows,
+//! counters) are derived from it and ignored by [`Trace::read`].
 //!
 //! ```text
 //! [
@@ -13,8 +13,8 @@
 //! {"ph":"X","cat":"part","name":"wait for rank 2",..},        the part of an operation that it waited
 //! {"ph":"s","cat":"submit",..}, {"ph":"f",..}                 flows: from a submission to the command on each worker,
 //! {"ph":"s","cat":"collective",..}, {"ph":"t",..}             and through the calls of a collective, in order of start
-//! {"ph":"M","name":"disco_counter","args":{..}},              the record of a counter, which has this event and the next
-//! {"ph":"C","name":"controller registers in use",..}          counters: those of records, and those that follow from records
+//! {"ph":"M","name":"disco_counter","args":{..}},              the record of a counter; the next event draws its value
+//! {"ph":"C","name":"controller registers in use",..}          a counter: of records, or computed from other records
 //! ]
 //! ```
 //!
@@ -85,7 +85,7 @@ impl Trace {
     /// Reads the content of a file of [`Trace::write`]. Errors name `path`.
     ///
     /// # Errors
-    /// As those of [`Trace::read`].
+    /// As [`Trace::read`].
     pub fn decode(content: impl io::Read, path: &Path) -> Result<Self, TraceError> {
         read::trace(content).map_err(|failure| failure.at(path))
     }

@@ -15,7 +15,7 @@ use super::lanes::{Lanes, MAX_LANES};
 use crate::calls::Calls;
 use crate::trace::{Trace, aligned, end, is_running};
 
-/// The process of the controller; those of places follow.
+/// The process of the controller; the processes of places follow.
 const CONTROLLER: u64 = 1;
 
 /// One event.
@@ -214,8 +214,13 @@ impl Body<'_, '_, '_> {
         }
         if record.kind == RecordKind::Counter {
             let name = record.name.as_deref().unwrap_or("unnamed");
-            let (tid, entry) = (tid(self.index, 0), Event { ph: "M", name: "disco_counter".into(), ts: None, ..event });
-            self.events.add(&Event { tid, ..entry })?;
+            self.events.add(&Event {
+                ph: "M",
+                name: "disco_counter".into(),
+                tid: tid(self.index, 0),
+                ts: None,
+                ..event
+            })?;
             return counters::point(self.events, (self.owner, name), self.pid, (start, record.value as f64));
         }
         let known = lanes.len();
@@ -258,7 +263,7 @@ impl Body<'_, '_, '_> {
         sort(self.events, "thread_sort_index", (self.pid, tid), self.index as u64)
     }
 
-    /// What viewers show.
+    /// The name that viewers show.
     fn name<'r>(&self, record: &'r Record) -> Cow<'r, str> {
         let name = match (record.kind, &record.name) {
             (RecordKind::Op(kind), _) => Cow::Borrowed(kind.name()),

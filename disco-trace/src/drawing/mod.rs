@@ -7,8 +7,10 @@ pub use svg::{Anchor, Svg, Text, decades, table, ticks};
 
 /// The style of pages and pictures, with light and dark colors, which color-blind readers can distinguish.
 const STYLE: &str = include_str!("style.css");
-/// Number of colors of series.
-pub const SERIES: usize = 6;
+/// Number of colors of series in the style.
+const SERIES: usize = 6;
+/// Width of a picture that fills a page, in pixels.
+pub const PAGE_WIDTH: f64 = 900.0;
 
 /// An HTML page, which loads nothing from elsewhere. `body` is HTML.
 pub fn page(title: &str, body: &str) -> String {
@@ -20,7 +22,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// The class that gives a line, a shape or a swatch of a legend the color of a series; colors repeat after [`SERIES`].
+/// The class that gives a line, a shape or a swatch of a legend the color of a series; colors repeat after six series.
 pub fn series(index: usize) -> String {
     format!("series-{}", index % SERIES)
 }

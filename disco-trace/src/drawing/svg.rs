@@ -7,7 +7,7 @@ use super::STYLE;
 /// Largest number of rows of a table that is not folded.
 const MAX_OPEN_ROWS: usize = 24;
 
-/// A picture, as wide as it is or as the page. Later shapes cover earlier ones.
+/// A picture. Later shapes cover earlier ones. A page that is narrower than the picture shrinks it.
 #[derive(Clone, Debug)]
 pub struct Svg {
     width: f64,
@@ -15,15 +15,15 @@ pub struct Svg {
     body: String,
 }
 
-/// Where a text stands relative to its point.
+/// The place of a text relative to its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "SVG has no others")]
+#[expect(clippy::exhaustive_enums, reason = "SVG has no other anchors")]
 pub enum Anchor {
-    /// The text begins there.
+    /// The text begins at the point.
     Start,
-    /// The middle of the text is there.
+    /// The middle of the text is at the point.
     Middle,
-    /// The text ends there.
+    /// The text ends at the point.
     End,
 }
 
@@ -149,7 +149,8 @@ pub fn ticks(max: f64) -> Vec<f64> {
     (0..=5).map(|tick| f64::from(tick) * step).filter(|tick| *tick <= max * 1.000_1).collect()
 }
 
-/// The powers of ten from `low` to `high`, with two and five times them if there are few.
+/// The powers of ten from `low` to `high`, with two and five times them if there are few. The ends of a range with fewer than
+/// two of these numbers.
 pub fn decades(low: f64, high: f64) -> Vec<f64> {
     if !(low > 0.0 && high.is_finite() && low <= high) {
         return Vec::new();
@@ -157,7 +158,8 @@ pub fn decades(low: f64, high: f64) -> Vec<f64> {
     let powers = low.log10().floor() as i32..=high.log10().floor() as i32;
     let steps: &[f64] = if powers.clone().count() > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let all = powers.flat_map(|power| steps.iter().map(move |step| step * 10.0_f64.powi(power)));
-    all.filter(|tick| (low..=high).contains(tick)).collect()
+    let ticks: Vec<f64> = all.filter(|tick| (low..=high).contains(tick)).collect();
+    if ticks.len() < 2 { vec![low, high] } else { ticks }
 }
 
 /// A table for readers: the first column to the left, the others to the right. A long one is folded.
@@ -192,6 +194,7 @@ mod tests {
     fn decades_are_round_and_within_the_range() {
         assert_eq!(decades(3.0, 60.0), [5.0, 10.0, 20.0, 50.0]);
         assert_eq!(decades(0.5, 20_000.0), [1.0, 10.0, 100.0, 1_000.0, 10_000.0]);
+        assert_eq!(decades(3.1, 4.8), [3.1, 4.8]);
         assert!(decades(0.0, 1.0).is_empty() && decades(1.0, f64::INFINITY).is_empty());
     }
 

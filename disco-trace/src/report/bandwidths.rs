@@ -3,10 +3,9 @@
 use super::measured::Measured;
 use crate::analysis::by_size;
 use crate::calls::Calls;
-use crate::drawing::{Anchor, Svg, table, ticks};
+use crate::drawing::{Anchor, PAGE_WIDTH, Svg, table, ticks};
 use crate::format::{bytes, number, time};
 
-const WIDTH: f64 = 900.0;
 const LABEL: f64 = 260.0;
 const ROW: f64 = 22.0;
 /// Largest number of rows.
@@ -53,7 +52,7 @@ pub(super) fn section(calls: &Calls<'_>, measured: &[Measured]) -> String {
         return format!("{title}<p>No finished collective is recorded.</p>\n");
     }
     let lead = "<p>The median's bandwidth as a part of the best one's of the same size, from the arrival of the last rank \
-        to the end of the last. Those that took most time in total come first.</p>\n";
+        to the end of the last. Collectives that took most time in total come first.</p>\n";
     let legend = "<p class=\"legend\"><span class=\"swatch operations\"></span>median \
         <span class=\"swatch mark\"></span>measured by <code>disco bench</code></p>\n";
     let has_measured = rows.iter().any(|row| row.measured.is_some());
@@ -64,8 +63,8 @@ pub(super) fn section(calls: &Calls<'_>, measured: &[Measured]) -> String {
 
 fn picture(rows: &[Row]) -> String {
     let most = rows.iter().filter_map(|row| row.measured).fold(1.0, f64::max);
-    let (width, bottom) = (WIDTH - LABEL - 30.0, ROW * rows.len() as f64);
-    let mut picture = Svg::new(WIDTH, bottom + 24.0);
+    let (width, bottom) = (PAGE_WIDTH - LABEL - 30.0, ROW * rows.len() as f64);
+    let mut picture = Svg::new(PAGE_WIDTH, bottom + 24.0);
     for tick in ticks(most * 100.0) {
         let x = LABEL + width * tick / 100.0 / most;
         picture.line((x, 0.0), (x, bottom + 4.0), "grid");

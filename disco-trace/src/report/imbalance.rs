@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use disco_core::WorkerId;
 
 use crate::calls::{Call, Calls};
-use crate::drawing::{Anchor, Svg, table, ticks};
+use crate::drawing::{Anchor, PAGE_WIDTH, Svg, table, ticks};
 use crate::format::time;
 use crate::trace::Trace;
 
-const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 220.0;
 const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 34.0;
@@ -54,7 +53,7 @@ pub(super) fn section(trace: &Trace, calls: &Calls<'_>) -> String {
     }
     let range = trace.range();
     let length = u64::try_from(range.1 - range.0).unwrap_or(u64::MAX).max(1);
-    let lead = "<p>The time from the first to the last worker's call of a collective: the mean of those that begin in each \
+    let lead = "<p>The time from the first to the last worker's call of a collective: the mean of the collectives that begin in each \
         part of the time, and the largest.</p>\n<p class=\"legend\"><span class=\"swatch operations\"></span>mean \
         <span class=\"swatch mark\"></span>largest</p>\n";
     let rows: Vec<_> = parts(calls, range, ROWS)
@@ -84,9 +83,9 @@ fn parts(calls: &Calls<'_>, (first, last): (i128, i128), count: usize) -> Vec<Pa
 }
 
 fn picture(parts: &[Part], length: u64) -> String {
-    let (width, height) = (WIDTH - LEFT - 20.0, HEIGHT - BOTTOM - 10.0);
+    let (width, height) = (PAGE_WIDTH - LEFT - 20.0, HEIGHT - BOTTOM - 10.0);
     let most = parts.iter().map(|part| part.most).max().unwrap_or_default().max(1) as f64;
-    let mut picture = Svg::new(WIDTH, HEIGHT);
+    let mut picture = Svg::new(PAGE_WIDTH, HEIGHT);
     let y = |value: f64| 10.0 + height * (1.0 - value / most);
     for tick in ticks(most) {
         picture.line((LEFT, y(tick)), (LEFT + width, y(tick)), "grid");

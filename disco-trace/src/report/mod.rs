@@ -3,8 +3,8 @@
 //! ```text
 //! measured     results of `disco bench` to compare with
 //! page         the page: its parts in order
-//! shares       what each worker did with its time, as stacked bars
-//! waits        who waited for whom, as a heat map
+//! shares       the parts of each worker's time, as stacked bars
+//! waits        the time that each worker waited for each other worker, as a heat map
 //! bandwidths   collectives by size, against the best one and a measured one
 //! imbalance    the time between first and last arrival, over the time of the trace
 //! rows         workers as rows of a picture: one each, or several if there are many

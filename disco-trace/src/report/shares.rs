@@ -1,12 +1,11 @@
-//! What each worker did with its time, as stacked bars.
+//! The parts of each worker's time, as stacked bars.
 
 use super::rows::Rows;
 use crate::analysis::shares;
-use crate::drawing::{Anchor, Svg, table};
+use crate::drawing::{Anchor, PAGE_WIDTH, Svg, table};
 use crate::format::{percent, time};
 use crate::trace::Trace;
 
-const WIDTH: f64 = 900.0;
 const LABEL: f64 = 130.0;
 const ROW: f64 = 22.0;
 /// The parts of a bar: class and name.
@@ -43,8 +42,8 @@ pub(super) fn section(trace: &Trace) -> String {
         text.push_str(&format!("<span class=\"swatch {class}\"></span>{name} "));
     }
     text.push_str("</p>\n");
-    let mut picture = Svg::new(WIDTH, ROW * rows.len() as f64 + 24.0);
-    let width = WIDTH - LABEL - 30.0;
+    let mut picture = Svg::new(PAGE_WIDTH, ROW * rows.len() as f64 + 24.0);
+    let width = PAGE_WIDTH - LABEL - 30.0;
     for tick in [0, 25, 50, 75, 100] {
         let (x, bottom) = (LABEL + width * f64::from(tick) / 100.0, ROW * rows.len() as f64);
         picture.line((x, 0.0), (x, bottom + 4.0), "grid");

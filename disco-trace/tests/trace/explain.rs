@@ -69,6 +69,6 @@ fn machines_whose_clocks_are_not_aligned_are_named() {
         recording.alignment = Alignment::default();
     });
     let text = explain(&trace);
-    let expected = "\nThe clocks of these are not aligned: node 0 (alpha), node 1 (beta). Compare times only within one of them.\n";
+    let expected = "\nThe clocks of node 0 (alpha), node 1 (beta) are not aligned: compare times only within one of these places.\n";
     assert!(text.contains(expected), "{text}");
 }
