@@ -37,6 +37,8 @@ mod stacks;
 #[cfg(target_os = "linux")]
 mod status;
 #[cfg(target_os = "linux")]
+mod supervisor;
+#[cfg(target_os = "linux")]
 mod token;
 #[cfg(feature = "nccl")]
 mod topo;

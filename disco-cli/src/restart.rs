@@ -1,23 +1,22 @@
 //! `disco run --restart`: starts the program again after it has failed.
 
-use std::env;
-use std::ffi::OsString;
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, ExitCode, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
+use crate::supervisor::{self, Backoff};
 
 /// Environment variable with the number of times that the program was started before.
 const ATTEMPT: &str = "DISCO_RESTARTS";
-/// Pause after the first failure, which doubles with each failure, and its maximum.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// A program that has run for this long resets the pause.
+/// Longest pause after a failure.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// A program that has run for longer than this resets the pause.
 const LONG_RUN: Duration = Duration::from_secs(600);
 /// Interval of checks whether a signal ends a pause.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -29,75 +28,58 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// # Errors
 /// The program has failed each time; the error lists each exit status. The process can't be started.
 pub(crate) fn run(restarts: u32) -> anyhow::Result<ExitCode> {
-    let (disco, args) = (env::current_exe().context("the path of this program is unknown")?, args());
+    let mut command = supervisor::command("--restart", true)?;
     let mut signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGTERM]).context("signals can't be handled")?;
-    let (mut pause, mut failures) = (PAUSE.0, Vec::new());
+    let (mut backoff, mut failures) = (Backoff::new(MAX_PAUSE, LONG_RUN), Vec::new());
     for attempt in 0..=restarts {
         let begun = Instant::now();
-        let mut command = Command::new(&disco);
-        command.args(&args).env(ATTEMPT, attempt.to_string());
-        let mut child = command.spawn().context("this program can't start itself")?;
-        let mut is_told = false;
-        let status = loop {
-            if let Some(status) = child.try_wait().context("the program can't be waited for")? {
-                break status;
-            }
-            for signal in signals.wait() {
-                is_told |= pass_on(signal, &child);
-            }
-        };
-        if status.success() || is_told {
+        let mut child = command.env(ATTEMPT, attempt.to_string()).spawn().context("this program can't start itself")?;
+        let (status, is_signalled) = wait(&mut child, &mut signals)?;
+        if status.success() || is_signalled {
             return Ok(code(status));
         }
-        let took = begun.elapsed();
-        failures.push(format!("{status} after {:.1} s", took.as_secs_f64()));
-        if took > LONG_RUN {
-            pause = PAUSE.0;
-        }
+        let ran = begun.elapsed();
+        let failure = format!("{status} after {:.1} s", ran.as_secs_f64());
+        let pause = backoff.after_failure(ran);
         if attempt < restarts {
-            let failure = &failures[failures.len() - 1];
-            log::tell(
-                "disco",
-                &format!("the program failed: {failure}; it starts again in {pause:?} ({} of {restarts})", attempt + 1),
-            );
-            let paused = Instant::now();
-            while paused.elapsed() < pause {
-                if signals.pending().any(|signal| signal != SIGCHLD) {
-                    return Ok(code(status));
-                }
-                thread::sleep(POLL_INTERVAL);
+            let next = format!("it starts again in {pause:?} ({} of {restarts})", attempt + 1);
+            log::tell("disco", &format!("the program failed: {failure}; {next}"));
+            if is_ended_by_signal(&mut signals, pause) {
+                return Ok(code(status));
             }
-            pause = (2 * pause).min(PAUSE.1);
         }
+        failures.push(failure);
     }
     let list: String = failures.iter().enumerate().map(|(at, failure)| format!("\n{}. {failure}", at + 1)).collect();
     bail!("the program failed {} times, and --restart is {restarts}:{list}", failures.len())
 }
 
-/// The arguments of this command, with the option by which its processes know this one in place of `--restart`.
-fn args() -> Vec<OsString> {
-    let supervisor = ["--supervisor".into(), getpid().as_raw_nonzero().to_string().into()];
-    let (mut args, mut supervisor): (Vec<OsString>, _) = (Vec::new(), Some(supervisor));
-    let mut rest = env::args_os().skip(1);
-    while let Some(arg) = rest.next() {
-        let text = arg.to_string_lossy();
-        if text == "--" {
-            args.push(arg);
-            break;
+/// Waits for the end of the program. Also returns whether a signal to this process ends the restarts.
+fn wait(child: &mut Child, signals: &mut Signals) -> anyhow::Result<(ExitStatus, bool)> {
+    let mut is_signalled = false;
+    loop {
+        if let Some(status) = child.try_wait().context("the program can't be waited for")? {
+            return Ok((status, is_signalled));
         }
-        if text == "--restart" {
-            rest.next();
-        } else if !text.starts_with("--restart=") {
-            let is_run = text == "run";
-            args.push(arg);
-            args.extend(supervisor.take_if(|_| is_run).into_iter().flatten());
+        for signal in signals.wait() {
+            is_signalled |= pass_on(signal, child);
         }
     }
-    args.extend(rest);
-    args
 }
 
-/// Passes a signal on to the program. Returns whether it ends the restarts.
+/// Waits for `pause`. Returns whether a signal to this process has ended the pause, and with it the restarts.
+fn is_ended_by_signal(signals: &mut Signals, pause: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < pause {
+        if signals.pending().any(|signal| signal != SIGCHLD) {
+            return true;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    false
+}
+
+/// Passes a signal on to the program. Returns whether the signal ends the restarts.
 fn pass_on(signal: i32, child: &Child) -> bool {
     let passed = match signal {
         SIGCHLD => return false,
@@ -105,12 +87,12 @@ fn pass_on(signal: i32, child: &Child) -> bool {
         SIGHUP => Signal::HUP,
         _ => return true,
     };
-    // It may have ended.
+    // Fails if the program has ended.
     _ = kill_process(Pid::from_child(child), passed);
     true
 }
 
-/// The exit status of a shell for a program that ended like this.
+/// The exit status that a shell gives for the status of a program.
 fn code(status: ExitStatus) -> ExitCode {
     use std::os::unix::process::ExitStatusExt as _;
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);

@@ -12,7 +12,7 @@ use disco::{SessionKind, World, backend};
 
 use crate::values;
 #[cfg(target_os = "linux")]
-use crate::{reconnect, restart};
+use crate::{restart, supervisor};
 
 /// Run a program that makes its session with `disco::from_env()`
 ///
@@ -115,7 +115,7 @@ impl Run {
         }
         #[cfg(target_os = "linux")]
         if let Some(supervisor) = self.supervisor {
-            reconnect::end_with(supervisor)?;
+            supervisor::end_with(supervisor)?;
         }
         let words = launcher.into_iter().chain(self.program.iter().map(OsString::from));
         let words: Vec<OsString> = words.collect();

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use disco::{JoinOptions, Token};
 
-use crate::{log, reconnect, run, token, values};
+use crate::{log, reconnect, run, supervisor, token, values};
 
 /// Join a session of nodes from this machine, and serve until the session ends
 ///
@@ -61,7 +61,7 @@ impl Worker {
             return reconnect::serve();
         }
         if let Some(supervisor) = self.supervisor {
-            reconnect::end_with(supervisor)?;
+            supervisor::end_with(supervisor)?;
         }
         if let [program, args @ ..] = &self.program[..] {
             return self.become_program(program, args);

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use disco::{Arguments, DRef, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
 use disco_core::backend;
-use disco_trace::command_log::{Command, CommandKind, Described, Line, Wait};
+use disco_trace::command_log::{Command, CommandKind, Described, Line, Reader, Wait};
 
 use super::placement::Placement;
 use super::plan::{Pace, Plan};
 use super::player::{self, Measured, Sum, pause};
-use super::recorded::{Recorded, entries, is_init_ccl};
+use super::recorded::{INIT_CCL, Recorded};
 use super::values::Values;
 
-/// Thinking times of the controller below this are not repeated: it takes as long to submit a command.
+/// Shorter pauses of the controller are not repeated: submitting a command takes as long.
 const MIN_PAUSE: Duration = Duration::from_micros(5);
 
 /// Submits commands.
@@ -30,12 +30,12 @@ pub(super) struct Conductor<'a> {
     /// The backend and the devices of `init_ccl`.
     data_plane: Option<(String, Vec<i64>)>,
     values: Values,
-    /// The handles of recorded registers, in which the replay may use others.
+    /// The handles by the recorded registers. The registers of the replay may be others.
     handles: HashMap<u32, DRef>,
     makers: Makers,
     /// The stand-in for functions whose names are unknown.
     unnamed: DRef,
-    /// Waits of other threads of the recorded program, which have not ended.
+    /// Waits that have begun and not ended.
     waits: HashMap<u64, Pin<Box<dyn Future<Output = disco::Result<()>> + 'a>>>,
     clock: Clock,
     pub(super) counts: Counts,
@@ -49,16 +49,16 @@ struct Makers {
     measured: DRef,
 }
 
-/// What was recorded and what was replayed.
+/// Numbers and times of commands and waits, recorded and replayed.
 #[derive(Default)]
 pub(super) struct Counts {
     /// Recorded and replayed commands, by kind.
     pub(super) commands: BTreeMap<CommandKind, (u64, u64)>,
-    /// Number of the session's commands, as the session counts them.
+    /// Number of commands that the session of the replay has counted.
     pub(super) submitted: u64,
     /// Recorded and replayed waits, by kind.
     pub(super) waits: BTreeMap<CommandKind, (Sum, Sum)>,
-    /// Time of the replayed commands in the recording, and in the replay.
+    /// Time from the first command to the end of the last command or wait, recorded and replayed.
     pub(super) total: (Duration, Duration),
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Counts {
 struct Clock {
     recorded: u64,
     replayed: Instant,
-    /// For waits that have not ended: the kind of the command, and when it was submitted.
+    /// For waits that have not ended: the kind of the command, and its times of submission, recorded and replayed.
     waits: HashMap<u64, (CommandKind, u64, Instant)>,
     first: Option<(u64, Instant)>,
 }
@@ -116,15 +116,15 @@ impl<'a> Conductor<'a> {
         })
     }
 
-    /// Replays the commands of the log. Returns what each worker has measured.
+    /// Replays the commands of the log. Returns the measurements of each worker.
     ///
     /// # Errors
     /// The log can't be read, or the session fails; the error has the command's number in the log.
     pub(super) fn run(&mut self, path: &Path) -> anyhow::Result<Vec<Measured>> {
         let before = self.session.status().commands;
-        // Other lines are for the plan.
+        // The plan has the content of all other lines.
         let is_replayed = |line: &Result<Line, _>| matches!(line, Ok(Line::Command(_) | Line::Wait(_)) | Err(_));
-        let mut lines = entries(path)?.filter(is_replayed).peekable();
+        let mut lines = Reader::open(path)?.filter(is_replayed).peekable();
         while let Some(line) = lines.next() {
             match line? {
                 // The session is shut down after the report.
@@ -156,7 +156,7 @@ impl<'a> Conductor<'a> {
             let recorded = Duration::from_nanos(self.clock.recorded.saturating_sub(recorded));
             self.counts.total = (recorded, self.clock.replayed - replayed);
         }
-        // Without the sync.
+        // The sync is not a command of the log.
         self.counts.submitted = self.session.status().commands - before - 1;
         let measured = block_on(async {
             let measured = self.session.call(&self.makers.measured, (&self.makers.player,)).await?;
@@ -165,9 +165,9 @@ impl<'a> Conductor<'a> {
         Ok(measured.iter().map(|json| serde_json::from_str(json)).collect::<Result<_, _>>()?)
     }
 
-    /// Submits a command; waits for its replies if nothing was recorded before they came.
+    /// Submits a command. `is_awaited` says that the next line is the wait for its replies.
     fn command(&mut self, command: Command, is_awaited: bool) -> anyhow::Result<()> {
-        // Freed with the next command, which is this one.
+        // Dropped handles are freed with the next command, which is this one.
         command.freed.iter().for_each(|register| _ = self.handles.remove(register));
         let (session, number, kind, time) = (self.session, command.number, command.kind, command.time_ns);
         self.clock.think(time, self.pace);
@@ -203,7 +203,7 @@ impl<'a> Conductor<'a> {
                         let host = self.values.tensor(*dtype, extents)?;
                         block_on(session.copy_to_worker_0(&host, &handle))?;
                     }
-                    // Written by the worker, so no argument may share it.
+                    // The worker writes this tensor, so no argument may share it.
                     _ => {
                         let host = self.values.own_tensor(*dtype, extents)?;
                         block_on(session.copy_from_worker_0(&host, &handle))?;
@@ -237,7 +237,7 @@ impl<'a> Conductor<'a> {
         let name = command.function.as_deref().unwrap_or_default();
         let mut args = Arguments::with_capacity(command.args.len());
         match &self.data_plane {
-            Some((backend, ordinals)) if is_init_ccl(name) => {
+            Some((backend, ordinals)) if name == INIT_CCL => {
                 let (backend, world) = (backend::find(backend)?, self.session.world());
                 args.push(backend.name());
                 args.push(backend.rendezvous(&world)?.as_bytes());
@@ -248,7 +248,7 @@ impl<'a> Conductor<'a> {
                     match arg {
                         Described::Register(register) => match self.handles.get(register) {
                             Some(handle) => args.push(handle),
-                            // It was set by a command that is not replayed.
+                            // A command that is not replayed has set the register.
                             None => args.push(Value::None),
                         },
                         arg => args.push(self.values.value(arg)?),
@@ -263,7 +263,7 @@ impl<'a> Conductor<'a> {
         Ok(())
     }
 
-    /// Submits a command with replies. Its wait ends here if it is awaited, else at its line.
+    /// Prepares a command with replies. A command that is awaited is submitted by the next line, any other command here.
     fn start(
         &mut self,
         number: u64,
@@ -272,7 +272,7 @@ impl<'a> Conductor<'a> {
     ) -> anyhow::Result<()> {
         let mut wait: Pin<Box<dyn Future<Output = disco::Result<()>> + 'a>> = Box::pin(wait);
         if !is_awaited {
-            // Polled until it is submitted: a full lane may keep it.
+            // A full lane delays the submission, so the future is polled until the session has counted the command.
             let before = self.session.status().commands;
             loop {
                 match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -305,7 +305,7 @@ impl<'a> Conductor<'a> {
 }
 
 impl Clock {
-    /// Waits as long as the recorded program did before the command.
+    /// Pauses for as long as the recorded program did before the command.
     fn think(&mut self, time: u64, pace: Pace) {
         if self.first.is_none() {
             (self.recorded, self.replayed) = (time, Instant::now());

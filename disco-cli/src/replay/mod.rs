@@ -3,8 +3,8 @@
 //! ```text
 //! recorded    the log, read to its end: calls, the workers' records, the failure
 //! placement   which recorded worker a worker stands in for
-//! plan        what each worker does in each call
-//! schedule    operations that can't complete, found on paper
+//! plan        pauses and operations of each worker in each call
+//! schedule    operations that can't complete, found before the session starts
 //! player      worker functions that carry a plan out
 //! values      values in place of the recorded ones
 //! conductor   submits the commands at their times
@@ -40,14 +40,14 @@ use crate::values as options;
 /// The name of a backend for a replay without a data plane.
 const NO_BACKEND: &str = "none";
 
-/// Run the commands that `disco run --record` has written against stand-ins for the worker functions
+/// Run the commands that `disco run --record` has written, with stand-ins for the worker functions
 ///
 /// A stand-in takes the recorded time, and makes the recorded operations with tensors of zeros. Workers that the recording
 /// does not have repeat its groups and the positions in them; counts of elements stay as they were. Prints recorded and
 /// replayed numbers and times of commands, functions, waits and operations.
 ///
 /// As the program of `disco run`, and without --session, --workers and --nodes, the command uses the session that
-/// `disco run` describes: so other machines can join.
+/// `disco run` describes, so that other machines can join.
 #[derive(Args)]
 pub(crate) struct Replay {
     /// File that `disco run --record`, `Builder::record` or DISCO_RECORD has written
@@ -71,7 +71,7 @@ pub(crate) struct Replay {
     /// Backend of the data plane; `none` leaves all operations out [default: the recorded one]
     #[arg(long)]
     backend: Option<String>,
-    /// How many times as fast as recorded workers work and the controller submits
+    /// Factor by which pauses of the workers and of the controller are shorter than recorded
     #[arg(long, default_value_t = 1.0, value_name = "TIMES", value_parser = speed)]
     speed: f64,
     /// Without any pauses: only commands, operations and copies take time
@@ -102,7 +102,7 @@ impl Replay {
         let head = &recorded.head;
         let kind = match (self.session, self.backend.as_deref().map(SessionKind::of)) {
             (Some(kind), _) => kind,
-            // Its ranks are processes.
+            // The ranks of this backend are processes.
             (None, Some(SessionKind::Processes)) if head.session == SessionKind::Threads.name() => {
                 SessionKind::Processes
             }
@@ -133,15 +133,8 @@ impl Replay {
         let of_workers = std::mem::take(&mut plans.workers);
         let mut conductor = Conductor::new(&session, &recorded, placement, pace, data_plane.clone(), of_workers)?;
         let measured = conductor.run(&self.file)?;
-        let replayed = report::World {
-            session: kind.name().to_owned(),
-            workers: world.size(),
-            groups: world.groups(),
-            backend: data_plane.map(|(backend, _)| backend),
-        };
-        let backend = recorded.data_plane.as_ref().map(|(backend, _)| backend.clone());
-        let (session_of_log, workers, groups) = (head.session.clone(), head.workers, head.groups);
-        let of_log = report::World { session: session_of_log, workers, groups, backend };
+        let of_log = report::World::new(&head.session, of_log, recorded.data_plane.as_ref());
+        let replayed = report::World::new(kind.name(), world, data_plane.as_ref());
         let report = Report::new(&recorded, (of_log, replayed), &plans, &conductor.counts, &measured);
         drop(conductor);
         block_on(session.shutdown())?;

@@ -1,9 +1,9 @@
-//! Which recorded worker a worker of the replay stands in for.
+//! The recorded worker that each worker of the replay stands in for.
 
 use disco::World;
 
-/// The recorded world and that of the replay. A worker stands in for the one at the same position of the same group;
-/// groups and positions that the recording lacks begin again at the first.
+/// The recorded world and the world of the replay. A worker stands in for the recorded worker at the same position of the
+/// same group; groups and positions that the recording lacks begin again at the first.
 #[derive(Clone, Copy)]
 pub(super) struct Placement {
     pub(super) recorded: World,
@@ -16,7 +16,7 @@ impl Placement {
         place(&self.replayed, worker, &self.recorded)
     }
 
-    /// The worker of the replay for a recorded one, which commands for one worker go to.
+    /// The worker of the replay that gets commands for one recorded worker.
     pub(super) fn target(&self, worker: usize) -> usize {
         place(&self.recorded, worker % self.recorded.size(), &self.replayed)
     }

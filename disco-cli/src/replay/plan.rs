@@ -11,17 +11,17 @@ use super::placement::Placement;
 use super::recorded::Recorded;
 use super::schedule::{self, Kind, Meeting, Place};
 
-/// What one worker does.
+/// The calls of one worker.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Plan {
     /// Pauses compute instead of sleeping.
     pub(super) is_busy: bool,
     pub(super) steps: Vec<Step>,
-    /// For each call of a stand-in its step.
+    /// For each call of a stand-in the index of its step.
     pub(super) calls: Vec<u32>,
 }
 
-/// What a worker does in a call.
+/// The operations, pauses and result of a call on one worker.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Step {
     pub(super) ops: Vec<PlannedOp>,
@@ -54,7 +54,7 @@ pub(super) struct Plans {
     pub(super) sampled: u64,
     /// Number of calls without records, which take no time.
     pub(super) unknown: u64,
-    /// Number of operations of all workers that are left out: those that do not have all their ranks.
+    /// Number of operations of all workers that are left out, because not all ranks have recorded them.
     pub(super) lonely: u64,
     /// Number of operations of communicators that worker functions had split off, which are left out.
     pub(super) splits: u64,
@@ -69,7 +69,7 @@ pub(super) struct Pace {
     pub(super) has_data_plane: bool,
 }
 
-/// What all workers do in the calls that stand in with the records of one call.
+/// The steps of all workers that the records of one call give. Several calls may use them.
 struct Source {
     workers: Vec<SourceStep>,
 }
@@ -159,15 +159,14 @@ impl Plan {
 impl Step {
     fn of(source: Option<&SourceStep>, left_out: &[usize], result: Option<Described>) -> Self {
         let Some(source) = source else { return Self { result, ..Self::default() } };
-        let mut pause = 0;
-        let mut ops = Vec::new();
+        let (mut pause, mut ops) = (0_u64, Vec::new());
         for (index, (op, _)) in source.ops.iter().enumerate() {
-            pause += op.after_ns;
+            pause = pause.saturating_add(op.after_ns);
             if !left_out.contains(&index) {
                 ops.push(PlannedOp { after_ns: std::mem::take(&mut pause), ..op.clone() });
             }
         }
-        Self { ops, rest_ns: pause + source.rest_ns, result }
+        Self { ops, rest_ns: pause.saturating_add(source.rest_ns), result }
     }
 }
 
@@ -183,19 +182,20 @@ impl SourceStep {
     fn new<'a>(record: &impl Fn(usize) -> Option<&'a Call>, placement: Placement, pace: Pace, worker: usize) -> Self {
         let mut step = Self::default();
         let Some(call) = record(worker) else { return step };
-        // The time outside of operations that are not repeated, which waited for others.
+        // The time after the last operation.
         let mut rest = call.ns.unwrap_or(0);
-        let mut pause = 0;
+        let mut pause = 0_u64;
         for (index, op) in call.ops.iter().enumerate() {
-            pause += op.after_ns;
+            pause = pause.saturating_add(op.after_ns);
             rest = rest.saturating_sub(op.after_ns.saturating_add(op.ns));
+            // A failed operation has waited for other ranks, so the pauses do not include its time.
             if op.failed {
                 continue;
             }
             let is_split = op.scope == OperationScope::Split;
             step.splits += u64::from(is_split);
             if is_split || !pace.has_data_plane {
-                pause += op.ns;
+                pause = pause.saturating_add(op.ns);
                 continue;
             }
             let after_ns = pace.scaled(std::mem::take(&mut pause));
@@ -208,7 +208,7 @@ impl SourceStep {
     }
 }
 
-/// An operation as the worker repeats it, and with whom.
+/// An operation of a worker in the replay, and its meeting.
 fn planned<'a>(
     record: &impl Fn(usize) -> Option<&'a Call>,
     placement: Placement,
@@ -266,7 +266,7 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// For each function the calls that all workers have recorded whole.
+/// The calls that all workers have recorded whole, by function.
 struct Samples<'a> {
     recorded: &'a Recorded,
     sources: Vec<usize>,
@@ -296,7 +296,8 @@ impl<'a> Samples<'a> {
         self.sources.iter().all(is_whole)
     }
 
-    /// The call whose records stand in for a call: its own if all workers have them, else one sample after the other.
+    /// The call whose records stand in for call `number`: this call if all workers have recorded it, else the next sample of
+    /// its function.
     fn choose(&mut self, number: u64, function: u32) -> Option<u64> {
         let function = function as usize;
         if self.is_whole(number) {

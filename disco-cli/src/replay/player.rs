@@ -22,13 +22,13 @@ pub(super) const PLAYER: &str = "disco-cli.replay.player";
 pub(super) const STAND_IN: &str = "disco-cli.replay.stand_in";
 /// Looks up a function that is not replaced.
 pub(super) const REAL: &str = "disco-cli.replay.real";
-/// What a player has measured, as JSON.
+/// Returns the measurements of a player, as JSON.
 pub(super) const MEASURED: &str = "disco-cli.replay.measured";
 
-/// Pauses shorter than this spin, and so does the end of longer ones: a sleep takes some 60 µs longer than asked.
+/// Pauses shorter than this spin, and so does the end of longer pauses: a sleep takes some 60 µs longer than its argument.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// What a worker has done.
+/// The measurements of a worker.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Measured {
     /// By the names of functions.
@@ -46,7 +46,11 @@ pub(super) struct Sum {
 
 impl Sum {
     pub(super) fn add(&mut self, ns: u64) {
-        (self.count, self.ns) = (self.count + 1, self.ns.saturating_add(ns));
+        *self = self.plus(Self { count: 1, ns });
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { count: self.count + other.count, ns: self.ns.saturating_add(other.ns) }
     }
 }
 
@@ -54,7 +58,7 @@ impl Sum {
 struct Player {
     plan: Plan,
     next: Cell<usize>,
-    /// Tensors of operations, by element type, number of elements, and whether they are written.
+    /// Tensors of operations, by element type, number of elements, and whether operations write them.
     tensors: RefCell<HashMap<(DType, usize, bool), Tensor>>,
     functions: RefCell<Vec<(String, Sum)>>,
     ops: RefCell<BTreeMap<&'static str, Sum>>,
@@ -198,7 +202,7 @@ impl Player {
     }
 }
 
-/// The part of `count` elements that a rank gets of `size` equal parts; the first ranks get one more.
+/// Number of elements for a rank of `size` ranks that share `count` elements. The first ranks get the rest, one each.
 fn part(count: usize, rank: usize, size: usize) -> usize {
     count / size + usize::from(rank < count % size)
 }
@@ -212,7 +216,7 @@ fn nanoseconds(start: Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
-/// Waits, or computes if `is_busy`.
+/// Sleeps for `time`, or spins if `is_busy`.
 pub(super) fn pause(time: Duration, is_busy: bool) {
     let start = Instant::now();
     if let Some(sleep) = time.checked_sub(SPIN).filter(|_| !is_busy) {

@@ -1,19 +1,18 @@
-//! What a command log tells before its commands are replayed.
+//! The content of a command log that a replay needs before its first command.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use disco_trace::command_log::{Call, Command, CommandKind, Described, End, Head, Line, Reader};
 
 /// The function that makes the communicators of a session.
-const INIT_CCL: &str = "disco.init_ccl";
+pub(super) const INIT_CCL: &str = "disco.init_ccl";
 /// The function that makes tensors on all workers.
 const EMPTY: &str = "disco.empty";
-/// The name of a function that the log does not tell.
+/// Stands for the name of a function that the log does not have.
 const UNNAMED: &str = "(unnamed)";
 
-/// A log without its commands, of which only calls are kept.
+/// A log, with calls only of its commands.
 #[derive(Default)]
 pub(super) struct Recorded {
     pub(super) head: Head,
@@ -21,20 +20,20 @@ pub(super) struct Recorded {
     pub(super) functions: Vec<String>,
     /// The calls of stand-ins, in order.
     pub(super) calls: Vec<CallOf>,
-    /// For each worker its records of calls, by number.
+    /// For each worker its recorded calls, by the numbers of the commands.
     pub(super) workers: Vec<HashMap<u64, Call>>,
-    /// What the program has fetched or copied of the result of a call.
+    /// The results of calls that the program has fetched or copied, by the numbers of the calls.
     pub(super) results: HashMap<u64, Described>,
     /// The backend and the devices of the first `init_ccl`.
     pub(super) data_plane: Option<(String, Vec<i64>)>,
     /// Whether the replay has a data plane, if the log has one.
     has_data_plane: bool,
-    /// The last line; none if the log ends early.
+    /// The last line; `None` if the log ends early.
     pub(super) end: Option<End>,
-    /// The failure that has ended the program, if one has.
+    /// The failure that has ended the program.
     pub(super) failure: Option<Failed>,
-    /// Commands that are not replayed, in order: those between a failure and the recovery from it. Both numbers are
-    /// included.
+    /// The first and the last number of commands between a failure and the recovery from it, in order. They are not
+    /// replayed.
     left_out: Vec<(u64, u64)>,
 }
 
@@ -45,9 +44,9 @@ pub(super) struct CallOf {
     pub(super) function: u32,
 }
 
-/// Where the recorded program failed for good.
+/// The failure that ended the recorded program.
 pub(super) struct Failed {
-    /// The command, if a worker has failed in one.
+    /// The command in which a worker failed; `None` for other failures.
     pub(super) command: Option<u64>,
     pub(super) function: Option<String>,
     pub(super) why: String,
@@ -122,7 +121,7 @@ impl Recorded {
         }
     }
 
-    /// Leaves out what follows each failure, up to the recovery from it.
+    /// Leaves out the commands after each failure, up to the recovery from it.
     fn leave_out(&mut self, failed: &BTreeSet<u64>, recoveries: &[u64]) {
         let mut from = 0;
         for recovery in recoveries {
@@ -157,17 +156,6 @@ impl Recorded {
     pub(super) fn replayed(&self) -> impl Iterator<Item = CallOf> {
         self.calls.iter().copied().filter(|call| !self.is_left_out(call.number))
     }
-
-    /// For each function, the number of its records and their duration, of all workers.
-    pub(super) fn durations(&self) -> BTreeMap<&str, (u64, u64)> {
-        let mut durations: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for call in self.replayed() {
-            let sum = durations.entry(&self.functions[call.function as usize]).or_default();
-            let records = self.workers.iter().filter_map(|calls| calls.get(&call.number)?.ns);
-            records.for_each(|ns| *sum = (sum.0 + 1, sum.1.saturating_add(ns)));
-        }
-        durations
-    }
 }
 
 /// The content of registers while a log is read.
@@ -180,19 +168,10 @@ struct Registers {
     fetched: HashMap<u64, u64>,
 }
 
-/// Whether the function makes the communicators.
-pub(super) fn is_init_ccl(name: &str) -> bool {
-    name == INIT_CCL
-}
-
+/// The backend and the devices in the arguments of `init_ccl`.
 fn data_plane(args: &[Described]) -> Option<(String, Vec<i64>)> {
     match args {
         [Described::Str(backend), _, Described::Shape(ordinals)] => Some((backend.to_string(), ordinals.to_vec())),
         _ => None,
     }
-}
-
-/// The commands and waits of a log, in order.
-pub(super) fn entries(path: &Path) -> anyhow::Result<Reader<File>> {
-    Ok(Reader::open(path)?)
 }

@@ -1,4 +1,4 @@
-//! What a replay prints: recorded and replayed numbers and times.
+//! The output of a replay: recorded and replayed numbers and times.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,8 +17,8 @@ use crate::output::table;
 #[derive(Serialize)]
 pub(super) struct Report {
     program: String,
-    pub(super) recorded: World,
-    pub(super) replayed: World,
+    recorded: World,
+    replayed: World,
     /// Time from the first command to the end of the last command or wait, in ms.
     total_ms: Compared,
     /// Number of commands that were recorded and that the session of the replay has executed for them.
@@ -29,29 +29,30 @@ pub(super) struct Report {
     functions: Vec<Row>,
     /// Operations of all workers.
     operations: Vec<Row>,
-    /// Number of calls whose records had been replaced, and which stand in with those of another call of their function.
+    /// Number of calls whose own records the log lacks. They have the duration and the operations of another call of their
+    /// function.
     sampled_calls: u64,
     /// Number of calls without a recorded duration.
     calls_without_duration: u64,
     /// Number of operations of all workers that are left out, because not all ranks have recorded them.
     incomplete_operations: u64,
-    /// Number of operations of all workers that are left out, because they were those of split communicators.
+    /// Number of operations of all workers that are left out, because worker functions had split their communicators off.
     split_operations: u64,
     /// How the recorded program failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<Failure>,
-    /// The log ends early: the program was killed, or runs still.
+    /// The log ends early: the program was killed, or still runs.
     is_cut: bool,
 }
 
 /// A session.
 #[derive(Serialize)]
 pub(super) struct World {
-    pub(super) session: String,
-    pub(super) workers: usize,
-    pub(super) groups: usize,
+    session: String,
+    workers: usize,
+    groups: usize,
     /// `None` without a data plane.
-    pub(super) backend: Option<String>,
+    backend: Option<String>,
 }
 
 /// A time, recorded and replayed.
@@ -93,6 +94,14 @@ struct Failure {
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<String>,
     error: String,
+}
+
+impl World {
+    /// A session of kind `session`. `data_plane` has the backend.
+    pub(super) fn new(session: &str, world: disco::World, data_plane: Option<&(String, Vec<i64>)>) -> Self {
+        let backend = data_plane.map(|(backend, _)| backend.clone());
+        Self { session: session.to_owned(), workers: world.size(), groups: world.groups(), backend }
+    }
 }
 
 impl Compared {
@@ -166,21 +175,21 @@ impl Report {
         let kinds = self.kinds.iter().map(|it| [it.kind.to_owned(), it.recorded.to_string(), it.replayed.to_string()]);
         let total = ["all".to_owned(), self.commands.recorded.to_string(), self.commands.replayed.to_string()];
         table(out, &["commands", "recorded", "replayed"], kinds.chain([total]))?;
-        for (what, rows) in [
+        for (title, rows) in [
             ("waits", &self.waits),
             ("functions, on each worker", &self.functions),
             ("operations, of all workers", &self.operations),
         ] {
             if !rows.is_empty() {
                 writeln!(out)?;
-                let head = [what, "recorded", "replayed", "recorded µs", "replayed µs", "ratio"];
+                let head = [title, "recorded", "replayed", "recorded µs", "replayed µs", "ratio"];
                 table(out, &head, rows.iter().map(Row::cells))?;
             }
         }
         self.notes().iter().try_for_each(|note| writeln!(out, "\n{note}"))
     }
 
-    /// What is not as recorded.
+    /// Sentences about differences between recording and replay.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let mut note = |number: u64, text: &str| {
@@ -190,12 +199,12 @@ impl Report {
         };
         note(
             self.sampled_calls,
-            "calls have the duration and the operations of another call of their function: the records of their own were replaced by later ones (DISCO_TRACE_RECORDS).",
+            "calls have the duration and the operations of another call of their function, because the log lacks their own records: later records have replaced them (DISCO_TRACE_RECORDS), or the log ends early.",
         );
         note(self.calls_without_duration, "calls have no recorded duration and take none.");
         note(
             self.incomplete_operations,
-            "operations of workers are left out, because other ranks have not recorded the same.",
+            "operations of workers are left out, because other ranks have not recorded their part.",
         );
         note(
             self.split_operations,
@@ -243,21 +252,21 @@ impl Row {
 }
 
 fn functions(log: &Recorded, measured: &[Measured]) -> Vec<Row> {
-    let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
+    // Number of calls, and the durations of all workers.
+    let mut calls: BTreeMap<&str, (u64, Sum)> = BTreeMap::new();
     for call in log.replayed() {
-        *calls.entry(&log.functions[call.function as usize]).or_default() += 1;
+        let (number, durations) = calls.entry(&log.functions[call.function as usize]).or_default();
+        *number += 1;
+        log.workers.iter().filter_map(|calls| calls.get(&call.number)?.ns).for_each(|ns| durations.add(ns));
     }
-    let durations = log.durations();
-    let row = |(name, recorded): (&str, u64)| {
+    let row = |(name, (recorded, durations)): (&str, (u64, Sum))| {
         let sums = || measured.iter().map(|of| of.functions.get(name).copied().unwrap_or_default());
-        let (count, ns) = durations.get(name).copied().unwrap_or_default();
-        let replayed = Sum { count: sums().map(|sum| sum.count).sum(), ns: sums().map(|sum| sum.ns).sum() };
         Row {
             name: name.to_owned(),
             recorded,
-            // Equal on all workers, which have all executed all commands.
+            // All workers have executed all commands, so their numbers are equal.
             replayed: sums().map(|sum| sum.count).min().unwrap_or_default(),
-            mean_us: Compared::of_means(Sum { count, ns }, replayed),
+            mean_us: Compared::of_means(durations, sums().fold(Sum::default(), Sum::plus)),
         }
     };
     calls.into_iter().map(row).collect()
@@ -271,7 +280,7 @@ fn operations(log: &Recorded, measured: &[Measured]) -> Vec<Row> {
     }
     for (kind, sum) in measured.iter().flat_map(|of| &of.ops) {
         let replayed = &mut sums.entry(kind).or_default().1;
-        (replayed.count, replayed.ns) = (replayed.count + sum.count, replayed.ns + sum.ns);
+        *replayed = replayed.plus(*sum);
     }
     let row = |(name, (recorded, replayed)): (&str, (Sum, Sum))| Row {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Runs the planned operations on paper, so that none waits for ever in the replay.
+//! Simulates the planned operations, so that the replay leaves out operations that would never complete.
 //!
 //! A log may lack the call of a rank: its record was replaced, its program failed, the worlds differ, or it was one of
 //! several operations in a group, of which only the first is recorded.
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use disco::World;
 
-/// With whom a worker's operation runs.
+/// The ranks that a worker's operation needs, and the arguments on which they must agree.
 pub(super) struct Meeting {
     pub(super) kind: Kind,
     pub(super) in_group: bool,
@@ -18,7 +18,7 @@ pub(super) struct Meeting {
     pub(super) signature: u64,
 }
 
-/// A transfer with another worker, or a collective. A peer that does not exist is `None`.
+/// A collective, or a transfer with another worker. A peer that does not exist is `None`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Collective,
@@ -48,7 +48,8 @@ pub(super) fn lonely<'a>(
         if has_progress {
             continue;
         }
-        // All wait. The operation of the earliest call is left out; of several, a transfer, and then the first in its call.
+        // All workers wait. The operation of the earliest call is left out; of several, a transfer before a collective, then
+        // the one that comes first in its call.
         let waiting = (0..world.size()).filter_map(|worker| run.current(worker).map(|meeting| (worker, meeting)));
         let first = waiting.min_by_key(|(worker, meeting)| {
             let (call, op) = run.next[*worker];
@@ -73,7 +74,7 @@ impl<'a, F: Fn(usize, usize, usize) -> Option<Option<&'a Meeting>>> Run<F> {
         (self.at)(call, worker, op).flatten()
     }
 
-    /// Completes the operation of a worker, if all its ranks have come to it.
+    /// Completes the operation of a worker if all its ranks have come to the operation.
     fn complete(&mut self, worker: usize) -> bool {
         let Some(mine) = self.current(worker) else { return false };
         let peer = match mine.kind {

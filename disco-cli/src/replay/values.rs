@@ -1,4 +1,4 @@
-//! Values and tensors in place of those of the recorded program, which the log only describes.
+//! Values and tensors in place of the recorded ones, of which a log has only descriptions.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,9 @@ use anyhow::{bail, ensure};
 use disco::{DType, Shape, Tensor, Value};
 use disco_trace::command_log::Described;
 
-/// Largest value that is made for a log.
+/// Largest value that a replay makes, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
-/// Most bytes of tensors that are kept for later arguments.
+/// Largest number of bytes of the tensors that are kept for later arguments.
 const MAX_KEPT_BYTES: usize = 1 << 28;
 
 /// Makes values with the kinds and sizes of descriptions.
@@ -20,10 +20,10 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// The value of a description. Unknown content is zeros, or blanks in a string.
+    /// A value for a description. Zeros replace unknown content, blanks that of a string.
     ///
     /// # Errors
-    /// It is a register, or larger than 1 GiB.
+    /// The description is that of a register, or of a value larger than 1 GiB.
     pub(super) fn value(&mut self, described: &Described) -> anyhow::Result<Value> {
         Ok(match described {
             Described::None => Value::None,

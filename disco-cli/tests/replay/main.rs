@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Output};
 use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 
-/// Environment variable that makes this executable run another `main`: the command, or the program and what it does.
+/// Environment variable that makes this executable run another `main`: the command, or the program with its actions.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
 
 /// A temporary folder, removed on drop.
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         Ok(how) => return program::main(how),
         Err(_) => {}
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_replay_makes_the_recorded_commands_calls_and_operations", same),
         ("a_replay_in_another_world_repeats_groups_and_positions", other_worlds),
         ("a_replay_on_nodes_makes_the_collectives", nodes),
@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         ("a_replay_of_a_failed_program_ends_at_the_failure_and_says_so", failed),
         ("a_replay_leaves_out_what_a_failed_worker_skipped_before_a_recovery", recovered),
         ("a_replay_of_a_program_that_lost_a_worker_prints_the_loss", lost),
+        ("a_replay_of_a_program_that_replaced_a_worker_has_the_calls_of_the_new_worker", replaced),
         ("a_replay_of_a_killed_program_makes_its_last_commands", killed),
         ("files_that_are_no_whole_log_have_a_clear_text", refused),
         ("a_file_that_cannot_be_written_is_a_warning_with_its_path", unwritable),
@@ -74,7 +75,7 @@ fn disco(args: &[&str]) -> Command {
     command
 }
 
-/// Records what the program does with 4 workers in 2 groups.
+/// Records the program with 4 workers in 2 groups. `how` selects its actions.
 fn record(how: &str, session: &str, file: &Path) -> Output {
     let this = env::current_exe().unwrap();
     let file = file.to_str().unwrap();
@@ -92,7 +93,7 @@ fn recording(folder: &Folder, session: &str) -> PathBuf {
     file
 }
 
-/// What a replay without pauses prints.
+/// The output of a replay without pauses.
 fn replay(file: &Path, args: &[&str]) -> Value {
     let output = disco(&[&["replay", file.to_str().unwrap(), "--json", "--as-fast-as-possible"], args].concat());
     let output = { output }.output().unwrap();
@@ -109,6 +110,20 @@ fn numbers(report: &Value, table: &str, name: &str) -> Vec<(String, u64, u64)> {
     let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
     let rows = report[table].as_array().unwrap().iter();
     rows.map(|row| (row[name].as_str().unwrap().to_owned(), number(row, "recorded"), number(row, "replayed"))).collect()
+}
+
+/// Recorded and replayed numbers of calls of functions.
+fn calls<const N: usize>(report: &Value, functions: [&str; N]) -> [Option<(u64, u64)>; N] {
+    let rows = numbers(report, "functions", "name");
+    functions.map(|name| rows.iter().find(|(function, ..)| function == name).map(|row| (row.1, row.2)))
+}
+
+/// Checks that calls of `replay.step` and the operations inside were replayed, and no other operations.
+fn check_steps(report: &Value, steps: u64) {
+    assert_eq!(calls(report, ["replay.step"]), [Some((steps, steps))]);
+    let number = 4 * steps;
+    let expected = ["all_gather", "all_reduce"].map(|kind| (kind.to_owned(), number, number));
+    assert_eq!(numbers(report, "operations", "name"), expected);
 }
 
 /// The numbers of the program's operations: recorded, and replayed by `times` as many workers.
@@ -144,10 +159,9 @@ fn check_commands(report: &Value) {
     assert_eq!(of("sync_all"), Some(21));
     let functions = numbers(report, "functions", "name");
     assert!(functions.iter().all(|(_, recorded, replayed)| recorded == replayed), "{functions:?}");
-    let calls = |name: &str| functions.iter().find(|(function, ..)| function == name).map(|(_, _, calls)| *calls);
     assert_eq!(
-        ["replay.make", "replay.step", "replay.split", "disco.all_reduce", "disco.empty"].map(calls),
-        [Some(21), Some(5), Some(1), Some(1), None]
+        calls(report, ["replay.make", "replay.step", "replay.split", "disco.all_reduce", "disco.empty"]),
+        [Some((21, 21)), Some((5, 5)), Some((1, 1)), Some((1, 1)), None]
     );
     let waits = numbers(report, "waits", "name");
     assert!(waits.iter().all(|(_, recorded, replayed)| recorded == replayed), "{waits:?}");
@@ -240,11 +254,12 @@ fn failed() {
     assert_eq!(failure["function"], "replay.fail");
     let text = failure["error"].as_str().unwrap();
     assert!(text.contains("worker 1: replay.fail (command ") && text.contains("): on purpose"), "{text}");
-    let functions = numbers(&report, "functions", "name");
-    let calls = |name: &str| functions.iter().find(|(function, ..)| function == name).cloned();
-    assert_eq!(calls("replay.fail"), Some(("replay.fail".to_owned(), 1, 1)));
-    assert_eq!(calls("replay.make"), Some(("replay.make".to_owned(), 1, 1)), "the call after the failure is left out");
-    assert_eq!(numbers(&report, "operations", "name"), [("all_gather".into(), 20, 20), ("all_reduce".into(), 20, 20)]);
+    assert_eq!(
+        calls(&report, ["replay.fail", "replay.make"]),
+        [Some((1, 1)); 2],
+        "the call of `replay.make` after the failure is left out"
+    );
+    check_steps(&report, 5);
     let text = disco(&["replay", file.to_str().unwrap(), "--session", "processes"]).output().unwrap();
     assert!(text.status.success(), "{}", err(&text));
     let text = String::from_utf8(text.stdout).unwrap();
@@ -262,14 +277,12 @@ fn recovered() {
     assert!(output.status.success(), "{}", err(&output));
     let report = replay(&file, &["--session", "threads"]);
     assert_eq!(report["failure"], Value::Null);
-    let functions = numbers(&report, "functions", "name");
-    let calls = |name: &str| functions.iter().find(|(function, ..)| function == name).map(|row| (row.1, row.2));
     assert_eq!(
-        ["replay.make", "replay.step", "replay.fail"].map(calls),
-        [Some((1, 1)), Some((6, 6)), Some((1, 1))],
-        "one call of `replay.make` was skipped"
+        calls(&report, ["replay.make", "replay.fail"]),
+        [Some((1, 1)); 2],
+        "the workers skipped a second call of `replay.make`"
     );
-    assert_eq!(numbers(&report, "operations", "name"), [("all_gather".into(), 24, 24), ("all_reduce".into(), 24, 24)]);
+    check_steps(&report, 6);
 }
 
 fn lost() {
@@ -280,11 +293,25 @@ fn lost() {
     let report = replay(&file, &["--session", "threads"]);
     let text = report["failure"]["error"].as_str().unwrap();
     assert!(text.contains("worker 1") && text.contains('7'), "{text}");
-    let functions = numbers(&report, "functions", "name");
-    let calls = |name: &str| functions.iter().find(|(function, ..)| function == name).map(|row| (row.1, row.2));
-    assert_eq!(["replay.step", "replay.leave"].map(calls), [Some((5, 5)), Some((1, 1))]);
-    // Nobody has finished the barrier.
-    assert_eq!(numbers(&report, "operations", "name"), [("all_gather".into(), 20, 20), ("all_reduce".into(), 20, 20)]);
+    assert_eq!(calls(&report, ["replay.leave"]), [Some((1, 1))]);
+    // No worker has finished the barrier.
+    check_steps(&report, 5);
+}
+
+fn replaced() {
+    let folder = Folder::new("replaced");
+    let file = folder.file("commands.jsonl");
+    let output = record("replace", "processes", &file);
+    assert!(output.status.success(), "{}", err(&output));
+    let report = replay(&file, &["--session", "threads"]);
+    assert_eq!(report["failure"], Value::Null);
+    assert_eq!(calls(&report, ["replay.make", "replay.leave"]), [Some((2, 2)), Some((1, 1))]);
+    check_steps(&report, 15);
+    assert_eq!(
+        [&report["sampled_calls"], &report["calls_without_duration"]],
+        [0, 1],
+        "the lost worker had no time to end"
+    );
 }
 
 fn killed() {
@@ -293,9 +320,9 @@ fn killed() {
     let output = record("kill", "threads", &file);
     assert!(!output.status.success());
     let report = replay(&file, &["--session", "processes"]);
-    // The workers' records were collected while the program ran.
+    // The records of the workers were collected while the program ran.
     assert_eq!((&report["is_cut"], &report["calls_without_duration"]), (&true.into(), &0.into()));
-    assert_eq!(numbers(&report, "operations", "name"), [("all_gather".into(), 20, 20), ("all_reduce".into(), 20, 20)]);
+    check_steps(&report, 5);
     let functions = numbers(&report, "functions", "name");
     assert_eq!(functions, [("replay.make".into(), 1, 1), ("replay.step".into(), 5, 5)]);
 }

@@ -36,7 +36,7 @@ fn fail(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
     }
 }
 
-/// The process of a worker ends while the others wait for it.
+/// The process of a worker ends while the other workers wait in a barrier.
 fn leave(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
     if ctx.worker() == WorkerId::new(worker) {
         process::exit(7);
@@ -86,6 +86,19 @@ async fn run(session: &LaneSession, settings: &Settings, how: &str) -> Result<()
     if how == "lose" {
         session.call_named("replay.leave", (1,)).await?;
         return session.sync_all().await;
+    }
+    if how == "replace" {
+        // Long enough for the calls of the lost worker to be written.
+        thread::sleep(Duration::from_millis(600));
+        session.call_named("replay.leave", (1,)).await?;
+        assert!(session.sync_all().await.is_err());
+        session.replace_lost().await?;
+        session.init_ccl(&settings.backend, &settings.devices).await?;
+        let x = session.call_named("replay.make", (16,)).await?;
+        for number in 0..2 * STEPS {
+            session.call_named("replay.step", (&x, number)).await?;
+        }
+        return session.shutdown().await;
     }
     if how == "kill" {
         // Long enough for the log to be written.
@@ -137,7 +150,7 @@ async fn call_data_plane(session: &LaneSession, n: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits and calls of two threads, in any order.
+/// Calls and waits on two threads, in any order.
 fn wait_on_two_threads(session: &LaneSession) -> Result<()> {
     let waits = |_: usize| {
         for _ in 0..10 {
