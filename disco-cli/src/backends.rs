@@ -9,7 +9,10 @@ use disco::{Probe, Unavailable, backend};
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
-use crate::output::json;
+use crate::output::{json, wrapped};
+
+/// Indent of the further lines of a backend, in columns.
+const INDENT: usize = 11;
 
 /// List the backends of this program: the version of each, or why it is unavailable on this machine
 #[derive(Args)]
@@ -83,47 +86,7 @@ fn print(row: &Row, width: usize, out: &mut impl Write) -> io::Result<()> {
         (Some(library), Some(version), _) => format!("{name:<8} available    {version} ({library})"),
         (.., reason) => format!("{name:<8} unavailable  {}", reason.as_deref().unwrap_or("no reason given")),
     };
-    wrap(&first, width, out)?;
-    row.details.iter().try_for_each(|(what, value)| wrap(&format!("{:<8} {what}: {value}", ""), width, out))
-}
-
-/// Writes a line, wrapped at `width`: between words, or inside a word wider than a line. Continuation lines are
-/// indented.
-fn wrap(line: &str, width: usize, out: &mut impl Write) -> io::Result<()> {
-    const INDENT: usize = 11;
-    let mut rest = line;
-    let mut indent = 0;
-    while rest.chars().count() > width.saturating_sub(indent) {
-        let room = width.saturating_sub(indent).max(1);
-        let end = rest.char_indices().nth(room).map_or(rest.len(), |(at, _)| at);
-        // A space right after the last column that fits also ends a word. Leading spaces pad columns and are no place
-        // to break.
-        let lead = rest.len() - rest.trim_start().len();
-        let space = rest[..end + usize::from(rest[end..].starts_with(' '))].rfind(' ').filter(|at| *at > lead);
-        let (head, tail) = rest.split_at(space.unwrap_or(end));
-        writeln!(out, "{:indent$}{}", "", head.trim_end())?;
-        (rest, indent) = (tail.trim_start(), INDENT.min(width / 2));
-    }
-    writeln!(out, "{:indent$}{rest}", "")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wrap;
-
-    fn wrapped(line: &str, width: usize) -> Vec<String> {
-        let mut out = Vec::new();
-        wrap(line, width, &mut out).unwrap();
-        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn wide_lines_are_wrapped_between_words_and_inside_words_wider_than_a_line() {
-        assert_eq!(wrapped("mpi      unavailable  no MPI", usize::MAX), ["mpi      unavailable  no MPI"]);
-        assert_eq!(wrapped("mpi      unavailable  no MPI", 24), ["mpi      unavailable  no", "           MPI"]);
-        let long = wrapped(&format!("mpi      unavailable  tried /{}/lib.so", "folder".repeat(20)), 40);
-        assert!(long.iter().all(|line| line.chars().count() <= 40), "{long:?}");
-        assert_eq!(long[0], "mpi      unavailable  tried");
-        assert_eq!(long.iter().skip(1).map(|line| line.trim()).collect::<String>().len(), 20 * 6 + 8);
-    }
+    let details = row.details.iter().map(|(what, value)| format!("{:<8} {what}: {value}", ""));
+    let mut lines = [first].into_iter().chain(details).flat_map(|line| wrapped(&line, width, INDENT));
+    lines.try_for_each(|line| writeln!(out, "{line}"))
 }

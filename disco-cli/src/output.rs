@@ -30,6 +30,25 @@ pub(crate) fn table<const N: usize>(
     Ok(())
 }
 
+/// The lines of a text, wrapped at `width`: between words, or inside a word wider than a line. Continuation lines are
+/// indented by at most `indent`.
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let (mut lines, mut rest, mut column) = (Vec::new(), text, 0);
+    while rest.chars().count() > width.saturating_sub(column) {
+        let room = width.saturating_sub(column).max(1);
+        let end = rest.char_indices().nth(room).map_or(rest.len(), |(at, _)| at);
+        // A space right after the last column that fits also ends a word. Leading spaces pad columns and are no place
+        // to break.
+        let lead = rest.len() - rest.trim_start().len();
+        let space = rest[..end + usize::from(rest[end..].starts_with(' '))].rfind(' ').filter(|at| *at > lead);
+        let (head, tail) = rest.split_at(space.unwrap_or(end));
+        lines.push(format!("{:column$}{}", "", head.trim_end()));
+        (rest, column) = (tail.trim_start(), indent.min(width / 2));
+    }
+    lines.push(format!("{:column$}{rest}", ""));
+    lines
+}
+
 /// An output file, opened before the work that produces its content, so that an unwritable path fails early. An
 /// existing file keeps its content until [`Self::write`]; a new file is removed if nothing is written.
 pub(crate) struct OutputFile {
@@ -101,5 +120,15 @@ mod tests {
         OutputFile::open(&path).unwrap().write(b"now").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"now");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn wide_lines_are_wrapped_between_words_and_inside_words_wider_than_a_line() {
+        assert_eq!(wrapped("mpi      unavailable  no MPI", usize::MAX, 11), ["mpi      unavailable  no MPI"]);
+        assert_eq!(wrapped("mpi      unavailable  no MPI", 24, 11), ["mpi      unavailable  no", "           MPI"]);
+        let long = wrapped(&format!("mpi      unavailable  tried /{}/lib.so", "folder".repeat(20)), 40, 11);
+        assert!(long.iter().all(|line| line.chars().count() <= 40), "{long:?}");
+        assert_eq!(long[0], "mpi      unavailable  tried");
+        assert_eq!(long.iter().skip(1).map(|line| line.trim()).collect::<String>().len(), 20 * 6 + 8);
     }
 }

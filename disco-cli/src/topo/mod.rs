@@ -39,7 +39,7 @@ struct Finding {
     /// Whether an environment variable forced the topology, regardless of the links.
     forced: bool,
     why: Vec<String>,
-    /// What runs an all-reduce; null without devices.
+    /// The code that runs an all-reduce; null without devices.
     all_reduce: Option<String>,
     /// Whether kernels can be built; null without devices.
     kernels: Option<Kernels>,
@@ -49,7 +49,7 @@ struct Finding {
 #[derive(Serialize)]
 struct Kernels {
     ready: bool,
-    /// What builds them, or why they can't be built.
+    /// The compiler that builds them, or why they can't be built.
     detail: String,
 }
 

@@ -5,13 +5,14 @@ use std::f64::consts::TAU;
 use disco_trace::drawing::{Anchor, Svg};
 
 use super::Finding;
+use crate::output::wrapped;
 
 const WIDTH: f64 = 640.0;
 const RADIUS: f64 = 190.0;
 const CENTER: (f64, f64) = (WIDTH / 2.0, 250.0);
 /// Size of a device.
 const BOX: (f64, f64) = (96.0, 40.0);
-/// Where the texts below the circle begin, and the height of a line.
+/// Height of the first text below the circle, and the distance of two lines.
 const TEXTS: f64 = 500.0;
 const LINE: f64 = 18.0;
 /// Largest number of characters of a line.
@@ -27,7 +28,7 @@ pub(super) fn draw(finding: &Finding) -> String {
     };
     let top = if devices.is_empty() { LINE } else { TEXTS };
     let texts: Vec<String> = [format!("host: {host}")].into_iter().chain(state).chain(why.iter().cloned()).collect();
-    let lines: Vec<String> = texts.iter().flat_map(|text| wrapped(text)).collect();
+    let lines: Vec<String> = texts.iter().flat_map(|text| wrapped(text, MAX_CHARS, 0)).collect();
     let mut picture = Svg::new(WIDTH, top + LINE * (lines.len() + 1) as f64);
     let at = |index: usize| {
         let angle = TAU * index as f64 / devices.len() as f64 - TAU / 4.0;
@@ -51,19 +52,4 @@ pub(super) fn draw(finding: &Finding) -> String {
         picture.text((16.0, top + LINE * index as f64), Anchor::Start, line);
     }
     picture.file(&format!("Devices of {host} and the links between them"))
-}
-
-/// A text in lines.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.len() - 1;
-        if !lines[last].is_empty() && lines[last].chars().count() + 1 + word.chars().count() > MAX_CHARS {
-            lines.push(format!("  {word}"));
-        } else {
-            let space = if lines[last].is_empty() { "" } else { " " };
-            lines[last] += &format!("{space}{word}");
-        }
-    }
-    lines
 }
