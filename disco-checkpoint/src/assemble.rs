@@ -8,7 +8,7 @@ use disco_core::{WorkerId, World};
 use crate::error::{Error, Result};
 use crate::index::{Index, Part, Shard, Tensor};
 use crate::layout::{Entry, Layout};
-use crate::message::{Report, Seen};
+use crate::message::{Fault, Report, Seen};
 
 /// Makes the index, and checks that the workers' tensors are what the layouts say.
 ///
@@ -35,9 +35,9 @@ pub(crate) fn assemble(
     let shards = shards.collect();
     let mut tensors = BTreeMap::new();
     for (position, entry) in entries.iter().enumerate() {
-        let seen = |(worker, report): (WorkerId, &Report)| (worker, report.tensors.get(position).cloned().flatten());
-        let seen: Vec<_> = world.workers().zip(reports).map(seen).collect();
-        tensors.insert(entry.name.clone(), tensor(entry, world, &seen)?);
+        let seen = reports.iter().map(|report| report.tensors.get(position).and_then(Option::as_ref));
+        let seen: Vec<_> = world.workers().zip(seen).collect();
+        tensors.insert(entry.name.clone(), tensor(checkpoint, entry, world, &seen)?);
     }
     let index = Index::new(step, world, notes, shards, tensors);
     match index.problem() {
@@ -46,14 +46,14 @@ pub(crate) fn assemble(
     }
 }
 
-fn tensor(entry: &Entry, world: &World, seen: &[(WorkerId, Option<Seen>)]) -> Result<Tensor> {
+fn tensor(checkpoint: &Path, entry: &Entry, world: &World, seen: &[(WorkerId, Option<&Seen>)]) -> Result<Tensor> {
     let Entry { name, layout, .. } = entry;
     let part = |worker: WorkerId, seen: &Seen| {
         let (offset, crc32) = seen.written?;
         Some(Part::new(worker, seen.dtype, seen.shape.clone(), offset, crc32))
     };
     if *layout == Layout::PerWorker {
-        let parts = seen.iter().filter_map(|(worker, seen)| part(*worker, seen.as_ref()?)).collect();
+        let parts = seen.iter().filter_map(|(worker, seen)| part(*worker, (*seen)?)).collect();
         return Ok(Tensor::new(*layout, parts));
     }
     let mut parts = Vec::new();
@@ -64,7 +64,7 @@ fn tensor(entry: &Entry, world: &World, seen: &[(WorkerId, Option<Seen>)]) -> Re
         for (worker, seen) in seen.iter().skip(rank).step_by(ranks) {
             let Some(seen) = seen else {
                 let problem = format!("the worker has no tensor, and the layout is {layout}");
-                return Err(Error::Tensor { worker: Some(*worker), tensor: name.clone(), problem });
+                return Err(Fault::tensor(name, problem).into_error(checkpoint, Some(*worker)));
             };
             if let Some((other, found)) = first
                 && let Some(difference) = difference(found, seen)
@@ -73,7 +73,7 @@ fn tensor(entry: &Entry, world: &World, seen: &[(WorkerId, Option<Seen>)]) -> Re
                     "it differs between {other} and {worker}: {difference}; its layout is {layout}; save it with the \
                      layout that it has, such as `Layout::split(0)` or `Layout::PerWorker`"
                 );
-                return Err(Error::tensor(name, problem));
+                return Err(Error::tensor(checkpoint, name, problem));
             }
             first.get_or_insert((*worker, seen));
             parts.extend(part(*worker, seen));
@@ -82,7 +82,7 @@ fn tensor(entry: &Entry, world: &World, seen: &[(WorkerId, Option<Seen>)]) -> Re
     let tensor = Tensor::new(*layout, parts);
     match tensor.problem(ranks) {
         None => Ok(tensor),
-        Some(problem) => Err(Error::tensor(name, problem)),
+        Some(problem) => Err(Error::tensor(checkpoint, name, problem)),
     }
 }
 

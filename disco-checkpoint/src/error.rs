@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use disco_core::WorkerId;
+use disco_core::suggestion::did_you_mean;
 
 /// Result with the [`enum@Error`] of checkpoints.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -35,22 +36,22 @@ pub enum Error {
         /// The loss.
         source: disco_core::Error,
     },
-    /// A call of the operating system failed.
+    /// A file or folder can't be read or written, or a worker can't copy its tensors for a file.
     #[error("{}`{}`: {operation} failed: {source}", Prefix(worker), path.display())]
     Io {
-        /// The worker that made the call; none if it was the controller.
+        /// The worker that read or wrote; none for the controller.
         worker: Option<WorkerId>,
         /// The file or folder.
         path: PathBuf,
         /// The operation.
         operation: String,
-        /// The error of the system.
+        /// The error of the system; [`io::ErrorKind::Other`] with a text for other causes.
         source: io::Error,
     },
-    /// A checkpoint is not complete, or its bytes are not those that were saved.
+    /// A checkpoint is incomplete, or its bytes differ from the saved bytes.
     #[error("{}`{}` is damaged: {problem}", Prefix(worker), path.display())]
     Damaged {
-        /// The worker that read the file; none if it was the controller.
+        /// The worker that read the file; none for the controller.
         worker: Option<WorkerId>,
         /// The damaged file, or the checkpoint.
         path: PathBuf,
@@ -84,18 +85,20 @@ pub enum Error {
         /// All its checkpoints, the newest first.
         refused: Vec<Refused>,
     },
-    /// An entry can't be saved, or a tensor can't be loaded in the layout that was asked for.
-    #[error("{}tensor `{tensor}`: {problem}", Prefix(worker))]
+    /// A tensor can't be saved as its layout says, or can't be loaded in the requested layout.
+    #[error("{}`{}`: tensor `{tensor}`: {problem}", Prefix(worker), checkpoint.display())]
     Tensor {
-        /// The worker with the fault; none if it is in the call.
+        /// The worker with the fault; none for a fault of the call, or of several workers.
         worker: Option<WorkerId>,
+        /// The checkpoint.
+        checkpoint: PathBuf,
         /// The tensor.
         tensor: String,
         /// The reason.
         problem: String,
     },
     /// The checkpoint has no tensor of this name.
-    #[error("`{}` has no tensor `{tensor}`{}", checkpoint.display(), DidYouMean(similar))]
+    #[error("`{}` has no tensor `{tensor}`{}", checkpoint.display(), did_you_mean(similar.as_deref()))]
     UnknownTensor {
         /// The checkpoint.
         checkpoint: PathBuf,
@@ -104,7 +107,7 @@ pub enum Error {
         /// The most similar name that exists.
         similar: Option<String>,
     },
-    /// The elements of a dimension do not divide by the ranks.
+    /// The number of ranks does not divide the elements of a dimension.
     #[error(
         "`{}`: tensor `{tensor}` of shape {shape:?} can't be split over {ranks} ranks: dimension {dim} has {} elements, \
          which {ranks} does not divide",
@@ -166,7 +169,7 @@ pub struct Refused {
 }
 
 impl Error {
-    /// Whether the checkpoint is to blame, so that another one may be loaded.
+    /// Whether the cause is in the files of one checkpoint, so that another checkpoint may be loaded.
     pub(crate) fn is_of_files(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Damaged { .. })
     }
@@ -175,8 +178,8 @@ impl Error {
         Self::Damaged { worker: None, path: path.into(), problem: problem.into() }
     }
 
-    pub(crate) fn tensor(tensor: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self::Tensor { worker: None, tensor: tensor.into(), problem: problem.into() }
+    pub(crate) fn tensor(checkpoint: &Path, tensor: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Tensor { worker: None, checkpoint: checkpoint.into(), tensor: tensor.into(), problem: problem.into() }
     }
 
     pub(crate) fn io(path: impl Into<PathBuf>, operation: impl Into<String>, source: io::Error) -> Self {
@@ -184,7 +187,8 @@ impl Error {
     }
 }
 
-/// For functions that return [`disco_core::Result`]: errors of the session stay what they are.
+/// Lets functions that return [`disco_core::Result`] use `?` on errors of checkpoints. An error of the session stays the
+/// same.
 impl From<Error> for disco_core::Error {
     fn from(error: Error) -> Self {
         let text = error.to_string();
@@ -221,15 +225,6 @@ impl fmt::Display for Shards<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.0.len() == 1 { "is" } else { "are" };
         write!(f, "`{}` {verb}", self.0.join("`, `"))
-    }
-}
-
-/// The end of a text about an unknown name.
-struct DidYouMean<'a>(&'a Option<String>);
-
-impl fmt::Display for DidYouMean<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |name| write!(f, "; did you mean `{name}`?"))
     }
 }
 

@@ -83,7 +83,7 @@ impl Folder {
     /// [`Error::Damaged`], [`Error::Io`] or [`Error::Version`].
     pub fn verify(&self, step: u64) -> Result<()> {
         let checkpoint = self.checkpoint(step);
-        let index = read_index(&checkpoint, step)?;
+        let (index, _) = read_index(&checkpoint, step)?;
         for entry in &index.shards {
             let verify = || -> Result<(), Fault> {
                 let mut shard = Shard::open(&checkpoint, entry)?;
@@ -94,7 +94,7 @@ impl Folder {
                 }
                 Ok(())
             };
-            verify().map_err(|fault| fault.into_error(None))?;
+            verify().map_err(|fault| fault.into_error(&checkpoint, None))?;
         }
         Ok(())
     }
@@ -106,7 +106,8 @@ impl Folder {
         Ok(Self { path, ..self })
     }
 
-    /// Removes what saves that ended early have left, and older checkpoints.
+    /// Removes temporary folders of saves that ended early, and checkpoints before the last `keep`, except that of step
+    /// `saved`.
     fn clean(&self, saved: u64) -> Result<()> {
         remove_stale(&self.path)?;
         let steps = self.steps()?;
@@ -130,8 +131,8 @@ pub(crate) struct Partial {
     folder: Folder,
     step: u64,
     path: PathBuf,
-    /// Held until the end, so that other saves do not take the folder for that of a program that has ended. None on a
-    /// file system that can't lock folders, where stale ones stay.
+    /// Held until the end, so that other saves do not remove the folder as stale. None on a file system that can't lock
+    /// folders, where stale folders stay.
     _lock: Option<File>,
     is_published: bool,
 }
@@ -223,11 +224,11 @@ impl Drop for Partial {
     }
 }
 
-/// Reads the index of the checkpoint of a step.
+/// Reads the index of the checkpoint of a step, and returns it with its text.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::Io`] or [`Error::Version`].
-pub(crate) fn read_index(checkpoint: &Path, step: u64) -> Result<Index> {
+pub(crate) fn read_index(checkpoint: &Path, step: u64) -> Result<(Index, String)> {
     let path = checkpoint.join(index::FILE);
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Error::damaged(checkpoint, format!("it has no `{}`", index::FILE)),
@@ -241,9 +242,10 @@ pub(crate) fn read_index(checkpoint: &Path, step: u64) -> Result<Index> {
             format!("it has {bytes} bytes, and at most {} are allowed", index::MAX_BYTES),
         ));
     }
-    let index = Index::decode(&path, &fs::read_to_string(&path).map_err(failed)?)?;
+    let text = fs::read_to_string(&path).map_err(failed)?;
+    let index = Index::decode(&path, &text)?;
     match index.step == step {
-        true => Ok(index),
+        true => Ok((index, text)),
         false => Err(Error::damaged(&path, format!("it is the index of step {}", index.step))),
     }
 }
@@ -262,7 +264,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     };
     let mut names = Vec::new();
     for entry in entries {
-        // Names that are not UTF-8 are not ours.
+        // Checkpoints and temporary folders have names in UTF-8.
         names.extend(entry.map_err(failed)?.file_name().into_string());
     }
     Ok(names)
@@ -288,9 +290,12 @@ fn lock(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes temporary folders whose program has ended. Those that can't be locked are left.
+/// Removes temporary folders of programs that have ended. A folder that can't be locked is left.
 fn remove_stale(folder: &Path) -> Result<()> {
-    let is_ours = |name: &String| name.starts_with(".step-") && (name.ends_with(PARTIAL) || name.ends_with(REMOVED));
+    let is_ours = |name: &String| {
+        let is_of_step = name.strip_prefix('.').is_some_and(|name| name.starts_with(STEP));
+        is_of_step && (name.ends_with(PARTIAL) || name.ends_with(REMOVED))
+    };
     for name in names(folder)?.into_iter().filter(is_ours) {
         let path = folder.join(name);
         if let Ok(Some(_lock)) = lock(&path) {
@@ -310,7 +315,11 @@ fn remove(checkpoint: &Path) -> Result<()> {
     let removed = checkpoint.with_file_name(temporary(checkpoint, REMOVED));
     let failed = |source| Error::io(checkpoint, "removing the folder", source);
     fs::rename(checkpoint, &removed).map_err(failed)?;
-    fs::remove_dir_all(&removed).map_err(failed)
+    match fs::remove_dir_all(&removed) {
+        // Another save has found the folder without a lock, and removes it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(failed),
+    }
 }
 
 /// Waits until the entries of a folder are on the disk.

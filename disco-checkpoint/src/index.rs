@@ -103,11 +103,16 @@ impl Part {
         Self { worker: worker.index() as u32, dtype, shape, start: 0, offset, crc32 }
     }
 
-    /// Size in bytes; none if the size of a dtype of whole bytes does not fit 63 bits.
+    /// Size in bytes; none for a dtype that Disco lacks, and for a size of more than 63 bits.
     fn size(&self) -> Option<u64> {
         let element = dtype::loaded(self.dtype)?.size() as u64;
         let bytes = self.shape.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent as u64))?;
         (bytes <= i64::MAX as u64).then_some(bytes)
+    }
+
+    /// The extents of the dimensions before and behind `dim`; none where there is no such dimension.
+    fn extents_beside(&self, dim: usize) -> (Option<&[usize]>, Option<&[usize]>) {
+        (self.shape.get(..dim), self.shape.get(dim + 1..))
     }
 
     /// Size in bytes. The index was checked.
@@ -122,7 +127,7 @@ impl Part {
 }
 
 impl Tensor {
-    /// A tensor whose parts get their positions: those of a split tensor follow each other.
+    /// A tensor and the positions of its parts: parts of a split tensor follow each other without gaps.
     pub(crate) fn new(layout: Layout, mut parts: Vec<Part>) -> Self {
         if let Layout::Split { dim, .. } = layout {
             let mut end = 0;
@@ -134,8 +139,7 @@ impl Tensor {
         Self { layout, parts }
     }
 
-    /// The shape of the whole tensor. The index was checked, and the tensor is not one of
-    /// [`Layout::PerWorker`].
+    /// The shape of the whole tensor. The index was checked, and the layout is not [`Layout::PerWorker`].
     pub(crate) fn shape(&self) -> Vec<usize> {
         let mut shape = self.parts.first().map(|part| part.shape.clone()).unwrap_or_default();
         if let Layout::Split { dim, .. } = self.layout {
@@ -154,30 +158,25 @@ impl Tensor {
 
     /// The fault of a tensor, if there is one.
     pub(crate) fn problem(&self, ranks: usize) -> Option<String> {
-        let first = match (self.layout, self.parts.first()) {
-            (Layout::PerWorker, _) => return self.repeated().map(|worker| format!("has two parts of worker {worker}")),
-            (_, first) if self.parts.len() != ranks => {
-                return Some(format!("has {} parts, expected {ranks}", first.map_or(0, |_| self.parts.len())));
-            }
-            (_, first) => first?,
-        };
+        if self.layout == Layout::PerWorker {
+            return self.repeated().map(|worker| format!("has two parts of worker {worker}"));
+        }
+        if self.parts.len() != ranks {
+            return Some(format!("has {} parts, expected {ranks}", self.parts.len()));
+        }
+        let first = self.parts.first()?;
         if let Some(other) = self.parts.iter().find(|part| part.dtype != first.dtype) {
             return Some(format!("has parts of {} and {}", first.dtype, other.dtype));
         }
         let Layout::Split { dim, .. } = self.layout else {
             return (first.start != 0).then(|| format!("is not split, and has a part at {}", first.start));
         };
+        if dim >= first.shape.len() {
+            return Some(format!("of shape {:?} is split along dimension {dim}, which it does not have", first.shape));
+        }
         let mut end = 0usize;
         for part in &self.parts {
-            if dim >= first.shape.len() {
-                return Some(format!(
-                    "of shape {:?} is split along dimension {dim}, which it does not have",
-                    first.shape
-                ));
-            }
-            let rest =
-                |part: &Part| (part.shape.get(..dim).map(<[_]>::to_vec), part.shape.get(dim + 1..).map(<[_]>::to_vec));
-            if rest(part) != rest(first) {
+            if part.extents_beside(dim) != first.extents_beside(dim) {
                 return Some(format!("has parts of shapes {:?} and {:?}", first.shape, part.shape));
             }
             if part.start != end {

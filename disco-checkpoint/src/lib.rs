@@ -43,7 +43,7 @@
 //!   ends early leaves a temporary folder at most, which the next save into the folder removes.
 //! - Each byte of the shards and of the index is covered by a CRC-32. Damage is an error that names the file.
 //! - A failure to copy or to write is an error of the save; the session goes on.
-//! - The folder is one that all machines share. Workers write their own shards; no tensor passes through the controller.
+//! - All machines must share the folder. Workers write their own shards; no tensor passes through the controller.
 //!
 //! The guide's chapter on checkpoints documents the format of the index. Shards are plain safetensors.
 

@@ -4,24 +4,25 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
+use disco_core::suggestion::similar;
 use disco_core::{DRef, Session, SessionExt, WorkerId};
 
 use crate::error::{Error, Refused, Result};
 use crate::folder::{self, Folder};
 use crate::index::Index;
 use crate::layout::{Layout, Request};
-use crate::message::Fault;
+use crate::message::{Fault, Wanted};
 use crate::plan;
 use crate::task;
-use crate::worker::{Wanted, name};
+use crate::worker::name;
 
 /// Loads all tensors of the newest checkpoint of a folder that is not damaged, in the layouts that they were saved in.
 /// None if the folder has no checkpoint or does not exist.
 ///
 /// The session may have another number of workers and groups than the one that saved: split tensors are then put
-/// together and split evenly again. Each worker reads the bytes that it needs and compares their checksums. If a file is
-/// damaged, missing or can't be read, the checkpoint before it is loaded instead, a warning says so (`tracing`), and
-/// [`Loaded::refused`] has the reason.
+/// together and split evenly again. Each worker reads the saved parts that overlap its own part, and compares their
+/// checksums. If a file is damaged, missing or can't be read, the checkpoint before it is loaded instead, a warning says
+/// so (`tracing`), and [`Loaded::refused`] has the reason.
 ///
 /// # Errors
 /// [`Error::NoneValid`], with all reasons, if there are checkpoints and none can be loaded. [`Error::Uneven`],
@@ -36,8 +37,8 @@ pub fn load<S: Session + ?Sized>(
     load_some(session, folder.into(), None)
 }
 
-/// As [`load`], of some tensors. Each is a name, or a name and the layout that the session needs, which may differ from
-/// the saved layout.
+/// Loads some tensors as [`load`] does. A request is a name, or a name and a layout, which may differ from the saved
+/// layout.
 ///
 /// # Errors
 /// As [`load`], and [`Error::UnknownTensor`], or [`Error::Tensor`] for a layout that the tensor can't have.
@@ -64,7 +65,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// The handle of a tensor. A worker that saved none with [`Layout::PerWorker`] has none.
+    /// The handle of a tensor. With [`Layout::PerWorker`], workers that saved no tensor have none.
     ///
     /// # Errors
     /// [`Error::UnknownTensor`], with the most similar name.
@@ -113,12 +114,8 @@ async fn load_one<S: Session + ?Sized>(
     requests: Option<&[Request]>,
 ) -> Result<Loaded> {
     let path = checkpoint.to_owned();
-    let read = task::unblock(move || {
-        let index = folder::read_index(&path, step)?;
-        let text = index.encode().map_err(|error| Error::io(path, "writing the index as text", error.into()))?;
-        Ok((index, text))
-    });
-    let (index, text) = read.await.map_err(|source| Error::io(checkpoint, "reading the index", source))??;
+    let read = task::unblock(move || folder::read_index(&path, step)).await;
+    let (index, text) = read.map_err(|source| Error::io(checkpoint, "reading the index", source))??;
     let tensors = wanted(session, checkpoint, &index, requests)?;
     let failed = |source| Error::Session { checkpoint: checkpoint.into(), operation: "loading the tensors", source };
     let protocol = |error: serde_json::Error| failed(disco_core::Error::protocol(error.to_string()));
@@ -132,7 +129,7 @@ async fn load_one<S: Session + ?Sized>(
     for (worker, fault) in session.world().workers().zip(outcomes) {
         if let Some(fault) = fault {
             let fault: Fault = serde_json::from_str(&fault).map_err(protocol)?;
-            return Err(fault.into_error(Some(worker)));
+            return Err(fault.into_error(checkpoint, Some(worker)));
         }
     }
     let tensor = session.function(name::TENSOR).await.map_err(failed)?;
@@ -143,7 +140,7 @@ async fn load_one<S: Session + ?Sized>(
     Ok(Loaded { path: checkpoint.into(), step, refused: Vec::new(), tensors, notes: index.notes })
 }
 
-/// The tensors to load and their layouts, which the session's workers can have.
+/// The tensors to load, with layouts that are possible for the session's workers.
 fn wanted<S: Session + ?Sized>(
     session: &S,
     checkpoint: &Path,
@@ -165,7 +162,7 @@ fn wanted<S: Session + ?Sized>(
         let layout = layout.unwrap_or(tensor.layout);
         if (layout == Layout::PerWorker) != (tensor.layout == Layout::PerWorker) {
             let problem = format!("it was saved {}, and can't be loaded {layout}", tensor.layout);
-            return Err(Error::tensor(name, problem));
+            return Err(Error::tensor(checkpoint, name, problem));
         }
         if layout == Layout::PerWorker {
             if index.workers != world.size() {
@@ -173,7 +170,7 @@ fn wanted<S: Session + ?Sized>(
                 return Err(Error::OtherWorld { checkpoint, tensor, saved: index.workers, workers: world.size() });
             }
         } else {
-            // Whether the layout fits is the same for all workers.
+            // If worker 0 can have its part, all workers can.
             plan::region_of((checkpoint, name, tensor), layout, WorkerId::new(0), &world)?;
         }
         wanted.push((name.clone(), layout));
@@ -182,7 +179,6 @@ fn wanted<S: Session + ?Sized>(
 }
 
 fn unknown<'a>(checkpoint: &Path, name: &str, known: impl Iterator<Item = &'a String>) -> Error {
-    let distance = |known: &&String| strsim::osa_distance(known, name);
-    let similar = known.min_by_key(distance).filter(|known| distance(known) * 3 <= name.len()).cloned();
+    let similar = similar(name, known.map(String::as_str)).map(str::to_owned);
     Error::UnknownTensor { checkpoint: checkpoint.into(), tensor: name.into(), similar }
 }

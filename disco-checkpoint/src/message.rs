@@ -1,7 +1,7 @@
-//! What workers report about their shards, as JSON.
+//! Orders of the controller, and answers of the workers, as JSON.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use disco_core::WorkerId;
 use safetensors::Dtype;
@@ -21,11 +21,19 @@ pub(crate) struct Order {
     pub(crate) tensors: Vec<(String, Layout)>,
 }
 
+/// The order to load tensors.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    /// The folder of the checkpoint.
+    pub(crate) checkpoint: PathBuf,
+    pub(crate) tensors: Vec<(String, Layout)>,
+}
+
 /// The state of a worker's shard.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Progress {
     Writing { bytes: u64 },
-    Done(Report),
+    Done,
     Failed(Fault),
 }
 
@@ -51,7 +59,8 @@ pub(crate) struct Written {
 pub(crate) struct Seen {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// The checksum of a sample of the bytes, the same for equal tensors.
+    /// The checksum of a sample of the bytes, the same for equal tensors. The sample is empty if no other worker has this
+    /// part.
     pub(crate) sample: Checksum,
     /// Position in the shard and checksum, if this worker has written the tensor.
     pub(crate) written: Option<(u64, Checksum)>,
@@ -79,15 +88,17 @@ impl Fault {
         Self::Tensor { tensor: tensor.into(), problem: problem.to_string() }
     }
 
-    /// The error for the program.
-    pub(crate) fn into_error(self, worker: Option<WorkerId>) -> Error {
+    /// The error for the program, which saves or loads `checkpoint`.
+    pub(crate) fn into_error(self, checkpoint: &Path, worker: Option<WorkerId>) -> Error {
         match self {
             Self::Io { path, operation, code, text } => {
                 let source = code.map_or_else(|| io::Error::other(text), io::Error::from_raw_os_error);
                 Error::Io { worker, path, operation, source }
             }
             Self::Damaged { path, problem } => Error::Damaged { worker, path, problem },
-            Self::Tensor { tensor, problem } => Error::Tensor { worker, tensor, problem },
+            Self::Tensor { tensor, problem } => {
+                Error::Tensor { worker, checkpoint: checkpoint.into(), tensor, problem }
+            }
         }
     }
 }

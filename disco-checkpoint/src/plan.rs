@@ -1,4 +1,4 @@
-//! Which worker writes a part, and which part a worker loads.
+//! The writer of each part, and the elements that each worker loads.
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -10,15 +10,20 @@ use crate::index::Tensor;
 use crate::layout::Layout;
 use crate::region::Region;
 
-/// For each tensor, whether `worker` writes it. All workers get the same answer for replicated tensors, because they get
-/// the same list: a layout, and the size in bytes of this worker's tensor.
+/// For each tensor, whether `worker` writes it. `tensors` has the layout, and the size in bytes of this worker's tensor.
+///
+/// Workers agree without messages. All of them have the same list of replicated tensors, and workers of the same rank in
+/// their groups have the same list of tensors that are split in a group. Sizes of other tensors differ between the workers,
+/// so these choices do not depend on them.
 pub(crate) fn written_by(worker: WorkerId, world: &World, tensors: &[(Layout, u64)]) -> Vec<bool> {
     let mut writes: Vec<bool> = tensors.iter().map(|_| false).collect();
     // The largest replicated tensors first, each to the worker that has the fewest bytes to write.
     let mut bytes_of = vec![0u64; world.size()];
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|index| Reverse(tensors[*index].1));
-    for (position, index) in order.into_iter().enumerate() {
+    // Tensors that are split in a group: groups write them in turn.
+    let mut turns = 0;
+    for index in order {
         let (layout, bytes) = tensors[index];
         writes[index] = match layout {
             Layout::Replicated => {
@@ -26,7 +31,10 @@ pub(crate) fn written_by(worker: WorkerId, world: &World, tensors: &[(Layout, u6
                 bytes_of[least] += bytes;
                 least == worker.index()
             }
-            Layout::Split { scope: Scope::Group, .. } => position % world.groups() == world.group_of(worker).index(),
+            Layout::Split { scope: Scope::Group, .. } => {
+                turns += 1;
+                turns % world.groups() == world.group_of(worker).index()
+            }
             _ => true,
         };
     }
@@ -52,7 +60,8 @@ pub(crate) fn region_of(
         return Ok(tensor.region(&shape, &tensor.parts[rank]));
     }
     let Some(extent) = shape.get(dim) else {
-        return Err(Error::tensor(name, format!("it has the shape {shape:?}, and no dimension {dim} to split")));
+        let problem = format!("it has the shape {shape:?}, and no dimension {dim} to split");
+        return Err(Error::tensor(checkpoint, name, problem));
     };
     if !extent.is_multiple_of(ranks) {
         let (checkpoint, tensor) = (checkpoint.into(), name.to_owned());
@@ -72,12 +81,17 @@ mod tests {
         #[test]
         fn each_part_has_one_writer(
             (groups, group_size) in (1usize..4, 1usize..4),
-            tensors in proptest::collection::vec((0usize..4, 0u64..100), 0..10),
+            // The layout of a tensor, and the bytes that each rank of the layout has.
+            tensors in proptest::collection::vec((0usize..4, proptest::collection::vec(0u64..100, 9)), 0..10),
         ) {
             let world = World::new(groups * group_size, groups).unwrap();
             let layouts = [Layout::Replicated, Layout::split(0), Layout::split_in_group(0), Layout::PerWorker];
             let tensors: Vec<_> = tensors.into_iter().map(|(layout, bytes)| (layouts[layout], bytes)).collect();
-            let writers: Vec<_> = world.workers().map(|worker| (worker, written_by(worker, &world, &tensors))).collect();
+            let written = |worker| {
+                let own = |(layout, bytes): &(Layout, Vec<u64>)| (*layout, bytes[layout.rank(&world, worker)]);
+                written_by(worker, &world, &tensors.iter().map(own).collect::<Vec<_>>())
+            };
+            let writers: Vec<_> = world.workers().map(|worker| (worker, written(worker))).collect();
             for (index, (layout, _)) in tensors.iter().enumerate() {
                 let mut parts: Vec<_> = writers
                     .iter()

@@ -28,7 +28,7 @@ impl Region {
         &self.extent
     }
 
-    /// The elements of both regions of one tensor; none if there are none.
+    /// The elements that two regions of one tensor have in common; none without common elements.
     fn overlap(&self, other: &Self) -> Option<Self> {
         let mut both = self.clone();
         for (dim, (start, extent)) in both.start.iter_mut().zip(&mut both.extent).enumerate() {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use disco_core::error::ErrorKind;
 use disco_core::session::Arguments;
-use disco_core::{DRef, Session, SessionExt, WorkerId, sync};
+use disco_core::{DRef, Session, SessionExt, WorkerId, World, sync};
+use serde::de::DeserializeOwned;
 
 use crate::assemble::assemble;
 use crate::error::{Error, Result};
@@ -50,12 +51,14 @@ pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
     let entries: Vec<Entry> = entries.into_iter().map(E::into).collect();
     async move {
         let folder = folder?;
-        check(&entries)?;
         let (checkpoint, stall_limit) = (folder.checkpoint(step), folder.stall_limit);
+        check(&checkpoint, &entries)?;
         let partial = task::unblock(move || Partial::create(folder, step)).await;
         let partial = partial.map_err(|source| Error::io(&checkpoint, "making the folder", source))??;
-        let mut save = Save { session, checkpoint, partial, stall_limit, step, entries, pending: None };
-        save.start().await?;
+        let args = arguments(&partial, step, &entries)?;
+        let called = session.call_named(name::SNAPSHOT, args).await;
+        let pending = called.map_err(|source| failed(&checkpoint, "copying the tensors", source, &session.world()))?;
+        let save = Save { session, checkpoint, partial, stall_limit, step, entries, pending };
         let notes = Arc::default();
         Ok(Saving { end: Box::pin(save.finish(Arc::clone(&notes))), notes })
     }
@@ -115,21 +118,33 @@ impl fmt::Debug for Saving<'_> {
 }
 
 /// Refuses names that a checkpoint can't have.
-fn check(entries: &[Entry]) -> Result<()> {
+fn check(checkpoint: &Path, entries: &[Entry]) -> Result<()> {
     let mut names = BTreeSet::new();
     for Entry { name, .. } in entries {
         // The key of safetensors for texts.
         if name == "__metadata__" {
-            return Err(Error::tensor(name, "safetensors reserves this name"));
+            return Err(Error::tensor(checkpoint, name, "safetensors reserves this name"));
         }
         if !names.insert(name) {
-            return Err(Error::tensor(name, "two entries have this name"));
+            return Err(Error::tensor(checkpoint, name, "two entries have this name"));
         }
     }
     Ok(())
 }
 
-/// A save and its folder.
+/// The arguments of the worker function that copies the tensors: the order and the handles.
+fn arguments(partial: &Partial, step: u64, entries: &[Entry]) -> Result<Arguments> {
+    let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
+    let order = Order { folder: partial.path().into(), step, tensors };
+    let order = serde_json::to_string(&order)
+        .map_err(|error| Error::io(partial.path(), "writing its path as text", error.into()))?;
+    let mut args = Arguments::with_capacity(1 + entries.len());
+    args.push(order);
+    entries.iter().for_each(|entry| args.push(&entry.handle));
+    Ok(args)
+}
+
+/// A save that the workers have begun, and its folder.
 struct Save<'s, S: ?Sized> {
     session: &'s S,
     checkpoint: PathBuf,
@@ -138,25 +153,13 @@ struct Save<'s, S: ?Sized> {
     step: u64,
     entries: Vec<Entry>,
     /// The writers; dropping the handle ends them.
-    pending: Option<DRef>,
+    pending: DRef,
 }
 
 impl<S: Session + ?Sized> Save<'_, S> {
-    async fn start(&mut self) -> Result<()> {
-        let tensors = self.entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
-        let order = Order { folder: self.partial.path().into(), step: self.step, tensors };
-        let order = serde_json::to_string(&order)
-            .map_err(|error| Error::io(self.partial.path(), "writing its path as text", error.into()))?;
-        let mut args = Arguments::with_capacity(1 + self.entries.len());
-        args.push(order);
-        self.entries.iter().for_each(|entry| args.push(&entry.handle));
-        let called = self.session.call_named(name::SNAPSHOT, args).await;
-        self.pending = Some(called.map_err(|source| self.failed("copying the tensors", source))?);
-        Ok(())
-    }
-
     async fn finish(self, notes: Arc<Mutex<BTreeMap<String, String>>>) -> Result<Saved> {
-        let reports = self.reports().await?;
+        self.wait().await?;
+        let reports: Vec<Report> = self.ask(name::REPORT).await?;
         let Self { session, checkpoint, partial, step, entries, pending, .. } = self;
         drop(pending);
         let notes = std::mem::take(&mut *sync::lock(&notes));
@@ -167,18 +170,18 @@ impl<S: Session + ?Sized> Save<'_, S> {
         Ok(Saved { path, step, bytes })
     }
 
-    /// Waits for the reports of all workers.
-    async fn reports(&self) -> Result<Vec<Report>> {
+    /// Waits until all shards are complete. A report may be large, so the workers send it only then.
+    async fn wait(&self) -> Result<()> {
         let world = self.session.world();
-        let mut seen: Vec<(u64, Instant)> = vec![(0, Instant::now()); world.size()];
+        let mut written: Vec<(u64, Instant)> = vec![(0, Instant::now()); world.size()];
         let mut interval = *POLL_INTERVALS.start();
         loop {
-            let states = self.progress().await?;
-            let mut reports = Vec::with_capacity(states.len());
-            for ((worker, state), (last, since)) in world.workers().zip(states).zip(&mut seen) {
+            let states: Vec<Progress> = self.ask(name::PROGRESS).await?;
+            let mut done = 0;
+            for ((worker, state), (last, since)) in world.workers().zip(states).zip(&mut written) {
                 match state {
-                    Progress::Done(report) => reports.push(report),
-                    Progress::Failed(fault) => return Err(fault.into_error(Some(worker))),
+                    Progress::Done => done += 1,
+                    Progress::Failed(fault) => return Err(fault.into_error(&self.checkpoint, Some(worker))),
                     Progress::Writing { bytes } if bytes != *last => (*last, *since) = (bytes, Instant::now()),
                     Progress::Writing { bytes } if since.elapsed() >= self.stall_limit => {
                         let path = self.partial.path().join(Shard::file_of(worker, &world));
@@ -187,31 +190,27 @@ impl<S: Session + ?Sized> Save<'_, S> {
                     Progress::Writing { .. } => {}
                 }
             }
-            if reports.len() == world.size() {
-                return Ok(reports);
+            if done == world.size() {
+                return Ok(());
             }
             task::sleep(interval).await;
             interval = (2 * interval).min(*POLL_INTERVALS.end());
         }
     }
 
-    async fn progress(&self) -> Result<Vec<Progress>> {
-        let failed = |source| self.failed("waiting for the shards", source);
-        let Some(pending) = &self.pending else { return Ok(Vec::new()) };
-        let states = self.session.call_named(name::PROGRESS, (pending,)).await.map_err(failed)?;
-        let states: Vec<String> = self.session.get_all_as(&states).await.map_err(failed)?;
-        let parse = |state: &String| serde_json::from_str(state);
-        let states: serde_json::Result<_> = states.iter().map(parse).collect();
-        states.map_err(|error| failed(disco_core::Error::protocol(error.to_string())))
-    }
-
-    /// The error for a failure of the session.
-    fn failed(&self, operation: &'static str, source: disco_core::Error) -> Error {
-        failed(&self.checkpoint, operation, source, &self.session.world())
+    /// The results of a worker function about the save, of all workers.
+    async fn ask<T: DeserializeOwned>(&self, function: &str) -> Result<Vec<T>> {
+        let failed = |source| failed(&self.checkpoint, "waiting for the shards", source, &self.session.world());
+        let answers = self.session.call_named(function, (&self.pending,)).await.map_err(failed)?;
+        let answers: Vec<String> = self.session.get_all_as(&answers).await.map_err(failed)?;
+        let parse = |answer: &String| serde_json::from_str(answer);
+        let answers: serde_json::Result<_> = answers.iter().map(parse).collect();
+        answers.map_err(|error| failed(disco_core::Error::protocol(error.to_string())))
     }
 }
 
-fn failed(checkpoint: &Path, operation: &'static str, source: disco_core::Error, world: &disco_core::World) -> Error {
+/// The error for a failure of the session.
+fn failed(checkpoint: &Path, operation: &'static str, source: disco_core::Error, world: &World) -> Error {
     let checkpoint = checkpoint.to_owned();
     match source.kind() {
         ErrorKind::Lost { workers } if !workers.is_empty() => {

@@ -22,7 +22,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// Operations for messages.
 const RESERVING: &str = "reserving space for the shard";
-const WRITING: &str = "writing the shard";
+pub(crate) const WRITING: &str = "writing the shard";
 const SYNCING: &str = "writing the shard to the disk";
 
 /// Bytes between two waits for the disk, so that progress is progress of the disk.
@@ -110,7 +110,7 @@ pub(crate) fn write(
     Ok((Written { bytes, header_bytes, header_crc32: Checksum::of(&places.header) }, checksums))
 }
 
-/// An opened shard, whose length and header are those of the index.
+/// An opened shard. Its length and the checksum of its header are the same as in the index.
 pub(crate) struct Shard {
     path: PathBuf,
     file: File,
@@ -120,7 +120,9 @@ impl Shard {
     pub(crate) fn open(folder: &Path, entry: &index::Shard) -> Result<Self, Fault> {
         let path = folder.join(&entry.file);
         let mut file = File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Fault::damaged(&path, "the file does not exist on this worker's machine"),
+            io::ErrorKind::NotFound => {
+                Fault::damaged(&path, "the file does not exist; the machines of all workers must share the folder")
+            }
             _ => Fault::io(&path, "opening the shard", &error),
         })?;
         let failed = |error: io::Error| Fault::io(&path, "reading the shard", &error);

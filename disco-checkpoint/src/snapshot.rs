@@ -1,6 +1,7 @@
 //! Copies of a worker's tensors, which a thread writes while the worker goes on.
 
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -58,9 +59,14 @@ impl Pending {
     pub(crate) fn progress(&self) -> Progress {
         match &*sync::lock(&self.0.result) {
             None => Progress::Writing { bytes: self.0.bytes.load(Ordering::Relaxed) },
-            Some(Ok(report)) => Progress::Done(report.clone()),
+            Some(Ok(_)) => Progress::Done,
             Some(Err(fault)) => Progress::Failed(fault.clone()),
         }
+    }
+
+    /// The report of a save that is done.
+    pub(crate) fn report(&self) -> Option<Report> {
+        sync::lock(&self.0.result).as_ref()?.as_ref().ok().cloned()
     }
 }
 
@@ -70,7 +76,7 @@ impl Drop for Pending {
     }
 }
 
-/// The copies, and what the writer needs beside them.
+/// The copies of a worker's tensors, their places in the shard, and the report about them.
 struct Writer {
     path: PathBuf,
     report: Report,
@@ -83,11 +89,16 @@ struct Writer {
 impl Writer {
     fn new(ctx: &mut WorkerContext, order: Order, tensors: &[Option<Tensor>]) -> Result<Self, Fault> {
         let (worker, world) = (ctx.worker(), ctx.world());
+        let path = order.folder.join(index::Shard::file_of(worker, &world));
+        // A failure of the device, which does not belong to one tensor.
+        let failed = |error: disco_core::Error| Fault::io(&path, "copying the tensors", &io::Error::other(error));
         let mut report = Report { shard: None, tensors: Vec::with_capacity(tensors.len()) };
         let mut samples = Vec::with_capacity(tensors.len());
-        for ((name, _), tensor) in order.tensors.iter().zip(tensors) {
+        for ((name, layout), tensor) in order.tensors.iter().zip(tensors) {
             report.tensors.push(tensor.as_ref().map(|tensor| seen(name, tensor)).transpose()?);
-            let sample = tensor.as_ref().map(|tensor| sample(ctx, tensor));
+            // Only parts that several workers have are compared.
+            let compared = tensor.as_ref().filter(|_| layout.ranks(&world) < world.size());
+            let sample = compared.map(|tensor| sample(ctx, tensor));
             samples.push(sample.transpose().map_err(|error| Fault::tensor(name, error))?);
         }
         let sizes = order.tensors.iter().zip(tensors);
@@ -116,22 +127,24 @@ impl Writer {
             copies.push((index, copy));
         }
         let deadline = ctx.deadline();
-        ctx.queue().synchronize(deadline).map_err(|error| Fault::tensor("", error))?;
+        ctx.queue().synchronize(deadline).map_err(failed)?;
         for (seen, sample) in report.tensors.iter_mut().zip(&samples) {
             if let (Some(seen), Some(sample)) = (seen, sample) {
-                let bytes = sample.bytes().map_err(|error| Fault::tensor("", error))?;
-                seen.sample = Checksum::of(&bytes);
+                seen.sample = Checksum::of(&sample.bytes().map_err(failed)?);
             }
         }
-        let path = order.folder.join(index::Shard::file_of(worker, &world));
         Ok(Self { path, report, places, sources, copies })
     }
 
     fn start(self, state: Arc<State>) -> Result<(), Fault> {
         let path = self.path.clone();
-        let run = move || {
-            let mut end = End(state, None);
-            end.1 = Some(self.write(&end.0));
+        let run = {
+            let path = path.clone();
+            move || {
+                let written = panic::catch_unwind(AssertUnwindSafe(|| self.write(&state)));
+                let panicked = |_| Err(Fault::io(path, shard::WRITING, &io::Error::other("the writer panicked")));
+                *sync::lock(&state.result) = Some(written.unwrap_or_else(panicked));
+            }
         };
         let spawned = thread::Builder::new().name("checkpoint".into()).spawn(run);
         spawned.map(drop).map_err(|error| Fault::io(path, "starting the writer's thread", &error))
@@ -166,16 +179,6 @@ impl Writer {
     }
 }
 
-/// Publishes the result of a writer, also after a panic.
-struct End(Arc<State>, Option<Result<Report, Fault>>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let panicked = || Err(Fault::tensor("", "the writer panicked"));
-        *sync::lock(&self.0.result) = Some(self.1.take().unwrap_or_else(panicked));
-    }
-}
-
 fn size(tensor: &Tensor) -> u64 {
     tensor.byte_len() as u64
 }
@@ -207,7 +210,7 @@ fn room(tensor: &Tensor, offset: u64) -> disco_core::Result<Tensor> {
     whole.window(before, shape)
 }
 
-/// Asks for large pages, with which the first copy into new memory is several times as fast. Without them it is slower.
+/// Asks for large pages: the first copy into new memory has fewer page faults then.
 #[cfg(target_os = "linux")]
 fn use_large_pages(map: &MmapMut) {
     if let Err(error) = map.advise(memmap2::Advice::HugePage) {
@@ -237,7 +240,7 @@ fn sample(ctx: &mut WorkerContext, tensor: &Tensor) -> disco_core::Result<Tensor
     Ok(sample)
 }
 
-/// Lets the calling thread run when others do not.
+/// Lowers the priority of the calling thread, so that the training's threads run first.
 fn lower_priority() {
     // The call concerns the calling thread only, on Linux.
     #[cfg(target_os = "linux")]

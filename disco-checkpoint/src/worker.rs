@@ -3,17 +3,16 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use disco_core::error::Error as CoreError;
 use disco_core::function::{Args, BoxError, FunctionEntry, IntoObject};
 use disco_core::{DType, Object, Opaque, Tensor, WorkerContext, register_function};
-use serde::{Deserialize, Serialize};
 
 use crate::index::{self, Index, Part};
 use crate::layout::Layout;
-use crate::message::{Fault, Order};
+use crate::message::{Fault, Order, Wanted};
 use crate::plan;
 use crate::region::{self, Region};
 use crate::shard::Shard;
@@ -23,6 +22,7 @@ use crate::snapshot::Pending;
 pub(crate) mod name {
     pub(crate) const SNAPSHOT: &str = "checkpoint.snapshot";
     pub(crate) const PROGRESS: &str = "checkpoint.progress";
+    pub(crate) const REPORT: &str = "checkpoint.report";
     pub(crate) const READ: &str = "checkpoint.read";
     pub(crate) const OUTCOME: &str = "checkpoint.outcome";
     pub(crate) const TENSOR: &str = "checkpoint.tensor";
@@ -32,17 +32,10 @@ disco_core::inventory::submit! {
     FunctionEntry { name: name::SNAPSHOT, call: snapshot, place: concat!(module_path!(), " at ", file!()) }
 }
 register_function!(name::PROGRESS, progress);
+register_function!(name::REPORT, report);
 register_function!(name::READ, read);
 register_function!(name::OUTCOME, outcome);
 register_function!(name::TENSOR, tensor);
-
-/// The tensors to load, for [`read`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Wanted {
-    /// The folder of the checkpoint.
-    pub(crate) checkpoint: PathBuf,
-    pub(crate) tensors: Vec<(String, Layout)>,
-}
 
 /// Copies tensors and starts to write them. The arguments are an [`Order`] and its tensors, of which there may be many.
 /// A fault of this save becomes the result of [`progress`], so that the session goes on.
@@ -68,6 +61,12 @@ fn snapshot(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError
 /// The [`Progress`](crate::message::Progress) of a save.
 fn progress(_: &mut WorkerContext, pending: Rc<Pending>) -> Result<String, BoxError> {
     Ok(serde_json::to_string(&pending.progress())?)
+}
+
+/// The [`Report`](crate::message::Report) of a save that is done on all workers.
+fn report(_: &mut WorkerContext, pending: Rc<Pending>) -> Result<String, BoxError> {
+    let report = pending.report().ok_or("the shard is not complete")?;
+    Ok(serde_json::to_string(&report)?)
 }
 
 /// The result of [`read`].
@@ -158,7 +157,7 @@ impl Files<'_> {
         Ok(tensor)
     }
 
-    /// The bytes of a part of which only some are wanted: the checksum is that of all.
+    /// Reads a whole part that the region overlaps only partly: the checksum covers the whole part.
     fn piece(&mut self, name: &str, part: &Part) -> Result<Vec<u8>, Fault> {
         let mut bytes = Vec::new();
         let size = part.bytes() as usize;

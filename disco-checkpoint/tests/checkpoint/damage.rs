@@ -48,13 +48,18 @@ fn damage_is_named_and_the_checkpoint_before_is_loaded(kind: SessionKind) {
     let path = block_on(save_numbers(&session, folder.path(), 2)).unwrap();
     let (shard, index) = (path.join(SHARD), path.join("index.json"));
     let original: Vec<_> = names(&path).into_iter().map(|name| (fs::read(path.join(&name)).unwrap(), name)).collect();
+    let short = format!("it has {} bytes, expected {}", len(&shard) - 1, len(&shard));
     // The damage, and the path and the text of the reason.
     type Case<'a> = (&'a dyn Fn(), &'a Path, &'a str);
     let cases: [Case<'_>; 9] = [
         (&|| flip(&shard, len(&shard) - 1, 3), &shard, "tensor `split` has the checksum "),
         (&|| flip(&shard, 20, 0), &shard, "its header has the checksum "),
-        (&|| truncate(&shard, 1), &shard, "it has 11 bytes less"),
-        (&|| fs::remove_file(&shard).unwrap(), &shard, "the file does not exist on this worker's machine"),
+        (&|| truncate(&shard, 1), &shard, &short),
+        (
+            &|| fs::remove_file(&shard).unwrap(),
+            &shard,
+            "the file does not exist; the machines of all workers must share the folder",
+        ),
         (
             &|| _ = fs::copy(path.join("worker-1-of-4.safetensors"), &shard).unwrap(),
             &shard,
@@ -73,12 +78,8 @@ fn damage_is_named_and_the_checkpoint_before_is_loaded(kind: SessionKind) {
         damage();
         let reasons = assert_loads(&session, folder.path(), 1);
         let [reason] = &reasons[..] else { panic!("{reasons:?}") };
-        let text = match text {
-            "it has 11 bytes less" => format!("it has {} bytes, expected {}", len(&shard), len(&shard) + 1),
-            text => text.to_owned(),
-        };
         assert!(reason.contains(&format!("`{}` is damaged: {text}", file.display())), "{reason}");
-        // Worker 2 reads its own shard; a shard that others read, too, is reported by one of them.
+        // A worker reports damage of a shard, the controller that of an index or of a folder.
         assert_eq!(reason.starts_with("worker "), file == shard, "{reason}");
         for (bytes, name) in &original {
             fs::write(path.join(name), bytes).unwrap();
@@ -193,7 +194,7 @@ fn a_refused_checkpoint_is_a_warning(kind: SessionKind) {
     end(&session);
 }
 
-/// What is logged.
+/// The text of the log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -184,7 +184,9 @@ fn a_failed_worker_ends_the_save(kind: SessionKind) {
         // The handle of the failed call has no value, which is an error of the save only.
         let saved = async { checkpoint::save(&session, folder.path(), 1, [("x", &poisoned)]).await?.await };
         let text = saved.await.unwrap_err().to_string();
-        assert!(text.starts_with("worker 0: tensor `x`: worker 0: tests.fill (command "), "{text}");
+        let path = folder.path().join("step-000001");
+        let expected = format!("worker 0: `{}`: tensor `x`: worker 0: tests.fill (command ", path.display());
+        assert!(text.starts_with(&expected), "{text}");
         save_numbers(&session, folder.path(), 1).await.unwrap();
     });
     assert_eq!(names(folder.path()), ["step-000001"]);

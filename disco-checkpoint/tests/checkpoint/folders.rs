@@ -1,4 +1,4 @@
-//! Folders of several checkpoints: those that are kept, the same step twice, saves at once, saves that do not end.
+//! Folders with several checkpoints: removal of old ones, a step that is saved twice, concurrent saves, abandoned saves.
 
 use std::fs;
 

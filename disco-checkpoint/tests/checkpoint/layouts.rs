@@ -10,6 +10,7 @@ crate::tests![
     tests: any_number_of_workers_loads_what_any_number_has_saved,
     every_dtype_keeps_its_bytes,
     parts_of_unequal_size_load_in_as_many_workers,
+    tensors_of_groups_are_saved_beside_tensors_of_unequal_size,
     shards_are_plain_safetensors,
 ];
 
@@ -167,6 +168,21 @@ fn parts_of_unequal_size_load_in_as_many_workers(_: SessionKind) {
         let tensors: Vec<Tensor> = session.get_all_as(loaded.tensor("rows").unwrap()).await.unwrap();
         let found: Vec<Vec<i32>> = tensors.iter().map(|tensor| tensor.to_vec().unwrap()).collect();
         assert_eq!(found, [[0, 0, 1, 1, 1, 1], [2; 6]]);
+    });
+    end(&session);
+}
+
+fn tensors_of_groups_are_saved_beside_tensors_of_unequal_size(_: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let session = start((2, 2));
+    block_on(async {
+        let own = scattered(&session, |worker| Some(crate::numbers(0, 100 / (worker + 1)))).await;
+        let split = scattered(&session, |worker| Some(crate::numbers(40 * (worker % 2) as i32, 40))).await;
+        let entries = [("own", &own, Layout::PerWorker), ("split", &split, Layout::split_in_group(0))];
+        checkpoint::save(&session, folder.path(), 1, entries).await.unwrap().await.unwrap();
+        let loaded = checkpoint::load(&session, folder.path()).await.unwrap().unwrap();
+        let expected = [0, 1, 0, 1].map(|rank| crate::numbers(40 * rank, 40).to_vec::<i32>().unwrap());
+        assert_eq!(crate::values(&session, loaded.tensor("split").unwrap()).await, expected);
     });
     end(&session);
 }

@@ -106,8 +106,8 @@ async fn values(session: &LaneSession, handle: &DRef) -> Vec<Vec<i32>> {
     tensors.iter().map(|tensor| tensor.to_vec().unwrap()).collect()
 }
 
-/// Asserts that the newest checkpoint that can be loaded is the one of `step` by [`save_numbers`]. Returns the reasons of
-/// those that were refused.
+/// Asserts that the newest checkpoint that can be loaded is the one of `step` by [`save_numbers`]. Returns the reasons
+/// of the refused checkpoints.
 fn assert_loads(session: &LaneSession, folder: &Path, step: u64) -> Vec<String> {
     block_on(async {
         let loaded = disco::checkpoint::load(session, folder).await.unwrap().unwrap();

@@ -33,8 +33,9 @@ fn a_checkpoint_has_the_values_of_the_time_of_the_save(kind: SessionKind) {
         let expected: Vec<i32> = (0..300_000).collect();
         assert!(values(&session, loaded.tensor("x").unwrap()).await.iter().all(|found| *found == expected));
         assert_eq!(values(&session, &x).await[0][..3], [-1, -1, -1]);
-        // What was loaded is the worker's own.
+        // Workers may write to a loaded tensor.
         call(&session, "tests.fill", (loaded.tensor("x").unwrap(), 7)).await;
+        assert_eq!(values(&session, loaded.tensor("x").unwrap()).await[3][..3], [7, 7, 7]);
     });
     end(&session);
 }
@@ -67,7 +68,10 @@ fn tensors_of_their_own_load_in_the_same_world_only(kind: SessionKind) {
         let error = checkpoint::load_only(&four, folder.path(), [("own", Layout::Replicated)]).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "tensor `own`: it was saved different on each worker, and can't be loaded replicated"
+            format!(
+                "`{}`: tensor `own`: it was saved different on each worker, and can't be loaded replicated",
+                folder.path().join("step-000003").display()
+            )
         );
     });
     end(&four);
@@ -106,9 +110,16 @@ fn the_order_of_the_writes_does_not_matter(kind: SessionKind) {
 
 fn entries_that_are_not_what_their_layout_says_are_refused(kind: SessionKind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
+    // The text of the error behind the path of the checkpoint, with the worker before it.
+    let checkpoint = format!("`{}`: ", folder.path().join("step-000001").display());
+    let text = |error: checkpoint::Error| {
+        let text = error.to_string();
+        let (worker, problem) = text.split_once(&checkpoint).unwrap_or_else(|| panic!("{text}"));
+        format!("{worker}{problem}")
+    };
     let refused = |handle: &disco::DRef, layout: Layout| {
         let saved = async { checkpoint::save(&session, folder.path(), 1, [("x", handle, layout)]).await?.await };
-        block_on(saved).unwrap_err().to_string()
+        text(block_on(saved).unwrap_err())
     };
     let split = block_on(scattered(&session, |worker| Some(numbers(3 * worker as i32, 3))));
     let differs = "its layout is replicated; save it with the layout that it has, such as `Layout::split(0)` or \
@@ -134,9 +145,9 @@ fn entries_that_are_not_what_their_layout_says_are_refused(kind: SessionKind) {
     let number = block_on(session.call_named("tests.process", ())).unwrap();
     assert_eq!(refused(&number, Layout::PerWorker), "worker 0: tensor `x`: the handle is of an int, not of a tensor");
     let twice = block_on(async { checkpoint::save(&session, folder.path(), 1, [("x", &split), ("x", &split)]).await });
-    assert_eq!(twice.unwrap_err().to_string(), "tensor `x`: two entries have this name");
+    assert_eq!(text(twice.unwrap_err()), "tensor `x`: two entries have this name");
     let reserved = block_on(async { checkpoint::save(&session, folder.path(), 1, [("__metadata__", &split)]).await });
-    assert_eq!(reserved.unwrap_err().to_string(), "tensor `__metadata__`: safetensors reserves this name");
+    assert_eq!(text(reserved.unwrap_err()), "tensor `__metadata__`: safetensors reserves this name");
     assert_eq!(crate::names(folder.path()), [""; 0], "no folder is left");
     // The session is usable.
     block_on(save_numbers(&session, folder.path(), 1)).unwrap();
@@ -156,10 +167,16 @@ fn requests_that_do_not_fit_are_refused(kind: SessionKind) {
         refused("splitt", Layout::Replicated),
         format!("`{}` has no tensor `splitt`; did you mean `split`?", path.display())
     );
-    assert_eq!(refused("same", Layout::split(1)), "tensor `same`: it has the shape [5], and no dimension 1 to split");
+    assert_eq!(
+        refused("same", Layout::split(1)),
+        format!("`{}`: tensor `same`: it has the shape [5], and no dimension 1 to split", path.display())
+    );
     assert_eq!(
         refused("same", Layout::PerWorker),
-        "tensor `same`: it was saved replicated, and can't be loaded different on each worker"
+        format!(
+            "`{}`: tensor `same`: it was saved replicated, and can't be loaded different on each worker",
+            path.display()
+        )
     );
     assert_eq!(
         refused("same", Layout::split(0)),
