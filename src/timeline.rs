@@ -6,7 +6,7 @@ use std::sync::Arc;
 use disco_core::activity::RecorderConfig;
 use disco_core::session::{LaneSession, Timeline};
 
-/// What to record, and where it goes.
+/// The size of the workers' recordings, and the function that gets the timeline.
 #[derive(Clone)]
 pub(crate) struct Recorder {
     pub(crate) config: RecorderConfig,
@@ -22,7 +22,7 @@ impl Recorder {
         session.with_timeline(self.config, move |timeline| (self.sink)(timeline))
     }
 
-    /// Passes the timeline to `sink`, too, before its own.
+    /// Passes the timeline to `sink` first, and then to the function of this recorder.
     #[cfg(feature = "trace")]
     fn preceded_by(self, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
         let next = self.sink;
@@ -39,7 +39,7 @@ impl Recorder {
 pub(crate) struct CommandFile {
     #[cfg(feature = "trace")]
     path: std::path::PathBuf,
-    /// What workers record for it.
+    /// The configuration of the workers' recordings, from which the durations of calls come.
     pub(crate) config: RecorderConfig,
 }
 
@@ -75,8 +75,9 @@ pub(crate) mod file {
     /// Number of records of each worker and of the controller: 4 MiB.
     const RECORDS: usize = 1 << 16;
 
-    /// Number of traces that this process has begun, and of files with commands.
+    /// Number of traces that this process has begun.
     static TRACES: AtomicU32 = AtomicU32::new(0);
+    /// Number of command logs that this process has begun.
     static COMMAND_FILES: AtomicU32 = AtomicU32::new(0);
 
     /// Records for a file that is written at the end.
@@ -101,6 +102,8 @@ pub(crate) mod file {
     }
 
     impl CommandFile {
+        /// The file at `path`, which [`Self::attach`] creates.
+        ///
         /// # Errors
         /// `DISCO_TRACE_RECORDS` is not a number.
         pub(crate) fn at(path: PathBuf) -> Result<Self> {
@@ -173,7 +176,7 @@ pub(crate) mod file {
         why.join(": ")
     }
 
-    /// Not as an event of `tracing`: a subscriber need not print those.
+    /// Prints a warning, not as an event of `tracing`: a subscriber may not print events.
     fn warn(text: &str) {
         _ = writeln!(io::stderr(), "disco: {text}");
     }

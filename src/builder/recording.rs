@@ -1,4 +1,4 @@
-//! What a session records, and where that goes.
+//! Recordings of a session: timelines, traces, command logs and dumps.
 
 #[cfg(all(feature = "trace", target_os = "linux"))]
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::timeline;
 use crate::timeline::{CommandFile, Recorder};
 
 impl Builder {
-    /// Records what the controller and the workers do, and writes it to a file when the session ends, as
+    /// Records the activities of the controller and the workers, and writes them to a file when the session ends, as
     /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
     /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
     ///
@@ -25,8 +25,8 @@ impl Builder {
 
     /// Records the commands of the session in a file, for `disco replay`: numbers, strings, and kinds and sizes of other
     /// values, but no content of tensors and bytes. The file is written while the program runs, and compressed if the
-    /// name ends with `.gz`. Durations of calls are collected some times a second from the records of workers, of which
-    /// each keeps as many as for [`Builder::trace`]. A file that can't be written is a warning.
+    /// name ends with `.gz`. Durations of calls are collected some times a second from the records of workers. Each worker
+    /// keeps as many records as for [`Builder::trace`]. A file that can't be written is a warning.
     ///
     /// Default: the file in `DISCO_RECORD`, if it is set; a second session of the program adds `-2` to the name.
     #[cfg(feature = "trace")]
@@ -36,7 +36,7 @@ impl Builder {
     }
 
     /// Writes the last operations of all workers, their flight recorders, to a file whenever the program gets SIGUSR1, also
-    /// while workers hang: a trace as that of [`Builder::trace`], for `disco trace explain`. Further signals write `-2`, `-3`
+    /// while workers hang: a trace like that of [`Builder::trace`], for `disco trace explain`. Further signals write `-2`, `-3`
     /// and so on before the ending of the name. The path of a written file, or the reason why there is none, is printed on
     /// standard error. A session that does this has one more thread, and its program handles SIGUSR1 from then on; after
     /// the session, the signal has no effect.
@@ -48,10 +48,11 @@ impl Builder {
         self
     }
 
-    /// Records what the controller and the workers do, and passes it to `sink` when the session ends: at the end of its
-    /// shutdown, or when it is dropped. Each keeps its last `records` records of 64 bytes, rounded up to a power of two:
-    /// commands, operations of communicators, and the program's own [spans](crate::activity). Worker processes keep them
-    /// in shared memory, so that the records of a killed process are not lost; those of a lost node are.
+    /// Records the activities of the controller and the workers, and passes the timeline to `sink` when the session ends: at
+    /// the end of its shutdown, or when the session is dropped. The controller and each worker keep their last `records`
+    /// records of 64 bytes, rounded up to a power of two: commands, operations of communicators, and the program's own
+    /// [spans](crate::activity). Worker processes keep their records in shared memory, so that the records of a killed
+    /// process are not lost; the records of a lost node are.
     ///
     /// `sink` runs on the thread that ends the session. A call takes some 0.1 µs longer on each worker.
     pub fn timeline(mut self, records: usize, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
@@ -59,7 +60,7 @@ impl Builder {
         self
     }
 
-    /// What the session records: for the program, for a file, or nothing.
+    /// The recorder of the session: that of the program, that of a file, or none.
     pub(super) fn recorder(&mut self) -> Result<Option<Recorder>> {
         if let Some(recorder) = self.recorder.take() {
             return Ok(Some(recorder));
@@ -73,7 +74,7 @@ impl Builder {
         Ok(None)
     }
 
-    /// The file for the session's commands.
+    /// The file for the commands of the session.
     pub(super) fn command_file(&mut self) -> Result<Option<CommandFile>> {
         #[cfg(feature = "trace")]
         return match self.record.take() {

@@ -46,7 +46,7 @@ fn check(path: &Path) -> Wrong<()> {
                 continue;
             }
             Line::Wait(wait) => wait.number,
-            // May stand before its command.
+            // A call may stand before its command.
             Line::Call(call) => {
                 last_call = last_call.max(call.number);
                 continue;

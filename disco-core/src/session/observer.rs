@@ -1,4 +1,4 @@
-//! Observers of a session: code of other crates that is told of each command and each wait.
+//! Observers of a session: code of other crates that gets each command and each wait.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::command::Command;
 use crate::error::Result;
 use crate::id::RegisterId;
 
-/// Is told of each command and each wait of a session, in the order of the session.
+/// Gets each command and each wait of a session, in the order of the session.
 ///
 /// The session calls the methods while it holds the order ticket: no other command is submitted meanwhile, so they must
 /// return soon, and must not use the session.
@@ -17,7 +17,7 @@ pub trait Observer: Send + Sync {
     fn submitted(&self, number: u64, freed: &[RegisterId], command: &Command);
 
     /// The wait for the replies to command `number` has ended: with the replies in the order of the workers, or with the
-    /// reason why they do not come. Not called for a wait whose future was dropped.
+    /// reason why replies are missing. Not called for a wait whose future was dropped.
     fn waited(&self, number: u64, replies: &Result<Vec<Reply>>);
 }
 
