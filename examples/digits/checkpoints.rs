@@ -7,7 +7,7 @@ use disco::{DRef, Session};
 
 use super::train::{Epoch, Failure};
 
-/// Number of checkpoints that are kept.
+/// Number of checkpoints to keep.
 const KEPT: usize = 2;
 /// The note with the results so far.
 const RESULTS: &str = "results";
@@ -33,7 +33,8 @@ pub(crate) async fn load(session: &dyn Session, folder: &Path) -> Result<Option<
     for refused in &loaded.refused {
         eprintln!("digits: {}; continuing from `{}`", refused.reason, loaded.path.display());
     }
-    let results = loaded.note(RESULTS).ok_or("the checkpoint is not one of digits")?;
+    let missing = || format!("`{}` is not a checkpoint of digits: it has no note `{RESULTS}`", loaded.path.display());
+    let results = loaded.note(RESULTS).ok_or_else(missing)?;
     let (params, velocity) = (loaded.tensor("params")?.clone(), loaded.tensor("velocity")?.clone());
     Ok(Some(State { params, velocity, results: serde_json::from_str(results)? }))
 }

@@ -90,17 +90,18 @@ fn run(args: Args) -> Result<(), Failure> {
             bar.set_position(epoch as u64);
         };
         let folder = args.checkpoint.as_deref();
-        let mut outcome = train::train(&session, (&data, &held_out), args.epochs.into(), folder, &mut report).await;
+        let mut attempt =
+            async || train::train(&session, (&data, &held_out), args.epochs.into(), folder, &mut report).await;
+        let mut outcome = attempt().await;
         while let Err(error) = &outcome
             && args.replace
             && train::is_loss(error)
         {
             eprintln!("digits: {error}; the training continues with new workers");
-            if let Err(error) = train::replace(&session, &args.backend, &args.devices).await {
-                outcome = Err(error);
-                continue;
-            }
-            outcome = train::train(&session, (&data, &held_out), args.epochs.into(), folder, &mut report).await;
+            outcome = match train::replace(&session, &args.backend, &args.devices).await {
+                Ok(()) => attempt().await,
+                Err(error) => Err(error),
+            };
         }
         let outcome = outcome?;
         session.shutdown().await?;

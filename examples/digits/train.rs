@@ -156,8 +156,8 @@ fn row(tensor: &Tensor, index: usize) -> Result<Tensor> {
     tensor.window(index * len, shape)
 }
 
-/// Trains on the workers of a session after `init_ccl`, up to so many epochs, and calls `report` after each. With a
-/// folder, it continues from the newest checkpoint there, and saves one after each epoch.
+/// Trains on the workers of a session after `init_ccl` until `epochs` epochs are complete, and calls `report` after each.
+/// With a folder, the training continues from the newest checkpoint there, and saves a checkpoint after each epoch.
 ///
 /// # Errors
 /// The number of workers does not divide a batch; failures of the session and of checkpoints.
@@ -204,14 +204,14 @@ pub(crate) async fn train(
         state.results.epochs.push(result);
         if let Some(folder) = folder {
             if let Some(before) = saving.take() {
-                _ = before.await?;
+                before.await?;
             }
             saving = Some(checkpoints::save(session, folder, &state).await?);
         }
         report(epoch, &result);
     }
     if let Some(last) = saving {
-        _ = last.await?;
+        last.await?;
     }
     let seconds: f64 = session.get_all_as::<f64>(&in_collectives).await?.iter().sum();
     let Results { losses, epochs } = state.results;
@@ -231,7 +231,7 @@ pub(crate) fn is_loss(failure: &Failure) -> bool {
     matches!(ErrorKind::of(&**failure), ErrorKind::Lost { .. })
 }
 
-/// Replaces lost workers, and connects all of them.
+/// Replaces lost workers, and connects all workers.
 ///
 /// # Errors
 /// More workers are lost; they can't be replaced.
