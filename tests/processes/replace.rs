@@ -1,8 +1,8 @@
 //! Lost workers that are replaced by new processes.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ crate::tests!(
     a_session_ends_while_workers_start,
     replacement_ends_with_the_session,
     a_large_value_reaches_old_and_new_workers,
+    a_timeline_has_the_records_of_the_new_worker,
 );
 
 disco::register_function!("replace.number", number);
@@ -372,4 +373,23 @@ fn a_large_value_reaches_old_and_new_workers() {
         assert_eq!(block_on(session.get_as::<Tensor>(&held, WorkerId::new(worker))).unwrap().elements(), 1 << 20);
     }
     block_on(session.shutdown()).unwrap();
+}
+
+fn a_timeline_has_the_records_of_the_new_worker() {
+    let (send, receive) = mpsc::channel();
+    let builder = Builder::processes(2).timeline(4096, move |timeline| send.send(timeline).unwrap());
+    let session = builder.start().unwrap();
+    // The lost worker has more records than the new one.
+    (0..50).for_each(|_| drop(call(&session, "replace.number", (1,))));
+    kill(&session, &[1]);
+    lost(&session);
+    block_on(session.replace_lost()).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&call(&session, "replace.number", (5,)))).unwrap(), [5, 6]);
+    block_on(session.shutdown()).unwrap();
+    let timeline = receive.recv().unwrap();
+    let calls = |worker: usize| {
+        let records = &timeline.workers[worker].1.as_ref().unwrap().records;
+        records.iter().filter(|record| record.name.as_deref() == Some("replace.number")).count()
+    };
+    assert_eq!((calls(0), calls(1)), (51, 1));
 }

@@ -14,6 +14,7 @@ use crate::diagnosis::Diagnosis;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::WorkerId;
 use crate::sync;
+use crate::worker_range::WorkerRange;
 
 /// Time that the recordings for an error's table have to arrive.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
@@ -65,6 +66,11 @@ impl Collection {
         if self.is_complete() {
             self.done.notify(usize::MAX);
         }
+    }
+
+    /// Removes the recordings of lost workers, whose places new workers have taken.
+    pub(super) fn forget(&self, workers: WorkerRange) {
+        self.lock().retain(|worker, _| !workers.contains(*worker));
     }
 
     /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.

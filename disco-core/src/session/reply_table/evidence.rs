@@ -1,12 +1,13 @@
 //! What workers had recorded at the moment of a failure, and the failure with a table of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::ReplyTable;
 use crate::channel::Signal;
 use crate::error::Error;
 use crate::session::collecting::{Collection, EVIDENCE};
 use crate::sync;
+use crate::worker_range::WorkerRange;
 
 impl ReplyTable {
     /// Asks all workers for their `last` records.
@@ -28,6 +29,12 @@ impl ReplyTable {
     pub(in crate::session) fn evidence(&self) -> Arc<Collection> {
         let evidence = self.lock().evidence.clone();
         evidence.unwrap_or_else(|| self.gather(EVIDENCE))
+    }
+
+    /// Removes the recordings of lost workers, whose places new workers have taken, from all requests.
+    pub(super) fn forget(&self, workers: WorkerRange) {
+        let collections: Vec<_> = sync::lock(&self.collections).iter().filter_map(Weak::upgrade).collect();
+        collections.iter().for_each(|collection| collection.forget(workers));
     }
 
     /// Recordings that arrive are added to `collection`.

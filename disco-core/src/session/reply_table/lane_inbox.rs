@@ -58,6 +58,7 @@ impl ReplyTable {
         inboxes.retain(|other| other.strong_count() > 0);
         let others = inboxes.iter().filter_map(|other| other.upgrade()).filter(|other| !Arc::ptr_eq(other, inbox));
         others.for_each(|other| other.give_up(workers));
+        self.forget(workers);
     }
 }
 
@@ -75,7 +76,9 @@ impl Inbox for LaneInbox {
     }
 
     fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
-        if sync::lock(&self.gone).get(&from) != Some(&Gone::GivenUp) {
+        // Held meanwhile: the records of a worker that was given up would come after `ReplyTable::forget`.
+        let gone = sync::lock(&self.gone);
+        if gone.get(&from) != Some(&Gone::GivenUp) {
             self.table.recording(from, bytes);
         }
     }
