@@ -60,7 +60,8 @@ pub(crate) struct Args {
     /// Continue the prompts as they are, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
-    /// How often a session that has lost a worker is replaced by a new one, which continues the text
+    /// How often the text continues after the loss of a worker, with a new worker in its place or, where that can't be, in a
+    /// new session
     #[arg(long, value_name = "TIMES", default_value_t = 1)]
     pub(crate) restarts: usize,
     /// Measure the time that workers wait for each other apart from collectives; this costs a barrier for each collective

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use disco::error::ErrorKind;
 use disco::{
-    DRef, DataPlane as _, Error, Json, LaneSession, Result, Session as _, SessionExt as _, WorkerId, block_on,
+    DRef, DataPlane as _, Error, Json, LaneSession, Result, Session as _, SessionExt as _, Value, WorkerId, block_on,
 };
 
 use super::worker::{Batch, Figures, Load};
@@ -22,7 +22,7 @@ pub(crate) struct Job {
     pub(crate) batch: Batch,
     /// The most tokens of each sequence.
     pub(crate) most: usize,
-    /// How often a session that has lost a worker is replaced.
+    /// How often the texts continue after the loss of a worker.
     pub(crate) restarts: usize,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Event {
     Token { sequence: usize, token: u32 },
     /// A sequence has ended.
     End { sequence: usize },
-    /// The session has failed, and a new one continues the texts.
+    /// The session has lost workers. New workers, or a new session, continue the texts.
     Restart(Error),
 }
 
@@ -63,8 +63,9 @@ struct Sequence {
     has_ended: bool,
 }
 
-/// Runs a job in a session that `start` starts. If the session loses a worker, a new one continues the texts. Ends early
-/// when `stop` is set. Returns the figures of the last session.
+/// Runs a job in a session that `start` starts. If the session loses a worker, a new worker takes its place, and all
+/// workers compute the caches of the texts again; a session that can't replace workers is replaced as a whole. Ends early
+/// when `stop` is set. Returns the figures since the last loss.
 ///
 /// # Errors
 /// A session can't be started, a worker function fails, or workers are lost more often than the job permits.
@@ -76,30 +77,46 @@ pub(crate) fn run(
 ) -> Result<Outcome> {
     let mut sequences = vec![Sequence::default(); job.batch.prompts.len()];
     let mut restarts = job.restarts;
+    let connect = |session: LaneSession| block_on(session.init_ccl(&job.backend, &[])).map(|()| session);
+    let mut session = connect(start()?)?;
+    let mut worker = None;
     loop {
-        let session = start()?;
-        let result = block_on(generate(&session, job, &mut sequences, stop, &mut on));
-        let closed = block_on(session.shutdown());
-        match result {
-            Ok(outcome) => return closed.map(|()| outcome),
+        match block_on(generate(&session, job, &mut worker, &mut sequences, stop, &mut on)) {
+            Ok(outcome) => return block_on(session.shutdown()).map(|()| outcome),
             Err(error) if restarts > 0 && is_loss(&error) && !stop.load(Ordering::Relaxed) => {
                 restarts -= 1;
                 on(Event::Restart(error));
+                if block_on(replace(&session, &job.backend)).is_err() {
+                    // Fails, since the session is lost.
+                    _ = block_on(session.shutdown());
+                    (session, worker) = (connect(start()?)?, None);
+                }
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                _ = block_on(session.shutdown());
+                return Err(error);
+            }
         }
     }
 }
 
-/// Whether a new session may succeed.
+/// Replaces lost workers by new ones, and connects all workers again.
+async fn replace(session: &LaneSession, backend: &str) -> Result<()> {
+    session.replace_lost().await?;
+    session.init_ccl(backend, &[]).await
+}
+
+/// Whether the texts can continue with other workers.
 fn is_loss(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost { .. } | ErrorKind::Aborted)
 }
 
-/// Loads the model and continues the sequences.
+/// Loads the model on workers that lack it, and continues the sequences. `worker` is the handle of the workers' states,
+/// which is set when all workers have read the model.
 async fn generate(
     session: &LaneSession,
     job: &Job,
+    worker: &mut Option<DRef>,
     sequences: &mut [Sequence],
     stop: &AtomicBool,
     on: &mut impl FnMut(Event),
@@ -108,19 +125,22 @@ async fn generate(
     batch.prompts.iter_mut().zip(&*sequences).for_each(|(prompt, sequence)| prompt.extend(&sequence.tokens));
     let mut outcome = Outcome { prompt_tokens: batch.prompts.iter().map(Vec::len).sum(), ..Outcome::default() };
     let start = Instant::now();
-    session.init_ccl(&job.backend, &[]).await?;
-    let worker = session.call_named("generate.load", (Json(job.load.clone()),)).await?;
+    let loaded = session.call_named("generate.load", (Json(job.load.clone()), worker.as_ref())).await?;
     session.sync_all().await?;
+    // A new worker has no state.
+    let states = loaded.clone();
+    session.on_replaced(move |_| vec![(states.clone(), Value::None)]);
+    let worker = &*worker.insert(loaded);
     outcome.loading = start.elapsed();
     on(Event::Loaded);
 
     let start = Instant::now();
     let next = session.function("generate.next").await?;
-    let mut calls = VecDeque::from([session.call_named("generate.prompt", (&worker, Json(batch))).await?]);
+    let mut calls = VecDeque::from([session.call_named("generate.prompt", (worker, Json(batch))).await?]);
     let mut first = None;
     while sequences.iter().any(|sequence| !sequence.has_ended) && !stop.load(Ordering::Relaxed) {
         while calls.len() < AHEAD {
-            calls.push_back(session.call(&next, (&worker,)).await?);
+            calls.push_back(session.call(&next, (worker,)).await?);
         }
         let Some(call) = calls.pop_front() else { break };
         let Json(tokens): Json<Vec<Option<u32>>> = session.get_as(&call, WorkerId::new(0)).await?;
@@ -142,7 +162,7 @@ async fn generate(
     }
     let first = first.unwrap_or_else(Instant::now);
     (outcome.prompting, outcome.generating) = (first - start, first.elapsed());
-    outcome.workers = figures(session, &worker).await?;
+    outcome.workers = figures(session, worker).await?;
     Ok(outcome)
 }
 

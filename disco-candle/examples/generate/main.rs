@@ -99,7 +99,7 @@ fn run(args: &Args) -> Result<()> {
                 Event::Token { sequence, token } => output.push(sequence, token, &text),
                 Event::End { sequence } => output.end(sequence, &text),
                 Event::Restart(error) => {
-                    eprintln!("\ngenerate: {error}\ngenerate: a new session continues the text");
+                    eprintln!("\ngenerate: {error}\ngenerate: the text continues with a new worker");
                     bar.reset();
                     Ok(())
                 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
-use disco::{Json, Opaque, WorkerContext};
+use disco::{Json, Object, Opaque, WorkerContext};
 use disco_candle::Comm;
 use disco_candle::llama::{Cache, Config, Llama, LlamaError, Precision, Sampler, plan};
 use disco_candle::weights::{Shards, Weights};
@@ -43,7 +43,7 @@ pub(crate) struct Batch {
     pub(crate) seed: u64,
 }
 
-/// Figures of one worker since `generate.load`.
+/// Figures of one worker since the last `generate.load`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Figures {
     pub(crate) weights: usize,
@@ -76,8 +76,15 @@ struct Running {
     ended: Vec<bool>,
 }
 
-/// Worker function: reads this worker's part of the model.
-fn load(ctx: &mut WorkerContext, Json(load): Json<Load>) -> anyhow::Result<Opaque> {
+/// Worker function: reads this worker's part of the model, unless `kept` is the state of a worker that has it. Returns the
+/// worker's state.
+fn load(ctx: &mut WorkerContext, Json(load): Json<Load>, kept: Object) -> anyhow::Result<Object> {
+    if let Object::Opaque(state) = &kept
+        && let Some(worker) = state.downcast::<RefCell<Worker>>()
+    {
+        worker.borrow_mut().rejoin(ctx)?;
+        return Ok(kept);
+    }
     if load.ignores_interrupts && ctx.worker().index() > 0 {
         ctrlc::set_handler(|| ())?;
     }
@@ -96,13 +103,9 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>) -> anyhow::Result<Opaqu
         });
     }
     let model = Llama::load(config, &shards, precision, comm)?;
-    Ok(Opaque::new(RefCell::new(Worker {
-        model,
-        weights,
-        batch: None,
-        computing: Duration::ZERO,
-        measures_waits: load.measures_waits,
-    })))
+    let (batch, computing, measures_waits) = (None, Duration::ZERO, load.measures_waits);
+    let worker = Worker { model, weights, batch, computing, measures_waits };
+    Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))
 }
 
 /// Worker function: processes the prompts. Returns the first token of each sequence, or none if the text has ended.
@@ -155,6 +158,16 @@ disco::register_function!("generate.load", load);
 disco::register_function!("generate.prompt", prompt);
 disco::register_function!("generate.next", next);
 disco::register_function!("generate.figures", figures);
+
+impl Worker {
+    /// Goes on with the model and other workers.
+    fn rejoin(&mut self, ctx: &mut WorkerContext) -> anyhow::Result<()> {
+        self.model.rejoin(ctx)?;
+        self.model.comm().take_stats()?;
+        (self.batch, self.computing) = (None, Duration::ZERO);
+        Ok(())
+    }
+}
 
 impl Running {
     /// Chooses the next token of each sequence that has not ended.

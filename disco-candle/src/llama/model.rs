@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Module as _, Tensor};
 use candle_nn::RmsNorm;
+use disco_core::WorkerContext;
 
 use super::attention::{Attention, Pass};
 use super::mask::mask;
@@ -22,6 +23,9 @@ use crate::weights::Shards;
 /// The most tokens of each sequence that are processed together, which bounds the memory for attention.
 const CHUNK: usize = 512;
 
+/// What all ranks must have alike.
+const COMPARED: &str = "the files or the split plans of the model";
+
 /// One rank's part of a model.
 #[derive(Debug)]
 pub struct Llama {
@@ -32,6 +36,8 @@ pub struct Llama {
     logits: VocabParallelLogits,
     rope: Rope,
     comm: Comm,
+    /// Of the weights and their plan; equal on all ranks.
+    fingerprint: u64,
     dtype: DType,
     device: Device,
     bytes: usize,
@@ -52,8 +58,8 @@ impl Llama {
     /// # Errors
     /// The weights can't be read, or lack a tensor.
     pub fn load(config: Config, shards: &Shards, precision: Precision, comm: Comm) -> Result<Self, LlamaError> {
-        comm.require_same("the files or the split plans of the model", shards.fingerprint(), shards.device())
-            .map_err(crate::to_candle)?;
+        let fingerprint = shards.fingerprint();
+        comm.require_same(COMPARED, fingerprint, shards.device()).map_err(crate::to_candle)?;
         let names = Names::of(shards.weights());
         let parts = Parts { shards, names, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
@@ -88,11 +94,25 @@ impl Llama {
             logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone()),
             layers,
             comm,
+            fingerprint,
             dtype,
             device,
             bytes: parts.bytes.get(),
             config,
         })
+    }
+
+    /// Goes on after lost workers were replaced and `init_ccl` was called: the communicator becomes a
+    /// [new one](Comm::rejoin). Collective: workers that replaced lost ones call [`Comm::world`] and [`Llama::load`], which
+    /// compare their model with this one. Caches stay what they are; those of new workers are empty, so prompts have to be
+    /// computed again.
+    ///
+    /// # Errors
+    /// Those of [`Comm::rejoin`]; another rank has loaded another model.
+    pub fn rejoin(&self, ctx: &mut WorkerContext) -> Result<(), LlamaError> {
+        let joined =
+            self.comm.rejoin(ctx).and_then(|()| self.comm.require_same(COMPARED, self.fingerprint, &self.device));
+        Ok(joined.map_err(crate::to_candle)?)
     }
 
     /// The communicator of the ranks that compute the model, with its [statistics](Comm::take_stats).

@@ -1,6 +1,6 @@
 //! A worker that ends in the middle of a text.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
@@ -21,19 +21,20 @@ fn process(_: &mut WorkerContext) -> Result<u32> {
 
 disco::register_function!("tests.process", process);
 
-/// Generates with two processes, of which worker 1 is killed after the fifth token of the first session. Returns the
+/// Generates with two processes, of which worker 1 is killed after the fifth token. Returns the number of sessions, the
 /// tokens, the texts of the errors that were followed by a restart, and the final error.
-fn generate_with_a_loss(model: &Model, restarts: usize) -> (Vec<u32>, Vec<String>, Option<String>) {
+fn generate_with_a_loss(model: &Model, restarts: usize) -> (usize, Vec<u32>, Vec<String>, Option<String>) {
     let load =
         Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false, measures_waits: false };
     let batch = Batch { prompts: vec![vec![3, 14, 15, 92]], temperature: 1.0, top_p: 0.9, seed: 7 };
     let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts };
-    let victim = RefCell::new(None);
+    let (victim, sessions) = (RefCell::new(None), Cell::new(0));
     let start = || -> Result<LaneSession> {
         let session = Builder::processes(2).start()?;
         let processes: Vec<u32> =
             block_on(async { session.get_all_as(&session.call_named("tests.process", ()).await?).await })?;
         *victim.borrow_mut() = Some(processes[1]);
+        sessions.set(sessions.get() + 1);
         Ok(session)
     };
     let (mut tokens, mut errors) = (Vec::new(), Vec::new());
@@ -48,15 +49,15 @@ fn generate_with_a_loss(model: &Model, restarts: usize) -> (Vec<u32>, Vec<String
         Event::Restart(error) => errors.push(error.to_string()),
         Event::Loaded | Event::End { .. } => (),
     });
-    (tokens, errors, result.err().map(|error| error.to_string()))
+    (sessions.get(), tokens, errors, result.err().map(|error| error.to_string()))
 }
 
 #[test]
-fn a_new_session_continues_the_text_after_the_loss_of_a_worker() {
+fn a_new_worker_continues_the_text_after_the_loss_of_a_worker() {
     disco::init_test!();
     let model = Model::gguf(NINE_HEADS, 21, GgmlDType::F32);
-    let (tokens, errors, error) = generate_with_a_loss(&model, 1);
-    assert_eq!(error, None);
+    let (sessions, tokens, errors, error) = generate_with_a_loss(&model, 1);
+    assert_eq!((sessions, error), (1, None));
     assert_eq!(errors.len(), 1);
     assert!(errors[0].contains("worker 1") && errors[0].contains("SIGKILL"), "{errors:?}");
     let load =
@@ -82,7 +83,7 @@ fn a_new_session_continues_the_text_after_the_loss_of_a_worker() {
 fn without_restarts_the_loss_of_a_worker_is_an_error_that_names_it() {
     disco::init_test!();
     let model = Model::gguf(NINE_HEADS, 22, GgmlDType::F32);
-    let (tokens, errors, error) = generate_with_a_loss(&model, 0);
+    let (_, tokens, errors, error) = generate_with_a_loss(&model, 0);
     assert!(tokens.len() < COUNT && errors.is_empty());
     let error = error.unwrap();
     assert!(error.contains("worker 1") && error.contains("SIGKILL"), "{error}");
