@@ -7,10 +7,16 @@
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "nccl/alone.rs"]
 mod alone;
+#[cfg(target_os = "linux")]
+#[path = "nodes/by_store.rs"]
+mod by_store;
 #[path = "../examples/digits/checkpoints.rs"]
 mod checkpoints;
 #[path = "../examples/digits/data.rs"]
 mod data;
+#[cfg(target_os = "linux")]
+#[path = "digits_lost_workers.rs"]
+mod digits_lost_workers;
 #[path = "../examples/digits/model.rs"]
 mod model;
 #[path = "../examples/digits/random.rs"]
@@ -182,79 +188,6 @@ fn a_training_that_continues_from_a_checkpoint_ends_with_the_same_bits() {
     assert_eq!(bits(&parts), expected);
     let time = train_into(Some(&parts), 2, "local", 4).time;
     assert!(time.is_zero(), "a complete training has nothing left to do");
-}
-
-/// Sets a flag on drop, also after a panic.
-#[cfg(target_os = "linux")]
-struct Over<'a>(&'a std::sync::atomic::AtomicBool);
-
-#[cfg(target_os = "linux")]
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
-/// Trains with processes that are killed at random times; each run has another seed.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_training_whose_workers_are_killed_ends_with_the_same_bits() {
-    use rustix::process::{Pid, Signal, kill_process};
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use std::time::Instant;
-
-    const TRAINED: usize = 4;
-    /// Largest mean number of kills for each run.
-    const MOST_KILLS: usize = 4;
-    disco::init_test!();
-    let folder = tempfile::tempdir().unwrap();
-    let whole = folder.path().join("whole");
-    let start = Instant::now();
-    train_into(Some(&whole), 4, "local", TRAINED);
-    // Kills come before a training of this length is complete.
-    let undisturbed = start.elapsed();
-    let expected = bits(&whole);
-    let runs = if std::env::var_os("DISCO_LONG_TESTS").is_some() { 200 } else { 5 };
-    let (data, held_out) = data::Dataset::load(None).unwrap().split(0);
-    let kills = AtomicUsize::new(0);
-    for run in 0..runs {
-        let parts = folder.path().join(run.to_string());
-        let session = Builder::processes(4).start().unwrap();
-        let (observe, is_over, mut random) =
-            (session.observer(), AtomicBool::new(false), random::Random::new(run as u64));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    std::thread::sleep(undisturbed.mul_f32(random.uniform(0.1, 0.8)));
-                    let victim = observe().unwrap().workers[random.uniform(1.0, 3.99) as usize].process;
-                    let victim = victim.and_then(|victim| Pid::from_raw(victim as i32));
-                    if let Some(victim) = victim.filter(|_| kills.load(Ordering::Relaxed) < MOST_KILLS * (run + 1)) {
-                        // The process may have ended already.
-                        kills.fetch_add(usize::from(kill_process(victim, Signal::KILL).is_ok()), Ordering::Relaxed);
-                    }
-                }
-            });
-            let _over = Over(&is_over);
-            block_on(async {
-                let mut trained = Err("the training has not begun".into());
-                let mut connected = session.init_ccl("local", &[]).await.map_err(train::Failure::from);
-                while trained.is_err() {
-                    trained = match connected {
-                        Ok(()) => train::train(&session, (&data, &held_out), TRAINED, Some(&parts), |_, _| ()).await,
-                        Err(failure) => Err(failure),
-                    };
-                    if let Err(failure) = &trained {
-                        assert!(train::is_loss(failure), "{failure}");
-                    }
-                    connected = train::replace(&session, "local", &[]).await;
-                }
-                _ = session.shutdown().await;
-            });
-        });
-        assert_eq!(bits(&parts), expected, "run {run}");
-    }
-    let kills = kills.into_inner();
-    assert!(kills > runs, "only {kills} workers were killed in {runs} runs");
 }
 
 /// With the test doubles of the GPU libraries; see `tests/nccl`.

@@ -1,10 +1,11 @@
-//! A test backend that reaches several machines: its communicators have only barriers, which use the session's store.
+//! A test backend that reaches several machines: its ranks exchange tensors through the session's store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use disco::{
-    Abort, Backend, Capabilities, Communicator, Error, Op, OpKind, Probe, Rank, Result, Store, Unavailable, World,
+    Abort, Backend, Capabilities, Communicator, DType, Error, Op, OpKind, Probe, Rank, Reduction, Result, Store,
+    Tensor, Unavailable, World,
 };
 use disco_core::{ConnectParams, Rendezvous};
 
@@ -62,19 +63,13 @@ impl Communicator for StoreCommunicator {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::NONE.with_op(OpKind::Barrier, disco::DType::all())
+        let moves = [OpKind::Barrier, OpKind::Broadcast, OpKind::Gather, OpKind::Scatter];
+        let moves = moves.into_iter().fold(Capabilities::NONE, |all, op| all.with_op(op, DType::all()));
+        moves.with_op(OpKind::AllReduce, [DType::F32]).with_reduction(Reduction::Avg, [DType::F32])
     }
 
     fn enqueue(&mut self, group: &[Op]) -> Result<()> {
-        for _ in group {
-            self.done += 1;
-            let name = |what: &str| format!("barrier {} {what}", self.done);
-            if self.store.add(&name("count"), 1)? == self.size as i64 {
-                self.store.set(&name("all"), b"here")?;
-            }
-            self.store.wait(&name("all"), self.deadline)?;
-        }
-        Ok(())
+        group.iter().try_for_each(|op| self.execute(op))
     }
 
     fn split(&mut self, _: Option<u32>, _: i32) -> Result<Option<Box<dyn Communicator>>> {
@@ -88,4 +83,59 @@ impl Communicator for StoreCommunicator {
     fn aborter(&self) -> Arc<dyn Abort> {
         Arc::new(NoAbort)
     }
+}
+
+impl StoreCommunicator {
+    fn execute(&mut self, op: &Op) -> Result<()> {
+        self.done += 1;
+        match op {
+            Op::Barrier => self.exchange(&[]).map(drop),
+            Op::AllReduce { src, dst, reduction: Reduction::Avg } => {
+                let all = self.exchange(&src.as_ref().unwrap_or(dst).bytes()?)?;
+                // In the order of ranks, so that all ranks have the same bits.
+                let mut sums = vec![0.0_f32; dst.elements()];
+                for bytes in &all {
+                    let elements = bytes.as_chunks().0.iter().map(|element| f32::from_le_bytes(*element));
+                    sums.iter_mut().zip(elements).for_each(|(sum, element)| *sum += element);
+                }
+                sums.iter_mut().for_each(|sum| *sum /= self.size as f32);
+                dst.write(&sums)
+            }
+            Op::Broadcast { src, dst, root } => {
+                let own = (*root == self.rank).then(|| src.as_ref().unwrap_or(dst));
+                write(dst, &self.exchange(&bytes(own)?)?[root.index()])
+            }
+            Op::Gather { src: Some(src), dst, root } => {
+                let all = self.exchange(&src.bytes()?)?;
+                let dst = dst.as_ref().filter(|_| *root == self.rank);
+                dst.map_or(Ok(()), |dst| write(dst, &all.concat()))
+            }
+            Op::Scatter { src, dst: Some(dst), root } => {
+                let all = self.exchange(&bytes(src.as_ref().filter(|_| *root == self.rank))?)?;
+                let part = dst.byte_len();
+                write(dst, &all[root.index()][part * self.rank.index()..][..part])
+            }
+            other => Err(Error::Invalid(format!("by-store can't execute {other:?}").into())),
+        }
+    }
+
+    /// The bytes of all ranks, in their order.
+    fn exchange(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let key = |number: u64, rank: usize| format!("operation {number} rank {rank}");
+        self.store.set(&key(self.done, self.rank.index()), own)?;
+        let all = (0..self.size).map(|rank| self.store.wait(&key(self.done, rank), self.deadline));
+        let all = all.collect::<Result<Vec<_>>>()?;
+        // All ranks have begun this operation, so all have read those of the operation before.
+        self.store.delete(&key(self.done - 1, self.rank.index()))?;
+        Ok(all)
+    }
+}
+
+fn bytes(tensor: Option<&Tensor>) -> Result<Vec<u8>> {
+    tensor.map_or(Ok(Vec::new()), |tensor| Ok(tensor.bytes()?.to_vec()))
+}
+
+fn write(tensor: &Tensor, bytes: &[u8]) -> Result<()> {
+    tensor.bytes_mut()?.copy_from_slice(bytes);
+    Ok(())
 }
