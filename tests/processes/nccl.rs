@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{
-    Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Reduction, Session, SessionExt, Value,
-    WorkerContext, WorkerId, block_on,
+    Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Reduction, Session, SessionExt, Tensor,
+    Value, WorkerContext, WorkerId, block_on,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -21,16 +21,21 @@ crate::tests!(
 
 disco::register_function!("tests.nccl.reduce", reduce);
 
-/// All-reduces `times` times; worker `late` sleeps for `seconds` first.
-fn reduce(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<()> {
+/// All-reduces ones `times` times, and returns a sum; worker `late` sleeps for `seconds` first.
+fn reduce(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<f32> {
     if ctx.worker() == late.into() {
         thread::sleep(Duration::from_secs_f64(seconds));
     }
-    let tensor = ctx.empty(DType::F32, [1 << 12])?;
+    let ones = Tensor::from_slice(&[1.0_f32; 1 << 12], [1 << 12])?;
+    let (tensor, sums) = (ctx.empty(DType::F32, [1 << 12])?, Tensor::zeros(DType::F32, [1 << 12])?);
+    ctx.queue().copy_in(&tensor, &ones)?;
     for _ in 0..times {
         ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     }
-    ctx.comm()?.synchronize()
+    ctx.queue().copy_out(&sums, &tensor)?;
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)?;
+    Ok(sums.to_vec::<f32>()?[0])
 }
 
 /// The output of the program `nccl`, which finds the double: the errors of a session whose worker 2 is killed or
@@ -43,7 +48,7 @@ fn end_of(when: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-const KILLED: &str = "worker 2 lost: its process ended: signal: 9 (SIGKILL)\nworks again\n";
+const KILLED: &str = "worker 2 lost: its process ended: signal: 9 (SIGKILL)\nworker 2 is new: [27.0, 27.0, 27.0]\n";
 
 fn a_worker_killed_before_an_all_reduce_of_nccl_is_lost_with_its_signal() {
     assert_eq!(end_of("before"), KILLED);
@@ -95,35 +100,31 @@ async fn pid_of(session: &LaneSession) -> Pid {
     Pid::from_raw(pid as i32).unwrap()
 }
 
-/// Kills worker 2 before an all-reduce or while others are in one, prints the error, and starts a new session.
+/// Kills worker 2 before an all-reduce or while others are in one, prints the error, and goes on with a new worker.
 fn die(when: &str) {
-    let session = || Builder::processes(3).silence(Duration::from_secs(60)).start().unwrap();
+    let session = Builder::processes(3).silence(Duration::from_secs(60)).start().unwrap();
     block_on(async {
-        let dying = session();
-        dying.init_ccl("nccl", &[]).await.unwrap();
-        let pid = pid_of(&dying).await;
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let pid = pid_of(&session).await;
         let kill = || kill_process(pid, Signal::KILL).unwrap();
-        let reduce = dying.function("tests.nccl.reduce").await.unwrap();
+        let reduce = session.function("tests.nccl.reduce").await.unwrap();
         if when == "before" {
             kill();
         }
         let args = if when == "in the middle" { (1_000_000, 2, 0.0) } else { (1, 2, 1000.0) };
         // Fails if the loss is already known.
-        _ = dying.call(&reduce, args).await;
+        _ = session.call(&reduce, args).await;
         if when != "before" {
             thread::sleep(Duration::from_millis(200));
             kill();
         }
-        let error = dying.sync_all().await.unwrap_err();
+        let error = session.sync_all().await.unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error}");
         println!("{}", first_line(&error));
-        dying.shutdown().await.unwrap();
-
-        let next = session();
-        next.init_ccl("nccl", &[]).await.unwrap();
-        next.call(&next.function("tests.nccl.reduce").await.unwrap(), (3, 2, 0.0)).await.unwrap();
-        next.sync_all().await.unwrap();
-        next.shutdown().await.unwrap();
-        println!("works again");
+        let new = session.replace_lost().await.unwrap().workers;
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let sums = session.call(&reduce, (3, 2, 0.0)).await.unwrap();
+        println!("{} is new: {:?}", new[0], session.get_all_as::<f32>(&sums).await.unwrap());
+        session.shutdown().await.unwrap();
     });
 }
