@@ -1,4 +1,4 @@
-//! What does the call of a function of a library cost on a worker, beside the bare C call and a Rust worker function?
+//! The cost of a call of a library's function on a worker, beside the bare C call and a Rust worker function.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 #![allow(unsafe_code)]
@@ -162,7 +162,7 @@ fn ffi(criterion: &mut Criterion) {
         abi::Any { type_index: TypeIndex::SMALL_STR, small_len: 5, content: u64::from_le_bytes(*b"three\0\0\0") };
     let int = |int: u64| abi::Any::new(TypeIndex::INT, int);
     let float = abi::Any::new(TypeIndex::FLOAT, 2f64.to_bits());
-    // What the C function reads: a header, an address, a device, and the number of axes.
+    // The memory that the C function reads: a header, an address, a device, and the number of axes.
     let tensor_object = [0u64, 0, 0, 0, 0, 2];
     let numbers = Case {
         name: "take_4",

@@ -1,4 +1,4 @@
-//! What does a call cost, from its submission until all workers have executed it? The handle is dropped at once.
+//! The cost of a call, from its submission until all workers have executed it. The handle is dropped at once.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 

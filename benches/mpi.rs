@@ -1,4 +1,4 @@
-//! What does the backend `mpi` add to the time of MPI's own calls, and how long does the backend `local` take?
+//! The time that the backend `mpi` adds to MPI's own calls, and the time of the backend `local`.
 //!
 //! Runs once for each MPI library that the tests have fetched, or with the library that is found.
 

@@ -1,4 +1,4 @@
-//! What does the backend `nccl` add to the time of NCCL's own calls, and `cuda_p2p` to that of a kernel launch?
+//! The time that the backend `nccl` adds to NCCL's own calls, and `cuda_p2p` to a kernel launch.
 //!
 //! Runs with the real libraries on a machine with a GPU, else with the test double, which shows the host's cost of a
 //! call and nothing about GPUs. One and two ranks suffice, because only the host's part is measured.

@@ -1,4 +1,4 @@
-//! What does a collective cost if its ranks are processes rather than threads?
+//! The cost of a collective whose ranks are processes, beside one whose ranks are threads.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 

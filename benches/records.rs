@@ -1,4 +1,4 @@
-//! What does it cost to record an operation, a command or a span, compared with two readings of the system's clock?
+//! The cost of recording an operation, a command or a span, beside two readings of the system's clock.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 

@@ -1,4 +1,4 @@
-//! What does it cost to encode and to decode a command, compared with copying its bytes?
+//! The cost of encoding and decoding a command, beside that of copying its bytes.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 

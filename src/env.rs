@@ -141,7 +141,7 @@ impl Settings {
 /// Starts the session that the environment describes; see [`Settings`].
 ///
 /// # Errors
-/// Those of [`Settings::from_env`] and [`Builder::start`].
+/// Errors of [`Settings::from_env`] and [`Builder::start`].
 pub fn from_env() -> Result<LaneSession> {
     Settings::from_env()?.builder().start()
 }

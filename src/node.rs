@@ -62,7 +62,7 @@ pub fn join(options: &JoinOptions) -> Result<()> {
 /// its workers.
 ///
 /// # Errors
-/// Those of [`join`]; or the system refuses a thread or a signal handler.
+/// Errors of [`join`]; or the system refuses a thread or a signal handler.
 #[doc(hidden)]
 pub fn be_node(mut options: JoinOptions) -> Result<()> {
     let refused = |error: io::Error| Error::system("a node can't handle SIGTERM", error);

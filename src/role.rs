@@ -46,7 +46,7 @@ pub(crate) fn set_worker() {
 /// How to execute this program as a worker.
 ///
 /// # Errors
-/// Those of [`check`].
+/// Errors of [`check`].
 pub(crate) fn launch() -> Result<Launch> {
     check()?;
     Ok(Launch::this_program().args(args()))

@@ -110,7 +110,7 @@ pub(crate) mod file {
             Ok(Self { path, config: RecorderConfig::new(records()?, true) })
         }
 
-        /// Creates the file, and records the commands of the session from now on, in addition to what `recorder` does. If
+        /// Creates the file, and records the commands of the session from now on, in addition to the work of `recorder`. If
         /// the file can't be created, a warning says so.
         pub(crate) fn attach(
             self,

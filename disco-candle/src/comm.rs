@@ -49,7 +49,7 @@ struct State {
     stream: Option<WorkerStream>,
 }
 
-/// What the collectives of a [`Comm`] did since the last [`Comm::take_stats`].
+/// Counts, bytes and times of the collectives of a [`Comm`] since the last [`Comm::take_stats`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -153,7 +153,7 @@ impl Comm {
         })
     }
 
-    /// What the collectives did since the last call.
+    /// Counts, bytes and times of the collectives since the last call.
     ///
     /// # Errors
     /// The handle is on another thread than its worker.

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Example
-//! Searches for NCCL, and prints what the installed version can do:
+//! Searches for NCCL, and prints the features of the installed version:
 //!
 //! ```
 //! use disco_ccl::{Library, Vendor};

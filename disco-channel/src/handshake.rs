@@ -75,7 +75,7 @@ pub struct Request {
     pub per_node: Option<u32>,
 }
 
-/// What an end contributes to a handshake: the token, and whether it encrypts the connection after the handshake.
+/// An end's contribution to a handshake: the token, and whether it encrypts the connection after the handshake.
 #[allow(clippy::exhaustive_structs, reason = "a part of the handshake: another field is another version")]
 #[derive(Clone, Debug)]
 pub struct Secret {

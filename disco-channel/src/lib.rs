@@ -23,7 +23,7 @@
 //! | workers that are processes; the ring in shared memory | [`processes`], [`shared_ring`] |
 //! | workers on other machines; how a node authenticates | [`nodes`], [`handshake`] |
 //! | workers of TVM's Disco, and workers for controllers of TVM's Disco | [`tvm`] |
-//! | what the sessions of other programs do | [`programs`] |
+//! | the activity of other programs' sessions | [`programs`] |
 //! | the latency between two processors, to judge measurements by | [`placement`] |
 //!
 //! [`ThreadLane`], [`ProcessLane`] and [`NodeLane`] implement `disco_core::Channel`. Processes and nodes need Linux.

@@ -162,7 +162,7 @@ impl Opener {
     /// Appends the bytes that `read` returns.
     ///
     /// # Errors
-    /// That of `read`.
+    /// The error of `read`.
     pub fn fill<E>(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
         self.buffer.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();

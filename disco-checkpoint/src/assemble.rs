@@ -10,7 +10,7 @@ use crate::index::{Index, Part, Shard, Tensor};
 use crate::layout::{Entry, Layout};
 use crate::message::{Fault, Report, Seen};
 
-/// Makes the index, and checks that the workers' tensors are what the layouts say.
+/// Makes the index, and checks the workers' tensors against the layouts.
 ///
 /// # Errors
 /// [`Error::Tensor`].

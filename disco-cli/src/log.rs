@@ -34,7 +34,7 @@ pub(crate) fn start() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells the user what the command `name` does.
+/// Tells the user the progress of the command `name`.
 pub(crate) fn tell(name: &str, text: &str) {
     if is_json() { tracing::info!(command = name, "{text}") } else { write(name, text) }
 }

@@ -206,7 +206,7 @@ pub trait Inbox: Send + Sync {
     /// A worker has sent a message that is not a reply, such as a failure.
     fn notice(&self, from: WorkerId, notice: Notice);
 
-    /// What a worker has recorded, after [`Signal::Collect`]: [encoded](crate::activity::Activity::encode).
+    /// The records of a worker, after [`Signal::Collect`]: [encoded](crate::activity::Activity::encode).
     fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
         let _ = (from, bytes);
     }

@@ -20,7 +20,7 @@ pub struct WorkerConfig {
     pub value_limit: usize,
     /// Ranks exchange signatures through the store before each collective (`DISCO_CHECK=1`).
     pub check: bool,
-    /// What workers record.
+    /// The kinds of records that workers keep, and their number.
     pub recorder: RecorderConfig,
 }
 

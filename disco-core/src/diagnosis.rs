@@ -1,4 +1,4 @@
-//! The reason why a collective hangs or has failed, found by comparing what all workers have recorded.
+//! The reason why a collective hangs or has failed, found by comparing the recordings of all workers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Write as _};
@@ -26,7 +26,7 @@ pub struct Diagnosis {
     pub number: u64,
     /// The workers that have not called it, though they are ranks of the communicator.
     pub missing: Vec<WorkerId>,
-    /// What workers call, and which, if they do not call the same.
+    /// The calls of workers that differ, each with its workers.
     pub mismatch: Vec<(String, Vec<WorkerId>)>,
     /// The worker that called it last, if others had left it by then, and how long after the first call.
     pub late: Option<(WorkerId, Duration)>,
@@ -121,7 +121,7 @@ fn is_point_to_point(record: &Record) -> bool {
     matches!(record.kind, RecordKind::Op(kind) if kind.is_point_to_point())
 }
 
-/// What a worker does: inside what and since when, or what it finished last.
+/// The activity of a worker: the operation that it is inside, and since when, or the operation that it finished last.
 fn state(recording: &Recording, comm: &Arc<str>, number: u64) -> String {
     let mut text = match ops(recording).next_back() {
         None => "has called no operation".to_owned(),

@@ -78,7 +78,7 @@ impl<'a> Variable<'a> {
     }
 
     /// The comma-separated items of the value, without surrounding white space; empty if the variable is not set. An
-    /// error quotes `kind`, what the items should be, and `example`.
+    /// error quotes `kind`, the name of the items, and `example`.
     ///
     /// # Errors
     /// `parse` returns none for one of the parts.
@@ -105,7 +105,7 @@ impl<'a> Variable<'a> {
         self.value.clone().map(PathBuf::from)
     }
 
-    /// The error for a value that the caller refuses. `why` says what values the variable takes.
+    /// The error for a value that the caller refuses. `why` lists the values that the variable takes.
     pub fn refuse(&self, why: &str) -> Error {
         Error::invalid(format!("{}={}: {why}", self.name, self.value.as_deref().unwrap_or_default().display()))
     }

@@ -1,6 +1,6 @@
 //! Error types of Disco.
 //!
-//! A program matches errors; their texts are for people. [`Error::kind`] says what kind of error it is, wherever it
+//! A program matches errors; their texts are for people. [`Error::kind`] returns the kind of an error, wherever it
 //! happened: the kind of a worker's error crosses the lane to the controller.
 //!
 //! ```
@@ -79,7 +79,7 @@ pub enum Error {
         operation: String,
         /// Time that it waited.
         after: Duration,
-        /// Workers or ranks that are missing, and what they are doing.
+        /// Workers or ranks that are missing, and their activity.
         state: String,
     },
     /// A worker stopped taking commands and the lane to it is full.
@@ -89,7 +89,7 @@ pub enum Error {
         worker: WorkerId,
         /// Time since its last progress.
         after: Duration,
-        /// What the worker is doing.
+        /// The activity of the worker.
         state: String,
     },
     /// A peer is gone for good: workers, a node, the controller.
@@ -158,7 +158,7 @@ pub enum Error {
     /// The communicator failed before and takes no more operations.
     #[error("{operation}: the communicator is broken since: {cause}")]
     Broken {
-        /// What was asked for.
+        /// The refused operation.
         operation: String,
         /// The failure that broke it.
         cause: Arc<str>,
@@ -185,15 +185,15 @@ pub enum Error {
         index: usize,
         /// The type that the function takes.
         expected: &'static str,
-        /// What the caller passed.
+        /// The type of the caller's argument.
         found: String,
     },
     /// A worker function got too few or too many arguments.
     #[error("expected {expected} arguments, got {found}")]
     ArgumentCount {
-        /// What the function takes.
+        /// Number of arguments that the function takes.
         expected: usize,
-        /// What the caller passed.
+        /// Number of arguments that the caller passed.
         found: usize,
     },
     /// No worker function of that name is registered in this program.

@@ -6,7 +6,7 @@ use crate::error_kind::ErrorKind;
 use crate::id::{RegisterId, WorkerId};
 use crate::user_error::UserError;
 
-/// The first error of a worker: what failed, where, and why.
+/// The first error of a worker: the function, the command and the reason.
 #[allow(
     clippy::exhaustive_structs,
     reason = "lanes write one for a reply that they can not pass on, and must set every field"

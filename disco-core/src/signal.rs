@@ -23,7 +23,7 @@ pub enum Signal {
     },
     /// Leave the loop after the current command; queued commands are dropped.
     Shutdown,
-    /// The lane passes a copy of what each worker has recorded to its inbox, also of workers that hang.
+    /// The lane passes a copy of each worker's recording to its inbox, also of workers that hang.
     Collect {
         /// Number of records of each worker: its last ones.
         last: usize,
@@ -38,7 +38,7 @@ pub enum Notice {
     Failed {
         /// The worker's epoch.
         epoch: u64,
-        /// What failed.
+        /// The failure.
         failure: Arc<Failure>,
     },
 }

@@ -1,4 +1,4 @@
-//! The state of a session for operators: what its nodes and workers do.
+//! The state of a session for operators: the activity of its nodes and workers.
 
 use std::env;
 use std::fmt;
@@ -144,7 +144,7 @@ pub struct WorkerStatus {
     pub unchanged: Option<Duration>,
 }
 
-/// What a lane knows of a worker, for [`Status::add_workers`].
+/// The state of a worker as its lane knows it, for [`Status::add_workers`].
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Known {
@@ -188,7 +188,7 @@ impl Status {
         self.nodes.dedup_by_key(|node| node.first_worker);
     }
 
-    /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `known` returns what the lane knows of a
+    /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `known` returns the lane's knowledge of a
     /// worker.
     pub fn add_workers(&mut self, kind: &str, workers: WorkerRange, known: impl Fn(WorkerId) -> Known) {
         for worker in workers {

@@ -3,11 +3,11 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// Why a library, backend or device can't be used on this machine: what was tried, and how each try failed.
+/// Why a library, backend or device can't be used on this machine, with the reason of each failed try.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
-    /// What was looked for.
+    /// The library, device or feature that was looked for.
     pub what: String,
     /// Each try (a path, a device, a name) and why it failed.
     pub tried: Vec<(String, String)>,

@@ -1,4 +1,4 @@
-//! TVM's dialect: what its workers and controllers understand, and the envelopes of its nodes.
+//! TVM's dialect: the messages that its workers and controllers understand, and the envelopes of its nodes.
 
 #![allow(clippy::unwrap_used)]
 

@@ -14,7 +14,7 @@ use std::ptr;
 /// The major and minor version of the ABI that this crate knows.
 pub const VERSION: (u32, u32) = (0, 1);
 
-/// What a value is (`TVMFFITypeIndex`). Numbers from [`TypeIndex::OBJECT`] are objects, and those from
+/// The type of a value (`TVMFFITypeIndex`). Numbers from [`TypeIndex::OBJECT`] are objects, and those from
 /// [`TypeIndex::DYNAMIC`] are assigned while the process runs.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

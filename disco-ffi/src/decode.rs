@@ -47,7 +47,7 @@ impl<'a> Decoder<'a> {
     /// Converts a result.
     ///
     /// # Errors
-    /// What the value is, if it is no valid result.
+    /// The kind of a value that is no valid result.
     pub(crate) fn owned(self, any: Any) -> Result<Object, String> {
         let raw = any.as_raw();
         Ok(Object::Value(match any.type_index() {
@@ -137,7 +137,7 @@ impl<'a> Decoder<'a> {
     /// is invalid after the call.
     ///
     /// # Errors
-    /// What the value is, if it is no valid argument.
+    /// The kind of a value that is no valid argument.
     ///
     /// # Safety
     /// The value is valid during the call.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::abi::TypeIndex;
 use crate::value::Any;
 
-/// What keeps the code of a library in the process: objects that the library has made need it for their deleters.
+/// An owner that keeps the code of a library in the process: objects that the library has made need it for their deleters.
 pub(crate) type Keep = Option<Arc<dyn StdAny + Send + Sync>>;
 
 /// A value of a library that has no form in Disco: a module, an object of the library's own type, or a pointer. Worker

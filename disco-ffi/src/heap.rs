@@ -19,7 +19,7 @@ use crate::abi::{
 };
 use crate::value::{Any, STRONG, WEAK};
 
-/// An object: the header, the cell that the ABI defines for its type, and what keeps the cell's pointers valid.
+/// An object: the header, the cell that the ABI defines for its type, and the owner of the memory that the cell points to.
 #[repr(C)]
 struct Owned<C, K> {
     header: Header,
@@ -98,7 +98,7 @@ pub(crate) fn shape(shape: &Shape) -> Any {
     allocate(TypeIndex::SHAPE, cell, shape.clone(), |_, _| {})
 }
 
-/// What keeps the pointers of a `DLTensor` valid.
+/// The owner that keeps the pointers of a `DLTensor` valid.
 struct KeptTensor {
     tensor: Tensor,
     strides: SmallVec<[i64; 6]>,
@@ -141,7 +141,7 @@ pub(crate) fn as_tensor(any: &Any) -> Option<&Tensor> {
     unsafe { kept::<DLTensor, KeptTensor>(any, TypeIndex::TENSOR) }.map(|kept| &kept.tensor)
 }
 
-/// What an array owns: as many items as its cell says, since a library may remove some.
+/// The items that an array owns: as many as its cell says, since a library may remove some.
 struct KeptItems {
     items: *mut abi::Any,
     capacity: usize,
@@ -184,7 +184,7 @@ pub(crate) fn function<K>(safe_call: SafeCall, kept: K) -> Any {
     allocate(TypeIndex::FUNCTION, cell, kept, |_, _| {})
 }
 
-/// What a function object of this crate keeps.
+/// The state of a function object of this crate.
 ///
 /// # Safety
 /// `object` was made by [`function`] with a `K`, and is alive for `'a`.
@@ -193,7 +193,7 @@ pub(crate) unsafe fn of_function<'a, K>(object: *mut c_void) -> &'a K {
     unsafe { &(*object.cast::<Owned<FunctionCell, K>>()).kept }
 }
 
-/// What a function object keeps, if [`function`] has made it in this crate with a `K`.
+/// The state of a function object, if [`function`] has made it in this crate with a `K`.
 ///
 /// # Safety
 /// No function object with another type of content has the same deleter: `K` is private to one module.

@@ -18,7 +18,7 @@ use crate::raw;
 use crate::shared::{OpenLibrary, SharedLibrary};
 use crate::value::Any;
 
-/// What a library's symbol of a function starts with.
+/// The prefix of a library's symbols of functions.
 const PREFIX: &str = "__tvm_ffi_";
 
 impl SharedLibrary {

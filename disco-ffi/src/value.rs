@@ -70,7 +70,7 @@ impl Any {
         raw
     }
 
-    /// What the value is.
+    /// The kind of the value.
     pub fn type_index(&self) -> TypeIndex {
         self.raw.type_index
     }

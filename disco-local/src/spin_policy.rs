@@ -29,7 +29,7 @@ const MAX_HANDOVERS: u32 = 3;
 const MIN_MOVE_INTERVAL: Duration = Duration::from_micros(250);
 const MAX_MOVE_INTERVAL: Duration = Duration::from_millis(64);
 
-/// What a thread knows about sharing its processor with the ranks for which it waits.
+/// Evidence that a thread shares its processor with the ranks for which it waits.
 #[derive(Clone, Copy)]
 struct Sharing {
     /// Successive slow waits that a yield has ended.

@@ -318,7 +318,7 @@ impl Meeting {
         }
     }
 
-    /// Waits until all ranks have reached `point`, and returns what each has brought, in rank order.
+    /// Waits until all ranks have reached `point`, and returns the values that they have brought, in rank order.
     fn await_all(&self, point: &str, value: &[u8]) -> Result<Vec<Vec<u8>>> {
         let key = |rank: usize| format!("{}: {point} {rank}", self.key);
         self.store.set(&key(self.rank.index()), value)?;

@@ -30,7 +30,7 @@ pub enum TraceError {
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Traces of Disco's sessions: what each worker and the controller did, and when.
+//! Traces of Disco's sessions: the work of each worker and of the controller, with times.
 //!
 //! A [`Trace`] holds the recordings of a session. [`Trace::write`] writes it as a file for Perfetto and other viewers, and
 //! [`Trace::read`] reads that file back. [`explain`] describes hanging operations, calls that differ and slow operations as text;

@@ -189,7 +189,7 @@ impl Builder {
     }
 
     /// Maximum size in bytes of the arguments of one call, of the value of one `set` and of the value of one `get`, to
-    /// and from workers in other processes. It bounds what each side allocates for the other. Values for threads of
+    /// and from workers in other processes. It bounds the memory that each side allocates for the other. Values for threads of
     /// this process have no limit. Default: 1 GiB.
     ///
     /// Large tensors are sent to nodes ahead of their command. The limit also bounds the total size of such tensors in

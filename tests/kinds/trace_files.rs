@@ -1,4 +1,4 @@
-//! Files of traces: what they contain, and sessions that write large ones, several at once, or none.
+//! Files of traces: their content, and sessions that write large ones, several at once, or none.
 
 use std::path::{Path, PathBuf};
 

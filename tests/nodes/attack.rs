@@ -32,7 +32,7 @@ fn failure(session: &LaneSession) -> String {
     }
 }
 
-/// The error of a session and what its node says at the end, after an attack on the bytes to the controller or to the
+/// The error of a session and the last output of its node, after an attack on the bytes to the controller or to the
 /// node.
 fn attacked(is_up: bool, attack: Attack) -> (String, String) {
     let silence = Duration::from_secs(1);
@@ -68,7 +68,7 @@ fn changed_bytes_to_a_node_are_the_loss_of_the_controller() {
     }
 }
 
-/// What a node has sent in a session that gets a text from it.
+/// The bytes of a node in a session that gets a text from it.
 fn recorded(encrypts: bool) -> Vec<u8> {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let (session, child) = with(builder(2, 1).encrypt(encrypts), |address| {
@@ -96,7 +96,7 @@ fn values_are_encrypted_unless_both_ends_turn_it_off() {
     }
 }
 
-/// What a node says that is refused, and the error of the session's start.
+/// The output of a refused node, and the error of the session's start.
 fn refused(controller: bool, its: &str) -> (String, String) {
     let builder = builder(2, 1).encrypt(controller).start_deadline(Duration::from_secs(1));
     let (session, child) = with(builder, |address| {

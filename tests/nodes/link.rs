@@ -43,7 +43,7 @@ struct LinkState {
     rate: AtomicUsize,
     /// Number of bytes sent to nodes.
     passed: AtomicUsize,
-    /// What happens to the next bytes of one direction: `true` is the direction to the controller.
+    /// The fate of the next bytes of one direction: `true` is the direction to the controller.
     attack: Mutex<Option<(bool, Attack)>>,
     streams: Mutex<Vec<TcpStream>>,
 }

@@ -1,4 +1,4 @@
-//! The status of a running session: what the controller answers, and to which clients.
+//! The status of a running session: the controller's answers, and the clients that get them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};

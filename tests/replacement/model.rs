@@ -1,4 +1,4 @@
-//! A random program, and what it expects.
+//! A random program, and the results that it expects.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What the workers of a random session have recorded.
+//! The recordings of the workers of a random session.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Timelines {
     }
 }
 
-/// Checks what the workers of a session that has not ended have recorded.
+/// Checks the recordings of the workers of a session that has not ended.
 pub(crate) fn check_recordings(session: &LaneSession) -> Wrong<()> {
     for (worker, recording) in block_on(session.recordings(Duration::from_secs(30))) {
         let recording = recording.map_err(|error| format!("records of {worker}: {error}"))?;

@@ -36,7 +36,7 @@ pub(crate) struct User<'s> {
     values: Values<'s>,
 }
 
-/// A result whose error describes what went wrong.
+/// A result whose error describes the fault.
 pub(crate) type Wrong<T> = std::result::Result<T, String>;
 
 impl<'s> User<'s> {

@@ -213,7 +213,7 @@ pub(crate) fn nvrtc() -> PathBuf {
     cache().join("nvidia-cuda-nvrtc-cu12-12.8.93/lib/libnvrtc.so.12")
 }
 
-/// Makes a folder of the cache that is not there of what `unpack` leaves in the folder that it is given.
+/// Makes a missing folder of the cache from the files that `unpack` leaves in the folder that it is given.
 fn unpacked_once(cache: &Path, name: &str, unpack: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     let folder = cache.join(name);
     if folder.is_dir() {
@@ -230,7 +230,7 @@ fn unpacked_once(cache: &Path, name: &str, unpack: impl FnOnce(&Path) -> Result<
 }
 
 impl Packages {
-    /// Downloads them to a folder and unpacks them there, without installing anything. Returns what is in them.
+    /// Downloads them to a folder and unpacks them there, without installing anything. Returns their content.
     fn unpack(&self, folder: &Path) -> Result<PathBuf> {
         let options = match self.suite {
             None => Vec::new(),

@@ -23,7 +23,7 @@ pub(super) struct Attention {
     head_dim: usize,
 }
 
-/// What the tokens of one forward pass have in common.
+/// State that the tokens of one forward pass share.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub(super) rotation: Rotation,

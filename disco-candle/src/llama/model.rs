@@ -23,7 +23,7 @@ use crate::weights::Shards;
 /// The most tokens of each sequence that are processed together, which bounds the memory for attention.
 const CHUNK: usize = 512;
 
-/// What all ranks must have alike.
+/// The name of the files and plans that must be equal on all ranks, in errors.
 const COMPARED: &str = "the files or the split plans of the model";
 
 /// One rank's part of a model.
@@ -104,11 +104,11 @@ impl Llama {
 
     /// Goes on after lost workers were replaced and `init_ccl` was called: the communicator becomes a
     /// [new one](Comm::rejoin). Collective: workers that replaced lost ones call [`Comm::world`] and [`Llama::load`], which
-    /// compare their model with this one. Caches stay what they are; those of new workers are empty, so prompts have to be
-    /// computed again.
+    /// compare their model with this one. New workers have no caches, so prompts have to be computed
+    /// again.
     ///
     /// # Errors
-    /// Those of [`Comm::rejoin`]; another rank has loaded another model.
+    /// Errors of [`Comm::rejoin`]; another rank has loaded another model.
     pub fn rejoin(&self, ctx: &mut WorkerContext) -> Result<(), LlamaError> {
         let joined =
             self.comm.rejoin(ctx).and_then(|()| self.comm.require_same(COMPARED, self.fingerprint, &self.device));

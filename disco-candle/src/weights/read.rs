@@ -57,7 +57,7 @@ impl Weights {
     /// Reads a part of a tensor of GGUF, quantised as in the file.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read), [`NotQuantized`](WeightsError::NotQuantized) for tensors of safetensors, and
+    /// Errors of [`read`](Self::read), [`NotQuantized`](WeightsError::NotQuantized) for tensors of safetensors, and
     /// [`CutBlock`](WeightsError::CutBlock) for a range that begins or ends inside of a block.
     pub fn read_quantized(&self, name: &str, part: &Part, device: &Device) -> Result<QTensor, WeightsError> {
         let reading = self.reading(name)?;

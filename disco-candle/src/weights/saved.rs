@@ -51,7 +51,7 @@ impl Shards {
     /// ```
     ///
     /// # Errors
-    /// Those of [`tensor`](Self::tensor), and errors of writing.
+    /// Errors of [`tensor`](Self::tensor), and errors of writing.
     pub fn save(&self, prefix: impl AsRef<Path>) -> Result<PathBuf, WeightsError> {
         let path = shard_path(prefix.as_ref(), self.rank, self.size);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -71,7 +71,7 @@ impl Shards {
     ///
     /// # Errors
     /// [`NoShard`](WeightsError::NoShard) if there is no file of this rank and size,
-    /// [`OtherShard`](WeightsError::OtherShard) if it was saved by another plan, and those of [`Weights::open`].
+    /// [`OtherShard`](WeightsError::OtherShard) if it was saved by another plan, and errors of [`Weights::open`].
     pub fn load(
         prefix: impl AsRef<Path>,
         plan: Plan,

@@ -90,7 +90,7 @@ impl Shards {
     /// Reads this rank's part of a tensor. Floats become the type of these shards; integers keep their type.
     ///
     /// # Errors
-    /// Those of [`Plan::part`] and of [`Weights::read`].
+    /// Errors of [`Plan::part`] and of [`Weights::read`].
     pub fn tensor(&self, name: &str) -> Result<Tensor, WeightsError> {
         let part = self.part(name)?;
         let tensor = self.weights.read(name, &part, self.dtype_of(name)?, &self.device)?;
@@ -101,7 +101,7 @@ impl Shards {
     /// Reads this rank's part of a tensor whose whole shape is `shape`.
     ///
     /// # Errors
-    /// [`WrongShape`](WeightsError::WrongShape), and those of [`tensor`](Self::tensor).
+    /// [`WrongShape`](WeightsError::WrongShape), and errors of [`tensor`](Self::tensor).
     pub fn tensor_of(&self, name: &str, shape: &[usize]) -> Result<Tensor, WeightsError> {
         self.expect(name, shape)?;
         self.tensor(name)
@@ -111,7 +111,7 @@ impl Shards {
     /// embeddings has no tensor for its output. The rule of the tensor that is read counts.
     ///
     /// # Errors
-    /// Those of [`tensor`](Self::tensor).
+    /// Errors of [`tensor`](Self::tensor).
     pub fn tensor_or(&self, name: &str, fallback: &str) -> Result<Tensor, WeightsError> {
         self.tensor(self.weights.name_or(name, fallback)?)
     }
@@ -119,7 +119,7 @@ impl Shards {
     /// Reads this rank's part of a tensor of GGUF, quantised as in the file.
     ///
     /// # Errors
-    /// Those of [`Plan::part`] and of [`Weights::read_quantized`].
+    /// Errors of [`Plan::part`] and of [`Weights::read_quantized`].
     pub fn quantized(&self, name: &str) -> Result<QTensor, WeightsError> {
         let part = self.part(name)?;
         let tensor = self.weights.read_quantized(name, &part, &self.device)?;
@@ -130,7 +130,7 @@ impl Shards {
     /// Reads this rank's part of a tensor of GGUF whose whole shape is `shape`, quantised as in the file.
     ///
     /// # Errors
-    /// [`WrongShape`](WeightsError::WrongShape), and those of [`quantized`](Self::quantized).
+    /// [`WrongShape`](WeightsError::WrongShape), and errors of [`quantized`](Self::quantized).
     pub fn quantized_of(&self, name: &str, shape: &[usize]) -> Result<QTensor, WeightsError> {
         self.expect(name, shape)?;
         self.quantized(name)
@@ -139,7 +139,7 @@ impl Shards {
     /// Reads this rank's part of tensor `name` quantised, or of `fallback` if there is no tensor `name`.
     ///
     /// # Errors
-    /// Those of [`quantized`](Self::quantized).
+    /// Errors of [`quantized`](Self::quantized).
     pub fn quantized_or(&self, name: &str, fallback: &str) -> Result<QTensor, WeightsError> {
         self.quantized(self.weights.name_or(name, fallback)?)
     }

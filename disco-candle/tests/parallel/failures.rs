@@ -1,4 +1,4 @@
-//! Errors of operations and layers, and what a controller sees of them.
+//! Errors of operations and layers, as a controller sees them.
 
 use candle_core::Tensor;
 use disco::{Builder, DataPlane, Session, SessionExt, WorkerContext};

@@ -1,4 +1,4 @@
-//! The programs of this machine that have sessions, and what their workers do.
+//! The programs of this machine that have sessions, and the activity of their workers.
 //!
 //! Each process with a session, or that serves as a node, listens on a Unix socket with an abstract name, which follows
 //! from the user and the process. A client that connects gets the state of the process:
@@ -13,7 +13,7 @@
 //! - Both ends check by the credentials of the socket that the other one is a process of the same user. Root may ask the
 //!   programs of all users.
 //! - The answers come from a thread that sleeps in `accept`, so they come also while the program and its workers are
-//!   stuck. The thread asks no worker: it reports what the lanes know.
+//!   stuck. The thread asks no worker, only the lanes.
 
 mod client;
 mod server;

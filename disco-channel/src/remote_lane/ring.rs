@@ -24,7 +24,7 @@ pub(crate) struct Ring {
     ticks: AtomicBool,
     /// The readers, in their order.
     workers: WorkerRange,
-    /// What each reader records.
+    /// The recording memory of each reader.
     activities: Vec<Activity>,
 }
 

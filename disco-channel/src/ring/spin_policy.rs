@@ -34,7 +34,7 @@ pub(crate) struct SpinPolicy {
     has_processors: bool,
 }
 
-/// What a reader knows about its next item.
+/// A reader's expectation of its next item.
 #[cfg_attr(loom, allow(dead_code, reason = "models do not spin"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Expect {
@@ -49,7 +49,7 @@ pub(crate) enum Expect {
 
 #[cfg(not(loom))]
 impl Expect {
-    /// What worker `here` expects after a command.
+    /// The expectation of worker `here` after a command.
     pub(crate) fn after(command: &Command, here: WorkerId) -> Self {
         match command {
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. }

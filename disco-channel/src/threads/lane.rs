@@ -44,7 +44,7 @@ impl ThreadLane {
         Self { workers, shared, recorder, neighbours: 0, run, worker_set: OnceLock::new() }
     }
 
-    /// Sets what the workers record.
+    /// Sets the configuration of the workers' recorders.
     #[must_use]
     pub fn recording(self, recorder: RecorderConfig) -> Self {
         Self { recorder, ..self }

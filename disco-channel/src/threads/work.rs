@@ -11,7 +11,7 @@ use disco_core::{Error, Result, WorkerId, WorkerRange};
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
 
-/// What each worker runs.
+/// The function that each worker runs.
 pub(super) type Run = dyn Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync;
 
 /// Starts the thread of the worker with this index in the lane.

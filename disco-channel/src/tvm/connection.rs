@@ -199,7 +199,7 @@ impl Connection {
         self.out.push_back(Chunk { bytes, seq, owes });
     }
 
-    /// Sends what the other end takes now. After ShutDown was sent, closes this direction.
+    /// Sends as many bytes as the other end takes now. After ShutDown was sent, closes this direction.
     pub(super) fn flush(&mut self) {
         while let Some(chunk) = self.out.front().filter(|_| self.is_open()) {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -230,7 +230,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has arrived. Notes the end of the connection, and garbage.
+    /// Reads the bytes that have arrived. Notes the end of the connection, and garbage.
     pub(super) fn read(&mut self, arrived: &mut Vec<Arrived>) {
         let mut chunk = [0; READ_BYTES];
         for _ in 0..MAX_READS_PER_TURN {

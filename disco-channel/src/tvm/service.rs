@@ -1,4 +1,4 @@
-//! The thread of a lane to workers of TVM: it reads replies, sends what waits, and reports the ends of workers.
+//! The thread of a lane to workers of TVM: it reads replies, sends waiting bytes, and reports the ends of workers.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ const STATUS_GRACE: Duration = Duration::from_millis(500);
 /// Longest time between two turns.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// What the lane and its thread share.
+/// State that the lane and its thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     workers: WorkerRange,

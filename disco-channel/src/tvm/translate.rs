@@ -25,7 +25,7 @@ pub(super) struct Owed {
     pub(super) then: Then,
 }
 
-/// What the lane does with a reply.
+/// The lane's use of a reply.
 #[derive(Debug)]
 pub(super) enum Then {
     /// Passes it to the session.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
-/// The reason of `error`, with what the user can do.
+/// The reason of `error`, with the remedy.
 pub(super) fn describe(process: u32, error: &io::Error) -> String {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return error.to_string();

@@ -1,4 +1,4 @@
-//! What the system tells of a thread without stopping it.
+//! Facts that the system reports of a thread without stopping it.
 
 use std::fs;
 

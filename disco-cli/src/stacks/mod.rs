@@ -5,7 +5,7 @@
 //! mapped, and its functions are named from their symbols and debug information (`addr2line`). Neither executes code of
 //! the process.
 //!
-//! Where Linux does not permit this, the stack has the reason, and what the system tells of the thread.
+//! Where Linux does not permit this, the stack has the reason, and the system's facts of the thread.
 
 mod denied;
 mod kernel;
@@ -29,7 +29,7 @@ pub(crate) use self::reader::Reader;
 pub(crate) struct Stack {
     pub(crate) process: u32,
     pub(crate) thread: u32,
-    /// What the thread does, as the system tells: `running`, or `sleeping in futex (futex_do_wait)`.
+    /// The state of the thread, as the system reports it: `running`, or `sleeping in futex (futex_do_wait)`.
     pub(crate) state: String,
     /// The functions that the thread is inside, the innermost first.
     pub(crate) frames: Vec<Frame>,

@@ -2,7 +2,7 @@
 
 use super::{Stack, kernel};
 
-/// Tells what the system tells of threads.
+/// Returns the system's facts of threads.
 #[derive(Default)]
 pub(crate) struct Reader;
 

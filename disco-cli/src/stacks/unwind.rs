@@ -58,7 +58,7 @@ impl Registers {
 pub(super) struct Modules {
     unwinder: UnwinderNative<Arc<[u8]>, MayAllocateDuringUnwind>,
     cache: CacheNative<MayAllocateDuringUnwind>,
-    /// For each mapping that was added, what its addresses exceed those in its file by.
+    /// For each mapping that was added, the difference of its addresses from the addresses in its file.
     offsets: HashMap<u64, u64>,
     files: HashMap<PathBuf, Option<Tables>>,
 }
@@ -93,7 +93,7 @@ impl Modules {
         }
     }
 
-    /// What addresses of a mapping exceed those in its file by, if it was added.
+    /// The difference of a mapping's addresses from the addresses in its file, if it was added.
     pub(super) fn offset(&self, mapping: &Mapping) -> Option<u64> {
         self.offsets.get(&mapping.range.start).copied()
     }

@@ -6,7 +6,7 @@ use super::fixture::{Fixture, Scope};
 use super::table;
 
 /// Runs a row on this worker and returns its [`Verdict`](super::verdict::Verdict). The arguments after the name, the
-/// scope and the run are what the harness expects: exact results, and the detection of dropped peers.
+/// scope and the run match the expectations of the harness: exact results, and the detection of dropped peers.
 pub(super) const ROW: &str = "disco.conformance.row";
 
 /// Returns whether the worker's communicator supports an operation on a dtype.

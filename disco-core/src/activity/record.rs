@@ -1,4 +1,4 @@
-//! One record of an activity: what a worker did, from when to when.
+//! One record of an activity: a piece of a worker's work, with its start and its end.
 //!
 //! ```text
 //! word 0  number, from 1; 0 while the place is written     5  communicator's name << 48 | number of the operation there

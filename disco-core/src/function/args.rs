@@ -10,7 +10,7 @@ pub struct Args<'a>(Source<'a>);
 
 #[derive(Debug)]
 enum Source<'a> {
-    /// Those of a command.
+    /// The arguments of a command.
     Command {
         values: &'a [Value],
         registers: &'a Registers,

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::tensor::Tensor;
 
-    /// Keeps the keys of what is recorded.
+    /// Keeps the keys of the recorded values.
     #[derive(Default)]
     struct Keeper(Mutex<Vec<String>>);
 

@@ -1,4 +1,4 @@
-//! Collects what workers have recorded, and finds the reason of a broken collective in it.
+//! Collects the recordings of workers, and finds the reason of a broken collective in it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// Number of each worker's records that an error's table is made of.
 pub(super) const EVIDENCE: usize = 32;
 
-/// What each worker has recorded, or why nothing is known of it.
+/// The recording of each worker, or the reason why it is missing.
 pub type Recordings = Vec<(WorkerId, Result<Recording>)>;
 
 /// Recordings that arrive for one request.
@@ -96,7 +96,7 @@ impl Collection {
 }
 
 impl LaneSession {
-    /// What each worker has recorded: its last operations, and with a [timeline](crate::activity::RecorderConfig) also
+    /// The recording of each worker: its last operations, and with a [timeline](crate::activity::RecorderConfig) also
     /// commands and spans. Works while workers hang, and after the session has failed. Waits for workers of other
     /// machines for at most `limit`.
     ///
@@ -108,7 +108,7 @@ impl LaneSession {
         collection.take(self.world.workers(), &late(limit))
     }
 
-    /// A function that returns what each worker has recorded, as [`LaneSession::recordings`] does, with the `last` records
+    /// A function that returns the recording of each worker, as [`LaneSession::recordings`] does, with the `last` records
     /// of each. It may be called on any thread, and blocks for at most a limit. It returns none once the session is
     /// dropped, which it does not keep alive.
     pub fn collector(&self) -> impl Fn(usize, Duration) -> Option<Recordings> + Send + Sync + 'static {

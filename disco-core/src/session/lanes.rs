@@ -115,7 +115,7 @@ impl LaneSession {
         })
     }
 
-    /// The state of the session, its nodes and its workers, for operators. Asks no worker: it is what the lanes know,
+    /// The state of the session, its nodes and its workers, for operators. Asks no worker: the lanes know it,
     /// at most one heartbeat interval old for workers of other processes (in a tree of nodes, one for each level). Never waits, also when workers hang or the
     /// session is lost.
     pub fn status(&self) -> Status {

@@ -146,7 +146,7 @@ pub trait Session: Debug + Send + Sync {
     /// start. Does nothing if no worker is lost.
     ///
     /// The other workers keep their registers. Those of a new worker are empty, except for functions
-    /// ([`Session::function`]), and for what [`LaneSession::on_replaced`] gives it. Using another older handle there is an
+    /// ([`Session::function`]), and for values that [`LaneSession::on_replaced`] gives it. Using another older handle there is an
     /// error with the kind [`ErrorKind::NotRestored`](crate::error::ErrorKind::NotRestored), until [`Session::set`] gives it a
     /// value. Functions of libraries have to be loaded again. There are no communicators until the next
     /// [`DataPlane::init_ccl`].

@@ -1,4 +1,4 @@
-//! The timeline of a session: what the controller has done, and what all workers had recorded when they left.
+//! The timeline of a session: the records of the controller, and those of all workers until they left.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::status::Status;
 use crate::sync;
 use crate::wire::Frame;
 
-/// What a session has done, from its start to its end, as far as records were kept.
+/// The records of a session, from its start to its end, as far as they were kept.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -28,7 +28,7 @@ pub struct Timeline {
 
 type Sink = Box<dyn FnOnce(Timeline) + Send>;
 
-/// What is told of the commands and waits of a session.
+/// The receivers of a session's commands and waits.
 #[derive(Clone, Default)]
 pub(super) struct Recorder {
     timeline: Option<Arc<OpenTimeline>>,
@@ -40,7 +40,7 @@ struct OpenTimeline {
     activity: Activity,
     /// Used by the holder of the order ticket.
     sampler: Mutex<Sampler>,
-    /// What workers send when they leave.
+    /// The recordings that workers send when they leave.
     collection: Arc<Collection>,
     /// Gets the timeline at the end.
     sink: Mutex<Option<Sink>>,

@@ -1,4 +1,4 @@
-//! The handshake of a connection: who connects, and the role that it is given.
+//! The handshake of a connection: the identity of the peer, and the role that it is given.
 
 use std::ops::Range;
 use std::sync::Arc;

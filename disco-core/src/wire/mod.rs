@@ -4,7 +4,7 @@
 //! RPC reference protocol), byte for byte; `tests/golden.rs` compares them with bytes captured from TVM.
 //!
 //! ```text
-//! packet   u64 length of what follows
+//! packet   u64 length of the rest
 //!          i32 4 ("return")
 //!          i32 number of arguments
 //!          arguments: i32 type, then content

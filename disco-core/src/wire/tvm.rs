@@ -102,7 +102,7 @@ pub fn first_number(content: &[u8]) -> Option<i64> {
 #[allow(clippy::exhaustive_structs, reason = "a message of TVM's protocol")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// What the node does.
+    /// The task of the node.
     pub action: EnvelopeAction,
     /// The worker; none for all workers.
     pub worker: Option<WorkerId>,
@@ -197,7 +197,7 @@ impl Envelope {
     }
 }
 
-/// What a controller of TVM tells a node that has connected.
+/// The first message of a controller of TVM to a node that has connected.
 #[allow(clippy::exhaustive_structs, reason = "a message of TVM's protocol")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {

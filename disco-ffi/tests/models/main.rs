@@ -1,4 +1,4 @@
-//! What TVM's compiled models call on workers, their weights, and the models themselves, over threads, processes and
+//! The functions that TVM's compiled models call on workers, their weights, and the models themselves, over threads, processes and
 //! MPI.
 //!
 //! Each test runs in a process of its own, because MPI can be started once per process. Tests execute this program again
@@ -77,7 +77,7 @@ impl Plane {
 struct Test {
     name: &'static str,
     run: fn(Plane),
-    /// Makes what the test needs, in the process of the harness. False if something is not there, with a line on
+    /// Makes the files of the test, in the process of the harness. False if something is not there, with a line on
     /// standard error.
     prepare: fn() -> bool,
 }

@@ -269,7 +269,7 @@ fn libtvm_ffi_of_another_version_is_refused(_: SessionKind) {
         .env("DISCO_TVM_FFI_LIBRARY", &library)
         .output()
         .unwrap();
-    // That test expects another reason, and prints the one that it finds.
+    // The other test expects another reason, and prints the one that it finds.
     let text = String::from_utf8_lossy(&output.stdout);
     let why = format!(
         "libtvm_ffi is not available; tried {}: it has version 0.9.3 of the ABI, and Disco knows 0.1",

@@ -26,7 +26,7 @@ fn sleep_until(board: &Board, holds: impl Fn() -> bool) {
     while board.sleep_unless(LONG, || holds().then_some(())).is_none() {}
 }
 
-/// Two ranks run three collectives in a row. Each reads what the other has posted for this collective, although slots
+/// Two ranks run three collectives in a row. Each reads the tensor that the other has posted for this collective, although slots
 /// are reused without further synchronisation.
 #[test]
 fn a_post_is_read_before_its_slot_is_reused() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! shares       the parts of each worker's time
-//! waits        who waited for whom
+//! waits        time that each rank has waited for each other rank
 //! slowest      the slowest collectives; times and bandwidths by size
 //! mismatches   collectives that workers call differently, or not at all
 //! ```

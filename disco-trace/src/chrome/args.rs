@@ -62,7 +62,7 @@ pub(super) struct State<'a> {
     pub(super) records: u64,
 }
 
-/// A record, and what follows from it for readers.
+/// A record, and the values that readers derive from it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Entry<'a> {
     record: u64,
@@ -259,7 +259,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The record, or what is wrong.
+    /// The record, or its fault.
     pub(super) fn decode(self, intern: &mut impl FnMut(&str) -> Arc<str>) -> Result<Record, String> {
         let kind = kind(&self.kind).ok_or_else(|| format!("unknown kind of a record, `{}`", self.kind))?;
         let mut record = Record::new(self.record, kind, self.start_ns);

@@ -19,7 +19,7 @@ use super::writer::Writer;
 use super::{Described, FORMAT};
 use crate::error::TraceError;
 
-/// Writes a command log: as the [`Observer`] of a session, with what its workers record.
+/// Writes a command log: as the [`Observer`] of a session, with the recordings of its workers.
 ///
 /// A thread of its own writes the file. A command waits only if 8 MiB of lines are not written yet. If a command waits
 /// for 1 s, or a write fails, the log ends there with a warning. The file of a program that is killed lacks at most the
@@ -44,7 +44,7 @@ struct Names {
 }
 
 impl Recorder {
-    /// Creates the file, with its head. `collect` returns what the workers of the session have recorded lately
+    /// Creates the file, with its head. `collect` returns the latest recordings of the session's workers
     /// ([`LaneSession::collector`](disco_core::session::LaneSession::collector)), or none once the session has ended. The
     /// thread that writes the file calls it while the program runs. `warn` is called once, from any thread, if the log ends
     /// early.

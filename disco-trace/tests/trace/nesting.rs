@@ -1,4 +1,4 @@
-//! What viewers draw: slices that nest, arrows between slices, counters.
+//! Shapes that viewers draw: slices that nest, arrows between slices, counters.
 
 use std::collections::BTreeMap;
 

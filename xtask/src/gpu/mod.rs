@@ -1,4 +1,4 @@
-//! The GPU evidence kit, which tests on a GPU what the test double can't show: programs, libraries and a script in one
+//! The GPU evidence kit, which tests on a GPU the properties that the test double can't show: programs, libraries and a script in one
 //! folder, for a machine with one GPU and without Rust and network.
 //!
 //! ```text

@@ -49,7 +49,7 @@ pub(crate) struct Calls {
     pub(crate) starts: Vec<Ping>,
 }
 
-/// What `disco ping --json` and the driver of TVM print.
+/// The output of `disco ping --json` and of the driver of TVM.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Ping {
     pub(crate) ready_ms: f64,
@@ -123,7 +123,7 @@ pub(crate) struct Beside {
     /// Rounds per second without and with the computing program.
     pub(crate) alone: f64,
     pub(crate) beside: f64,
-    /// What the computing program keeps of its rate, in percent.
+    /// The rate of the computing program, in percent of its rate alone.
     pub(crate) compute_percent: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What Disco and its peers cost other programs: CPU time without work, and the rate of a program that computes.
+//! Costs of Disco and its peers for other programs: CPU time without work, and the rate of a program that computes.
 
 use std::fs;
 use std::hint::black_box;

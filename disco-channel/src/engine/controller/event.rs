@@ -130,7 +130,7 @@ pub(crate) enum Action {
     Reply { worker: WorkerId, seq: u64, reply: Reply },
     /// A notice for the inbox.
     Notice { worker: WorkerId, notice: Notice },
-    /// What a worker has recorded, for the inbox.
+    /// The recording of a worker, for the inbox.
     Recording { worker: WorkerId, bytes: Arc<[u8]> },
     /// The lane, which was full, has room again.
     Room,

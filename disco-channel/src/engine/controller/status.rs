@@ -51,7 +51,7 @@ impl Controller {
         }
     }
 
-    /// What this end knows of a worker. The time is `None` if its progress has not changed yet.
+    /// The state of a worker as this end knows it. The time is `None` if its progress has not changed yet.
     pub(crate) fn known(&self, worker: WorkerId) -> Known {
         let mut known = Known::new(self.progress(worker));
         if let Some((peer, at)) = self.place(worker) {

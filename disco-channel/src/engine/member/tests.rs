@@ -317,7 +317,7 @@ fn a_node_answers_the_controller_s_heartbeats_at_once_with_its_clock() {
     let ask = |sent| Event::Message(Message::Alive(Times { sent, ..Times::default() }));
     let half = SECOND / 2;
     assert_eq!(answers(ask(77), start + half), [Times { sent: 5_500_000_000, echo: 77, held: 0 }]);
-    // That was also its heartbeat.
+    // The answer was also the member's heartbeat.
     assert_eq!(answers(Event::Timeout, start + SECOND), []);
     let late = Times { sent: 6_500_000_000, echo: 77, held: 1_000_000_000 };
     assert_eq!(answers(Event::Timeout, start + half + SECOND), [late]);

@@ -155,7 +155,7 @@ fn collect(lane: &dyn Channel, last: usize) {
     }
 }
 
-/// Closes a lane, and sends what its workers have recorded. Returns the workers that did not leave, or the lane's error,
+/// Closes a lane, and sends the recordings of its workers. Returns the workers that did not leave, or the lane's error,
 /// as text.
 fn close(lane: &dyn Channel, limit: Duration, sends_records: bool) -> String {
     let closed = lane.close(limit);

@@ -50,9 +50,9 @@ pub struct JoinOptions {
     /// The rack of this node's machine, or another name of its part of the network. Nodes of one rack relay for each
     /// other where that is possible; nodes of one machine do so without a name.
     pub rack: Option<String>,
-    /// Number of workers of this node; `None` accepts what the controller assigns.
+    /// Number of workers of this node; `None` accepts any number that the controller assigns.
     pub per_node: Option<u32>,
-    /// Largest number of workers that this node accepts; `None` accepts what the controller assigns.
+    /// Largest number of workers that this node accepts; `None` accepts any number that the controller assigns.
     pub max_workers: Option<u32>,
     /// Timeout for the controller to accept this node. Refusals without a proof of the token are retried until then.
     pub start: Duration,
@@ -60,7 +60,7 @@ pub struct JoinOptions {
     pub log_dir: Option<PathBuf>,
     /// Stops the node before its session is over; `None`: the node serves until then.
     pub stop: Option<StopHandle>,
-    /// Gets messages on what the node waits for, to be shown to the user.
+    /// Gets messages on the progress of joining, to be shown to the user.
     pub report: fn(&str),
 }
 
@@ -130,7 +130,7 @@ impl Failed {
     }
 }
 
-/// What the controller tells a node when all nodes have joined.
+/// The controller's message to a node when all nodes have joined.
 enum Told {
     Assigned(Box<Joined>),
     /// To join its parent.

@@ -1,4 +1,4 @@
-//! Sends what a node and its workers report to the controller.
+//! Sends the reports of a node and its workers to the controller.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -360,7 +360,7 @@ impl Connection {
         poll(&mut polled, Duration::ZERO) && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// Adds what this end knows of the connection.
+    /// Adds this end's numbers of the connection.
     pub(crate) fn describe(&self, status: &mut ConnectionStatus) {
         {
             let outbox = self.outbox();

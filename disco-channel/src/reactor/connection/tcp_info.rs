@@ -1,4 +1,4 @@
-//! What the system knows of a TCP connection (`TCP_INFO` of Linux; `struct tcp_info` in `linux/tcp.h`).
+//! The system's numbers of a TCP connection (`TCP_INFO` of Linux; `struct tcp_info` in `linux/tcp.h`).
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd as _};

@@ -1,4 +1,4 @@
-//! What workers had recorded at the moment of a failure, and the failure with a table of it.
+//! The records of the workers at the moment of a failure, and the failure with a table of them.
 
 use std::sync::{Arc, Weak};
 
@@ -70,7 +70,7 @@ impl ReplyTable {
         state.is_explained = true;
     }
 
-    /// Collects records before the abort of `epoch` changes what workers are inside.
+    /// Collects records before the abort of `epoch` ends the operations that workers are inside.
     pub(super) fn keep_evidence(&self, epoch: u64) {
         let evidence = self.gather(EVIDENCE);
         let mut state = self.lock();

@@ -72,7 +72,7 @@ impl ReplyTable {
         Ok(Losses::Workers(std::mem::take(&mut state.lost_workers)))
     }
 
-    /// Puts back what [`Self::take_losses`] has taken: the workers were not replaced.
+    /// Puts back the losses that [`Self::take_losses`] has taken: the workers were not replaced.
     pub(in crate::session) fn put_back(&self, lost: BTreeSet<WorkerId>) {
         let mut state = self.lock();
         state.is_replacing &= lost.is_empty();

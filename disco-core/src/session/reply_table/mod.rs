@@ -39,7 +39,7 @@ pub(super) struct ReplyTable {
     pub(super) has_capacity: Event,
     /// Weak, because lanes own the table.
     lanes: Mutex<Vec<Weak<dyn Channel>>>,
-    /// Those of all lanes.
+    /// The inboxes of all lanes.
     inboxes: Mutex<Vec<Weak<LaneInbox>>>,
     start: OnceLock<Start>,
     /// Number of the last command.
@@ -165,7 +165,7 @@ impl ReplyTable {
         self.lose_with(why, |_| ());
     }
 
-    /// [`ReplyTable::lose`] with a `note` of what is lost, at the same moment.
+    /// [`ReplyTable::lose`] with a `note` of the lost workers, at the same moment.
     fn lose_with(&self, why: &Error, note: impl FnOnce(&mut TableState)) {
         let mut state = self.lock();
         note(&mut state);

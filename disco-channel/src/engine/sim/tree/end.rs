@@ -35,7 +35,7 @@ pub(super) struct End {
     pub(super) passed: (u64, Nanos),
     /// When an abort reached it, or it ended.
     pub(super) stopped_at: Option<Nanos>,
-    /// What its own workers do.
+    /// The state of its own workers.
     pub(super) jobs: Jobs,
     /// It waits for its workers and for those behind it.
     pub(super) awaits: bool,

@@ -54,7 +54,7 @@ pub(super) enum Stage {
 /// An answer of the store to a request over a connection.
 type Answer = (Conn, u64, Result<Value>);
 
-/// What the session does, as `LaneSession` does it.
+/// The session's part, as `LaneSession` implements it.
 #[derive(Default)]
 pub(super) struct Session {
     pub(super) epoch: u64,

@@ -45,7 +45,7 @@ pub(super) struct World {
     pub(super) per_node: u32,
     pub(super) session: Session,
     pub(super) expected: Expected,
-    /// What the controller has got.
+    /// The messages that the controller has received.
     pub(super) synced: Option<(u64, WorkerSet)>,
     pub(super) lost: Vec<(Nanos, Loss)>,
     pub(super) left: WorkerSet,
