@@ -115,7 +115,7 @@ impl StoreCommunicator {
                 let part = dst.byte_len();
                 write(dst, &all[root.index()][part * self.rank.index()..][..part])
             }
-            other => Err(Error::Invalid(format!("by-store can't execute {other:?}").into())),
+            other => Err(Error::Invalid(format!("by-store can't execute {other:?}"))),
         }
     }
 
