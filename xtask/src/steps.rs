@@ -154,6 +154,12 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_SOAK_SECONDS", "600"),
         step("simulated trees of nodes, for longer", "test --quiet --package disco-channel --lib sim::tree::tests")
             .with("DISCO_SIM_RUNS", "10000"),
+        step("random deaths and replacements, for longer", "test --quiet --package disco-tests --test replacement")
+            .with("DISCO_LONG_TESTS", "1"),
+        step("training with lost workers, 200 times", "test --quiet --package disco-tests --test digits lost_workers::")
+            .with("DISCO_LONG_TESTS", "1"),
+        step("traces of many commands", "test --quiet --package disco-tests --test kinds many_commands")
+            .with("DISCO_LONG_TESTS", "1"),
         step("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes")
             .with("DISCO_LONG_TESTS", "1"),
         step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
