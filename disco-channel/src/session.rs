@@ -25,7 +25,7 @@ use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Result, WorkerRange};
+use disco_core::{Channel, Result, WorkerRange, World};
 
 #[cfg(target_os = "linux")]
 use crate::nodes::{self, NodeLane};
@@ -40,9 +40,12 @@ use crate::tvm;
 /// # Errors
 /// The world has more than [`MAX_READERS`](crate::ring::MAX_READERS) workers, or a thread can't be started.
 pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession> {
-    let workers = config.world.size() as u32;
-    let lane = lane_to_threads(config, workers, workers, Arc::default());
-    start(config, vec![lane], deadlines)
+    let (workers, shared) = (config.world.size() as u32, Arc::default());
+    let lanes = vec![lane_to_threads(config, WorkerRange::new(0..workers), workers, &shared)];
+    let grow = move |new: WorkerRange, world: World| {
+        Ok(lane_to_threads(config.in_world(world), new, world.size() as u32, &shared))
+    };
+    Ok(start(config, lanes, deadlines)?.with_growth(grow))
 }
 
 /// Starts a session whose worker 0 is a thread of this process and whose other workers are processes of this machine.
@@ -54,8 +57,12 @@ pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession
 pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<LaneSession> {
     let config = options.config;
     let shared = shared_with_processes(config.world.per_node());
-    let lanes = lanes_to_processes(options, config.world.size() as u32, &shared);
-    start(config, lanes, deadlines)
+    let lanes = lanes_to_processes(options.clone(), config.world.size() as u32, &shared);
+    let grow = move |new, world| {
+        let options = processes::Options { config: config.in_world(world), ..options.clone().more()? };
+        Ok(Arc::new(ProcessLane::new(new, shared.clone(), options)) as Arc<dyn Channel>)
+    };
+    Ok(start(config, lanes, deadlines)?.with_growth(grow))
 }
 
 /// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes`
@@ -86,13 +93,17 @@ pub fn nodes(
     };
     let mut lanes = match options.processes {
         true => lanes_to_processes(processes::Options { config, ..local }, here, &shared),
-        false => vec![lane_to_threads(config, here, here, shared.clone())],
+        false => vec![lane_to_threads(config, WorkerRange::new(0..here), here, &shared)],
     };
     if options.nodes > 0 {
         let others = WorkerRange::new(here..config.world.size() as u32);
-        lanes.push(Arc::new(NodeLane::new(others, shared, options)));
+        lanes.push(Arc::new(NodeLane::new(others, shared.clone(), options.clone())));
     }
-    start(config, lanes, deadlines)
+    let grow = move |new, world| {
+        let options = options.more(new, here, world)?;
+        Ok(Arc::new(NodeLane::new(new, shared.clone(), options)) as Arc<dyn Channel>)
+    };
+    Ok(start(config, lanes, deadlines)?.with_growth(grow))
 }
 
 /// Starts a session whose workers are processes of TVM's Disco, each started as `options` say. Blocks until they have
@@ -129,7 +140,7 @@ fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, mut deadlines: Dead
 /// Lanes to the first `workers` workers: worker 0 is a thread, the others are processes.
 #[cfg(target_os = "linux")]
 fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Shared>) -> Vec<Arc<dyn Channel>> {
-    let mut lanes = vec![lane_to_threads(options.config, 1, workers, shared.clone())];
+    let mut lanes = vec![lane_to_threads(options.config, WorkerRange::new(0..1), workers, shared)];
     if workers > 1 {
         let others = WorkerRange::new(1..workers);
         lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
@@ -145,10 +156,10 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
     Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
 }
 
-/// A lane to the first `threads` workers, which are threads, of the `here` workers on this machine.
-fn lane_to_threads(config: WorkerConfig, threads: u32, here: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
+/// A lane to `threads`, workers that are threads, of the `here` workers on this machine.
+fn lane_to_threads(config: WorkerConfig, threads: WorkerRange, here: u32, shared: &Arc<Shared>) -> Arc<dyn Channel> {
     let run = move |worker, endpoint| worker::run(worker, config, endpoint);
-    let neighbours = here.saturating_sub(threads) as usize;
-    let lane = ThreadLane::new(WorkerRange::new(0..threads), shared, run);
+    let neighbours = (here as usize).saturating_sub(threads.len());
+    let lane = ThreadLane::new(threads, shared.clone(), run);
     Arc::new(lane.with_neighbours(neighbours).recording(config.recorder))
 }

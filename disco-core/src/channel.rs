@@ -139,6 +139,12 @@ pub trait Channel: Debug + Send + Sync + 'static {
         Err(Error::state(format!("{workers} can't be replaced: their lane starts no other workers")))
     }
 
+    /// Ends workers of this lane that were told to leave by a [`Command::Resize`] and have not: processes are killed, nodes
+    /// are cut off. Workers that have left are not concerned. Lanes to threads do nothing.
+    fn end(&self, workers: WorkerRange) {
+        let _ = workers;
+    }
+
     /// The progress of a worker of this lane.
     fn progress(&self, worker: WorkerId) -> Progress;
 
@@ -220,6 +226,12 @@ pub trait Inbox: Send + Sync {
 
     /// These workers are lost because of `why`; they never come back.
     fn lost(&self, workers: WorkerRange, why: Error);
+
+    /// The number that the worker with this place has in its session now, for the lane's output. The place itself if it
+    /// has no worker, or the inbox is not that of a session.
+    fn number(&self, place: WorkerId) -> WorkerId {
+        place
+    }
 
     /// The state of the session, for a client that asks the lane. `None` if the inbox is not that of a session.
     fn status(&self) -> Option<Status> {

@@ -1,10 +1,14 @@
 //! Commands from the controller to the workers.
 
+use std::sync::Arc;
+
 use crate::id::{RegisterId, WorkerId};
+use crate::members::Members;
 use crate::tensor::Tensor;
 use crate::value::Value;
 
-/// A command of the control plane. Every worker receives all commands in the same order; some apply to one worker only.
+/// A command of the control plane. Every worker receives all commands in the same order; some apply to one worker only,
+/// which they name by its [place](Members).
 ///
 /// The encodings of nine commands, numbered 0 to 8, are those of TVM's Disco. Disco's own commands have numbers from 64
 /// up.
@@ -23,7 +27,7 @@ pub enum Command {
         /// The register for the function.
         register: RegisterId,
         /// The registered name.
-        name: std::sync::Arc<str>,
+        name: Arc<str>,
     },
     /// Call a worker function.
     CallPacked {
@@ -81,6 +85,14 @@ pub enum Command {
         /// The epoch.
         epoch: u64,
     },
+    /// As [`Command::Recover`], with other workers: a worker whose place is none of `members` leaves the loop, and each other
+    /// one takes its number in the new world.
+    Resize {
+        /// The epoch.
+        epoch: u64,
+        /// The workers from now on.
+        members: Arc<Members>,
+    },
 }
 
 /// An object that exists only in the controller's process; `None` in other processes.
@@ -116,7 +128,11 @@ impl Command {
             | Command::DebugGet { register, .. }
             | Command::GetAll { register }
             | Command::DebugSet { register, .. } => Some(*register),
-            Command::Shutdown | Command::SyncWorker { .. } | Command::SyncAll | Command::Recover { .. } => None,
+            Command::Shutdown
+            | Command::SyncWorker { .. }
+            | Command::SyncAll
+            | Command::Recover { .. }
+            | Command::Resize { .. } => None,
         }
     }
 
@@ -135,6 +151,35 @@ impl Command {
             Command::DebugSet { .. } => "set",
             Command::SyncAll => "sync_all",
             Command::Recover { .. } => "recover",
+            Command::Resize { .. } => "resize",
         }
+    }
+
+    /// The epoch that the command begins.
+    pub const fn epoch(&self) -> Option<u64> {
+        match self {
+            Command::Recover { epoch } | Command::Resize { epoch, .. } => Some(*epoch),
+            _ => None,
+        }
+    }
+
+    /// The place of the worker that the command is for; `None` if it is for all workers.
+    pub const fn place(&self) -> Option<WorkerId> {
+        match self {
+            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
+                Some(*worker)
+            }
+            _ => None,
+        }
+    }
+
+    /// The same command for the worker at another place.
+    pub(crate) fn at(mut self, place: WorkerId) -> Self {
+        if let Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } =
+            &mut self
+        {
+            *worker = place;
+        }
+        self
     }
 }

@@ -34,4 +34,10 @@ impl WorkerConfig {
         let (value_limit, check, recorder) = (Self::VALUE_LIMIT, false, RecorderConfig::DEFAULT);
         Self { world, collective_deadline, connect_deadline, value_limit, check, recorder }
     }
+
+    /// The same configuration for the workers of another world.
+    #[must_use]
+    pub const fn in_world(self, world: World) -> Self {
+        Self { world, ..self }
+    }
 }

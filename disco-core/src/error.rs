@@ -41,6 +41,7 @@ pub use crate::memory::Memory;
 use crate::suggestion::did_you_mean;
 pub use crate::unavailable::Unavailable;
 pub use crate::user_error::UserError;
+use crate::worker_range::WorkerRange;
 
 /// Result with Disco's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -227,10 +228,9 @@ pub enum Error {
     /// `init_ccl` was not called, or failed.
     #[error("no communicator on this worker: call `init_ccl` first")]
     NoCommunicator,
-    /// The register is empty, because the worker replaced a lost worker and nothing has set the register since.
-    #[error(
-        "{register} is empty on this worker, which replaced a lost worker in epoch {epoch}: set the register again"
-    )]
+    /// The register is empty, because the worker has joined the session after the register was set elsewhere: it replaced a
+    /// lost worker, or a resize has added it.
+    #[error("{register} is empty on this worker, which is new since epoch {epoch}: set the register again")]
     NotRestored {
         /// The register.
         register: RegisterId,
@@ -240,6 +240,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same error; if it is a loss of workers, then of `workers`.
+    pub(crate) fn of_workers(self, workers: WorkerRange) -> Self {
+        match &self {
+            Error::Lost(loss) if loss.workers() != workers => Error::Lost(Arc::new(loss.of_workers(workers))),
+            _ => self,
+        }
+    }
+
     /// An [`Error::Invalid`] with this text.
     pub fn invalid(text: impl Into<String>) -> Self {
         Error::Invalid(text.into())

@@ -85,7 +85,7 @@ pub enum ErrorKind {
     NoSuchWorker,
     /// `init_ccl` was not called, or failed.
     NoCommunicator,
-    /// The register is empty on a worker that replaced a lost worker.
+    /// The register is empty on a worker that replaced a lost worker, or that a resize has added.
     NotRestored {
         /// The epoch that began with the worker.
         epoch: u64,

@@ -1,6 +1,7 @@
 //! The failure of a worker, in the form that crosses lanes.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::error_kind::ErrorKind;
 use crate::id::{RegisterId, WorkerId};
@@ -31,6 +32,16 @@ pub struct Failure {
     pub kind: ErrorKind,
     /// The error of a type registered with `register_error!`: the error itself or the first such cause.
     pub user: Option<UserError>,
+}
+
+impl Failure {
+    /// The same failure, of `worker`.
+    pub(crate) fn of_worker(self: Arc<Self>, worker: WorkerId) -> Arc<Self> {
+        match self.worker == worker {
+            true => self,
+            false => Arc::new(Self { worker, ..Self::clone(&self) }),
+        }
+    }
 }
 
 impl fmt::Display for Failure {

@@ -57,6 +57,7 @@ mod id;
 pub mod launcher;
 pub mod link;
 mod loss;
+mod members;
 mod memory;
 #[cfg(feature = "metrics")]
 pub mod metrics;
@@ -98,6 +99,7 @@ pub use error::{Error, Result, Unavailable};
 pub use function::{Object, Opaque};
 pub use id::{GroupId, Rank, RegisterId, WorkerId};
 pub use link::Link;
+pub use members::Members;
 pub use op::{Op, OpKind, Reduction};
 pub use session::{DRef, DataPlane, Placement, Scope, Session, SessionExt};
 pub use shape::Shape;

@@ -117,6 +117,15 @@ impl Loss {
         Self { peer, cause, records: None }
     }
 
+    /// The same loss, of `workers`.
+    pub(crate) fn of_workers(&self, workers: WorkerRange) -> Self {
+        let mut loss = self.clone();
+        if let LostPeer::Workers { workers: lost, .. } | LostPeer::Node { workers: lost, .. } = &mut loss.peer {
+            *lost = workers;
+        }
+        loss
+    }
+
     /// The workers that are lost. Empty if the peer is the controller or a rank.
     pub const fn workers(&self) -> WorkerRange {
         match &self.peer {

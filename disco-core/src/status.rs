@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activity::Progress;
 use crate::id::WorkerId;
+use crate::members::Members;
 use crate::worker_range::WorkerRange;
 
 /// A program of this machine that has sessions, as it describes itself.
@@ -176,9 +177,9 @@ impl Status {
         self.workers.last().map_or("none", |worker| &worker.kind)
     }
 
-    /// Keeps the last entry of each worker and node, in their order: lanes to new workers come behind those of the lost
-    /// ones that they have replaced.
-    pub(crate) fn keep_last(&mut self) {
+    /// Keeps the last entry of each place and node, in their order: lanes to new workers come behind those of the lost
+    /// ones that they have replaced. Then gives the workers their numbers in place of their places.
+    pub(crate) fn keep_last(&mut self, members: &Members) {
         self.workers.reverse();
         self.workers.sort_by_key(|worker| worker.worker);
         self.workers.dedup_by_key(|worker| worker.worker);
@@ -186,6 +187,17 @@ impl Status {
         // Not by number: lanes that a program has made count their nodes from 1 each.
         self.nodes.sort_by_key(|node| node.first_worker);
         self.nodes.dedup_by_key(|node| node.first_worker);
+        self.workers.retain_mut(|worker| {
+            let number = members.worker(WorkerId::new(worker.worker as u32));
+            worker.worker = number.map_or(worker.worker, WorkerId::index);
+            number.is_some()
+        });
+        self.nodes.retain_mut(|node| {
+            let first = node.first_worker as u32;
+            let workers = members.workers(WorkerRange::new(first..first + node.workers as u32));
+            (node.first_worker, node.workers) = (workers.first().index(), workers.len());
+            node.workers > 0
+        });
     }
 
     /// Adds workers of kind `kind`, as [`WorkerStatus::kind`] lists them. `known` returns the lane's knowledge of a

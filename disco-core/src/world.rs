@@ -14,6 +14,9 @@ pub struct World {
 }
 
 impl World {
+    /// One worker.
+    pub(crate) const ONE: Self = Self { workers: 1, groups: 1, nodes: 1 };
+
     /// `workers` workers in `groups` equal groups.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use disco_core::wire::{
 };
 use disco_core::worker::WorkerConfig;
 use disco_core::{
-    Command, DType, Device, DeviceKind, Error, Frame, Local, Op, RegisterId, Shape, Tensor, Value, WireObject,
+    Command, DType, Device, DeviceKind, Error, Frame, Local, Members, Op, RegisterId, Shape, Tensor, Value, WireObject,
     WorkerId, WorkerRange, World,
 };
 use proptest::collection::vec;
@@ -125,7 +125,15 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::SyncAll),
         register().prop_map(|register| Command::GetAll { register }),
         (0..u64::MAX >> 1).prop_map(|epoch| Command::Recover { epoch }),
+        (0..u64::MAX >> 1, members()).prop_map(|(epoch, members)| Command::Resize { epoch, members: members.into() }),
     ]
+}
+
+fn members() -> impl Strategy<Value = Members> {
+    (proptest::collection::btree_set(any::<u32>(), 1..20), 1..3usize).prop_map(|(places, groups)| {
+        let world = World::new(places.len(), groups).or_else(|_| World::new(places.len(), places.len()));
+        Members::new(world.unwrap(), places.into_iter().map(WorkerId::new)).unwrap()
+    })
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
@@ -889,4 +897,35 @@ fn a_large_tensor_in_an_array_is_written_in_place() {
     let [Value::Array(items)] = back.command().values() else { panic!() };
     let [Value::Tensor(back)] = &items[..] else { panic!() };
     assert_eq!(back.to_vec::<u8>().unwrap(), tensor.to_vec::<u8>().unwrap());
+}
+
+#[test]
+fn places_that_no_workers_can_have_are_refused() {
+    // A packet with the integers 105, epoch, groups, nodes, and for each range of places its first one and their number.
+    let decode = |numbers: &[i64]| {
+        let args: Vec<i64> = [105, 1].iter().chain(numbers).copied().collect();
+        let mut content = [4_i32, args.len() as i32].map(i32::to_le_bytes).concat();
+        args.iter().for_each(|number| content.extend([&1_i32.to_le_bytes()[..], &number.to_le_bytes()].concat()));
+        wire::decode_frame(1, &[&(content.len() as u64).to_le_bytes()[..], &content].concat())
+    };
+    let frame = decode(&[2, 1, 0, 2, 3, 2]).unwrap();
+    let places = [0, 1, 3, 4].map(WorkerId::new);
+    let members = Members::new(World::new(4, 2).unwrap(), places).unwrap().into();
+    assert_eq!(*frame.command(), Command::Resize { epoch: 1, members });
+    let most = i64::from(u32::MAX);
+    let bad: [&[i64]; 10] = [
+        &[],
+        &[1, 1],
+        &[1, 1, 0],
+        &[0, 1, 0, 2],
+        &[3, 1, 0, 2],
+        &[1, 2, 0, 3],
+        &[1, 1, 3, 2, 0, 1],
+        &[1, 1, 0, 2, 2, 1],
+        &[1, 1, 0, 0],
+        &[1, 1, most, 2],
+    ];
+    for numbers in bad {
+        assert!(decode(numbers).is_err(), "{numbers:?}");
+    }
 }

@@ -13,6 +13,7 @@ mod limits;
 mod plane;
 mod records;
 mod recovery;
+mod resize;
 mod shutdown;
 mod trace_files;
 mod user_types;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         plane::tests(),
         records::tests(),
         recovery::tests(),
+        resize::tests(),
         shutdown::tests(),
         trace_files::tests(),
         user_types::tests(),

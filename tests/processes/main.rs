@@ -15,6 +15,7 @@ mod nccl;
 mod programs;
 mod replace;
 mod replies;
+mod resize;
 mod start;
 #[path = "../terminal/mod.rs"]
 mod terminal;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         matching::tests(),
         replace::tests(),
         replies::tests(),
+        resize::tests(),
         start::tests(),
         mpi::tests(),
         nccl::tests(),

@@ -59,17 +59,17 @@ fn length(_: &mut WorkerContext, tensor: Tensor) -> disco::Result<usize> {
     Ok(tensor.elements())
 }
 
-fn start(workers: usize) -> LaneSession {
+pub(crate) fn start(workers: usize) -> LaneSession {
     let session = Builder::processes(workers).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     session
 }
 
-fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> DRef {
+pub(crate) fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> DRef {
     block_on(session.call_named(name, args)).unwrap()
 }
 
-fn kill(session: &LaneSession, workers: &[u32]) {
+pub(crate) fn kill(session: &LaneSession, workers: &[u32]) {
     let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
     for worker in workers {
         kill_process(Pid::from_raw(pids[*worker as usize] as i32).unwrap(), Signal::KILL).unwrap();
@@ -77,7 +77,7 @@ fn kill(session: &LaneSession, workers: &[u32]) {
 }
 
 /// Waits for the loss.
-fn lost(session: &LaneSession) -> Error {
+pub(crate) fn lost(session: &LaneSession) -> Error {
     loop {
         match block_on(session.sync_all()) {
             Err(error @ Error::Lost(_)) => return error,
@@ -87,7 +87,7 @@ fn lost(session: &LaneSession) -> Error {
 }
 
 /// Checks that all workers reduce together.
-fn check_sums(session: &LaneSession, workers: usize) {
+pub(crate) fn check_sums(session: &LaneSession, workers: usize) {
     let expected = (workers * (workers - 1) / 2) as f64;
     for count in [1, 700, 100_000] {
         let sums = block_on(session.get_all_as::<f64>(&call(session, "replace.sum", (count,)))).unwrap();
@@ -114,7 +114,7 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     assert!(
         text.starts_with("worker 2: get (command ")
             && text.ends_with(&format!(
-                ": {register} is empty on this worker, which replaced a lost worker in epoch 1: set the register again"
+                ": {register} is empty on this worker, which is new since epoch 1: set the register again"
             )),
         "{text}"
     );

@@ -14,11 +14,14 @@ use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
 use crate::model::Random;
 
+/// Places that a session may use up.
+const PLACES: usize = 8192;
+
 /// Decides when workers die, and which starts fail.
 #[derive(Debug)]
 pub(crate) struct Fate {
-    /// For each worker the number of commands that it still takes.
-    pub(crate) left: Vec<AtomicU64>,
+    /// For each place the number of commands that its worker still takes.
+    left: Vec<AtomicU64>,
     /// Whether starts of new workers may fail, and new workers die at once.
     pub(crate) is_hard: AtomicBool,
     random: Mutex<Random>,
@@ -27,16 +30,24 @@ pub(crate) struct Fate {
 }
 
 impl Fate {
-    pub(crate) fn new(workers: usize, seed: u64) -> Arc<Self> {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self {
-            left: (0..workers).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            left: (0..PLACES).map(|_| AtomicU64::new(u64::MAX)).collect(),
             is_hard: AtomicBool::new(false),
             random: Mutex::new(Random(seed)),
-            present: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            present: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
-    fn chance(&self, one_of: u64) -> bool {
+    /// One of the workers that are there dies after so many commands more.
+    pub(crate) fn kill(&self, random: &mut Random, commands: u64) {
+        let there: Vec<usize> = (0..PLACES).filter(|place| self.present[*place].load(Ordering::SeqCst) > 0).collect();
+        if !there.is_empty() {
+            self.left[there[random.below(there.len() as u64) as usize]].store(commands, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn chance(&self, one_of: u64) -> bool {
         self.is_hard.load(Ordering::Relaxed) && self.random.lock().unwrap().below(one_of) == 0
     }
 }

@@ -1,4 +1,5 @@
-//! Sessions whose workers die at random moments and are replaced, against a model of the registers.
+//! Sessions whose workers die at random moments and are replaced, or dropped by a resize to a random number of workers, against
+//! a model of the registers.
 //!
 //! Workers are threads that end as if they were killed ([`lane`]): thousands of deaths a second, at every step of a
 //! replacement, also of new workers before they have joined. Real processes and nodes are replaced in the tests

@@ -7,14 +7,20 @@ use disco_core::error::{Error, ErrorKind};
 use disco_core::session::{Deadlines, LaneSession, Session as _, SessionExt as _};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, DRef, Result, Value, WorkerContext, WorkerId, WorkerRange, World};
-use futures_lite::future::block_on;
+use futures_lite::future::{self, block_on};
 
 use crate::lane::{Fate, Mortal};
 
 disco_core::register_function!("replacement.add", add);
+disco_core::register_function!("replacement.seat", seat);
 
 fn add(_: &mut WorkerContext, one: i64, other: i64) -> Result<i64> {
     Ok(one + other)
+}
+
+/// The number of the worker and of all workers.
+fn seat(ctx: &mut WorkerContext) -> Result<i64> {
+    Ok(1000 * ctx.world().size() as i64 + ctx.worker().wire())
 }
 
 /// A random sequence (SplitMix64).
@@ -31,7 +37,7 @@ impl Random {
     }
 }
 
-/// A handle, and for each worker its value; none if the worker has replaced one that had it.
+/// A handle, and for each worker its value; none if the worker is newer than the value.
 struct Known {
     handle: DRef,
     values: Vec<Option<i64>>,
@@ -43,6 +49,7 @@ struct Program {
     fate: Arc<Fate>,
     workers: usize,
     add: DRef,
+    seat: DRef,
     known: Vec<Known>,
     epoch: u64,
     replaced: usize,
@@ -52,15 +59,20 @@ struct Program {
 pub(crate) fn run(seed: u64) -> usize {
     let mut random = Random(seed);
     let workers = 2 + random.below(5) as usize;
-    let fate = Fate::new(workers, seed ^ 0x5555);
+    let fate = Fate::new(seed ^ 0x5555);
     let config = WorkerConfig::new(World::new(workers, 1).unwrap());
     // One lane for all workers, or two.
     let cut = 1 + random.below(workers as u64) as u32;
     let ranges = [0..cut, cut..workers as u32].into_iter().filter(|range| !range.is_empty());
     let lane = |range| Arc::new(Mortal::new(WorkerRange::new(range), config, &fate)) as Arc<dyn Channel>;
     let session = LaneSession::start(config.world, ranges.map(lane).collect(), Deadlines::default()).unwrap();
-    let add = block_on(session.function("replacement.add")).unwrap();
-    let mut program = Program { session, random, fate, workers, add, known: Vec::new(), epoch: 0, replaced: 0 };
+    let more = fate.clone();
+    let session = session.with_growth(move |workers, world| match more.chance(7) {
+        true => Err(Error::state("no place is free")),
+        false => Ok(Arc::new(Mortal::new(workers, config.in_world(world), &more))),
+    });
+    let [add, seat] = ["replacement.add", "replacement.seat"].map(|name| block_on(session.function(name)).unwrap());
+    let mut program = Program { session, random, fate, workers, add, seat, known: Vec::new(), epoch: 0, replaced: 0 };
     program.fate.is_hard.store(true, Ordering::Relaxed);
     (0..60).for_each(|_| program.step());
     // A shutdown of a live session, and one of a lost session.
@@ -74,7 +86,7 @@ pub(crate) fn run(seed: u64) -> usize {
 
 impl Program {
     fn step(&mut self) {
-        let result = match self.random.below(12) {
+        let result = match self.random.below(14) {
             0..=3 => self.call(),
             4 => self.get(),
             5 => self.get_all(),
@@ -86,6 +98,8 @@ impl Program {
                 block_on(self.session.sync_worker(worker))
             }
             10 => self.kill(),
+            11 => self.seats(),
+            12 => self.resize(),
             _ => block_on(self.session.recover()),
         };
         match result {
@@ -102,8 +116,8 @@ impl Program {
 
     fn kill(&mut self) -> Result<()> {
         for _ in 0..=self.random.below(2) {
-            let (worker, commands) = (self.worker(), self.random.below(6));
-            self.fate.left[worker.index()].store(commands, Ordering::SeqCst);
+            let commands = self.random.below(6);
+            self.fate.kill(&mut self.random, commands);
         }
         Ok(())
     }
@@ -178,14 +192,46 @@ impl Program {
         Ok(())
     }
 
+    /// All workers know their numbers.
+    fn seats(&mut self) -> Result<()> {
+        let seats = block_on(self.session.call(&self.seat, ()))?;
+        let seats = block_on(self.session.get_all_as::<i64>(&seats))?;
+        let expected = (0..self.workers as i64).map(|worker| 1000 * self.workers as i64 + worker);
+        assert_eq!(seats, expected.collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Changes the number of workers, with as many attempts as that takes. The future of some attempts is dropped.
+    fn resize(&mut self) -> Result<()> {
+        let size = 1 + self.random.below(7) as usize;
+        for attempt in 0..1000 {
+            if self.random.below(4) == 0 {
+                let polled_once = async { Some(self.session.resize(size).await) };
+                match block_on(future::or(polled_once, future::ready(None))) {
+                    Some(Ok(resized)) => return self.renumber(&resized.numbers, &resized.workers, resized.epoch),
+                    Some(Err(Error::Invalid(text))) => assert!(text.contains("worker 0 is lost"), "{text}"),
+                    Some(Err(Error::State(_) | Error::Lost(_))) | None => {}
+                    Some(Err(error)) => panic!("{error:#?}"),
+                }
+            }
+            match block_on(self.session.resize(size)) {
+                Ok(resized) => return self.renumber(&resized.numbers, &resized.workers, resized.epoch),
+                Err(Error::State(text)) => assert!(text.contains("is free"), "{text}"),
+                Err(Error::Lost(_)) => {}
+                Err(Error::Invalid(text)) if text.contains("worker 0 is lost") => self.replace(),
+                Err(error) => panic!("attempt {attempt}: {error:#?}"),
+            }
+        }
+        panic!("no end")
+    }
+
     /// Replaces workers until that succeeds.
     fn replace(&mut self) {
         for attempt in 0.. {
             match block_on(self.session.replace_lost()) {
                 Ok(replaced) => {
-                    self.note(&replaced.workers);
-                    self.epoch = replaced.epoch;
-                    return;
+                    self.replaced += replaced.workers.len();
+                    return self.renumber(&replaced.numbers, &replaced.workers, replaced.epoch).unwrap();
                 }
                 Err(Error::State(text)) if attempt < 1000 => assert!(text.contains("is free"), "{text}"),
                 Err(Error::Lost(_)) if attempt < 1000 => {}
@@ -194,10 +240,20 @@ impl Program {
         }
     }
 
-    fn note(&mut self, replaced: &[WorkerId]) {
-        self.replaced += replaced.len();
+    fn renumber(&mut self, numbers: &[Option<WorkerId>], new: &[WorkerId], epoch: u64) -> Result<()> {
+        assert_eq!(numbers.len(), self.workers);
+        assert!(numbers.iter().flatten().is_sorted(), "{numbers:?}");
+        (self.workers, self.epoch) = (self.session.world().size(), epoch);
         for known in &mut self.known {
-            replaced.iter().for_each(|worker| known.values[worker.index()] = None);
+            let mut values = vec![None; self.workers];
+            for (before, now) in numbers.iter().enumerate() {
+                if let Some(now) = now {
+                    values[now.index()] = known.values[before];
+                }
+            }
+            new.iter().for_each(|worker| values[worker.index()] = None);
+            known.values = values;
         }
+        Ok(())
     }
 }

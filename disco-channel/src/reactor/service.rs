@@ -417,7 +417,9 @@ impl<T: Transport> Reactor<T> {
             Action::Unshare(name) => self.shared.remove(name),
             Action::Receive { conn, id, name } => self.hand(conn, id, name),
             Action::Forget(worker) => self.shared.remove_all_of(worker),
-            Action::Output { node, worker, is_err, line } => self.transport.print(node, worker, is_err, line),
+            Action::Output { node, worker, is_err, line } => {
+                self.transport.print(node, self.inbox.number(worker), is_err, line);
+            }
             Action::Retire(peer) => self.transport.retire(peer),
             Action::Over => self.is_over = true,
         }

@@ -25,12 +25,21 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers' name in messages: `processes` or `nodes`.
     const NAME: &'static str;
 
+    /// Checks that the peers of `part`, some of all `workers`, can be replaced, and can leave while the others stay.
+    ///
+    /// # Errors
+    /// The reason why not.
+    fn check_part(&self, workers: WorkerRange, _part: WorkerRange) -> Result<(), String> {
+        Err(format!("the lane to {workers} starts no workers"))
+    }
+
     /// The peers of `part`, some of all `workers`, for a lane to new workers in their places.
     ///
     /// # Errors
     /// Such peers can't be started.
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
-        Err(Error::state(format!("{part} can't be replaced: the lane to {workers} starts no workers")))
+        let why = self.check_part(workers, part).err().unwrap_or_default();
+        Err(Error::state(format!("{part} can't be replaced: {why}")))
     }
 
     /// Begins to start the peers of `workers`, which share `shared`.
@@ -156,6 +165,15 @@ impl<P: Peers> Channel for RemoteLane<P> {
         true
     }
 
+    fn check(&self, command: &Command) -> Result<()> {
+        let Command::Resize { members, .. } = command else { return Ok(()) };
+        members.gaps(self.workers).into_iter().try_for_each(|part| {
+            self.peers
+                .check_part(self.workers, part)
+                .map_err(|why| Error::state(format!("resize: workers can't leave: {why}")))
+        })
+    }
+
     fn room(&self) -> usize {
         self.running.get().map_or(0, |running| running.room(Controller::room))
     }
@@ -228,6 +246,12 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn stop_polling(&self) {
         self.running.get().iter().for_each(|running| running.stop_polling());
+    }
+
+    fn end(&self, workers: WorkerRange) {
+        if let Some(running) = self.running.get() {
+            running.served.with(|engine, now| engine.end(workers, now));
+        }
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {

@@ -10,7 +10,8 @@ use event_listener::{Event, Listener};
 /// Which threads of a [`WorkerSet`](super::worker_set::WorkerSet) have ended, and until when a caller waits for them.
 #[derive(Debug)]
 pub(super) struct Exits {
-    expected: AtomicBool,
+    /// Whether the end of each thread is expected.
+    expected: Box<[AtomicBool]>,
     left: Box<[AtomicBool]>,
     /// The earliest deadline of concurrent callers.
     limit: Mutex<Option<Instant>>,
@@ -20,18 +21,23 @@ pub(super) struct Exits {
 impl Exits {
     /// No worker has left.
     pub(super) fn new(workers: usize) -> Self {
-        let left = (0..workers).map(|_| AtomicBool::new(false)).collect();
-        Self { expected: AtomicBool::new(false), left, limit: Mutex::default(), changed: Event::new() }
+        let flags = || (0..workers).map(|_| AtomicBool::new(false)).collect();
+        Self { expected: flags(), left: flags(), limit: Mutex::default(), changed: Event::new() }
     }
 
     /// A worker that ends from now on is not lost.
-    pub(super) fn expect(&self) {
-        self.expected.store(true, Ordering::Release);
+    pub(super) fn expect_all(&self) {
+        (0..self.expected.len()).for_each(|index| self.expect(index));
+    }
+
+    /// If the worker with this index ends from now on, it is not lost.
+    pub(super) fn expect(&self, index: usize) {
+        self.expected[index].store(true, Ordering::Release);
     }
 
     /// Whether a worker that ends now has left, and is not lost.
-    pub(super) fn are_expected(&self) -> bool {
-        self.expected.load(Ordering::Acquire)
+    pub(super) fn is_expected(&self, index: usize) -> bool {
+        self.expected[index].load(Ordering::Acquire)
     }
 
     /// Marks a worker as left when the guard is dropped.

@@ -104,8 +104,14 @@ impl Channel for ThreadLane {
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
         let worker_set = self.worker_set()?;
-        if matches!(frame.command(), Command::Shutdown) {
-            worker_set.exits.expect();
+        match frame.command() {
+            Command::Shutdown => worker_set.exits.expect_all(),
+            Command::Resize { members, .. } => {
+                let leaves = |(_, place): &(usize, WorkerId)| members.worker(*place).is_none();
+                let leaving = self.workers.iter().enumerate().filter(leaves);
+                leaving.for_each(|(index, _)| worker_set.exits.expect(index));
+            }
+            _ => {}
         }
         worker_set.send(frame, WakeTarget::of(frame.command(), self.workers)).map_err(|refused| match refused {
             Refused::Full => self.error("the lane is full"),

@@ -25,17 +25,17 @@ pub(super) fn spawn(
     let thread = thread::Builder::new().name(format!("disco-worker-{}", worker.index()));
     let started = thread.spawn(move || {
         let _left = exits.guard(index);
-        work(&*run, endpoint, &exits);
+        work(&*run, endpoint, || exits.is_expected(index));
     });
     started.map_err(|error| Error::system(format!("the thread of {worker} can't be started"), error))
 }
 
-fn work(run: &Run, endpoint: ThreadEndpoint, exits: &Exits) {
+fn work(run: &Run, endpoint: ThreadEndpoint, is_expected: impl Fn() -> bool) {
     let (worker, inbox) = (endpoint.worker, endpoint.inbox.clone());
     let here = WorkerRange::one(worker);
     let ended = catch_unwind(AssertUnwindSafe(|| run(worker, endpoint)));
     let why = match ended {
-        Ok(Ok(())) if exits.are_expected() => return inbox.left(here),
+        Ok(Ok(())) if is_expected() => return inbox.left(here),
         Ok(Ok(())) => LossCause::ThreadEnded(None),
         Ok(Err(error)) => LossCause::ThreadEnded(Some(error.to_string())),
         Err(panic) => LossCause::Panicked(message(&*panic).to_owned()),

@@ -80,7 +80,7 @@ impl WorkerSet {
 
     /// Tells all workers to end now.
     pub(super) fn shut_down(&self) {
-        self.exits.expect();
+        self.exits.expect_all();
         self.ring.close();
     }
 

@@ -63,8 +63,14 @@ impl Recorded {
         for line in reader {
             match line? {
                 Line::Command(command) => {
-                    if command.kind == CommandKind::Recover {
-                        recoveries.push(command.number);
+                    match command.kind {
+                        CommandKind::Recover => recoveries.push(command.number),
+                        CommandKind::Resize => anyhow::bail!(
+                            "{}: command {} has changed the number of workers (`Session::resize`), which can't be replayed",
+                            path.display(),
+                            command.number
+                        ),
+                        _ => {}
                     }
                     this.add(command, &mut registers);
                 }

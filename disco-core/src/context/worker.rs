@@ -190,6 +190,11 @@ impl WorkerContext {
         Ok(())
     }
 
+    /// From now on, this is `worker` of `world`. There are no communicators.
+    pub(crate) fn renumber(&mut self, worker: WorkerId, world: World) {
+        (self.worker, self.config.world) = (worker, world);
+    }
+
     /// Leaves the data plane.
     pub(crate) fn disconnect(&mut self) {
         self.group_comm = None;

@@ -10,8 +10,8 @@ use crate::id::RegisterId;
 #[derive(Debug, Default)]
 pub struct Registers {
     slots: Vec<Slot>,
-    /// The epoch that began with this worker, if it has replaced a lost one.
-    replaced_in: Option<u64>,
+    /// The epoch that began with this worker, if it has joined a session that had begun before.
+    new_since: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -33,16 +33,16 @@ impl Registers {
         match self.slots.get(register.index()) {
             Some(Slot::Full(object)) => Ok(object),
             Some(Slot::Poisoned(failure)) => Err(Error::Worker(failure.clone())),
-            Some(Slot::Empty) | None => Err(match self.replaced_in {
+            Some(Slot::Empty) | None => Err(match self.new_since {
                 Some(epoch) => Error::NotRestored { register, epoch },
                 None => Error::invalid(format!("{register} is empty")),
             }),
         }
     }
 
-    /// The worker has replaced a lost one, at the beginning of `epoch`.
-    pub(crate) fn note_replaced(&mut self, epoch: u64) {
-        self.replaced_in = Some(epoch);
+    /// The worker has joined the session at the beginning of `epoch`.
+    pub(crate) fn note_new(&mut self, epoch: u64) {
+        self.new_since = Some(epoch);
     }
 
     #[inline]

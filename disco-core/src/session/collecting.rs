@@ -13,6 +13,7 @@ use crate::activity::Recording;
 use crate::diagnosis::Diagnosis;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::WorkerId;
+use crate::members::Members;
 use crate::sync;
 use crate::worker_range::WorkerRange;
 
@@ -27,7 +28,7 @@ pub type Recordings = Vec<(WorkerId, Result<Recording>)>;
 /// Recordings that arrive for one request.
 #[derive(Debug)]
 pub(super) struct Collection {
-    /// Number of workers that may answer.
+    /// Number of workers that may answer. Their recordings are known by the places of the workers.
     workers: AtomicUsize,
     begun: Instant,
     recordings: Mutex<BTreeMap<WorkerId, Arc<[u8]>>>,
@@ -42,14 +43,14 @@ impl Collection {
         Self { workers, begun, recordings: Mutex::default(), done: Event::new() }
     }
 
-    /// The recordings of `workers`, in this order; `why` is the error of a worker whose recording has not come.
-    pub(super) fn take(&self, workers: impl Iterator<Item = WorkerId>, why: &str) -> Recordings {
+    /// The recordings of all workers, in order; `why` is the error of a worker whose recording has not come.
+    pub(super) fn take(&self, members: &Members, why: &str) -> Recordings {
         let recordings = self.lock();
-        let of = |worker| {
-            let bytes = recordings.get(&worker).ok_or_else(|| Error::Missing(why.to_owned()));
+        let of = |(worker, place)| {
+            let bytes = recordings.get(&place).ok_or_else(|| Error::Missing(why.to_owned()));
             (worker, bytes.and_then(|bytes| Ok(Recording::decode(bytes)?)))
         };
-        workers.map(of).collect()
+        members.world().workers().zip(members.places()).map(of).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<[u8]>>> {
@@ -68,9 +69,9 @@ impl Collection {
         }
     }
 
-    /// Removes the recordings of lost workers, whose places new workers have taken.
-    pub(super) fn forget(&self, workers: WorkerRange) {
-        self.lock().retain(|worker, _| !workers.contains(*worker));
+    /// Removes the recordings of workers that have no place any more.
+    pub(super) fn forget(&self, places: WorkerRange) {
+        self.lock().retain(|place, _| !places.contains(*place));
     }
 
     /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.
@@ -105,18 +106,19 @@ impl LaneSession {
     pub async fn recordings(&self, limit: Duration) -> Recordings {
         let collection = self.reply_table.gather(usize::MAX);
         self.arrival(&collection, limit).await;
-        collection.take(self.world.workers(), &late(limit))
+        collection.take(&self.reply_table.members(), &late(limit))
     }
 
     /// A function that returns the recording of each worker, as [`LaneSession::recordings`] does, with the `last` records
     /// of each. It may be called on any thread, and blocks for at most a limit. It returns none once the session is
     /// dropped, which it does not keep alive.
     pub fn collector(&self) -> impl Fn(usize, Duration) -> Option<Recordings> + Send + Sync + 'static {
-        let (table, world) = (Arc::downgrade(&self.reply_table), self.world);
+        let table = Arc::downgrade(&self.reply_table);
         move |last, limit| {
-            let collection = table.upgrade()?.gather(last);
+            let table = table.upgrade()?;
+            let collection = table.gather(last);
             collection.wait(limit);
-            Some(collection.take(world.workers(), &late(limit)))
+            Some(collection.take(&table.members(), &late(limit)))
         }
     }
 
@@ -151,7 +153,7 @@ impl LaneSession {
         }
         let evidence = self.reply_table.evidence();
         self.arrival(&evidence, REPORT_LIMIT).await;
-        let explained = match Diagnosis::of(&evidence.take(self.world.workers(), "no records have come")) {
+        let explained = match Diagnosis::of(&evidence.take(&self.reply_table.members(), "no records have come")) {
             Some(diagnosis) => add(error.clone(), &format!("\n{diagnosis}")),
             None => error.clone(),
         };

@@ -1,26 +1,63 @@
-//! The lanes of a session, and the one that each worker belongs to.
+//! The lanes of a session, its workers, and the lane that each worker belongs to.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::activity::Progress;
 use crate::channel::Channel;
 use crate::id::WorkerId;
+use crate::members::Members;
 
-/// Lanes that together reach all workers, in the order of workers, and behind them the lanes to workers that replaced lost
-/// ones. The last lane that reaches a worker owns it. Clones share the list.
+/// Lanes that together reach all workers, in the order of places, and behind them the lanes to workers that replaced lost
+/// ones or that a resize has added. The last lane that reaches a [place](Members) owns it. Clones share the list.
 #[derive(Clone, Debug)]
-pub(super) struct Lanes(Arc<[Arc<dyn Channel>]>);
+pub(super) struct Lanes {
+    lanes: Arc<[Arc<dyn Channel>]>,
+    pub(super) members: Members,
+    /// Whether a lane leads to other processes.
+    pub(super) needs_bytes: bool,
+    /// The first place that no worker has had.
+    pub(super) next_place: u32,
+}
 
 impl Lanes {
-    /// The lane that owns `worker`, which is a worker of the session.
-    pub(super) fn owner(&self, worker: WorkerId) -> &Arc<dyn Channel> {
-        // Never none: lanes reach every worker of the session.
-        self.iter().rfind(|lane| lane.workers().contains(worker)).unwrap_or(&self[0])
+    /// The lanes of a new session.
+    pub(super) fn new(lanes: Vec<Arc<dyn Channel>>, members: Members) -> Self {
+        let next_place = members.world().size() as u32;
+        let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
+        Self { lanes: lanes.into(), members, needs_bytes, next_place }
     }
 
-    /// The workers that `lane` owns.
+    /// These lanes and then `new` ones, with other members; and the lanes that own no place any more.
+    pub(super) fn with(
+        &self,
+        new: impl IntoIterator<Item = Arc<dyn Channel>>,
+        members: Members,
+    ) -> (Self, Vec<Arc<dyn Channel>>) {
+        let all = Self::new(self.iter().cloned().chain(new).collect(), members);
+        let end = all.iter().map(|lane| lane.workers().indices().end as u32).max().unwrap_or(0);
+        let is_used = |lane: &Arc<dyn Channel>| all.owned(lane).next().is_some();
+        let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
+        let next_place = self.next_place.max(end);
+        (Self { next_place, ..Self::new(used, all.members) }, unused)
+    }
+
+    /// The lane that owns `place`, which has a worker.
+    pub(super) fn owner(&self, place: WorkerId) -> &Arc<dyn Channel> {
+        // Never none: lanes reach every place.
+        self.iter().rfind(|lane| lane.workers().contains(place)).unwrap_or(&self[0])
+    }
+
+    /// The places of the workers that `lane` owns.
     pub(super) fn owned<'a>(&'a self, lane: &'a Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + 'a {
-        lane.workers().into_iter().filter(|worker| Arc::ptr_eq(self.owner(*worker), lane))
+        let has_worker = |place: &WorkerId| self.members.worker(*place).is_some();
+        lane.workers().into_iter().filter(has_worker).filter(|place| Arc::ptr_eq(self.owner(*place), lane))
+    }
+
+    /// The progress of a worker.
+    pub(super) fn progress(&self, worker: WorkerId) -> Progress {
+        let place = self.members.place(worker);
+        place.map(|place| self.owner(place).progress(place)).unwrap_or_default()
     }
 
     /// Whether all lanes accept a frame.
@@ -30,7 +67,7 @@ impl Lanes {
 
     /// Whether `other` is a clone of this list.
     pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.lanes, &other.lanes)
     }
 }
 
@@ -38,25 +75,13 @@ impl Deref for Lanes {
     type Target = [Arc<dyn Channel>];
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.lanes
     }
 }
 
 impl Default for Lanes {
     fn default() -> Self {
-        Self([].into())
-    }
-}
-
-impl From<Vec<Arc<dyn Channel>>> for Lanes {
-    fn from(lanes: Vec<Arc<dyn Channel>>) -> Self {
-        Self(lanes.into())
-    }
-}
-
-impl FromIterator<Arc<dyn Channel>> for Lanes {
-    fn from_iter<I: IntoIterator<Item = Arc<dyn Channel>>>(lanes: I) -> Self {
-        Self(lanes.into_iter().collect())
+        Self::new(Vec::new(), Members::default())
     }
 }
 

@@ -18,6 +18,7 @@ use super::order::Order;
 use super::registers::RegisterIds;
 use super::replacing::{Replaced, Replacing};
 use super::reply_table::{LaneInbox, ReplyTable};
+use super::resizing::{Growth, Resized};
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines, Session};
@@ -26,6 +27,7 @@ use crate::command::{Command, Local};
 use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
+use crate::members::Members;
 use crate::metrics;
 use crate::status::Status;
 use crate::sync;
@@ -42,12 +44,9 @@ use crate::world::World;
 /// are detached or killed, and their ids are logged; this takes up to 2 s more for each lane with such workers. Async
 /// programs await [`Session::shutdown`] first; a later drop does not block.
 pub struct LaneSession {
-    pub(super) world: World,
     pub(super) limits: Deadlines,
     /// Changed by the holder of the order ticket only.
     lanes: RwLock<Lanes>,
-    /// Whether a lane leads to other processes.
-    needs_bytes: bool,
     pub(super) reply_table: Arc<ReplyTable>,
     pub(super) freed_ids: Arc<FreedIds>,
     /// The order ticket: its holder may send. Never held across an await, so that no caller depends on the polling of
@@ -59,6 +58,9 @@ pub struct LaneSession {
     pub(super) closed: AtomicBool,
     pub(super) closing: Arc<Closing>,
     pub(super) replacing: Arc<Replacing>,
+    /// The workers at the start.
+    pub(super) first_world: World,
+    pub(super) growth: Option<Growth>,
     /// A wait has passed its deadline since the last time all workers answered.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
@@ -90,16 +92,13 @@ impl LaneSession {
             return Err(Error::invalid(format!("lanes to {next} workers for a world of {}", world.size())));
         }
         let reply_table = Arc::new(ReplyTable::default());
-        reply_table.begin(world);
+        reply_table.begin();
+        let lanes = Lanes::new(lanes, Members::first(world));
         reply_table.set_lanes(&lanes);
         lanes.iter().try_for_each(|lane| lane.start(LaneInbox::new(&reply_table)))?;
-        let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
-        let lanes: Lanes = lanes.into();
         Ok(Self {
-            world,
             limits,
             lanes: RwLock::new(lanes.clone()),
-            needs_bytes,
             reply_table,
             freed_ids: Arc::default(),
             order: Mutex::new(Order::new(lanes)),
@@ -107,6 +106,8 @@ impl LaneSession {
             closed: AtomicBool::new(false),
             closing: Arc::default(),
             replacing: Arc::default(),
+            first_world: world,
+            growth: None,
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
             transfers: Transfers::default(),
@@ -213,7 +214,7 @@ impl LaneSession {
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
         let frame = order.next(&self.freed_ids, &values, make)?;
-        let kept = || match self.needs_bytes {
+        let kept = || match order.lanes.needs_bytes {
             true => check_crossing(&order.lanes, &frame),
             false => Ok(None),
         };
@@ -239,7 +240,8 @@ impl LaneSession {
                 let error = match error {
                     // The lane has not reported the loss of its workers yet.
                     Error::Closed(_) => {
-                        let peer = LostPeer::Workers { workers: lane.workers(), node: None };
+                        let workers = lanes.members.workers(lane.workers());
+                        let peer = LostPeer::Workers { workers, node: None };
                         Error::peer_lost(peer, LossCause::Other("the lane takes no commands".to_owned()))
                     }
                     other => other,
@@ -276,12 +278,12 @@ impl LaneSession {
         handle
     }
 
-    /// Submits a command and waits for the replies of the workers in `from`. Works on a failed session too.
-    async fn ask(
+    /// Submits a command and waits for the replies of worker `from`, or of all workers. Works on a failed session too.
+    pub(super) async fn ask(
         &self,
         operation: &'static str,
         values: Values,
-        from: WorkerRange,
+        from: Option<WorkerId>,
         command: Command,
     ) -> Result<Vec<Reply>> {
         self.ask_while(ReplyTable::check_lost, operation, values, from, command).await
@@ -293,11 +295,19 @@ impl LaneSession {
         live: fn(&ReplyTable) -> Result<()>,
         operation: &'static str,
         values: Values,
-        from: WorkerRange,
+        from: Option<WorkerId>,
         command: Command,
     ) -> Result<Vec<Reply>> {
         let measured = metrics::Wait::start(operation);
         let expected = self.turn_with(operation, live, values, |order, values| {
+            let members = &order.lanes.members;
+            let (from, command) = match from {
+                None => (WorkerRange::new(0..members.world().size() as u32), command),
+                Some(worker) => {
+                    members.world().check(worker)?;
+                    (worker.into(), command.at(members.place(worker).unwrap_or(worker)))
+                }
+            };
             let expected = self.reply_table.expect(operation, order.next_seq(), from);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });
@@ -311,10 +321,6 @@ impl LaneSession {
         }
         measured.end(replies.is_ok());
         self.explain(replies).await
-    }
-
-    fn all(&self) -> WorkerRange {
-        WorkerRange::new(0..self.world.size() as u32)
     }
 
     /// The value of the only reply, or the failure that [`Self::judge_all`] reports.
@@ -349,14 +355,14 @@ impl LaneSession {
         value: Value,
     ) -> Result<()> {
         self.freed_ids.check(handle)?;
-        self.world.check(worker)?;
+        self.world().check(worker)?;
         if matches!(value, Value::Register(_)) {
             return Err(Error::invalid("set: a register can't hold a register"));
         }
         self.check("set", live)?;
         let values = self.prepare("set", Some(worker), live, std::slice::from_ref(&value)).await?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
-        let replies = self.ask_while(live, "set", values, worker.into(), command).await?;
+        let replies = self.ask_while(live, "set", values, Some(worker), command).await?;
         self.explain(self.judge(replies)).await.map(drop)
     }
 
@@ -368,7 +374,7 @@ impl LaneSession {
 #[async_trait]
 impl Session for LaneSession {
     fn world(&self) -> World {
-        self.world
+        self.lanes().members.world()
     }
 
     async fn function(&self, name: &str) -> Result<DRef> {
@@ -400,11 +406,11 @@ impl Session for LaneSession {
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
+        let mut order = self.order();
         // `submit` copies large values for other processes, without the order ticket.
-        if self.needs_bytes && payload_len(&args.values) > SMALL_FRAME {
+        if order.lanes.needs_bytes && payload_len(&args.values) > SMALL_FRAME {
             return None;
         }
-        let mut order = self.order();
         if let Err(error) = self.check("call", ReplyTable::check) {
             return Some(Err(error));
         }
@@ -412,13 +418,12 @@ impl Session for LaneSession {
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
-        self.world.check(worker)?;
-        let replies = self.ask("sync_worker", Values::SMALL, worker.into(), Command::SyncWorker { worker }).await?;
+        let replies = self.ask("sync_worker", Values::SMALL, Some(worker), Command::SyncWorker { worker }).await?;
         self.explain(self.judge(replies)).await.map(drop)
     }
 
     async fn sync_all(&self) -> Result<()> {
-        let replies = self.ask("sync_all", Values::SMALL, self.all(), Command::SyncAll).await?;
+        let replies = self.ask("sync_all", Values::SMALL, None, Command::SyncAll).await?;
         // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
         self.is_hung.store(false, Ordering::Relaxed);
         let judged = self.judge(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker));
@@ -427,16 +432,15 @@ impl Session for LaneSession {
 
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
         self.freed_ids.check(handle)?;
-        self.world.check(worker)?;
         let command = Command::DebugGet { register: handle.register(), worker };
-        let replies = self.ask("get", Values::SMALL, worker.into(), command).await?;
+        let replies = self.ask("get", Values::SMALL, Some(worker), command).await?;
         self.explain(self.judge(replies)).await
     }
 
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
         self.freed_ids.check(handle)?;
         let command = Command::GetAll { register: handle.register() };
-        let replies = self.ask("get_all", Values::SMALL, self.all(), command).await?;
+        let replies = self.ask("get_all", Values::SMALL, None, command).await?;
         self.is_hung.store(false, Ordering::Relaxed);
         // As in `sync_all`.
         let judged = self.judge_all(replies);
@@ -476,6 +480,10 @@ impl Session for LaneSession {
         self.replace_and_report().await
     }
 
+    async fn resize(&self, workers: usize) -> Result<Resized> {
+        self.resize_and_report(workers).await
+    }
+
     async fn shutdown(&self) -> Result<()> {
         self.shut_down().await
     }
@@ -484,6 +492,6 @@ impl Session for LaneSession {
 impl fmt::Debug for LaneSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let closed = self.closed.load(Ordering::Relaxed);
-        f.debug_struct("LaneSession").field("world", &self.world).field("closed", &closed).finish_non_exhaustive()
+        f.debug_struct("LaneSession").field("world", &self.world()).field("closed", &closed).finish_non_exhaustive()
     }
 }

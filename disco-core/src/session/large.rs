@@ -39,6 +39,8 @@ pub(super) struct Values {
 struct Ahead {
     transfer: Arc<Transfer>,
     to: Option<WorkerId>,
+    /// The place of `to`.
+    place: Option<WorkerId>,
     /// The lanes of the transfer.
     lanes: Vec<Arc<dyn Channel>>,
     /// Number of lanes that have begun.
@@ -68,7 +70,8 @@ impl Values {
         if bytes <= SMALL_FRAME {
             return Ok(Self::SMALL);
         }
-        let concerned = || lanes.iter().filter(|lane| is_concerned(&***lane, to));
+        let place = to.and_then(|worker| lanes.members.place(worker));
+        let concerned = || lanes.iter().filter(|lane| is_concerned(&***lane, place));
         let limit = concerned().map(|lane| lane.value_limit()).min().unwrap_or(usize::MAX);
         if bytes > limit {
             return Err(above_limit(operation, to, bytes, limit));
@@ -127,7 +130,8 @@ impl LaneSession {
         }
         let all = self.lanes();
         let mut prepared = Values::check(operation, to, &all, values)?;
-        let lanes = all.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, to));
+        let place = to.and_then(|worker| all.members.place(worker));
+        let lanes = all.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, place));
         let lanes: Vec<_> = lanes.cloned().collect();
         if prepared.is_large
             && !lanes.is_empty()
@@ -135,7 +139,7 @@ impl LaneSession {
         {
             let id = self.transfers.last.fetch_add(1, Ordering::Relaxed) + 1;
             let transfer = Arc::new(Transfer::new(id, content.byte_len(), self.transfers.shared.clone()));
-            let ahead = prepared.ahead.insert(Ahead { transfer, to, lanes, begun: 0, is_passed: false });
+            let ahead = prepared.ahead.insert(Ahead { transfer, to, place, lanes, begun: 0, is_passed: false });
             if !self.send_ahead(operation, live, ahead, content).await? {
                 prepared.ahead = None;
             }
@@ -183,7 +187,7 @@ impl Ahead {
     fn begin(&mut self, content: &mut Option<Arc<Pieces>>) -> Result<bool> {
         if let Some(tensors) = content {
             while let Some(lane) = self.lanes.get(self.begun) {
-                if !lane.send_ahead(self.to, &self.transfer, tensors)? {
+                if !lane.send_ahead(self.place, &self.transfer, tensors)? {
                     return Ok(false);
                 }
                 self.begun += 1;
@@ -208,7 +212,7 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         if !self.is_passed {
-            self.lanes[..self.begun].iter().for_each(|lane| lane.withdraw(self.to, &self.transfer));
+            self.lanes[..self.begun].iter().for_each(|lane| lane.withdraw(self.place, &self.transfer));
         }
     }
 }
@@ -229,11 +233,11 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
         frame.bytes()?;
         return Ok(kept);
     }
-    let to = match frame.command() {
+    let place = match frame.command() {
         Command::DebugSet { worker, .. } => Some(*worker),
         _ => None,
     };
-    for lane in lanes.iter().filter(|lane| lane.needs_bytes() && is_concerned(&***lane, to)) {
+    for lane in lanes.iter().filter(|lane| lane.needs_bytes() && is_concerned(&***lane, place)) {
         if lane.shares_memory() && frame.bytes_and_snapshot().is_some() {
             continue;
         }
@@ -249,8 +253,8 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
     Ok(kept)
 }
 
-fn is_concerned(lane: &dyn Channel, to: Option<WorkerId>) -> bool {
-    to.is_none_or(|worker| lane.workers().contains(worker))
+fn is_concerned(lane: &dyn Channel, place: Option<WorkerId>) -> bool {
+    place.is_none_or(|place| lane.workers().contains(place))
 }
 
 fn above_limit(operation: &str, to: Option<WorkerId>, bytes: usize, limit: usize) -> Error {

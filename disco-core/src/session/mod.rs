@@ -17,6 +17,7 @@ mod order;
 mod registers;
 mod replacing;
 mod reply_table;
+mod resizing;
 mod shutdown;
 mod ticker;
 mod timeline;
@@ -35,6 +36,7 @@ pub use ext::SessionExt;
 pub use lanes::LaneSession;
 pub use observer::Observer;
 pub use replacing::{Replaced, ReplacementPolicy};
+pub use resizing::{Growth, Resized};
 pub use timeline::Timeline;
 
 use crate::error::Result;
@@ -159,6 +161,32 @@ pub trait Session: Debug + Send + Sync {
     /// [policy](ReplacementPolicy) of the session forbids it; the session is lost for another reason than lost workers. The
     /// session stays lost then.
     async fn replace_lost(&self) -> Result<Replaced>;
+
+    /// Changes the number of workers, in a new epoch: lost workers are dropped; then, if there are more than `workers`, those
+    /// with the largest numbers leave; then, if there are fewer, new ones join at the end. The workers are numbered anew,
+    /// without holes and in their order: of workers 0 to 4 without a lost worker 2, `resize(4)` makes workers 0 to 3. The
+    /// number of groups stays. Does nothing if there are `workers` workers and none of them is lost.
+    ///
+    /// Everything follows the new numbers: [`Session::world`], [`WorkerContext::worker`](crate::WorkerContext::worker), ranks
+    /// and groups, the order of [`Session::get_all`], errors, status and records. Workers that stay keep their registers. The
+    /// registers of a new worker are as in [`Session::replace_lost`]: it has the functions and what
+    /// [`LaneSession::on_replaced`] gives it. There are no communicators until the next [`DataPlane::init_ccl`]. Workers that
+    /// leave execute the commands submitted before, if the session is not lost, and then end; they are no losses.
+    ///
+    /// Waits while new workers start, and before that, if workers of a session that is not lost leave, until all workers have
+    /// executed all earlier commands. While the epoch begins, other methods fail. The [policy](ReplacementPolicy) of
+    /// replacement does not apply. Workers that are lost meanwhile are dropped, too, and others start in their stead.
+    /// Concurrent calls, and those of [`Session::replace_lost`], take turns.
+    ///
+    /// If the future is dropped before the new numbers are valid, nothing has changed. If it is dropped later, the session is
+    /// lost until `resize` or [`Session::replace_lost`] is called again.
+    ///
+    /// # Errors
+    /// Nothing has changed if: `workers` is 0, is not divided by the groups, or is not a multiple of the workers of a node in a
+    /// session of several machines; only a part of a node's workers would leave; worker 0 is lost; the session can't start
+    /// workers; a launcher such as `mpiexec` or TVM has started the workers that would leave; a new worker can't be started;
+    /// workers do not execute the earlier commands in time. A session that was lost stays lost then.
+    async fn resize(&self, workers: usize) -> Result<Resized>;
 
     /// Ends all workers and waits for them, for at most [`Deadlines::close`], or 3 s if a wait has passed its deadline
     /// since the last complete [`Session::sync_all`]. A shutdown that takes longer than 2 s logs warnings with

@@ -25,18 +25,20 @@ use super::DRef;
 use super::lane_set::Lanes;
 use super::lanes::LaneSession;
 use super::large::Values;
+use super::order::Order;
 use super::reply_table::{LaneInbox, Losses, ReplyTable};
 use crate::channel::{Channel, Signal};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
+use crate::members::Members;
 use crate::metrics;
 use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 
 /// Time limit for the shutdown of workers that the session does not use.
-const END_LIMIT: Duration = Duration::from_secs(3);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// When the session replaces lost workers, and how often. Default: [`when_asked`](Self::when_asked), without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,9 @@ enum When {
 pub struct Replaced {
     /// The workers that are new since the last call that succeeded, in order. Empty if no worker was lost.
     pub workers: Vec<WorkerId>,
+    /// For each worker before, in order, its number now. All have the same number, unless a call of
+    /// [`resize`](super::Session::resize) has failed or was dropped after it had changed the numbers.
+    pub numbers: Vec<Option<WorkerId>>,
     /// Number of the session's epoch: a new one if a worker was lost.
     pub epoch: u64,
 }
@@ -75,10 +80,14 @@ pub(super) struct Replacing {
     history: Mutex<VecDeque<Instant>>,
     /// Returns the registers of a new worker, with their values.
     restore: Mutex<Option<Restore>>,
-    /// New workers whose registers are not restored.
+    /// Places of new workers whose registers are not restored.
     to_restore: Mutex<BTreeSet<WorkerId>>,
-    /// New workers that no call has returned yet.
-    unreported: Mutex<BTreeSet<WorkerId>>,
+    /// Places of new workers that no call has returned yet.
+    pub(super) unreported: Mutex<BTreeSet<WorkerId>>,
+    /// The workers that the last call has returned; `None` before the first one.
+    pub(super) reported: Mutex<Option<Members>>,
+    /// The workers have changed since the start, so that new ones have to be told their numbers.
+    pub(super) is_resized: AtomicBool,
     /// Lanes that start.
     starting: Mutex<Vec<Arc<dyn Channel>>>,
     /// The session ends: no lane starts any more.
@@ -88,7 +97,7 @@ pub(super) struct Replacing {
 }
 
 /// A lane to new workers. Unless the session takes it, its reports are ignored once it is dropped.
-struct NewLane {
+pub(super) struct NewLane {
     lane: Arc<dyn Channel>,
     inbox: Arc<LaneInbox>,
     is_taken: bool,
@@ -99,6 +108,15 @@ impl Drop for NewLane {
         if !self.is_taken {
             self.inbox.give_up(self.lane.workers());
         }
+    }
+}
+
+impl NewLane {
+    /// The lane, which owns its places from now on, and its inbox.
+    pub(super) fn take(mut self, table: &ReplyTable) -> (Arc<dyn Channel>, Arc<LaneInbox>) {
+        table.take_over(&self.inbox, self.lane.workers());
+        self.is_taken = true;
+        (self.lane.clone(), self.inbox.clone())
     }
 }
 
@@ -143,7 +161,8 @@ impl LaneSession {
 
     /// Sets the function that restores new workers. [`Session::replace_lost`](super::Session::replace_lost) calls
     /// `restore` for each new worker and [sets](super::Session::set) the returned values in the worker's registers, before
-    /// the session takes other commands. A later call replaces the function. A function that owns the session keeps it
+    /// the session takes other commands; so does [`Session::resize`](super::Session::resize) for each worker that it adds. A
+    /// later call replaces the function. A function that owns the session keeps it
     /// alive.
     pub fn on_replaced(&self, restore: impl Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync + 'static) {
         *sync::lock(&self.replacing.restore) = Some(Arc::new(restore));
@@ -157,37 +176,40 @@ impl LaneSession {
     /// Implements [`Session::replace_lost`](super::Session::replace_lost).
     pub(super) async fn replace_and_report(&self) -> Result<Replaced> {
         let epoch = self.replace().await?;
-        let workers = std::mem::take(&mut *sync::lock(&self.replacing.unreported));
-        Ok(Replaced { workers: workers.into_iter().collect(), epoch })
+        let (numbers, workers) = self.take_unreported();
+        Ok(Replaced { workers, numbers, epoch })
     }
 
     /// Replaces lost workers. Returns the number of the epoch.
     pub(super) async fn replace(&self) -> Result<u64> {
         let busy = Busy::begin(&self.replacing).await;
         loop {
-            let lost = match self.losses().await? {
+            let lost = match self.losses("replace_lost").await? {
                 Losses::None => return Ok(self.reply_table.epoch()),
                 Losses::Workers(lost) => lost,
             };
             let mut taken = Taken { table: &self.reply_table, lost };
             if !taken.lost.is_empty() {
-                self.replacing.admit(&taken.lost)?;
-                let lanes = self.start_replacements(&taken.lost, &busy).await?;
-                self.install(lanes)?;
+                let (lanes, lost) = (self.lanes(), taken.lost.clone());
+                let list = list(&lanes.members, &lost);
+                self.replacing.admit(&list, lost.len())?;
+                let new = self.start_new("replace_lost", move || replacements(&lanes, &lost), &busy).await?;
+                self.install(new)?;
+                tracing::info!("{list} replaced");
                 self.replacing.note(std::mem::take(&mut taken.lost));
             }
-            if let Some(epoch) = self.begin_epoch().await? {
+            if let Some(epoch) = self.begin_epoch("replace_lost").await? {
                 return Ok(epoch);
             }
         }
     }
 
     /// Takes the lost workers out of the table. Waits for the loss reports of lanes that have refused a frame.
-    async fn losses(&self) -> Result<Losses> {
+    pub(super) async fn losses(&self, operation: &str) -> Result<Losses> {
         let (ticks, start) = (self.ticker.start(), Instant::now());
         loop {
             let (changed, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
-            self.check("replace_lost", ReplyTable::check_nothing)?;
+            self.check(operation, ReplyTable::check_nothing)?;
             let taken = {
                 let _order = self.order();
                 self.reply_table.take_losses()
@@ -200,13 +222,18 @@ impl LaneSession {
         }
     }
 
-    /// Starts new workers on a thread of its own, since that blocks. If the future is dropped, the thread ends them, and
-    /// other callers wait for that.
-    async fn start_replacements(&self, lost: &BTreeSet<WorkerId>, busy: &Arc<Busy>) -> Result<Vec<NewLane>> {
-        let (lanes, lost, table, busy) = (self.lanes(), lost.clone(), self.reply_table.clone(), busy.clone());
+    /// Starts the lanes that `make` returns, on a thread of its own, since that blocks. If the future is dropped, the thread
+    /// ends their workers, and other callers wait for that.
+    pub(super) async fn start_new(
+        &self,
+        operation: &'static str,
+        make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>> + Send + 'static,
+        busy: &Arc<Busy>,
+    ) -> Result<Vec<NewLane>> {
+        let (table, busy) = (self.reply_table.clone(), busy.clone());
         let (sender, receiver) = oneshot::channel();
         self.replacing.spawn("disco-replace", move || {
-            let run = AssertUnwindSafe(|| start(&busy.0, &lanes, &lost, &table));
+            let run = AssertUnwindSafe(|| start(&busy.0, operation, make()?, &table));
             let panicked = |_: Box<dyn Any + Send>| Err(panicked());
             let result = panic::catch_unwind(run).unwrap_or_else(panicked);
             // The caller may have dropped its future.
@@ -227,32 +254,32 @@ impl LaneSession {
                 end(&new);
                 return Err(Error::Closed("replace_lost".to_owned()));
             }
-            let mut new = new;
-            for NewLane { lane, inbox, is_taken } in &mut new {
-                self.reply_table.take_over(inbox, lane.workers());
-                *is_taken = true;
-            }
-            let all: Lanes = self.lanes().iter().chain(new.iter().map(|new| &new.lane)).cloned().collect();
-            let is_used = |lane: &Arc<dyn Channel>| all.owned(lane).next().is_some();
-            let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
-            self.set_lanes(&mut order, used.into());
+            let new = new.into_iter().map(|new| new.take(&self.reply_table).0);
+            let before = self.lanes();
+            let (lanes, unused) = before.with(new, before.members.clone());
+            self.set_lanes(&mut order, lanes);
             unused
         };
-        if removed.is_empty() {
-            return Ok(());
+        self.close_unused(removed);
+        Ok(())
+    }
+
+    /// Ends the workers of lanes that the session does not use any more, on a thread of its own.
+    pub(super) fn close_unused(&self, lanes: Vec<Arc<dyn Channel>>) {
+        if lanes.is_empty() {
+            return;
         }
-        let closed = self.replacing.spawn("disco-close", move || removed.iter().for_each(close));
+        let closed = self.replacing.spawn("disco-close", move || lanes.iter().for_each(close));
         // Dropping the lanes ends their workers, too.
-        closed.or_else(|error| {
+        if let Err(error) = closed {
             tracing::warn!(%error, "lanes that are not used are not waited for");
-            Ok(())
-        })
+        }
     }
 
     /// Starts the next epoch on all workers, and ends the loss. Returns `None` if more workers were lost meanwhile.
-    async fn begin_epoch(&self) -> Result<Option<u64>> {
+    pub(super) async fn begin_epoch(&self, operation: &str) -> Result<Option<u64>> {
         let begun = async {
-            let epoch = self.start_epoch().await?;
+            let epoch = self.start_epoch(operation).await?;
             self.restore().await.map(|()| epoch)
         };
         let begun = begun.await;
@@ -265,18 +292,19 @@ impl LaneSession {
     }
 
     /// Sends the first commands of the next epoch. No other caller sends commands, since the session is lost.
-    async fn start_epoch(&self) -> Result<u64> {
+    async fn start_epoch(&self, operation: &str) -> Result<u64> {
         let live = ReplyTable::check_replaced;
-        let recover = |order: &mut _| {
+        let recover = |order: &mut Order| {
             let epoch = self.reply_table.begin_next_epoch();
-            self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch })).map(|()| epoch)
+            let command = self.first_command(epoch, &order.lanes);
+            self.send(order, Values::SMALL, |_| Ok(command)).map(|()| epoch)
         };
-        let epoch = self.turn("replace_lost", live, recover).await?;
+        let epoch = self.turn(operation, live, recover).await?;
         // New workers have no functions.
         let functions: Vec<_> = self.functions().all().collect();
         for (name, register) in functions {
             let look_up = Command::GetGlobalFunc { register, name };
-            self.turn("replace_lost", live, |order| self.send(order, Values::SMALL, |_| Ok(look_up))).await?;
+            self.turn(operation, live, |order| self.send(order, Values::SMALL, |_| Ok(look_up))).await?;
         }
         Ok(epoch)
     }
@@ -285,19 +313,22 @@ impl LaneSession {
     async fn restore(&self) -> Result<()> {
         loop {
             let restore = sync::lock(&self.replacing.restore).clone();
-            let Some(worker) = sync::lock(&self.replacing.to_restore).first().copied() else { return Ok(()) };
+            let Some(place) = sync::lock(&self.replacing.to_restore).first().copied() else { return Ok(()) };
+            // Workers that have left meanwhile were removed.
+            let worker = self.lanes().members.worker(place).unwrap_or(place);
             for (handle, value) in restore.map(|restore| restore(worker)).unwrap_or_default() {
                 self.set_while(ReplyTable::check_replaced, &handle, worker, value).await?;
             }
-            sync::lock(&self.replacing.to_restore).remove(&worker);
+            sync::lock(&self.replacing.to_restore).remove(&place);
         }
     }
 }
 
 /// Losses that were taken out of the table. They are put back on drop.
-struct Taken<'a> {
-    table: &'a ReplyTable,
-    lost: BTreeSet<WorkerId>,
+pub(super) struct Taken<'a> {
+    pub(super) table: &'a ReplyTable,
+    /// Their places.
+    pub(super) lost: BTreeSet<WorkerId>,
 }
 
 impl Drop for Taken<'_> {
@@ -311,8 +342,7 @@ impl Replacing {
     ///
     /// # Errors
     /// The policy forbids it.
-    fn admit(&self, lost: &BTreeSet<WorkerId>) -> Result<()> {
-        let list = list(lost);
+    fn admit(&self, list: &str, lost: usize) -> Result<()> {
         if self.policy.when == When::Never {
             return Err(Error::state(format!(
                 "replace_lost: {list}: the session never replaces workers (`ReplacementPolicy`)"
@@ -321,7 +351,7 @@ impl Replacing {
         let Some((most, within)) = self.policy.limit else { return Ok(()) };
         let mut history = sync::lock(&self.history);
         history.retain(|at| at.elapsed() < within);
-        if history.len() + lost.len() <= most as usize {
+        if history.len() + lost <= most as usize {
             return Ok(());
         }
         let before = history.len();
@@ -331,9 +361,8 @@ impl Replacing {
         )))
     }
 
-    /// Records that workers were replaced.
+    /// Records that the workers with these places were replaced.
     fn note(&self, new: BTreeSet<WorkerId>) {
-        tracing::info!("{} replaced", list(&new));
         metrics::replaced(new.len());
         if self.policy.limit.is_some() {
             sync::lock(&self.history).extend(std::iter::repeat_n(Instant::now(), new.len()));
@@ -342,14 +371,29 @@ impl Replacing {
         sync::lock(&self.unreported).extend(new);
     }
 
+    /// Records that workers are gone, and that others are new.
+    pub(super) fn note_resized(&self, gone: &[WorkerId], new: WorkerRange) {
+        self.is_resized.store(true, Ordering::Release);
+        for places in [&self.to_restore, &self.unreported] {
+            let mut places = sync::lock(places);
+            gone.iter().for_each(|place| _ = places.remove(place));
+            places.extend(new);
+        }
+    }
+
     /// Runs `work`, which blocks, on a thread that the end of the session waits for.
-    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = thread::Builder::new().name(name.into()).spawn(work);
         let thread = thread.map_err(|error| Error::system("replace_lost: no thread", error))?;
         let mut threads = sync::lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
         Ok(())
+    }
+
+    /// Whether the session ends.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     /// Ends the start of new workers, and waits for the threads. The session takes no commands any more.
@@ -364,11 +408,11 @@ impl Replacing {
 }
 
 /// A caller that replaces workers, or its thread that starts them.
-struct Busy(Arc<Replacing>);
+pub(super) struct Busy(Arc<Replacing>);
 
 impl Busy {
     /// Waits until nobody replaces workers.
-    async fn begin(replacing: &Arc<Replacing>) -> Arc<Self> {
+    pub(super) async fn begin(replacing: &Arc<Replacing>) -> Arc<Self> {
         loop {
             let free = replacing.is_free.listen();
             if !std::mem::replace(&mut *sync::lock(&replacing.is_busy), true) {
@@ -386,23 +430,25 @@ impl Drop for Busy {
     }
 }
 
-/// Starts lanes to new workers in the places of `lost`, at the same time: one lane for neighbours that had one.
-fn start(
-    replacing: &Replacing,
-    lanes: &Lanes,
-    lost: &BTreeSet<WorkerId>,
-    table: &Arc<ReplyTable>,
-) -> Result<Vec<NewLane>> {
+/// Lanes to new workers in the places of `lost`: one lane for neighbours that had one.
+fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<Vec<Arc<dyn Channel>>> {
     let have_one_owner = |one, other| Arc::ptr_eq(lanes.owner(one), lanes.owner(other));
     let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
-    let make = |part: &WorkerRange| {
-        let lane = lanes.owner(part.first()).replacement(*part)?;
-        Ok::<_, Error>(NewLane { lane, inbox: LaneInbox::new(table), is_taken: false })
-    };
-    let new: Vec<NewLane> = parts.iter().map(make).collect::<Result<_>>()?;
+    parts.iter().map(|part| lanes.owner(part.first()).replacement(*part)).collect()
+}
+
+/// Starts lanes at the same time.
+fn start(
+    replacing: &Replacing,
+    operation: &str,
+    lanes: Vec<Arc<dyn Channel>>,
+    table: &Arc<ReplyTable>,
+) -> Result<Vec<NewLane>> {
+    let make = |lane| NewLane { lane, inbox: LaneInbox::new(table), is_taken: false };
+    let new: Vec<NewLane> = lanes.into_iter().map(make).collect();
     *sync::lock(&replacing.starting) = new.iter().map(|new| new.lane.clone()).collect();
     let start = |NewLane { lane, inbox, .. }: &NewLane| match replacing.is_over.load(Ordering::SeqCst) {
-        true => Err(Error::Closed("replace_lost".to_owned())),
+        true => Err(Error::Closed(operation.to_owned())),
         false => lane.start(inbox.clone()),
     };
     let started = thread::scope(|scope| {
@@ -427,7 +473,7 @@ fn panicked() -> Error {
 }
 
 /// Ends new workers that the session does not use, so that no two workers have one place after the next start.
-fn end(lanes: &[NewLane]) {
+pub(super) fn end(lanes: &[NewLane]) {
     for NewLane { lane, inbox, .. } in lanes {
         inbox.give_up(lane.workers());
         close(lane);
@@ -443,7 +489,7 @@ fn close(lane: &Arc<dyn Channel>) {
     }
 }
 
-/// The workers as text.
-fn list(workers: &BTreeSet<WorkerId>) -> String {
-    WorkerRange::list(&workers.iter().copied().collect::<Vec<_>>())
+/// The workers with these places as text.
+fn list(members: &Members, places: &BTreeSet<WorkerId>) -> String {
+    WorkerRange::list(&places.iter().filter_map(|place| members.worker(*place)).collect::<Vec<_>>())
 }

@@ -119,7 +119,7 @@ fn close(
     }
     reply_table.close();
     if let Some(recorder) = recorder {
-        let finish = || recorder.finish(lanes, reply_table.status().unwrap_or_default());
+        let finish = || recorder.finish(lanes, &reply_table.members(), reply_table.status().unwrap_or_default());
         // The sink is code of the program.
         if panic::catch_unwind(AssertUnwindSafe(finish)).is_err() {
             tracing::error!("the function that gets the timeline of the session panicked");

@@ -4,12 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use super::collecting::Collection;
-use super::{LaneSession, Observer};
+use super::lane_set::Lanes;
+use super::{LaneSession, Observer, Session as _};
 use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
 use crate::channel::{Channel, Reply, Signal};
 use crate::command::Command;
 use crate::error::Result;
 use crate::id::{RegisterId, WorkerId};
+use crate::members::Members;
 use crate::status::Status;
 use crate::sync;
 use crate::wire::Frame;
@@ -52,7 +54,7 @@ impl LaneSession {
     /// [configuration](crate::WorkerConfig::recorder) says.
     #[must_use]
     pub fn with_timeline(mut self, config: RecorderConfig, sink: impl FnOnce(Timeline) + Send + 'static) -> Self {
-        let collection = Arc::new(Collection::new(self.world.size()));
+        let collection = Arc::new(Collection::new(self.world().size()));
         self.reply_table.collect(&collection);
         let sink: Sink = Box::new(sink);
         let (activity, sampler) = (Activity::new(config), Mutex::default());
@@ -70,16 +72,22 @@ impl LaneSession {
 
     /// Records the submission of a command. Called by the holder of the order ticket.
     #[inline]
-    pub(super) fn note_submitted(&self, lanes: &[Arc<dyn Channel>], frame: &Frame) {
+    pub(super) fn note_submitted(&self, lanes: &Lanes, frame: &Frame) {
         if let Some(recorder) = &self.recorder {
             self.record_submitted(lanes, recorder, frame);
         }
     }
 
-    fn record_submitted(&self, lanes: &[Arc<dyn Channel>], recorder: &Recorder, frame: &Frame) {
+    fn record_submitted(&self, lanes: &Lanes, recorder: &Recorder, frame: &Frame) {
         let (number, command) = (frame.seq(), frame.command());
         if let Some(observer) = &recorder.observer {
-            observer.submitted(number, frame.freed(), command);
+            // Frames name workers by their places.
+            match command.place().and_then(|place| lanes.members.worker(place)) {
+                Some(worker) if !lanes.members.is_plain() => {
+                    observer.submitted(number, frame.freed(), &command.clone().at(worker));
+                }
+                _ => observer.submitted(number, frame.freed(), command),
+            }
         }
         if let Some(timeline) = &recorder.timeline {
             let function = match command {
@@ -131,7 +139,7 @@ impl LaneSession {
 
 impl Recorder {
     /// Passes the timeline to the sink, the first time. The workers have left.
-    pub(super) fn finish(&self, lanes: &[Arc<dyn Channel>], status: Status) {
+    pub(super) fn finish(&self, lanes: &[Arc<dyn Channel>], members: &Members, status: Status) {
         let Some(timeline) = &self.timeline else { return };
         let Some(sink) = sync::lock(&timeline.sink).take() else { return };
         // For the workers of this machine. Nodes have sent the records of their workers at the end of these.
@@ -140,8 +148,7 @@ impl Recorder {
                 tracing::debug!(%error, ?lane, "can't be asked for its recordings");
             }
         }
-        let workers = status.workers.iter().map(|it| WorkerId::new(it.worker as u32));
-        let workers = timeline.collection.take(workers, "its node has sent no records");
+        let workers = timeline.collection.take(members, "its node has sent no records");
         // Never invalid: it was encoded here.
         let controller = Recording::decode(&timeline.activity.encode(usize::MAX)).unwrap_or_default();
         sink(Timeline { status, controller, workers });

@@ -33,7 +33,9 @@ impl LaneSession {
     pub(super) fn check_stall(&self, watch: &mut DeadlineWatch, is_large: bool) -> Result<()> {
         let lanes = self.lanes();
         let full = lanes.iter().filter(|lane| capacity(&***lane, is_large) == 0);
-        let workers = full.flat_map(|lane| lanes.owned(lane).map(|worker| (worker, lane.progress(worker))));
+        let named = |place| Some((lanes.members.worker(place)?, place));
+        let workers = full
+            .flat_map(|lane| lanes.owned(lane).filter_map(named).map(|(worker, place)| (worker, lane.progress(place))));
         let last = workers.min_by_key(|(_, progress)| (progress.finished, waits_for_others(progress)));
         match last.and_then(|(worker, progress)| watch.stall(&self.limits, worker, &progress)) {
             None => Ok(()),
@@ -104,10 +106,11 @@ impl LaneSession {
     /// The progress of `missing`, in the order of workers, and of the workers inside a function that `missing` wait for inside a collective.
     fn waited_for(&self, missing: Vec<WorkerId>) -> Vec<(WorkerId, Progress)> {
         let lanes = self.lanes();
-        let progress = |worker| (worker, lanes.owner(worker).progress(worker));
+        let progress = |worker| (worker, lanes.progress(worker));
         let mut waited_for: Vec<_> = missing.iter().copied().map(progress).collect();
         if waited_for.iter().any(|(_, progress)| waits_for_others(progress)) {
-            let others = self.world.workers().filter(|worker| missing.binary_search(worker).is_err()).map(progress);
+            let others =
+                lanes.members.world().workers().filter(|worker| missing.binary_search(worker).is_err()).map(progress);
             waited_for.extend(others.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it)));
         }
         waited_for
@@ -115,7 +118,7 @@ impl LaneSession {
 
     /// Logs the workers that a shutdown waits for.
     pub(super) fn warn_of_shutdown(&self, waited: Duration, limit: Duration) {
-        let inside = self.waited_for(self.world.workers().collect()).into_iter();
+        let inside = self.waited_for(self.lanes().members.world().workers().collect()).into_iter();
         let inside = inside.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it));
         let inside: Vec<String> = inside.map(|(worker, it)| format!("{worker} ({it})")).collect();
         let workers = if inside.is_empty() { "the workers to leave".to_owned() } else { inside.join(", ") };

@@ -8,7 +8,10 @@ use super::{Frame, Freed, MappedSnapshot, PACKET_LIMIT, Packet, WireError, Write
 use crate::command::{Command, Local};
 use crate::error::Result;
 use crate::id::RegisterId;
+use crate::members::Members;
 use crate::value::Value;
+use crate::worker_range::WorkerRange;
+use crate::world::World;
 
 /// Upper bound of the bytes that a message adds to its frame.
 const ENVELOPE: u64 = 64;
@@ -69,6 +72,13 @@ pub(super) fn encode_command(command: &Command, to: &mut Writer) -> Result<(), W
         }
         Command::SyncAll => write(to, &[int(action::SYNC_ALL)], &[]),
         Command::Recover { epoch } => write(to, &[int(action::RECOVER), int(*epoch as i64)], &[]),
+        Command::Resize { epoch, members } => {
+            let world = members.world();
+            let places = members.ranges().iter().flat_map(|places| [places.first().index(), places.len()]);
+            let numbers = [world.groups(), world.nodes()].into_iter().chain(places);
+            let numbers: Vec<Value> = numbers.map(|number| int(number as i64)).collect();
+            write(to, &[int(action::RESIZE), int(*epoch as i64)], &numbers)
+        }
     }
 }
 
@@ -155,10 +165,24 @@ fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireEr
         action::GET_ALL => Command::GetAll { register: register(&mut packet)? },
         action::SYNC_ALL => Command::SyncAll,
         action::RECOVER => Command::Recover { epoch: packet.int()? as u64 },
+        action::RESIZE => Command::Resize { epoch: packet.int()? as u64, members: members(&mut packet)?.into() },
         number => return Err(WireError::Unknown { what: "command", number }),
     };
     packet.end()?;
     Ok(command)
+}
+
+fn members(packet: &mut Packet<'_>) -> Result<Members, WireError> {
+    let [groups, nodes] = [packet.id()?, packet.id()?].map(|number: u32| number as usize);
+    let (mut places, mut count) = (Vec::new(), 0);
+    while packet.left() > 0 {
+        let (first, len): (u32, u32) = (packet.id()?, packet.id()?);
+        let end = first.checked_add(len).ok_or(WireError::Expected("places of workers"))?;
+        places.push(WorkerRange::new(first..end));
+        count += len as usize;
+    }
+    let world = World::new(count, groups).and_then(|world| world.on_nodes(nodes));
+    world.and_then(|world| Members::of_ranges(world, places)).map_err(|_| WireError::Expected("places of workers"))
 }
 
 #[inline]

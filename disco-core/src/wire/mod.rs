@@ -75,7 +75,7 @@ pub use crate::shared_memory::MappedSnapshot;
 pub use crate::store::StoreCall;
 
 /// The version of the protocol of connections: packets, messages and the ring.
-pub const VERSION: i64 = 10;
+pub const VERSION: i64 = 11;
 
 /// First arguments of packets. The first nine are TVM's.
 mod action {
@@ -95,6 +95,7 @@ mod action {
     pub(super) const FAILED: i64 = 67;
     pub(super) const NOTICE_FAILED: i64 = 68;
     pub(super) const GET_ALL: i64 = 94;
+    pub(super) const RESIZE: i64 = 105;
     // Of connections.
     pub(super) const HELLO: i64 = 69;
     pub(super) const WELCOME: i64 = 70;

@@ -29,14 +29,15 @@ const RECOVERY: &str = "recover";
 /// # Errors
 /// The lane was cut while a reply was due, or it delivered an invalid frame.
 pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) -> Result<()> {
-    let _span = tracing::info_span!("worker", id = worker.index()).entered();
+    let span = |worker: WorkerId| tracing::info_span!("worker", id = worker.index()).entered();
+    let mut entered = span(worker);
     metrics::describe();
     let link = endpoint.link();
     link.activity().run_here();
     let context = WorkerContext::new(worker, config, link.clone())?;
     let _current = Current::set(link.activity());
     let (registers, sampler) = (Registers::default(), Sampler::default());
-    let mut state = Worker { worker, registers, context, link, epoch: 0, failure: None, sampler };
+    let mut state = Worker { place: worker, worker, registers, context, link, epoch: 0, failure: None, sampler };
     loop {
         let frame = match endpoint.recv() {
             Ok(frame) => frame,
@@ -46,16 +47,23 @@ pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) 
         let seq = frame.seq();
         match state.step(frame) {
             Step::Next => {}
-            Step::Answer(reply) => endpoint.reply(seq, *reply)?,
+            Step::Answer(reply) => endpoint.reply(seq, reply.map_err(|failure| failure.of_worker(worker)))?,
+            Step::Renumbered => {
+                drop(entered);
+                entered = span(state.worker);
+            }
             Step::Leave => break,
         }
     }
-    tracing::debug!(%worker, "leaves");
+    tracing::debug!(worker = %state.worker, "leaves");
     Ok(())
 }
 
 /// The state of a worker.
 struct Worker {
+    /// The number by which the lane knows this worker ([`Members`](crate::Members)).
+    place: WorkerId,
+    /// The worker's number in the session.
     worker: WorkerId,
     registers: Registers,
     context: WorkerContext,
@@ -71,6 +79,8 @@ enum Step {
     Next,
     /// Boxed so that the other variants are cheap to return.
     Answer(Box<Reply>),
+    /// The worker has another number.
+    Renumbered,
     Leave,
 }
 
@@ -117,17 +127,17 @@ impl Worker {
                 }
                 self.call(seq, *register, *function, args);
             }
-            Command::SyncWorker { worker } if *worker == self.worker => {
+            Command::SyncWorker { worker } if *worker == self.place => {
                 return Step::answer(self.sync(seq, operation));
             }
             Command::SyncAll => return Step::answer(self.sync(seq, operation)),
-            Command::DebugGet { register, worker } if *worker == self.worker => {
+            Command::DebugGet { register, worker } if *worker == self.place => {
                 return Step::answer(self.inside(operation, |this| this.get(seq, operation, *register)));
             }
             Command::GetAll { register } => {
                 return Step::answer(self.inside(operation, |this| this.get(seq, operation, *register)));
             }
-            Command::DebugSet { register, worker, value } if *worker == self.worker => {
+            Command::DebugSet { register, worker, value } if *worker == self.place => {
                 let assign = |this: &mut Self| this.assign(*register, value);
                 let reply = self.inside(operation, |this| this.attempt(seq, operation, Some(*register), assign));
                 return Step::answer(reply.map(|()| Value::None));
@@ -145,6 +155,13 @@ impl Worker {
                 });
             }
             Command::Recover { epoch } => self.recover(seq, *epoch),
+            Command::Resize { epoch, members } => {
+                let Some(worker) = members.worker(self.place) else { return Step::Leave };
+                self.recover(seq, *epoch);
+                self.worker = worker;
+                self.context.renumber(worker, members.world());
+                return Step::Renumbered;
+            }
             // The command is for another worker.
             Command::SyncWorker { .. }
             | Command::DebugGet { .. }
@@ -259,7 +276,7 @@ impl Worker {
     fn recover(&mut self, seq: u64, epoch: u64) {
         // The first command of a session has number 1: this worker has missed the ones before.
         if seq > 1 && self.link.activity().finished() == 0 {
-            self.registers.note_replaced(epoch);
+            self.registers.note_new(epoch);
         }
         self.epoch = epoch;
         self.failure = None;
@@ -322,7 +339,8 @@ impl Worker {
             metrics::failure(operation);
             if self.failure.is_none() {
                 self.failure = Some(failure.clone());
-                self.link.notify(Notice::Failed { epoch: self.epoch, failure: failure.clone() });
+                let failure = failure.clone().of_worker(self.place);
+                self.link.notify(Notice::Failed { epoch: self.epoch, failure });
             }
             failure
         })

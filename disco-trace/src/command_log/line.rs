@@ -67,6 +67,7 @@ pub enum CommandKind {
     #[serde(rename = "copy_to_worker_0")]
     CopyToWorker0,
     Recover,
+    Resize,
     Shutdown,
     /// A no-op, which stands for a command that could not be sent.
     Nothing,
@@ -228,6 +229,7 @@ impl CommandKind {
             Self::CopyFromWorker0 => "copy_from_worker_0",
             Self::CopyToWorker0 => "copy_to_worker_0",
             Self::Recover => "recover",
+            Self::Resize => "resize",
             Self::Shutdown => "shutdown",
             Self::Nothing => "nothing",
         }
@@ -235,7 +237,7 @@ impl CommandKind {
 
     /// All kinds but calls. Workers record these commands under the name of their kind, and calls under the name of the
     /// function.
-    pub(super) const ALL_BUT_CALLS: [Self; 11] = [
+    pub(super) const ALL_BUT_CALLS: [Self; 12] = [
         Self::Function,
         Self::SyncWorker,
         Self::SyncAll,
@@ -245,6 +247,7 @@ impl CommandKind {
         Self::CopyFromWorker0,
         Self::CopyToWorker0,
         Self::Recover,
+        Self::Resize,
         Self::Shutdown,
         Self::Nothing,
     ];

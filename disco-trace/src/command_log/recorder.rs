@@ -111,7 +111,7 @@ impl Observer for Recorder {
             {
                 line.worker = Some(worker.index() as u32);
             }
-            Submitted::Recover { .. } => names.last_error = None,
+            Submitted::Recover { .. } | Submitted::Resize { .. } => names.last_error = None,
             _ => {}
         }
         line.function = name.map(|name| Cow::Owned(name.to_string()));
@@ -164,6 +164,7 @@ fn kind(command: &Submitted) -> CommandKind {
         Submitted::CopyFromWorker0 { .. } => CommandKind::CopyFromWorker0,
         Submitted::CopyToWorker0 { .. } => CommandKind::CopyToWorker0,
         Submitted::Recover { .. } => CommandKind::Recover,
+        Submitted::Resize { .. } => CommandKind::Resize,
         Submitted::Shutdown => CommandKind::Shutdown,
         _ => CommandKind::Nothing,
     }

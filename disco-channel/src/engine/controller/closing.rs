@@ -72,6 +72,21 @@ impl Controller {
         }
     }
 
+    /// Ends the peers of these workers, which were told to leave and have not: kills processes, and cuts nodes off.
+    pub(crate) fn end(&mut self, workers: WorkerRange, now: Instant) {
+        for index in 0..self.peers.len() {
+            let peer = &self.peers[index];
+            if peer.conn().is_none() || !workers.contains(peer.workers.first()) {
+                continue;
+            }
+            tracing::info!(peer = peer.name, "a peer that was told to leave is ended");
+            match self.kind {
+                Kind::Process => self.kill(index),
+                Kind::Node => self.close(index, Cause::Unknown, now),
+            }
+        }
+    }
+
     /// Closes the connection of a peer, and reports its end once the cause is known.
     pub(super) fn close(&mut self, index: usize, cause: Cause, now: Instant) {
         let why = cause.to_string();
@@ -111,7 +126,14 @@ impl Controller {
             let error = self.lost(index, why);
             tracing::info!(%error, "a peer was lost during the start");
             self.give_up(&error, now);
-        } else if self.leave == Leave::AtOnce || self.leave == Leave::InOrder && is_clean {
+        } else if self.leave == Leave::AtOnce || self.leave == Leave::InOrder && is_clean || self.are_dismissed(workers)
+        {
+            if is_process && self.leave == Leave::No {
+                if !is_clean {
+                    self.kill(index);
+                }
+                self.out.act(Action::Forget(workers.first()));
+            }
             if is_process && fault::is_planted(Fault::DoubleDeparture) {
                 self.out.act(Action::Left(workers));
             }
@@ -329,6 +351,11 @@ impl Controller {
             self.phase = Phase::Over;
             self.out.act(Action::Over);
         }
+    }
+
+    /// Whether the session has told these workers to leave, because it has others by now.
+    pub(super) fn are_dismissed(&self, workers: WorkerRange) -> bool {
+        self.members.as_ref().is_some_and(|members| members.have_none_of(workers))
     }
 
     /// The error of a lost peer.

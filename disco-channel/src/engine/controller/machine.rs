@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use disco_core::activity::Progress;
 use disco_core::error::{LossCause, LostPeer};
 use disco_core::wire::{Assignment, Message, Welcome};
-use disco_core::{Error, Result, WorkerId, WorkerRange};
+use disco_core::{Error, Members, Result, WorkerId, WorkerRange};
 
 use super::admission::{NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
@@ -59,6 +59,8 @@ pub(crate) struct Controller {
     pub(super) out: Outbox,
     /// The latest epoch that a worker can be in.
     pub(super) epoch: u64,
+    /// The workers of the session, once they have changed.
+    pub(super) members: Option<Arc<Members>>,
     pub(super) phase: Phase,
     pub(super) leave: Leave,
     /// The workers that did not leave; `Some` once the lane is closed.
@@ -136,6 +138,7 @@ impl Controller {
             clock: MachineClock::since(now),
             out: Outbox::default(),
             epoch: 0,
+            members: None,
             phase: Phase::Starting(now),
             leave: Leave::No,
             stuck: None,

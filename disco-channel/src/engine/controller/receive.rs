@@ -85,7 +85,9 @@ impl Controller {
                     _ => self.out.act(Action::Lost(workers, error)),
                 }
             }
-            Message::Shutdown if self.leave > Leave::No => self.out.act(Action::Left(workers)),
+            Message::Shutdown if self.leave > Leave::No || self.are_dismissed(workers) => {
+                self.out.act(Action::Left(workers));
+            }
             Message::Progress(progress) => {
                 for worker in workers {
                     self.receive_from_worker(worker, Message::Progress(progress.clone()))?;

@@ -47,9 +47,10 @@ impl Controller {
     pub(crate) fn note_effect(&mut self, command: &Command) {
         match command {
             Command::Shutdown => self.leave = self.leave.max(Leave::InOrder),
-            Command::Recover { epoch } => self.epoch = self.epoch.max(*epoch),
+            Command::Resize { members, .. } => self.members = Some(members.clone()),
             _ => {}
         }
+        self.epoch = self.epoch.max(command.epoch().unwrap_or(0));
     }
 
     /// [`Controller::submit_packed`] with the frame packed here.
@@ -75,7 +76,11 @@ impl Controller {
             command => {
                 let is_awaited = matches!(
                     command,
-                    Command::SyncAll | Command::GetAll { .. } | Command::Shutdown | Command::Recover { .. }
+                    Command::SyncAll
+                        | Command::GetAll { .. }
+                        | Command::Shutdown
+                        | Command::Recover { .. }
+                        | Command::Resize { .. }
                 );
                 // A large frame would fill the batch.
                 if is_awaited || packed.is_some() {

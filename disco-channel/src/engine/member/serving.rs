@@ -357,7 +357,11 @@ impl Member {
         let Kind::Node(node) = &mut self.kind else { return };
         for _ in 0..room {
             let Some((frame, size)) = node.pending.pop_front() else { return };
-            let is_last = matches!(frame.command(), Command::Shutdown);
+            let is_last = match frame.command() {
+                Command::Shutdown => true,
+                Command::Resize { members, .. } => members.have_none_of(node.workers),
+                _ => false,
+            };
             self.actions.push_back(Action::Pass(frame));
             let mut is_due = node.taken.take(size);
             if fault::is_planted(Fault::DoubleCredit) {

@@ -27,6 +27,8 @@ pub(crate) fn from(workers: impl Into<WorkerRange>, message: Message) -> Message
 #[derive(Debug)]
 pub(crate) struct Replies {
     workers: WorkerRange,
+    /// Workers that have left or are lost. They are not waited for.
+    gone: WorkerSet,
     waiting: Vec<Waiting>,
 }
 
@@ -42,14 +44,19 @@ struct Waiting {
 impl Replies {
     /// Combines the replies of `workers`.
     pub(crate) fn new(workers: WorkerRange) -> Self {
-        Self { workers, waiting: Vec::new() }
+        Self { workers, gone: WorkerSet::new(workers), waiting: Vec::new() }
+    }
+
+    /// Expects no later replies of these workers.
+    pub(crate) fn retire(&mut self, workers: WorkerRange) {
+        self.gone.insert(workers);
     }
 
     /// Expects the replies to `frame`, if all workers reply to it. Call it before the workers get the frame.
     pub(crate) fn expect(&mut self, frame: &Frame) {
         if matches!(frame.command(), Command::SyncAll) && self.workers.len() > 1 {
-            let empty = WorkerSet::new(self.workers);
-            self.waiting.push(Waiting { seq: frame.seq(), replied: empty.clone(), unsent: empty });
+            let (replied, unsent) = (self.gone.clone(), WorkerSet::new(self.workers));
+            self.waiting.push(Waiting { seq: frame.seq(), replied, unsent });
         }
     }
 

@@ -9,7 +9,7 @@ use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Inbox, Result, WorkerRange};
+use disco_core::{Error, Inbox, Result, WorkerRange, World};
 
 use super::announce::{Announce, Announcement};
 use super::printer::{Sink, to_terminal};
@@ -120,6 +120,40 @@ impl Options {
 }
 
 impl Options {
+    /// Options for more nodes, which have the workers at these places of a session that began with `here` workers on this
+    /// machine.
+    ///
+    /// # Errors
+    /// The workers are not those of whole nodes, or the nodes' launcher starts nodes only once.
+    pub(crate) fn more(&self, workers: WorkerRange, here: u32, world: World) -> Result<Self> {
+        if !self.announce.is_repeatable() {
+            return Err(Error::state("resize: the launcher of the nodes starts nodes only once; start a new session"));
+        }
+        let first = self.config.world.size() - here as usize;
+        let per_node = if self.nodes > 0 { first / self.nodes } else { self.config.world.per_node() };
+        if !workers.len().is_multiple_of(per_node) {
+            return Err(Error::invalid(format!(
+                "resize: {} more workers on nodes of {per_node}: the number must be a multiple of that",
+                workers.len()
+            )));
+        }
+        let nodes = workers.len() / per_node;
+        let first_node = 1 + ((workers.first().index() - here as usize) / per_node) as u32;
+        Ok(Self { nodes, config: self.config.in_world(world), ..self.clone() }.numbered(first_node))
+    }
+
+    /// Nodes from this number on. They connect to another port: other lanes may still listen at theirs.
+    fn numbered(self, first_node: u32) -> Self {
+        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
+        let listen = format!("{host}:0");
+        Self { first_node, listen, ..self }
+    }
+
+    /// Number of workers of each node of a lane to `workers`.
+    fn per_node(&self, workers: WorkerRange) -> usize {
+        (workers.len() / self.nodes.max(1)).max(1)
+    }
+
     fn most_children(&self) -> Result<usize> {
         let fan_out = match self.fan_out {
             Some(fan_out) => Some(fan_out),
@@ -135,25 +169,24 @@ impl Options {
 impl Peers for Options {
     const NAME: &'static str = "nodes";
 
-    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
-        let per_node = workers.len() / self.nodes.max(1);
-        let Some(place) = workers.position(part.first()).filter(|_| per_node > 0) else {
-            return Err(Error::invalid(format!("the lane to {workers} can't replace {part}")));
-        };
+    fn check_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<(), String> {
+        let per_node = self.per_node(workers);
         if !self.announce.is_repeatable() {
-            return Err(Error::state(format!("{part} can't be replaced: their launcher starts nodes only once")));
+            return Err("their launcher starts nodes only once; a new session can have other workers".to_owned());
         }
-        if !place.is_multiple_of(per_node) || !part.len().is_multiple_of(per_node) {
-            return Err(Error::state(format!(
-                "{part} can't be replaced: only whole nodes can, which have {per_node} workers here; end the process of the node, and ask \
-                 again"
-            )));
+        match workers.position(part.first()) {
+            Some(place) if place.is_multiple_of(per_node) && part.len().is_multiple_of(per_node) => Ok(()),
+            _ => Err(format!(
+                "only whole nodes can, which have {per_node} workers here; end the process of the node, and ask again"
+            )),
         }
-        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
-        // This lane may still listen at its own port.
-        let (nodes, first_node, listen) =
-            (part.len() / per_node, self.first_node + (place / per_node) as u32, format!("{host}:0"));
-        Ok(Self { nodes, first_node, listen, ..self.clone() })
+    }
+
+    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
+        self.check_part(workers, part).map_err(|why| Error::state(format!("{part} can't be replaced: {why}")))?;
+        let (per_node, place) = (self.per_node(workers), workers.position(part.first()).unwrap_or(0));
+        let (nodes, first_node) = (part.len() / per_node, self.first_node + (place / per_node) as u32);
+        Ok(Self { nodes, ..self.clone() }.numbered(first_node))
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {

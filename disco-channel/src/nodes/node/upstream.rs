@@ -10,7 +10,7 @@ use disco_core::channel::{Inbox, Notice, Reply, Signal};
 use disco_core::status::Status;
 use disco_core::store::SharedStore as _;
 use disco_core::wire::{self, Assignment, Message};
-use disco_core::{Channel, Command, Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
+use disco_core::{Channel, Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
 
 use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
@@ -94,8 +94,8 @@ impl Upstream {
     /// Replies to a frame that is about to be passed on may go up together.
     pub(super) fn expect(&self, frame: &Frame) {
         self.commands.store(frame.seq(), Ordering::Relaxed);
-        if let Command::Recover { epoch } = frame.command() {
-            self.epoch.store(*epoch, Ordering::Relaxed);
+        if let Some(epoch) = frame.command().epoch() {
+            self.epoch.store(epoch, Ordering::Relaxed);
         }
         self.lock().expect(frame);
     }
@@ -104,6 +104,13 @@ impl Upstream {
     pub(super) fn split(&self) {
         let mut replies = self.lock();
         replies.split().iter().for_each(|reply| self.send_urgent(reply));
+    }
+
+    /// Sends the replies that wait for those of other workers, and expects none of these `workers` any more.
+    fn retire(&self, workers: WorkerRange) {
+        let mut replies = self.lock();
+        replies.split().iter().for_each(|reply| self.send_urgent(reply));
+        replies.retire(workers);
     }
 
     /// Sends the replies that wait for those of other workers. Later ones wait again.
@@ -204,7 +211,7 @@ impl Inbox for Upstream {
         if !self.has_started.load(Ordering::Acquire) {
             return;
         }
-        self.split();
+        self.retire(left);
         let departure = sync::lock(&self.departures).add(left);
         departure.iter().for_each(|(message, priority)| self.send(message, *priority));
     }
@@ -213,7 +220,7 @@ impl Inbox for Upstream {
         tracing::error!(%why, "workers lost");
         // Read before the controller knows: it may replace the workers and begin the next epoch at once.
         let epoch = self.epoch.load(Ordering::Relaxed);
-        self.split();
+        self.retire(lost);
         let (messages, priority) = upward::lost(lost, &why);
         messages.iter().for_each(|message| self.send(message, priority));
         self.abort(upward::abort_after_loss(epoch, &why));
@@ -224,6 +231,7 @@ impl Inbox for Upstream {
 mod tests {
     use std::os::unix::net::UnixStream;
 
+    use disco_core::Command;
     use disco_core::error::{ErrorKind, Failure, LossCause, LostPeer, Node};
 
     use super::super::doubles::Lane;

@@ -56,6 +56,21 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Options for more processes.
+    ///
+    /// # Errors
+    /// Their launcher starts processes only once.
+    pub(crate) fn more(self) -> Result<Self> {
+        match self.launch.is_repeatable() {
+            true => Ok(self),
+            false => {
+                Err(Error::state("resize: the launcher of the workers starts processes only once; start a new session"))
+            }
+        }
+    }
+}
+
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options").field("launch", &self.launch).field("config", &self.config).finish_non_exhaustive()
@@ -65,11 +80,16 @@ impl fmt::Debug for Options {
 impl Peers for Options {
     const NAME: &'static str = "processes";
 
-    fn of_part(&self, _: WorkerRange, part: WorkerRange) -> Result<Self> {
+    fn check_part(&self, _: WorkerRange, _: WorkerRange) -> Result<(), String> {
         match self.launch.is_repeatable() {
-            true => Ok(self.clone()),
-            false => Err(Error::state(format!("{part} can't be replaced: their launcher starts processes only once"))),
+            true => Ok(()),
+            false => Err("their launcher starts processes only once; a new session can have other workers".to_owned()),
         }
+    }
+
+    fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
+        self.check_part(workers, part).map_err(|why| Error::state(format!("{part} can't be replaced: {why}")))?;
+        Ok(self.clone())
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
@@ -99,7 +119,9 @@ impl Peers for Options {
             segment.map(|segment| segment as Descriptor),
         ));
         lane.adopt(processes);
-        transport.pass_on(Output::start(pipes, output.clone()).map_err(refused)?);
+        let (numbers, output) = (inbox.clone(), output.clone());
+        let print: Sink = Arc::new(move |worker, is_err, line: &[u8]| output(numbers.number(worker), is_err, line));
+        transport.pass_on(Output::start(pipes, print).map_err(refused)?);
         let reactor = Reactor::new(lane, inbox.clone(), shared, count, transport);
         let served = Served::start("disco-service", reactor).map_err(refused)?;
         Ok(Running::new(served, ring, inbox))

@@ -13,8 +13,7 @@ impl ReplyTable {
     /// Asks all workers for their `last` records.
     pub(in crate::session) fn gather(&self, last: usize) -> Arc<Collection> {
         let lanes = self.lanes();
-        let workers = self.start.get().map_or(0, |start| start.world.size());
-        let collection = Arc::new(Collection::new(workers));
+        let collection = Arc::new(Collection::new(lanes.members.world().size()));
         self.collect(&collection);
         for lane in lanes.iter() {
             if let Err(error) = lane.signal(Signal::Collect { last }) {
@@ -31,10 +30,10 @@ impl ReplyTable {
         evidence.unwrap_or_else(|| self.gather(EVIDENCE))
     }
 
-    /// Removes the recordings of lost workers, whose places new workers have taken, from all requests.
-    pub(super) fn forget(&self, workers: WorkerRange) {
+    /// Removes the recordings of workers that have no place any more from all requests.
+    pub(super) fn forget(&self, places: WorkerRange) {
         let collections: Vec<_> = sync::lock(&self.collections).iter().filter_map(Weak::upgrade).collect();
-        collections.iter().for_each(|collection| collection.forget(workers));
+        collections.iter().for_each(|collection| collection.forget(places));
     }
 
     /// Recordings that arrive are added to `collection`.

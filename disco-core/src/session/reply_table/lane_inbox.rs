@@ -19,12 +19,14 @@ pub(in crate::session) struct LaneInbox {
     gone: Mutex<BTreeMap<WorkerId, Gone>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Gone {
     /// The lane has reported the loss of the worker.
-    Lost,
+    Lost(Error),
     /// Another lane owns the worker, or the session does not use it.
     GivenUp,
+    /// The worker was given up, and has left or is lost since.
+    Away,
 }
 
 impl LaneInbox {
@@ -40,12 +42,25 @@ impl LaneInbox {
         sync::lock(&self.gone).extend(workers.iter().map(|worker| (worker, Gone::GivenUp)));
     }
 
-    /// The workers among `workers` that are not gone. They are lost from now on if `are_lost`.
-    fn own(&self, workers: WorkerRange, are_lost: bool) -> Vec<WorkerRange> {
+    /// Reports the losses again that came before the workers were workers of the session.
+    pub(in crate::session) fn repeat_losses(&self) {
+        let gone = sync::lock(&self.gone).clone();
+        for (worker, gone) in gone {
+            if let Gone::Lost(why) = gone {
+                self.table.lost(worker.into(), why);
+            }
+        }
+    }
+
+    /// The workers among `workers` that are not gone. From now on, they are lost because of `why` if there is one.
+    fn own(&self, workers: WorkerRange, why: Option<&Error>) -> Vec<WorkerRange> {
         let mut gone = sync::lock(&self.gone);
+        let given_up =
+            gone.iter_mut().filter(|(worker, gone)| workers.contains(**worker) && matches!(gone, Gone::GivenUp));
+        given_up.for_each(|(_, gone)| *gone = Gone::Away);
         let own = WorkerRange::cover(workers.iter().filter(|worker| !gone.contains_key(worker)), |_, _| true);
-        if are_lost {
-            gone.extend(own.iter().flat_map(WorkerRange::iter).map(|worker| (worker, Gone::Lost)));
+        if let Some(why) = why {
+            gone.extend(own.iter().flat_map(WorkerRange::iter).map(|worker| (worker, Gone::Lost(why.clone()))));
         }
         own
     }
@@ -59,6 +74,21 @@ impl ReplyTable {
         let others = inboxes.iter().filter_map(|other| other.upgrade()).filter(|other| !Arc::ptr_eq(other, inbox));
         others.for_each(|other| other.give_up(workers));
         self.forget(workers);
+    }
+
+    /// Whether the workers of all these places, which were given up, have left or are lost.
+    pub(in crate::session) fn are_away(&self, places: &[WorkerId]) -> bool {
+        let inboxes: Vec<_> = sync::lock(&self.inboxes).iter().filter_map(|inbox| inbox.upgrade()).collect();
+        let is_away = |place, inbox: &Arc<LaneInbox>| matches!(sync::lock(&inbox.gone).get(place), Some(Gone::Away));
+        places.iter().all(|place| inboxes.iter().any(|inbox| is_away(place, inbox)))
+    }
+
+    /// From now on, no lane owns these places.
+    pub(in crate::session) fn dismiss(&self, places: WorkerRange) {
+        let mut inboxes = sync::lock(&self.inboxes);
+        inboxes.retain(|inbox| inbox.strong_count() > 0);
+        inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.give_up(places));
+        self.forget(places);
     }
 }
 
@@ -78,7 +108,7 @@ impl Inbox for LaneInbox {
     fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
         // Held meanwhile: the records of a worker that was given up would come after `ReplyTable::forget`.
         let gone = sync::lock(&self.gone);
-        if gone.get(&from) != Some(&Gone::GivenUp) {
+        if !matches!(gone.get(&from), Some(Gone::GivenUp | Gone::Away)) {
             self.table.recording(from, bytes);
         }
     }
@@ -88,11 +118,15 @@ impl Inbox for LaneInbox {
     }
 
     fn left(&self, workers: WorkerRange) {
-        self.own(workers, false).into_iter().for_each(|workers| self.table.left(workers));
+        self.own(workers, None).into_iter().for_each(|workers| self.table.left(workers));
     }
 
     fn lost(&self, workers: WorkerRange, why: Error) {
-        self.own(workers, true).into_iter().for_each(|workers| self.table.lost(workers, why.clone()));
+        self.own(workers, Some(&why)).into_iter().for_each(|workers| self.table.lost(workers, why.clone()));
+    }
+
+    fn number(&self, place: WorkerId) -> WorkerId {
+        self.table.members().worker(place).unwrap_or(place)
     }
 
     fn status(&self) -> Option<Status> {

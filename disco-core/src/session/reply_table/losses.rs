@@ -13,7 +13,7 @@ use crate::worker_range::WorkerRange;
 pub(in crate::session) enum Losses {
     /// The session is not lost.
     None,
-    /// These workers are to be replaced. Empty if they were, but the session has not begun an epoch since.
+    /// The workers with these places are to be replaced. Empty if they were, but the session has not begun an epoch since.
     Workers(BTreeSet<WorkerId>),
 }
 
@@ -40,19 +40,20 @@ impl ReplyTable {
         self.lock().epoch
     }
 
-    /// Ends the session because the lane that owns `workers` has refused a frame. Once all of them are lost, they can be
-    /// replaced.
-    pub(in crate::session) fn lose_lane(&self, workers: impl Iterator<Item = WorkerId>, why: &Error) {
-        self.lose_with(why, |state| state.cut_off.extend(workers));
+    /// Ends the session because the lane that owns `places` has refused a frame. Once all of their workers are lost, they
+    /// can be replaced.
+    pub(in crate::session) fn lose_lane(&self, places: impl Iterator<Item = WorkerId>, why: &Error) {
+        self.lose_with(why, |state| state.cut_off.extend(places));
     }
 
-    /// Ends the session because `workers` are lost, which also explains why their lane has refused a frame.
-    pub(super) fn lose_workers(&self, workers: WorkerRange, why: &Error) {
+    /// Ends the session because the workers with these places are lost, which also explains why their lane has refused a
+    /// frame.
+    pub(super) fn lose_workers(&self, places: WorkerRange, why: &Error) {
         self.lose_with(why, |state| {
             if !state.cut_off.is_empty() && state.lost_workers.is_empty() {
                 state.lost = Some(why.clone());
             }
-            state.lost_workers.extend(workers);
+            state.lost_workers.extend(places);
         });
     }
 
@@ -77,6 +78,18 @@ impl ReplyTable {
         let mut state = self.lock();
         state.is_replacing &= lost.is_empty();
         state.lost_workers.extend(lost);
+    }
+
+    /// The session takes no commands before [`Self::revive`]: its workers change. Forgets the losses of those that have left.
+    pub(in crate::session) fn change_members(&self) {
+        let mut state = self.lock();
+        let TableState { lost_workers, cut_off, members, .. } = &mut *state;
+        lost_workers.retain(|place| members.worker(*place).is_some());
+        cut_off.retain(|place| members.worker(*place).is_some());
+        if state.lost.is_none() {
+            (state.lost, state.is_replacing) = (Some(Error::state("the session is being resized")), true);
+            self.failed.store(true, Ordering::Release);
+        }
     }
 
     /// Begins the next epoch of a lost session, which takes no commands before [`Self::revive`].

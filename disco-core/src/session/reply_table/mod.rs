@@ -18,13 +18,13 @@ use super::lane_set::Lanes;
 use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
 use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
+use crate::members::Members;
 use crate::metrics;
 use crate::status::Status;
 use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 use crate::worker_set::WorkerSet;
-use crate::world::World;
 
 pub(super) use lane_inbox::LaneInbox;
 pub(super) use losses::Losses;
@@ -41,33 +41,28 @@ pub(super) struct ReplyTable {
     lanes: Mutex<Vec<Weak<dyn Channel>>>,
     /// The inboxes of all lanes.
     inboxes: Mutex<Vec<Weak<LaneInbox>>>,
-    start: OnceLock<Start>,
+    /// When the session began to start its workers.
+    start: OnceLock<Instant>,
     /// Number of the last command.
     commands: AtomicU64,
     /// Requests for recordings that have not ended.
     collections: Mutex<Vec<Weak<Collection>>>,
 }
 
-/// The start of a session.
-#[derive(Debug)]
-struct Start {
-    /// When the session began to start its workers.
-    at: Instant,
-    world: World,
-}
-
 #[derive(Debug, Default)]
 struct TableState {
     epoch: u64,
+    /// The workers of the session. Lanes know them by their places.
+    members: Members,
     /// The root cause of this epoch.
     failure: Option<Arc<Failure>>,
     /// Why the session has ended, for good unless it is a loss of workers that are replaced.
     lost: Option<Error>,
     /// Whether the lost workers are being replaced, and no other loss was reported since.
     is_replacing: bool,
-    /// Lost workers whose replacement has not begun.
+    /// Places of lost workers whose replacement has not begun.
     lost_workers: BTreeSet<WorkerId>,
-    /// Workers of lanes that have refused a frame.
+    /// Places of workers of lanes that have refused a frame.
     cut_off: BTreeSet<WorkerId>,
     /// The records of the moment of the failure or loss.
     evidence: Option<Arc<Collection>>,
@@ -80,6 +75,8 @@ struct TableState {
 #[derive(Debug)]
 pub(super) struct Pending {
     operation: &'static str,
+    /// The workers at the time of the command; `None` if each worker's place is its number.
+    members: Option<Members>,
     answers: Mutex<Answers>,
     /// All replies have arrived, or no more will arrive.
     settled: AtomicBool,
@@ -105,14 +102,21 @@ pub(super) struct Expected<'a> {
 }
 
 impl ReplyTable {
-    /// The lanes to the workers of `world` are about to start.
-    pub(super) fn begin(&self, world: World) {
-        self.start.get_or_init(|| Start { at: Instant::now(), world });
+    /// The lanes are about to start.
+    pub(super) fn begin(&self) {
+        self.start.get_or_init(Instant::now);
     }
 
-    /// Sets the lanes of the session.
-    pub(super) fn set_lanes(&self, lanes: &[Arc<dyn Channel>]) {
-        *sync::lock(&self.lanes) = lanes.iter().map(Arc::downgrade).collect();
+    /// Sets the lanes of the session, and its workers.
+    pub(super) fn set_lanes(&self, lanes: &Lanes) {
+        let mut known = sync::lock(&self.lanes);
+        *known = lanes.iter().map(Arc::downgrade).collect();
+        self.lock().members = lanes.members.clone();
+    }
+
+    /// The workers of the session.
+    pub(super) fn members(&self) -> Members {
+        self.lock().members.clone()
     }
 
     /// Records the number of a command that lanes are about to get.
@@ -124,9 +128,10 @@ impl ReplyTable {
     pub(super) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
         let mut state = self.lock();
         let end = state.end();
+        let members = (!state.members.is_plain()).then(|| state.members.clone());
         let settled = end.is_some().into();
         let answers = Mutex::new(Answers { replied: WorkerSet::new(from), replies: Vec::new(), end });
-        let pending = Arc::new(Pending { operation, answers, settled, done: Event::new() });
+        let pending = Arc::new(Pending { operation, members, answers, settled, done: Event::new() });
         state.pending.insert(seq, pending.clone());
         Expected { reply_table: self, seq, pending }
     }
@@ -202,13 +207,19 @@ impl ReplyTable {
     }
 
     fn lanes(&self) -> Lanes {
-        sync::lock(&self.lanes).iter().filter_map(Weak::upgrade).collect()
+        let lanes = sync::lock(&self.lanes);
+        Lanes::new(lanes.iter().filter_map(Weak::upgrade).collect(), self.members())
     }
 
-    /// Adds the same reply of each of some workers. One that was not asked, or has replied before, is ignored.
-    fn add(&self, from: WorkerRange, seq: u64, reply: Reply) {
+    /// Adds the same reply of each of the workers with these places. One that was not asked, or has replied before, is
+    /// ignored.
+    fn add(&self, from: WorkerRange, seq: u64, mut reply: Reply) {
         let mut state = self.lock();
         let Some(pending) = state.pending.get(&seq).cloned() else { return };
+        let from = pending.workers(from);
+        if pending.members.is_some() {
+            reply = reply.map_err(|failure| failure.of_worker(from.first()));
+        }
         let mut answers = pending.lock();
         match answers.replied.insert(from) {
             0 => return,
@@ -249,9 +260,8 @@ impl Inbox for ReplyTable {
             Notice::Failed { epoch, failure } => {
                 tracing::debug!(%from, epoch, %failure, "failed");
                 let mut state = self.lock();
-                if epoch < state.epoch {
-                    return;
-                }
+                let Some(worker) = state.members.worker(from).filter(|_| epoch >= state.epoch) else { return };
+                let failure = failure.of_worker(worker);
                 let first = state.failure.is_none();
                 // A failure that follows from an abort may come before its cause.
                 let is_evident = first && (failure.aborted || is_of_collective(&failure));
@@ -280,33 +290,39 @@ impl Inbox for ReplyTable {
         self.has_capacity.notify(usize::MAX);
     }
 
-    fn left(&self, workers: WorkerRange) {
+    fn left(&self, places: WorkerRange) {
         let mut state = self.lock();
-        let unanswered = state.pending.extract_if(|_, pending| pending.is_missing(&workers));
+        let unanswered = state.pending.extract_if(|_, pending| pending.is_missing(places));
         let unanswered: Vec<_> = unanswered.map(|(_, pending)| pending).collect();
         drop(state);
         unanswered.iter().for_each(|pending| pending.close());
     }
 
-    fn lost(&self, workers: WorkerRange, why: Error) {
+    fn lost(&self, places: WorkerRange, why: Error) {
+        let workers = self.members().workers(places);
+        if workers.is_empty() {
+            // A resize has dropped them meanwhile.
+            return;
+        }
+        let why = why.of_workers(workers);
         tracing::error!(%why, "workers lost");
         metrics::loss();
-        self.lose_workers(workers, &why);
+        self.lose_workers(places, &why);
     }
 
     fn status(&self) -> Option<Status> {
-        let Start { at: begun, world } = self.start.get()?;
+        let (begun, members) = (self.start.get()?, self.members());
         let failure = self.check().err().map(|error| error.to_string());
         let mut status = Status {
             process: process::id(),
             uptime: begun.elapsed(),
-            groups: world.groups(),
+            groups: members.world().groups(),
             failure,
             ..Status::default()
         };
         status.commands = self.commands.load(Ordering::Relaxed);
         self.lanes().iter().for_each(|lane| lane.describe(&mut status));
-        status.keep_last();
+        status.keep_last(&members);
         Some(status)
     }
 }
@@ -322,7 +338,14 @@ impl Pending {
         self.settle();
     }
 
-    fn is_missing(&self, workers: &WorkerRange) -> bool {
+    /// The workers that have these places.
+    fn workers(&self, places: WorkerRange) -> WorkerRange {
+        self.members.as_ref().map_or(places, |members| members.workers(places))
+    }
+
+    /// Whether one of the workers with these places has not replied.
+    fn is_missing(&self, places: WorkerRange) -> bool {
+        let workers = self.workers(places);
         self.lock().replied.missing().any(|worker| workers.contains(worker))
     }
 

@@ -1,0 +1,286 @@
+//! Changes the number of workers.
+//!
+//! Lanes know their workers by places, which never change; [`Members`] tells which places have workers, and so their
+//! numbers. The session translates numbers to places where it makes commands, and places to numbers in the
+//! [table](super::reply_table) that gets the reports of lanes. Workers learn their numbers from the command that begins the
+//! epoch ([`Command::Resize`]).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::lane_set::Lanes;
+use super::lanes::LaneSession;
+use super::large::Values;
+use super::replacing::{Busy, END_LIMIT, NewLane, Replacing, Taken, end};
+use super::reply_table::{Losses, ReplyTable};
+use crate::channel::Channel;
+use crate::command::Command;
+use crate::error::{Error, Result};
+use crate::id::WorkerId;
+use crate::members::Members;
+use crate::sync;
+use crate::worker_range::WorkerRange;
+use crate::world::World;
+
+/// Interval of looking whether workers have left.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Makes a lane, not started, to new workers: to their places, in the world that they join.
+pub type Growth = Arc<dyn Fn(WorkerRange, World) -> Result<Arc<dyn Channel>> + Send + Sync>;
+
+/// The result of [`Session::resize`](super::Session::resize).
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resized {
+    /// For each worker before, in order, its number now; `None` if it has left or is lost. "Before" is the last call of
+    /// `resize` or [`replace_lost`](super::Session::replace_lost) that succeeded, or the start of the session.
+    pub numbers: Vec<Option<WorkerId>>,
+    /// The workers that are new since then, in order, by their numbers now.
+    pub workers: Vec<WorkerId>,
+    /// Number of the session's epoch: a new one unless the call did nothing.
+    pub epoch: u64,
+}
+
+/// What a resize changes.
+struct Plan {
+    members: Members,
+    /// Places of the workers that are dropped or leave.
+    gone: Vec<WorkerId>,
+    /// Places of the new workers.
+    new: WorkerRange,
+}
+
+impl Plan {
+    /// # Errors
+    /// The session can't have so many workers.
+    fn new(lanes: &Lanes, lost: &BTreeSet<WorkerId>, size: usize) -> Result<Self> {
+        let refuse = |why: String| Err(Error::invalid(format!("resize to {size}: {why}")));
+        let before = lanes.members.world();
+        let world = match World::new(size, before.groups()) {
+            Ok(world) => world,
+            Err(error) => return refuse(error.to_string()),
+        };
+        if lost.contains(&WorkerId::new(0)) {
+            return refuse("worker 0 is lost, and only a new session can have another one".to_owned());
+        }
+        let (mut stay, mut gone): (Vec<_>, Vec<_>) = lanes.members.places().partition(|place| !lost.contains(place));
+        gone.extend(stay.drain(size.min(stay.len())..));
+        gone.sort();
+        let nodes = match (before.nodes(), before.per_node()) {
+            (1, _) => 1,
+            (_, per_node) if !size.is_multiple_of(per_node) => {
+                return refuse(format!("each node has {per_node} workers, so the number must be a multiple of that"));
+            }
+            (_, per_node) => {
+                let numbers: Vec<_> = gone.iter().filter_map(|place| lanes.members.worker(*place)).collect();
+                let are_nodes = numbers.chunk_by(|one, other| one.index() / per_node == other.index() / per_node);
+                if are_nodes.map(<[_]>::len).any(|workers| workers != per_node) {
+                    let gone = WorkerRange::list(&numbers);
+                    return refuse(format!(
+                        "only whole nodes can leave, which have {per_node} workers here, and {gone} would; end the process of the \
+                         node of a lost worker, and ask again"
+                    ));
+                }
+                size / per_node
+            }
+        };
+        let count = (size - stay.len()) as u32;
+        let Some(end) = lanes.next_place.checked_add(count) else { return refuse("no places are left".to_owned()) };
+        let new = WorkerRange::new(lanes.next_place..end);
+        let members = Members::new(world.on_nodes(nodes)?, stay.into_iter().chain(new))?;
+        Ok(Self { members, gone, new })
+    }
+
+    /// Whether all workers stay and none is new.
+    fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.new.is_empty()
+    }
+}
+
+impl LaneSession {
+    /// Sets how the session makes lanes to new workers. Otherwise [`Session::resize`](super::Session::resize) can't add
+    /// workers.
+    #[must_use]
+    pub fn with_growth(
+        mut self,
+        growth: impl Fn(WorkerRange, World) -> Result<Arc<dyn Channel>> + Send + Sync + 'static,
+    ) -> Self {
+        self.growth = Some(Arc::new(growth));
+        self
+    }
+
+    /// Implements [`Session::resize`](super::Session::resize).
+    pub(super) async fn resize_and_report(&self, size: usize) -> Result<Resized> {
+        let busy = Busy::begin(&self.replacing).await;
+        let epoch = self.resize_to(size, &busy).await?;
+        let (numbers, workers) = self.take_unreported();
+        Ok(Resized { numbers, workers, epoch })
+    }
+
+    /// What no call has returned yet: for each worker before, its number now; and the new workers.
+    pub(super) fn take_unreported(&self) -> (Vec<Option<WorkerId>>, Vec<WorkerId>) {
+        let members = self.lanes().members;
+        let new = std::mem::take(&mut *sync::lock(&self.replacing.unreported));
+        let before = sync::lock(&self.replacing.reported).replace(members.clone());
+        let before = before.unwrap_or_else(|| Members::first(self.first_world));
+        let numbers = before.places().map(|place| members.worker(place)).collect();
+        (numbers, new.into_iter().filter_map(|place| members.worker(place)).collect())
+    }
+
+    /// Changes the number of workers. Returns the number of the epoch.
+    async fn resize_to(&self, size: usize, busy: &Arc<Busy>) -> Result<u64> {
+        loop {
+            let (lost, is_lost) = match self.losses("resize").await? {
+                Losses::None => (BTreeSet::new(), false),
+                Losses::Workers(lost) => (lost, true),
+            };
+            let mut taken = Taken { table: &self.reply_table, lost };
+            let before = self.lanes();
+            let plan = Plan::new(&before, &taken.lost, size)?;
+            if !plan.is_empty() {
+                let command = Command::Resize { epoch: 0, members: plan.members.clone().into() };
+                before.iter().try_for_each(|lane| lane.check(&command))?;
+                if !is_lost && !plan.gone.is_empty() && !self.settle().await? {
+                    continue;
+                }
+                let new = self.start_growth(&plan, busy).await?;
+                self.change(plan, new, &std::mem::take(&mut taken.lost))?;
+            } else if !is_lost {
+                return Ok(self.reply_table.epoch());
+            }
+            if let Some(epoch) = self.begin_epoch("resize").await? {
+                return Ok(epoch);
+            }
+        }
+    }
+
+    /// Waits until all workers have executed all earlier commands, so that none of them that leaves is inside a function.
+    /// Returns false if the session is lost.
+    async fn settle(&self) -> Result<bool> {
+        match self.ask("resize", Values::SMALL, None, Command::SyncAll).await {
+            // Failures of workers end with the epoch.
+            Ok(_) => Ok(true),
+            Err(Error::Lost(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Starts the new workers.
+    async fn start_growth(&self, plan: &Plan, busy: &Arc<Busy>) -> Result<Vec<NewLane>> {
+        if plan.new.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(growth) = &self.growth else {
+            return Err(Error::state("resize: the session can't start more workers; start a new session"));
+        };
+        let lane = growth(plan.new, plan.members.world())?;
+        if lane.workers() != plan.new {
+            return Err(Error::invalid(format!("resize: a lane to {} where {} are due", lane.workers(), plan.new)));
+        }
+        self.start_new("resize", move || Ok(vec![lane]), busy).await
+    }
+
+    /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun.
+    fn change(&self, plan: Plan, new: Vec<NewLane>, lost: &BTreeSet<WorkerId>) -> Result<()> {
+        let Plan { members, gone, new: places } = plan;
+        let before = self.lanes();
+        let unused = {
+            let mut order = self.order();
+            if self.closed.load(Ordering::Acquire) {
+                drop(order);
+                end(&new);
+                return Err(Error::Closed("resize".to_owned()));
+            }
+            tracing::info!(workers = members.world().size(), "resized");
+            let gone_ranges = WorkerRange::cover(gone.iter().copied(), |_, _| true);
+            gone_ranges.iter().for_each(|places| self.reply_table.dismiss(*places));
+            let (lanes, inboxes): (Vec<_>, Vec<_>) = new.into_iter().map(|new| new.take(&self.reply_table)).unzip();
+            let (lanes, unused) = before.with(lanes, members);
+            self.set_lanes(&mut order, lanes);
+            self.reply_table.change_members();
+            inboxes.iter().for_each(|inbox| inbox.repeat_losses());
+            self.replacing.note_resized(&gone, places);
+            unused
+        };
+        let is_used = |place: &WorkerId| unused.iter().all(|lane| !Arc::ptr_eq(lane, before.owner(*place)));
+        let leaving: Vec<_> = gone.into_iter().filter(|place| !lost.contains(place)).filter(is_used).collect();
+        self.close_unused(unused);
+        if !leaving.is_empty() {
+            let (table, replacing) = (self.reply_table.clone(), self.replacing.clone());
+            // At the end of the session, the lanes end the workers.
+            _ = self.replacing.spawn("disco-close", move || see_off(&table, &replacing, &before, &leaving));
+        }
+        Ok(())
+    }
+
+    /// The command that begins an epoch for the session's workers, of which some may be new.
+    pub(super) fn first_command(&self, epoch: u64, lanes: &Lanes) -> Command {
+        match self.replacing.is_resized.load(Ordering::Acquire) {
+            false => Command::Recover { epoch },
+            true => Command::Resize { epoch, members: lanes.members.clone().into() },
+        }
+    }
+}
+
+/// Ends the workers with these places, whose lanes go on, unless they leave by themselves in time.
+fn see_off(table: &ReplyTable, replacing: &Replacing, lanes: &Lanes, leaving: &[WorkerId]) {
+    let begun = Instant::now();
+    while !table.are_away(leaving) {
+        if replacing.is_over() {
+            return;
+        }
+        if begun.elapsed() >= END_LIMIT {
+            leaving.iter().for_each(|place| lanes.owner(*place).end((*place).into()));
+            return;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The places after a resize of a session of `before` workers, or the reason why it is refused.
+    fn resize(before: World, lost: &[u32], size: usize) -> std::result::Result<Vec<usize>, String> {
+        let lanes = Lanes::new(Vec::new(), Members::first(before));
+        let plan = Plan::new(&lanes, &lost.iter().copied().map(WorkerId::new).collect(), size);
+        plan.map(|plan| plan.members.places().map(WorkerId::index).collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn lost_workers_are_dropped_first_and_new_ones_join_at_the_end() {
+        let five = World::new(5, 1).unwrap();
+        assert_eq!(resize(five, &[2], 4).unwrap(), [0, 1, 3, 4]);
+        assert_eq!(resize(five, &[2], 3).unwrap(), [0, 1, 3]);
+        assert_eq!(resize(five, &[], 2).unwrap(), [0, 1]);
+        assert_eq!(resize(five, &[2, 4], 5).unwrap(), [0, 1, 3, 5, 6]);
+        assert_eq!(resize(five, &[], 5).unwrap(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_world_that_can_not_be_is_refused_with_the_reason() {
+        let four = World::new(4, 2).unwrap();
+        let refused = |world, lost: &[u32], size| resize(world, lost, size).unwrap_err();
+        assert_eq!(refused(four, &[], 0), "resize to 0: 0 workers in 2 groups: a session needs at least 1 worker");
+        assert_eq!(refused(four, &[1], 3), "resize to 3: 3 workers in 2 groups: groups must be of equal size");
+        assert_eq!(
+            refused(four, &[0], 2),
+            "resize to 2: worker 0 is lost, and only a new session can have another one"
+        );
+        let on_nodes = World::new(6, 1).unwrap().on_nodes(3).unwrap();
+        assert_eq!(resize(on_nodes, &[2, 3], 4).unwrap(), [0, 1, 4, 5]);
+        assert_eq!(
+            refused(on_nodes, &[], 5),
+            "resize to 5: each node has 2 workers, so the number must be a multiple of that"
+        );
+        assert_eq!(
+            refused(on_nodes, &[2], 4),
+            "resize to 4: only whole nodes can leave, which have 2 workers here, and workers 2, 5 would; end the process of \
+             the node of a lost worker, and ask again"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! Sessions that get another number of workers: the same in all kinds.
+
+use disco::{
+    DType, DataPlane as _, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, SessionKind,
+    Tensor, WorkerId, block_on,
+};
+
+use crate::{builder, call};
+
+crate::tests!(
+    a_session_shrinks_and_grows,
+    workers_that_leave_execute_the_commands_before,
+    a_worker_that_hangs_can_not_be_made_to_leave,
+);
+
+/// Checks that each worker knows its number, and that an all-reduce has an exact sum.
+fn check(session: &LaneSession, workers: usize) {
+    assert_eq!(session.world().size(), workers);
+    let numbers = call(session, "tests.whoami", ()).unwrap();
+    let numbers: Vec<i64> = block_on(session.get_all_as(&numbers)).unwrap();
+    assert_eq!(numbers, (0..workers as i64).collect::<Vec<_>>());
+    assert_eq!(session.status().workers.len(), workers);
+    // Collectives of `local` do not reach the workers of other nodes.
+    if session.world().nodes() > 1 {
+        return;
+    }
+    block_on(async {
+        session.init_ccl("local", &[]).await?;
+        let tensor = session.empty(DType::F64, [1000], Placement::All).await?;
+        session.set_each(&tensor, |id| Tensor::from_vec(vec![id.index() as f64; 1000], [1000]).unwrap()).await?;
+        session.all_reduce(&tensor, &tensor, Reduction::Sum, Scope::World).await?;
+        let sums: Tensor = session.get_as(&tensor, WorkerId::new(workers as u32 - 1)).await?;
+        assert_eq!(sums.to_vec::<f64>()?, vec![(workers * (workers - 1) / 2) as f64; 1000]);
+        Ok::<_, disco::Error>(())
+    })
+    .unwrap();
+}
+
+fn a_session_shrinks_and_grows(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    check(&session, 4);
+    let before = call(&session, "tests.count", (7,)).unwrap();
+    for workers in [2, 6, 4, 8, 2, 4] {
+        block_on(session.resize(workers)).unwrap();
+        check(&session, workers);
+        for worker in [0, 1] {
+            assert_eq!(block_on(session.get_as::<i64>(&before, WorkerId::new(worker))).unwrap(), 8);
+        }
+    }
+    // A worker of two resizes before is not that of now.
+    block_on(session.get(&before, WorkerId::new(3))).unwrap_err();
+    block_on(session.recover()).unwrap();
+    block_on(session.shutdown()).unwrap();
+}
+
+fn workers_that_leave_execute_the_commands_before(kind: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let session = builder(kind).start().unwrap();
+    let file = folder.path().join("file");
+    // Worker 3 sleeps before it makes the file.
+    call(&session, "tests.sleep", (3, 0.3, folder.path().join("other").display().to_string())).unwrap();
+    call(&session, "tests.sleep", (3, 0.0, file.display().to_string())).unwrap();
+    block_on(session.resize(2)).unwrap();
+    assert!(file.exists());
+    check(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_worker_that_hangs_can_not_be_made_to_leave(kind: SessionKind) {
+    let session = builder(kind).call_deadline(std::time::Duration::from_millis(300)).start().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    call(&session, "tests.sleep", (3, 2.0, folder.path().join("file").display().to_string())).unwrap();
+    let error = block_on(session.resize(2)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("resize: no end after 300ms: worker 3 does not answer: "), "{text}");
+    assert!(text.contains("inside `tests.sleep`"), "{text}");
+    // Nothing has changed.
+    block_on(async { while session.sync_all().await.is_err() {} });
+    check(&session, 4);
+    block_on(session.resize(2)).unwrap();
+    check(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}

@@ -1,0 +1,493 @@
+//! Sessions that get other numbers of workers.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use disco::error::ErrorKind;
+use disco::{
+    Builder, DType, DataPlane, Error, LaneSession, Placement, Rank, Reduction, ReplacementPolicy, Scope, Session,
+    SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::first_line;
+use crate::replace::{call, check_sums, kill, lost, start};
+
+crate::tests!(
+    survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
+    workers_at_the_end_leave_and_are_no_losses,
+    new_workers_join_at_the_end,
+    a_session_of_one_worker_grows_by_processes,
+    losses_are_replaced_after_a_resize,
+    a_session_has_any_number_of_workers_one_after_the_other,
+    groups_follow_the_number_of_workers,
+    a_resize_that_can_not_be_changes_nothing,
+    a_resize_to_the_same_number_drops_lost_workers_only,
+    a_resize_clears_a_failure,
+    a_resize_whose_future_is_dropped_can_be_repeated,
+    new_workers_that_die_at_once_are_dropped,
+    a_worker_of_a_lost_session_that_does_not_leave_is_killed,
+    output_follows_the_numbers,
+    callers_of_other_threads_get_whole_answers,
+    a_timeline_has_the_workers_of_the_end,
+);
+
+disco::register_function!("resize.fail", fail);
+disco::register_function!("resize.print", print);
+disco::register_function!("resize.seat", seat);
+disco::register_function!("resize.stay", stay);
+
+/// Fails on one worker.
+fn fail(ctx: &mut WorkerContext, worker: i64) -> disco::Result<i64> {
+    match ctx.worker().wire() == worker {
+        true => Err(Error::invalid("as this test wants")),
+        false => Ok(0),
+    }
+}
+
+/// Prints a line.
+fn print(ctx: &mut WorkerContext, text: String) -> disco::Result<()> {
+    println!("{text} of {}", ctx.worker());
+    Ok(())
+}
+
+/// One worker does not return.
+fn stay(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    while ctx.worker() == worker.into() {
+        thread::sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}
+
+/// The worker, the number of workers and the group, as the worker knows them.
+fn seat(ctx: &mut WorkerContext) -> disco::Result<String> {
+    Ok(format!("{} of {} in {}", ctx.worker(), ctx.world().size(), ctx.group()))
+}
+
+fn worker(number: u32) -> WorkerId {
+    WorkerId::new(number)
+}
+
+fn resize(session: &LaneSession, workers: usize) -> disco::Resized {
+    block_on(session.resize(workers)).unwrap()
+}
+
+/// New numbers as text: `0 1 - 2`.
+fn numbers(resized: &disco::Resized) -> String {
+    let numbers = resized.numbers.iter().map(|number| number.map_or("-".to_owned(), |id| id.index().to_string()));
+    numbers.collect::<Vec<_>>().join(" ")
+}
+
+/// The value of `replace.number` on all workers.
+fn ask(session: &LaneSession, offset: i64) -> Vec<i64> {
+    block_on(session.get_all_as(&call(session, "replace.number", (offset,)))).unwrap()
+}
+
+/// Checks that everything follows the numbers 0 to `workers`.
+fn check(session: &LaneSession, workers: usize) {
+    assert_eq!(session.world().size(), workers);
+    assert_eq!(ask(session, 0), (0..workers as i64).collect::<Vec<_>>());
+    block_on(session.init_ccl("local", &[])).unwrap();
+    check_sums(session, workers);
+    let status = session.status();
+    assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..workers).collect::<Vec<_>>());
+    assert!(status.failure.is_none(), "{status:?}");
+    let pids: Vec<i64> = block_on(session.get_all_as(&call(session, "replace.pid", ()))).unwrap();
+    let known = status.workers.iter().map(|it| i64::from(it.process.unwrap()));
+    assert!(known.eq(pids.iter().copied()), "{pids:?} {status:?}");
+    let last = worker(workers as u32 - 1);
+    block_on(session.sync_worker(last)).unwrap();
+    let recordings = block_on(session.recordings(Duration::from_secs(5)));
+    assert_eq!(recordings.len(), workers);
+    assert!(recordings.iter().all(|(_, recording)| recording.is_ok()));
+    assert!(matches!(
+        block_on(session.sync_worker(worker(workers as u32))),
+        Err(Error::NoSuchWorker { workers: known, .. }) if known == workers
+    ));
+}
+
+fn survivors_of_a_loss_are_numbered_anew_and_keep_their_registers() {
+    let session = start(5);
+    let number = block_on(session.function("replace.number")).unwrap();
+    let before = block_on(session.call(&number, (10,))).unwrap();
+    kill(&session, &[2]);
+    lost(&session);
+    let resized = resize(&session, 4);
+    assert_eq!((numbers(&resized).as_str(), resized.epoch, &resized.workers[..]), ("0 1 - 2 3", 1, &[][..]));
+    // The registers of old workers 0, 1, 3 and 4.
+    assert_eq!(block_on(session.get_all_as::<i64>(&before)).unwrap(), [10, 11, 13, 14]);
+    assert_eq!(block_on(session.get_as::<i64>(&before, worker(2))).unwrap(), 13);
+    let seats = block_on(session.get_all_as::<String>(&call(&session, "resize.seat", ()))).unwrap();
+    assert_eq!(seats, (0..4).map(|it| format!("worker {it} of 4 in group 0")).collect::<Vec<_>>());
+    let after = block_on(session.call(&number, (20,))).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&after)).unwrap(), [20, 21, 22, 23]);
+    check(&session, 4);
+    // Small and large values reach the worker that has the number now.
+    let tensor = Tensor::zeros(DType::F32, [1 << 20]).unwrap();
+    for (at, value) in [(2, Value::Int(7)), (3, tensor.into())] {
+        block_on(session.set(&before, worker(at), value)).unwrap();
+    }
+    assert_eq!(block_on(session.get_as::<i64>(&before, worker(2))).unwrap(), 7);
+    assert_eq!(block_on(session.get_as::<Tensor>(&before, worker(3))).unwrap().elements(), 1 << 20);
+    assert_eq!(block_on(session.get_as::<i64>(&before, worker(1))).unwrap(), 11);
+    // Rooted operations, and errors.
+    let src = block_on(session.empty(DType::F64, [1], Placement::All)).unwrap();
+    block_on(session.set_each(&src, |id| Tensor::from_vec(vec![id.index() as f64 + 1.0], [1]).unwrap())).unwrap();
+    block_on(session.broadcast_from(&src, &src, Rank::new(3), Scope::World)).unwrap();
+    for at in 0..4 {
+        let copy: Tensor = block_on(session.get_as(&src, worker(at))).unwrap();
+        assert_eq!(copy.to_vec::<f64>().unwrap(), [4.0]);
+    }
+    call(&session, "resize.fail", (2,));
+    let error = block_on(session.sync_all()).unwrap_err();
+    assert_eq!(error.failure().unwrap().worker, worker(2));
+    assert!(error.to_string().starts_with("worker 2: resize.fail (command "), "{error}");
+    block_on(session.recover()).unwrap();
+    kill(&session, &[3]);
+    assert_eq!(first_line(&lost(&session)), "worker 3 lost: its process ended: signal: 9 (SIGKILL)");
+    let resized = resize(&session, 2);
+    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 - -", 3));
+    check(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn workers_at_the_end_leave_and_are_no_losses() {
+    let session = start(5);
+    let pids: Vec<i64> = block_on(session.get_all_as(&call(&session, "replace.pid", ()))).unwrap();
+    let before = call(&session, "replace.number", (10,));
+    let resized = resize(&session, 3);
+    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 2 - -", 1));
+    assert_eq!(block_on(session.get_all_as::<i64>(&before)).unwrap(), [10, 11, 12]);
+    check(&session, 3);
+    for pid in &pids[3..] {
+        while Path::new(&format!("/proc/{pid}")).exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    // All lanes are closed in the end.
+    assert_eq!(numbers(&resize(&session, 1)), "0 - -");
+    assert_eq!(ask(&session, 3), [3]);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn new_workers_join_at_the_end() {
+    let session = start(2);
+    let number = block_on(session.function("replace.number")).unwrap();
+    let before = block_on(session.call(&number, (10,))).unwrap();
+    let restored = block_on(session.call(&number, (50,))).unwrap();
+    let handle = restored.clone();
+    session.on_replaced(move |worker| vec![(handle.clone(), Value::Int(50 + worker.index() as i64))]);
+    let resized = resize(&session, 4);
+    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1", 1));
+    assert_eq!(resized.workers, [worker(2), worker(3)]);
+    assert_eq!(block_on(session.get_all_as::<i64>(&restored)).unwrap(), [50, 51, 52, 53]);
+    let error = block_on(session.get(&before, worker(3))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotRestored { epoch: 1 });
+    assert!(error.to_string().ends_with("is empty on this worker, which is new since epoch 1: set the register again"));
+    let again = block_on(session.call(&number, (20,))).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&again)).unwrap(), [20, 21, 22, 23]);
+    check(&session, 4);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_session_of_one_worker_grows_by_processes() {
+    let session = start(1);
+    assert_eq!(resize(&session, 3).workers, [worker(1), worker(2)]);
+    check(&session, 3);
+    let pids: Vec<i64> = block_on(session.get_all_as(&call(&session, "replace.pid", ()))).unwrap();
+    assert!(pids[0] == i64::from(std::process::id()) && pids[1] != pids[0] && pids[2] != pids[0]);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn losses_are_replaced_after_a_resize() {
+    let session = start(5);
+    kill(&session, &[1]);
+    lost(&session);
+    // The first is numbered anew, the second is new.
+    resize(&session, 3);
+    resize(&session, 4);
+    let kept = call(&session, "replace.number", (10,));
+    for lost_one in [1, 3, 2] {
+        kill(&session, &[lost_one]);
+        assert_eq!(
+            first_line(&lost(&session)),
+            format!("worker {lost_one} lost: its process ended: signal: 9 (SIGKILL)")
+        );
+        let replaced = block_on(session.replace_lost()).unwrap();
+        assert_eq!(replaced.workers, [worker(lost_one)]);
+        check(&session, 4);
+        block_on(session.set(&kept, worker(lost_one), Value::Int(10 + i64::from(lost_one)))).unwrap();
+        assert_eq!(block_on(session.get_all_as::<i64>(&kept)).unwrap(), [10, 11, 12, 13]);
+    }
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_session_has_any_number_of_workers_one_after_the_other() {
+    let session = start(3);
+    let mut random = 11_u64;
+    let mut below = |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    let resources = || {
+        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+        (count("/proc/self/fd"), count("/proc/self/task"))
+    };
+    let (mut workers, mut early) = (3, None);
+    for round in 0..16 {
+        if workers > 1 && below(2) == 0 {
+            kill(&session, &[1 + below(workers as u64 - 1) as u32]);
+            if below(2) == 0 {
+                lost(&session);
+            }
+        }
+        // The last sizes are those of an earlier round, for the comparison of resources.
+        workers = if round % 8 == 7 { 2 } else { 1 + below(5) as usize };
+        resize(&session, workers);
+        // A worker that was killed just now may be reported as lost only by now.
+        while let Err(error) = block_on(session.sync_all()) {
+            assert!(matches!(error, Error::Lost(_)), "{error}");
+            resize(&session, workers);
+        }
+        check(&session, workers);
+        if round == 7 {
+            early = Some(resources());
+        }
+    }
+    let (early, late) = (early.unwrap(), resources());
+    assert!(late.0 <= early.0 + 16 && late.1 <= early.1 + 8, "{early:?} {late:?}");
+    block_on(session.shutdown()).unwrap();
+}
+
+fn groups_follow_the_number_of_workers() {
+    let session = Builder::processes(6).groups(2).start().unwrap();
+    kill(&session, &[1, 4]);
+    lost(&session);
+    let refused = block_on(session.resize(5)).unwrap_err();
+    assert_eq!(refused.to_string(), "resize to 5: 5 workers in 2 groups: groups must be of equal size");
+    for workers in [4, 2, 6] {
+        // The second loss may be reported later.
+        while session.world().size() != workers || block_on(session.sync_all()).is_err() {
+            resize(&session, workers);
+        }
+        let seats = block_on(session.get_all_as::<String>(&call(&session, "resize.seat", ()))).unwrap();
+        let seat = |it| format!("worker {it} of {workers} in group {}", it / (workers / 2));
+        assert_eq!(seats, (0..workers).map(seat).collect::<Vec<_>>());
+        block_on(session.init_ccl("local", &[])).unwrap();
+        let ones = block_on(session.empty(DType::F64, [1], Placement::All)).unwrap();
+        block_on(session.set_each(&ones, |id| Tensor::from_vec(vec![id.index() as f64], [1]).unwrap())).unwrap();
+        block_on(session.all_reduce(&ones, &ones, Reduction::Sum, Scope::Group)).unwrap();
+        for id in session.world().workers() {
+            let members = session.world().members(session.world().group_of(id));
+            let sum: Tensor = block_on(session.get_as(&ones, id)).unwrap();
+            assert_eq!(sum.to_vec::<f64>().unwrap(), [members.sum::<usize>() as f64]);
+        }
+    }
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_resize_that_can_not_be_changes_nothing() {
+    let session = Builder::processes(4).groups(2).replacement(ReplacementPolicy::never()).start().unwrap();
+    let text = |workers| block_on(session.resize(workers)).unwrap_err().to_string();
+    assert_eq!(text(0), "resize to 0: 0 workers in 2 groups: a session needs at least 1 worker");
+    assert_eq!(text(5), "resize to 5: 5 workers in 2 groups: groups must be of equal size");
+    assert_eq!(ask(&session, 0), [0, 1, 2, 3]);
+    // The policy is about replacement.
+    assert_eq!(resize(&session, 2).epoch, 1);
+    assert_eq!(ask(&session, 0), [0, 1]);
+    block_on(session.shutdown()).unwrap();
+    assert!(matches!(block_on(session.resize(4)), Err(Error::Closed(_))));
+    // New workers that can't be started.
+    let invited = AtomicUsize::new(0);
+    let builder = Builder::processes(2).invite(move |invitation| {
+        if invited.fetch_add(1, Ordering::Relaxed) == 1 {
+            return Err(Error::invalid("no machine is free"));
+        }
+        let program = std::env::current_exe().unwrap();
+        let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+        thread::spawn(move || child.wait_with_output());
+        Ok(())
+    });
+    let session = builder.start().unwrap();
+    assert_eq!(block_on(session.resize(3)).unwrap_err().to_string(), "no machine is free");
+    assert_eq!(ask(&session, 0), [0, 1]);
+    let resized = resize(&session, 3);
+    assert_eq!((resized.epoch, resized.workers), (1, vec![worker(2)]));
+    check(&session, 3);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_resize_to_the_same_number_drops_lost_workers_only() {
+    let session = start(3);
+    let resized = resize(&session, 3);
+    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 2", 0));
+    check_sums(&session, 3);
+    kill(&session, &[1]);
+    lost(&session);
+    let resized = resize(&session, 3);
+    assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 - 1", 1));
+    assert_eq!(resized.workers, [worker(2)]);
+    check(&session, 3);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_resize_clears_a_failure() {
+    let session = start(3);
+    call(&session, "resize.fail", (1,));
+    block_on(session.sync_all()).unwrap_err();
+    resize(&session, 2);
+    check(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_resize_whose_future_is_dropped_can_be_repeated() {
+    let session = start(3);
+    for (milliseconds, workers) in [(0, 4), (1, 2), (3, 5), (10, 3), (20, 4), (40, 2)] {
+        let patience = async {
+            thread::sleep(Duration::from_millis(milliseconds));
+            None
+        };
+        // The future is polled once, and dropped after a time.
+        block_on(futures_lite::future::or(async { Some(session.resize(workers).await) }, patience));
+        if milliseconds == 10 {
+            // If the session is lost because the resize was dropped in between, replacement goes on with it.
+            let replaced = block_on(session.replace_lost()).unwrap();
+            assert!(replaced.numbers.iter().flatten().count() <= session.world().size());
+            check(&session, session.world().size());
+        }
+    }
+    resize(&session, 4);
+    check(&session, 4);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn new_workers_that_die_at_once_are_dropped() {
+    let (invited, killed) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let count = killed.clone();
+    let builder = Builder::processes(2).start_deadline(Duration::from_secs(20)).invite(move |invitation| {
+        let (at, killed) = (invited.fetch_add(1, Ordering::Relaxed) as u64, count.clone());
+        let program = std::env::current_exe().unwrap();
+        let mut child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+        thread::spawn(move || {
+            // The first new workers die before, while or after they join.
+            if (1..9).contains(&at) {
+                thread::sleep(Duration::from_millis(3 * at));
+                child.kill().unwrap();
+                child.wait().unwrap();
+                killed.fetch_add(1, Ordering::Relaxed);
+            }
+            child.wait()
+        });
+        Ok(())
+    });
+    let session = builder.start().unwrap();
+    let grown = || match block_on(session.resize(4)) {
+        Ok(_) => killed.load(Ordering::Relaxed) == 8 && block_on(session.sync_all()).is_ok(),
+        // It has died before it has joined.
+        Err(Error::Lost(_)) => false,
+        Err(error) => panic!("{error}"),
+    };
+    while !grown() {}
+    check(&session, 4);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_worker_of_a_lost_session_that_does_not_leave_is_killed() {
+    let session = start(4);
+    let pids: Vec<i64> = block_on(session.get_all_as(&call(&session, "replace.pid", ()))).unwrap();
+    call(&session, "resize.stay", (3,));
+    kill_process(Pid::from_raw(pids[1] as i32).unwrap(), Signal::KILL).unwrap();
+    while !matches!(block_on(session.sync_worker(worker(2))), Err(Error::Lost(_))) {}
+    let resized = resize(&session, 2);
+    assert_eq!(numbers(&resized), "0 - 1 -");
+    check(&session, 2);
+    while Path::new(&format!("/proc/{}", pids[3])).exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    check(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn output_follows_the_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = Builder::processes(4).log_dir(folder.path()).start().unwrap();
+    kill(&session, &[1]);
+    lost(&session);
+    resize(&session, 4);
+    call(&session, "resize.print", ("a line",));
+    block_on(session.sync_all()).unwrap();
+    block_on(session.shutdown()).unwrap();
+    for number in 1..4 {
+        let text = std::fs::read_to_string(folder.path().join(format!("{number}/stdout.log"))).unwrap();
+        assert_eq!(text, format!("a line of worker {number}\n"));
+    }
+}
+
+fn callers_of_other_threads_get_whole_answers() {
+    let session = start(4);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            let mut answers = [0; 5];
+            while !is_over.load(Ordering::Relaxed) {
+                let numbers = async {
+                    let handle = session.call_named("replace.number", (0,)).await?;
+                    session.get_all_as::<i64>(&handle).await
+                };
+                match block_on(numbers) {
+                    Ok(numbers) => {
+                        assert_eq!(numbers, (0..numbers.len() as i64).collect::<Vec<_>>());
+                        answers[numbers.len()] += 1;
+                    }
+                    // The session has no epoch at this moment, or the register is one of before.
+                    Err(error) => {
+                        assert!(
+                            matches!(&error, Error::State(text) if text == "the session is being resized")
+                                || matches!(error.kind(), ErrorKind::NotRestored { .. })
+                                || matches!(error, Error::Earlier { .. }),
+                            "{error:?}"
+                        );
+                        if !matches!(error, Error::State(_)) {
+                            _ = block_on(session.recover());
+                        }
+                    }
+                }
+            }
+            answers
+        });
+        for workers in [2, 4, 3, 2, 4, 3, 4] {
+            resize(&session, workers);
+            thread::sleep(Duration::from_millis(20));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let answers = caller.join().unwrap();
+        assert!(answers[2] > 0 && answers[3] > 0 && answers[4] > 0, "{answers:?}");
+    });
+    block_on(session.recover()).unwrap();
+    check(&session, 4);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_timeline_has_the_workers_of_the_end() {
+    let (send, receive) = mpsc::channel();
+    let builder = Builder::processes(4).timeline(4096, move |timeline| send.send(timeline).unwrap());
+    let session = builder.start().unwrap();
+    (0..50).for_each(|_| drop(call(&session, "replace.number", (1,))));
+    kill(&session, &[1]);
+    lost(&session);
+    resize(&session, 2);
+    resize(&session, 3);
+    assert_eq!(ask(&session, 5), [5, 6, 7]);
+    block_on(session.shutdown()).unwrap();
+    let timeline = receive.recv().unwrap();
+    let calls = timeline.workers.iter().enumerate().map(|(at, (id, recording))| {
+        assert_eq!(id.index(), at);
+        let records = &recording.as_ref().unwrap().records;
+        records.iter().filter(|record| record.name.as_deref() == Some("replace.number")).count()
+    });
+    assert_eq!(calls.collect::<Vec<_>>(), [51, 51, 1]);
+}
