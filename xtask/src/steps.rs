@@ -163,6 +163,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
         step("language model on several workers", "test --quiet --package disco-candle --test llama long::")
             .with("DISCO_LONG_TESTS", "1"),
+        step("tasks of torchrun", "test --quiet --package disco-tests --test launchers torchrun::")
+            .with("DISCO_LONG_TESTS", "1"),
         step("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::")
             .with("DISCO_LONG_TESTS", "1"),
         step(
