@@ -34,6 +34,13 @@ fn records(criterion: &mut Criterion) {
                 activity.start_op(black_box(&op), 2, OpPlace::new(comm, number)).end(true);
             });
         });
+        let more = vec![op.clone(); 7];
+        group.bench_function(format!("group of 8 operations{name}"), |bencher| {
+            bencher.iter(|| {
+                number += 8;
+                activity.start_ops(black_box(&op), black_box(&more), 2, OpPlace::new(comm, number)).end(true);
+            });
+        });
         group.bench_function(format!("command{name}"), |bencher| {
             bencher.iter(|| {
                 number += 1;

@@ -124,7 +124,8 @@ impl Calls {
                         let end = record.end.unwrap_or(record.start);
                         let after_ns = record.start.saturating_sub(*last);
                         call.ops.push(operation(kind.name(), op, record, after_ns, end - record.start));
-                        *last = end;
+                        // The operations behind the first one of a group have no length.
+                        *last = end.max(*last);
                     }
                 }
                 _ => {}
@@ -169,6 +170,7 @@ fn operation(kind: &str, op: &OpDetails, record: &Record, after_ns: u64, ns: u64
         root: op.root.map(|root| root.index() as u32),
         after_ns,
         ns,
+        joins: op.behind > 0,
         failed: record.state != OpState::Done,
     }
 }

@@ -175,6 +175,9 @@ pub struct Operation {
     pub after_ns: u64,
     /// The duration, including the wait for other ranks; on a device, the duration of the launch.
     pub ns: u64,
+    /// The operation was launched in one group with the operation before it, whose duration is that of the group.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joins: bool,
     /// The operation failed, or had not ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
