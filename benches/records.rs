@@ -1,4 +1,5 @@
-//! The cost of recording an operation, a command or a span, beside two readings of the system's clock.
+//! The cost of recording an operation, a command or a span, beside two readings of the system's clock and a small
+//! collective. With the feature `metrics`: the time that metrics add to a collective.
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
@@ -9,7 +10,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use disco::activity::{Activity, OpPlace, RecorderConfig, span};
 use disco::trace::WorkerSpans;
 use disco::{
-    Builder, DType, Op, Reduction, RegisterId, Session as _, SessionExt as _, Tensor, WorkerContext, WorkerId, block_on,
+    Builder, CommunicatorExt as _, DType, DataPlane as _, Op, Reduction, RegisterId, Session as _, SessionExt as _,
+    Tensor, WorkerContext, WorkerId, block_on,
 };
 use disco_core::Command;
 use tracing::subscriber::with_default;
@@ -32,6 +34,13 @@ fn records(criterion: &mut Criterion) {
             bencher.iter(|| {
                 number += 1;
                 activity.start_op(black_box(&op), 2, OpPlace::new(comm, number)).end(true);
+            });
+        });
+        let more = vec![op.clone(); 7];
+        group.bench_function(format!("group of 8 operations{name}"), |bencher| {
+            bencher.iter(|| {
+                number += 8;
+                activity.start_ops(black_box(&op), black_box(&more), 2, OpPlace::new(comm, number)).end(true);
             });
         });
         group.bench_function(format!("command{name}"), |bencher| {
@@ -62,6 +71,112 @@ fn records(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// All-reduces of 8 bytes: among two threads, and of one rank, which waits for none, so that the cost of metrics shows.
+fn collectives(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("records");
+    let mut measure = |workers: usize, name: &str| {
+        let session = Builder::threads(workers).start().expect("a session");
+        block_on(session.init_ccl("local", &[])).expect("a data plane");
+        let sums = block_on(session.function("bench.sums")).expect("the function");
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|count| {
+                let took = block_on(async {
+                    let took = session.call(&sums, (count as i64,)).await?;
+                    session.get_as::<f64>(&took, WorkerId::new(0)).await
+                });
+                Duration::from_secs_f64(took.expect("the time"))
+            });
+        });
+        block_on(session.shutdown()).expect("the end");
+    };
+    measure(2, "all_reduce of 8 B, 2 threads");
+    measure(1, "all_reduce of 8 B, 1 rank");
+    #[cfg(feature = "metrics")]
+    {
+        metrics::set_global_recorder(recorder::Sums::default()).expect("the only recorder");
+        measure(2, "all_reduce of 8 B, 2 threads, metrics");
+        measure(1, "all_reduce of 8 B, 1 rank, metrics");
+    }
+    group.finish();
+}
+
+/// The time of `count` all-reduces of 8 bytes, in seconds.
+fn sums(ctx: &mut WorkerContext, count: i64) -> disco::Result<f64> {
+    let x = ctx.empty(DType::F32, 2)?;
+    let start = Instant::now();
+    for _ in 0..count {
+        ctx.comm()?.all_reduce_in_place(&x, Reduction::Sum)?;
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+disco::register_function!("bench.sums", sums);
+
+/// A recorder as exporters have one: a map behind a lock that readers share.
+#[cfg(feature = "metrics")]
+mod recorder {
+    use std::collections::HashMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, PoisonError, RwLock};
+
+    use metrics::{
+        Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    };
+
+    #[derive(Default)]
+    pub(super) struct Sums(RwLock<HashMap<Key, Arc<Sum>>>);
+
+    #[derive(Default)]
+    struct Sum {
+        count: AtomicU64,
+        sum: AtomicU64,
+    }
+
+    impl Sums {
+        fn sum(&self, key: &Key) -> Arc<Sum> {
+            if let Some(sum) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(key) {
+                return sum.clone();
+            }
+            self.0.write().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default().clone()
+        }
+    }
+
+    impl CounterFn for Sum {
+        fn increment(&self, value: u64) {
+            self.sum.fetch_add(value, Ordering::Relaxed);
+        }
+
+        fn absolute(&self, value: u64) {
+            self.sum.store(value, Ordering::Relaxed);
+        }
+    }
+
+    impl HistogramFn for Sum {
+        fn record(&self, value: f64) {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.sum.fetch_add((value * 1e9) as u64, Ordering::Relaxed);
+        }
+    }
+
+    impl Recorder for Sums {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.sum(key))
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(self.sum(key))
+        }
+    }
+}
+
 /// The kinds of spans that [`spans`] enters.
 const SPANS: [&str; 3] = ["span, timeline", "span of tracing, registry only", "span of tracing, registry and timeline"];
 
@@ -85,5 +200,5 @@ fn spans(_: &mut WorkerContext, kind: i64, count: i64) -> disco::Result<f64> {
 
 disco::register_function!("bench.spans", spans);
 
-criterion_group!(benches, records);
+criterion_group!(benches, records, collectives);
 criterion_main!(benches);

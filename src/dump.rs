@@ -1,17 +1,16 @@
 //! The flight recorders of a session's workers in a file, whenever the program gets SIGUSR1.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use disco_core::env::Variable;
 use disco_core::session::{LaneSession, Recordings};
 use disco_core::status::Status;
-use disco_core::{Error, Result, sync};
+use disco_core::{Error, Result};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::{Handle, Signals};
 
@@ -21,9 +20,6 @@ use crate::timeline::file;
 const VARIABLE: &str = "DISCO_DUMP";
 /// Time that the records of workers on other machines have to arrive.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// Number of files that this process has begun with each name.
-static FILES: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
 
 /// Writes dumps until it is dropped.
 struct Dumps(Handle);
@@ -48,7 +44,7 @@ pub(crate) fn attach(session: &LaneSession, path: Option<PathBuf>) -> Result<()>
     let dump = move || {
         for _ in &mut signals {
             let Some((workers, status)) = collect(usize::MAX, LIMIT).zip(observe()) else { return };
-            write(&numbered(&path), &status, workers);
+            write(&file::next(&path), &status, workers);
         }
     };
     thread::Builder::new().name("disco-dump".into()).spawn(dump).map_err(refused)?;
@@ -72,15 +68,4 @@ fn write(path: &Path, status: &Status, workers: Recordings) {
         Err(error) => format!("no flight recorder is written: {}", file::with_causes(&error)),
     };
     _ = writeln!(io::stderr(), "disco: {text}");
-}
-
-/// The path of the next file: the first one has the name itself.
-fn numbered(path: &Path) -> PathBuf {
-    let mut files = sync::lock(&FILES);
-    let count = files.entry(path.to_owned()).or_default();
-    *count += 1;
-    match *count {
-        1 => path.to_owned(),
-        count => file::numbered(path, count),
-    }
 }

@@ -67,14 +67,22 @@ impl Settings {
     ///
     /// # Errors
     /// A variable is not a number, not a list of device ordinals, or not a kind of session; variables of a launcher
-    /// contradict each other, and neither session, workers nor nodes are set.
+    /// contradict each other or lack the number of tasks, and neither session, workers nor nodes are set.
     pub fn from_env() -> Result<Self> {
         const OWN: [&str; 3] = ["DISCO_SESSION", "DISCO_WORKERS", "DISCO_NODES"];
         // Disco's own variables win over those of a launcher.
-        if OWN.iter().all(|name| Variable::read(name) == Variable::new(name, None)) {
-            Place::from_env()?;
+        let is_set = |name: &&'static str| Variable::read(name) != Variable::new(name, None);
+        let place = if OWN.iter().any(is_set) { None } else { Place::from_env()? };
+        let launched = Launched::this()?;
+        match place {
+            Some(place) if place.size.is_none() && launched.is_none() => Err(Error::invalid(format!(
+                "{} has started this process as task {}, but its variables do not tell the number of tasks, and the tasks are not \
+                 ranks of an MPI library: install one for backend mpi, use another launcher, or set DISCO_SESSION=threads, which \
+                 makes each task a program of its own",
+                place.launcher, place.rank
+            ))),
+            _ => Self::read(Variable::read, launched),
         }
-        Self::read(Variable::read, Launched::this()?)
     }
 
     /// A builder with these settings. A session of nodes prints the command that joins the other nodes to standard

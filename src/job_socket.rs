@@ -7,6 +7,9 @@
 //!
 //! The name of the socket follows from the user and the job, so both ends check that the peer is this user's process.
 //! A task that gets no text learns that task 0 has ended.
+//!
+//! Each task has the name of a second socket, on which nobody listens: a program that a task starts inherits the task's
+//! variables, but must not take its invitations.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -27,6 +30,26 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Longest text of an invitation, in bytes.
 const MAX_TEXT_BYTES: u64 = 4096;
 
+/// A task's right to its invitations, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    _socket: UnixListener,
+}
+
+impl Claim {
+    /// Claims task `rank` for this process; `None` if another process on this machine has claimed it.
+    ///
+    /// # Errors
+    /// The system refuses a socket.
+    pub(crate) fn take(job: &str, rank: usize) -> Result<Option<Self>> {
+        match address(job, &format!("-task-{rank}")).and_then(|address| UnixListener::bind_addr(&address)) {
+            Ok(socket) => Ok(Some(Self { _socket: socket })),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(Error::system(format!("task {rank} of job `{job}` can't be claimed"), error)),
+        }
+    }
+}
+
 /// Task 0's end.
 #[derive(Debug)]
 pub(crate) struct JobSocket {
@@ -42,7 +65,7 @@ impl JobSocket {
     /// Another process has the socket, or the system refuses one.
     pub(crate) fn listen(job: &str) -> Result<Self> {
         let bind = || -> io::Result<Self> {
-            let listener = UnixListener::bind_addr(&address(job)?)?;
+            let listener = UnixListener::bind_addr(&address(job, "")?)?;
             listener.set_nonblocking(true)?;
             Ok(Self { listener, waiting: Mutex::default() })
         };
@@ -133,18 +156,18 @@ impl JobSocket {
     }
 }
 
-/// The abstract name of a job's socket.
-fn address(job: &str) -> io::Result<SocketAddr> {
+/// The abstract name of a job's socket, with `part` behind it.
+fn address(job: &str, part: &str) -> io::Result<SocketAddr> {
     // Without a name of the job: all tasks of the machine have one parent, the launcher's agent.
     let job = match job {
         "" => format!("of-{}", std::os::unix::process::parent_id()),
         job => job.to_owned(),
     };
-    SocketAddr::from_abstract_name(format!("disco-job-{}-{job}", rustix::process::geteuid().as_raw()))
+    SocketAddr::from_abstract_name(format!("disco-job-{}-{job}{part}", rustix::process::geteuid().as_raw()))
 }
 
 fn connect(job: &str) -> io::Result<UnixStream> {
-    checked(UnixStream::connect_addr(&address(job)?)?)
+    checked(UnixStream::connect_addr(&address(job, "")?)?)
 }
 
 /// A stream whose other end is this user's.

@@ -17,7 +17,7 @@ use disco_core::launcher::Place;
 use disco_core::{Error, Result};
 
 use crate::SessionKind;
-use crate::job_socket::JobSocket;
+use crate::job_socket::{Claim, JobSocket};
 
 /// How long a task of this machine waits for task 0 to call `disco::init`, by default.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,7 +54,21 @@ pub(crate) fn become_task() {
         TASKS.get_or_init(|| Tasks::new(place, size));
         return;
     }
-    let ended = serve(&place);
+    let ended = match Claim::take(&place.job, place.rank) {
+        // This program is a child of the task.
+        Ok(None) => {
+            let Place { launcher, rank, .. } = place;
+            TASKS.get_or_init(|| {
+                Err(Error::invalid(format!(
+                    "{launcher} has started this process as task {rank}, but another process serves as this task, which may be the \
+                     parent: set DISCO_SESSION=threads, or remove the launcher's variables, for a program that a task starts"
+                )))
+            });
+            return;
+        }
+        Ok(Some(_claim)) => serve(&place),
+        Err(error) => Err(error),
+    };
     if let Err(error) = &ended {
         _ = writeln!(io::stderr(), "disco: {error}");
     }

@@ -54,18 +54,18 @@ pub(crate) use file::{commands_of_variable, of_file, of_variable};
 
 #[cfg(feature = "trace")]
 pub(crate) mod file {
+    use std::collections::BTreeMap;
     use std::ffi::OsStr;
     use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use disco_core::activity::{RecorderConfig, Recording};
     use disco_core::env::Variable;
     use disco_core::error::causes;
     use disco_core::session::{LaneSession, Timeline};
     use disco_core::status::{Status, program_name};
-    use disco_core::{Result, Session as _, WorkerId};
+    use disco_core::{Result, Session as _, WorkerId, sync};
     use disco_trace::command_log::{self, Head};
     use disco_trace::{Trace, WorkerTrace};
 
@@ -75,10 +75,8 @@ pub(crate) mod file {
     /// Number of records of each worker and of the controller: 4 MiB.
     const RECORDS: usize = 1 << 16;
 
-    /// Number of traces that this process has begun.
-    static TRACES: AtomicU32 = AtomicU32::new(0);
-    /// Number of command logs that this process has begun.
-    static COMMAND_FILES: AtomicU32 = AtomicU32::new(0);
+    /// Number of files that this process has begun with each name.
+    static FILES: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
 
     /// Records for a file that is written at the end.
     ///
@@ -98,7 +96,7 @@ pub(crate) mod file {
     /// # Errors
     /// As [`of_file`].
     pub(crate) fn of_variable() -> Result<Option<Recorder>> {
-        path("DISCO_TRACE", &TRACES)?.map(of_file).transpose()
+        path("DISCO_TRACE")?.map(of_file).transpose()
     }
 
     impl CommandFile {
@@ -144,20 +142,27 @@ pub(crate) mod file {
     /// # Errors
     /// As [`CommandFile::at`].
     pub(crate) fn commands_of_variable() -> Result<Option<CommandFile>> {
-        path("DISCO_RECORD", &COMMAND_FILES)?.map(CommandFile::at).transpose()
+        path("DISCO_RECORD")?.map(CommandFile::at).transpose()
     }
 
     /// The path that a variable names, with a number if this process has begun such a file before.
-    fn path(variable: &'static str, files: &AtomicU32) -> Result<Option<PathBuf>> {
-        let Some(path) = Variable::read(variable).text()?.map(PathBuf::from) else { return Ok(None) };
-        Ok(Some(match files.fetch_add(1, Ordering::Relaxed) {
-            0 => path,
-            before => numbered(&path, before + 1),
-        }))
+    fn path(variable: &'static str) -> Result<Option<PathBuf>> {
+        Ok(Variable::read(variable).text()?.map(|path| next(Path::new(path))))
+    }
+
+    /// The path of the next file of this process: the first one has the name itself.
+    pub(crate) fn next(path: &Path) -> PathBuf {
+        let mut files = sync::lock(&FILES);
+        let count = files.entry(path.to_owned()).or_default();
+        *count += 1;
+        match *count {
+            1 => path.to_owned(),
+            count => numbered(path, count),
+        }
     }
 
     /// `out.json.gz` becomes `out-2.json.gz`.
-    pub(crate) fn numbered(path: &Path, number: u32) -> PathBuf {
+    fn numbered(path: &Path, number: u32) -> PathBuf {
         let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
         let (stem, ending) = name.split_at(name.find('.').unwrap_or(name.len()));
         path.with_file_name(format!("{stem}-{number}{ending}"))

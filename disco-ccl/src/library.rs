@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr;
 
+use disco_core::activity::DataPath;
 use disco_core::env::Variable;
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result, Unavailable};
 use disco_dl::{Candidate, python};
@@ -113,6 +114,12 @@ impl Library {
     /// The path from which the library was loaded.
     pub fn file(&self) -> &str {
         &self.file
+    }
+
+    /// The way that data of its operations takes, for records.
+    pub(crate) fn path(&self) -> DataPath {
+        let path = DataPath::ALL.into_iter().find(|path| path.name() == self.vendor.library);
+        path.unwrap_or_default()
     }
 
     /// The name of the backend.

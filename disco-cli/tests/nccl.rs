@@ -6,6 +6,10 @@
 
 mod double;
 
+use std::collections::BTreeSet;
+
+use disco::OpKind;
+use disco::activity::RecordKind;
 use disco_gpu_double::folder::{NAMES, hide, with};
 use double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 
@@ -41,6 +45,28 @@ fn cuda_p2p_passes_the_conformance_suite() {
     let runs = [("2", "f32"), ("4", "all_reduce"), ("3", "abort::")];
     conforms("cuda_p2p", &disco_gpu_double::folder(), &variables, &runs);
     conforms_in("processes", "cuda_p2p", &disco_gpu_double::folder(), &variables, &[("2", "f32")]);
+}
+
+#[test]
+fn a_timeline_names_nccl_and_kernels_as_the_way_of_the_data() {
+    let file = std::env::temp_dir().join(format!("disco-nccl-trace-{}.json", std::process::id()));
+    let (trace, folder) = (file.to_str().unwrap(), disco_gpu_double::folder());
+    let paths = |backend: &str, variables: &[(&str, &str)]| {
+        let run = ["run", "--workers", "2", "--trace", trace, "--", env!("CARGO_BIN_EXE_disco")];
+        let bench = ["bench", "all_reduce", "--backend", backend, "--workers", "2", "--max-bytes", "64"];
+        let ended = disco(&folder, variables, &[&run[..], &bench].concat());
+        assert!(ended.status.success(), "{}", text(&ended));
+        let trace = disco::trace::Trace::read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let known = trace.workers.iter().filter_map(|worker| worker.recording.as_ref().ok());
+        let sums = known.flat_map(|it| &it.records).filter(|it| it.kind == RecordKind::Op(OpKind::AllReduce));
+        Vec::from_iter(sums.filter_map(|sum| Some(sum.op.as_ref()?.path.name())).collect::<BTreeSet<_>>())
+    };
+    assert_eq!(paths("nccl", &[]), ["NCCL"]);
+    let Some(nvrtc) = disco_conformance::nvrtc() else { return };
+    let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", nvrtc.to_str().unwrap())];
+    let of_kernels = paths("cuda_p2p", &variables);
+    assert!(of_kernels.contains(&"p2p kernel"), "{of_kernels:?}");
 }
 
 /// The delay separates the launch of an operation from its completion.

@@ -99,10 +99,21 @@ fn ops(recording: &Recording) -> impl DoubleEndedIterator<Item = (&Record, &OpDe
     recording.records.iter().filter_map(|record| Some((record, record.op.as_ref()?)))
 }
 
-/// The last operation, if it runs or has failed, and the worker has not recovered since.
+/// The last operation, if it runs or has failed, and the worker has not recovered since. Of a group of operations, the
+/// first one.
 fn stuck(recording: &Recording) -> Option<(&Record, &OpDetails)> {
     let last = recording.records.iter().rfind(|it| matches!(it.kind, RecordKind::Op(_) | RecordKind::Mark))?;
-    last.op.as_ref().filter(|_| last.state != OpState::Done).map(|op| (last, op))
+    let is_stuck = last.op.is_some() && last.state != OpState::Done;
+    is_stuck.then(|| last_group(recording)).flatten().map(|(record, op, _)| (record, op))
+}
+
+/// The first operation of the last group of operations, and the number of the others. Its record may be replaced; then
+/// the first one that is there.
+fn last_group(recording: &Recording) -> Option<(&Record, &OpDetails, u8)> {
+    let (last, op) = ops(recording).next_back()?;
+    let first = last.number.saturating_sub(op.behind.into());
+    let (record, op) = ops(recording).find(|(record, _)| record.number >= first)?;
+    Some((record, op, last.number.saturating_sub(record.number) as u8))
 }
 
 /// The operation that most workers are inside; of several the one with the lowest number, which the others wait behind:
@@ -123,10 +134,13 @@ fn is_point_to_point(record: &Record) -> bool {
 
 /// The activity of a worker: the operation that it is inside, and since when, or the operation that it finished last.
 fn state(recording: &Recording, comm: &Arc<str>, number: u64) -> String {
-    let mut text = match ops(recording).next_back() {
+    let mut text = match last_group(recording) {
         None => "has called no operation".to_owned(),
-        Some((record, op)) => {
-            let call = record.signature().unwrap_or_default();
+        Some((record, op, more)) => {
+            let mut call = record.signature().unwrap_or_default();
+            if more > 0 {
+                _ = write!(call, " (with {more} more of its group)");
+            }
             let other = if op.comm == *comm { String::new() } else { format!(" of {}", op.comm) };
             let place = format!("operation {}{other}", op.number);
             let since = |time: u64| rounded(recording.time.saturating_sub(time));
@@ -295,6 +309,25 @@ mod tests {
         let (inside, sender) = (|| recording(&[], Some((all_reduce(4), 2))), recording(&[(send(), 2)], None));
         let diagnosis = compare(&[inside(), sender, inside()]);
         assert_eq!((diagnosis.missing, diagnosis.mismatch), (vec![WorkerId::new(1)], Vec::new()));
+    }
+
+    #[test]
+    fn a_worker_inside_a_group_is_shown_in_its_first_operation() {
+        let inside = |op: &Op, more: &[Op]| {
+            let activity = Activity::default();
+            let running = activity.start_ops(op, more, 3, OpPlace::new(activity.intern("the world"), 1));
+            let recording = Recording::decode(&activity.encode(usize::MAX)).unwrap();
+            drop(running);
+            recording
+        };
+        let group = inside(&all_reduce(4), &[broadcast(2), Op::Barrier]);
+        let diagnosis = compare(&[group, inside(&all_reduce(4), &[]), recording(&[], None)]);
+        assert_eq!((diagnosis.number, diagnosis.mismatch.len()), (1, 0));
+        let text = text(&diagnosis);
+        assert!(
+            text.contains("worker 0: inside operation 1, all_reduce sum f32 x 4 (with 2 more of its group), for"),
+            "{text}"
+        );
     }
 
     #[test]

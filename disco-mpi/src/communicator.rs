@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_core::activity::{DataPath, take_path};
 use disco_core::env::Variable;
 use disco_core::op::{self, Claims};
 use disco_core::{Abort, Attendance, Capabilities, Error, Op, Rank, Result};
@@ -227,6 +228,7 @@ impl<A: Abi> Communicator<A> {
         self.check_unbroken(|| first.signature(self.size))?;
         let mut claims = Claims::default();
         claims.claim(group)?;
+        take_path(DataPath::Mpi);
         self.calls += 1;
         self.wait_start.set(None);
         let result = match first.kind().is_point_to_point() {

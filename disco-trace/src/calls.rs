@@ -11,6 +11,8 @@ use crate::trace::{Trace, aligned, end};
 pub(crate) struct Calls<'a> {
     pub(crate) all: Vec<Call<'a>>,
     members: BTreeMap<&'a str, Vec<WorkerId>>,
+    /// The ranks of communicators that worker functions have split off.
+    split: BTreeMap<(&'a str, Rank), WorkerId>,
 }
 
 /// One collective.
@@ -35,6 +37,8 @@ pub(crate) struct Entry<'a> {
     /// Largest error of these times against the times of other places.
     error: u64,
     place: &'a str,
+    /// Whether it is the only operation of its group.
+    is_alone: bool,
     pub(crate) record: &'a Record,
     pub(crate) op: &'a OpDetails,
 }
@@ -43,17 +47,24 @@ impl<'a> Calls<'a> {
     pub(crate) fn of(trace: &'a Trace) -> Self {
         let mut calls: BTreeMap<(&str, u64), Vec<Entry<'_>>> = BTreeMap::new();
         let mut members: BTreeMap<&str, (&OpDetails, BTreeSet<WorkerId>)> = BTreeMap::new();
+        let mut split = BTreeMap::new();
         for (index, it) in trace.workers.iter().enumerate() {
             let Some(recording) = it.known() else { continue };
             for (position, record) in recording.records.iter().enumerate() {
                 let (RecordKind::Op(kind), Some(op)) = (record.kind, &record.op) else { continue };
                 members.entry(&op.comm).or_insert((op, BTreeSet::new())).1.insert(it.worker);
+                if let Some(rank) = op.rank {
+                    split.insert((&*op.comm, rank), it.worker);
+                }
                 if kind.is_point_to_point() {
                     continue;
                 }
                 let (start, end) = (aligned(recording, record.start), aligned(recording, end(recording, record)));
                 let (error, place) = (recording.alignment.at(record.start).1, &*it.place);
-                let entry = Entry { index, worker: it.worker, position, start, end, error, place, record, op };
+                let next = recording.records.get(position + 1).and_then(|next| next.op.as_ref());
+                let is_alone = op.behind == 0 && next.is_none_or(|next| next.behind != 1);
+                let worker = it.worker;
+                let entry = Entry { index, worker, position, start, end, error, place, is_alone, record, op };
                 let entries = calls.entry((&op.comm, op.number)).or_default();
                 match entries.last_mut().filter(|last| last.index == index) {
                     // A communicator of an earlier epoch with the same name.
@@ -68,7 +79,7 @@ impl<'a> Calls<'a> {
         });
         let members = members.collect();
         let all = calls.into_iter().map(|((comm, number), entries)| Call { comm, number, entries }).collect();
-        Self { all, members }
+        Self { all, members, split }
     }
 
     /// The workers of a communicator, in the order of their numbers: all workers, or the workers that have called
@@ -77,10 +88,13 @@ impl<'a> Calls<'a> {
         self.members.get(comm).map_or(&[], Vec::as_slice)
     }
 
-    /// The worker that is `rank` of the communicator of `op`; `None` for a split, whose ranks may have any order.
+    /// The worker that is `rank` of the communicator of `op`. `None` for a rank of a split that has recorded no operation
+    /// of it: its ranks may have any order.
     pub(crate) fn worker(&self, op: &OpDetails, rank: Rank) -> Option<WorkerId> {
-        let members = if op.is_of_split() { &[] } else { self.members(&op.comm) };
-        members.get(rank.index()).copied()
+        match op.is_of_split() {
+            true => self.split.get(&(&*op.comm, rank)).copied(),
+            false => self.members(&op.comm).get(rank.index()).copied(),
+        }
     }
 
     /// Bytes of an operation as `disco bench` counts them: of the larger of one rank's source and destination.
@@ -117,10 +131,15 @@ impl<'a> Call<'a> {
         self.entries.iter().min_by_key(|entry| entry.start)
     }
 
+    /// Whether it was launched alone, not in a group of operations.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.entries.iter().all(|entry| entry.is_alone)
+    }
+
     /// Time from the last arrival to the last end, in nanoseconds; `None` while a call is unfinished, and if an end is
-    /// not recorded.
+    /// not recorded. The first operation of a group has the group's, and the others have none.
     pub(crate) fn duration(&self) -> Option<u64> {
-        let last = self.last()?;
+        let last = self.last().filter(|_| self.entries.iter().all(|entry| entry.op.behind == 0))?;
         let end = self.entries.iter().map(|entry| entry.record.end.map(|_| entry.end)).max_by_key(|end| {
             // An unfinished call is the largest.
             end.unwrap_or(i128::MAX)

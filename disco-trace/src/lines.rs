@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use crate::error::TraceError;
 
 /// Longest line, in bytes.
-const MAX_LINE: u64 = 4 << 20;
+pub(crate) const MAX_LINE: u64 = 4 << 20;
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Size of the buffer of the file, and of that of the decompressed content, in bytes.

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use disco_trace::TraceError;
-use disco_trace::command_log::{Command, CommandKind, Described, Head, Line, Reader, Wait};
+use disco_trace::command_log::{Call, Command, CommandKind, Described, Head, Line, Reader, Wait};
 
 disco_fuzz::target!(check, seeds);
 
@@ -32,6 +32,9 @@ fn seeds() -> Vec<Vec<u8>> {
     call.args = vec![Described::Float(f64::NAN), Described::Array(vec![Described::Register(3)])];
     let mut wait = Wait::default();
     (wait.number, wait.replies) = (1, vec![Described::Sized("bytes".into(), 7)]);
-    let whole = write(&[Line::Session(Head::new("train", "threads", 4, 2, 1)), Line::Command(call), Line::Wait(wait)]);
+    let mut part = Call::default();
+    (part.number, part.more) = (1, true);
+    let head = Line::Session(Head::new("train", "threads", 4, 2, 1));
+    let whole = write(&[head, Line::Freed(vec![2, 3]), Line::Command(call), Line::Call(part), Line::Wait(wait)]);
     vec![whole[..whole.len() - 3].to_vec(), whole]
 }

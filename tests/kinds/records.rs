@@ -34,6 +34,7 @@ crate::tests![
     a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error,
     different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
     a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands,
+    the_records_of_a_split_have_its_own_ranks,
 ];
 
 /// All workers but `late` sum at once; `late` sleeps first.
@@ -44,6 +45,17 @@ fn sum_late(ctx: &mut WorkerContext, late: i64, seconds: f64) -> Result<()> {
     let _span = span("sum");
     let sum = ctx.empty(DType::F32, 64)?;
     ctx.comm()?.all_reduce(&sum, &sum, Reduction::Sum)
+}
+
+/// Workers 0 and 2, and 1 and 3, sum in the opposite order of ranks; worker 2 comes last.
+fn sum_in_halves(ctx: &mut WorkerContext) -> Result<()> {
+    let worker = ctx.worker().index();
+    let sum = ctx.empty(DType::F32, 64)?;
+    let half = ctx.comm()?.split(Some(worker as u32 % 2), -(worker as i32))?;
+    if worker == 2 {
+        thread::sleep(Duration::from_millis(50));
+    }
+    half.map_or(Ok(()), |mut half| half.all_reduce(&sum, &sum, Reduction::Sum))
 }
 
 /// Worker 2 broadcasts where the others sum.
@@ -81,6 +93,7 @@ disco::register_function!("records.allocate", allocate);
 disco::register_function!("records.sleep", sleep);
 disco::register_function!("records.end_before_sum", end_before_sum);
 disco::register_function!("records.sum_late", sum_late);
+disco::register_function!("records.sum_in_halves", sum_in_halves);
 disco::register_function!("records.sum_or_broadcast", sum_or_broadcast);
 
 fn init_ccl(session: &LaneSession) {
@@ -282,6 +295,26 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
             );
         }
     }
+}
+
+fn the_records_of_a_split_have_its_own_ranks(kind: SessionKind) {
+    let timeline = timeline(kind, 4096, |session| {
+        init_ccl(&session);
+        call(&session, "records.sum_in_halves", ()).unwrap();
+        block_on(session.shutdown()).unwrap();
+    });
+    let ops: Vec<_> = timeline
+        .workers
+        .iter()
+        .map(|(_, recording)| {
+            let records = &recording.as_ref().unwrap().records;
+            records.iter().filter_map(|record| record.op.clone()).next_back().unwrap()
+        })
+        .collect();
+    assert!(ops[0].comm.ends_with(", split 1 color Some(0)") && ops[0].comm == ops[2].comm, "{ops:?}");
+    assert_eq!([0, 1, 2, 3].map(|worker| ops[worker].rank), [1, 1, 0, 0].map(|rank| Some(Rank::new(rank))));
+    // Rank 0 is worker 2.
+    assert!(ops[0].waited > 0 && ops[0].last == Some(Rank::new(0)), "{ops:?}");
 }
 
 /// The signal reaches all sessions of this program that dump, including sessions of the other kinds.

@@ -7,6 +7,7 @@
 mod one_machine;
 mod program;
 mod several_machines;
+mod torchrun;
 
 use std::env;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
     if let Ok(part) = env::var(PART) {
         return program::run(&part);
     }
-    let tests = [one_machine::tests(), several_machines::tests()].concat();
+    let tests = [one_machine::tests(), several_machines::tests(), torchrun::tests()].concat();
     let trials = tests.into_iter().map(|(name, test)| {
         Trial::test(name, move || {
             test();
@@ -39,6 +40,12 @@ fn task(part: &str, variables: &[(&str, String)]) -> Child {
     command.env(PART, part).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     command.spawn().unwrap()
+}
+
+/// With more variables.
+fn with(variables: Vec<(&'static str, String)>, more: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    let more: Vec<_> = more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    [variables, more].concat()
 }
 
 /// The last task starts first, and all run to their ends. The outputs are in rank order.

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{self, Child, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Tests, assert_others_are_silent, run, task, text};
+use crate::{Tests, assert_others_are_silent, run, task, text, with};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -25,7 +25,54 @@ pub(crate) fn tests() -> Tests {
             "one_machine::a_second_program_of_task_0_can_not_take_the_tasks_of_the_first",
             a_second_program_of_task_0_can_not_take_the_tasks_of_the_first,
         ),
+        (
+            "one_machine::a_program_that_a_task_starts_takes_no_invitation",
+            a_program_that_a_task_starts_takes_no_invitation,
+        ),
+        ("one_machine::tasks_of_pmix_alone_are_an_error", tasks_of_pmix_alone_are_an_error),
     ]
+}
+
+/// As PRRTE's `prterun` sets them.
+fn tasks_of_pmix_alone_are_an_error() {
+    let pmix = |rank: &str| vec![("PMIX_RANK", rank.into()), ("PMIX_NAMESPACE", "prterun-vm-15782@1".to_owned())];
+    let said = |variables: &[(&str, String)]| text(&task("names", variables).wait_with_output().unwrap());
+    for rank in ["0", "1"] {
+        assert_eq!(
+            said(&with(pmix(rank), &[("DISCO_MPI_LIBRARY", "/nonexistent")])),
+            format!(
+                "error: PMIx has started this process as task {rank}, but its variables do not tell the number of tasks, and the tasks \
+                 are not ranks of an MPI library: install one for backend mpi, use another launcher, or set DISCO_SESSION=threads, \
+                 which makes each task a program of its own\n"
+            )
+        );
+    }
+    let alone = said(&with(pmix("1"), &[("DISCO_SESSION", "threads")]));
+    assert_eq!(alone, "worker 0 of 1 in task \n");
+}
+
+fn a_program_that_a_task_starts_takes_no_invitation() {
+    let job = job();
+    let task_1 = task("names", &torchrun(&job, 1, 2));
+    // The child starts once the task waits for task 0.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let claimed = format!("@disco-job-{}-{job}-29500-task-1", rustix::process::geteuid().as_raw());
+    while !std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(|line| line.ends_with(&claimed)) {
+        assert!(std::time::Instant::now() < end, "task 1 has claimed nothing");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let child = |part, more: &[_]| text(&task(part, &with(torchrun(&job, 1, 2), more)).wait_with_output().unwrap());
+    assert_eq!(child("no session", &[]), "");
+    assert_eq!(
+        child("names", &[]),
+        "error: torchrun has started this process as task 1, but another process serves as this task, which may be the parent: set \
+         DISCO_SESSION=threads, or remove the launcher's variables, for a program that a task starts\n"
+    );
+    assert_eq!(child("sum", &[("DISCO_SESSION", "threads"), ("DISCO_WORKERS", "2")]), "[3.0, 3.0]\n");
+    let first = task("names", &torchrun(&job, 0, 2)).wait_with_output().unwrap();
+    let outputs = [first, task_1.wait_with_output().unwrap()];
+    assert_eq!(text(&outputs[0]), "worker 0 of 2 in task 0\nworker 1 of 2 in task 1\n");
+    assert_others_are_silent(&outputs);
 }
 
 fn a_second_program_of_task_0_can_not_take_the_tasks_of_the_first() {

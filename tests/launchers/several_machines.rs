@@ -2,12 +2,17 @@
 
 use std::process;
 
-use crate::{Tests, run, task, text};
+use crate::{Tests, run, task, text, with};
 
 pub(crate) fn tests() -> Tests {
     vec![
         ("several_machines::tasks_of_srun_are_nodes", tasks_of_srun_are_nodes),
         ("several_machines::pods_of_a_leader_worker_set_are_nodes", pods_of_a_leader_worker_set_are_nodes),
+        ("several_machines::pods_of_a_job_set_are_nodes", pods_of_a_job_set_are_nodes),
+        (
+            "several_machines::ranks_of_pmi_on_several_machines_are_told_what_to_set",
+            ranks_of_pmi_on_several_machines_are_told_what_to_set,
+        ),
         ("several_machines::tasks_without_a_token_are_an_error_on_each", tasks_without_a_token_are_an_error_on_each),
         ("several_machines::another_number_of_nodes_is_an_error", another_number_of_nodes_is_an_error),
         ("several_machines::the_error_of_a_killed_task_names_its_node", the_error_of_a_killed_task_names_its_node),
@@ -29,11 +34,6 @@ fn srun(step: u32, rank: usize, size: usize) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn with(variables: Vec<(&'static str, String)>, more: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
-    let more: Vec<_> = more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    [variables, more].concat()
-}
-
 fn tasks_of_srun_are_nodes() {
     let outputs = run(3, |rank| task("names", &with(srun(1, rank, 3), &[TOKEN, ("DISCO_WORKERS", "6")])));
     let names: String = (0..6).map(|n| format!("worker {n} of 6 in task {}\n", n / 2)).collect();
@@ -49,6 +49,46 @@ fn pods_of_a_leader_worker_set_are_nodes() {
             ("LWS_LEADER_ADDRESS", "localhost".into()),
         ];
         task("names", &with(variables.into(), &[TOKEN]))
+    });
+    assert_eq!(text(&outputs[0]), "worker 0 of 2 in task \nworker 1 of 2 in task \n");
+}
+
+/// Two jobs of two pods each.
+fn pods_of_a_job_set_are_nodes() {
+    let outputs = run(4, |rank| {
+        let variables = [
+            ("JOB_COMPLETION_INDEX", (rank % 2).to_string()),
+            ("JOB_INDEX", (rank / 2).to_string()),
+            ("JOB_COMPLETIONS", "2".into()),
+            ("DISCO_NODES", "4".into()),
+            ("JOBSET_COORDINATOR", "localhost".into()),
+        ];
+        task("names", &with(variables.into(), &[TOKEN]))
+    });
+    let names: String = (0..4).map(|n| format!("worker {n} of 4 in task \n")).collect();
+    assert_eq!(text(&outputs[0]), names);
+}
+
+/// As MPICH's process manager sets them for a program without MPI, with one rank on each machine.
+fn ranks_of_pmi_on_several_machines_are_told_what_to_set() {
+    let pmi = |rank: usize| {
+        let variables = [("PMI_RANK", rank.to_string()), ("MPI_LOCALRANKID", "0".into())];
+        with(variables.into(), &[("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "1"), ("DISCO_BACKEND", "local")])
+    };
+    let said = |variables: &[(&str, String)]| text(&task("names", variables).wait_with_output().unwrap());
+    assert_eq!(
+        said(&pmi(1)),
+        "disco: the process manager of MPI (PMI) has started this process as task 1, but its variables name no machine of task 0: \
+         set DISCO_CONNECT=HOST:PORT for this process, and DISCO_LISTEN for task 0\n"
+    );
+    let first = said(&pmi(0));
+    assert!(first.starts_with("error: ") && first.contains("set DISCO_TOKEN_FILE=FILE"), "{first}");
+    // As told.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let outputs = run(2, |rank| {
+        let place = if rank == 0 { "DISCO_LISTEN" } else { "DISCO_CONNECT" };
+        task("names", &with(pmi(rank), &[TOKEN, (place, &address)]))
     });
     assert_eq!(text(&outputs[0]), "worker 0 of 2 in task \nworker 1 of 2 in task \n");
 }

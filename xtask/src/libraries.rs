@@ -37,9 +37,11 @@ struct Packages {
     suite: Option<&'static str>,
 }
 
-const PACKAGES: [Packages; 3] = [
+const PACKAGES: [Packages; 4] = [
     Packages { folder: "debian-mpich", names: &["libmpich12", "mpich"], suite: None },
     Packages { folder: "debian-openmpi", names: &["libopenmpi3", "openmpi-bin"], suite: None },
+    // 180 packages, 150 MB, since this build of PyTorch uses OpenCV. PyPI's wheels for Linux need CUDA.
+    Packages { folder: "debian-torch", names: &["python3-torch"], suite: None },
     Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
 ];
 

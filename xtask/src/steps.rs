@@ -156,8 +156,11 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_SIM_RUNS", "10000"),
         step("random deaths and replacements, for longer", "test --quiet --package disco-tests --test replacement")
             .with("DISCO_LONG_TESTS", "1"),
-        step("training with lost workers, 200 times", "test --quiet --package disco-tests --test digits lost_workers::")
-            .with("DISCO_LONG_TESTS", "1"),
+        step(
+            "training with lost workers, 200 times",
+            "test --quiet --package disco-tests --test digits lost_workers::",
+        )
+        .with("DISCO_LONG_TESTS", "1"),
         step("traces of many commands", "test --quiet --package disco-tests --test kinds many_commands")
             .with("DISCO_LONG_TESTS", "1"),
         step("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes")
@@ -168,6 +171,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_LONG_TESTS", "1"),
         step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
         step("language model on several workers", "test --quiet --package disco-candle --test llama long::")
+            .with("DISCO_LONG_TESTS", "1"),
+        step("tasks of torchrun", "test --quiet --package disco-tests --test launchers torchrun::")
             .with("DISCO_LONG_TESTS", "1"),
         step("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::")
             .with("DISCO_LONG_TESTS", "1"),

@@ -10,6 +10,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disco_core::activity::{DataPath, take_path};
 use disco_core::tensor::Storage;
 use disco_core::{Abort, Attendance, Capabilities, DType, Error, Op, OpKind, Rank, Result, Tensor, op};
 
@@ -211,7 +212,10 @@ impl Communicator {
         // User code may have made another device current.
         self.runtime.make_current()?;
         match fast_path.launch(op)? {
-            true => self.wait_for_barrier(op).map(|()| true),
+            true => {
+                take_path(DataPath::PeerToPeer);
+                self.wait_for_barrier(op).map(|()| true)
+            }
             false => Ok(false),
         }
     }
@@ -230,6 +234,7 @@ impl Communicator {
     }
 
     fn launch_unit(&mut self, unit: &[Op], first: &Op, factor: Option<Factor>) -> Result<()> {
+        take_path(self.library.path());
         self.copy_inputs_to_scratch(unit)?;
         let (me, ranks, stream) = (self.rank.index(), self.size, self.runtime.stream());
         let scratch = self.scratch.pointer();

@@ -199,7 +199,8 @@ impl Connection {
         self.out.push_back(Chunk { bytes, seq, owes });
     }
 
-    /// Sends as many bytes as the other end takes now. After ShutDown was sent, closes this direction.
+    /// Sends as many bytes as the other end takes now. After ShutDown was sent to a process, closes this direction. A node takes the
+    /// end of this direction for the loss of its controller, and may owe replies.
     pub(super) fn flush(&mut self) {
         while let Some(chunk) = self.out.front().filter(|_| self.is_open()) {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -222,7 +223,7 @@ impl Connection {
                 self.progress.0 = chunk.seq;
                 self.sent = 0;
                 self.out.pop_front();
-                if self.out.is_empty() && self.shutdown != ShutdownState::Running {
+                if self.out.is_empty() && self.shutdown != ShutdownState::Running && !self.is_node {
                     // Fails only if the other end is gone.
                     _ = net::shutdown(&*self.socket, Shutdown::Write);
                 }

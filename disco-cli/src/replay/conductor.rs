@@ -123,17 +123,19 @@ impl<'a> Conductor<'a> {
     pub(super) fn run(&mut self, path: &Path) -> anyhow::Result<Vec<Measured>> {
         let before = self.session.status().commands;
         // The plan has the content of all other lines.
-        let is_replayed = |line: &Result<Line, _>| matches!(line, Ok(Line::Command(_) | Line::Wait(_)) | Err(_));
+        let is_replayed =
+            |line: &Result<Line, _>| matches!(line, Ok(Line::Command(_) | Line::Freed(_) | Line::Wait(_)) | Err(_));
         let mut lines = Reader::open(path)?.filter(is_replayed).peekable();
         while let Some(line) = lines.next() {
             match line? {
+                Line::Freed(freed) => self.free(&freed),
                 // The session is shut down after the report.
                 Line::Command(command) if command.kind == CommandKind::Shutdown => {}
                 Line::Command(command) => {
                     let number = command.number;
                     self.counts.commands.entry(command.kind).or_default().0 += 1;
                     if self.recorded.is_left_out(number) {
-                        command.freed.iter().for_each(|register| _ = self.handles.remove(register));
+                        self.free(&command.freed);
                         self.clock.recorded = command.time_ns;
                         continue;
                     }
@@ -165,10 +167,14 @@ impl<'a> Conductor<'a> {
         Ok(measured.iter().map(|json| serde_json::from_str(json)).collect::<Result<_, _>>()?)
     }
 
+    fn free(&mut self, registers: &[u32]) {
+        registers.iter().for_each(|register| _ = self.handles.remove(register));
+    }
+
     /// Submits a command. `is_awaited` says that the next line is the wait for its replies.
     fn command(&mut self, command: Command, is_awaited: bool) -> anyhow::Result<()> {
         // Dropped handles are freed with the next command, which is this one.
-        command.freed.iter().for_each(|register| _ = self.handles.remove(register));
+        self.free(&command.freed);
         let (session, number, kind, time) = (self.session, command.number, command.kind, command.time_ns);
         self.clock.think(time, self.pace);
         let submitted = Instant::now();

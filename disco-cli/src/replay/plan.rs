@@ -36,6 +36,8 @@ pub(super) struct Step {
 pub(super) struct PlannedOp {
     /// Pause before it, in nanoseconds.
     pub(super) after_ns: u64,
+    /// It is launched in one group with the operation before it.
+    pub(super) joins: bool,
     pub(super) kind: String,
     pub(super) in_group: bool,
     pub(super) dtype: Option<String>,
@@ -160,10 +162,12 @@ impl Step {
     fn of(source: Option<&SourceStep>, left_out: &[usize], result: Option<Described>) -> Self {
         let Some(source) = source else { return Self { result, ..Self::default() } };
         let (mut pause, mut ops) = (0_u64, Vec::new());
+        let mut groups = Groups::default();
         for (index, (op, _)) in source.ops.iter().enumerate() {
             pause = pause.saturating_add(op.after_ns);
+            groups.pass(op.joins);
             if !left_out.contains(&index) {
-                ops.push(PlannedOp { after_ns: std::mem::take(&mut pause), ..op.clone() });
+                ops.push(PlannedOp { after_ns: std::mem::take(&mut pause), joins: groups.keep(), ..op.clone() });
             }
         }
         Self { ops, rest_ns: pause.saturating_add(source.rest_ns), result }
@@ -185,8 +189,10 @@ impl SourceStep {
         // The time after the last operation.
         let mut rest = call.ns.unwrap_or(0);
         let mut pause = 0_u64;
+        let mut groups = Groups::default();
         for (index, op) in call.ops.iter().enumerate() {
             pause = pause.saturating_add(op.after_ns);
+            groups.pass(op.joins);
             rest = rest.saturating_sub(op.after_ns.saturating_add(op.ns));
             // A failed operation has waited for other ranks, so the pauses do not include its time.
             if op.failed {
@@ -199,8 +205,11 @@ impl SourceStep {
                 continue;
             }
             let after_ns = pace.scaled(std::mem::take(&mut pause));
-            if let Some((op, meeting)) = planned(record, placement, worker, op, index) {
-                step.ops.push((PlannedOp { after_ns, ..op }, meeting));
+            if let Some((op, mut meeting)) = planned(record, placement, worker, op, index) {
+                let joins = groups.keep();
+                // Collectives of a group run in order.
+                meeting.joins = joins && meeting.kind != Kind::Collective;
+                step.ops.push((PlannedOp { after_ns, joins, ..op }, meeting));
             }
         }
         step.rest_ns = pace.scaled(pause.saturating_add(rest));
@@ -254,10 +263,31 @@ fn planned<'a>(
         }
         _ => hash(&(&op.dtype, count)),
     };
-    let meeting = Meeting { kind, in_group, members, signature };
+    let meeting = Meeting { kind, joins: false, in_group, members, signature };
     let (dtype, reduction) = (op.dtype.clone(), op.reduction.clone());
-    let op = PlannedOp { after_ns: 0, kind: op.kind.clone(), in_group, dtype, count, reduction, root: rank, counts };
+    let kind = op.kind.clone();
+    let op = PlannedOp { after_ns: 0, joins: false, kind, in_group, dtype, count, reduction, root: rank, counts };
     Some((op, meeting))
+}
+
+/// The groups of operations, while some operations are left out.
+#[derive(Default)]
+struct Groups {
+    /// Number of groups so far, and the group of the last operation that is kept.
+    count: usize,
+    kept: usize,
+}
+
+impl Groups {
+    /// Passes an operation.
+    fn pass(&mut self, joins: bool) {
+        self.count += usize::from(!joins);
+    }
+
+    /// Keeps this operation. Returns whether it joins the one that was kept before.
+    fn keep(&mut self) -> bool {
+        std::mem::replace(&mut self.kept, self.count) == self.count
+    }
 }
 
 fn hash(value: &impl Hash) -> u64 {

@@ -58,8 +58,9 @@ impl Sum {
 struct Player {
     plan: Plan,
     next: Cell<usize>,
-    /// Tensors of operations, by element type, number of elements, and whether operations write them.
-    tensors: RefCell<HashMap<(DType, usize, bool), Tensor>>,
+    /// Tensors of operations, by element type, number of elements, whether operations write them, and the operation's
+    /// place in its group: operations of one group need tensors of their own.
+    tensors: RefCell<HashMap<(DType, usize, bool, usize), Tensor>>,
     functions: RefCell<Vec<(String, Sum)>>,
     ops: RefCell<BTreeMap<&'static str, Sum>>,
 }
@@ -103,12 +104,16 @@ impl Player {
         let missing = || Error::invalid(format!("the log has no call {call}"));
         let index = *self.plan.calls.get(call).ok_or_else(missing)?;
         let step = self.plan.steps.get(index as usize).ok_or_else(missing)?;
-        for op in &step.ops {
-            pause(Duration::from_nanos(op.after_ns), self.plan.is_busy);
-            let (kind, op, in_group) = self.operation(ctx, op)?;
+        for group in step.ops.chunk_by(|_, next| next.joins) {
+            group.iter().for_each(|op| pause(Duration::from_nanos(op.after_ns), self.plan.is_busy));
+            let planned = group.iter().enumerate().map(|(place, op)| self.operation(ctx, op, place));
+            let (kinds, ops): (Vec<OpKind>, Vec<Op>) = planned.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
             let start = Instant::now();
-            ctx.comm_in(in_group)?.enqueue(&[op])?;
-            self.ops.borrow_mut().entry(kind.name()).or_default().add(nanoseconds(start));
+            ctx.comm_in(group[0].in_group)?.enqueue(&ops)?;
+            let mut sums = self.ops.borrow_mut();
+            // As recorded: the first operation has the time of its group.
+            let times = std::iter::once(nanoseconds(start)).chain(std::iter::repeat(0));
+            kinds.iter().zip(times).for_each(|(kind, ns)| sums.entry(kind.name()).or_default().add(ns));
         }
         pause(Duration::from_nanos(step.rest_ns), self.plan.is_busy);
         let result = self.result(ctx, step)?;
@@ -125,7 +130,7 @@ impl Player {
     }
 
     /// The operation with tensors of zeros.
-    fn operation(&self, ctx: &mut WorkerContext, op: &PlannedOp) -> Result<(OpKind, Op, bool), BoxError> {
+    fn operation(&self, ctx: &mut WorkerContext, op: &PlannedOp, place: usize) -> Result<(OpKind, Op), BoxError> {
         let unknown = || Error::invalid(format!("`{}` is no operation with these arguments", op.kind));
         let kind = OpKind::ALL.into_iter().find(|kind| kind.name() == op.kind).ok_or_else(unknown)?;
         let comm = ctx.comm_in(op.in_group)?;
@@ -134,7 +139,8 @@ impl Player {
         let dtype = op.dtype.as_deref().map(str::parse::<DType>).transpose()?;
         let reduction = op.reduction.as_deref().map(str::parse::<Reduction>).transpose()?;
         let blocks = size.checked_mul(op.count).ok_or_else(unknown)?;
-        let mut tensor = |elements, is_written| self.tensor(ctx, dtype.ok_or_else(unknown)?, elements, is_written);
+        let mut tensor =
+            |elements, is_written| self.tensor(ctx, (dtype.ok_or_else(unknown)?, elements, is_written, place));
         let is_root = rank == root;
         let made = match kind {
             OpKind::Barrier => Op::Barrier,
@@ -183,21 +189,16 @@ impl Player {
             OpKind::Recv => Op::Recv { dst: tensor(op.count, true)?, from: root },
             _ => return Err(unknown().into()),
         };
-        Ok((kind, made, op.in_group))
+        Ok((kind, made))
     }
 
-    fn tensor(
-        &self,
-        ctx: &mut WorkerContext,
-        dtype: DType,
-        elements: usize,
-        is_written: bool,
-    ) -> Result<Tensor, BoxError> {
-        if let Some(tensor) = self.tensors.borrow().get(&(dtype, elements, is_written)) {
+    fn tensor(&self, ctx: &mut WorkerContext, key: (DType, usize, bool, usize)) -> Result<Tensor, BoxError> {
+        if let Some(tensor) = self.tensors.borrow().get(&key) {
             return Ok(tensor.clone());
         }
+        let (dtype, elements, ..) = key;
         let tensor = ctx.empty(dtype, elements)?;
-        self.tensors.borrow_mut().insert((dtype, elements, is_written), tensor.clone());
+        self.tensors.borrow_mut().insert(key, tensor.clone());
         Ok(tensor)
     }
 }

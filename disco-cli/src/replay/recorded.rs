@@ -74,6 +74,7 @@ impl Recorded {
                     }
                     this.add(command, &mut registers);
                 }
+                Line::Freed(freed) => registers.free(&freed),
                 Line::Wait(wait) => {
                     let result = wait.replies.into_iter().next().filter(|reply| *reply != Described::None);
                     if let Some((call, result)) = registers.fetched.remove(&wait.number).zip(result) {
@@ -85,7 +86,9 @@ impl Recorded {
                     if call.failed {
                         failed.insert(call.number);
                     }
-                    this.workers.get_mut(worker).map(|calls| calls.insert(call.number, call));
+                    if let Some(calls) = this.workers.get_mut(worker) {
+                        add_call(calls, call);
+                    }
                 }
                 Line::End(end) => this.end = Some(end),
                 _ => {}
@@ -96,7 +99,7 @@ impl Recorded {
     }
 
     fn add(&mut self, command: Command, registers: &mut Registers) {
-        command.freed.iter().for_each(|register| _ = registers.defined.remove(register));
+        registers.free(&command.freed);
         let Command { number, kind, register, .. } = command;
         match (kind, register) {
             (CommandKind::Call, Some(register)) => {
@@ -172,6 +175,20 @@ struct Registers {
     defined: HashMap<u32, u64>,
     /// For each wait for values, the call that made them.
     fetched: HashMap<u64, u64>,
+}
+
+impl Registers {
+    fn free(&mut self, freed: &[u32]) {
+        freed.iter().for_each(|register| _ = self.defined.remove(register));
+    }
+}
+
+/// Adds a call, or the next operations of a call.
+fn add_call(calls: &mut HashMap<u64, Call>, mut call: Call) {
+    if let Some(first) = calls.remove(&call.number).filter(|first| first.more) {
+        call.ops.splice(0..0, first.ops);
+    }
+    calls.insert(call.number, call);
 }
 
 /// The backend and the devices in the arguments of `init_ccl`.

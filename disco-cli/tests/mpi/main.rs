@@ -9,6 +9,7 @@ mod library;
 mod programs;
 mod slurm;
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::Path;
@@ -75,6 +76,22 @@ fn assert_needs_no_launcher(library: Library) {
         assert!(run.status.success() && text(&run).contains("wrong elements: 0"), "{workers} workers: {}", text(&run));
         assert!(shared_files() <= before, "a file is left in /dev/shm");
     }
+}
+
+#[test]
+fn a_timeline_names_mpi_as_the_way_of_the_data() {
+    let Some(folder) = MPICH.folder() else { return };
+    let file = env::temp_dir().join(format!("disco-mpi-trace-{}.json", std::process::id()));
+    let (disco, trace) = (env!("CARGO_BIN_EXE_disco"), file.to_str().unwrap());
+    let run = ["run", "--workers", "2", "--trace", trace, "--", disco];
+    let ended = MPICH.disco(&folder, &[&run[..], &BENCH, &["--workers", "2"]].concat());
+    assert!(ended.status.success(), "{}", text(&ended));
+    let trace = disco::trace::Trace::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    let known = trace.workers.iter().filter_map(|worker| worker.recording.as_ref().ok());
+    let records = known.flat_map(|recording| &recording.records);
+    let paths: BTreeSet<&str> = records.filter_map(|record| Some(record.op.as_ref()?.path.name())).collect();
+    assert_eq!(Vec::from_iter(paths), ["MPI"]);
 }
 
 #[test]

@@ -46,9 +46,10 @@ fn main() -> ExitCode {
         Ok(how) => return program::main(how),
         Err(_) => {}
     }
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 12] = [
         ("a_replay_makes_the_recorded_commands_calls_and_operations", same),
         ("a_replay_in_another_world_repeats_groups_and_positions", other_worlds),
+        ("a_replay_launches_the_operations_of_a_group_together", groups),
         ("a_replay_on_nodes_makes_the_collectives", nodes),
         ("a_replay_is_a_program_of_disco_run", in_run),
         ("a_replay_of_a_failed_program_ends_at_the_failure_and_says_so", failed),
@@ -208,6 +209,21 @@ fn other_worlds() {
     assert_eq!(numbers(&report, "operations", "name"), operations(2, 1));
     let uneven = disco(&["replay", file.to_str().unwrap(), "--workers", "3"]).output().unwrap();
     assert_eq!(err(&uneven), "disco: 3 workers in 2 groups: groups must be of equal size\n");
+}
+
+fn groups() {
+    let folder = Folder::new("groups");
+    let file = folder.file("commands.jsonl.gz");
+    let output = record("groups", "threads", &file);
+    assert!(output.status.success(), "{}", err(&output));
+    let each = |kind: &str, of_worker: u64| (kind.to_owned(), 4 * of_worker, 4 * of_worker);
+    let expected =
+        [("all_gather", 5), ("all_reduce", 6), ("broadcast", 1), ("recv", 2), ("send", 2)].map(|it| each(it.0, it.1));
+    for session in ["threads", "processes"] {
+        let report = replay(&file, &["--session", session]);
+        assert_eq!(numbers(&report, "operations", "name"), expected);
+        assert_eq!(report["incomplete_operations"], 0);
+    }
 }
 
 fn nodes() {

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{
-    CommunicatorExt as _, DType, DataPlane as _, LaneSession, Placement, Rank, Reduction, Result, Scope, Session as _,
-    SessionExt as _, Settings, Shape, Tensor, WorkerContext, WorkerId, block_on,
+    CommunicatorExt as _, DType, DataPlane as _, LaneSession, Op, Placement, Rank, Reduction, Result, Scope,
+    Session as _, SessionExt as _, Settings, Shape, Tensor, WorkerContext, WorkerId, block_on,
 };
 
 /// Number of calls of `replay.step`.
@@ -22,6 +22,20 @@ fn step(ctx: &mut WorkerContext, x: Tensor, number: i64) -> Result<i64> {
     let all = ctx.empty(DType::F32, x.elements() * ctx.world().group_size())?;
     ctx.group_comm()?.all_gather(&x, &all)?;
     Ok(number + 1)
+}
+
+/// A group of transfers around the ring of all workers, and a group of collectives.
+fn exchange(ctx: &mut WorkerContext) -> Result<()> {
+    let tensors = (0..4).map(|_| ctx.empty(DType::F32, 4)).collect::<Result<Vec<_>>>()?;
+    let [a, b, c, d] = &tensors[..] else { return Ok(()) };
+    let (worker, size) = (ctx.worker().index(), ctx.world().size());
+    let rank = |worker: usize| Rank::new((worker % size) as u32);
+    let send = |tensor: &Tensor, to| Op::Send { src: tensor.clone(), to };
+    let recv = |tensor: &Tensor, from| Op::Recv { dst: tensor.clone(), from };
+    let (next, previous) = (rank(worker + 1), rank(worker + size - 1));
+    ctx.comm()?.enqueue(&[send(a, next), send(b, previous), recv(c, previous), recv(d, next)])?;
+    let sum = Op::AllReduce { src: None, dst: a.clone(), reduction: Reduction::Sum };
+    ctx.comm()?.enqueue(&[sum, Op::Broadcast { src: None, dst: b.clone(), root: Rank::new(1) }])
 }
 
 fn split(ctx: &mut WorkerContext) -> Result<()> {
@@ -47,6 +61,7 @@ fn leave(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
 disco::register_function!("replay.leave", leave);
 disco::register_function!("replay.make", make);
 disco::register_function!("replay.step", step);
+disco::register_function!("replay.exchange", exchange);
 disco::register_function!("replay.split", split);
 disco::register_function!("replay.fail", fail);
 
@@ -81,6 +96,10 @@ async fn run(session: &LaneSession, settings: &Settings, how: &str) -> Result<()
         }
         session.init_ccl(&settings.backend, &settings.devices).await?;
         session.call_named("replay.step", (&x, 7)).await?;
+        return session.shutdown().await;
+    }
+    if how == "groups" {
+        session.call_named("replay.exchange", ()).await?;
         return session.shutdown().await;
     }
     if how == "lose" {

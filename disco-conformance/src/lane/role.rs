@@ -36,11 +36,14 @@ pub enum Role {
     /// At a recovery, workers with even numbers begin its epoch; the others stay in the old one. Replies to each frame
     /// with two results: whether the first store of the worker works, and whether its current store works.
     Recover,
-    /// Answers each frame with 8 MiB.
+    /// Answers each frame with 8 MiB, after 300 ms.
     Enlarge,
     /// Replies to each frame without a value.
     Acknowledge,
 }
+
+/// Time that [`Role::Enlarge`] takes to reply: longer than lanes may wait before they look for the loss of the other end.
+const SLOW_REPLY: Duration = Duration::from_millis(300);
 
 impl Role {
     /// All of them.
@@ -155,7 +158,10 @@ impl Player {
                 Ok(Value::from(format!("{}, {}", works(&*self.store), works(&*link.store()))))
             }
             (Role::Acknowledge, _) => Ok(Value::None),
-            (Role::Enlarge, _) => Ok(Value::from(vec![7; 8 << 20])),
+            (Role::Enlarge, _) => {
+                thread::sleep(SLOW_REPLY);
+                Ok(Value::from(vec![7; 8 << 20]))
+            }
             (Role::Meet, command) => self.meet(link, seq, command).map_err(|error| {
                 let message = error.to_string();
                 Arc::new(Failure { message, ..(*failure(self.worker, seq)).clone() })

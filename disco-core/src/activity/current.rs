@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::record::RawRecord;
-use super::{Activity, OpState, RecordKind, ticks};
+use super::{Activity, DataPath, OpState, RecordKind, ticks};
 
 /// Number of names of spans that a thread finds without a lock. A power of two, so that a mask finds the place of a name.
 const KNOWN_NAMES: usize = 64;
@@ -65,6 +65,13 @@ impl Drop for Current {
         NAMES.with(Names::clear);
         CURRENT.set(self.0.take());
     }
+}
+
+/// Records the way that the data of the running operation takes, for the worker that the calling thread runs; does nothing
+/// on other threads. Backends call it inside of [`Communicator::enqueue`](crate::Communicator::enqueue).
+#[inline]
+pub fn take_path(path: DataPath) {
+    CURRENT.with_borrow(|current| current.iter().for_each(|activity| activity.take_path(path)));
 }
 
 /// A span that has begun; see [`span`]. Dropping it ends it.

@@ -40,10 +40,10 @@ pub use self::alignment::{Alignment, ClockPoint, Shifts};
 pub use self::clock::nanoseconds;
 pub(crate) use self::counters::Sampler;
 pub(crate) use self::current::Current;
-pub use self::current::{Entered, Span, enter_span, leave_span, records_spans, span};
+pub use self::current::{Entered, Span, enter_span, leave_span, records_spans, span, take_path};
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
-pub(crate) use self::record::{GROUP_MARK, SPLIT_MARK};
+pub(crate) use self::record::{GROUP_MARK, RANK_MARK, SPLIT_MARK};
 pub use self::recording::{Recording, align};
 
 /// Number of the latest operations in a [`Progress`].
@@ -52,6 +52,8 @@ const OPS: usize = 16;
 const IDLE: u32 = 0;
 /// Largest number of names.
 const MAX_NAMES: usize = 4096;
+/// Largest number of operations that are recorded of a group of operations.
+const MAX_GROUP: usize = 64;
 /// Largest number of records: 1 GiB.
 const MAX_RECORDS: usize = 1 << 24;
 
@@ -85,11 +87,13 @@ struct Names {
     is_full: bool,
 }
 
-/// A record that has begun. Dropping it records a failure.
+/// The records of operations that have begun. Dropping it records a failure.
 #[derive(Debug)]
 pub struct Running<'a> {
     activity: &'a Activity,
+    /// Number of the first record, and of the records behind it.
     number: u64,
+    more: u64,
     state: OpState,
 }
 
@@ -273,15 +277,27 @@ impl Activity {
     /// the result records a failure.
     #[inline]
     pub fn start_op(&self, op: &Op, size: usize, at: OpPlace) -> Running<'_> {
-        let number = self.memory.begin(RawRecord::of_op(op, size, at, ticks(), self.memory.received()));
+        self.start_ops(op, &[], size, at)
+    }
+
+    /// Begins the records of a group of operations, of at most 64: `at` is the place of the first one, and the others
+    /// follow it.
+    #[inline]
+    pub fn start_ops(&self, first: &Op, more: &[Op], size: usize, at: OpPlace) -> Running<'_> {
+        let (now, command) = (ticks(), self.memory.received());
+        let number = self.memory.begin(RawRecord::of_op(first, 0, size, at, now, command));
+        for (behind, op) in (1..MAX_GROUP as u8).zip(more) {
+            let at = OpPlace { number: at.number + u64::from(behind), ..at };
+            self.memory.begin(RawRecord::of_op(op, behind, size, at, now, command));
+        }
         self.op.store(number, Ordering::Relaxed);
-        Running { activity: self, number, state: OpState::Failed }
+        Running { activity: self, number, more: more.len().min(MAX_GROUP - 1) as u64, state: OpState::Failed }
     }
 
     /// Records the way that the data of the running operation takes.
     #[inline]
     pub fn take_path(&self, path: DataPath) {
-        self.change(self.op.load(Ordering::Relaxed), |what| RawRecord::with_path(what, path));
+        self.change(self.op.load(Ordering::Relaxed), |what| RawRecord::with_path(what, path as u8));
     }
 
     /// The start of a wait, for [`Activity::waited`] and [`Activity::add_wait`].
@@ -302,6 +318,22 @@ impl Activity {
     /// Adds a record without length.
     fn add_moment(&self, record: RawRecord) {
         self.memory.begin(record.ended_at_start());
+    }
+
+    /// Ends the `more` records behind the first one of a group, at their start and with its path.
+    fn end_more(&self, first: u64, more: u64, state: OpState) {
+        let mut path = DataPath::Unknown as u8;
+        self.change(first, |what| {
+            path = RawRecord::path(what);
+            what
+        });
+        for number in first + 1..=first + more {
+            self.memory.change(number, |words| {
+                words[2].store(words[1].load(Ordering::Relaxed), Ordering::Relaxed);
+                let what = RawRecord::with_path(words[3].load(Ordering::Relaxed), path);
+                words[3].store(RawRecord::ended(what, state), Ordering::Relaxed);
+            });
+        }
     }
 
     #[inline]
@@ -351,11 +383,14 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     #[inline]
     fn drop(&mut self) {
-        let Self { activity, number, state } = *self;
+        let Self { activity, number, more, state } = *self;
         // A reading of the clock costs as much as the rest.
         match activity.timeline || state != OpState::Done {
             true => activity.end(number, state),
             false => activity.change(number, |what| RawRecord::ended(what, state)),
+        }
+        if more > 0 {
+            activity.end_more(number, more, state);
         }
     }
 }
@@ -381,6 +416,33 @@ mod tests {
         activity.finish(7, true);
         assert_eq!(activity.progress().to_string(), "finished command 7");
         assert_eq!(activity.progress().ops[0].state, OpState::Done);
+    }
+
+    #[test]
+    fn all_operations_of_a_group_are_recorded_and_the_first_one_has_its_time() {
+        for (timeline, count) in [(false, 3), (true, 3), (true, 100)] {
+            let activity = Activity::new(RecorderConfig::new(256, timeline));
+            let (comm, more) = (activity.intern("plane"), vec![Op::Barrier; count - 1]);
+            let running = activity.start_ops(&Op::Barrier, &more, 4, OpPlace::new(comm, 7));
+            let inside = activity.progress().collective().map(|op| (op.number, op.kind));
+            assert_eq!(inside, Some((if count > OPS { 49 } else { 1 }, crate::op::OpKind::Barrier)));
+            activity.take_path(DataPath::Staged);
+            activity.waited(activity.start_wait(), Some(Rank::new(1)));
+            running.end(true);
+            activity.start_op(&Op::Barrier, 4, OpPlace::new(comm, 7 + count as u64)).end(false);
+            let recording = Recording::decode(&activity.encode(usize::MAX)).unwrap();
+            let ops: Vec<&OpDetails> = recording.records.iter().filter_map(|record| record.op.as_ref()).collect();
+            let (last, group) = ops.split_last().unwrap();
+            assert_eq!((last.number, last.behind), (7 + count as u64, 0));
+            let numbers = group.iter().map(|op| (op.number, u64::from(op.behind)));
+            assert!(numbers.eq((0..count.min(64) as u64).map(|behind| (7 + behind, behind))), "{group:?}");
+            assert!(group.iter().all(|op| op.path == DataPath::Staged), "{group:?}");
+            assert!(group[1..].iter().all(|op| (op.waited, op.last) == (0, None)), "{group:?}");
+            let records = &recording.records[..group.len()];
+            assert!(records.iter().all(|it| it.state == OpState::Done && it.start == records[0].start));
+            assert!(records[1..].iter().all(|it| it.end == Some(it.start)), "{records:?}");
+            assert_eq!(records[0].end.is_some(), timeline);
+        }
     }
 
     #[test]

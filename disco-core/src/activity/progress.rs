@@ -86,9 +86,10 @@ impl OpRecord {
 }
 
 impl Progress {
-    /// The collective or point-to-point operation that the worker is inside.
+    /// The collective or point-to-point operation that the worker is inside. Of a group of operations, this is the first
+    /// one in `ops`.
     pub fn collective(&self) -> Option<&OpRecord> {
-        self.ops.last().filter(|op| op.state == OpState::Running)
+        self.ops.iter().rev().take_while(|op| op.state == OpState::Running).last()
     }
 }
 

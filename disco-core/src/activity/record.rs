@@ -4,7 +4,7 @@
 //! word 0  number, from 1; 0 while the place is written     5  communicator's name << 48 | number of the operation there
 //!      1  ticks at the start                               6  command's number << 24 | 1 + root or peer
 //!      2  ticks at the end, or 0                           7  ticks waited << 24 | 1 + rank waited for last
-//!      3  kind | state << 8 | dtype << 16 | reduction << 24 | path << 32 | name << 48
+//!      3  kind | state << 8 | dtype << 16 | reduction << 24 | path << 32 | operations before it in its group << 40 | name << 48
 //!      4  elements of an operation, the register of a command, or the value of a counter
 //! ```
 //! Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
@@ -30,6 +30,8 @@ const COUNTER: u8 = 68;
 pub(crate) const GROUP_MARK: &str = ", group ";
 /// Stands in the name of a communicator that a worker function has split off.
 pub(crate) const SPLIT_MARK: &str = ", split ";
+/// Stands behind such a name in records, before the rank of the worker: its ranks may have any order.
+pub(crate) const RANK_MARK: &str = ", rank ";
 /// The name of a communicator whose name has found no room.
 pub const UNNAMED: &str = "unnamed";
 /// A dtype or a reduction that is not there.
@@ -109,6 +111,12 @@ pub struct OpDetails {
     pub waited: u64,
     /// The rank that it waited for last, if the backend tells.
     pub last: Option<Rank>,
+    /// The rank of the worker in a communicator that a worker function has split off. The ranks of other communicators
+    /// have the order of the workers.
+    pub rank: Option<Rank>,
+    /// Number of operations before it in the same group of operations. The times of a group are those of its first
+    /// operation; the others start with it and have no length. At most 64 operations of a group are recorded.
+    pub behind: u8,
 }
 
 /// The kind of a record.
@@ -140,15 +148,20 @@ pub enum DataPath {
     SharedMemory,
     /// Copies through staging memory that the ranks share.
     Staged,
-    /// Disco's kernels over the memory of peers.
+    /// Disco's kernels over the memory of GPUs that are peers.
     PeerToPeer,
-    /// The vendor's library.
-    Library,
+    /// MPI.
+    Mpi,
+    /// NCCL.
+    Nccl,
+    /// RCCL.
+    Rccl,
 }
 
 impl DataPath {
     /// All paths, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Unknown, Self::SharedMemory, Self::Staged, Self::PeerToPeer, Self::Library];
+    pub const ALL: [Self; 7] =
+        [Self::Unknown, Self::SharedMemory, Self::Staged, Self::PeerToPeer, Self::Mpi, Self::Nccl, Self::Rccl];
 
     /// The name in texts.
     pub const fn name(self) -> &'static str {
@@ -156,8 +169,40 @@ impl DataPath {
             Self::Unknown => "unknown",
             Self::SharedMemory => "shared memory",
             Self::Staged => "staged",
-            Self::PeerToPeer => "peer to peer",
-            Self::Library => "library",
+            Self::PeerToPeer => "p2p kernel",
+            Self::Mpi => "MPI",
+            Self::Nccl => "NCCL",
+            Self::Rccl => "RCCL",
+        }
+    }
+}
+
+/// The names of an activity.
+pub(super) struct Names {
+    pub(super) names: Vec<Arc<str>>,
+    /// For each name the communicator that a worker function has split off, and the rank in it.
+    splits: Vec<Option<(Arc<str>, Rank)>>,
+}
+
+impl Names {
+    pub(super) fn new(names: Vec<Arc<str>>) -> Self {
+        let split = |name: &Arc<str>| {
+            let (comm, rank) = name.rsplit_once(RANK_MARK).filter(|(comm, _)| comm.contains(SPLIT_MARK))?;
+            Some((comm.into(), Rank::new(rank.parse().ok()?)))
+        };
+        let splits = names.iter().map(split).collect();
+        Self { names, splits }
+    }
+
+    fn get(&self, number: u64) -> Option<Arc<str>> {
+        self.names.get((number as usize).checked_sub(1)?).cloned()
+    }
+
+    fn comm(&self, number: u64) -> (Arc<str>, Option<Rank>) {
+        let split = (number as usize).checked_sub(1).and_then(|number| self.splits.get(number)?.clone());
+        match split {
+            Some((comm, rank)) => (comm, Some(rank)),
+            None => (self.get(number).unwrap_or_else(|| UNNAMED.into()), None),
         }
     }
 }
@@ -195,12 +240,12 @@ impl RawRecord {
         Self([0, start, 0, what, 0, 0, (command & MAX_40) << 24, 0])
     }
 
-    /// An operation.
+    /// An operation, with the number of operations before it in its group.
     #[inline]
-    pub(super) fn of_op(op: &Op, size: usize, at: OpPlace, start: u64, command: u64) -> Self {
+    pub(super) fn of_op(op: &Op, behind: u8, size: usize, at: OpPlace, start: u64, command: u64) -> Self {
         let dtype = op.dtype().map_or(NONE, |dtype| dtype as u8);
         let reduction = op.reduction().map_or(NONE, |reduction| reduction as u8);
-        let what = op.kind() as u64 | u64::from(dtype) << 16 | u64::from(reduction) << 24;
+        let what = op.kind() as u64 | u64::from(dtype) << 16 | u64::from(reduction) << 24 | u64::from(behind) << 40;
         let root = one_more(op.root().or(op.peer()));
         let comm = u64::from(at.comm) << 48 | at.number & MAX_48;
         Self([0, start, 0, what, op.count(size) as u64, comm, (command & MAX_40) << 24 | root, 0])
@@ -236,8 +281,12 @@ impl RawRecord {
     }
 
     #[inline]
-    pub(super) const fn with_path(what: u64, path: DataPath) -> u64 {
+    pub(super) const fn with_path(what: u64, path: u8) -> u64 {
         what & !(0xff << 32) | (path as u64) << 32
+    }
+
+    pub(super) const fn path(what: u64) -> u8 {
+        (what >> 32) as u8
     }
 
     /// The last word with a wait of `ticks` more.
@@ -269,24 +318,26 @@ impl RawRecord {
     /// The record, with its names and with times in nanoseconds. `None` if the words make no sense.
     pub(super) fn decode(
         &self,
-        names: &[Arc<str>],
+        names: &Names,
         nanoseconds: impl Fn(u64) -> u64,
         length: impl Fn(u64) -> u64,
     ) -> Option<Record> {
         let [number, start, end, what, count, place, command, waited] = self.0;
         let (kind, state) = (self.kind()?, self.state()?);
-        let name = |number: u64| names.get((number as usize).checked_sub(1)?).cloned();
         let is_op = matches!(kind, RecordKind::Op(_));
+        let (comm, comm_rank) = if is_op { names.comm(place >> 48) } else { Default::default() };
         let op = is_op.then(|| OpDetails {
-            comm: name(place >> 48).unwrap_or_else(|| UNNAMED.into()),
+            comm,
+            rank: comm_rank,
             number: place & MAX_48,
             dtype: self.dtype(),
             count,
             reduction: Reduction::ALL.get((what >> 24 & 0xff) as usize).copied(),
             root: rank(command),
-            path: DataPath::ALL.get((what >> 32 & 0xff) as usize).copied().unwrap_or_default(),
+            path: DataPath::ALL.get(usize::from(Self::path(what))).copied().unwrap_or_default(),
             waited: length(waited >> 24),
             last: rank(waited),
+            behind: (what >> 40) as u8,
         });
         let is_counter = kind == RecordKind::Counter;
         let register = count.checked_sub(1).filter(|_| !is_op && !is_counter);
@@ -296,7 +347,7 @@ impl RawRecord {
         Some(Record {
             number,
             kind,
-            name: name(what >> 48),
+            name: names.get(what >> 48),
             start: nanoseconds(start),
             end,
             state,

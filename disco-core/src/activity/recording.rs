@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::alignment::{Alignment, ClockPoint};
 use super::clock::{Reading, Scale};
 use super::memory::{Memory, parse_names};
-use super::record::{RECORD_WORDS, RawRecord, Record};
+use super::record::{Names, RECORD_WORDS, RawRecord, Record};
 use crate::codec::WireError;
 
 /// The first word of the bytes.
@@ -81,7 +81,7 @@ impl Recording {
             return Err(invalid);
         }
         let (names, records) = body.split_at(names as usize);
-        let names = parse_names(names);
+        let names = Names::new(parse_names(names));
         let (records, rest) = records.as_chunks::<RECORD_WORDS>();
         if !rest.is_empty() {
             return Err(invalid);
@@ -91,7 +91,7 @@ impl Recording {
         let (nanoseconds, length) = (|ticks| scale.nanoseconds(ticks), |ticks| scale.length(ticks));
         let records: Vec<Record> =
             records.iter().filter_map(|words| RawRecord(*words).decode(&names, nanoseconds, length)).collect();
-        let inside = (inside as usize).checked_sub(1).and_then(|name| names.get(name).cloned());
+        let inside = (inside as usize).checked_sub(1).and_then(|name| names.names.get(name).cloned());
         let replaced = begun.saturating_sub(records.len() as u64);
         Ok(Self { received, finished, inside, time, replaced, records, alignment })
     }

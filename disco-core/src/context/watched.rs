@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abort::Abort;
-use crate::activity::{GROUP_MARK, OpPlace, SPLIT_MARK};
+use crate::activity::{GROUP_MARK, OpPlace, RANK_MARK, SPLIT_MARK};
 use crate::communicator::{Capabilities, Communicator};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -40,7 +40,12 @@ impl Watched {
         deadline: Duration,
         check: bool,
     ) -> Self {
-        let at = OpPlace::new(link.activity().intern(&name), 0);
+        let activity = link.activity();
+        let comm = match name.contains(SPLIT_MARK) {
+            true => activity.intern(&format!("{name}{RANK_MARK}{}", inner.rank().index())),
+            false => activity.intern(&name),
+        };
+        let at = OpPlace::new(comm, 0);
         Self { inner, name, link, deadline, check, checks: Cell::new(0), splits: 0, at, transfers: 0 }
     }
 
@@ -59,7 +64,7 @@ impl Watched {
     /// Runs `run`, which starts the operations of `group`, and records them.
     #[inline]
     fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
-        let Some(first) = group.first() else { return Ok(()) };
+        let Some((first, more)) = group.split_first() else { return Ok(()) };
         let size = self.size();
         let number = match first.kind().is_point_to_point() {
             true => &mut self.transfers,
@@ -67,9 +72,8 @@ impl Watched {
         };
         *number += 1;
         let at = OpPlace { number: *number, ..self.at };
-        // A group of collectives is recorded as its first one, and counts as many.
-        *number += group.len() as u64 - 1;
-        let running = self.link.activity().start_op(first, size, at);
+        *number += more.len() as u64;
+        let running = self.link.activity().start_ops(first, more, size, at);
         let measured = metrics::Running::start(group);
         let checked = match self.check {
             true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),

@@ -102,6 +102,7 @@ impl Environment<'_> {
     fn is_of(&self, launcher: &Launcher) -> bool {
         launcher.rank.iter().any(|name| self.is_set(name))
             && launcher.needs.iter().all(|name| self.is_set(name))
+            && launcher.block.is_none_or(|(index, size)| self.is_set(&index) && self.is_set(&size))
             && launcher.equal.iter().all(|(a, b)| (self.0)(a) == (self.0)(b))
     }
 
@@ -117,6 +118,10 @@ impl Environment<'_> {
                 .map(|names| self.number(names));
         let (Some(rank), size, local_rank, local_size, nodes) = (rank?, size?, local_rank?, local_size?, nodes?) else {
             return Err(Error::invalid(format!("{} has set no rank", launcher.name)));
+        };
+        let rank = match launcher.block {
+            None => rank,
+            Some((index, tasks)) => self.in_block(launcher, rank, size, (index, tasks))?,
         };
         let below = |a: Option<Number>, b: Option<Number>, what: &str| match (a, b) {
             (Some(a), Some(b)) if a.1 >= b.1 => Err(contradiction(launcher, a, b, what)),
@@ -147,6 +152,31 @@ impl Environment<'_> {
             job: self.job(launcher),
             starts_mpi: launcher.starts_mpi,
         })
+    }
+
+    /// The number of a task, by its number in its block.
+    fn in_block(
+        &self,
+        launcher: &Launcher,
+        rank: Number,
+        size: Option<Number>,
+        (index, tasks): (&'static str, &'static str),
+    ) -> Result<Number> {
+        let number = |name| Ok::<_, Error>((name, self.variable(name).number::<usize>()?.unwrap_or(0)));
+        let (index, tasks) = (number(index)?, number(tasks)?);
+        if rank.1 >= tasks.1 {
+            return Err(contradiction(
+                launcher,
+                rank,
+                tasks,
+                "the index must be below the number of tasks of each block",
+            ));
+        }
+        let whole = index.1.saturating_mul(tasks.1).saturating_add(rank.1);
+        match size.filter(|size| whole >= size.1) {
+            Some(size) => Err(contradiction(launcher, index, size, "there are not so many blocks")),
+            None => Ok((rank.0, whole)),
+        }
     }
 
     fn host(&self, host: &Host) -> Result<Option<String>> {
@@ -245,6 +275,14 @@ mod tests {
         );
         let job = "JOB_COMPLETION_INDEX=1\nDISCO_NODES=2\nJOB_NAME=train\nSUBDOMAIN=workers";
         assert_eq!(summary(job), ("an indexed job of Kubernetes", 1, Some(2), None, Some(2), host("train-0.workers")));
+        let set = "JOB_COMPLETION_INDEX=1\nJOB_INDEX=2\nJOB_COMPLETIONS=3\nDISCO_NODES=9\n\
+                   JOBSET_COORDINATOR=train-workers-0-0.train";
+        let first = host("train-workers-0-0.train");
+        assert_eq!(summary(set), ("a JobSet of Kubernetes", 7, Some(9), None, Some(9), first));
+        // Flux and PALS may serve PMIx, too.
+        let flux = "PMIX_RANK=1\nPMIX_NAMESPACE=x\nFLUX_TASK_RANK=1\nFLUX_JOB_SIZE=2\nFLUX_TASK_LOCAL_ID=1\n\
+                    FLUX_JOB_NNODES=1\nFLUX_JOB_ID=f1";
+        assert_eq!(summary(flux), ("Flux", 1, Some(2), None, Some(1), None));
         for none in ["", "SLURM_PROCID=0\nSLURM_NTASKS=4\nSLURM_JOB_ID=7", "RANK=1", "WORLD_SIZE=2"] {
             assert_eq!(read(none).unwrap(), None, "{none}");
         }
@@ -289,6 +327,14 @@ mod tests {
             "{by_machine}"
         );
         assert_eq!(text(&TORCHRUN.replace("RANK=5", "RANK=five")), "RANK=`five` is no number");
+        let set = "JOB_COMPLETION_INDEX=3\nJOB_INDEX=2\nJOB_COMPLETIONS=3\nDISCO_NODES=9\nJOBSET_COORDINATOR=a";
+        assert_eq!(
+            text(set),
+            "JOB_COMPLETION_INDEX=3 and JOB_COMPLETIONS=3, variables of a JobSet of Kubernetes, contradict each other: the index must \
+             be below the number of tasks of each block"
+        );
+        let few = set.replace("INDEX=3", "INDEX=1").replace("NODES=9", "NODES=7");
+        assert!(text(&few).starts_with("JOB_INDEX=2 and DISCO_NODES=7, variables of"), "{}", text(&few));
     }
 
     #[test]

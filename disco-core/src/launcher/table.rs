@@ -9,6 +9,9 @@ pub(super) struct Launcher {
     pub(super) needs: &'static [&'static str],
     /// Number of this task.
     pub(super) rank: &'static [&'static str],
+    /// If tasks are numbered in blocks of equal size: the number of this task's block, and the size of a block. Both are
+    /// needed.
+    pub(super) block: Option<(&'static str, &'static str)>,
     /// Number of tasks.
     pub(super) size: &'static [&'static str],
     /// Number of this task among those of this machine.
@@ -45,6 +48,7 @@ const NONE: Launcher = Launcher {
     name: "",
     needs: &[],
     rank: &[],
+    block: None,
     size: &[],
     local_rank: &[],
     local_size: &[],
@@ -57,7 +61,7 @@ const NONE: Launcher = Launcher {
 
 /// All launchers. The first one that has started this process counts: `torchrun` runs inside of Slurm, and Slurm starts
 /// ranks of MPI.
-pub(super) const LAUNCHERS: [Launcher; 11] = [
+pub(super) const LAUNCHERS: [Launcher; 12] = [
     // torch/distributed/run.py; also Kubeflow's PyTorchJob and Ray Train.
     Launcher {
         name: "torchrun",
@@ -121,7 +125,6 @@ pub(super) const LAUNCHERS: [Launcher; 11] = [
         starts_mpi: true,
         ..NONE
     },
-    Launcher { name: "PMIx", rank: &["PMIX_RANK"], job: &["PMIX_NAMESPACE"], starts_mpi: true, ..NONE },
     Launcher {
         name: "Flux",
         rank: &["FLUX_TASK_RANK"],
@@ -159,7 +162,18 @@ pub(super) const LAUNCHERS: [Launcher; 11] = [
         host: Host::Name("LWS_LEADER_ADDRESS"),
         ..NONE
     },
-    // Kubernetes sets the index only; the manifest sets the other variables.
+    // Kubernetes sets JOB_COMPLETION_INDEX only; the manifest sets the other variables (`deploy/job-set.yaml`).
+    Launcher {
+        name: "a JobSet of Kubernetes",
+        rank: &["JOB_COMPLETION_INDEX"],
+        block: Some(("JOB_INDEX", "JOB_COMPLETIONS")),
+        size: &["DISCO_NODES"],
+        nodes: &["DISCO_NODES"],
+        host: Host::Name("JOBSET_COORDINATOR"),
+        job: &["JOBSET_COORDINATOR"],
+        ..NONE
+    },
+    // The same holds here.
     Launcher {
         name: "an indexed job of Kubernetes",
         rank: &["JOB_COMPLETION_INDEX"],
@@ -168,4 +182,6 @@ pub(super) const LAUNCHERS: [Launcher; 11] = [
         host: Host::Pod { job: "JOB_NAME", subdomain: "SUBDOMAIN" },
         ..NONE
     },
+    // PMIx tells the number of tasks to its own library only. Other launchers set its variables, too.
+    Launcher { name: "PMIx", rank: &["PMIX_RANK"], job: &["PMIX_NAMESPACE"], starts_mpi: true, ..NONE },
 ];

@@ -41,10 +41,10 @@ impl BySize {
     }
 }
 
-/// Finished collectives by kind, ranks and size; the longest total time first.
+/// Finished collectives by kind, ranks and size, without those of groups of operations; the longest total time first.
 pub(crate) fn by_size(calls: &Calls<'_>) -> Vec<BySize> {
     let mut times: BTreeMap<(&str, usize, u64), (OpKind, Vec<u64>)> = BTreeMap::new();
-    for call in calls.all.iter().filter(|call| call.mismatch().is_empty()) {
+    for call in calls.all.iter().filter(|call| call.is_alone() && call.mismatch().is_empty()) {
         let (Some(kind), Some(time), Some(first)) = (call.kind(), call.duration(), call.entries.first()) else {
             continue;
         };

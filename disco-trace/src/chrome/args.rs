@@ -109,6 +109,16 @@ struct Op<'a> {
     /// The rank that it waited for last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<u32>,
+    /// The rank of the worker in a communicator that a worker function has split off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
+    /// Number of operations before it in its group of operations.
+    #[serde(default, skip_serializing_if = "is_none")]
+    behind: u8,
+}
+
+fn is_none(number: &u8) -> bool {
+    *number == 0
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -289,6 +299,8 @@ impl<'a> Op<'a> {
             path: op.path.name().into(),
             waited_ns: op.waited,
             last: op.last.map(|last| last.index() as u32),
+            rank: op.rank.map(|rank| rank.index() as u32),
+            behind: op.behind,
         }
     }
 
@@ -301,6 +313,8 @@ impl<'a> Op<'a> {
         op.root = self.root.map(Rank::new);
         op.path = find("path", &DataPath::ALL, DataPath::name, &self.path)?;
         op.waited = self.waited_ns;
+        op.rank = self.rank.map(Rank::new);
+        op.behind = self.behind;
         op.last = self.last.map(Rank::new);
         Ok(op)
     }

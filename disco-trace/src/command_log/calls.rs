@@ -20,6 +20,9 @@ const LIMIT: Duration = Duration::from_millis(200);
 /// Number of each worker's records that a collection asks for at least.
 const MIN_RECORDS: u64 = 1024;
 
+/// Largest number of operations in one line.
+const MAX_OPS: usize = 1 << 13;
+
 /// The last records of the workers and the last line, once the session has ended.
 pub(super) type Last = Arc<Mutex<Option<(Recordings, End)>>>;
 
@@ -116,15 +119,20 @@ impl Calls {
                     call.take().into_iter().for_each(|(call, _)| to(&Line::Call(call)));
                     let failed = record.state == OpState::Failed;
                     let (number, ns) = (record.command, record.end.map(|end| end - record.start));
-                    call = is_call(record).then(|| (Call { number, ns, failed, ops: Vec::new() }, record.start));
+                    call = is_call(record).then(|| (Call { number, ns, failed, ..Call::default() }, record.start));
                 }
                 RecordKind::Op(kind) => {
                     let open = call.as_mut().filter(|(call, _)| call.number == record.command);
                     if let (Some((call, last)), Some(op)) = (open, &record.op) {
+                        if call.ops.len() == MAX_OPS {
+                            let ops = std::mem::take(&mut call.ops);
+                            to(&Line::Call(Call { ops, ns: None, more: true, ..call.clone() }));
+                        }
                         let end = record.end.unwrap_or(record.start);
                         let after_ns = record.start.saturating_sub(*last);
                         call.ops.push(operation(kind.name(), op, record, after_ns, end - record.start));
-                        *last = end;
+                        // The operations behind the first one of a group have no length.
+                        *last = end.max(*last);
                     }
                 }
                 _ => {}
@@ -169,6 +177,7 @@ fn operation(kind: &str, op: &OpDetails, record: &Record, after_ns: u64, ns: u64
         root: op.root.map(|root| root.index() as u32),
         after_ns,
         ns,
+        joins: op.behind > 0,
         failed: record.state != OpState::Done,
     }
 }

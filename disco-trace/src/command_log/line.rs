@@ -19,6 +19,8 @@ pub enum Line {
     Session(Head),
     /// The session has submitted a command.
     Command(Command),
+    /// Registers that the workers free before the next command, in addition to those of its own line.
+    Freed(Vec<u32>),
     /// A wait for replies has ended.
     Wait(Wait),
     /// This worker has executed the calls that follow.
@@ -147,6 +149,9 @@ pub struct Call {
     /// The worker failed in the call, or had failed before and skipped the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
+    /// The next call of this worker is the same one, with later operations and with its duration.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     /// The operations of communicators inside the call, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<Operation>,
@@ -176,6 +181,9 @@ pub struct Operation {
     pub after_ns: u64,
     /// The duration, including the wait for other ranks; on a device, the duration of the launch.
     pub ns: u64,
+    /// The operation was launched in one group with the operation before it, whose duration is that of the group.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joins: bool,
     /// The operation failed, or had not ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
@@ -212,6 +220,19 @@ impl Head {
     pub fn new(program: impl Into<String>, session: &str, workers: usize, groups: usize, nodes: usize) -> Self {
         let (format, disco) = (FORMAT.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         Self { format, program: program.into(), disco, session: session.to_owned(), workers, groups, nodes }
+    }
+}
+
+impl Line {
+    /// Takes values out of a line that is too long, and returns whether it is shorter: all replies of a wait but the first,
+    /// then this one; all arguments of a command.
+    pub(super) fn shorten(&mut self) -> bool {
+        match self {
+            Self::Command(command) if !command.args.is_empty() => command.args.clear(),
+            Self::Wait(wait) if !wait.replies.is_empty() => wait.replies.truncate(usize::from(wait.replies.len() > 1)),
+            _ => return false,
+        }
+        true
     }
 }
 

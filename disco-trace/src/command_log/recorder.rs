@@ -19,6 +19,9 @@ use super::writer::Writer;
 use super::{Described, FORMAT};
 use crate::error::TraceError;
 
+/// Largest number of freed registers in one line.
+const MAX_FREED: usize = 1 << 16;
+
 /// Writes a command log: as the [`Observer`] of a session, with the recordings of its workers.
 ///
 /// A thread of its own writes the file. A command waits only if 8 MiB of lines are not written yet. If a command waits
@@ -85,7 +88,12 @@ impl Observer for Recorder {
         let mut names = sync::lock(&self.names);
         let mut line = Command::new(number, self.now(), kind(command));
         line.register = command.register().map(wire);
-        line.freed = freed.iter().copied().map(wire).collect();
+        for some in freed.chunks(MAX_FREED) {
+            let before = std::mem::replace(&mut line.freed, some.iter().copied().map(wire).collect());
+            if !before.is_empty() {
+                self.writer.add(&Line::Freed(before));
+            }
+        }
         freed.iter().for_each(|register| _ = names.functions.remove(register));
         let mut name = None;
         match command {

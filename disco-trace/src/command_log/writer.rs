@@ -11,10 +11,10 @@ use disco_core::error::causes;
 use disco_core::sync;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use serde::Serialize;
 
 use super::line::Line;
 use crate::error::TraceError;
+use crate::lines::MAX_LINE;
 
 /// Bytes after which the thread writes.
 const CHUNK_BYTES: usize = 1 << 16;
@@ -103,7 +103,7 @@ impl Writer {
     }
 
     /// Adds a line, unless the log has ended. Waits while 8 MiB of lines are pending, up to the limit.
-    pub(super) fn add(&self, line: &impl Serialize) {
+    pub(super) fn add(&self, line: &Line) {
         let shared = &self.shared;
         let mut pending = sync::lock(&shared.pending);
         let begun = Instant::now();
@@ -147,13 +147,20 @@ impl Writer {
     }
 }
 
-/// Adds a line.
-fn append(lines: &mut Vec<u8>, line: &impl Serialize) {
+/// Adds a line, without some of its values if it is too long for readers.
+fn append(lines: &mut Vec<u8>, line: &Line) {
     let before = lines.len();
     // Never fails: a vector takes all bytes, and all keys are strings.
-    match serde_json::to_writer(&mut *lines, line) {
-        Ok(()) => lines.push(b'\n'),
-        Err(_) => lines.truncate(before),
+    if serde_json::to_writer(&mut *lines, line).is_err() {
+        return lines.truncate(before);
+    }
+    lines.push(b'\n');
+    if lines.len() - before > MAX_LINE as usize {
+        lines.truncate(before);
+        let mut line = line.clone();
+        if line.shorten() {
+            append(lines, &line);
+        }
     }
 }
 

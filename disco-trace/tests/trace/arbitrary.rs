@@ -37,6 +37,7 @@ fn op() -> impl Strategy<Value = OpDetails> {
     (values, more).prop_map(|((comm, number, dtype, count), (reduction, root, path, waited, last))| {
         let mut op = OpDetails::new(comm, number);
         (op.dtype, op.count, op.reduction) = (dtype, count, reduction);
+        (op.rank, op.behind) = (root.map(|root| Rank::new(root ^ 1)), count as u8);
         (op.root, op.path, op.waited, op.last) = (root.map(Rank::new), path, waited, last.map(Rank::new));
         op
     })

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc;
 
+use disco_core::activity::{OpDetails, OpState, Record, RecordKind, Recording};
 use disco_core::session::Observer as _;
-use disco_core::{Command as Submitted, DType, Error, RegisterId, Tensor, Value, WorkerId};
+use disco_core::{Command as Submitted, DType, Error, OpKind, RegisterId, Tensor, Value, WorkerId};
 use disco_trace::TraceError;
 use disco_trace::command_log::{Command, CommandKind, Described, Head, Line, Reader, Recorder, Wait};
 use proptest::option;
@@ -141,6 +143,61 @@ fn a_recorder_writes_sizes_of_tensors_and_no_content() {
         let is_plain = name.ends_with("jsonl");
         assert_eq!(fs::read(&path).unwrap().starts_with(b"{\"session\""), is_plain);
     }
+}
+
+/// A record of a command or of an operation inside of it.
+fn record(number: u64, kind: RecordKind) -> Record {
+    let mut record = Record::new(number, kind, number);
+    (record.command, record.end, record.state) = (2, Some(number), OpState::Done);
+    if let RecordKind::Op(_) = kind {
+        record.op = Some(OpDetails::new("plane 1".into(), number));
+    }
+    record
+}
+
+#[test]
+fn lines_that_would_be_too_long_are_split_or_lose_values() {
+    const FREED: u32 = 1_000_000;
+    const OPS: u64 = 60_000;
+    let (folder, register) = (tempfile::tempdir().unwrap(), RegisterId::new);
+    let path = folder.path().join("commands.jsonl.gz");
+    let head = Head::new("train", "threads", 1, 1, 1);
+    let mut recording = Recording::default();
+    recording.records.push(record(1, RecordKind::Command));
+    recording.records.extend((2..OPS + 2).map(|number| record(number, RecordKind::Op(OpKind::Barrier))));
+    recording.time = OPS + 3;
+    let (told, is_collected) = mpsc::channel();
+    let collect = move |_, _| told.send(()).ok().map(|()| vec![(WorkerId::new(0), Ok(recording.clone()))]);
+    let recorder = Recorder::create(&path, head, collect, |warning| panic!("{warning}")).unwrap();
+    let freed: Vec<RegisterId> = (0..FREED).map(register).collect();
+    let args = vec![Value::from("a text of 1024 bytes".repeat(51)); 5_000];
+    recorder.submitted(1, &freed, &Submitted::CallPacked { register: register(1), function: register(0), args });
+    recorder.submitted(2, &[], &Submitted::CallPacked { register: register(2), function: register(0), args: vec![] });
+    recorder.submitted(3, &[], &Submitted::GetAll { register: register(2) });
+    let shape = |len: usize| Ok(Value::Shape(vec![1_i64 << 50; len].into()));
+    recorder.waited(3, &Ok(vec![shape(150_000), shape(150_001)]));
+    is_collected.recv().unwrap();
+    drop(recorder);
+    let lines: Vec<Line> = Reader::open(&path).unwrap().collect::<Result<_, _>>().unwrap();
+    let (mut freed, mut calls) = (Vec::<u32>::new(), Vec::new());
+    for line in &lines {
+        match line {
+            Line::Freed(some) => freed.extend(some),
+            Line::Command(command) => {
+                assert_eq!(command.args, []);
+                freed.extend(&command.freed);
+            }
+            Line::Wait(wait) => {
+                assert!(matches!(&wait.replies[..], [Described::Shape(shape)] if shape.len() == 150_000))
+            }
+            Line::Call(call) => calls.push((call.number, call.more, call.ns.is_some(), call.ops.len())),
+            _ => {}
+        }
+    }
+    assert!(freed.into_iter().eq(0..FREED));
+    let (last, before) = calls.split_last().unwrap();
+    assert!(before.iter().all(|call| *call == (2, true, false, 1 << 13)) && before.len() == 7, "{calls:?}");
+    assert_eq!(*last, (2, false, true, OPS as usize - 7 * (1 << 13)));
 }
 
 #[test]

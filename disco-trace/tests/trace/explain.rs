@@ -1,7 +1,7 @@
 //! Explanations.
 
-use disco_core::OpKind;
 use disco_core::activity::{Alignment, ClockPoint, RecordKind};
+use disco_core::{OpKind, Rank};
 use disco_trace::{Trace, explain};
 
 use crate::sample;
@@ -37,15 +37,49 @@ fn counts_of_v_forms_that_differ_are_no_mismatch() {
 }
 
 #[test]
-fn waits_in_a_split_name_no_worker_because_its_ranks_may_have_any_order() {
+fn waits_in_a_split_name_the_workers_whose_ranks_are_recorded() {
+    let explain_with = |rank: fn(u32) -> Option<Rank>| {
+        let mut trace = sample::trace();
+        for (worker, it) in (0..).zip(&mut trace.workers) {
+            let records = it.recording.as_mut().map_or(&mut [][..], |recording| &mut recording.records);
+            for op in records.iter_mut().filter_map(|record| record.op.as_mut()) {
+                (op.comm, op.rank) = ("plane 1, split 1 color Some(0)".into(), rank(worker));
+            }
+        }
+        explain(&trace)
+    };
+    // Its ranks may have any order.
+    let unknown = explain_with(|_| None);
+    assert!(!unknown.contains("Workers that arrived last"), "{unknown}");
+    let known = explain_with(|worker| Some(Rank::new((worker + 1) % 4)));
+    let late = known.split_once("Workers that arrived last").unwrap().1;
+    let workers: Vec<&str> = late.lines().filter_map(|line| line.trim().split_inclusive("  ").next()).collect();
+    assert_eq!(
+        workers[2..].iter().map(|worker| worker.trim()).collect::<Vec<_>>(),
+        ["worker 1", "worker 0"],
+        "{known}"
+    );
+}
+
+#[test]
+fn the_time_of_a_group_is_that_of_its_first_operation() {
     let mut trace = sample::trace();
+    // All gathers are behind the sum before them.
     for recording in trace.workers.iter_mut().filter_map(|worker| worker.recording.as_mut().ok()) {
-        for op in recording.records.iter_mut().filter_map(|record| record.op.as_mut()) {
-            op.comm = "plane 1, split 1 color Some(0)".into();
+        for index in 1..recording.records.len() {
+            let (before, start) = (recording.records[index - 1].op.clone(), recording.records[index - 1].start);
+            let record = &mut recording.records[index];
+            if let (Some(_), Some(op)) =
+                (before, record.op.as_mut().filter(|_| record.kind == RecordKind::Op(OpKind::AllGather)))
+            {
+                op.behind = 1;
+                (record.start, record.end) = (start, Some(start));
+            }
         }
     }
     let text = explain(&trace);
-    assert!(!text.contains("Workers that arrived last"), "{text}");
+    let slow = text.split_once("Slowest collectives").unwrap().1;
+    assert!(slow.contains("all_reduce sum f32 x 65536") && !slow.contains("all_gather"), "{text}");
 }
 
 #[test]
