@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod at_once;
 mod death;
 mod functions;
 mod invited;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     // One test at a time, because tests count this process's children and descriptors.
     arguments.test_threads = Some(1);
     let tests = [
+        at_once::tests(),
         death::tests(),
         invited::tests(),
         life::tests(),

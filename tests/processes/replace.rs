@@ -65,11 +65,11 @@ fn start(workers: usize) -> LaneSession {
     session
 }
 
-fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> DRef {
+pub(crate) fn call(session: &LaneSession, name: &str, args: impl disco::IntoArgs) -> DRef {
     block_on(session.call_named(name, args)).unwrap()
 }
 
-fn kill(session: &LaneSession, workers: &[u32]) {
+pub(crate) fn kill(session: &LaneSession, workers: &[u32]) {
     let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
     for worker in workers {
         kill_process(Pid::from_raw(pids[*worker as usize] as i32).unwrap(), Signal::KILL).unwrap();
@@ -77,7 +77,7 @@ fn kill(session: &LaneSession, workers: &[u32]) {
 }
 
 /// Waits for the loss.
-fn lost(session: &LaneSession) -> Error {
+pub(crate) fn lost(session: &LaneSession) -> Error {
     loop {
         match block_on(session.sync_all()) {
             Err(error @ Error::Lost(_)) => return error,
@@ -87,7 +87,7 @@ fn lost(session: &LaneSession) -> Error {
 }
 
 /// Checks that all workers reduce together.
-fn check_sums(session: &LaneSession, workers: usize) {
+pub(crate) fn check_sums(session: &LaneSession, workers: usize) {
     let expected = (workers * (workers - 1) / 2) as f64;
     for count in [1, 700, 100_000] {
         let sums = block_on(session.get_all_as::<f64>(&call(session, "replace.sum", (count,)))).unwrap();
