@@ -16,6 +16,7 @@ mod nccl;
 mod programs;
 mod replace;
 mod replies;
+mod spares;
 mod start;
 #[path = "../terminal/mod.rs"]
 mod terminal;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         matching::tests(),
         replace::tests(),
         replies::tests(),
+        spares::tests(),
         start::tests(),
         mpi::tests(),
         nccl::tests(),

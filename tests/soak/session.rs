@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     recoveries: usize,
     /// Whether the session replaces lost workers without being asked.
     replaces_at_once: bool,
+    /// For processes: the number of spares.
+    spares: usize,
     /// The number of records of a timeline; 0 for none.
     records: usize,
     /// Whether the commands are recorded in a file.
@@ -108,6 +110,7 @@ impl Setup {
             end: random.pick(ends),
             recoveries: random.below(3),
             replaces_at_once: random.chance(40),
+            spares: random.below(3),
             records: random.pick(&[0, 0, 16, 4096]),
             has_log: random.chance(30),
         }
@@ -125,6 +128,7 @@ impl Setup {
                 let builder = Builder::nodes(self.nodes, self.workers / self.nodes).fan_out(self.fan_out);
                 builder.node_workers(workers).encrypt(self.encrypts)
             }
+            SessionKind::Processes => Builder::processes(self.workers).spares(self.spares),
             kind => Builder::new(kind, self.workers),
         };
         let deadlines = match self.end {
