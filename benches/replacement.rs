@@ -54,6 +54,14 @@ fn survive(session: &LaneSession, workers: usize) -> (Duration, Duration) {
     survived.expect("the worker can be replaced")
 }
 
+/// [`survive`], from the loss to the sum, once a spare waits.
+fn survive_with_spare(session: &LaneSession, workers: usize) -> Duration {
+    while !session.status().spares.iter().any(|spare| spare.is_ready) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    survive(session, workers).0
+}
+
 /// The time of a new session of this size until its first sum.
 fn start(workers: usize) -> Duration {
     let started = block_on(async {
@@ -69,12 +77,19 @@ fn start(workers: usize) -> Duration {
 
 fn replacement(criterion: &mut Criterion) {
     let workers = common::settings(4).workers.max(2);
-    let session = Builder::processes(workers).start().expect("workers can be started");
-    block_on(session.init_ccl("local", &[])).expect("`local` is always there");
+    let begin = |spares: usize| {
+        let session = Builder::processes(workers).spares(spares).start().expect("workers can be started");
+        block_on(session.init_ccl("local", &[])).expect("`local` is always there");
+        session
+    };
+    let (session, with_spare) = (begin(0), begin(1));
     let mut group = criterion.benchmark_group(format!("replacement/{workers} processes"));
     group.sample_size(10);
     group.bench_function("from the report of the loss to the next sum", |bencher| {
         bencher.iter_custom(|iters| (0..iters).map(|_| survive(&session, workers).0).sum());
+    });
+    group.bench_function("from the report of the loss to the next sum, with a spare", |bencher| {
+        bencher.iter_custom(|iters| (0..iters).map(|_| survive_with_spare(&with_spare, workers)).sum());
     });
     group.bench_function("from the death to the report", |bencher| {
         bencher.iter_custom(|iters| (0..iters).map(|_| survive(&session, workers).1).sum());
@@ -83,9 +98,13 @@ fn replacement(criterion: &mut Criterion) {
     common::compare(
         &format!("replacement/{workers} processes"),
         || survive(&session, workers).0,
-        &mut [("a new session", &mut || start(workers)), ("a new session of one process", &mut || start(2))],
+        &mut [
+            ("with a spare", &mut || survive_with_spare(&with_spare, workers)),
+            ("a new session", &mut || start(workers)),
+            ("a new session of one process", &mut || start(2)),
+        ],
     );
-    block_on(session.shutdown()).expect("live");
+    [session, with_spare].iter().for_each(|session| block_on(session.shutdown()).expect("live"));
 }
 
 criterion_group!(benches, replacement);

@@ -11,7 +11,8 @@ use disco_core::{Error, Result};
 use crate::{Builder, SessionKind};
 
 /// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
-/// `DISCO_LISTEN`, `DISCO_MAX_PENDING`, `DISCO_MAX_UNSENT`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES`.
+/// `DISCO_LISTEN`, `DISCO_MAX_PENDING`, `DISCO_MAX_UNSENT`, `DISCO_SPARES`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and
+/// `DISCO_DEVICES`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -31,6 +32,8 @@ pub struct Settings {
     pub max_pending: Option<usize>,
     /// Maximum number of bytes that wait for one node; see [`Builder::max_unsent`]. Default: none.
     pub max_unsent: Option<usize>,
+    /// Number of processes that wait to take the places of lost ones; see [`Builder::spares`]. Default: 0.
+    pub spares: usize,
     /// Folder for the output of workers that are processes; see [`Builder::log_dir`]. Default: none.
     pub log_dir: Option<PathBuf>,
     /// Backend for `init_ccl`. Default: `local`.
@@ -95,6 +98,8 @@ impl Settings {
             None => builder,
         };
         #[cfg(target_os = "linux")]
+        let builder = builder.spares(self.spares);
+        #[cfg(target_os = "linux")]
         if self.session == SessionKind::Nodes {
             let builder = builder.node_count(self.nodes).announce(|announcement| {
                 let (nodes, address, command) = (announcement.nodes, announcement.address, announcement.command());
@@ -142,7 +147,8 @@ impl Settings {
         let (listen, log_dir) = (text("DISCO_LISTEN")?, variable("DISCO_LOG_DIR").path());
         let limit = |name| variable(name).number::<usize>();
         let (max_pending, max_unsent) = (limit("DISCO_MAX_PENDING")?, limit("DISCO_MAX_UNSENT")?);
-        Ok(Self { session, workers, groups, nodes, listen, max_pending, max_unsent, log_dir, backend, devices })
+        let spares = number("DISCO_SPARES", 0)?;
+        Ok(Self { session, workers, groups, nodes, listen, max_pending, max_unsent, spares, log_dir, backend, devices })
     }
 }
 

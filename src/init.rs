@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::process;
 
 use disco_channel::processes::Invitation;
+use disco_core::Error;
 
 use crate::role;
 
@@ -115,7 +116,11 @@ fn serve() {
     #[cfg(feature = "trace")]
     crate::dump::ignore_signal();
     let served = if let Some(invitation) = Invitation::take() {
-        invitation.and_then(|invitation| role::serve(&invitation))
+        match invitation {
+            // The session of a spare has ended.
+            Err(Error::Closed(_)) => Ok(()),
+            invitation => invitation.and_then(|invitation| role::serve(&invitation)),
+        }
     } else if let Some(served) = crate::tvm::serve_if_asked() {
         served
     } else if let Some(options) = crate::node::options() {

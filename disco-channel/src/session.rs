@@ -57,12 +57,33 @@ pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession
 pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<LaneSession> {
     let config = options.config;
     let shared = shared_with_processes(config.world.per_node());
+    let (spares, launch) = (options.spares.clone(), options.launch.clone());
+    if spares.is_some() && !launch.starts_processes() {
+        return Err(Error::invalid("spares need workers that the session starts, but a launcher starts these"));
+    }
     let lanes = lanes_to_processes(options.clone(), config.world.size() as u32, &shared);
     let grow = move |new, world| {
-        let options = processes::Options { config: config.in_world(world), ..options.clone().more()? };
+        let mut options = options.clone().more()?;
+        options.config = config.in_world(world);
         Ok(Arc::new(ProcessLane::new(new, shared.clone(), options)) as Arc<dyn Channel>)
     };
-    Ok(start(config, lanes, deadlines)?.with_growth(grow))
+    let session = start(config, lanes, deadlines)?.with_growth(grow);
+    if let Some(spares) = spares {
+        spares.start(&launch)?;
+        session.attach(End(spares));
+    }
+    Ok(session)
+}
+
+/// Ends the spares with the session.
+#[cfg(target_os = "linux")]
+struct End(processes::Spares);
+
+#[cfg(target_os = "linux")]
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes`
@@ -77,10 +98,11 @@ pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<La
 pub fn nodes(
     options: nodes::Options,
     here: u32,
-    local: processes::Options,
+    mut local: processes::Options,
     deadlines: Deadlines,
 ) -> Result<LaneSession> {
     let config = options.config;
+    local.config = config;
     if !(1..=config.world.size() as u32).contains(&here) {
         let workers = config.world.size();
         return Err(Error::invalid(format!(
@@ -92,7 +114,7 @@ pub fn nodes(
         false => Arc::default(),
     };
     let mut lanes = match options.processes {
-        true => lanes_to_processes(processes::Options { config, ..local }, here, &shared),
+        true => lanes_to_processes(local, here, &shared),
         false => vec![lane_to_threads(config, WorkerRange::new(0..here), here, &shared)],
     };
     if options.nodes > 0 {

@@ -47,6 +47,10 @@ pub(crate) struct Run {
     /// of 256 MiB and the value limit: 2.6 GiB]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     max_unsent: Option<u64>,
+    /// Processes that are started ahead, and take the places of workers that are lost, for `--session processes` [default:
+    /// DISCO_SPARES, else 0]
+    #[arg(long, value_name = "PROCESSES")]
+    spares: Option<u32>,
     /// Folder for the output of workers that are processes of this machine: that of worker N is appended to
     /// N/stdout.log and N/stderr.log [default: DISCO_LOG_DIR, else none]
     #[arg(long, value_name = "FOLDER")]
@@ -141,6 +145,7 @@ impl Run {
         }
         self.max_pending.map(|number| command.env("DISCO_MAX_PENDING", number.to_string()));
         self.max_unsent.map(|bytes| command.env("DISCO_MAX_UNSENT", bytes.to_string()));
+        self.spares.map(|number| command.env("DISCO_SPARES", number.to_string()));
         if let Some(folder) = &self.log_dir {
             command.env("DISCO_LOG_DIR", folder);
         }
@@ -164,6 +169,11 @@ impl Run {
         ensure!(
             self.log_dir.is_none() || session != SessionKind::Threads,
             "--log-dir has no effect on workers that are threads, whose output is that of the program; use `--session processes`"
+        );
+        let has_spares = self.spares.is_some_and(|number| number > 0);
+        ensure!(
+            !has_spares || session == SessionKind::Processes,
+            "--spares has no effect without `--session processes`"
         );
         if session == SessionKind::Nodes {
             return Ok(());

@@ -48,6 +48,23 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// All workers, in order.
     pub workers: Vec<WorkerStatus>,
+    /// Processes and nodes that wait to take the places of lost ones.
+    #[serde(default)]
+    pub spares: Vec<SpareStatus>,
+}
+
+/// A process or a node that waits to take the place of a lost one.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SpareStatus {
+    /// The process id of a process of the controller's machine.
+    pub process: Option<u32>,
+    /// The name of a node's machine.
+    pub name: Option<String>,
+    /// Whether it can take a place at once; a process that is not ready has not reached its `main` yet.
+    pub is_ready: bool,
+    /// The connection of a node.
+    pub connection: Option<ConnectionStatus>,
 }
 
 /// The state of a node and its connection.
@@ -218,6 +235,18 @@ impl Status {
                 unchanged,
             });
         }
+    }
+}
+
+impl SpareStatus {
+    /// A process of this machine.
+    pub const fn process(process: Option<u32>, is_ready: bool) -> Self {
+        Self { process, name: None, is_ready, connection: None }
+    }
+
+    /// A node on the machine `name`.
+    pub const fn node(name: String, connection: ConnectionStatus) -> Self {
+        Self { process: None, name: Some(name), is_ready: true, connection: Some(connection) }
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Builder {
     silence: Duration,
     deadlines: Deadlines,
     replacement: ReplacementPolicy,
+    #[cfg(target_os = "linux")]
+    spares: usize,
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
@@ -163,6 +165,8 @@ impl Builder {
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
             replacement: ReplacementPolicy::default(),
+            #[cfg(target_os = "linux")]
+            spares: 0,
             recorder: None,
             #[cfg(all(feature = "trace", target_os = "linux"))]
             dump: None,
@@ -409,7 +413,10 @@ impl Builder {
             )));
         }
         #[cfg(target_os = "linux")]
-        self.check_log_dir()?;
+        {
+            self.check_log_dir()?;
+            self.check_spares()?;
+        }
         let mut config = WorkerConfig::new(world);
         config.check = match self.check {
             Some(check) => check,

@@ -10,6 +10,15 @@ use super::{Builder, Nodes};
 use crate::{SessionKind, log_files};
 
 impl Builder {
+    /// Number of worker processes that are started ahead, in the background, and wait to take the places of lost ones; see
+    /// [`Session::replace_lost`](crate::Session::replace_lost). A replacement then need not wait for the start of the
+    /// program. Another process is started for each that is used or ends. A spare takes the memory of a program that has
+    /// reached [`init`](crate::init). For sessions of processes that this program starts. Default: 0.
+    pub fn spares(mut self, processes: usize) -> Self {
+        self.spares = processes;
+        self
+    }
+
     /// Rejects log files for workers that are threads: their output is that of the program.
     pub(super) fn check_log_dir(&self) -> Result<()> {
         let has_processes = match self.kind {
@@ -26,8 +35,19 @@ impl Builder {
         Ok(())
     }
 
+    /// Rejects spares that no process could use.
+    pub(super) fn check_spares(&self) -> Result<()> {
+        let why = match (self.spares, self.kind) {
+            (0, _) | (_, SessionKind::Processes) => return Ok(()),
+            (_, SessionKind::Threads) => "threads can't be replaced",
+            (_, SessionKind::Nodes) => "nodes stand by themselves (`disco worker --spare`)",
+        };
+        Err(Error::invalid(format!("{} spares need workers that are processes of this machine: {why}", self.spares)))
+    }
+
     pub(super) fn start_with_processes(&self, config: WorkerConfig) -> Result<LaneSession> {
-        let options = self.process_options(config, config.world.size() as u32)?;
+        let mut options = self.process_options(config, config.world.size() as u32)?;
+        options.spares = (self.spares > 0).then(|| processes::Spares::new(self.spares));
         session::processes(options, self.deadlines)
     }
 

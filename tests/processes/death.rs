@@ -60,7 +60,7 @@ fn pid_of(session: &LaneSession, worker: u32) -> Pid {
 }
 
 /// Whether a process exists and is not a zombie.
-fn is_alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

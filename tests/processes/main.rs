@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod at_once;
 mod death;
 mod functions;
 mod invited;
@@ -16,6 +17,7 @@ mod programs;
 mod replace;
 mod replies;
 mod resize;
+mod spares;
 mod start;
 #[path = "../terminal/mod.rs"]
 mod terminal;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     // One test at a time, because tests count this process's children and descriptors.
     arguments.test_threads = Some(1);
     let tests = [
+        at_once::tests(),
         death::tests(),
         invited::tests(),
         life::tests(),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         replace::tests(),
         replies::tests(),
         resize::tests(),
+        spares::tests(),
         start::tests(),
         mpi::tests(),
         nccl::tests(),

@@ -58,6 +58,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         "listener" => listener(),
         "mpi" => mpi(),
         "nccl" => crate::nccl::run(),
+        "spares" => crate::spares::run(),
         "printer" => printer("output"),
         "painter" => printer(ESCAPES),
         "noise" => noise(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use disco_core::error::{Error, ErrorKind};
-use disco_core::session::{Deadlines, LaneSession, Session as _, SessionExt as _};
+use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy, Session as _, SessionExt as _};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, DRef, Result, Value, WorkerContext, WorkerId, WorkerRange, World};
 use futures_lite::future::{self, block_on};
@@ -48,6 +48,7 @@ struct Program {
     random: Random,
     fate: Arc<Fate>,
     workers: usize,
+    is_at_once: bool,
     add: DRef,
     seat: DRef,
     known: Vec<Known>,
@@ -71,8 +72,12 @@ pub(crate) fn run(seed: u64) -> usize {
         true => Err(Error::state("no place is free")),
         false => Ok(Arc::new(Mortal::new(workers, config.in_world(world), &more))),
     });
+    let is_at_once = random.below(2) == 0;
+    let policy = if is_at_once { ReplacementPolicy::at_once() } else { ReplacementPolicy::when_asked() };
+    let session = session.with_replacement(policy);
     let [add, seat] = ["replacement.add", "replacement.seat"].map(|name| block_on(session.function(name)).unwrap());
-    let mut program = Program { session, random, fate, workers, add, seat, known: Vec::new(), epoch: 0, replaced: 0 };
+    let known = Vec::new();
+    let mut program = Program { session, random, fate, workers, is_at_once, add, seat, known, epoch: 0, replaced: 0 };
     program.fate.is_hard.store(true, Ordering::Relaxed);
     (0..60).for_each(|_| program.step());
     // A shutdown of a live session, and one of a lost session.
@@ -105,8 +110,22 @@ impl Program {
         match result {
             Ok(()) => {}
             // One that dies may take its lane along before it is reported.
-            Err(Error::Lost(_) | Error::State(_)) => self.replace(),
+            Err(Error::Lost(_) | Error::State(_)) => {
+                self.go_on();
+                self.replace();
+            }
             Err(error) => panic!("{error:#?}"),
+        }
+    }
+
+    /// A session that replaces workers at once goes on without being asked.
+    fn go_on(&mut self) {
+        if self.is_at_once && self.random.below(2) == 0 {
+            match block_on(self.session.sync_all()) {
+                Ok(()) => assert!(self.session.status().failure.is_none()),
+                Err(Error::Lost(_) | Error::State(_)) => {}
+                Err(error) => panic!("{error:#?}"),
+            }
         }
     }
 

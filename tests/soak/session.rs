@@ -6,7 +6,9 @@ use std::time::Duration;
 use std::{fmt, thread};
 
 use disco::ffi::Libraries as _;
-use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, SessionKind, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane, Deadlines, LaneSession, ReplacementPolicy, Session, SessionExt, SessionKind, WorkerId, block_on,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command_log::CommandLog;
@@ -20,6 +22,9 @@ use crate::watch;
 
 /// Silence limit of sessions that stop a process.
 const SILENCE: Duration = Duration::from_secs(4);
+
+/// Part of the error of a process of a node that is lost without its node.
+const NOT_WHOLE: &str = "only whole nodes";
 
 /// The random configuration of a session.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +42,10 @@ pub(crate) struct Setup {
     check: bool,
     end: End,
     recoveries: usize,
+    /// Whether the session replaces lost workers without being asked.
+    replaces_at_once: bool,
+    /// For processes: the number of spares.
+    spares: usize,
     /// The number of records of a timeline; 0 for none.
     records: usize,
     /// Whether the commands are recorded in a file.
@@ -100,6 +109,8 @@ impl Setup {
             check: random.chance(25),
             end: random.pick(ends),
             recoveries: random.below(3),
+            replaces_at_once: random.chance(40),
+            spares: random.below(3),
             records: random.pick(&[0, 0, 16, 4096]),
             has_log: random.chance(30),
         }
@@ -117,6 +128,7 @@ impl Setup {
                 let builder = Builder::nodes(self.nodes, self.workers / self.nodes).fan_out(self.fan_out);
                 builder.node_workers(workers).encrypt(self.encrypts)
             }
+            SessionKind::Processes => Builder::processes(self.workers).spares(self.spares),
             kind => Builder::new(kind, self.workers),
         };
         let deadlines = match self.end {
@@ -132,6 +144,10 @@ impl Setup {
             records => timelines.keep(builder, records),
         };
         let builder = if self.has_log { log.record(builder) } else { builder };
+        let builder = match self.replaces_at_once {
+            true => builder.replacement(ReplacementPolicy::at_once()),
+            false => builder,
+        };
         builder.groups(self.groups).check(self.check).deadlines(deadlines).start()
     }
 
@@ -366,9 +382,16 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             }
             user.submit(random.below(6));
             let told = block_on(session.sync_all());
-            bystanders.join(&["lost", "aborted"])?;
+            bystanders.join(if setup.replaces_at_once {
+                &["lost", "aborted", NOT_WHOLE]
+            } else {
+                &["lost", "aborted"]
+            })?;
             match told {
                 Err(error @ disco::Error::Lost { .. }) if names(&error, setup, worker) => {}
+                // Another caller was told of the loss.
+                Ok(()) if setup.replaces_at_once => {}
+                Err(error) if setup.replaces_at_once && follows_from_loss(&error) => {}
                 other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
             }
             if random.chance(60) {
@@ -383,16 +406,29 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
     }
 }
 
+/// Whether an error is a loss or its consequence in a session that replaces workers at once: the register of a bystander
+/// is empty on the new worker, or one process of a node can't be replaced.
+fn follows_from_loss(error: &disco::Error) -> bool {
+    let text = error.to_string();
+    matches!(error, disco::Error::Lost(_)) || [NOT_WHOLE, "replaced a lost worker"].iter().any(|it| text.contains(it))
+}
+
 /// Replaces the lost worker, with its node if that is lost, and goes on.
 fn replace(setup: &Setup, session: &LaneSession, worker: usize, random: &mut Random) -> Wrong<()> {
     watch::step("replacement");
+    if setup.replaces_at_once
+        && random.chance(50)
+        && let Some(error) = block_on(session.sync_all()).err().filter(|error| !follows_from_loss(error))
+    {
+        return Err(format!("sync_all during a replacement: {error}"));
+    }
     let replaced = loop {
         match block_on(session.replace_lost()) {
             Ok(replaced) => break replaced.workers,
             // Of a worker or a node that ended because of the first loss.
             Err(disco::Error::Lost(_)) => {}
             // A process of another node.
-            Err(error) if setup.of_processes && error.to_string().contains("only whole nodes") => return Ok(()),
+            Err(error) if setup.of_processes && error.to_string().contains(NOT_WHOLE) => return Ok(()),
             Err(error) => return Err(format!("replace_lost: {error}")),
         }
     };

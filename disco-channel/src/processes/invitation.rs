@@ -2,6 +2,9 @@
 
 use std::env;
 use std::fmt;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use disco_core::{Error, Result, WorkerId};
@@ -10,6 +13,11 @@ use crate::{environment, random};
 
 /// The environment variable with the [text](Invitation::text) of a worker's invitation.
 pub const VARIABLE: &str = "DISCO_WORKER";
+
+/// The value of [`VARIABLE`] for a spare: it gets its invitation over the socket that is its standard input.
+pub(super) const SPARE: &str = "spare";
+/// Most bytes of an invitation's text.
+const MAX_TEXT_BYTES: u64 = 1 << 10;
 
 /// The data that a worker needs to join its controller. It is a secret: any process that has it can join as that
 /// worker.
@@ -29,13 +37,33 @@ impl Invitation {
         env::var_os(VARIABLE).is_some()
     }
 
-    /// Takes the invitation [out of the environment](environment::take). Returns `None` in a process that is no worker.
+    /// Takes the invitation [out of the environment](environment::take). Returns `None` in a process that is no worker. In a
+    /// [spare](crate::processes::Spares), waits until the spare gets the place of a worker, or its session ends.
     ///
     /// # Errors
-    /// The variable does not hold an invitation.
+    /// The variable does not hold an invitation. [`Error::Closed`] in a spare whose session has ended without a need for it.
     pub fn take() -> Option<Result<Self>> {
         let text = environment::take(VARIABLE)?;
-        Some(text.to_str().ok_or_else(|| invalid(&text.display())).and_then(Self::parse))
+        Some(match text.to_str() {
+            Some(SPARE) => Self::wait(),
+            Some(text) => Self::parse(text),
+            None => Err(invalid(&text.display())),
+        })
+    }
+
+    /// Tells the controller that this process is a spare that has started, and waits for its invitation.
+    fn wait() -> Result<Self> {
+        let failed =
+            |error| Error::system("a spare worker can't talk to its controller over its standard input", error);
+        let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+        let mut text = String::new();
+        // The controller may have closed its end already.
+        _ = socket.write_all(b"\n");
+        BufReader::new(socket.take(MAX_TEXT_BYTES)).read_line(&mut text).map_err(failed)?;
+        match text.strip_suffix('\n') {
+            Some(text) => Self::parse(text),
+            None => Err(Error::Closed("a spare worker".to_owned())),
+        }
     }
 
     /// Parses the [text](Self::text) of an invitation.

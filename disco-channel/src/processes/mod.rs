@@ -28,11 +28,16 @@
 //! the protocol, whichever comes first. Messages that it sent before are handled first. After its connection closes,
 //! the controller waits for the exit status of its process, 500 ms at most, so that the error names a signal. A worker
 //! whose connection closes ends by itself; a worker that is still running 4 s later kills itself.
+//!
+//! **Spares** are processes without a worker's place: the variable says `spare`, and a socket is their standard input. A
+//! spare sends a byte when its program takes the invitation, and gets the invitation as a line. If the socket closes before,
+//! because the session or the controller's process has ended, the spare ends. The thread `disco-spares` starts and watches
+//! spares; the lane to new workers takes them.
 
 mod controller;
 mod invitation;
 mod worker;
 
-pub use controller::{Launch, Options, ProcessLane, Sink};
+pub use controller::{Launch, Options, ProcessLane, Sink, Spares};
 pub use invitation::{Invitation, VARIABLE};
 pub use worker::{ProcessEndpoint, serve};

@@ -42,6 +42,11 @@ pub trait Peers: Sized + Send + Sync + 'static {
         Err(Error::state(format!("{part} can't be replaced: {why}")))
     }
 
+    /// Adds what is not known of single peers.
+    fn describe(&self, status: &mut Status) {
+        _ = status;
+    }
+
     /// Begins to start the peers of `workers`, which share `shared`.
     ///
     /// # Errors
@@ -268,6 +273,7 @@ impl<P: Peers> Channel for RemoteLane<P> {
         let known = |worker| running.map(|it| it.served.read(|engine| engine.known(worker))).unwrap_or_default();
         status.add_workers(P::NAME, self.workers, known);
         status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
+        self.peers.describe(status);
     }
 
     /// After `limit`, nodes are told to end at once, and worker processes are killed. A lane that starts gives up at once.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use disco::programs::Found;
-use disco::status::{ConnectionStatus, NodeState, NodeStatus, Status, WorkerStatus};
+use disco::status::{ConnectionStatus, NodeState, NodeStatus, SpareStatus, Status, WorkerStatus};
 
 use crate::output;
 
@@ -42,7 +42,7 @@ fn session_cells(status: &Status) -> [String; 6] {
 
 /// A session: a line, the nodes if there are any, and the workers.
 pub(super) fn session(out: &mut impl Write, status: &Status) -> anyhow::Result<()> {
-    let Status { process, uptime, groups, commands, failure, nodes, workers, .. } = status;
+    let Status { process, uptime, groups, commands, failure, nodes, workers, spares, .. } = status;
     let (count, up) = (workers.len(), seconds(*uptime));
     let head = match status.node {
         Some(node) => format!("node {node} of a session of nodes, process {process}"),
@@ -57,7 +57,25 @@ pub(super) fn session(out: &mut impl Write, status: &Status) -> anyhow::Result<(
         output::table(out, &NODE_HEAD, nodes.iter().map(node_row))?;
         writeln!(out)?;
     }
-    Ok(output::table(out, &WORKER_HEAD, workers.iter().map(|worker| worker_row(worker, nodes)))?)
+    output::table(out, &WORKER_HEAD, workers.iter().map(|worker| worker_row(worker, nodes)))?;
+    if !spares.is_empty() {
+        writeln!(out)?;
+        output::table(out, &SPARE_HEAD, spares.iter().map(spare_row))?;
+    }
+    Ok(())
+}
+
+const SPARE_HEAD: [&str; 4] = ["spare", "state", "address", "silent"];
+
+fn spare_row(spare: &SpareStatus) -> [String; 4] {
+    let process = spare.process.map(|id| format!("process {id}"));
+    let connection = spare.connection.as_ref();
+    [
+        process.or_else(|| spare.name.clone()).unwrap_or_else(none),
+        if spare.is_ready { "ready" } else { "starting" }.to_owned(),
+        connection.and_then(|it| it.address).map_or_else(none, |address| address.to_string()),
+        connection.map_or_else(none, |it| seconds(it.silence)),
+    ]
 }
 
 const NODE_HEAD: [&str; 10] =

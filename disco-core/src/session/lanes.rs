@@ -51,7 +51,7 @@ pub struct LaneSession {
     pub(super) freed_ids: Arc<FreedIds>,
     /// The order ticket: its holder may send. Never held across an await, so that no caller depends on the polling of
     /// another caller's future.
-    order: Mutex<Order>,
+    pub(super) order: Arc<Mutex<Order>>,
     /// Written by the holder of the order ticket.
     functions: Mutex<Functions>,
     /// Commands are refused.
@@ -101,7 +101,7 @@ impl LaneSession {
             lanes: RwLock::new(lanes.clone()),
             reply_table,
             freed_ids: Arc::default(),
-            order: Mutex::new(Order::new(lanes)),
+            order: Arc::new(Mutex::new(Order::new(lanes))),
             functions: Mutex::default(),
             closed: AtomicBool::new(false),
             closing: Arc::default(),
@@ -286,7 +286,7 @@ impl LaneSession {
         from: Option<WorkerId>,
         command: Command,
     ) -> Result<Vec<Reply>> {
-        self.ask_while(ReplyTable::check_lost, operation, values, from, command).await
+        self.while_running(self.ask_while(ReplyTable::check_lost, operation, values, from, command)).await
     }
 
     /// [`Self::ask`] in a session that `live` accepts.
@@ -378,6 +378,7 @@ impl Session for LaneSession {
     }
 
     async fn function(&self, name: &str) -> Result<DRef> {
+        self.await_replacement().await?;
         self.check("function lookup", ReplyTable::check)?;
         if let Some(known) = self.functions().get(name) {
             return Ok(known.clone());
@@ -399,10 +400,13 @@ impl Session for LaneSession {
     }
 
     async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
-        self.check("call", ReplyTable::check)?;
-        let values = self.prepare("call", None, ReplyTable::check, &args.values).await?;
-        let call = |order: &mut Order, values| self.call(order, values, function, &mut args);
-        self.explain(self.turn_with("call", ReplyTable::check, values, call).await).await
+        let submit = async {
+            self.check("call", ReplyTable::check)?;
+            let values = self.prepare("call", None, ReplyTable::check, &args.values).await?;
+            let call = |order: &mut Order, values| self.call(order, values, function, &mut args);
+            self.explain(self.turn_with("call", ReplyTable::check, values, call).await).await
+        };
+        self.while_running(submit).await
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
@@ -412,7 +416,8 @@ impl Session for LaneSession {
             return None;
         }
         if let Err(error) = self.check("call", ReplyTable::check) {
-            return Some(Err(error));
+            // `submit` waits for new workers.
+            return (!self.replaces_at_once()).then_some(Err(error));
         }
         order.lanes.have_capacity(false).then(|| self.call(&mut order, Values::SMALL, function, args))
     }
@@ -448,26 +453,28 @@ impl Session for LaneSession {
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
-        self.set_while(ReplyTable::check_lost, handle, worker, value).await
+        self.while_running(self.set_while(ReplyTable::check_lost, handle, worker, value)).await
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
         self.freed_ids.check(from)?;
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
-        self.turn("copy_from_worker_0", ReplyTable::check, |order| self.send(order, Values::SMALL, |_| Ok(command)))
-            .await
+        let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
+        self.while_running(self.turn("copy_from_worker_0", ReplyTable::check, copy)).await
     }
 
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
         self.freed_ids.check(to)?;
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
-        self.turn("copy_to_worker_0", ReplyTable::check, |order| self.send(order, Values::SMALL, |_| Ok(command))).await
+        let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
+        self.while_running(self.turn("copy_to_worker_0", ReplyTable::check, copy)).await
     }
 
     async fn recover(&self) -> Result<()> {
         if self.replaces_on_recovery() {
             return self.replace().await.map(drop);
         }
+        self.await_replacement().await?;
         self.turn("recover", ReplyTable::check_lost, |order| {
             let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
             self.functions().begin_epoch();

@@ -1,6 +1,7 @@
 //! The controller's side: sessions, their handles, and the implementation over lanes.
 
 mod args;
+mod at_once;
 mod closing;
 mod collecting;
 mod dataplane;
@@ -15,6 +16,7 @@ mod large;
 mod observer;
 mod order;
 mod registers;
+mod replacement_policy;
 mod replacing;
 mod reply_table;
 mod resizing;
@@ -35,7 +37,8 @@ pub use dref::DRef;
 pub use ext::SessionExt;
 pub use lanes::LaneSession;
 pub use observer::Observer;
-pub use replacing::{Replaced, ReplacementPolicy};
+pub use replacement_policy::ReplacementPolicy;
+pub use replacing::Replaced;
 pub use resizing::{Growth, Resized};
 pub use timeline::Timeline;
 
@@ -72,7 +75,7 @@ use crate::world::World;
 /// All methods fail with [`Error::Closed`](crate::Error::Closed) after shutdown,
 /// [`Error::ForeignRef`](crate::Error::ForeignRef) for a handle of another session,
 /// [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost) once a worker is gone,
-/// until it is [replaced](Session::replace_lost).
+/// until it is [replaced](Session::replace_lost) (with [`ReplacementPolicy::at_once`], once).
 /// Methods that await no reply return the first known failure of any worker
 /// ([`Error::Earlier`](crate::Error::Earlier)), and [`Error::Stalled`](crate::Error::Stalled) when a worker has taken
 /// no commands for too long. Methods that await a reply return the failure in the reply, and

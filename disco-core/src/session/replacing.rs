@@ -7,7 +7,8 @@
 //! begins an epoch: `Recover`, then the lookups of all functions, then the session takes commands again
 //! ```
 //!
-//! Workers that are lost meanwhile, including new workers, are replaced in the next round.
+//! Workers that are lost meanwhile, including new workers, are replaced in the next round. With
+//! [`ReplacementPolicy::at_once`], a thread of the session does the middle part ahead (`at_once.rs`).
 
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
@@ -26,6 +27,7 @@ use super::lane_set::Lanes;
 use super::lanes::LaneSession;
 use super::large::Values;
 use super::order::Order;
+use super::replacement_policy::{ReplacementPolicy, When};
 use super::reply_table::{LaneInbox, Losses, ReplyTable};
 use crate::channel::{Channel, Signal};
 use crate::command::Command;
@@ -39,21 +41,6 @@ use crate::worker_range::WorkerRange;
 
 /// Time limit for the shutdown of workers that the session does not use.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(3);
-
-/// When the session replaces lost workers, and how often. Default: [`when_asked`](Self::when_asked), without a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplacementPolicy {
-    when: When,
-    /// The largest number of workers that are replaced within a time of this length.
-    limit: Option<(u32, Duration)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
-    Never,
-    Asked,
-    Recovered,
-}
 
 /// The result of [`Session::replace_lost`](super::Session::replace_lost).
 #[non_exhaustive]
@@ -74,8 +61,12 @@ pub(super) struct Replacing {
     policy: ReplacementPolicy,
     /// Whether workers are being replaced, or started for a caller that has dropped its future.
     is_busy: Mutex<bool>,
-    /// Notified when `is_busy` becomes false.
-    is_free: Event,
+    /// Notified when `is_busy` becomes false, and when the session ends.
+    pub(super) is_free: Event,
+    /// New workers that have started before a caller asks for them, in the order of their losses.
+    pub(super) prepared: Mutex<Vec<Prepared>>,
+    /// The last attempt to replace workers has failed: the next one is a caller's.
+    pub(super) has_failed: AtomicBool,
     /// Times of replacements within the time of the policy's limit.
     history: Mutex<VecDeque<Instant>>,
     /// Returns the registers of a new worker, with their values.
@@ -91,9 +82,16 @@ pub(super) struct Replacing {
     /// Lanes that start.
     starting: Mutex<Vec<Arc<dyn Channel>>>,
     /// The session ends: no lane starts any more.
-    is_over: AtomicBool,
+    pub(super) is_over: AtomicBool,
     /// Threads that start lanes, or close lanes that the session no longer uses.
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// New workers that no caller has given their places yet.
+pub(super) struct Prepared {
+    /// The lost workers, which were taken out of the table.
+    pub(super) lost: BTreeSet<WorkerId>,
+    pub(super) lanes: Vec<NewLane>,
 }
 
 /// A lane to new workers. Unless the session takes it, its reports are ignored once it is dropped.
@@ -122,40 +120,15 @@ impl NewLane {
 
 type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
 
-impl ReplacementPolicy {
-    /// Workers are never replaced: [`Session::replace_lost`](super::Session::replace_lost) is an error.
-    pub const fn never() -> Self {
-        Self { when: When::Never, limit: None }
-    }
-
-    /// Workers are replaced by [`Session::replace_lost`](super::Session::replace_lost) only.
-    pub const fn when_asked() -> Self {
-        Self { when: When::Asked, limit: None }
-    }
-
-    /// Workers are replaced by [`Session::recover`](super::Session::recover), too, and so by
-    /// [`DataPlane::init_ccl`](super::DataPlane::init_ccl), which calls it.
-    pub const fn when_recovered() -> Self {
-        Self { when: When::Recovered, limit: None }
-    }
-
-    /// At most `workers` workers are replaced within any time of length `within`. Beyond that, replacement is an error.
-    pub const fn at_most(self, workers: u32, within: Duration) -> Self {
-        Self { limit: Some((workers, within)), ..self }
-    }
-}
-
-impl Default for ReplacementPolicy {
-    fn default() -> Self {
-        Self::when_asked()
-    }
-}
-
 impl LaneSession {
     /// Sets when lost workers are replaced, and how often.
     #[must_use]
     pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
+        self.replacing.finish();
         self.replacing = Arc::new(Replacing { policy, ..Replacing::default() });
+        if self.replaces_at_once() {
+            self.prepare_in_background();
+        }
         self
     }
 
@@ -173,34 +146,85 @@ impl LaneSession {
         self.replacing.policy.when == When::Recovered && self.reply_table.check_lost().is_err()
     }
 
+    /// Whether workers are replaced before a program asks for it.
+    pub(super) fn replaces_at_once(&self) -> bool {
+        self.replacing.policy.when == When::AtOnce
+    }
+
     /// Implements [`Session::replace_lost`](super::Session::replace_lost).
     pub(super) async fn replace_and_report(&self) -> Result<Replaced> {
-        let epoch = self.replace().await?;
+        let Revived { epoch, .. } = self.replace().await?;
         let (numbers, workers) = self.take_unreported();
         Ok(Replaced { workers, numbers, epoch })
     }
 
-    /// Replaces lost workers. Returns the number of the epoch.
-    pub(super) async fn replace(&self) -> Result<u64> {
-        let busy = Busy::begin(&self.replacing).await;
+    /// Replaces lost workers.
+    pub(super) async fn replace(&self) -> Result<Revived> {
+        let busy = self.begin_replacing("replace_lost").await?;
+        let replaced = self.replace_all(&busy).await;
+        self.replacing.has_failed.store(replaced.is_err(), Ordering::SeqCst);
+        replaced
+    }
+
+    async fn replace_all(&self, busy: &Arc<Busy>) -> Result<Revived> {
         loop {
+            let prepared = std::mem::take(&mut *sync::lock(&self.replacing.prepared));
+            prepared.into_iter().try_for_each(|Prepared { lost, lanes }| {
+                self.give_places(lanes, Taken { table: &self.reply_table, lost })
+            })?;
             let lost = match self.losses("replace_lost").await? {
-                Losses::None => return Ok(self.reply_table.epoch()),
+                Losses::None => return Ok(Revived { epoch: self.reply_table.epoch(), untold: None }),
                 Losses::Workers(lost) => lost,
             };
-            let mut taken = Taken { table: &self.reply_table, lost };
+            let taken = Taken { table: &self.reply_table, lost };
             if !taken.lost.is_empty() {
                 let (lanes, lost) = (self.lanes(), taken.lost.clone());
-                let list = list(&lanes.members, &lost);
-                self.replacing.admit(&list, lost.len())?;
-                let new = self.start_new("replace_lost", move || replacements(&lanes, &lost), &busy).await?;
-                self.install(new)?;
-                tracing::info!("{list} replaced");
-                self.replacing.note(std::mem::take(&mut taken.lost));
+                self.replacing.admit(&list(&lanes.members, &lost), lost.len())?;
+                let new = self.start_new("replace_lost", move || replacements(&lanes, &lost), busy).await?;
+                self.replacing.count(taken.lost.len());
+                self.give_places(new, taken)?;
             }
-            if let Some(epoch) = self.begin_epoch("replace_lost").await? {
-                return Ok(epoch);
+            if let Some(revived) = self.begin_epoch("replace_lost").await? {
+                return Ok(revived);
             }
+        }
+    }
+
+    /// Waits until no other caller replaces workers.
+    ///
+    /// # Errors
+    /// A caller has held its future, without a poll, for [`Deadlines::stall`](super::Deadlines::stall).
+    pub(super) async fn begin_replacing(&self, operation: &str) -> Result<Arc<Busy>> {
+        let (ticks, start) = (self.ticker.start(), Instant::now());
+        loop {
+            let (free, tick) = (self.replacing.is_free.listen(), ticks.next());
+            if let Some(busy) = Busy::try_begin(&self.replacing) {
+                return Ok(busy);
+            }
+            if start.elapsed() >= self.limits.stall {
+                return Err(Error::state(format!(
+                    "{operation}: another caller has been replacing workers for {:?}; is its future polled?",
+                    self.limits.stall
+                )));
+            }
+            future::or(free, tick).await;
+        }
+    }
+
+    /// Gives new workers the places of the lost ones.
+    fn give_places(&self, lanes: Vec<NewLane>, mut taken: Taken<'_>) -> Result<()> {
+        self.install(lanes)?;
+        tracing::info!("{} replaced", list(&self.lanes().members, &taken.lost));
+        self.replacing.note(std::mem::take(&mut taken.lost));
+        Ok(())
+    }
+
+    /// Ends new workers that no caller has given their places yet; the lost ones are in the table again.
+    pub(super) fn drop_prepared(&self) {
+        for Prepared { lost, lanes } in std::mem::take(&mut *sync::lock(&self.replacing.prepared)) {
+            drop(Taken { table: &self.reply_table, lost });
+            // Dropping the lanes ends their workers, too.
+            _ = self.replacing.spawn("disco-close", move || end(&lanes));
         }
     }
 
@@ -233,9 +257,7 @@ impl LaneSession {
         let (table, busy) = (self.reply_table.clone(), busy.clone());
         let (sender, receiver) = oneshot::channel();
         self.replacing.spawn("disco-replace", move || {
-            let run = AssertUnwindSafe(|| start(&busy.0, operation, make()?, &table));
-            let panicked = |_: Box<dyn Any + Send>| Err(panicked());
-            let result = panic::catch_unwind(run).unwrap_or_else(panicked);
+            let result = start(&busy.0, operation, make, &table);
             // The caller may have dropped its future.
             if let Err(Ok(unused)) = sender.send(result) {
                 end(&unused);
@@ -277,7 +299,7 @@ impl LaneSession {
     }
 
     /// Starts the next epoch on all workers, and ends the loss. Returns `None` if more workers were lost meanwhile.
-    pub(super) async fn begin_epoch(&self, operation: &str) -> Result<Option<u64>> {
+    pub(super) async fn begin_epoch(&self, operation: &str) -> Result<Option<Revived>> {
         let begun = async {
             let epoch = self.start_epoch(operation).await?;
             self.restore().await.map(|()| epoch)
@@ -288,7 +310,7 @@ impl LaneSession {
         }
         let epoch = begun?;
         self.is_hung.store(false, Ordering::Relaxed);
-        Ok(self.reply_table.revive().then_some(epoch))
+        Ok(self.reply_table.revive().map(|untold| Revived { epoch, untold }))
     }
 
     /// Sends the first commands of the next epoch. No other caller sends commands, since the session is lost.
@@ -324,6 +346,14 @@ impl LaneSession {
     }
 }
 
+/// The session after the replacement of lost workers.
+pub(super) struct Revived {
+    /// The number of the epoch.
+    pub(super) epoch: u64,
+    /// The loss that no method has returned.
+    pub(super) untold: Option<Error>,
+}
+
 /// Losses that were taken out of the table. They are put back on drop.
 pub(super) struct Taken<'a> {
     pub(super) table: &'a ReplyTable,
@@ -342,7 +372,7 @@ impl Replacing {
     ///
     /// # Errors
     /// The policy forbids it.
-    fn admit(&self, list: &str, lost: usize) -> Result<()> {
+    pub(super) fn admit(&self, list: &str, lost: usize) -> Result<()> {
         if self.policy.when == When::Never {
             return Err(Error::state(format!(
                 "replace_lost: {list}: the session never replaces workers (`ReplacementPolicy`)"
@@ -361,12 +391,16 @@ impl Replacing {
         )))
     }
 
+    /// Counts new workers that have started, for the policy's limit.
+    pub(super) fn count(&self, new: usize) {
+        if self.policy.limit.is_some() {
+            sync::lock(&self.history).extend(std::iter::repeat_n(Instant::now(), new));
+        }
+    }
+
     /// Records that the workers with these places were replaced.
     fn note(&self, new: BTreeSet<WorkerId>) {
         metrics::replaced(new.len());
-        if self.policy.limit.is_some() {
-            sync::lock(&self.history).extend(std::iter::repeat_n(Instant::now(), new.len()));
-        }
         sync::lock(&self.to_restore).extend(&new);
         sync::lock(&self.unreported).extend(new);
     }
@@ -402,24 +436,22 @@ impl Replacing {
         // A lane that starts gives up.
         let starting = sync::lock(&self.starting).clone();
         starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
+        self.is_free.notify(usize::MAX);
         let threads = std::mem::take(&mut *sync::lock(&self.threads));
         threads.into_iter().for_each(|thread| _ = thread.join());
+        let prepared = std::mem::take(&mut *sync::lock(&self.prepared));
+        prepared.iter().for_each(|prepared| end(&prepared.lanes));
     }
 }
 
-/// A caller that replaces workers, or its thread that starts them.
+/// A caller that replaces workers, or a thread that starts them.
 pub(super) struct Busy(Arc<Replacing>);
 
 impl Busy {
-    /// Waits until nobody replaces workers.
-    pub(super) async fn begin(replacing: &Arc<Replacing>) -> Arc<Self> {
-        loop {
-            let free = replacing.is_free.listen();
-            if !std::mem::replace(&mut *sync::lock(&replacing.is_busy), true) {
-                return Arc::new(Self(replacing.clone()));
-            }
-            free.await;
-        }
+    /// Returns none if another caller or thread is at it.
+    pub(super) fn try_begin(replacing: &Arc<Replacing>) -> Option<Arc<Self>> {
+        let was_busy = std::mem::replace(&mut *sync::lock(&replacing.is_busy), true);
+        (!was_busy).then(|| Arc::new(Self(replacing.clone())))
     }
 }
 
@@ -431,14 +463,24 @@ impl Drop for Busy {
 }
 
 /// Lanes to new workers in the places of `lost`: one lane for neighbours that had one.
-fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<Vec<Arc<dyn Channel>>> {
+pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<Vec<Arc<dyn Channel>>> {
     let have_one_owner = |one, other| Arc::ptr_eq(lanes.owner(one), lanes.owner(other));
     let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
     parts.iter().map(|part| lanes.owner(part.first()).replacement(*part)).collect()
 }
 
-/// Starts lanes at the same time.
-fn start(
+/// Starts the lanes that `make` returns, at the same time.
+pub(super) fn start(
+    replacing: &Replacing,
+    operation: &str,
+    make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>>,
+    table: &Arc<ReplyTable>,
+) -> Result<Vec<NewLane>> {
+    let run = AssertUnwindSafe(|| start_lanes(replacing, operation, make()?, table));
+    panic::catch_unwind(run).unwrap_or_else(|_: Box<dyn Any + Send>| Err(panicked()))
+}
+
+fn start_lanes(
     replacing: &Replacing,
     operation: &str,
     lanes: Vec<Arc<dyn Channel>>,
@@ -490,6 +532,6 @@ fn close(lane: &Arc<dyn Channel>) {
 }
 
 /// The workers with these places as text.
-fn list(members: &Members, places: &BTreeSet<WorkerId>) -> String {
+pub(super) fn list(members: &Members, places: &BTreeSet<WorkerId>) -> String {
     WorkerRange::list(&places.iter().filter_map(|place| members.worker(*place)).collect::<Vec<_>>())
 }

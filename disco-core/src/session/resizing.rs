@@ -114,7 +114,7 @@ impl LaneSession {
 
     /// Implements [`Session::resize`](super::Session::resize).
     pub(super) async fn resize_and_report(&self, size: usize) -> Result<Resized> {
-        let busy = Busy::begin(&self.replacing).await;
+        let busy = self.begin_replacing("resize").await?;
         let epoch = self.resize_to(size, &busy).await?;
         let (numbers, workers) = self.take_unreported();
         Ok(Resized { numbers, workers, epoch })
@@ -132,6 +132,8 @@ impl LaneSession {
 
     /// Changes the number of workers. Returns the number of the epoch.
     async fn resize_to(&self, size: usize, busy: &Arc<Busy>) -> Result<u64> {
+        // They would have the places of workers that this call drops.
+        self.drop_prepared();
         loop {
             let (lost, is_lost) = match self.losses("resize").await? {
                 Losses::None => (BTreeSet::new(), false),
@@ -151,8 +153,8 @@ impl LaneSession {
             } else if !is_lost {
                 return Ok(self.reply_table.epoch());
             }
-            if let Some(epoch) = self.begin_epoch("resize").await? {
-                return Ok(epoch);
+            if let Some(revived) = self.begin_epoch("resize").await? {
+                return Ok(revived.epoch);
             }
         }
     }

@@ -130,7 +130,7 @@ impl Options {
             return Err(Error::state("resize: the launcher of the nodes starts nodes only once; start a new session"));
         }
         let first = self.config.world.size() - here as usize;
-        let per_node = if self.nodes > 0 { first / self.nodes } else { self.config.world.per_node() };
+        let per_node = first.checked_div(self.nodes).unwrap_or_else(|| self.config.world.per_node());
         if !workers.len().is_multiple_of(per_node) {
             return Err(Error::invalid(format!(
                 "resize: {} more workers on nodes of {per_node}: the number must be a multiple of that",

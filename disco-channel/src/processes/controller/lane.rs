@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::link::Shared;
+use disco_core::status::Status;
 use disco_core::wire::{RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Inbox, Result, WorkerId, WorkerRange};
 
 use super::launch::Launch;
+use super::spares::Spares;
 use super::transport::Unix;
 use crate::engine::controller::{Controller, Terms};
 use crate::output::{Output, Sink};
@@ -39,6 +41,10 @@ pub struct Options {
     pub silence: Duration,
     /// Gets the lines that workers print.
     pub output: Sink,
+    /// Processes that are started ahead, for lanes to new workers in the places of lost ones.
+    pub spares: Option<Spares>,
+    /// The lane is to new workers.
+    is_replacement: bool,
 }
 
 /// The lane to workers that are processes of this machine, each of which it starts or invites. Dropping the lane tells
@@ -52,7 +58,8 @@ impl Options {
         let [start, heartbeat, silence] = [30, 1, 5].map(Duration::from_secs);
         let output =
             Arc::new(|worker: WorkerId, is_err, line: &[u8]| terminal::print(&worker.to_string(), is_err, line));
-        Self { launch: Launch::this_program(), config, ring: true, start, heartbeat, silence, output }
+        let (launch, spares) = (Launch::this_program(), None);
+        Self { launch, config, ring: true, start, heartbeat, silence, output, spares, is_replacement: false }
     }
 }
 
@@ -89,11 +96,18 @@ impl Peers for Options {
 
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
         self.check_part(workers, part).map_err(|why| Error::state(format!("{part} can't be replaced: {why}")))?;
-        Ok(self.clone())
+        Ok(Self { is_replacement: true, ..self.clone() })
+    }
+
+    fn describe(&self, status: &mut Status) {
+        // Lanes to new workers have the same ones.
+        if let Some(spares) = self.spares.as_ref().filter(|_| status.spares.is_empty()) {
+            status.spares = spares.status();
+        }
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
-        let Self { launch, config, ring, start, heartbeat, silence, output } = self;
+        let Self { launch, config, ring, start, heartbeat, silence, output, .. } = self;
         let count = workers.len();
         if !(1..=MAX_READERS).contains(&count) {
             return Err(Error::invalid(format!("a lane to processes has 1 to {MAX_READERS} workers, not {count}")));
@@ -107,8 +121,10 @@ impl Peers for Options {
         let (mut processes, mut pipes) = (Vec::new(), Vec::new());
         for worker in workers {
             let invitation = Invitation { worker, socket: socket.clone(), token: token.clone() };
+            let spares = self.spares.iter().filter(|_| self.is_replacement);
+            let spare = spares.filter_map(|spares| spares.take(&invitation, &mut pipes)).next();
             // If this one can't be started, dropping `processes` kills those before it.
-            processes.push(launch.start(&invitation, &mut pipes)?);
+            processes.push(spare.map_or_else(|| launch.start(&invitation, &mut pipes), Ok)?);
         }
         let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY_WORDS });
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };

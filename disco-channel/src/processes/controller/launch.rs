@@ -4,17 +4,20 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use disco_core::{Error, Result};
 
+use super::spares::Spare;
 use crate::environment;
 use crate::output::Pipe;
 use crate::process::Process;
-use crate::processes::invitation::{Invitation, VARIABLE};
+use crate::processes::invitation::{Invitation, SPARE, VARIABLE};
 
 /// How the processes of workers are started. The program must [serve](crate::processes::serve) as a worker when it is
 /// invited.
@@ -76,9 +79,27 @@ impl Launch {
         self
     }
 
+    /// Whether this starts processes, and not a launcher.
+    pub fn starts_processes(&self) -> bool {
+        matches!(self.0, How::Program(_))
+    }
+
     /// Whether another process can be started for a worker that is lost.
     pub(super) fn is_repeatable(&self) -> bool {
         !matches!(self.0, How::Elsewhere { is_repeatable: false, .. })
+    }
+
+    /// Starts a process that waits until it gets an invitation.
+    ///
+    /// # Errors
+    /// The process can't be started, or a launcher starts the processes.
+    pub(super) fn start_spare(&self) -> Result<Spare> {
+        match &self.0 {
+            How::Elsewhere { .. } => Err(Error::state("a spare worker: a launcher starts the workers")),
+            How::Program(program) => program.start_spare().map_err(|error| {
+                Error::system(format!("a spare worker: {} can't be started", program.name.display()), error)
+            }),
+        }
     }
 
     /// Adds a variable to the environment that the program inherits from this process.
@@ -106,24 +127,32 @@ impl Launch {
 impl Program {
     /// Starts the process with null standard input, and pipes for its output.
     fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> io::Result<Process> {
+        let (process, [out, err]) = self.spawn(&invitation.text(), Stdio::null())?;
+        let worker = invitation.worker;
+        pipes.extend([Pipe::out(worker, out)?, Pipe::err(worker, err)?]);
+        Ok(process)
+    }
+
+    /// Starts the process with a socket as its standard input, by which it gets its invitation.
+    fn start_spare(&self) -> io::Result<Spare> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let (process, output) = self.spawn(SPARE, OwnedFd::from(theirs).into())?;
+        Spare::new(process, ours, output)
+    }
+
+    /// Starts the process, with pipes for its standard output and error.
+    fn spawn(&self, invitation: &str, input: Stdio) -> io::Result<(Process, [OwnedFd; 2])> {
         let mut command = Command::new(&self.path);
         environment::OF_NODES.iter().for_each(|name| _ = command.env_remove(name));
         command.arg0(&self.name).args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.env(VARIABLE, invitation.text());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env(VARIABLE, invitation);
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let listen = |child: &mut Child| {
-            let (out, err) = child.stdout.take().zip(child.stderr.take()).ok_or(io::ErrorKind::BrokenPipe)?;
-            let worker = invitation.worker;
-            Ok([Pipe::out(worker, out.into())?, Pipe::err(worker, err.into())?])
-        };
+        let output = child.stdout.take().zip(child.stderr.take());
         // On failure, dropping `process` kills the child.
-        let listened = listen(&mut child);
         let process = Process::child(child)?;
-        listened.map(|new| {
-            pipes.extend(new);
-            process
-        })
+        let (out, err) = output.ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok((process, [out.into(), err.into()]))
     }
 }
 

@@ -2,8 +2,10 @@
 
 mod lane;
 mod launch;
+mod spares;
 mod transport;
 
 pub use crate::output::Sink;
 pub use lane::{Options, ProcessLane};
 pub use launch::Launch;
+pub use spares::Spares;

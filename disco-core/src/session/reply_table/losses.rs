@@ -57,6 +57,20 @@ impl ReplyTable {
         });
     }
 
+    /// The lost workers that [`Self::take_losses`] would return now.
+    pub(in crate::session) fn known_losses(&self) -> BTreeSet<WorkerId> {
+        let state = self.lock();
+        match state.cut_off.is_subset(&state.lost_workers) {
+            true => state.lost_workers.clone(),
+            false => BTreeSet::new(),
+        }
+    }
+
+    /// Takes the loss that no method has returned.
+    pub(in crate::session) fn take_untold(&self) -> Option<Error> {
+        self.lock().untold.take()
+    }
+
     /// Takes the lost workers out of the table, for a caller that replaces them. The caller holds the order ticket, so that
     /// no lane is about to refuse a frame.
     ///
@@ -100,17 +114,19 @@ impl ReplyTable {
         state.epoch
     }
 
-    /// Ends the loss, so that the session takes commands again. Returns false if more workers were lost meanwhile.
-    pub(in crate::session) fn revive(&self) -> bool {
+    /// Ends the loss, so that the session takes commands again, and returns the loss that no method has returned. Returns
+    /// none if more workers were lost meanwhile.
+    pub(in crate::session) fn revive(&self) -> Option<Option<Error>> {
         let mut state = self.lock();
         if state.end().is_some() {
-            return false;
+            return None;
         }
         (state.lost, state.is_replacing) = (None, false);
+        let untold = state.untold.take();
         self.failed.store(state.failure.is_some(), Ordering::Release);
         drop(state);
         self.has_capacity.notify(usize::MAX);
-        true
+        Some(untold)
     }
 }
 
@@ -139,9 +155,11 @@ mod tests {
         assert_eq!(table.take_losses().unwrap(), workers([]), "they were taken");
         assert!(table.check_replaced().is_ok() && table.check_lost().is_err());
         table.put_back([WorkerId::new(6)].into());
-        assert!(!table.revive(), "worker 6 is still lost");
+        assert!(table.revive().is_none(), "worker 6 is still lost");
         assert_eq!(table.take_losses().unwrap(), workers([6]));
-        assert!(table.revive() && table.check_lost().is_ok());
+        let untold = table.revive().unwrap().expect("no method has returned it");
+        assert_eq!(untold.to_string(), loss(2..3).1.to_string());
+        assert!(table.check_lost().is_ok());
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) struct ReplyTable {
     failed: AtomicBool,
     /// Notified when a lane accepts frames again or the session failed.
     pub(super) has_capacity: Event,
+    /// Notified when workers are lost.
+    pub(super) has_losses: Event,
     /// Weak, because lanes own the table.
     lanes: Mutex<Vec<Weak<dyn Channel>>>,
     /// The inboxes of all lanes.
@@ -58,6 +60,8 @@ struct TableState {
     failure: Option<Arc<Failure>>,
     /// Why the session has ended, for good unless it is a loss of workers that are replaced.
     lost: Option<Error>,
+    /// The first loss that no method has returned.
+    untold: Option<Error>,
     /// Whether the lost workers are being replaced, and no other loss was reported since.
     is_replacing: bool,
     /// Places of lost workers whose replacement has not begun.
@@ -177,6 +181,7 @@ impl ReplyTable {
         state.is_replacing = false;
         let is_first = state.lost.is_none();
         state.lost.get_or_insert_with(|| why.clone());
+        state.untold.get_or_insert_with(|| why.clone());
         self.failed.store(true, Ordering::Release);
         let (epoch, cause) = (state.epoch, why.to_string().into());
         // While workers are replaced, these are commands for the new workers.
@@ -186,6 +191,7 @@ impl ReplyTable {
             self.keep_evidence_of_loss(epoch);
         }
         self.abort(epoch, cause);
+        self.has_losses.notify(usize::MAX);
         // Last: wakers run code of the program's executor, which may use the session.
         pending.into_values().for_each(|pending| pending.end(why.clone()));
     }

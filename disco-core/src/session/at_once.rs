@@ -1,0 +1,110 @@
+//! Replacement without being asked ([`ReplacementPolicy::at_once`](super::ReplacementPolicy::at_once)).
+//!
+//! ```text
+//! thread `disco-replace`                      the next methods of the session
+//! takes lost workers from the table           the first one returns the loss, unless a wait has returned it
+//! starts lanes to new workers          ──▶    a later one waits for these lanes, gives them to the session, and begins an
+//!                                             epoch, as `replace_lost` does
+//! ```
+//!
+//! So frames are sent by callers only, and the thread owns nothing that the session's end waits for but lanes that start.
+
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use futures_lite::future::{self, Future};
+
+use super::LaneSession;
+use super::order::Order;
+use super::replacing::{Busy, Prepared, Replacing, Taken, list, replacements, start};
+use super::reply_table::{Losses, ReplyTable};
+use crate::error::{Error, Result};
+use crate::sync;
+
+impl LaneSession {
+    /// Starts the thread that starts new workers as soon as others are lost. Without the thread, callers start them.
+    pub(super) fn prepare_in_background(&self) {
+        let (replacing, table, order) = (self.replacing.clone(), self.reply_table.clone(), self.order.clone());
+        if let Err(error) = self.replacing.spawn("disco-replace", move || watch(&replacing, &table, &order)) {
+            tracing::warn!(%error, "lost workers are replaced at the next command only");
+        }
+    }
+
+    /// Runs a method of the session once lost workers are replaced. If the session does not replace them at once, this is
+    /// `method` alone.
+    pub(super) async fn while_running<T>(&self, method: impl Future<Output = Result<T>>) -> Result<T> {
+        self.await_replacement().await?;
+        let result = method.await;
+        if matches!(result, Err(Error::Lost(_))) {
+            self.reply_table.take_untold();
+        }
+        result
+    }
+
+    /// Waits until lost workers are replaced, if the session does that at once.
+    ///
+    /// # Errors
+    /// The loss, if no method has returned it yet; or the reason why workers can't be replaced.
+    pub(super) async fn await_replacement(&self) -> Result<()> {
+        if !self.replaces_at_once() || self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if let Some(loss) = self.reply_table.take_untold() {
+            return self.explain(Err(loss)).await;
+        }
+        match self.reply_table.check_lost() {
+            Ok(()) => Ok(()),
+            // A worker that was lost meanwhile is replaced, too.
+            Err(_) => self.replace().await?.untold.map_or(Ok(()), Err),
+        }
+    }
+}
+
+/// Prepares new workers until the session ends.
+fn watch(replacing: &Arc<Replacing>, table: &Arc<ReplyTable>, order: &Mutex<Order>) {
+    loop {
+        let (lost, free) = (table.has_losses.listen(), replacing.is_free.listen());
+        if replacing.is_over.load(Ordering::SeqCst) {
+            return;
+        }
+        if !is_due(replacing, table) || !prepare(replacing, table, order) {
+            future::block_on(future::or(pin!(lost), pin!(free)));
+        }
+    }
+}
+
+/// Whether workers are lost for which no new ones have started, and no attempt has failed.
+fn is_due(replacing: &Replacing, table: &ReplyTable) -> bool {
+    let lost = table.known_losses();
+    // A new worker that is lost at once is replaced by the next caller, so that no more start than the program notices.
+    let is_prepared = |prepared: &Prepared| !prepared.lost.is_disjoint(&lost);
+    !lost.is_empty()
+        && !replacing.has_failed.load(Ordering::SeqCst)
+        && !sync::lock(&replacing.prepared).iter().any(is_prepared)
+}
+
+/// Starts new workers in the places of lost ones. Returns false if a caller is at it.
+fn prepare(replacing: &Arc<Replacing>, table: &Arc<ReplyTable>, order: &Mutex<Order>) -> bool {
+    let Some(_busy) = Busy::try_begin(replacing) else { return false };
+    let (losses, lanes) = {
+        let order = sync::lock(order);
+        // A caller may have replaced them meanwhile.
+        let losses = if is_due(replacing, table) { table.take_losses() } else { Ok(Losses::None) };
+        (losses, order.lanes.clone())
+    };
+    let Ok(Losses::Workers(lost)) = losses else { return true };
+    let mut taken = Taken { table, lost };
+    let admitted = replacing.admit(&list(&lanes.members, &taken.lost), taken.lost.len());
+    match admitted.and_then(|()| start(replacing, "replace_lost", || replacements(&lanes, &taken.lost), table)) {
+        Ok(lanes) => {
+            replacing.count(taken.lost.len());
+            sync::lock(&replacing.prepared).push(Prepared { lost: std::mem::take(&mut taken.lost), lanes });
+        }
+        Err(error) => {
+            tracing::warn!(%error, "lost workers are not replaced before the next command");
+            replacing.has_failed.store(true, Ordering::SeqCst);
+        }
+    }
+    true
+}

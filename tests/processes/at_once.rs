@@ -1,0 +1,195 @@
+//! Lost workers that the session replaces at once, without being asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use disco::{
+    Builder, DataPlane, Error, LaneSession, ReplacementPolicy, Session, SessionExt, Value, WorkerId, block_on,
+};
+
+use crate::first_line;
+use crate::replace::{call, check_sums, kill, lost};
+
+crate::tests!(
+    a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers,
+    a_loss_that_ends_no_wait_is_returned_once_by_the_next_method,
+    new_workers_are_restored_before_the_next_method,
+    a_worker_that_ends_again_and_again_ends_the_session_with_the_reason,
+    each_method_tries_again_to_start_new_workers,
+    a_session_ends_while_workers_start_in_the_background,
+    a_session_ends_with_new_workers_that_no_method_has_met,
+);
+
+fn start(workers: usize) -> LaneSession {
+    let session = Builder::processes(workers).replacement(ReplacementPolicy::at_once()).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    session
+}
+
+/// Waits until the session knows of a loss, without a method that waits for workers.
+fn await_loss(session: &LaneSession) {
+    while session.status().failure.is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until this process has `count` children.
+fn await_children(count: usize) {
+    let children = || {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        // A thread may end meanwhile.
+        let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        children.map(|children| children.split_whitespace().count()).sum::<usize>()
+    };
+    while children() != count {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers() {
+    let session = start(4);
+    for victims in [&[2][..], &[1, 3]] {
+        let numbers = call(&session, "replace.number", (10,));
+        kill(&session, victims);
+        assert!(first_line(&lost(&session)).ends_with("signal: 9 (SIGKILL)"));
+        // The second loss of two may be reported later.
+        let mut new = Vec::new();
+        while new.len() < victims.len() {
+            match block_on(session.sync_all()) {
+                Ok(()) => {}
+                Err(error) => assert!(matches!(error, Error::Lost(_)), "{error}"),
+            }
+            new.extend(block_on(session.replace_lost()).unwrap().workers);
+        }
+        new.sort_unstable();
+        assert_eq!(new, victims.iter().copied().map(WorkerId::new).collect::<Vec<_>>());
+        assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(0))).unwrap(), 10);
+        block_on(session.init_ccl("local", &[])).unwrap();
+        check_sums(&session, 4);
+    }
+    assert!(session.status().failure.is_none());
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_loss_that_ends_no_wait_is_returned_once_by_the_next_method() {
+    let session = start(3);
+    let number = block_on(session.function("replace.number")).unwrap();
+    kill(&session, &[1]);
+    await_loss(&session);
+    // The lost worker's process, which is waited for, and the new one.
+    await_children(2);
+    let error = block_on(session.call(&number, (1,))).unwrap_err();
+    assert_eq!(first_line(&error), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
+    let numbers = block_on(session.call(&number, (1,))).unwrap();
+    assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [1, 2, 3]);
+    block_on(session.init_ccl("local", &[])).unwrap();
+    check_sums(&session, 3);
+    let replaced = block_on(session.replace_lost()).unwrap();
+    assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(1)], 1));
+    block_on(session.shutdown()).unwrap();
+}
+
+fn new_workers_are_restored_before_the_next_method() {
+    let session = start(3);
+    let weights = call(&session, "replace.number", (100,));
+    let restored = weights.clone();
+    session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
+    kill(&session, &[2]);
+    lost(&session);
+    assert_eq!(block_on(session.get_all_as::<i64>(&weights)).unwrap(), [100, 101, 102]);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_worker_that_ends_again_and_again_ends_the_session_with_the_reason() {
+    let policy = ReplacementPolicy::at_once().at_most(2, Duration::from_secs(3600));
+    let session = Builder::processes(2).replacement(policy).start().unwrap();
+    for _ in 0..2 {
+        kill(&session, &[1]);
+        lost(&session);
+        block_on(session.sync_all()).unwrap();
+    }
+    kill(&session, &[1]);
+    lost(&session);
+    for _ in 0..2 {
+        assert_eq!(
+            block_on(session.sync_all()).unwrap_err().to_string(),
+            "replace_lost: worker 1: 2 workers were replaced within 3600s, and the limit is 2 (`ReplacementPolicy::at_most`)"
+        );
+    }
+    block_on(session.shutdown()).unwrap();
+}
+
+/// A session of two workers that replaces them at once, by processes that `invite` starts if it returns true for their
+/// number.
+fn invited(invite: impl Fn(usize) -> disco::Result<bool> + Send + Sync + 'static) -> LaneSession {
+    let invited = AtomicUsize::new(0);
+    let builder = Builder::processes(2).replacement(ReplacementPolicy::at_once());
+    let builder = builder.start_deadline(Duration::from_secs(600)).invite(move |invitation| {
+        if invite(invited.fetch_add(1, Ordering::SeqCst))? {
+            let program = std::env::current_exe().unwrap();
+            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+            // Reaps the process.
+            thread::spawn(move || child.wait_with_output());
+        }
+        Ok(())
+    });
+    builder.start().unwrap()
+}
+
+fn each_method_tries_again_to_start_new_workers() {
+    let tried = Arc::new(AtomicUsize::new(0));
+    let count = tried.clone();
+    let session = invited(move |number| {
+        count.store(number, Ordering::SeqCst);
+        match number {
+            1 | 2 => Err(Error::invalid("no machine is free")),
+            _ => Ok(true),
+        }
+    });
+    kill(&session, &[1]);
+    lost(&session);
+    // The attempt in the background.
+    while tried.load(Ordering::SeqCst) < 1 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), "no machine is free");
+    block_on(session.sync_all()).unwrap();
+    assert_eq!(tried.load(Ordering::SeqCst), 3);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_session_ends_while_workers_start_in_the_background() {
+    for drops in [false, true] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        // The new worker never comes.
+        let session = invited(move |number| {
+            count.store(number, Ordering::SeqCst);
+            Ok(number == 0)
+        });
+        kill(&session, &[1]);
+        await_loss(&session);
+        while asked.load(Ordering::SeqCst) < 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        match drops {
+            true => drop(session),
+            false => block_on(session.shutdown()).unwrap(),
+        }
+    }
+}
+
+fn a_session_ends_with_new_workers_that_no_method_has_met() {
+    for drops in [false, true] {
+        let session = start(3);
+        kill(&session, &[1, 2]);
+        await_loss(&session);
+        match drops {
+            true => drop(session),
+            false => _ = block_on(session.shutdown()),
+        }
+        await_children(0);
+    }
+}

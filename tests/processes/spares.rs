@@ -1,0 +1,195 @@
+//! Processes that wait to take the places of lost workers.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use disco::{Builder, DataPlane, LaneSession, ReplacementPolicy, Session, SessionExt, WorkerId, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::death::is_alive;
+use crate::programs;
+use crate::replace::{call, check_sums, kill, lost};
+
+crate::tests!(
+    a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts,
+    two_losses_at_once_take_one_spare_and_start_one_process,
+    spares_that_are_killed_do_not_harm_the_session,
+    a_spare_that_is_killed_while_it_takes_a_place_is_replaced,
+    spares_end_with_their_session,
+    spares_end_when_their_controller_is_killed,
+    a_spare_before_its_main_takes_a_place,
+    spares_that_nothing_can_use_are_refused,
+);
+
+fn start(workers: usize, spares: usize) -> LaneSession {
+    let session = Builder::processes(workers).spares(spares).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
+    session
+}
+
+/// The program `spares`: prints the process ids of its spares once they are ready, and waits to be killed.
+pub(crate) fn run() {
+    disco::init();
+    let session = start(2, 2);
+    spares(&session, 2).iter().for_each(|pid| println!("{pid}"));
+    println!("ready");
+    thread::sleep(Duration::from_secs(1000));
+}
+
+/// The process ids of the spares, once `count` are ready.
+fn spares(session: &LaneSession, count: usize) -> BTreeSet<u32> {
+    loop {
+        let spares = session.status().spares;
+        if spares.len() == count && spares.iter().all(|spare| spare.is_ready) {
+            return spares.into_iter().filter_map(|spare| spare.process).collect();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn end(pid: u32) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+/// The process ids of workers.
+fn pids(session: &LaneSession) -> Vec<u32> {
+    let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
+    pids.into_iter().map(|pid| pid as u32).collect()
+}
+
+/// Replaces `workers` workers that are lost, perhaps one after the other.
+fn replace(session: &LaneSession, workers: usize) {
+    let mut replaced = BTreeSet::new();
+    while replaced.len() < workers {
+        lost(session);
+        replaced.extend(block_on(session.replace_lost()).unwrap().workers);
+    }
+    block_on(session.init_ccl("local", &[])).unwrap();
+    check_sums(session, session.world().size());
+}
+
+fn a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts() {
+    let session = start(3, 2);
+    let first = spares(&session, 2);
+    kill(&session, &[1]);
+    replace(&session, 1);
+    assert!(first.contains(&pids(&session)[1]), "the new worker was a spare");
+    let second = spares(&session, 2);
+    assert_eq!(first.intersection(&second).count(), 1);
+    block_on(session.shutdown()).unwrap();
+    assert!(!second.into_iter().any(is_alive));
+}
+
+fn two_losses_at_once_take_one_spare_and_start_one_process() {
+    let session = start(4, 1);
+    let spare = spares(&session, 1);
+    kill(&session, &[1, 3]);
+    replace(&session, 2);
+    let pids = pids(&session);
+    assert_eq!(pids.iter().filter(|pid| spare.contains(pid)).count(), 1, "no two workers are one process");
+    assert_eq!(BTreeSet::from_iter(&pids).len(), 4);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn spares_that_are_killed_do_not_harm_the_session() {
+    let session = start(2, 2);
+    let first = spares(&session, 2);
+    first.iter().copied().for_each(end);
+    // One of them may be taken before its end is noticed; then another process is started.
+    kill(&session, &[1]);
+    replace(&session, 1);
+    check_sums(&session, 2);
+    let second = spares(&session, 2);
+    assert!(first.is_disjoint(&second));
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced() {
+    let session = Builder::processes(2).spares(1).replacement(ReplacementPolicy::when_asked()).start().unwrap();
+    for microseconds in [0, 200, 500, 1000, 2000, 4000] {
+        let spare = *spares(&session, 1).first().unwrap();
+        kill(&session, &[1]);
+        lost(&session);
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_micros(microseconds));
+            end(spare);
+        });
+        // Its end fails this replacement, or is the loss of the new worker.
+        _ = block_on(session.replace_lost());
+        killer.join().unwrap();
+        while block_on(session.sync_all()).is_err() {
+            _ = block_on(session.replace_lost());
+        }
+        assert_ne!(pids(&session)[1], spare);
+        block_on(session.init_ccl("local", &[])).unwrap();
+        check_sums(&session, 2);
+    }
+    block_on(session.shutdown()).unwrap();
+}
+
+fn spares_end_with_their_session() {
+    for drops in [false, true] {
+        let session = start(2, 2);
+        // Some have not reached their `main` yet.
+        let started = Instant::now();
+        let some = loop {
+            let some: Vec<u32> = session.status().spares.iter().filter_map(|spare| spare.process).collect();
+            if !some.is_empty() {
+                break some;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20));
+        };
+        match drops {
+            true => drop(session),
+            false => block_on(session.shutdown()).unwrap(),
+        }
+        assert!(!some.into_iter().any(is_alive));
+    }
+}
+
+fn spares_end_when_their_controller_is_killed() {
+    let mut controller = programs::command("spares").stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(controller.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let pids: Vec<u32> = lines.take_while(|line| line != "ready").map(|line| line.parse().unwrap()).collect();
+    assert_eq!(pids.len(), 2);
+    assert!(pids.iter().copied().all(is_alive));
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    while pids.iter().copied().any(is_alive) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn a_spare_before_its_main_takes_a_place() {
+    let session = Builder::processes(2).start().unwrap();
+    kill(&session, &[1]);
+    lost(&session);
+    block_on(session.replace_lost()).unwrap();
+    block_on(session.shutdown()).unwrap();
+    // The spare starts while the worker is lost.
+    for _ in 0..5 {
+        let session = Builder::processes(2).spares(1).start().unwrap();
+        end(pids(&session)[1]);
+        lost(&session);
+        let replaced = block_on(session.replace_lost()).unwrap();
+        assert_eq!(replaced.workers, [WorkerId::new(1)]);
+        block_on(session.sync_all()).unwrap();
+        block_on(session.shutdown()).unwrap();
+    }
+}
+
+fn spares_that_nothing_can_use_are_refused() {
+    let error = |builder: Builder| builder.spares(1).start().unwrap_err().to_string();
+    assert_eq!(
+        error(Builder::threads(2)),
+        "1 spares need workers that are processes of this machine: threads can't be replaced"
+    );
+    assert!(error(Builder::nodes(2, 1)).ends_with("nodes stand by themselves (`disco worker --spare`)"));
+    assert_eq!(
+        error(Builder::processes(2).invite(|_| Ok(()))),
+        "spares need workers that the session starts, but a launcher starts these"
+    );
+}
