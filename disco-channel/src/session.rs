@@ -24,7 +24,7 @@ use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
-use disco_core::worker::{self, WorkerConfig};
+use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Result, WorkerRange};
 
 #[cfg(target_os = "linux")]
@@ -147,8 +147,6 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
 
 /// A lane to the first `threads` workers, which are threads, of the `here` workers on this machine.
 fn lane_to_threads(config: WorkerConfig, threads: u32, here: u32, shared: Arc<Shared>) -> Arc<dyn Channel> {
-    let run = move |worker, endpoint| worker::run(worker, config, endpoint);
     let neighbours = here.saturating_sub(threads) as usize;
-    let lane = ThreadLane::new(WorkerRange::new(0..threads), shared, run);
-    Arc::new(lane.with_neighbours(neighbours).recording(config.recorder))
+    Arc::new(ThreadLane::to_workers(WorkerRange::new(0..threads), shared, config).with_neighbours(neighbours))
 }

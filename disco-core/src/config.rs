@@ -34,4 +34,10 @@ impl WorkerConfig {
         let (value_limit, check, recorder) = (Self::VALUE_LIMIT, false, RecorderConfig::DEFAULT);
         Self { world, collective_deadline, connect_deadline, value_limit, check, recorder }
     }
+
+    /// The configuration of the workers of a subset, which keep no timeline.
+    #[must_use]
+    pub fn in_subset(self, world: World) -> Self {
+        Self { world, recorder: RecorderConfig::DEFAULT, ..self }
+    }
 }

@@ -18,6 +18,7 @@ mod registers;
 mod replacing;
 mod reply_table;
 mod shutdown;
+mod subset;
 mod ticker;
 mod timeline;
 mod waits;
@@ -35,6 +36,7 @@ pub use ext::SessionExt;
 pub use lanes::LaneSession;
 pub use observer::Observer;
 pub use replacing::{Replaced, ReplacementPolicy};
+pub use subset::JOIN_SUBSET;
 pub use timeline::Timeline;
 
 use crate::error::Result;

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disco_core::channel::SubsetPart;
 use disco_core::link::Shared;
 use disco_core::wire::{RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
@@ -66,10 +67,22 @@ impl Peers for Options {
     const NAME: &'static str = "processes";
 
     fn of_part(&self, _: WorkerRange, part: WorkerRange) -> Result<Self> {
+        if self.launch.is_in_subset() {
+            return Err(Error::state(format!(
+                "{part} can't be replaced: workers of a subset run in the processes of its parent session; replace those, and start another \
+                 subset"
+            )));
+        }
         match self.launch.is_repeatable() {
             true => Ok(self.clone()),
             false => Err(Error::state(format!("{part} can't be replaced: their launcher starts processes only once"))),
         }
+    }
+
+    fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
+        let invite = part.invite.clone();
+        let launch = Launch::in_subset(move |invitation| invite(invitation.worker, invitation.text().into_bytes()));
+        Ok(Self { launch, config: self.config.in_subset(part.world), ..self.clone() })
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
@@ -92,7 +105,8 @@ impl Peers for Options {
         }
         let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY_WORDS });
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
-        let terms = Terms::Processes { workers, token, welcome, start: *start, silence: *silence };
+        let watches = !launch.is_in_subset();
+        let terms = Terms::Processes { workers, token, welcome, start: *start, silence: *silence, watches };
         let lane = Arc::new(Lane::new(
             Controller::new(terms, Instant::now()),
             waker,
