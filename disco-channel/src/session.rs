@@ -24,7 +24,7 @@ use disco_core::link::Shared;
 use disco_core::session::{Deadlines, LaneSession};
 #[cfg(target_os = "linux")]
 use disco_core::shared_memory::Arena;
-use disco_core::worker::{self, WorkerConfig};
+use disco_core::worker::WorkerConfig;
 use disco_core::{Channel, Result, WorkerRange, World};
 
 #[cfg(target_os = "linux")]
@@ -180,8 +180,6 @@ fn shared_with_processes(ranks: usize) -> Arc<Shared> {
 
 /// A lane to `threads`, workers that are threads, of the `here` workers on this machine.
 fn lane_to_threads(config: WorkerConfig, threads: WorkerRange, here: u32, shared: &Arc<Shared>) -> Arc<dyn Channel> {
-    let run = move |worker, endpoint| worker::run(worker, config, endpoint);
     let neighbours = (here as usize).saturating_sub(threads.len());
-    let lane = ThreadLane::new(threads, shared.clone(), run);
-    Arc::new(lane.with_neighbours(neighbours).recording(config.recorder))
+    Arc::new(ThreadLane::to_workers(threads, shared.clone(), config).with_neighbours(neighbours))
 }

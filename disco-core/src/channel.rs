@@ -5,7 +5,7 @@
 //!             Inbox   ◀── replies, notices ──
 //! ```
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ pub use crate::activity::Progress;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
-use crate::link::Link;
+use crate::link::{Link, Shared};
 pub use crate::signal::{Notice, Reply, Signal};
 use crate::status::{Known, Status};
 use crate::value::Value;
 use crate::wire::{Frame, Pieces, Transfer};
 use crate::worker_range::WorkerRange;
+use crate::world::World;
 
 /// The controller's end of a lane.
 ///
@@ -145,6 +146,19 @@ pub trait Channel: Debug + Send + Sync + 'static {
         let _ = workers;
     }
 
+    /// A lane, not started, to the workers of a part of a [subset](crate::session::LaneSession::subset), which run in the
+    /// processes of workers of this lane. While it starts, the lane calls [`SubsetPart::invite`] for each worker that is
+    /// in another process.
+    ///
+    /// # Errors
+    /// The lane can't start workers in the processes of its workers.
+    fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
+        let list = WorkerRange::list(&part.beside);
+        Err(Error::invalid(format!(
+            "subset: {list}: their lane supports no subsets; workers that are threads or processes do"
+        )))
+    }
+
     /// The progress of a worker of this lane.
     fn progress(&self, worker: WorkerId) -> Progress;
 
@@ -161,6 +175,33 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// # Errors
     /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
     fn close(&self, limit: Duration) -> Result<()>;
+}
+
+/// Consecutive workers of a [subset](crate::session::LaneSession::subset) that run beside workers of one lane of the
+/// parent session: each in the process of its worker, on a thread of its own.
+#[non_exhaustive]
+#[derive(Clone)]
+pub struct SubsetPart {
+    /// The workers, as numbered in the subset.
+    pub workers: WorkerRange,
+    /// For each of them, the worker of the parent session.
+    pub beside: Vec<WorkerId>,
+    /// All workers of the subset.
+    pub world: World,
+    /// The state that the workers of the subset share.
+    pub shared: Arc<Shared>,
+    /// Passes the invitation of one of `workers`, at most 64 KiB and a secret, to the worker of the parent session. Never
+    /// waits. Fails if the start was given up.
+    pub invite: Arc<dyn Fn(WorkerId, Vec<u8>) -> Result<()> + Send + Sync>,
+}
+
+impl Debug for SubsetPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubsetPart")
+            .field("workers", &self.workers)
+            .field("beside", &self.beside)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A thread that [polls](Channel::poll) lanes. Dropping it ends the polling.

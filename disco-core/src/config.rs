@@ -40,4 +40,10 @@ impl WorkerConfig {
     pub const fn in_world(self, world: World) -> Self {
         Self { world, ..self }
     }
+
+    /// The configuration of the workers of a subset, which keep no timeline.
+    #[must_use]
+    pub fn in_subset(self, world: World) -> Self {
+        Self { world, recorder: RecorderConfig::DEFAULT, ..self }
+    }
 }

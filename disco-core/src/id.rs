@@ -40,7 +40,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A worker of the session, numbered over all groups. Worker 0 runs in the controller's process.
+    /// A worker of the session, numbered over all groups. Worker 0 runs in the controller's process, except
+    /// in a subset that names another worker first.
     WorkerId, "worker"
 }
 

@@ -45,6 +45,12 @@ pub(crate) fn connect<A: Abi>(
         let operation = format!("connect on {device}");
         return Err(Error::Unsupported { backend: crate::NAME, operation, dtype: None });
     }
+    if params.link.is_in_subset() {
+        return Err(Error::invalid(
+            "mpi: a worker of a subset can't be a rank of MPI, since a process has one rank, that of the parent session; use MPI in \
+             the parent session, and another backend in the subset",
+        ));
+    }
     claim_process(at, params.rank, params.world.size())?;
     let meeting = Meeting {
         key: format!("disco.mpi {}", String::from_utf8_lossy(at.as_bytes())),

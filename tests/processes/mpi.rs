@@ -13,6 +13,7 @@ crate::tests!(
     a_rank_that_exits_without_finalizing_is_lost_with_its_status,
     ranks_connect_again_after_a_failure,
     a_rank_that_was_replaced_can_not_join_mpi,
+    a_worker_of_a_subset_can_not_join_mpi,
     a_message_over_mpi_shorter_than_its_receive_is_an_error,
     all_ranks_end_when_the_program_exits_inside_a_collective,
 );
@@ -67,6 +68,11 @@ fn a_rank_that_was_replaced_can_not_join_mpi() {
             ),
         "{said}"
     );
+}
+
+fn a_worker_of_a_subset_can_not_join_mpi() {
+    let Some(said) = end_of("subset") else { return };
+    assert!(said.ends_with("use MPI in the parent session, and another backend in the subset"), "{said}");
 }
 
 fn a_message_over_mpi_shorter_than_its_receive_is_an_error() {

@@ -188,6 +188,15 @@ fn mpi() {
     let how = env::args().next_back().unwrap();
     let session = Builder::processes(3).silence(Duration::from_millis(700)).start().unwrap();
     block_on(async {
+        if how == "subset" {
+            let subset = session.subset([2, 0]).await.unwrap();
+            let refused = subset.init_ccl("mpi", &[]).await.unwrap_err();
+            subset.init_ccl("local", &[]).await.unwrap();
+            // The refusal leaves MPI to the parent.
+            session.init_ccl("mpi", &[]).await.unwrap();
+            println!("{refused}");
+            return session.shutdown().await.unwrap();
+        }
         session.init_ccl("mpi", &[]).await.unwrap();
         if how == "leave" {
             let reduce = session.function("tests.reduce").await.unwrap();

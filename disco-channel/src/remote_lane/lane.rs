@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use disco_core::channel::{Progress, SMALL_FRAME, Signal};
+use disco_core::channel::{Progress, SMALL_FRAME, Signal, SubsetPart};
 use disco_core::error::LossCause;
 use disco_core::link::Shared;
 use disco_core::status::Status;
@@ -45,6 +45,15 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// Adds what is not known of single peers.
     fn describe(&self, status: &mut Status) {
         _ = status;
+    }
+
+    /// The peers of a part of a subset, in the processes of these peers.
+    ///
+    /// # Errors
+    /// Such peers can't be started.
+    fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
+        let (list, name) = (WorkerRange::list(&part.beside), Self::NAME);
+        Err(Error::invalid(format!("subset: {list} can't be in a subset: they are workers of {name}")))
     }
 
     /// Begins to start the peers of `workers`, which share `shared`.
@@ -266,6 +275,11 @@ impl<P: Peers> Channel for RemoteLane<P> {
     fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
         let peers = self.peers.of_part(self.workers, workers)?;
         Ok(Arc::new(Self::new(workers, self.shared.clone(), peers)))
+    }
+
+    fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
+        let peers = self.peers.of_subset(part)?;
+        Ok(Arc::new(Self::new(part.workers, part.shared.clone(), peers)))
     }
 
     fn describe(&self, status: &mut Status) {

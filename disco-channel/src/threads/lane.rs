@@ -5,10 +5,11 @@ use std::process;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use disco_core::activity::RecorderConfig;
-use disco_core::channel::{Progress, Signal};
+use disco_core::activity::{Activity, RecorderConfig};
+use disco_core::channel::{Progress, Signal, SubsetPart};
 use disco_core::link::Shared;
 use disco_core::status::{Known, Status};
+use disco_core::worker::{self, WorkerConfig};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 
 use super::endpoint::ThreadEndpoint;
@@ -26,6 +27,10 @@ pub struct ThreadLane {
     run: Mutex<Option<Arc<Run>>>,
     /// Workers of other lanes on this machine.
     neighbours: usize,
+    /// The configuration of the workers, if the lane supports subsets.
+    config: Option<WorkerConfig>,
+    /// The links of the workers beside which those of a subset run.
+    beside: Vec<Arc<Link>>,
     worker_set: OnceLock<WorkerSet>,
 }
 
@@ -41,7 +46,14 @@ impl ThreadLane {
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
         let (run, recorder) = (Mutex::new(Some(Arc::new(run) as Arc<Run>)), RecorderConfig::DEFAULT);
-        Self { workers, shared, recorder, neighbours: 0, run, worker_set: OnceLock::new() }
+        let (neighbours, config, beside, worker_set) = (0, None, Vec::new(), OnceLock::new());
+        Self { workers, shared, recorder, neighbours, config, beside, run, worker_set }
+    }
+
+    /// Makes a lane to `workers`, each of which [runs](worker::run) with `config`. The lane supports subsets.
+    pub fn to_workers(workers: WorkerRange, shared: Arc<Shared>, config: WorkerConfig) -> Self {
+        let lane = Self::new(workers, shared, move |worker, endpoint| worker::run(worker, config, endpoint));
+        Self { config: Some(config), ..lane.recording(config.recorder) }
     }
 
     /// Sets the configuration of the workers' recorders.
@@ -65,6 +77,16 @@ impl ThreadLane {
     fn link(&self, worker: WorkerId) -> Option<&Link> {
         let index = self.workers.position(worker)?;
         self.worker_set.get()?.links.get(index).map(|link| &**link)
+    }
+
+    fn new_link(&self, worker: WorkerId, inbox: &Arc<dyn Inbox>) -> Link {
+        let inbox = inbox.clone();
+        let link = Link::of_thread(self.shared.clone(), move |notice| inbox.notice(worker, notice));
+        let link = link.recording_in(Activity::new(self.recorder));
+        match self.workers.position(worker).and_then(|index| self.beside.get(index)) {
+            Some(beside) => link.beside(beside),
+            None => link,
+        }
     }
 
     fn error(&self, why: &str) -> Error {
@@ -94,7 +116,8 @@ impl Channel for ThreadLane {
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or_else(|| self.error("the lane was started before"))?;
         let workers = (self.workers, self.neighbours);
-        let worker_set = WorkerSet::start(workers, &self.shared, self.recorder, &run, &inbox)?;
+        let links = |worker| self.new_link(worker, &inbox);
+        let worker_set = WorkerSet::start(workers, links, &run, &inbox)?;
         self.worker_set.set(worker_set).map_err(|_| self.error("the lane was started before"))
     }
 
@@ -128,6 +151,17 @@ impl Channel for ThreadLane {
             other => return Err(self.error(&format!("a thread lane does not know the signal {other:?}"))),
         }
         Ok(())
+    }
+
+    fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
+        let list = WorkerRange::list(&part.beside);
+        let config = self.config.ok_or_else(|| self.error(&format!("it supports no subsets, so not with {list}")))?;
+        let links = self.worker_set()?.links.iter().zip(self.workers);
+        let link = |worker: &WorkerId| links.clone().find(|(_, other)| other == worker).map(|(link, _)| link.clone());
+        let beside: Option<Vec<_>> = part.beside.iter().map(link).collect();
+        let beside = beside.ok_or_else(|| self.error(&format!("it does not reach {list}")))?;
+        let lane = Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world));
+        Ok(Arc::new(Self { beside, ..lane.with_neighbours(self.workers.len() + self.neighbours) }))
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {

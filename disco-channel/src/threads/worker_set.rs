@@ -4,8 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use disco_core::activity::{Activity, RecorderConfig};
-use disco_core::link::Shared;
 use disco_core::{Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 
 use super::endpoint::ThreadEndpoint;
@@ -33,11 +31,10 @@ pub(super) struct WorkerSet {
 
 impl WorkerSet {
     /// Starts a thread for each of `workers`, at most [`ring::MAX_READERS`]. Beside them, `neighbours` workers run on this
-    /// machine.
+    /// machine. `link` makes the link of each.
     pub(super) fn start(
         (workers, neighbours): (WorkerRange, usize),
-        shared: &Arc<Shared>,
-        recorder: RecorderConfig,
+        link: impl Fn(WorkerId) -> Link,
         run: &Arc<Run>,
         inbox: &Arc<dyn Inbox>,
     ) -> Result<Self> {
@@ -51,7 +48,7 @@ impl WorkerSet {
             ring: writer.control(),
             frames: Mutex::new(writer),
             exits: Arc::new(Exits::new(count)),
-            links: workers.iter().map(|worker| Arc::new(link(worker, shared, recorder, inbox))).collect(),
+            links: workers.iter().map(|worker| Arc::new(link(worker))).collect(),
             threads: Mutex::new(Vec::with_capacity(count)),
             inbox: inbox.clone(),
         };
@@ -113,10 +110,4 @@ impl Drop for WorkerSet {
     fn drop(&mut self) {
         self.shut_down();
     }
-}
-
-fn link(worker: WorkerId, shared: &Arc<Shared>, recorder: RecorderConfig, inbox: &Arc<dyn Inbox>) -> Link {
-    let inbox = inbox.clone();
-    let link = Link::of_thread(shared.clone(), move |notice| inbox.notice(worker, notice));
-    link.recording_in(Activity::new(recorder))
 }

@@ -55,6 +55,7 @@ pub struct WorkerContext {
 impl WorkerContext {
     pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
+        link.note_ordinal((worker.index() % config.world.per_node()) as i32);
         Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None })
     }
 
@@ -169,6 +170,9 @@ impl WorkerContext {
             if !device.is_host() {
                 self.queue = device_api::find(device.kind)?.bind(device)?;
             }
+        }
+        if !device.is_host() {
+            self.link.note_ordinal(device.ordinal);
         }
         let (world, rank) = (self.world(), Rank::new(self.worker.index() as u32));
         let params = ConnectParams {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::descriptors::Descriptors;
 use super::shared::Shared;
@@ -19,6 +20,9 @@ pub struct Link {
     aborts: Arc<AbortRegistry>,
     activity: Arc<Activity>,
     arena: Option<Arc<Arena>>,
+    /// Ordinal of the worker's device. A worker of a subset shares that of the worker it runs beside.
+    ordinal: Arc<AtomicI32>,
+    is_in_subset: bool,
     notify: Arc<dyn Fn(Notice) + Send + Sync>,
 }
 
@@ -29,8 +33,9 @@ impl Link {
         descriptors: Arc<dyn Descriptors>,
         notify: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Self {
-        let (aborts, activity, arena, notify) = (Arc::default(), Arc::default(), None, Arc::new(notify));
-        Self { store, descriptors, aborts, activity, arena, notify }
+        let (aborts, activity, ordinal) = (Arc::default(), Arc::default(), Arc::default());
+        let (arena, is_in_subset, notify) = (None, false, Arc::new(notify));
+        Self { store, descriptors, aborts, activity, arena, ordinal, is_in_subset, notify }
     }
 
     /// The link of a worker that is a thread of the controller's process. `notify` gets its notices.
@@ -54,6 +59,29 @@ impl Link {
     #[must_use]
     pub fn recording_in(self, activity: Activity) -> Self {
         Self { activity: Arc::new(activity), ..self }
+    }
+
+    /// Makes this the link of a worker of a subset, which runs beside the worker with the link `other`.
+    #[must_use]
+    pub fn beside(self, other: &Self) -> Self {
+        Self { ordinal: other.ordinal.clone(), is_in_subset: true, ..self }
+    }
+
+    /// Whether the worker belongs to a subset, and so shares its process with a worker of the parent session.
+    pub fn is_in_subset(&self) -> bool {
+        self.is_in_subset
+    }
+
+    /// The ordinal of the device that the worker uses unless the program chooses one.
+    pub(crate) fn default_ordinal(&self, position: usize) -> i32 {
+        if self.is_in_subset { self.ordinal.load(Ordering::Relaxed) } else { position as i32 }
+    }
+
+    /// Records the ordinal of the worker's device, for workers beside it.
+    pub(crate) fn note_ordinal(&self, ordinal: i32) {
+        if !self.is_in_subset {
+            self.ordinal.store(ordinal, Ordering::Relaxed);
+        }
     }
 
     /// Sends a notice to the controller at once.
@@ -152,6 +180,19 @@ mod tests {
         assert_eq!(text, "segment");
         a.descriptors().unshare(name);
         assert!(b.descriptors().receive(name, Duration::ZERO).unwrap_err().to_string().contains("nobody shared"));
+    }
+
+    #[test]
+    fn a_worker_of_a_subset_takes_the_device_of_the_worker_beside_it() {
+        let (worker, other) = pair();
+        let in_subset = other.beside(&worker);
+        assert!(in_subset.is_in_subset() && !worker.is_in_subset());
+        worker.note_ordinal(3);
+        // It has another position in its own session, and does not change the device of the parent's worker.
+        in_subset.note_ordinal(0);
+        assert_eq!((in_subset.default_ordinal(0), worker.default_ordinal(1)), (3, 1));
+        worker.note_ordinal(5);
+        assert_eq!(in_subset.clone().beside(&in_subset).default_ordinal(0), 5);
     }
 
     #[test]

@@ -55,6 +55,14 @@ impl Closing {
         }
     }
 
+    /// Records that the session has ended without [`Self::run`].
+    pub(super) fn note_end(&self) {
+        let is_open = matches!(*sync::lock(&self.state), ShutdownState::Open);
+        if is_open {
+            self.set(ShutdownState::Done(Ok(())));
+        }
+    }
+
     fn begin(&self) -> bool {
         let mut state = sync::lock(&self.state);
         let is_open = matches!(*state, ShutdownState::Open);

@@ -19,6 +19,7 @@ use super::registers::RegisterIds;
 use super::replacing::{Replaced, Replacing};
 use super::reply_table::{LaneInbox, ReplyTable};
 use super::resizing::{Growth, Resized};
+use super::subset::Subsets;
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines, Session};
@@ -67,6 +68,7 @@ pub struct LaneSession {
     pub(super) transfers: Transfers,
     /// Set if there is a timeline or an observer.
     pub(super) recorder: Option<Recorder>,
+    pub(super) subsets: Subsets,
     /// Dropped when the session ends.
     attached: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -112,6 +114,7 @@ impl LaneSession {
             ticker: Ticker::default(),
             transfers: Transfers::default(),
             recorder: None,
+            subsets: Subsets::default(),
             attached: Mutex::default(),
         })
     }
@@ -366,6 +369,14 @@ impl LaneSession {
         self.explain(self.judge(replies)).await.map(drop)
     }
 
+    /// Whether worker 0 does not get tensors of the controller by reference. Workers of TVM's Disco are in other processes,
+    /// and their lane copies.
+    fn worker_0_is_remote(&self) -> bool {
+        let lanes = self.lanes();
+        let lane = lanes.owner(WorkerId::new(0));
+        lane.needs_bytes() && lane.runs_this_program()
+    }
+
     pub(super) fn functions(&self) -> MutexGuard<'_, Functions> {
         sync::lock(&self.functions)
     }
@@ -458,6 +469,13 @@ impl Session for LaneSession {
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
         self.freed_ids.check(from)?;
+        if self.worker_0_is_remote() {
+            self.check("copy_from_worker_0", ReplyTable::check)?;
+            return match self.get(from, WorkerId::new(0)).await? {
+                Value::Tensor(tensor) => host.copy_from(&tensor),
+                other => Err(Error::invalid(format!("copy_from_worker_0: worker 0 has {other:?}, not a tensor"))),
+            };
+        }
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
         let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
         self.while_running(self.turn("copy_from_worker_0", ReplyTable::check, copy)).await
@@ -465,6 +483,10 @@ impl Session for LaneSession {
 
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
         self.freed_ids.check(to)?;
+        if self.worker_0_is_remote() {
+            self.check("copy_to_worker_0", ReplyTable::check)?;
+            return self.set(to, WorkerId::new(0), host.clone().into()).await;
+        }
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
         let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
         self.while_running(self.turn("copy_to_worker_0", ReplyTable::check, copy)).await

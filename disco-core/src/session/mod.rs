@@ -21,6 +21,7 @@ mod replacing;
 mod reply_table;
 mod resizing;
 mod shutdown;
+mod subset;
 mod ticker;
 mod timeline;
 mod waits;
@@ -40,6 +41,7 @@ pub use observer::Observer;
 pub use replacement_policy::ReplacementPolicy;
 pub use replacing::Replaced;
 pub use resizing::{Growth, Resized};
+pub use subset::JOIN_SUBSET;
 pub use timeline::Timeline;
 
 use crate::error::Result;

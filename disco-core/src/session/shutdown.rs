@@ -29,9 +29,13 @@ impl LaneSession {
             return Ok(());
         }
         let was_live = self.reply_table.check_lost().is_ok();
-        if !self.closed.swap(true, Ordering::AcqRel) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
             // Wakes commands that wait for a full lane, so that they fail.
             self.reply_table.has_capacity.notify(usize::MAX);
+        }
+        // Their workers are in the processes of this session's workers.
+        let subsets = self.subsets.shut_down().await;
+        if !self.subsets.are_over.swap(true, Ordering::AcqRel) {
             let mut order = self.order();
             // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
             if !order.lanes.have_capacity(false)
@@ -63,7 +67,7 @@ impl LaneSession {
             };
             if let Some(result) = future::or(async { Some(run.as_mut().await) }, tick).await {
                 self.detach();
-                return result;
+                return result.and(subsets);
             }
             if warned.elapsed() >= SHUTDOWN_WARNING.min(self.limits.warn) {
                 warned = Instant::now();
@@ -82,11 +86,17 @@ impl LaneSession {
     }
 }
 
-impl Drop for LaneSession {
-    fn drop(&mut self) {
+impl LaneSession {
+    /// Ends the session without an orderly shutdown. Blocks until the workers have left, for at most [`DROP_LIMIT`], and
+    /// that time for each subset.
+    pub(super) fn end(&self) {
         if self.closing.is_done() {
             return;
         }
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.reply_table.has_capacity.notify(usize::MAX);
+        }
+        self.subsets.end();
         // Ends running operations, also if the future of an unfinished shutdown was dropped.
         self.reply_table.lose(&Error::Closed("drop".to_owned()));
         self.signal_shutdown();
@@ -95,6 +105,13 @@ impl Drop for LaneSession {
             tracing::error!(%error, "session dropped");
         }
         self.replacing.finish();
+        self.closing.note_end();
+    }
+}
+
+impl Drop for LaneSession {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

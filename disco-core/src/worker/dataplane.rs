@@ -26,14 +26,14 @@ macro_rules! register {
 data_plane_functions!(register);
 
 /// Makes the communicators. `ordinals` has one entry per worker. If it is empty, the i-th worker of a machine takes
-/// device i; with host backends, all workers take the host.
+/// device i, and a worker of a subset that of the worker it runs beside; with host backends, all workers take the host.
 fn init_ccl(ctx: &mut WorkerContext, name: String, at: Vec<u8>, ordinals: Shape) -> Result<()> {
     let backend = backend::find(&name)?;
     let worker = ctx.worker().index();
     let kind = backend.device_kind();
     let device = match ordinals.get(worker) {
         _ if Device::new(kind, 0).is_host() => Device::CPU,
-        None => Device::new(kind, (worker % ctx.world().per_node()) as i32),
+        None => Device::new(kind, ctx.link().default_ordinal(worker % ctx.world().per_node())),
         Some(ordinal) => {
             let refused = |_| Error::invalid(format!("{ordinal} is no device ordinal"));
             Device::new(kind, i32::try_from(*ordinal).map_err(refused)?)

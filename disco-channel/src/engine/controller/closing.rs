@@ -395,7 +395,7 @@ impl Controller {
             (Kind::Node, Some(Cause::Left(stuck))) if !stuck.is_empty() => return vec![stuck.clone()],
             _ if peer.is_gone() && !peer.is_unanswered => return Vec::new(),
             (Kind::Node, _) => format!("{name} does not answer"),
-            (Kind::Process, _) => "killed".to_owned(),
+            (Kind::Process, _) => if self.watches { "killed" } else { "detached" }.to_owned(),
         };
         workers.iter().zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
     }

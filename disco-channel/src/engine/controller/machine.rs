@@ -28,8 +28,16 @@ use crate::engine::{Attention, Liveness};
 pub(crate) enum Terms {
     /// Nodes. The engine fills in each node's number and workers.
     Nodes(NodeTerms, Assignment),
-    /// Processes with this token. The engine fills in each one's place in the ring.
-    Processes { workers: WorkerRange, token: Arc<[u8]>, welcome: Welcome, start: Duration, silence: Duration },
+    /// Processes with this token. The engine fills in each one's place in the ring. Unless it `watches` them, processes
+    /// belong to another session, and are neither watched nor killed.
+    Processes {
+        workers: WorkerRange,
+        token: Arc<[u8]>,
+        welcome: Welcome,
+        start: Duration,
+        silence: Duration,
+        watches: bool,
+    },
 }
 
 /// The controller's end of a lane.
@@ -50,6 +58,8 @@ pub(crate) struct Controller {
     pub(super) per_node: usize,
     /// Connections between this end and the farthest node.
     pub(super) depth: u32,
+    /// Whether the processes of peers are watched, and killed if they do not end.
+    pub(super) watches: bool,
     pub(super) conns: BTreeMap<Conn, usize>,
     pub(super) batch: Batch,
     /// When held packets are sent even if no other packet follows.
@@ -95,13 +105,14 @@ pub(super) enum JoinReply {
 impl Controller {
     /// Makes a lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
+        let watches = !matches!(terms, Terms::Processes { watches: false, .. });
         let (kind, workers, per_node, start, heartbeat, silence, admission, join_reply) = match terms {
             Terms::Nodes(terms, join_reply) => {
                 let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
                 let (per_node, admission) = (terms.per_node, Admission::Nodes(Box::new(Nodes::new(terms))));
                 (Kind::Node, workers, per_node, start, heartbeat, silence, admission, JoinReply::Assignment(join_reply))
             }
-            Terms::Processes { workers, token, welcome, start, silence } => {
+            Terms::Processes { workers, token, welcome, start, silence, .. } => {
                 let admission = Admission::Processes(Processes::new(token));
                 (Kind::Process, workers, 1, start, Duration::MAX, silence, admission, JoinReply::Welcome(welcome))
             }
@@ -126,6 +137,7 @@ impl Controller {
             first_node,
             per_node,
             depth: forest.depth(),
+            watches,
             join_reply,
             start,
             workers,
@@ -407,7 +419,7 @@ impl Controller {
         let order = if welcome.ring.is_some() { Order::WithRing } else { Order::Urgent };
         self.out.send_as(conn, &Message::Welcome(welcome), order);
         self.attach(index, PeerState::Ready(conn), conn, now);
-        if let (Process::Unknown, Some(pid)) = (self.peers[index].process, pid) {
+        if let (true, Process::Unknown, Some(pid)) = (self.watches, self.peers[index].process, pid) {
             self.out.act(Action::Watch { peer: index, pid, conn });
         }
         self.start_if_ready();

@@ -75,7 +75,7 @@ impl Bench {
         let welcome = Welcome { config, ring: None, heartbeat: 1000 * MS };
         let workers = WorkerRange::new(0..2);
         let (token, start) = (TOKEN.as_bytes().into(), 30_000 * MS);
-        let mut bench = Self::new(Terms::Processes { workers, token, welcome, start, silence: SILENCE });
+        let mut bench = Self::new(Terms::Processes { workers, token, welcome, start, silence: SILENCE, watches: true });
         (0..2).for_each(|peer| bench.on(Event::Started(peer, Some(100 + peer as u32))));
         bench
     }

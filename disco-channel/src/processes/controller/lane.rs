@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disco_core::channel::SubsetPart;
 use disco_core::link::Shared;
 use disco_core::status::Status;
 use disco_core::wire::{RingPlace, Welcome};
@@ -88,6 +89,13 @@ impl Peers for Options {
     const NAME: &'static str = "processes";
 
     fn check_part(&self, _: WorkerRange, _: WorkerRange) -> Result<(), String> {
+        if self.launch.is_in_subset() {
+            return Err(
+                "workers of a subset run in the processes of its parent session; replace those, and start another \
+                        subset"
+                    .to_owned(),
+            );
+        }
         match self.launch.is_repeatable() {
             true => Ok(()),
             false => Err("their launcher starts processes only once; a new session can have other workers".to_owned()),
@@ -104,6 +112,13 @@ impl Peers for Options {
         if let Some(spares) = self.spares.as_ref().filter(|_| status.spares.is_empty()) {
             status.spares = spares.status();
         }
+    }
+
+    fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
+        let invite = part.invite.clone();
+        let launch = Launch::in_subset(move |invitation| invite(invitation.worker, invitation.text().into_bytes()));
+        let config = self.config.in_subset(part.world);
+        Ok(Self { launch, config, spares: None, is_replacement: false, ..self.clone() })
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
@@ -128,7 +143,8 @@ impl Peers for Options {
         }
         let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY_WORDS });
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
-        let terms = Terms::Processes { workers, token, welcome, start: *start, silence: *silence };
+        let watches = !launch.is_in_subset();
+        let terms = Terms::Processes { workers, token, welcome, start: *start, silence: *silence, watches };
         let lane = Arc::new(Lane::new(
             Controller::new(terms, Instant::now()),
             waker,

@@ -27,7 +27,14 @@ pub struct Launch(How);
 #[derive(Clone)]
 enum How {
     Program(Program),
-    Elsewhere { invite: Arc<Invite>, is_repeatable: bool },
+    Elsewhere {
+        invite: Arc<Invite>,
+        is_repeatable: bool,
+    },
+    /// The workers are threads in processes of another session.
+    Subset {
+        invite: Arc<Invite>,
+    },
 }
 
 type Invite = dyn Fn(&Invitation) -> Result<()> + Send + Sync;
@@ -71,6 +78,17 @@ impl Launch {
         Self(How::Elsewhere { invite: Arc::new(invite), is_repeatable: true })
     }
 
+    /// Starts nothing: the workers are threads in the processes of another session's workers, to which `invite` passes the
+    /// invitations. The session neither watches nor kills these processes.
+    pub(super) fn in_subset(invite: impl Fn(&Invitation) -> Result<()> + Send + Sync + 'static) -> Self {
+        Self(How::Subset { invite: Arc::new(invite) })
+    }
+
+    /// Whether the workers are threads in processes of another session.
+    pub(super) fn is_in_subset(&self) -> bool {
+        matches!(self.0, How::Subset { .. })
+    }
+
     /// The launcher can't start another process for a worker that is lost.
     pub fn only_once(mut self) -> Self {
         if let How::Elsewhere { is_repeatable, .. } = &mut self.0 {
@@ -95,7 +113,7 @@ impl Launch {
     /// The process can't be started, or a launcher starts the processes.
     pub(super) fn start_spare(&self) -> Result<Spare> {
         match &self.0 {
-            How::Elsewhere { .. } => Err(Error::state("a spare worker: a launcher starts the workers")),
+            How::Elsewhere { .. } | How::Subset { .. } => Err(Error::state("a spare worker: a launcher starts the workers")),
             How::Program(program) => program.start_spare().map_err(|error| {
                 Error::system(format!("a spare worker: {} can't be started", program.name.display()), error)
             }),
@@ -116,7 +134,7 @@ impl Launch {
     /// The process can't be started, or `invite` fails.
     pub(super) fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> Result<Process> {
         match &self.0 {
-            How::Elsewhere { invite, .. } => invite(invitation).map(|()| Process::Unknown),
+            How::Elsewhere { invite, .. } | How::Subset { invite } => invite(invitation).map(|()| Process::Unknown),
             How::Program(program) => program.start(invitation, pipes).map_err(|error| {
                 Error::system(format!("{}: {} can't be started", invitation.worker, program.name.display()), error)
             }),
@@ -160,6 +178,7 @@ impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             How::Elsewhere { .. } => f.write_str("Launch::elsewhere"),
+            How::Subset { .. } => f.write_str("Launch::in_subset"),
             // The variables are left out: they may be secrets.
             How::Program(program) => f
                 .debug_struct("Launch")

@@ -4,6 +4,7 @@ mod commands;
 mod endpoint;
 mod link;
 mod service;
+mod subset;
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -18,7 +19,7 @@ use disco_core::error::LossCause;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Endpoint as _, Error, Result, WorkerId, function};
+use disco_core::{Endpoint as _, Error, Link, Result, WorkerId, function};
 use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
@@ -46,6 +47,15 @@ pub fn serve<F>(invitation: &Invitation, run: F) -> Result<()>
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
 {
+    serve_beside(None, invitation, run)
+}
+
+/// [`serve`]; with the link of another worker of this process for a worker of a subset, whose end leaves the process
+/// alone.
+fn serve_beside<F>(beside: Option<&Link>, invitation: &Invitation, run: F) -> Result<()>
+where
+    F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
+{
     let worker = invitation.worker;
     let waker =
         Arc::new(Waker::new().map_err(|error| Error::system(format!("{worker} can't make an eventfd"), error))?);
@@ -63,7 +73,11 @@ where
         .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
         .ok();
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let link = Arc::new(link::over(&store, worker, arena, &connection).recording_in(activity));
+    let link = link::over(&store, worker, arena, &connection).recording_in(activity);
+    let link = Arc::new(match beside {
+        Some(other) => link.beside(other),
+        None => link,
+    });
     let (memory, reader) = ring.unzip();
     let replies = memory.clone().zip(welcome.ring).map(|(memory, place)| (Replies::new(memory), place.reader));
     let letterbox = Arc::new(Letterbox::new(memory, waker.clone()));
@@ -80,7 +94,9 @@ where
         shares_memory: welcome.ring.is_some(),
     };
     let served = Arc::new(AtomicBool::new(false));
-    let host = Service { connection: connection.clone(), letterbox, link, store, rests: false, served: served.clone() };
+    let (rests, owns_process) = (false, beside.is_none());
+    let host =
+        Service { connection: connection.clone(), letterbox, link, store, rests, served: served.clone(), owns_process };
     let member = Member::worker(welcome.heartbeat, welcome.config.value_limit, Instant::now());
     let mut driver =
         Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host, is_busy: false };

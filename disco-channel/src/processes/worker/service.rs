@@ -25,6 +25,8 @@ pub(super) struct Service {
     pub(super) rests: bool,
     /// Whether the worker's thread has finished its work for this controller.
     pub(super) served: Arc<AtomicBool>,
+    /// Whether the process has no other session's worker.
+    pub(super) owns_process: bool,
 }
 
 impl Host for Service {
@@ -65,6 +67,9 @@ impl Host for Service {
             Action::Stop { cause, .. } => {
                 link.abort(u64::MAX, &cause);
                 letterbox.close();
+            }
+            Action::Kill if !self.owns_process => {
+                tracing::warn!("a worker of a subset has not ended in time: its thread is left behind");
             }
             Action::Kill => {
                 tracing::error!(

@@ -1,0 +1,310 @@
+//! Subsets: sessions of some workers of a session.
+//!
+//! ```text
+//! parent session          workers 0   1   2   3       a thread for each; workers 1 to 3 in processes
+//! subset([3, 1])                  │   1   │   0       more threads in the processes of the parent's workers 3 and 1
+//! subset([0, 1])                  0   1   │   │       another thread in the processes of the parent's workers 0 and 1
+//! ```
+//!
+//! A subset is a session over lanes of its own, with the parts of this module in addition: it starts while the parent
+//! passes invitations to its workers, and it ends before the parent's workers do.
+//!
+//! ```text
+//! caller of subset                                  thread `disco-subset`
+//! asks the parent's lanes for lanes            ──▶  starts the lanes, which invite workers
+//! calls `disco.join_subset` on the parent for each  ◀──  invitation
+//! registers the subset at the parent           ◀──  the session, or the error of its start
+//! ```
+
+use std::collections::{BTreeSet, VecDeque};
+use std::future::{self, Future};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use event_listener::Event;
+use futures_lite::future as either;
+
+use super::lane_set::Lanes;
+use super::reply_table::ReplyTable;
+use super::{Deadlines, IntoArgs as _, LaneSession, Session};
+use crate::channel::{Channel, SubsetPart};
+use crate::error::{Error, Result};
+use crate::id::WorkerId;
+use crate::link::Shared;
+use crate::shared_memory::Arena;
+use crate::sync;
+use crate::worker_range::WorkerRange;
+use crate::world::World;
+
+/// The worker function that starts a worker of a subset. The crate of the lane registers it.
+pub const JOIN_SUBSET: &str = "disco.join_subset";
+
+/// The subsets of a session, and whether its own workers were told to leave.
+#[derive(Debug, Default)]
+pub(super) struct Subsets {
+    /// Weak: a subset ends when the program drops it.
+    all: Mutex<Vec<Weak<LaneSession>>>,
+    /// The workers of the session were told to leave, which happens after its subsets have ended.
+    pub(super) are_over: AtomicBool,
+}
+
+/// The start of a subset, shared with its thread.
+#[derive(Default)]
+struct Start {
+    state: Mutex<StartState>,
+    /// Notified after each change of `state`.
+    changed: Event,
+}
+
+#[derive(Default)]
+struct StartState {
+    /// Invitations that were not passed on, with the workers of the subset.
+    invitations: VecDeque<(WorkerId, Vec<u8>)>,
+    result: Option<Result<LaneSession>>,
+    is_given_up: bool,
+}
+
+impl LaneSession {
+    /// Starts a session of some workers of this one, its *parent*: worker `i` of the subset runs beside worker
+    /// `workers[i]`, on another thread of the same process, and uses the same device. Any number of subsets may exist at
+    /// once, and may share workers.
+    ///
+    /// A subset is a session of its own, with one group, and with registers, order of commands, epochs, store and
+    /// communicators of its own. A function that hangs, fails or panics in it delays or fails neither the parent nor other
+    /// subsets. A process that ends is lost to all sessions with a worker in it, and only to those. Lost workers of a
+    /// subset are not replaced; replace those of the parent, and start another subset.
+    ///
+    /// A subset ends by its own [`shutdown`](Session::shutdown) or drop, and leaves the parent's workers alone. The
+    /// shutdown of the parent first shuts down its subsets, whose commands are executed; a drop of the parent first drops
+    /// them. Their methods then return [`Error::Closed`].
+    ///
+    /// Worker 0 of a subset may be in another process than the controller. [`Session::copy_to_worker_0`] and
+    /// [`Session::copy_from_worker_0`] then transfer the tensor like [`Session::set`] and [`Session::get`], and wait until
+    /// that is done; the tensors must have equal shapes.
+    ///
+    /// The call that starts the workers takes its place in the order of the parent's commands, so a parent's worker that is
+    /// inside a function joins when it has finished. The start takes at most the time that the parent had for its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `workers` is empty or names a worker twice, or if the lane of a worker supports no subsets
+    /// (workers on other machines, and those of TVM's Disco); [`Error::NoSuchWorker`]; the failure or loss of the parent; a
+    /// worker does not join in time.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, workers that have joined leave.
+    pub fn subset<W>(&self, workers: W) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
+    where
+        W: IntoIterator<Item = u32>,
+    {
+        self.subset_in_groups(workers, 1)
+    }
+
+    /// [`Self::subset`], split into `groups` equal groups of consecutive workers.
+    ///
+    /// # Errors
+    /// As [`Self::subset`], and [`Error::Invalid`] if the groups are not of equal size.
+    pub fn subset_in_groups<W>(
+        &self,
+        workers: W,
+        groups: usize,
+    ) -> impl Future<Output = Result<Arc<Self>>> + Send + use<'_, W>
+    where
+        W: IntoIterator<Item = u32>,
+    {
+        let workers: Vec<_> = workers.into_iter().map(WorkerId::new).collect();
+        async move {
+            let world = self.check_subset(&workers, groups)?;
+            self.check("subset", ReplyTable::check)?;
+            let subset = Arc::new(self.start_subset(world, &workers).await?);
+            match self.subsets.add(&subset, &self.closed) {
+                true => Ok(subset),
+                false => {
+                    subset.shutdown().await?;
+                    Err(Error::Closed("subset".to_owned()))
+                }
+            }
+        }
+    }
+
+    /// The world of a subset of these workers.
+    fn check_subset(&self, workers: &[WorkerId], groups: usize) -> Result<World> {
+        let mut seen = BTreeSet::new();
+        for worker in workers {
+            self.world().check(*worker)?;
+            if !seen.insert(*worker) {
+                return Err(Error::invalid(format!("subset: {worker} is named twice")));
+            }
+        }
+        match workers {
+            [] => Err(Error::invalid("subset: no workers; name at least 1")),
+            _ => World::new(workers.len(), groups),
+        }
+    }
+
+    async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<LaneSession> {
+        let start = Arc::new(Start::default());
+        let lanes = subset_lanes(&self.lanes(), world, workers, &start)?;
+        let mut starting = Starting { start, lanes: Vec::new() };
+        starting.begin(world, lanes, self.limits)?;
+        loop {
+            let (changed, failed) = (starting.start.changed.listen(), self.reply_table.has_capacity.listen());
+            if let Some(result) = sync::lock(&starting.start.state).result.take() {
+                starting.lanes.clear();
+                return result;
+            }
+            self.check("subset", ReplyTable::check)?;
+            let invitation = sync::lock(&starting.start.state).invitations.pop_front();
+            match invitation {
+                Some((worker, invitation)) => {
+                    let join = self.function(JOIN_SUBSET).await?;
+                    let args = (workers[worker.index()].wire(), invitation);
+                    self.submit(&join, args.into_args()).await?;
+                }
+                None => either::or(changed, failed).await,
+            }
+        }
+    }
+}
+
+/// Lanes, not started, to the workers of a subset: one for consecutive workers whose parent's workers have one lane.
+fn subset_lanes(
+    parents: &Lanes,
+    world: World,
+    workers: &[WorkerId],
+    start: &Arc<Start>,
+) -> Result<Vec<Arc<dyn Channel>>> {
+    let mut parts: Vec<(&Arc<dyn Channel>, Vec<WorkerId>)> = Vec::new();
+    // All of them are members, as the caller has checked.
+    for place in workers.iter().filter_map(|worker| parents.members.place(*worker)) {
+        let lane = parents.owner(place);
+        match parts.last_mut() {
+            Some((last, part)) if Arc::ptr_eq(last, lane) => part.push(place),
+            _ => parts.push((lane, vec![place])),
+        }
+    }
+    let shared = match parts.iter().any(|(lane, _)| lane.needs_bytes()) {
+        true => Arena::new(world.per_node()).map_or_else(
+            |error| {
+                tracing::warn!(%error, "no shared memory for tensors of worker threads");
+                Shared::default()
+            },
+            Shared::with_arena,
+        ),
+        false => Shared::default(),
+    };
+    let (shared, mut next) = (Arc::new(shared), 0);
+    let lane = |(lane, beside): (&Arc<dyn Channel>, Vec<WorkerId>)| {
+        let workers = WorkerRange::new(next..next + beside.len() as u32);
+        next = workers.indices().end as u32;
+        let start = start.clone();
+        let invite = Arc::new(move |worker, invitation| start.invite(worker, invitation));
+        lane.subset(&SubsetPart { workers, beside, world, shared: shared.clone(), invite })
+    };
+    parts.into_iter().map(lane).collect()
+}
+
+impl Start {
+    fn invite(&self, worker: WorkerId, invitation: Vec<u8>) -> Result<()> {
+        let mut state = sync::lock(&self.state);
+        if state.is_given_up {
+            return Err(given_up());
+        }
+        state.invitations.push_back((worker, invitation));
+        drop(state);
+        self.changed.notify(usize::MAX);
+        Ok(())
+    }
+
+    fn finish(&self, result: Result<LaneSession>) {
+        let mut state = sync::lock(&self.state);
+        if !state.is_given_up {
+            state.result = Some(result);
+            drop(state);
+            self.changed.notify(usize::MAX);
+        }
+    }
+}
+
+/// A start whose future may be dropped.
+struct Starting {
+    start: Arc<Start>,
+    /// Empty once the start has ended.
+    lanes: Vec<Arc<dyn Channel>>,
+}
+
+impl Starting {
+    /// Starts the lanes on a thread of its own, since that blocks.
+    fn begin(&mut self, world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<()> {
+        self.lanes.clone_from(&lanes);
+        let start = self.start.clone();
+        let run = move || start.finish(LaneSession::start(world, lanes, limits));
+        let thread = thread::Builder::new().name("disco-subset".to_owned()).spawn(run);
+        thread.map(drop).map_err(|error| Error::system("subset: no thread", error))
+    }
+}
+
+impl Drop for Starting {
+    /// Gives an unfinished start up: the thread ends, and so do the workers that have joined.
+    fn drop(&mut self) {
+        let unused = {
+            let mut state = sync::lock(&self.start.state);
+            state.is_given_up = true;
+            state.result.take()
+        };
+        if unused.is_none() {
+            self.lanes.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
+        }
+    }
+}
+
+fn given_up() -> Error {
+    Error::state("subset: the start was given up")
+}
+
+impl Subsets {
+    /// Adds a subset, unless the parent is `closed`. Returns whether it did.
+    fn add(&self, subset: &Arc<LaneSession>, closed: &AtomicBool) -> bool {
+        let mut all = sync::lock(&self.all);
+        // The parent sets the flag before it takes the list.
+        if closed.load(Ordering::SeqCst) {
+            return false;
+        }
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(subset));
+        true
+    }
+
+    fn live(&self) -> Vec<Arc<LaneSession>> {
+        sync::lock(&self.all).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Shuts all subsets down, at the same time. The parent takes no commands any more.
+    pub(super) async fn shut_down(&self) -> Result<()> {
+        let subsets = self.live();
+        let mut running: Vec<Pin<Box<dyn Future<Output = Result<()>> + Send + '_>>> =
+            subsets.iter().map(|subset| subset.shutdown()).collect();
+        let mut result = Ok(());
+        future::poll_fn(|context| {
+            running.retain_mut(|shutdown| match shutdown.as_mut().poll(context) {
+                Poll::Ready(ended) => {
+                    result = std::mem::replace(&mut result, Ok(())).and(ended);
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        drop(running);
+        result
+    }
+
+    /// Ends all subsets, as a drop does.
+    pub(super) fn end(&self) {
+        self.live().iter().for_each(|subset| subset.end());
+    }
+}

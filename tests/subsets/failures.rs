@@ -1,0 +1,136 @@
+//! Failures in one of several sessions that share workers.
+
+use std::time::Duration;
+
+use disco::{Builder, DataPlane, Deadlines, Error, Session, SessionExt, SessionKind, block_on};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Door, answer, call, numbers, start, worker};
+
+crate::tests!(
+    a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets,
+    a_failure_in_the_parent_does_not_fail_a_subset,
+    a_subset_recovers_for_itself,
+    a_hanging_function_in_a_subset_is_left_behind_and_its_process_goes_on,
+);
+
+crate::tests!(tests_of_processes:
+    a_killed_process_is_lost_to_the_sessions_with_a_worker_in_it,
+    a_replaced_worker_of_the_parent_joins_new_subsets,
+);
+
+fn a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets(kind: SessionKind) {
+    let parent = start(kind);
+    let [one, two, other] = [[0, 1], [1, 2], [1, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    call(&one, "subsets.fail", (1,)).unwrap();
+    call(&two, "subsets.panic", (0,)).unwrap();
+    let [one, two] = [one, two].map(|subset| block_on(subset.sync_all()).unwrap_err().to_string());
+    assert_eq!(one, "worker 1: subsets.fail (command 2, register 1): on purpose");
+    assert_eq!(two, "worker 0: subsets.panic (command 2, register 1): panicked: on purpose");
+    assert_eq!((answer(&other).unwrap(), answer(&parent).unwrap()), (vec![0, 1], vec![0, 1, 2, 3]));
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn a_failure_in_the_parent_does_not_fail_a_subset(kind: SessionKind) {
+    let parent = start(kind);
+    let subset = block_on(parent.subset([1, 2])).unwrap();
+    block_on(subset.init_ccl("local", &[])).unwrap();
+    call(&parent, "subsets.fail", (1,)).unwrap();
+    block_on(parent.sync_all()).unwrap_err();
+    call(&subset, "subsets.sum", (1, 10, 1)).unwrap();
+    block_on(subset.sync_all()).unwrap();
+    // The parent takes no call, so it starts no subset before it has recovered.
+    assert!(matches!(block_on(parent.subset([1])).unwrap_err(), Error::Earlier { .. }));
+    block_on(parent.recover()).unwrap();
+    assert_eq!(answer(&block_on(parent.subset([1])).unwrap()).unwrap(), [0]);
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn a_subset_recovers_for_itself(kind: SessionKind) {
+    let parent = start(kind);
+    let [subset, other] = [[1, 2, 0], [0, 1, 2]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    block_on(async {
+        for session in [&*subset, &*other] {
+            session.init_ccl("local", &[]).await.unwrap();
+        }
+        for round in 0..3 {
+            subset.call_named("subsets.fail", (round,)).await.unwrap();
+            // Peers inside the collective are aborted.
+            _ = subset.call_named("subsets.sum", (1, 10, 1)).await;
+            subset.sync_all().await.unwrap_err();
+            subset.init_ccl("local", &[]).await.unwrap();
+            for session in [&*subset, &*other] {
+                session.call_named("subsets.sum", (1, 10, 1)).await.unwrap();
+                session.sync_all().await.unwrap();
+            }
+        }
+        parent.shutdown().await.unwrap();
+    });
+}
+
+fn a_hanging_function_in_a_subset_is_left_behind_and_its_process_goes_on(kind: SessionKind) {
+    let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
+    let parent = Builder::new(kind, 3).deadlines(deadlines).start().unwrap();
+    let (subset, other) = (block_on(parent.subset([1, 2])).unwrap(), block_on(parent.subset([1, 0])).unwrap());
+    let door = Door::new();
+    call(&subset, "subsets.wait", (0, door.text())).unwrap();
+    block_on(subset.sync_worker(worker(1))).unwrap();
+    let stuck = block_on(subset.shutdown()).unwrap_err();
+    assert!(matches!(stuck, Error::Stuck { .. }), "{stuck}");
+    assert!(stuck.to_string().contains("worker 0 (") && stuck.to_string().contains("detached"), "{stuck}");
+    // A worker process that outlives its controller kills itself after 4 s. The thread of a subset must not do that.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!((answer(&other).unwrap(), answer(&parent).unwrap()), (vec![0, 1], vec![0, 1, 2]));
+    door.open();
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn kill(pid: i64) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+fn a_killed_process_is_lost_to_the_sessions_with_a_worker_in_it(kind: SessionKind) {
+    let parent = start(kind);
+    let [with, without] = [[0, 2], [1, 3]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    block_on(without.init_ccl("local", &[])).unwrap();
+    let door = Door::new();
+    call(&with, "subsets.wait", (1, door.text())).unwrap();
+    kill(numbers(&parent, "subsets.pid").unwrap()[2]);
+    let lost = block_on(with.sync_all()).unwrap_err();
+    assert!(matches!(lost, Error::Lost { .. }), "{lost}");
+    assert_eq!(lost.to_string().lines().next().unwrap(), "worker 1 lost: its connection was closed");
+    let lost = block_on(parent.sync_all()).unwrap_err().to_string();
+    assert_eq!(lost.lines().next().unwrap(), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
+    for _ in 0..3 {
+        call(&without, "subsets.sum", (1, 1000, 3)).unwrap();
+        block_on(without.sync_all()).unwrap();
+    }
+    // The loss of the parent ends no subset, but starts none either.
+    assert!(matches!(block_on(parent.subset([1])).unwrap_err(), Error::Lost { .. }));
+    let replaced = block_on(with.replace_lost()).unwrap_err().to_string();
+    assert_eq!(
+        replaced,
+        "worker 1 can't be replaced: workers of a subset run in the processes of its parent session; replace those, and \
+         start another subset"
+    );
+    block_on(async {
+        with.shutdown().await.unwrap();
+        without.shutdown().await.unwrap();
+        parent.shutdown().await.unwrap();
+    });
+}
+
+fn a_replaced_worker_of_the_parent_joins_new_subsets(kind: SessionKind) {
+    let parent = start(kind);
+    let subset = block_on(parent.subset([2, 1])).unwrap();
+    kill(numbers(&parent, "subsets.pid").unwrap()[2]);
+    block_on(subset.sync_all()).unwrap_err();
+    block_on(parent.sync_all()).unwrap_err();
+    block_on(parent.replace_lost()).unwrap();
+    let new = block_on(parent.subset([2, 1])).unwrap();
+    let pids = numbers(&parent, "subsets.pid").unwrap();
+    assert_eq!(numbers(&new, "subsets.pid").unwrap(), [pids[2], pids[1]]);
+    drop(subset);
+    block_on(new.call_named("subsets.worker", ())).unwrap();
+    block_on(parent.shutdown()).unwrap();
+}

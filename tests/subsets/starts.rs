@@ -1,0 +1,86 @@
+//! Starts of subsets: wrong arguments, states of the parent, dropped futures, records.
+
+use std::pin::pin;
+
+use disco::{Builder, Error, Session, SessionKind, block_on};
+use futures_lite::future::poll_once;
+
+use crate::{Door, answer, call, start};
+
+crate::tests!(
+    wrong_workers_are_refused,
+    a_subset_of_a_session_that_is_shut_down_is_refused,
+    a_subset_whose_future_is_dropped_leaves_the_parent_alone,
+    a_worker_that_is_inside_a_function_joins_later,
+    an_invitation_is_not_recorded,
+);
+
+fn wrong_workers_are_refused(kind: SessionKind) {
+    let parent = start(kind);
+    let refused = |workers: &[u32]| block_on(parent.subset(workers.iter().copied())).unwrap_err();
+    assert_eq!(refused(&[]).to_string(), "subset: no workers; name at least 1");
+    assert_eq!(refused(&[1, 0, 1]).to_string(), "subset: worker 1 is named twice");
+    assert!(matches!(refused(&[0, 4]), Error::NoSuchWorker { .. }));
+    let unequal = block_on(parent.subset_in_groups([0, 1, 2], 2)).unwrap_err().to_string();
+    assert_eq!(unequal, "3 workers in 2 groups: groups must be of equal size");
+    assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn a_subset_of_a_session_that_is_shut_down_is_refused(kind: SessionKind) {
+    let parent = start(kind);
+    block_on(parent.shutdown()).unwrap();
+    assert!(matches!(block_on(parent.subset([0])).unwrap_err(), Error::Closed(_)));
+}
+
+fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: SessionKind) {
+    let parent = start(kind);
+    let door = Door::new();
+    // Holds worker 1 back, so that it does not join.
+    call(&parent, "subsets.wait", (1, door.text())).unwrap();
+    for polls in 0..4 {
+        block_on(async {
+            let mut starting = pin!(parent.subset([0, 1, 2]));
+            for _ in 0..polls {
+                if let Some(started) = poll_once(starting.as_mut()).await {
+                    // Threads start at once, without the parent's workers.
+                    assert_eq!((started.is_ok(), kind), (true, SessionKind::Threads));
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        });
+    }
+    door.open();
+    assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
+    let subset = block_on(parent.subset([0, 1, 2])).unwrap();
+    assert_eq!(answer(&subset).unwrap(), [0, 1, 2]);
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn a_worker_that_is_inside_a_function_joins_later(kind: SessionKind) {
+    let parent = start(kind);
+    let door = Door::new();
+    call(&parent, "subsets.wait", (1, door.text())).unwrap();
+    let subset = std::thread::scope(|scope| {
+        scope.spawn(|| door.open());
+        block_on(parent.subset([2, 1])).unwrap()
+    });
+    assert_eq!(answer(&subset).unwrap(), [0, 1]);
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn an_invitation_is_not_recorded(kind: SessionKind) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("commands");
+    let parent = Builder::new(kind, 3).record(&path).start().unwrap();
+    let subset = block_on(parent.subset([1, 2])).unwrap();
+    assert_eq!(answer(&subset).unwrap(), [0, 1]);
+    block_on(parent.shutdown()).unwrap();
+    let log = std::fs::read_to_string(path).unwrap();
+    let is_join = |line: &&str| line.contains("\"kind\":\"call\",\"function\":\"disco.join_subset\"");
+    let joins: Vec<&str> = log.lines().filter(is_join).collect();
+    // Threads are started by the controller itself.
+    assert_eq!(joins.len(), if kind == SessionKind::Processes { 2 } else { 0 }, "{log}");
+    assert!(joins.iter().all(|line| line.contains("{\"sized\":[\"bytes\",")), "{joins:?}");
+}

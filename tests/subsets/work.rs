@@ -1,0 +1,185 @@
+//! Commands, values and collectives of subsets.
+
+use disco::{
+    Builder, DType, DataPlane, Error, LaneSession, Placement, Scope, Session, SessionExt, SessionKind, Tensor, block_on,
+};
+
+use crate::{Door, answer, call, numbers, start, worker};
+
+crate::tests!(
+    workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers,
+    disjoint_subsets_sum_at_once,
+    overlapping_subsets_and_their_parent_sum_at_once,
+    a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own,
+    registers_and_store_are_those_of_the_subset,
+    tensors_reach_and_leave_worker_0_of_a_subset_in_any_process,
+    groups_of_a_subset_are_consecutive_workers,
+    a_subset_of_a_subset_is_a_subset,
+    handles_of_the_parent_are_refused,
+);
+
+fn workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers(kind: SessionKind) {
+    let parent = start(kind);
+    let subset = block_on(parent.subset([3, 0, 2])).unwrap();
+    assert_eq!(subset.world().size(), 3);
+    assert_eq!(answer(&subset).unwrap(), [0, 1, 2]);
+    let pids = numbers(&parent, "subsets.pid").unwrap();
+    assert_eq!(numbers(&subset, "subsets.pid").unwrap(), [pids[3], pids[0], pids[2]]);
+    block_on(subset.shutdown()).unwrap();
+    assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
+    block_on(parent.shutdown()).unwrap();
+}
+
+/// The sums of `subsets.sum` with this scale over `workers` workers.
+fn sums(scale: i64, workers: i64, elements: i64) -> Vec<i64> {
+    let ids = scale * workers * (workers + 1) / 2;
+    (0..elements).map(|i| ids + workers * i).collect()
+}
+
+/// Sums in all sessions at once, with other numbers in each, and checks all elements of all workers.
+fn sum_in(sessions: &[&LaneSession]) {
+    const ELEMENTS: i64 = 3001;
+    let scale = |at: usize| 7 + 1000 * at as i64;
+    block_on(async {
+        for session in sessions {
+            session.init_ccl("local", &[]).await.unwrap();
+        }
+        for _ in 0..5 {
+            let mut results = Vec::new();
+            for (at, session) in sessions.iter().enumerate() {
+                results.push(session.call_named("subsets.sum", (scale(at), ELEMENTS, 20)).await.unwrap());
+            }
+            for (at, (session, result)) in sessions.iter().zip(results).enumerate() {
+                for sum in session.get_all_as::<Tensor>(&result).await.unwrap() {
+                    let expected = sums(scale(at), session.world().size() as i64, ELEMENTS);
+                    assert_eq!(sum.to_vec::<i64>().unwrap(), expected);
+                }
+            }
+        }
+    });
+}
+
+fn disjoint_subsets_sum_at_once(kind: SessionKind) {
+    let parent = start(kind);
+    let (one, other) = (block_on(parent.subset([2, 0])).unwrap(), block_on(parent.subset([1, 3])).unwrap());
+    sum_in(&[&one, &other]);
+    block_on(async {
+        one.shutdown().await.unwrap();
+        other.shutdown().await.unwrap();
+        parent.shutdown().await.unwrap();
+    });
+}
+
+fn overlapping_subsets_and_their_parent_sum_at_once(kind: SessionKind) {
+    let parent = start(kind);
+    let (one, other) = (block_on(parent.subset([0, 1, 2])).unwrap(), block_on(parent.subset([2, 1])).unwrap());
+    sum_in(&[&one, &parent, &other]);
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own(kind: SessionKind) {
+    let parent = start(kind);
+    let [one, other] = [[1, 2], [2, 3]].map(|workers| block_on(parent.subset(workers)).unwrap());
+    let [first, second] = [Door::new(), Door::new()];
+    // Worker 2 of the parent is in both subsets: its thread of the first waits for its thread of the second, which waits
+    // for the parent's.
+    call(&one, "subsets.wait", (1, first.text())).unwrap();
+    call(&other, "subsets.wait", (0, second.text())).unwrap();
+    call(&other, "subsets.open", (0, first.text())).unwrap();
+    call(&parent, "subsets.open", (2, second.text())).unwrap();
+    for session in [&*one, &*other, &parent] {
+        block_on(session.sync_all()).unwrap();
+    }
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn registers_and_store_are_those_of_the_subset(kind: SessionKind) {
+    let parent = start(kind);
+    let subset = block_on(parent.subset([0, 1])).unwrap();
+    block_on(async {
+        let kept = parent.call_named("subsets.kept", ()).await.unwrap();
+        parent.sync_all().await.unwrap();
+        let ours = subset.call_named("subsets.kept", ()).await.unwrap();
+        let ours: Vec<bool> = subset.get_all_as(&ours).await.unwrap();
+        assert!(ours.contains(&false), "the key of the parent is not in the subset's store");
+        drop(kept);
+        let x = subset.call_named("subsets.worker", ()).await.unwrap();
+        for round in 0..100_i64 {
+            subset.set(&x, worker(1), round.into()).await.unwrap();
+            let other = parent.call_named("subsets.worker", ()).await.unwrap();
+            parent.set(&other, worker(1), (-round).into()).await.unwrap();
+            assert_eq!(subset.get_as::<i64>(&x, worker(1)).await.unwrap(), round);
+        }
+        parent.shutdown().await.unwrap();
+    });
+}
+
+fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: SessionKind) {
+    let parent = start(kind);
+    for workers in [vec![3, 1], vec![1, 0, 2], vec![0, 2]] {
+        let subset = block_on(parent.subset(workers)).unwrap();
+        block_on(async {
+            let size = subset.world().size() as i64;
+            subset.init_ccl("local", &[]).await.unwrap();
+            // Larger than a frame.
+            let elements = 100_000;
+            let x = Tensor::from_slice(&(0..size * elements).collect::<Vec<i64>>(), [size * elements]).unwrap();
+            let (part, whole) = (
+                subset.empty(DType::I64, [elements], Placement::All).await.unwrap(),
+                subset.empty(DType::I64, [size * elements], Placement::All).await.unwrap(),
+            );
+            subset.scatter(&x, &part).await.unwrap();
+            for (at, tensor) in subset.get_all_as::<Tensor>(&part).await.unwrap().iter().enumerate() {
+                let first = at as i64 * elements;
+                assert_eq!(tensor.to_vec::<i64>().unwrap(), (first..first + elements).collect::<Vec<_>>());
+            }
+            subset.broadcast(&x, &whole).await.unwrap();
+            subset.gather_to_worker0(&part, &whole, Scope::World).await.unwrap();
+            let back = Tensor::zeros(DType::I64, [size * elements]).unwrap();
+            subset.copy_from_worker_0(&back, &whole).await.unwrap();
+            subset.sync_worker(worker(0)).await.unwrap();
+            assert_eq!(back.to_vec::<i64>().unwrap(), x.to_vec::<i64>().unwrap());
+            subset.shutdown().await.unwrap();
+        });
+    }
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn groups_of_a_subset_are_consecutive_workers(kind: SessionKind) {
+    let parent = Builder::new(kind, 4).groups(2).start().unwrap();
+    let subset = block_on(parent.subset_in_groups([3, 0, 1, 2], 2)).unwrap();
+    assert_eq!((subset.world().groups(), block_on(parent.subset([0, 3])).unwrap().world().groups()), (2, 1));
+    block_on(async {
+        subset.init_ccl("local", &[]).await.unwrap();
+        let x = subset.call_named("subsets.worker", ()).await.unwrap();
+        subset
+            .set_each(&x, |worker| Tensor::from_slice(&[10_i64.pow(worker.index() as u32)], [1]).unwrap())
+            .await
+            .unwrap();
+        subset.all_reduce(&x, &x, disco::Reduction::Sum, Scope::Group).await.unwrap();
+        let sums: Vec<Tensor> = subset.get_all_as(&x).await.unwrap();
+        assert_eq!(sums.iter().map(|sum| sum.to_vec::<i64>().unwrap()[0]).collect::<Vec<_>>(), [11, 11, 1100, 1100]);
+        parent.shutdown().await.unwrap();
+    });
+}
+
+fn a_subset_of_a_subset_is_a_subset(kind: SessionKind) {
+    let parent = start(kind);
+    let outer = block_on(parent.subset([3, 2, 0])).unwrap();
+    let inner = block_on(outer.subset([2, 0])).unwrap();
+    let pids = numbers(&parent, "subsets.pid").unwrap();
+    assert_eq!(numbers(&inner, "subsets.pid").unwrap(), [pids[0], pids[3]]);
+    sum_in(&[&inner, &outer, &parent]);
+    block_on(outer.shutdown()).unwrap();
+    assert!(matches!(answer(&inner).unwrap_err(), Error::Closed(_)));
+    assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn handles_of_the_parent_are_refused(kind: SessionKind) {
+    let parent = start(kind);
+    let subset = block_on(parent.subset([1])).unwrap();
+    let handle = call(&parent, "subsets.worker", ()).unwrap();
+    assert!(matches!(block_on(subset.get(&handle, worker(0))).unwrap_err(), Error::ForeignRef(_)));
+    block_on(parent.shutdown()).unwrap();
+}
