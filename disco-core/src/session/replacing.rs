@@ -168,10 +168,7 @@ impl LaneSession {
 
     async fn replace_all(&self, busy: &Arc<Busy>) -> Result<Revived> {
         loop {
-            let prepared = std::mem::take(&mut *sync::lock(&self.replacing.prepared));
-            prepared.into_iter().try_for_each(|Prepared { lost, lanes }| {
-                self.give_places(lanes, Taken { table: &self.reply_table, lost })
-            })?;
+            self.give_prepared()?;
             let lost = match self.losses("replace_lost").await? {
                 Losses::None => return Ok(Revived { epoch: self.reply_table.epoch(), untold: None }),
                 Losses::Workers(lost) => lost,
@@ -219,13 +216,12 @@ impl LaneSession {
         Ok(())
     }
 
-    /// Ends new workers that no caller has given their places yet; the lost ones are in the table again.
-    pub(super) fn drop_prepared(&self) {
-        for Prepared { lost, lanes } in std::mem::take(&mut *sync::lock(&self.replacing.prepared)) {
-            drop(Taken { table: &self.reply_table, lost });
-            // Dropping the lanes ends their workers, too.
-            _ = self.replacing.spawn("disco-close", move || end(&lanes));
-        }
+    /// Gives the workers their places that have started before a caller asked for them.
+    pub(super) fn give_prepared(&self) -> Result<()> {
+        let prepared = std::mem::take(&mut *sync::lock(&self.replacing.prepared));
+        prepared
+            .into_iter()
+            .try_for_each(|Prepared { lost, lanes }| self.give_places(lanes, Taken { table: &self.reply_table, lost }))
     }
 
     /// Takes the lost workers out of the table. Waits for the loss reports of lanes that have refused a frame.

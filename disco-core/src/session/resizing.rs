@@ -132,9 +132,9 @@ impl LaneSession {
 
     /// Changes the number of workers. Returns the number of the epoch.
     async fn resize_to(&self, size: usize, busy: &Arc<Busy>) -> Result<u64> {
-        // They would have the places of workers that this call drops.
-        self.drop_prepared();
         loop {
+            // They count as workers that are not lost.
+            self.give_prepared()?;
             let (lost, is_lost) = match self.losses("resize").await? {
                 Losses::None => (BTreeSet::new(), false),
                 Losses::Workers(lost) => (lost, true),

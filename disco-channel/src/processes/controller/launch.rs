@@ -113,7 +113,9 @@ impl Launch {
     /// The process can't be started, or a launcher starts the processes.
     pub(super) fn start_spare(&self) -> Result<Spare> {
         match &self.0 {
-            How::Elsewhere { .. } | How::Subset { .. } => Err(Error::state("a spare worker: a launcher starts the workers")),
+            How::Elsewhere { .. } | How::Subset { .. } => {
+                Err(Error::state("a spare worker: a launcher starts the workers"))
+            }
             How::Program(program) => program.start_spare().map_err(|error| {
                 Error::system(format!("a spare worker: {} can't be started", program.name.display()), error)
             }),
