@@ -121,11 +121,16 @@ pub fn nodes(
         let others = WorkerRange::new(here..config.world.size() as u32);
         lanes.push(Arc::new(NodeLane::new(others, shared.clone(), options.clone())));
     }
+    let session = start(config, lanes, deadlines)?;
+    if config.world.per_node() != here as usize {
+        // More nodes would not have as many workers as this machine.
+        return Ok(session);
+    }
     let grow = move |new, world| {
-        let options = options.more(new, here, world)?;
+        let options = options.more(new, world)?;
         Ok(Arc::new(NodeLane::new(new, shared.clone(), options)) as Arc<dyn Channel>)
     };
-    Ok(start(config, lanes, deadlines)?.with_growth(grow))
+    Ok(session.with_growth(grow).with_workers_per_node(here as usize))
 }
 
 /// Starts a session whose workers are processes of TVM's Disco, each started as `options` say. Blocks until they have

@@ -109,7 +109,8 @@ pub trait Channel: Debug + Send + Sync + 'static {
         let _ = (to, transfer);
     }
 
-    /// Sends a frame in order. Never blocks.
+    /// Sends a frame in order. Never blocks. From a [`Command::Shutdown`] on, the end of a worker is no loss; from a
+    /// [`Command::Resize`] on, neither is that of a worker whose place it leaves out.
     ///
     /// # Errors
     /// The lane is full, closed or cut.
@@ -261,7 +262,7 @@ pub trait Inbox: Send + Sync {
     /// A lane that was full accepts frames again. Spurious calls are allowed.
     fn room(&self, workers: WorkerRange);
 
-    /// These workers have left, or have ended after a shutdown was sent or signalled. Lanes report this after the last
+    /// These workers have left, or have ended after a shutdown was sent or signalled or a resize has left them out. Lanes report this after the last
     /// reply of these workers. Workers that [`Channel::close`] detaches or kills may leave without a report.
     fn left(&self, workers: WorkerRange);
 

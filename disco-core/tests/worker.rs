@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use disco_core::channel::{Notice, Reply};
 use disco_core::worker::{self, WorkerConfig};
 use disco_core::{
-    Command, Endpoint, Error, Frame, Link, Opaque, RegisterId, Result, Value, WorkerContext, WorkerId, World,
+    Command, Endpoint, Error, Frame, Link, Members, Opaque, RegisterId, Result, Value, WorkerContext, WorkerId, World,
 };
 
 fn double(_: &mut WorkerContext, x: i64) -> Result<i64> {
@@ -17,6 +17,10 @@ fn double(_: &mut WorkerContext, x: i64) -> Result<i64> {
 
 fn fail(_: &mut WorkerContext) -> Result<()> {
     Err(Error::Invalid("no luck".into()))
+}
+
+fn seat(ctx: &mut WorkerContext) -> Result<String> {
+    Ok(format!("{} of {}", ctx.worker(), ctx.world().size()))
 }
 
 /// A value whose destructor panics.
@@ -35,6 +39,7 @@ fn bomb(_: &mut WorkerContext) -> Result<Opaque> {
 disco_core::register_function!("worker-test.bomb", bomb);
 disco_core::register_function!("worker-test.double", double);
 disco_core::register_function!("worker-test.fail", fail);
+disco_core::register_function!("worker-test.seat", seat);
 
 const WORKER: WorkerId = WorkerId::new(1);
 
@@ -164,6 +169,45 @@ fn recovery_clears_the_failure_and_keeps_poisoned_registers() {
         ]
     );
     assert_eq!(notices.len(), 2);
+}
+
+#[test]
+fn a_resize_gives_the_worker_another_number_and_its_lane_knows_it_by_its_place() {
+    let resize = |epoch, workers, places: &[u32]| {
+        let world = World::new(workers, 1).unwrap();
+        let members = Members::new(world, places.iter().copied().map(WorkerId::new)).unwrap();
+        Command::Resize { epoch, members: members.into() }
+    };
+    let (replies, notices) = run(vec![
+        (&[], function(0, "worker-test.seat")),
+        (&[], function(1, "worker-test.fail")),
+        (&[], set(7, 5)),
+        (&[], resize(1, 3, &[1, 3, 4])),
+        (&[], call(2, 0, &[])),
+        (&[], get(2)),
+        (&[], get(7)),
+        (&[], call(3, 1, &[])),
+        // Its place is 1, and its number 0.
+        (&[], Command::DebugGet { register: RegisterId::new(7), worker: WorkerId::new(0) }),
+        (&[], get(3)),
+        (&[], resize(2, 2, &[0, 1])),
+        (&[], call(2, 0, &[])),
+        (&[], get(2)),
+        (&[], resize(3, 1, &[0])),
+        (&[], Command::SyncAll),
+    ]);
+    let failure = "worker 1: worker-test.fail (command 8, register 3): no luck";
+    assert_eq!(
+        replies,
+        [
+            "3: none".into(),
+            "6: \"worker 0 of 3\"".into(),
+            "7: 5".into(),
+            format!("10: {failure}"),
+            "13: \"worker 1 of 2\"".into(),
+        ]
+    );
+    assert_eq!(notices, [format!("failed: {failure}")]);
 }
 
 #[test]

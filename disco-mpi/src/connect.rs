@@ -320,7 +320,11 @@ impl Meeting {
         }
         match rank == self.rank.index() {
             true => Ok(()),
-            false => Err(Error::invalid(format!("mpi: {} is rank {rank} of MPI's world", self.rank))),
+            false => Err(Error::invalid(format!(
+                "mpi: {} is rank {rank} of MPI's world, whose ranks keep their numbers; if the session was resized: end it, and start \
+                 again, from a checkpoint if there is one",
+                self.rank
+            ))),
         }
     }
 

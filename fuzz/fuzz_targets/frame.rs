@@ -3,7 +3,7 @@
 #![no_main]
 
 use disco_core::wire::{WireError, decode_frame};
-use disco_core::{Command, Frame, Local, RegisterId, WorkerId};
+use disco_core::{Command, Frame, Local, Members, RegisterId, WorkerId, World};
 
 disco_fuzz::target!(check, seeds);
 
@@ -20,6 +20,12 @@ fn check(bytes: &[u8]) -> Result<(), WireError> {
     Ok(())
 }
 
+/// The workers of a session that has lost worker 2.
+fn members() -> Members {
+    let world = World::new(4, 2).expect("two groups of two");
+    Members::new(world, [0, 1, 3, 4].map(WorkerId::new)).expect("a place for each worker")
+}
+
 fn seeds() -> Vec<Vec<u8>> {
     let (register, worker) = (RegisterId::new(5), WorkerId::new(1));
     let call = Command::CallPacked { register, function: RegisterId::new(2), args: disco_fuzz::values() };
@@ -34,6 +40,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Command::DebugGet { register, worker },
         Command::SyncAll,
         Command::Recover { epoch: 2 },
+        Command::Resize { epoch: 2, members: members().into() },
     ];
     let sets = disco_fuzz::values().into_iter().map(|value| Command::DebugSet { register, worker, value });
     let frames = commands.into_iter().chain(sets).enumerate().map(|(number, command)| {

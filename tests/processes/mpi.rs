@@ -14,6 +14,8 @@ crate::tests!(
     ranks_connect_again_after_a_failure,
     a_rank_that_was_replaced_can_not_join_mpi,
     a_worker_of_a_subset_can_not_join_mpi,
+    the_first_ranks_of_mpi_go_on_without_the_last_one,
+    a_rank_of_mpi_can_not_get_another_number,
     a_message_over_mpi_shorter_than_its_receive_is_an_error,
     all_ranks_end_when_the_program_exits_inside_a_collective,
 );
@@ -73,6 +75,23 @@ fn a_rank_that_was_replaced_can_not_join_mpi() {
 fn a_worker_of_a_subset_can_not_join_mpi() {
     let Some(said) = end_of("subset") else { return };
     assert!(said.ends_with("use MPI in the parent session, and another backend in the subset"), "{said}");
+}
+
+fn the_first_ranks_of_mpi_go_on_without_the_last_one() {
+    let Some(said) = end_of("shrink") else { return };
+    assert_eq!(said, "reduced by 2 ranks");
+}
+
+fn a_rank_of_mpi_can_not_get_another_number() {
+    let Some(said) = end_of("renumber") else { return };
+    assert!(
+        said.starts_with("worker 1: ")
+            && said.ends_with(
+                "mpi: rank 1 is rank 2 of MPI's world, whose ranks keep their numbers; if the session was resized: end it, and \
+                 start again, from a checkpoint if there is one"
+            ),
+        "{said}"
+    );
 }
 
 fn a_message_over_mpi_shorter_than_its_receive_is_an_error() {

@@ -214,13 +214,23 @@ fn mpi() {
             println!("reduced again");
             return session.shutdown().await.unwrap();
         }
+        if how == "shrink" {
+            session.resize(2).await.unwrap();
+            session.init_ccl("mpi", &[]).await.unwrap();
+            let reduce = session.function("tests.reduce").await.unwrap();
+            session.call(&reduce, (1 << 10, 3, 0, 0.0)).await.unwrap();
+            session.sync_all().await.unwrap();
+            println!("reduced by {} ranks", session.world().size());
+            return session.shutdown().await.unwrap();
+        }
         if how == "short" {
             session.call(&session.function("tests.unequal").await.unwrap(), ()).await.unwrap();
             println!("{}", session.sync_all().await.unwrap_err());
             return session.shutdown().await.unwrap();
         }
         let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
-        let Value::Int(pid) = session.get(&pids, WorkerId::new(2)).await.unwrap() else { panic!() };
+        let victim = if how == "renumber" { 1 } else { 2 };
+        let Value::Int(pid) = session.get(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
         let pid = Pid::from_raw(pid as i32).unwrap();
         let [reduce, exit] = [session.function("tests.reduce").await, session.function("tests.exit").await];
         if how == "exit" {
@@ -230,13 +240,17 @@ fn mpi() {
         _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, 0, 0.0)).await;
         thread::sleep(Duration::from_millis(200));
         match how.as_str() {
-            "KILL" | "replace" => kill_process(pid, Signal::KILL).unwrap(),
+            "KILL" | "replace" | "renumber" => kill_process(pid, Signal::KILL).unwrap(),
             "STOP" => kill_process(pid, Signal::STOP).unwrap(),
             _ => {}
         }
         let mut error = session.sync_all().await.unwrap_err();
         if how == "replace" {
             session.replace_lost().await.unwrap();
+            error = session.init_ccl("mpi", &[]).await.unwrap_err();
+        }
+        if how == "renumber" {
+            session.resize(2).await.unwrap();
             error = session.init_ccl("mpi", &[]).await.unwrap_err();
         }
         println!("{error}");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
-use std::{fmt, thread};
 
 use disco::ffi::Libraries as _;
 use disco::{
@@ -167,25 +167,29 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     let (timelines, log) = (Timelines::default(), CommandLog::new());
     let session = setup.start(&timelines, &log).map_err(|error| format!("start: {error}"))?;
     let session = Arc::new(session);
+    let mut setup = *setup;
     if setup.has_plane() {
         init(&session)?;
     }
     let mut keeper = User::new(&session, random.fork(), setup.has_plane());
     for _ in 0..setup.recoveries {
-        use_together(setup, &session, random)?;
+        use_together(&setup, &session, random)?;
         keeper.run(4)?;
         let failure = random.pick(&Failure::ALL);
-        fail_and_recover(setup, &session, failure, random)?;
+        fail_and_recover(&setup, &session, failure, random)?;
         // Tensors made before the failure still exist.
         keeper.check_all()?;
     }
-    use_together(setup, &session, random)?;
+    use_together(&setup, &session, random)?;
     drop(keeper);
+    if random.chance(40) {
+        resize(&mut setup, &session, random)?;
+    }
     if random.chance(30) {
         watch::step("recordings");
         timelines::check_recordings(&session)?;
     }
-    end(setup, session, random)?;
+    end(&setup, session, random)?;
     timelines.check(setup.records > 0, setup.end == End::Shutdown)?;
     if setup.has_log { log.check() } else { Ok(()) }
 }
@@ -388,14 +392,16 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
                 &["lost", "aborted"]
             })?;
             match told {
-                Err(error @ disco::Error::Lost { .. }) if names(&error, setup, worker) => {}
+                Err(disco::Error::Lost(loss)) if loss.workers().contains(WorkerId::new(worker as u32)) => {}
                 // Another caller was told of the loss.
                 Ok(()) if setup.replaces_at_once => {}
                 Err(error) if setup.replaces_at_once && follows_from_loss(&error) => {}
                 other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
             }
-            if random.chance(60) {
-                replace(setup, &session, worker, random)?;
+            match random.below(3) {
+                0 => replace(setup, &session, worker, random)?,
+                1 => resize(&mut { *setup }, &session, random)?,
+                _ => {}
             }
             watch::step("end of a lost session");
             if random.chance(50) {
@@ -443,6 +449,42 @@ fn replace(setup: &Setup, session: &LaneSession, worker: usize, random: &mut Ran
     block_on(session.sync_all()).map_err(|error| format!("after a replacement, sync_all: {error}"))
 }
 
+/// Gives the session another number of workers, or the same one, and goes on.
+fn resize(setup: &mut Setup, session: &LaneSession, random: &mut Random) -> Wrong<()> {
+    let (per_node, least) = match setup.kind {
+        SessionKind::Nodes => (setup.workers / setup.nodes, 2),
+        // One that may be lost.
+        SessionKind::Processes => (1, 2),
+        _ => (1, 1),
+    };
+    let sizes: Vec<usize> = (least..=6).map(|nodes| nodes * per_node).filter(|size| size % setup.groups == 0).collect();
+    let size = if sizes.is_empty() { setup.workers } else { random.pick(&sizes) };
+    watch::step(format_args!("resize to {size}"));
+    loop {
+        match block_on(session.resize(size)) {
+            Ok(_) => break,
+            // Of a worker or a node that ended because of an earlier loss.
+            Err(disco::Error::Lost(_)) => {}
+            // A process of another node.
+            Err(error) if setup.of_processes && error.to_string().contains("only whole nodes") => return Ok(()),
+            Err(error) => return Err(format!("resize: {error}")),
+        }
+    }
+    setup.workers = size;
+    if setup.kind == SessionKind::Nodes {
+        setup.nodes = size / per_node;
+    }
+    if session.world().size() != size {
+        return Err(format!("{} workers after a resize to {size}", session.world().size()));
+    }
+    match setup.has_plane() {
+        true => init(session)?,
+        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
+    }
+    use_together(setup, session, random)?;
+    block_on(session.sync_all()).map_err(|error| format!("after a resize, sync_all: {error}"))
+}
+
 /// Sends a signal to a worker's process, during large all-reduces if the session has communicators.
 fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
@@ -458,10 +500,4 @@ fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random:
     let signal = if how == End::Kill { Signal::KILL } else { Signal::STOP };
     let pid = Pid::from_raw(pid as i32).ok_or("a worker has process id 0")?;
     kill_process(pid, signal).map_err(|error| error.to_string())
-}
-
-/// Whether an error names a worker or its node.
-fn names(error: &impl fmt::Display, setup: &Setup, worker: usize) -> bool {
-    let (text, node) = (error.to_string(), worker / (setup.workers / setup.nodes));
-    text.contains(&format!("worker {worker}")) || (setup.nodes > 1 && text.contains(&format!("node {node}")))
 }

@@ -234,6 +234,11 @@ mod tests {
             "function lookup: TVM's workers do not understand `disco.init_ccl`, which belongs to Disco's data plane; use \
              the functions that TVM's processes have"
         );
+        let members = disco_core::Members::default().into();
+        assert_eq!(
+            text(&Command::Resize { epoch: 1, members }),
+            "resize: TVM's workers do not understand this command"
+        );
         assert!(check(&call(vec![Value::from("text"), Value::Shape([2].into())])).is_ok());
     }
 }

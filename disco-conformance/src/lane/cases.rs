@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Polling, Signal};
-use disco_core::{Command, Error, WorkerId, WorkerRange};
+use disco_core::{Command, Error, Members, WorkerId, WorkerRange, World};
 
 use super::fixture::{CheckResult, Fixture, expect_equal, to_text};
 use super::frames::{fingerprint, middling, naming, plain, small, various};
@@ -39,6 +39,7 @@ cases! {
     a_signalled_shutdown_overtakes_frames
     a_shutdown_ends_workers_and_closes_the_lane
     workers_are_reported_as_left_after_their_replies
+    workers_that_a_resize_leaves_out_leave_and_are_not_lost
     replies_arrive_once_also_while_callers_poll
     replies_left_for_a_caller_arrive_before_the_end
     a_worker_that_ends_early_is_lost_with_its_number
@@ -343,6 +344,25 @@ fn a_store_handle_is_valid_only_in_its_epoch(harness: &dyn Harness) -> CheckResu
         let what = format!("whether stores work on worker {worker}, the first that it got and the latest");
         expect_equal(&what, &fixture.replies_of(worker)[frame].1.as_str(), &expected)?;
     }
+    fixture.end()
+}
+
+fn workers_that_a_resize_leaves_out_leave_and_are_not_lost(harness: &dyn Harness) -> CheckResult<()> {
+    let fixture = Fixture::start(harness, 0..3, Role::Recite)?;
+    let members = to_text(World::new(2, 1).and_then(|world| Members::new(world, [0, 1].map(WorkerId::new))))?;
+    let resize = Command::Resize { epoch: 1, members: members.into() };
+    if fixture.lane.check(&resize).is_err() {
+        return fixture.end();
+    }
+    fixture.send(&small(1))?;
+    fixture.send(&plain(2, resize))?;
+    fixture.send(&small(3))?;
+    fixture.wait_for_replies(&(0..2), 3)?;
+    let last = WorkerId::new(2);
+    let has_left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(last));
+    fixture.wait("the report that worker 2 has left", |events| events.iter().any(has_left))?;
+    expect_equal("replies of worker 2", &fixture.replies_of(2).len(), &1)?;
+    expect_equal("lost workers", &lost(&fixture.events.so_far()).len(), &0)?;
     fixture.end()
 }
 

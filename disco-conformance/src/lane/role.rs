@@ -21,7 +21,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Replies to each frame with its fingerprint, and to a `sync_worker` of this worker with a failure. Leaves at
-    /// shutdown.
+    /// shutdown, and at a resize that leaves its place out.
     Recite,
     /// Waits for an abort before the first frame, replies to command 0 with its cause, then behaves like `Recite`.
     AwaitAbort,
@@ -109,7 +109,12 @@ pub fn play(role: Role, worker: WorkerId, mut endpoint: impl Endpoint) -> Result
         let seq = frame.seq();
         player.frames += 1;
         link.activity().receive(seq);
-        if matches!(frame.command(), Command::Shutdown) || player.leaves()? {
+        let is_told = match frame.command() {
+            Command::Shutdown => true,
+            Command::Resize { members, .. } => members.worker(worker).is_none(),
+            _ => false,
+        };
+        if is_told || player.leaves()? {
             break;
         }
         let reply = player.answer(&link, frame);

@@ -62,6 +62,8 @@ pub struct LaneSession {
     /// The workers at the start.
     pub(super) first_world: World,
     pub(super) growth: Option<Growth>,
+    /// Number of workers of each machine; `None` if there can only be one machine.
+    pub(super) per_node: Option<usize>,
     /// A wait has passed its deadline since the last time all workers answered.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
@@ -110,6 +112,7 @@ impl LaneSession {
             replacing: Arc::default(),
             first_world: world,
             growth: None,
+            per_node: (world.nodes() > 1).then(|| world.per_node()),
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
             transfers: Transfers::default(),

@@ -56,10 +56,9 @@ struct Plan {
 impl Plan {
     /// # Errors
     /// The session can't have so many workers.
-    fn new(lanes: &Lanes, lost: &BTreeSet<WorkerId>, size: usize) -> Result<Self> {
+    fn new(lanes: &Lanes, lost: &BTreeSet<WorkerId>, size: usize, per_node: Option<usize>) -> Result<Self> {
         let refuse = |why: String| Err(Error::invalid(format!("resize to {size}: {why}")));
-        let before = lanes.members.world();
-        let world = match World::new(size, before.groups()) {
+        let world = match World::new(size, lanes.members.world().groups()) {
             Ok(world) => world,
             Err(error) => return refuse(error.to_string()),
         };
@@ -69,12 +68,12 @@ impl Plan {
         let (mut stay, mut gone): (Vec<_>, Vec<_>) = lanes.members.places().partition(|place| !lost.contains(place));
         gone.extend(stay.drain(size.min(stay.len())..));
         gone.sort();
-        let nodes = match (before.nodes(), before.per_node()) {
-            (1, _) => 1,
-            (_, per_node) if !size.is_multiple_of(per_node) => {
+        let nodes = match per_node {
+            None => 1,
+            Some(per_node) if !size.is_multiple_of(per_node) => {
                 return refuse(format!("each node has {per_node} workers, so the number must be a multiple of that"));
             }
-            (_, per_node) => {
+            Some(per_node) => {
                 let numbers: Vec<_> = gone.iter().filter_map(|place| lanes.members.worker(*place)).collect();
                 let are_nodes = numbers.chunk_by(|one, other| one.index() / per_node == other.index() / per_node);
                 if are_nodes.map(<[_]>::len).any(|workers| workers != per_node) {
@@ -112,6 +111,14 @@ impl LaneSession {
         self
     }
 
+    /// Sets that each machine has `per_node` consecutive workers, also if there is one machine only: a resize keeps whole
+    /// nodes. Default: the number of the world if it has several machines.
+    #[must_use]
+    pub fn with_workers_per_node(mut self, per_node: usize) -> Self {
+        self.per_node = Some(per_node.max(1));
+        self
+    }
+
     /// Implements [`Session::resize`](super::Session::resize).
     pub(super) async fn resize_and_report(&self, size: usize) -> Result<Resized> {
         let busy = self.begin_replacing("resize").await?;
@@ -141,7 +148,7 @@ impl LaneSession {
             };
             let mut taken = Taken { table: &self.reply_table, lost };
             let before = self.lanes();
-            let plan = Plan::new(&before, &taken.lost, size)?;
+            let plan = Plan::new(&before, &taken.lost, size, self.per_node)?;
             if !plan.is_empty() {
                 let command = Command::Resize { epoch: 0, members: plan.members.clone().into() };
                 before.iter().try_for_each(|lane| lane.check(&command))?;
@@ -249,7 +256,8 @@ mod tests {
     /// The places after a resize of a session of `before` workers, or the reason why it is refused.
     fn resize(before: World, lost: &[u32], size: usize) -> std::result::Result<Vec<usize>, String> {
         let lanes = Lanes::new(Vec::new(), Members::first(before));
-        let plan = Plan::new(&lanes, &lost.iter().copied().map(WorkerId::new).collect(), size);
+        let per_node = (before.nodes() > 1).then(|| before.per_node());
+        let plan = Plan::new(&lanes, &lost.iter().copied().map(WorkerId::new).collect(), size, per_node);
         plan.map(|plan| plan.members.places().map(WorkerId::index).collect()).map_err(|error| error.to_string())
     }
 

@@ -292,6 +292,16 @@ fn replies_that_were_sent_early_are_not_sent_again_with_the_last_ones() {
     assert!(replies.flush().is_empty());
 }
 
+#[test]
+fn replies_do_not_wait_for_workers_that_are_gone() {
+    let mut replies = Replies::new(WorkerRange::new(0..4));
+    replies.retire(WorkerRange::new(2..4));
+    replies.expect(&Frame::new(1, [], Command::SyncAll));
+    assert!(replies.add(WorkerRange::new(1..2), 1).is_empty());
+    assert_eq!(replied(&replies.add(WorkerRange::new(0..1), 1)), "1: workers 0 to 1");
+    assert!(replies.flush().is_empty());
+}
+
 /// The numbers and workers of replies.
 fn replied(messages: &[Message]) -> String {
     let text = |message: &Message| match message {

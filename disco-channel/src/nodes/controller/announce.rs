@@ -24,7 +24,7 @@ type Callback = dyn Fn(&Announcement) -> Result<Vec<NodeProcess>> + Send + Sync;
 pub struct Announcement {
     /// The address at which the controller listens.
     pub address: SocketAddr,
-    /// Number of the first node that is to connect: 1, or the number of the first lost node.
+    /// Number of the first node that is to connect: 1, or the number of the first lost node or the first additional one.
     pub first_node: u32,
     /// Number of nodes that are to connect.
     pub nodes: usize,

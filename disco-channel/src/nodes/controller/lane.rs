@@ -120,25 +120,16 @@ impl Options {
 }
 
 impl Options {
-    /// Options for more nodes, which have the workers at these places of a session that began with `here` workers on this
-    /// machine.
+    /// Options for more nodes, which have the workers at these places.
     ///
     /// # Errors
-    /// The workers are not those of whole nodes, or the nodes' launcher starts nodes only once.
-    pub(crate) fn more(&self, workers: WorkerRange, here: u32, world: World) -> Result<Self> {
+    /// The nodes' launcher starts nodes only once.
+    pub(crate) fn more(&self, workers: WorkerRange, world: World) -> Result<Self> {
         if !self.announce.is_repeatable() {
             return Err(Error::state("resize: the launcher of the nodes starts nodes only once; start a new session"));
         }
-        let first = self.config.world.size() - here as usize;
-        let per_node = first.checked_div(self.nodes).unwrap_or_else(|| self.config.world.per_node());
-        if !workers.len().is_multiple_of(per_node) {
-            return Err(Error::invalid(format!(
-                "resize: {} more workers on nodes of {per_node}: the number must be a multiple of that",
-                workers.len()
-            )));
-        }
-        let nodes = workers.len() / per_node;
-        let first_node = 1 + ((workers.first().index() - here as usize) / per_node) as u32;
+        let per_node = world.per_node();
+        let (nodes, first_node) = (workers.len() / per_node, (workers.first().index() / per_node) as u32);
         Ok(Self { nodes, config: self.config.in_world(world), ..self.clone() }.numbered(first_node))
     }
 

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use disco_core::wire::{Hello, Message};
-use disco_core::{Command, WorkerId};
+use disco_core::{Command, Members, WorkerId, WorkerRange};
 
 use super::{Bench, MS, TOKEN, conn, frame, functions};
 use crate::engine::controller::{Event, Origin};
@@ -72,6 +72,34 @@ fn processes_leave_cleanly_after_a_shutdown_and_are_lost_before() {
     bench.on(Event::Ended(1, Some(ExitStatus::from_raw(0))));
     let done = bench.done();
     assert_eq!(done, ["Retire(1)", "Left(WorkerRange { first: 1, len: 1 })", "Over"]);
+}
+
+#[test]
+fn processes_that_a_resize_leaves_out_are_not_lost_and_killed_only_on_request() {
+    let resize = Command::Resize { epoch: 1, members: Members::default().into() };
+    for kills in [false, true] {
+        let mut bench = Bench::working();
+        bench.engine.note_effect(&resize);
+        if kills {
+            bench.engine.end(WorkerRange::new(1..2), bench.now);
+            bench.drain();
+            assert_eq!(bench.done(), ["Kill(1)"]);
+            bench.on(Event::Hung(conn(1), None));
+        } else {
+            bench.send_from(1, Message::Shutdown);
+            bench.engine.end(WorkerRange::new(1..2), bench.now);
+            bench.drain();
+        }
+        bench.on(Event::Ended(1, Some(ExitStatus::from_raw(if kills { 9 } else { 0 }))));
+        let done = bench.done();
+        assert!(done.contains(&"Left(WorkerRange { first: 1, len: 1 })".to_owned()), "{done:?}");
+        assert!(!done.iter().any(|it| it.starts_with("Kill") || it.contains("lost")), "{done:?}");
+        // The other worker can still be lost.
+        bench.on(Event::Ended(0, Some(ExitStatus::from_raw(9))));
+        bench.on(Event::Hung(conn(0), None));
+        let done = bench.done();
+        assert!(done.iter().any(|it| it.starts_with("worker 0 lost")), "{done:?}");
+    }
 }
 
 #[test]
