@@ -35,4 +35,5 @@ mod worker;
 
 pub use controller::{Launch, Options, ProcessLane, Sink};
 pub use invitation::{Invitation, VARIABLE};
+pub(crate) use worker::serve_beside;
 pub use worker::{ProcessEndpoint, serve};

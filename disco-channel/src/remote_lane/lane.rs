@@ -24,6 +24,8 @@ const _: () = assert!(FULL_BATCH_BYTES <= MAX_INLINE_BYTES);
 pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers' name in messages: `processes` or `nodes`.
     const NAME: &'static str;
+    /// Whether the peers may be on other machines.
+    const SPAN_MACHINES: bool = false;
 
     /// The peers of `part`, some of all `workers`, for a lane to new workers in their places.
     ///
@@ -38,8 +40,7 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// # Errors
     /// Such peers can't be started.
     fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
-        let (list, name) = (WorkerRange::list(&part.beside), Self::NAME);
-        Err(Error::invalid(format!("subset: {list} can't be in a subset: they are workers of {name}")))
+        Err(Error::invalid(format!("subset: {} can't be in a subset", WorkerRange::list(&part.beside))))
     }
 
     /// Begins to start the peers of `workers`, which share `shared`.
@@ -163,6 +164,10 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn needs_bytes(&self) -> bool {
         true
+    }
+
+    fn spans_machines(&self) -> bool {
+        P::SPAN_MACHINES
     }
 
     fn room(&self) -> usize {
