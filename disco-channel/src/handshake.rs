@@ -96,6 +96,11 @@ impl Secret {
             encrypts.map_or_else(|| Variable::read("DISCO_ENCRYPT").flag(), |encrypts| Ok(Some(encrypts)))?;
         Ok(Self { token, encrypts: encrypts.unwrap_or(true) })
     }
+
+    /// Whether connections are encrypted.
+    pub(crate) fn encrypts(&self) -> bool {
+        self.encrypts
+    }
 }
 
 /// The controller's side of one handshake.

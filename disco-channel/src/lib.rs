@@ -66,6 +66,8 @@ pub mod session;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod subset;
+#[cfg(all(target_os = "linux", not(loom)))]
 mod terminal;
 #[cfg(not(loom))]
 pub mod threads;

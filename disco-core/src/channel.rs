@@ -44,6 +44,11 @@ pub trait Channel: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether the workers may be on other machines.
+    fn spans_machines(&self) -> bool {
+        false
+    }
+
     /// Whether the workers run this program, and so have its worker functions. Otherwise, a session can't refuse the
     /// lookup of an unknown function.
     fn runs_this_program(&self) -> bool {

@@ -2,7 +2,8 @@
 //!
 //! Several threads call functions, also of a C library, exchange tensors, and `get` and `set` values of up to 32 MiB.
 //! Sessions meet errors, registered errors, panics, aborts, kills, stops, late workers and dropped futures. They go on by
-//! recovery, replacement or with another number of workers, and end by shutdown or drop. Every result is compared with plain loops, no step may take
+//! recovery, replacement or with another number of workers, are used beside subsets of their workers, and end by shutdown or
+//! drop. Every result is compared with plain loops, no step may take
 //! longer than a minute, and no resource may be left behind.
 //!
 //! `DISCO_SOAK_SECONDS` sets the duration (default 30) and `DISCO_SOAK_SEED` the seed of the first session; each later
@@ -20,6 +21,7 @@ mod library;
 mod model;
 mod random;
 mod session;
+mod subsets;
 mod timelines;
 mod user;
 mod values;

@@ -16,6 +16,7 @@ use crate::content::Content;
 use crate::functions::Diverged;
 use crate::library;
 use crate::random::Random;
+use crate::subsets;
 use crate::timelines::{self, Timelines};
 use crate::user::{User, Wrong};
 use crate::watch;
@@ -171,6 +172,10 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     if setup.has_plane() {
         init(&session)?;
     }
+    let subset = match random.chance(50) {
+        true => Some(subsets::start(&session, setup.has_plane(), random)?),
+        false => None,
+    };
     let mut keeper = User::new(&session, random.fork(), setup.has_plane());
     for _ in 0..setup.recoveries {
         use_together(&setup, &session, random)?;
@@ -180,7 +185,17 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
         // Tensors made before the failure still exist.
         keeper.check_all()?;
     }
-    use_together(&setup, &session, random)?;
+    // The failures of this session have left its subset alone.
+    thread::scope(|scope| {
+        let beside = subset.as_ref().map(|subset| {
+            let random = random.fork();
+            scope.spawn(move || subsets::run(subset, setup.has_plane(), random))
+        });
+        let used = use_together(&setup, &session, random);
+        let beside = beside.map(|user| user.join().map_err(|_| "the user of a subset panicked".to_owned())?);
+        used.and(beside.unwrap_or(Ok(())))
+    })?;
+    let subset = subset.filter(|_| random.chance(50));
     drop(keeper);
     if random.chance(40) {
         resize(&mut setup, &session, random)?;
@@ -190,6 +205,13 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
         timelines::check_recordings(&session)?;
     }
     end(&setup, session, random)?;
+    if let Some(subset) = subset {
+        watch::step("end of a subset");
+        match block_on(subset.sync_all()) {
+            Err(disco::Error::Closed(_) | disco::Error::Lost(_)) => {}
+            other => return Err(format!("after the end of its parent, sync_all of a subset gave {other:?}")),
+        }
+    }
     timelines.check(setup.records > 0, setup.end == End::Shutdown)?;
     if setup.has_log { log.check() } else { Ok(()) }
 }

@@ -369,7 +369,7 @@ pub(crate) fn words<T>(result: Result<T>) -> Wrong<T> {
 }
 
 /// Polls a future `times` times, and drops it.
-fn poll(times: usize, future: impl Future) {
+pub(crate) fn poll(times: usize, future: impl Future) {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..times {

@@ -14,8 +14,8 @@ disco::register_function!("subsets.open", open);
 disco::register_function!("subsets.fail", fail);
 disco::register_function!("subsets.panic", panic);
 disco::register_function!("subsets.kept", kept);
-disco::register_function!("subsets.threads", threads_here);
-disco::register_function!("subsets.descriptors", descriptors_here);
+disco::register_function!("subsets.threads", threads);
+disco::register_function!("subsets.descriptors", descriptors);
 
 fn worker(ctx: &mut WorkerContext) -> Result<i64> {
     Ok(ctx.worker().index() as i64)
@@ -69,21 +69,13 @@ fn kept(ctx: &mut WorkerContext) -> Result<bool> {
 }
 
 /// The number of threads of this process that Disco started.
-pub(crate) fn threads() -> i64 {
+fn threads(_: &mut WorkerContext) -> Result<i64> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
-    names.filter(|name| name.starts_with("disco-")).count() as i64
+    Ok(names.filter(|name| name.starts_with("disco-")).count() as i64)
 }
 
 /// The number of open descriptors of this process.
-pub(crate) fn descriptors() -> i64 {
-    fs::read_dir("/proc/self/fd").unwrap().count() as i64
-}
-
-fn threads_here(_: &mut WorkerContext) -> Result<i64> {
-    Ok(threads())
-}
-
-fn descriptors_here(_: &mut WorkerContext) -> Result<i64> {
-    Ok(descriptors())
+fn descriptors(_: &mut WorkerContext) -> Result<i64> {
+    Ok(fs::read_dir("/proc/self/fd").unwrap().count() as i64)
 }

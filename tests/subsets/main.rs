@@ -1,10 +1,12 @@
-//! Subsets: sessions of some workers of a session. Most tests run once for threads and once for processes.
+//! Subsets: sessions of some workers of a session. Most tests run once for each kind of parent session.
 //!
 //! Tests execute this program again as workers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+#[path = "../nodes/by_store.rs"]
+mod by_store;
 mod ends;
 mod failures;
 mod functions;
@@ -19,29 +21,51 @@ use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, 
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 
-const KINDS: [SessionKind; 2] = [SessionKind::Threads, SessionKind::Processes];
+/// The kind of a parent session, which has four workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Threads,
+    Processes,
+    /// Two nodes, each with two threads.
+    Nodes,
+    /// Four nodes, each with one process; two of them are behind others.
+    Tree,
+}
+
+/// The kinds whose workers are on one machine, which the backend `local` reaches.
+const LOCAL: [Kind; 2] = [Kind::Threads, Kind::Processes];
+const ALL: [Kind; 4] = [Kind::Threads, Kind::Processes, Kind::Nodes, Kind::Tree];
 
 fn main() -> ExitCode {
     disco::init();
     let mut arguments = Arguments::from_args();
     // One test at a time, because a test counts this process's threads and descriptors.
     arguments.test_threads = Some(1);
-    let tests = [ends::tests(), failures::tests(), starts::tests(), work::tests()];
-    let mut trials: Vec<Trial> = tests.iter().flatten().flat_map(|test| KINDS.map(|kind| trial(test, kind))).collect();
-    let of_processes = [ends::tests_of_processes(), failures::tests_of_processes()];
-    trials.extend(of_processes.iter().flatten().map(|test| trial(test, SessionKind::Processes)));
+    let tests: [(&[Kind], Tests); 7] = [
+        (&ALL, ends::tests()),
+        (&ALL, failures::tests()),
+        (&ALL, starts::tests()),
+        (&ALL, work::tests()),
+        (&LOCAL, work::tests_of_one_machine()),
+        (&LOCAL, failures::tests_of_one_machine()),
+        (&[Kind::Processes, Kind::Tree], failures::tests_of_processes()),
+    ];
+    let trials = tests
+        .iter()
+        .flat_map(|(kinds, tests)| tests.iter().flat_map(|test| kinds.iter().map(|kind| trial(test, *kind))));
+    let trials = trials.collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trial(&(name, test): &(&'static str, fn(SessionKind)), kind: SessionKind) -> Trial {
-    Trial::test(format!("{name}::{kind}"), move || {
+fn trial(&(name, test): &(&'static str, fn(Kind)), kind: Kind) -> Trial {
+    Trial::test(format!("{name}::{kind:?}"), move || {
         test(kind);
         Ok(())
     })
 }
 
 /// Tests by name.
-type Tests = Vec<(&'static str, fn(SessionKind))>;
+type Tests = Vec<(&'static str, fn(Kind))>;
 
 /// Names tests after their functions.
 macro_rules! tests {
@@ -50,15 +74,24 @@ macro_rules! tests {
     };
     ($list:ident: $($name:ident),* $(,)?) => {
         pub(crate) fn $list() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn(disco::SessionKind))),*]
+            vec![$((stringify!($name), $name as fn(crate::Kind))),*]
         }
     };
 }
 pub(crate) use tests;
 
+fn builder(kind: Kind) -> Builder {
+    match kind {
+        Kind::Threads => Builder::threads(4),
+        Kind::Processes => Builder::processes(4),
+        Kind::Nodes => Builder::nodes(2, 2).node_workers(SessionKind::Threads),
+        Kind::Tree => Builder::nodes(4, 1).fan_out(1),
+    }
+}
+
 /// A session of four workers.
-fn start(kind: SessionKind) -> LaneSession {
-    Builder::new(kind, 4).start().unwrap()
+fn start(kind: Kind) -> LaneSession {
+    builder(kind).start().unwrap()
 }
 
 /// Calls a function by name.

@@ -2,10 +2,10 @@
 
 use std::pin::pin;
 
-use disco::{Builder, Error, Session, SessionKind, block_on};
+use disco::{Error, Session, block_on};
 use futures_lite::future::poll_once;
 
-use crate::{Door, answer, call, start};
+use crate::{Door, Kind, answer, builder, call, start};
 
 crate::tests!(
     wrong_workers_are_refused,
@@ -15,7 +15,7 @@ crate::tests!(
     an_invitation_is_not_recorded,
 );
 
-fn wrong_workers_are_refused(kind: SessionKind) {
+fn wrong_workers_are_refused(kind: Kind) {
     let parent = start(kind);
     let refused = |workers: &[u32]| block_on(parent.subset(workers.iter().copied())).unwrap_err();
     assert_eq!(refused(&[]).to_string(), "subset: no workers; name at least 1");
@@ -27,13 +27,13 @@ fn wrong_workers_are_refused(kind: SessionKind) {
     block_on(parent.shutdown()).unwrap();
 }
 
-fn a_subset_of_a_session_that_is_shut_down_is_refused(kind: SessionKind) {
+fn a_subset_of_a_session_that_is_shut_down_is_refused(kind: Kind) {
     let parent = start(kind);
     block_on(parent.shutdown()).unwrap();
     assert!(matches!(block_on(parent.subset([0])).unwrap_err(), Error::Closed(_)));
 }
 
-fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: SessionKind) {
+fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: Kind) {
     let parent = start(kind);
     let door = Door::new();
     // Holds worker 1 back, so that it does not join.
@@ -43,8 +43,8 @@ fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: SessionKind) {
             let mut starting = pin!(parent.subset([0, 1, 2]));
             for _ in 0..polls {
                 if let Some(started) = poll_once(starting.as_mut()).await {
-                    // Threads start at once, without the parent's workers.
-                    assert_eq!((started.is_ok(), kind), (true, SessionKind::Threads));
+                    // Threads of this process start without the parent's worker.
+                    assert!(started.is_ok() && [Kind::Threads, Kind::Nodes].contains(&kind));
                     break;
                 }
                 std::thread::sleep(std::time::Duration::from_millis(20));
@@ -58,7 +58,7 @@ fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: SessionKind) {
     block_on(parent.shutdown()).unwrap();
 }
 
-fn a_worker_that_is_inside_a_function_joins_later(kind: SessionKind) {
+fn a_worker_that_is_inside_a_function_joins_later(kind: Kind) {
     let parent = start(kind);
     let door = Door::new();
     call(&parent, "subsets.wait", (1, door.text())).unwrap();
@@ -70,10 +70,10 @@ fn a_worker_that_is_inside_a_function_joins_later(kind: SessionKind) {
     block_on(parent.shutdown()).unwrap();
 }
 
-fn an_invitation_is_not_recorded(kind: SessionKind) {
+fn an_invitation_is_not_recorded(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("commands");
-    let parent = Builder::new(kind, 3).record(&path).start().unwrap();
+    let parent = builder(kind).record(&path).start().unwrap();
     let subset = block_on(parent.subset([1, 2])).unwrap();
     assert_eq!(answer(&subset).unwrap(), [0, 1]);
     block_on(parent.shutdown()).unwrap();
@@ -81,6 +81,12 @@ fn an_invitation_is_not_recorded(kind: SessionKind) {
     let is_join = |line: &&str| line.contains("\"kind\":\"call\",\"function\":\"disco.join_subset\"");
     let joins: Vec<&str> = log.lines().filter(is_join).collect();
     // Threads are started by the controller itself.
-    assert_eq!(joins.len(), if kind == SessionKind::Processes { 2 } else { 0 }, "{log}");
+    let of_other_processes = match kind {
+        Kind::Threads => 0,
+        // Worker 1 is a thread of this process.
+        Kind::Nodes => 1,
+        Kind::Processes | Kind::Tree => 2,
+    };
+    assert_eq!(joins.len(), of_other_processes, "{log}");
     assert!(joins.iter().all(|line| line.contains("{\"sized\":[\"bytes\",")), "{joins:?}");
 }

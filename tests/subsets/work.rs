@@ -1,10 +1,8 @@
 //! Commands, values and collectives of subsets.
 
-use disco::{
-    Builder, DType, DataPlane, Error, LaneSession, Placement, Scope, Session, SessionExt, SessionKind, Tensor, block_on,
-};
+use disco::{DType, DataPlane, Error, LaneSession, Placement, Scope, Session, SessionExt, Tensor, block_on};
 
-use crate::{Door, answer, call, numbers, start, worker};
+use crate::{Door, Kind, LOCAL, answer, builder, call, numbers, start, worker};
 
 crate::tests!(
     workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers,
@@ -13,12 +11,16 @@ crate::tests!(
     a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own,
     registers_and_store_are_those_of_the_subset,
     tensors_reach_and_leave_worker_0_of_a_subset_in_any_process,
-    groups_of_a_subset_are_consecutive_workers,
     a_subset_of_a_subset_is_a_subset,
     handles_of_the_parent_are_refused,
 );
 
-fn workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers(kind: SessionKind) {
+crate::tests!(tests_of_one_machine:
+    controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_processes,
+    groups_of_a_subset_are_consecutive_workers,
+);
+
+fn workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers(kind: Kind) {
     let parent = start(kind);
     let subset = block_on(parent.subset([3, 0, 2])).unwrap();
     assert_eq!(subset.world().size(), 3);
@@ -36,8 +38,12 @@ fn sums(scale: i64, workers: i64, elements: i64) -> Vec<i64> {
     (0..elements).map(|i| ids + workers * i).collect()
 }
 
-/// Sums in all sessions at once, with other numbers in each, and checks all elements of all workers.
-fn sum_in(sessions: &[&LaneSession]) {
+/// Sums in all sessions at once, with other numbers in each, and checks all elements of all workers. Between nodes, where
+/// `local` does not reach, the workers only meet.
+fn sum_in(kind: Kind, sessions: &[&LaneSession]) {
+    if !LOCAL.contains(&kind) {
+        return meet_in(sessions);
+    }
     const ELEMENTS: i64 = 3001;
     let scale = |at: usize| 7 + 1000 * at as i64;
     block_on(async {
@@ -59,10 +65,26 @@ fn sum_in(sessions: &[&LaneSession]) {
     });
 }
 
-fn disjoint_subsets_sum_at_once(kind: SessionKind) {
+fn meet_in(sessions: &[&LaneSession]) {
+    block_on(async {
+        for session in sessions {
+            session.init_ccl("by-store", &[]).await.unwrap();
+        }
+        for _ in 0..5 {
+            for session in sessions {
+                session.barrier(Scope::World).await.unwrap();
+            }
+        }
+        for session in sessions {
+            session.sync_all().await.unwrap();
+        }
+    });
+}
+
+fn disjoint_subsets_sum_at_once(kind: Kind) {
     let parent = start(kind);
     let (one, other) = (block_on(parent.subset([2, 0])).unwrap(), block_on(parent.subset([1, 3])).unwrap());
-    sum_in(&[&one, &other]);
+    sum_in(kind, &[&one, &other]);
     block_on(async {
         one.shutdown().await.unwrap();
         other.shutdown().await.unwrap();
@@ -70,14 +92,14 @@ fn disjoint_subsets_sum_at_once(kind: SessionKind) {
     });
 }
 
-fn overlapping_subsets_and_their_parent_sum_at_once(kind: SessionKind) {
+fn overlapping_subsets_and_their_parent_sum_at_once(kind: Kind) {
     let parent = start(kind);
     let (one, other) = (block_on(parent.subset([0, 1, 2])).unwrap(), block_on(parent.subset([2, 1])).unwrap());
-    sum_in(&[&one, &parent, &other]);
+    sum_in(kind, &[&one, &parent, &other]);
     block_on(parent.shutdown()).unwrap();
 }
 
-fn a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own(kind: SessionKind) {
+fn a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own(kind: Kind) {
     let parent = start(kind);
     let [one, other] = [[1, 2], [2, 3]].map(|workers| block_on(parent.subset(workers)).unwrap());
     let [first, second] = [Door::new(), Door::new()];
@@ -93,7 +115,7 @@ fn a_function_that_waits_for_a_later_one_of_another_subset_delays_only_its_own(k
     block_on(parent.shutdown()).unwrap();
 }
 
-fn registers_and_store_are_those_of_the_subset(kind: SessionKind) {
+fn registers_and_store_are_those_of_the_subset(kind: Kind) {
     let parent = start(kind);
     let subset = block_on(parent.subset([0, 1])).unwrap();
     block_on(async {
@@ -114,7 +136,27 @@ fn registers_and_store_are_those_of_the_subset(kind: SessionKind) {
     });
 }
 
-fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: SessionKind) {
+fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: Kind) {
+    let parent = start(kind);
+    for workers in [[3, 1], [0, 2], [1, 3]] {
+        let subset = block_on(parent.subset(workers)).unwrap();
+        block_on(async {
+            // Larger than a frame.
+            let x = Tensor::from_slice(&(0..100_000).collect::<Vec<i64>>(), [100_000]).unwrap();
+            let (there, back) = (
+                subset.empty(DType::I64, [100_000], Placement::Worker0).await.unwrap(),
+                Tensor::zeros(DType::I64, [100_000]).unwrap(),
+            );
+            subset.copy_to_worker_0(&x, &there).await.unwrap();
+            subset.copy_from_worker_0(&back, &there).await.unwrap();
+            subset.sync_worker(worker(0)).await.unwrap();
+            assert_eq!(back.to_vec::<i64>().unwrap(), x.to_vec::<i64>().unwrap());
+        });
+    }
+    block_on(parent.shutdown()).unwrap();
+}
+
+fn controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_processes(kind: Kind) {
     let parent = start(kind);
     for workers in [vec![3, 1], vec![1, 0, 2], vec![0, 2]] {
         let subset = block_on(parent.subset(workers)).unwrap();
@@ -145,8 +187,8 @@ fn tensors_reach_and_leave_worker_0_of_a_subset_in_any_process(kind: SessionKind
     block_on(parent.shutdown()).unwrap();
 }
 
-fn groups_of_a_subset_are_consecutive_workers(kind: SessionKind) {
-    let parent = Builder::new(kind, 4).groups(2).start().unwrap();
+fn groups_of_a_subset_are_consecutive_workers(kind: Kind) {
+    let parent = builder(kind).groups(2).start().unwrap();
     let subset = block_on(parent.subset_in_groups([3, 0, 1, 2], 2)).unwrap();
     assert_eq!((subset.world().groups(), block_on(parent.subset([0, 3])).unwrap().world().groups()), (2, 1));
     block_on(async {
@@ -163,20 +205,20 @@ fn groups_of_a_subset_are_consecutive_workers(kind: SessionKind) {
     });
 }
 
-fn a_subset_of_a_subset_is_a_subset(kind: SessionKind) {
+fn a_subset_of_a_subset_is_a_subset(kind: Kind) {
     let parent = start(kind);
     let outer = block_on(parent.subset([3, 2, 0])).unwrap();
     let inner = block_on(outer.subset([2, 0])).unwrap();
     let pids = numbers(&parent, "subsets.pid").unwrap();
     assert_eq!(numbers(&inner, "subsets.pid").unwrap(), [pids[0], pids[3]]);
-    sum_in(&[&inner, &outer, &parent]);
+    sum_in(kind, &[&inner, &outer, &parent]);
     block_on(outer.shutdown()).unwrap();
     assert!(matches!(answer(&inner).unwrap_err(), Error::Closed(_)));
     assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
     block_on(parent.shutdown()).unwrap();
 }
 
-fn handles_of_the_parent_are_refused(kind: SessionKind) {
+fn handles_of_the_parent_are_refused(kind: Kind) {
     let parent = start(kind);
     let subset = block_on(parent.subset([1])).unwrap();
     let handle = call(&parent, "subsets.worker", ()).unwrap();

@@ -44,11 +44,13 @@
 
 mod addresses;
 mod controller;
+mod invitation;
 mod node;
 mod status;
 
 pub use addresses::everywhere;
 pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
+pub(crate) use invitation::NodeInvitation;
 pub use node::{JoinOptions, StopHandle, serve};
 pub use status::status;
 

@@ -40,4 +40,5 @@ mod worker;
 
 pub use controller::{Launch, Options, ProcessLane, Sink, Spares};
 pub use invitation::{Invitation, VARIABLE};
+pub(crate) use worker::serve_beside;
 pub use worker::{ProcessEndpoint, serve};

@@ -24,6 +24,8 @@ const _: () = assert!(FULL_BATCH_BYTES <= MAX_INLINE_BYTES);
 pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers' name in messages: `processes` or `nodes`.
     const NAME: &'static str;
+    /// Whether the peers may be on other machines.
+    const SPAN_MACHINES: bool = false;
 
     /// Checks that the peers of `part`, some of all `workers`, can be replaced, and can leave while the others stay.
     ///
@@ -52,8 +54,7 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// # Errors
     /// Such peers can't be started.
     fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
-        let (list, name) = (WorkerRange::list(&part.beside), Self::NAME);
-        Err(Error::invalid(format!("subset: {list} can't be in a subset: they are workers of {name}")))
+        Err(Error::invalid(format!("subset: {} can't be in a subset", WorkerRange::list(&part.beside))))
     }
 
     /// Begins to start the peers of `workers`, which share `shared`.
@@ -186,6 +187,10 @@ impl<P: Peers> Channel for RemoteLane<P> {
                 .check_part(self.workers, part)
                 .map_err(|why| Error::state(format!("resize: workers can't leave: {why}")))
         })
+    }
+
+    fn spans_machines(&self) -> bool {
+        P::SPAN_MACHINES
     }
 
     fn room(&self) -> usize {

@@ -56,6 +56,12 @@ impl ThreadLane {
         Self { config: Some(config), ..lane.recording(config.recorder) }
     }
 
+    /// Makes the workers those of a subset. Each runs beside the worker with one of these links.
+    #[must_use]
+    pub(crate) fn beside(self, links: Vec<Arc<Link>>) -> Self {
+        Self { beside: links, ..self }
+    }
+
     /// Sets the configuration of the workers' recorders.
     #[must_use]
     pub fn recording(self, recorder: RecorderConfig) -> Self {
@@ -161,7 +167,7 @@ impl Channel for ThreadLane {
         let beside: Option<Vec<_>> = part.beside.iter().map(link).collect();
         let beside = beside.ok_or_else(|| self.error(&format!("it does not reach {list}")))?;
         let lane = Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world));
-        Ok(Arc::new(Self { beside, ..lane.with_neighbours(self.workers.len() + self.neighbours) }))
+        Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).beside(beside)))
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {

@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::{self, Future};
+use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -86,12 +87,16 @@ impl LaneSession {
     /// [`Session::copy_from_worker_0`] then transfer the tensor like [`Session::set`] and [`Session::get`], and wait until
     /// that is done; the tensors must have equal shapes.
     ///
+    /// If a worker is on another node than the controller's, each worker of the subset counts as on a node of its own: it
+    /// connects to this program at another port of the address at which the parent listened, and `local` does not reach the
+    /// others.
+    ///
     /// The call that starts the workers takes its place in the order of the parent's commands, so a parent's worker that is
     /// inside a function joins when it has finished. The start takes at most the time that the parent had for its own.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `workers` is empty or names a worker twice, or if the lane of a worker supports no subsets
-    /// (workers on other machines, and those of TVM's Disco); [`Error::NoSuchWorker`]; the failure or loss of the parent; a
+    /// (workers of TVM's Disco, lanes of other crates); [`Error::NoSuchWorker`]; the failure or loss of the parent; a
     /// worker does not join in time.
     ///
     /// # Cancel safety
@@ -147,7 +152,7 @@ impl LaneSession {
 
     async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<LaneSession> {
         let start = Arc::new(Start::default());
-        let lanes = subset_lanes(&self.lanes(), world, workers, &start)?;
+        let (world, lanes) = subset_lanes(&self.lanes(), world, workers, &start)?;
         let mut starting = Starting { start, lanes: Vec::new() };
         starting.begin(world, lanes, self.limits)?;
         loop {
@@ -170,13 +175,14 @@ impl LaneSession {
     }
 }
 
-/// Lanes, not started, to the workers of a subset: one for consecutive workers whose parent's workers have one lane.
+/// Lanes, not started, to the workers of a subset: one for consecutive workers whose parent's workers have one lane. Returns
+/// them with the subset's world: if a worker may be on another machine, each worker is a node.
 fn subset_lanes(
     parents: &Lanes,
     world: World,
     workers: &[WorkerId],
     start: &Arc<Start>,
-) -> Result<Vec<Arc<dyn Channel>>> {
+) -> Result<(World, Vec<Arc<dyn Channel>>)> {
     let mut parts: Vec<(&Arc<dyn Channel>, Vec<WorkerId>)> = Vec::new();
     // All of them are members, as the caller has checked.
     for place in workers.iter().filter_map(|worker| parents.members.place(*worker)) {
@@ -186,6 +192,10 @@ fn subset_lanes(
             _ => parts.push((lane, vec![place])),
         }
     }
+    let world = match parts.iter().any(|(lane, _)| lane.spans_machines()) {
+        true => world.on_nodes(world.size())?,
+        false => world,
+    };
     let shared = match parts.iter().any(|(lane, _)| lane.needs_bytes()) {
         true => Arena::new(world.per_node()).map_or_else(
             |error| {
@@ -204,7 +214,7 @@ fn subset_lanes(
         let invite = Arc::new(move |worker, invitation| start.invite(worker, invitation));
         lane.subset(&SubsetPart { workers, beside, world, shared: shared.clone(), invite })
     };
-    parts.into_iter().map(lane).collect()
+    Ok((world, parts.into_iter().map(lane).collect::<Result<_>>()?))
 }
 
 impl Start {
@@ -241,7 +251,10 @@ impl Starting {
     fn begin(&mut self, world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<()> {
         self.lanes.clone_from(&lanes);
         let start = self.start.clone();
-        let run = move || start.finish(LaneSession::start(world, lanes, limits));
+        let run = move || {
+            let session = panic::catch_unwind(AssertUnwindSafe(|| LaneSession::start(world, lanes, limits)));
+            start.finish(session.unwrap_or_else(|_| Err(Error::state("subset: the start of its lanes panicked"))));
+        };
         let thread = thread::Builder::new().name("disco-subset".to_owned()).spawn(run);
         thread.map(drop).map_err(|error| Error::system("subset: no thread", error))
     }

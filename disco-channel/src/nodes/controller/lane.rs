@@ -5,11 +5,12 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disco_core::channel::SubsetPart;
 use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Inbox, Result, WorkerRange, World};
+use disco_core::{Error, Inbox, Result, WorkerId, WorkerRange, World};
 
 use super::announce::{Announce, Announcement};
 use super::printer::{Sink, to_terminal};
@@ -18,6 +19,7 @@ use crate::engine::clock::MachineClock;
 use crate::engine::controller::{Controller, MAX_PENDING, NodeTerms, Terms, Tree};
 use crate::engine::credit::MAX_UNREAD_BYTES;
 use crate::handshake::Secret;
+use crate::nodes::NodeInvitation;
 use crate::reactor::{Lane, Reactor, Served, Waker};
 use crate::remote_lane::{Peers, RemoteLane, Running};
 use crate::token::Token;
@@ -159,6 +161,7 @@ impl Options {
 
 impl Peers for Options {
     const NAME: &'static str = "nodes";
+    const SPAN_MACHINES: bool = true;
 
     fn check_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<(), String> {
         let per_node = self.per_node(workers);
@@ -178,6 +181,38 @@ impl Peers for Options {
         let (per_node, place) = (self.per_node(workers), workers.position(part.first()).unwrap_or(0));
         let (nodes, first_node) = (part.len() / per_node, self.first_node + (place / per_node) as u32);
         Ok(Self { nodes, ..self.clone() }.numbered(first_node))
+    }
+
+    /// Each worker joins as a node of its own: worker `i` as node `i + 1`, since node 0 is the controller's.
+    fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
+        let (workers, invite, token) = (part.workers, part.invite.clone(), Token::random()?);
+        let node_of = |worker: WorkerId| worker.index() as u32 + 1;
+        let encrypts = Secret::new(token.clone(), self.encrypts)?.encrypts();
+        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
+        let announce = {
+            let token = token.clone();
+            Announce::new(move |announcement| {
+                let addresses = announcement.addresses().join(",");
+                workers.iter().try_for_each(|worker| {
+                    let (node, token, addresses) = (node_of(worker), token.clone(), addresses.clone());
+                    let invitation = NodeInvitation { node, encrypts, token, addresses };
+                    invite(worker, invitation.text().into_bytes())
+                })
+            })
+        };
+        Ok(Self {
+            nodes: workers.len(),
+            first_node: node_of(workers.first()),
+            listen: format!("{host}:0"),
+            token,
+            encrypts: Some(encrypts),
+            announce: announce.only_once(),
+            names: Vec::new(),
+            processes: false,
+            config: self.config.in_subset(part.world),
+            answers_status: false,
+            ..self.clone()
+        })
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {

@@ -4,7 +4,6 @@ mod commands;
 mod endpoint;
 mod link;
 mod service;
-mod subset;
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -52,7 +51,7 @@ where
 
 /// [`serve`]; with the link of another worker of this process for a worker of a subset, whose end leaves the process
 /// alone.
-fn serve_beside<F>(beside: Option<&Link>, invitation: &Invitation, run: F) -> Result<()>
+pub(crate) fn serve_beside<F>(beside: Option<&Link>, invitation: &Invitation, run: F) -> Result<()>
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
 {

@@ -1,0 +1,49 @@
+//! Subsets of a session, which are used beside it.
+
+use std::sync::Arc;
+
+use disco::{DataPlane as _, LaneSession, Session as _, SessionExt as _, block_on};
+
+use crate::random::Random;
+use crate::user::{User, Wrong, poll, words};
+use crate::watch;
+
+/// Starts a subset of random workers in a random order, with communicators if `has_plane`.
+pub(crate) fn start(parent: &LaneSession, has_plane: bool, random: &mut Random) -> Wrong<Arc<LaneSession>> {
+    let size = parent.world().size();
+    let (mut workers, count) = ((0..size as u32).collect::<Vec<_>>(), 1 + random.below(size));
+    (0..count).for_each(|at| workers.swap(at, at + random.below(size - at)));
+    workers.truncate(count);
+    let divisors: Vec<usize> = (1..=count).filter(|groups| count.is_multiple_of(*groups)).collect();
+    let groups = random.pick(&divisors);
+    watch::step(format_args!("subset of workers {workers:?} in {groups} groups"));
+    if random.chance(20) {
+        poll(random.below(4), parent.subset(workers.iter().copied()));
+    }
+    let subset = words(block_on(parent.subset_in_groups(workers, groups)))?;
+    if has_plane {
+        words(block_on(subset.init_ccl("local", &[])))?;
+    }
+    Ok(subset)
+}
+
+/// Uses a subset, which may fail and recover meanwhile.
+pub(crate) fn run(subset: &LaneSession, has_plane: bool, mut random: Random) -> Wrong<()> {
+    let mut user = User::new(subset, random.fork(), has_plane);
+    user.run(2 + random.below(8))?;
+    if random.chance(40) {
+        let worker = random.below(subset.world().size()) as i64;
+        watch::step(format_args!("failure of worker {worker} of a subset"));
+        words(block_on(subset.call_named("soak.fail", (worker, "error"))))?;
+        match block_on(subset.sync_all()) {
+            Err(error) if error.to_string().contains("on purpose") => {}
+            other => return Err(format!("after a failure in a subset, sync_all gave {other:?}")),
+        }
+        match has_plane {
+            true => words(block_on(subset.init_ccl("local", &[])))?,
+            false => words(block_on(subset.recover()))?,
+        }
+        user.check_all()?;
+    }
+    user.run(random.below(4))
+}
