@@ -15,6 +15,7 @@ mod life;
 mod link;
 mod programs;
 mod replace;
+mod spares;
 mod start;
 mod status;
 #[path = "../terminal/mod.rs"]
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         death::tests(),
         tree::tests(),
         replace::tests(),
+        spares::tests(),
     ];
     let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {

@@ -416,10 +416,11 @@ fn follows_from_loss(error: &disco::Error) -> bool {
 /// Replaces the lost worker, with its node if that is lost, and goes on.
 fn replace(setup: &Setup, session: &LaneSession, worker: usize, random: &mut Random) -> Wrong<()> {
     watch::step("replacement");
-    if setup.replaces_at_once && random.chance(50) {
-        if let Some(error) = block_on(session.sync_all()).err().filter(|error| !follows_from_loss(error)) {
-            return Err(format!("sync_all during a replacement: {error}"));
-        }
+    if setup.replaces_at_once
+        && random.chance(50)
+        && let Some(error) = block_on(session.sync_all()).err().filter(|error| !follows_from_loss(error))
+    {
+        return Err(format!("sync_all during a replacement: {error}"));
     }
     let replaced = loop {
         match block_on(session.replace_lost()) {

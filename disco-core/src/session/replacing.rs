@@ -247,7 +247,7 @@ impl LaneSession {
                 *is_taken = true;
             }
             let all: Lanes = self.lanes().iter().chain(new.iter().map(|new| &new.lane)).cloned().collect();
-            let is_used = |lane: &Arc<dyn Channel>| all.owned(lane).next().is_some();
+            let is_used = |lane: &Arc<dyn Channel>| lane.is_entrance() || all.owned(lane).next().is_some();
             let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
             self.set_lanes(&mut order, used.into());
             unused

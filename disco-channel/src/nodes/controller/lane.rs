@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use disco_core::env::Variable;
@@ -15,7 +15,7 @@ use super::announce::{Announce, Announcement};
 use super::printer::{Sink, to_terminal};
 use super::transport::Tcp;
 use crate::engine::clock::MachineClock;
-use crate::engine::controller::{Controller, MAX_PENDING, NodeTerms, Terms, Tree};
+use crate::engine::controller::{Controller, MAX_PENDING, Missing, NodeTerms, Terms, Tree, Vacancy};
 use crate::engine::credit::MAX_UNREAD_BYTES;
 use crate::handshake::Secret;
 use crate::reactor::{Lane, Reactor, Served, Waker};
@@ -64,8 +64,15 @@ pub struct Options {
     /// least 1 GiB.
     pub max_unsent: Option<usize>,
     /// Whether the lane listens until it is closed, and answers clients with the token that ask for the
-    /// [status](crate::nodes::status). Otherwise, it stops listening once all nodes have joined.
+    /// [status](crate::nodes::status). Then nodes may also stand by there ([`JoinOptions::is_spare`]), and nodes that come
+    /// late take the places of lost ones. Otherwise, the lane stops listening once all nodes have joined.
+    ///
+    /// [`JoinOptions::is_spare`]: crate::nodes::JoinOptions::is_spare
     pub answers_status: bool,
+    /// The lane is to new nodes.
+    is_replacement: bool,
+    /// The lane at whose address nodes stand by, and come late.
+    entrance: Arc<OnceLock<Weak<Lane>>>,
 }
 
 /// The lane to workers of other nodes. Its start listens, announces the address, and waits until all nodes have joined
@@ -96,6 +103,8 @@ impl Options {
             max_pending: MAX_PENDING.max(nodes),
             max_unsent: None,
             answers_status: true,
+            is_replacement: false,
+            entrance: Arc::default(),
         }
     }
 }
@@ -132,6 +141,21 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Sends nodes that stand by to a new lane, which listens at the address of `announcement`, and later those that come to
+    /// the session's address. Returns the number of nodes sent at once.
+    fn call_spares(&self, announcement: &Announcement, missing: Missing) -> usize {
+        let Some(entrance) = self.entrance().filter(|_| self.is_replacement) else { return 0 };
+        let Announcement { first_node, nodes, .. } = *announcement;
+        let vacancy = Vacancy::new(first_node..first_node + nodes as u32, announcement.addresses(), missing);
+        entrance.with(|engine, now| engine.vacate(vacancy, now))
+    }
+
+    fn entrance(&self) -> Option<Arc<Lane>> {
+        self.entrance.get()?.upgrade()
+    }
+}
+
 impl Peers for Options {
     const NAME: &'static str = "nodes";
 
@@ -140,7 +164,8 @@ impl Peers for Options {
         let Some(place) = workers.position(part.first()).filter(|_| per_node > 0) else {
             return Err(Error::invalid(format!("the lane to {workers} can't replace {part}")));
         };
-        if !self.announce.is_repeatable() {
+        let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.spares().count()));
+        if !self.announce.is_repeatable() && standing < part.len() / per_node {
             return Err(Error::state(format!("{part} can't be replaced: their launcher starts nodes only once")));
         }
         if !place.is_multiple_of(per_node) || !part.len().is_multiple_of(per_node) {
@@ -153,7 +178,13 @@ impl Peers for Options {
         // This lane may still listen at its own port.
         let (nodes, first_node, listen) =
             (part.len() / per_node, self.first_node + (place / per_node) as u32, format!("{host}:0"));
-        Ok(Self { nodes, first_node, listen, ..self.clone() })
+        // Nodes that come later find the entrance.
+        let answers_status = self.answers_status && self.entrance().is_none();
+        Ok(Self { nodes, first_node, listen, answers_status, is_replacement: true, ..self.clone() })
+    }
+
+    fn is_entrance(&self) -> bool {
+        self.answers_status && !self.is_replacement
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
@@ -165,6 +196,7 @@ impl Peers for Options {
         self.check_limits()?;
         let listener = super::listen::listen(listen)?;
         let address = listener.local_addr().map_err(refused)?;
+        let missing = Missing::default();
         let terms = NodeTerms {
             secret: Secret::new(self.token.clone(), self.encrypts)?,
             world: config.world,
@@ -174,6 +206,8 @@ impl Peers for Options {
             silence: *silence,
             max_pending: self.max_pending,
             stays_open: self.answers_status,
+            has_standby: self.is_entrance(),
+            missing: missing.clone(),
         };
         let assignment = Assignment {
             node: 0,
@@ -187,9 +221,17 @@ impl Peers for Options {
         };
         let (terms, sink) = (Terms::Nodes(terms, assignment), Box::new(to_terminal));
         let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, self.max_unsent)?;
-        let announcement =
+        if self.is_entrance() {
+            // Fails only if a lane is started twice.
+            _ = self.entrance.set(Arc::downgrade(served.lane()));
+        }
+        let mut announcement =
             Announcement { address, first_node: self.first_node, nodes: *nodes, per_node: count / nodes };
-        let processes = announce.publish(&announcement).map_err(|error| served.fail(error))?;
+        announcement.nodes -= self.call_spares(&announcement, missing);
+        let processes = match announcement.nodes {
+            0 => Vec::new(),
+            _ => announce.publish(&announcement).map_err(|error| served.fail(error))?,
+        };
         served.adopt(processes.into_iter().map(|process| process.0).collect());
         Ok(Running::new(served, None, inbox))
     }
