@@ -1,10 +1,16 @@
-//! How long does it take from the death of a worker process to the next finished `all_reduce`?
+//! How long does it take from the death of a worker process, or of a node, to the next finished `all_reduce`?
 
 #![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
 
 #[path = "common/mod.rs"]
 mod common;
 
+#[cfg(target_os = "linux")]
+use std::net::SocketAddr;
+#[cfg(target_os = "linux")]
+use std::process::{Child, Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
@@ -12,8 +18,11 @@ use disco::{
     Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Result, Session as _,
     SessionExt as _, WorkerContext, WorkerId, block_on,
 };
+#[cfg(target_os = "linux")]
+use disco::{SessionKind, Token};
 
 disco::register_function!("benches.sum", sum);
+disco::register_function!("benches.sum_by_store", sum_by_store);
 disco::register_function!("benches.die", die);
 
 fn sum(ctx: &mut WorkerContext) -> Result<f64> {
@@ -29,6 +38,18 @@ fn die(ctx: &mut WorkerContext) -> Result<()> {
         true => std::process::abort(),
         false => Ok(()),
     }
+}
+
+/// The sum of the numbers of all workers, through the session's store, once in each epoch.
+fn sum_by_store(ctx: &mut WorkerContext) -> Result<f64> {
+    let (store, me) = (ctx.store(), ctx.worker().index());
+    store.set(&me.to_string(), &(me as f64).to_le_bytes())?;
+    let mut sum = 0.0;
+    for worker in 0..ctx.world().size() {
+        let number = store.wait(&worker.to_string(), Duration::from_secs(10))?;
+        sum += number.try_into().map_or(f64::NAN, f64::from_le_bytes);
+    }
+    Ok(sum)
 }
 
 async fn check_sum(session: &LaneSession, workers: usize) -> Result<()> {
@@ -107,6 +128,92 @@ fn replacement(criterion: &mut Criterion) {
     [session, with_spare].iter().for_each(|session| block_on(session.shutdown()).expect("live"));
 }
 
+/// The session of nodes, its address, and the nodes and spares that were started.
+#[cfg(target_os = "linux")]
+struct Nodes {
+    session: LaneSession,
+    address: SocketAddr,
+    children: Vec<Child>,
+}
+
+#[cfg(target_os = "linux")]
+impl Nodes {
+    const TOKEN: &str = "a token of this benchmark only";
+
+    /// A session of two nodes with one worker each. If nodes stand by, the session waits for nodes instead of starting them.
+    fn start(stand_by: bool) -> Self {
+        let builder = Builder::nodes(2, 1).node_workers(SessionKind::Threads);
+        if !stand_by {
+            let session = builder.start().expect("nodes can be started");
+            return Self { session, address: ([127, 0, 0, 1], 0).into(), children: Vec::new() };
+        }
+        let (tell, told) = mpsc::channel();
+        let token = Token::new(Self::TOKEN).expect("it is long enough");
+        let builder = builder.token(token).announce(move |announcement| {
+            // No other place is announced, since a node stands by.
+            _ = tell.send((announcement.address, Self::node(announcement.address, false)));
+            Ok(())
+        });
+        let session = builder.start().expect("nodes can be started");
+        let (address, node) = told.recv().expect("the session listens");
+        Self { session, address, children: vec![node] }
+    }
+
+    /// Starts this program as a node.
+    fn node(address: SocketAddr, is_spare: bool) -> Child {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.env("DISCO_CONNECT", address.to_string()).env("DISCO_TOKEN", Self::TOKEN);
+        command.env("DISCO_SPARE", if is_spare { "1" } else { "0" }).stderr(Stdio::null());
+        command.spawn().expect("this program can be started")
+    }
+
+    /// The time from the death of a node to the sum of all workers. `local` does not reach other nodes, so the all-reduce
+    /// goes through the session's store.
+    fn survive(&mut self, stand_by: bool) -> Duration {
+        if stand_by {
+            self.children.push(Self::node(self.address, true));
+            while self.session.status().spares.is_empty() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let survived = block_on(async {
+            self.session.call_named("benches.die", ()).await?;
+            let died = Instant::now();
+            self.session.sync_all().await.expect_err("a node is lost");
+            self.session.replace_lost().await?;
+            let sum = self.session.call_named("benches.sum_by_store", ()).await?;
+            let sums: Vec<f64> = self.session.get_all_as(&sum).await?;
+            assert_eq!(sums, [1.0, 1.0], "the sums are right");
+            Ok::<_, disco::Error>(died.elapsed())
+        });
+        survived.expect("the node can be replaced")
+    }
+
+    fn end(self) {
+        block_on(self.session.shutdown()).expect("live");
+        self.children.into_iter().for_each(|mut child| _ = child.wait());
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn replacement_of_nodes(criterion: &mut Criterion) {
+    let (mut started, mut standing) = (Nodes::start(false), Nodes::start(true));
+    let mut group = criterion.benchmark_group("replacement/2 nodes");
+    group.sample_size(10);
+    group.bench_function("from the death to the next sum, by a node that is started", |bencher| {
+        bencher.iter_custom(|iters| (0..iters).map(|_| started.survive(false)).sum());
+    });
+    group.bench_function("from the death to the next sum, by a node that stands by", |bencher| {
+        bencher.iter_custom(|iters| (0..iters).map(|_| standing.survive(true)).sum());
+    });
+    group.finish();
+    started.end();
+    standing.end();
+}
+
+#[cfg(target_os = "linux")]
+criterion_group!(benches, replacement, replacement_of_nodes);
+#[cfg(not(target_os = "linux"))]
 criterion_group!(benches, replacement);
 
 fn main() {

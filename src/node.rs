@@ -32,6 +32,8 @@ const RACK: &str = "DISCO_RACK";
 const WORKERS_PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
 /// Environment variable with the largest number of workers that the node accepts.
 const MAX_WORKERS: &str = "DISCO_MAX_WORKERS";
+/// Environment variable that makes the node stand by.
+const SPARE: &str = "DISCO_SPARE";
 /// Environment variable with the number of seconds to wait for the controller.
 const JOIN_SECONDS: &str = "DISCO_JOIN_SECONDS";
 
@@ -97,6 +99,7 @@ fn read(address: &str) -> Result<JoinOptions> {
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
     options.max_workers = number(MAX_WORKERS)?;
+    options.is_spare = Variable::new(SPARE, environment::take(SPARE)).flag()?.unwrap_or(false);
     options.start = join_limit()?.unwrap_or(options.start);
     environment::take(JOIN_SECONDS);
     options.log_dir = Variable::read(log_files::VARIABLE).path();
@@ -152,7 +155,7 @@ pub(crate) fn start_here(
         let mut command = Command::new("/proc/self/exe");
         command.args(crate::role::args()).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
-        command.env(JOIN_SECONDS, seconds.to_string());
+        command.env(JOIN_SECONDS, seconds.to_string()).env_remove(SPARE);
         token.pass_on(&mut command);
         encrypts.map(|encrypts| command.env("DISCO_ENCRYPT", if encrypts { "1" } else { "0" }));
         log_dir.map(|folder| command.env(log_files::VARIABLE, folder));

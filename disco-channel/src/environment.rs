@@ -7,9 +7,10 @@ use std::ffi::OsString;
 use std::fs;
 
 /// Variables that configure a node. They are removed from the environment of worker processes.
-pub const OF_NODES: [&str; 6] = [
+pub const OF_NODES: [&str; 7] = [
     "DISCO_CONNECT",
     "DISCO_NODE_ID",
+    "DISCO_SPARE",
     "DISCO_WORKERS_PER_NODE",
     "DISCO_MAX_WORKERS",
     "DISCO_JOIN_SECONDS",

@@ -28,6 +28,9 @@ pub(crate) struct Worker {
     /// Id of this node, from 1 on [default: chosen by the controller]
     #[arg(long, value_name = "ID")]
     node_id: Option<u32>,
+    /// Stand by until a machine of the session is lost and its place is free, or the session ends
+    #[arg(long)]
+    spare: bool,
     /// The rack of this machine, or another name of its part of the network: nodes of one rack relay for each other
     /// [default: DISCO_RACK, else none]
     #[arg(long, value_name = "NAME", env = "DISCO_RACK", hide_env = true)]
@@ -71,6 +74,7 @@ impl Worker {
         let mut options = JoinOptions::new(self.connect, token);
         (options.node, options.per_node) = (self.node_id, self.workers_per_node);
         (options.max_workers, options.rack) = (self.max_workers, self.rack);
+        options.is_spare = self.spare;
         (options.start, options.log_dir) = (Duration::from_secs(wait), self.log_dir);
         options.report = |text| log::tell("disco", text);
         disco::be_node(options)?;
@@ -96,6 +100,9 @@ impl Worker {
         }
         if let Some(folder) = &self.log_dir {
             command.env("DISCO_LOG_DIR", folder);
+        }
+        if self.spare {
+            command.env("DISCO_SPARE", "1");
         }
         self.rack.iter().for_each(|rack| _ = command.env("DISCO_RACK", rack));
         if let Some(path) = &self.token_file {

@@ -137,6 +137,12 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The calling thread ends the polling that it has begun. Delivers the replies that are left.
     fn stop_polling(&self) {}
 
+    /// Whether the session keeps the lane until its end, also after it has replaced all workers of the lane: new nodes come to
+    /// it.
+    fn is_entrance(&self) -> bool {
+        false
+    }
+
     /// A lane, not started, to new workers in the places of `workers`, which this lane has reported as lost. This lane goes
     /// on with its other workers.
     ///

@@ -531,6 +531,7 @@ fn messages() -> Vec<Message> {
         Message::Join(Join {
             name: "a machine".into(),
             rack: "a rack".into(),
+            is_spare: true,
             functions: vec!["disco.empty".into(), "tests.f".into()],
         }),
         Message::Assign(assignment),

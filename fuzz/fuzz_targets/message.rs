@@ -78,6 +78,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Join(Join {
             name: "a machine".into(),
             rack: "a rack".into(),
+            is_spare: true,
             functions: vec!["a".into(), "demo.function".into()],
         }),
         Message::Assign(Assignment {

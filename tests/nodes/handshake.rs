@@ -252,7 +252,7 @@ fn a_packet_that_claims_2_to_the_60_bytes_is_rejected() {
 fn waiting(address: SocketAddr, request: Request) -> RawClient {
     let mut client = RawClient::authenticate(address, TOKEN, request);
     let functions = disco_core::function::names().into_iter().map(str::to_owned).collect();
-    let join = Message::Join(Join { name: "client".into(), rack: String::new(), functions });
+    let join = Message::Join(Join { name: "client".into(), rack: String::new(), is_spare: false, functions });
     client.write(&join.encode().unwrap());
     client
 }
@@ -270,7 +270,11 @@ fn a_node_of_another_program_is_rejected_and_the_start_continues() {
         let mut functions: Vec<String> = disco_core::function::names().into_iter().map(str::to_owned).collect();
         functions.retain(|name| name != "tests.pid");
         functions.push("theirs.only".into());
-        client.send(&Message::Join(Join { name: "client".into(), rack: String::new(), functions }).encode().unwrap())
+        client.send(
+            &Message::Join(Join { name: "client".into(), rack: String::new(), is_spare: false, functions })
+                .encode()
+                .unwrap(),
+        )
     };
     let why = "it is another program: its worker functions differ; it lacks: tests.pid; only it has: theirs.only";
     let told = then_a_node_joins(other);

@@ -16,6 +16,7 @@ mod link;
 mod programs;
 mod replace;
 mod resize;
+mod spares;
 mod start;
 mod status;
 #[path = "../terminal/mod.rs"]
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         tree::tests(),
         replace::tests(),
         resize::tests(),
+        spares::tests(),
     ];
     let tests = tests.into_iter().flatten();
     let trials = tests.map(|(name, test)| {

@@ -19,12 +19,12 @@ crate::tests!(
     a_worker_of_a_node_can_not_be_replaced_alone,
 );
 
-fn kill(pid: i64) {
+pub(crate) fn kill(pid: i64) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
 }
 
 /// Waits for the loss.
-fn lost(session: &LaneSession) -> Error {
+pub(crate) fn lost(session: &LaneSession) -> Error {
     loop {
         match block_on(session.sync_all()) {
             Err(error @ Error::Lost(_)) => return error,
@@ -34,7 +34,7 @@ fn lost(session: &LaneSession) -> Error {
 }
 
 /// Kills the process `pid` of nodes with the workers `lost`, which are replaced. All workers then meet in barriers.
-fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>) {
+pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>) {
     block_on(session.init_ccl("by-store", &[])).unwrap();
     let pids = block_on(session.call_named("tests.pid", ())).unwrap();
     let before = block_on(session.get_all_as::<i64>(&pids)).unwrap();

@@ -280,7 +280,7 @@ impl Played {
     fn join_as(address: SocketAddr, node: Option<u32>, name: &str) -> Self {
         let mut played = Self(prove(address, TOKEN, node).unwrap(), Vec::new());
         let functions = function::names().into_iter().map(str::to_owned).collect();
-        played.send(&Message::Join(Join { name: name.into(), rack: String::new(), functions }));
+        played.send(&Message::Join(Join { name: name.into(), rack: String::new(), is_spare: false, functions }));
         played
     }
 

@@ -28,8 +28,10 @@
 //! the same handshake, messages and limits. Replies, progress and departures that are equal go up as one message for a
 //! range of workers. Calls of the store go up to the session's controller, and output goes up line by line.
 //!
-//! **After the start.** The lane listens on, if its options say so, for clients that ask for the session's [`status`]. A
-//! node that comes then is told that it is late, and may wait for the next session at the address.
+//! **After the start.** The lane listens on, if its options say so, for clients that ask for the session's [`status`], and
+//! for nodes that stand by ([`JoinOptions::is_spare`]). A replacement of lost nodes is a lane of its own, which listens at
+//! another address. Nodes that stand by, or that come while it waits, get REDIRECT to it; any other late node is told
+//! that it is late, and may wait for the next session at the address.
 //!
 //! **Commands.** A frame is sent at once if no other was sent just before, or if a caller waits for its reply. Else it
 //! may linger for 50 µs per node, at least 100 µs, so that one write carries many frames. A node acknowledges frames

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::channel::{Progress, Signal};
-use disco_core::status::NodeStatus;
+use disco_core::status::{ConnectionStatus, NodeStatus, SpareStatus};
 use disco_core::wire::Message;
 use disco_core::{Error, Result, WorkerId};
 
@@ -87,6 +87,18 @@ impl Lane {
                 node
             })
             .collect()
+    }
+
+    /// The nodes that stand by, and their connections.
+    pub(crate) fn spares(&self) -> Vec<SpareStatus> {
+        let (state, now) = (self.lock(), Instant::now());
+        let spares = state.controller.spares().map(|spare| {
+            let mut connection = ConnectionStatus::default();
+            connection.silence = spare.silence(now);
+            state.table.find(spare.conn).into_iter().for_each(|it| it.describe(&mut connection));
+            SpareStatus::node(spare.join.name.clone(), connection)
+        });
+        spares.collect()
     }
 
     /// Calls the engine for a change that causes no writes or actions.

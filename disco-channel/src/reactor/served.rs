@@ -63,6 +63,11 @@ impl Served {
         }
     }
 
+    /// The lane, for other lanes.
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
     fn abandon(&self) {
         self.lane.with(|engine: &mut Controller, now| engine.handle(Event::Dropped, now));
     }

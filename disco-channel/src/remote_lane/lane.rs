@@ -44,6 +44,11 @@ pub trait Peers: Sized + Send + Sync + 'static {
         Err(Error::state(format!("{part} can't be replaced: {why}")))
     }
 
+    /// See [`Channel::is_entrance`].
+    fn is_entrance(&self) -> bool {
+        false
+    }
+
     /// Adds what is not known of single peers.
     fn describe(&self, status: &mut Status) {
         _ = status;
@@ -287,11 +292,16 @@ impl<P: Peers> Channel for RemoteLane<P> {
         Ok(Arc::new(Self::new(part.workers, part.shared.clone(), peers)))
     }
 
+    fn is_entrance(&self) -> bool {
+        self.peers.is_entrance()
+    }
+
     fn describe(&self, status: &mut Status) {
         let running = self.running.get();
         let known = |worker| running.map(|it| it.served.read(|engine| engine.known(worker))).unwrap_or_default();
         status.add_workers(P::NAME, self.workers, known);
         status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
+        status.spares.extend(running.into_iter().flat_map(|it| it.served.spares()));
         self.peers.describe(status);
     }
 

@@ -36,7 +36,7 @@ impl Lanes {
     ) -> (Self, Vec<Arc<dyn Channel>>) {
         let all = Self::new(self.iter().cloned().chain(new).collect(), members);
         let end = all.iter().map(|lane| lane.workers().indices().end as u32).max().unwrap_or(0);
-        let is_used = |lane: &Arc<dyn Channel>| all.owned(lane).next().is_some();
+        let is_used = |lane: &Arc<dyn Channel>| lane.is_entrance() || all.owned(lane).next().is_some();
         let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
         let next_place = self.next_place.max(end);
         (Self { next_place, ..Self::new(used, all.members) }, unused)

@@ -62,6 +62,8 @@ pub struct Join {
     pub name: String,
     /// The rack, or another name of the part of the network that the machine is in; empty if it is unknown.
     pub rack: String,
+    /// The node stands by until it is to take the place of a lost one.
+    pub is_spare: bool,
     /// The names of its worker functions, sorted.
     pub functions: Vec<String>,
 }
@@ -116,12 +118,13 @@ impl Hello {
 impl Join {
     pub(super) fn args(&self) -> Vec<Value> {
         let names = self.functions.iter().map(String::as_str);
-        [self.name.as_str(), self.rack.as_str()].into_iter().chain(names).map(Value::from).collect()
+        let head = [self.name.as_str().into(), self.rack.as_str().into(), Value::Bool(self.is_spare)];
+        head.into_iter().chain(names.map(Value::from)).collect()
     }
 
     pub(super) fn decode(mut packet: Packet<'_>) -> Result<Self, WireError> {
         let (name, rack) = (packet.string()?.to_string(), packet.string()?.to_string());
-        Ok(Self { name, rack, functions: decode_texts(packet)? })
+        Ok(Self { name, rack, is_spare: packet.bool()?, functions: decode_texts(packet)? })
     }
 }
 

@@ -187,13 +187,14 @@ pub enum Message {
     },
     /// The addresses at which the node listens for its children, each as `HOST:PORT`.
     Listens(Vec<String>),
-    /// The node has to join another node, its parent, in place of the controller.
+    /// The node has to join another node, its parent, in place of the controller; or the controller at another address,
+    /// where it waits for nodes in the places of lost ones.
     Redirect {
-        /// The number that the node gets.
+        /// The number that the node gets; 0 if the controller chooses it at the other address.
         node: u32,
-        /// The parent's addresses, each as `HOST:PORT`.
+        /// The addresses, each as `HOST:PORT`.
         addresses: Vec<String>,
-        /// Time limit for the parent to accept the node.
+        /// Time limit for the node to be accepted there.
         start: Duration,
     },
     /// A line of a worker's output.

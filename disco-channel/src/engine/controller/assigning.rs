@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use disco_core::activity::Progress;
 use disco_core::wire::{Assignment, Message};
 
-use super::admission::{Applicant, Grown, Nodes, Redirected};
+use super::admission::{Applicant, Grown, Nodes, Redirected, Vacancy};
 use super::batch::Batch;
 use super::event::{Action, Order};
 use super::machine::{Admission, Behind, Controller, JoinReply};
@@ -37,6 +37,14 @@ impl Controller {
         match nodes.start(&mut self.out) {
             Some(nodes) => self.admission = Some(Admission::Nodes(Box::new(nodes))),
             None => self.out.act(Action::StopAccepting),
+        }
+    }
+
+    /// Sends nodes that stand by to another lane, which waits for nodes. Returns their number.
+    pub(crate) fn vacate(&mut self, vacancy: Vacancy, now: Instant) -> usize {
+        match &mut self.admission {
+            Some(Admission::Nodes(nodes)) => nodes.vacate(vacancy, now, &mut self.out),
+            _ => 0,
         }
     }
 

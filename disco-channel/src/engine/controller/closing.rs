@@ -306,11 +306,17 @@ impl Controller {
         }
     }
 
+    /// Whether the lane stays after the loss of all its peers, for nodes that stand by.
+    pub(super) fn stays(&self) -> bool {
+        let stays = matches!(&self.admission, Some(Admission::Nodes(nodes)) if nodes.stays());
+        stays && self.phase == Phase::Running
+    }
+
     /// Ends the lane once all peers are gone.
     pub(super) fn end_if_over(&mut self, now: Instant) {
         self.kill_if_due(now);
         let is_starting = matches!(self.phase, Phase::Starting(_));
-        if self.phase == Phase::Over || is_starting || !self.peers.iter().all(Peer::is_gone) {
+        if self.phase == Phase::Over || is_starting || self.stays() || !self.peers.iter().all(Peer::is_gone) {
             return;
         }
         let is_running = |behind: &Behind| behind.process.is_running();

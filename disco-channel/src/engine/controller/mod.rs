@@ -31,7 +31,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use admission::{MAX_PENDING, NodeTerms, Tree};
+pub(crate) use admission::{MAX_PENDING, Missing, NodeTerms, Tree, Vacancy};
 pub(crate) use batch::{FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 pub(crate) use event::{Action, Conn, Event, Order, Origin, Write};
 pub(crate) use machine::{Controller, Terms};

@@ -7,8 +7,9 @@ use disco_core::error::LossCause;
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus};
 use disco_core::{WorkerId, WorkerRange};
 
+use super::admission::Applicant;
 use super::event::Conn;
-use super::machine::{Behind, Controller};
+use super::machine::{Admission, Behind, Controller};
 use super::peer::{Cause, Kind, Peer, PeerState};
 
 impl Controller {
@@ -35,6 +36,15 @@ impl Controller {
             }
         }
         nodes
+    }
+
+    /// The nodes that stand by.
+    pub(crate) fn spares(&self) -> impl Iterator<Item = &Applicant> {
+        let nodes = self.admission.iter().filter_map(|admission| match admission {
+            Admission::Nodes(nodes) => Some(nodes),
+            Admission::Processes(_) => None,
+        });
+        nodes.flat_map(|nodes| nodes.spares())
     }
 
     /// Records the loss of a node behind a peer, which its relay has reported, and of the nodes that it relayed for.

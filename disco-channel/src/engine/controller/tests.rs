@@ -4,6 +4,7 @@ mod joining;
 mod logs;
 mod processes;
 mod replies;
+mod standby;
 mod trees;
 mod visitors;
 
@@ -17,7 +18,7 @@ use disco_core::wire::{Assignment, Hello, Join, Message, Packet, Times, Welcome}
 use disco_core::worker::WorkerConfig;
 use disco_core::{Command, Frame, RegisterId, WorkerId, WorkerRange, World, function};
 
-use super::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, Tree};
+use super::{Action, Conn, Controller, Event, Missing, NodeTerms, Order, Origin, Terms, Tree};
 use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use crate::token::Token;
 
@@ -57,11 +58,26 @@ impl Bench {
 
     /// [`Self::nodes`] with another silence timeout, and perhaps without accepting connections after the start.
     fn nodes_with(nodes: usize, silence: Duration, stays_open: bool) -> Self {
+        Self::nodes_of(nodes, silence, (stays_open, false))
+    }
+
+    fn nodes_of(nodes: usize, silence: Duration, (stays_open, has_standby): (bool, bool)) -> Self {
         let world = World::new(2 * nodes, 1).unwrap();
         let workers = WorkerRange::new(0..2 * nodes as u32);
         let (secret, names) = (secret(TOKEN), Vec::new());
         let tree = Tree::Any { first: 1, nodes, fan_out: FAN_OUT };
-        let terms = NodeTerms { secret, world, tree, names, per_node: 2, silence, max_pending: 256, stays_open };
+        let terms = NodeTerms {
+            secret,
+            world,
+            tree,
+            names,
+            per_node: 2,
+            silence,
+            max_pending: 256,
+            stays_open,
+            has_standby,
+            missing: Missing::default(),
+        };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);
         let assignment =
@@ -179,12 +195,19 @@ impl Bench {
     /// Joins before due timers are handled.
     fn ask_to_join(&mut self, slot: u32, node: Option<u32>) {
         self.prove(slot, TOKEN, Request { node, per_node: None });
-        self.send_from(slot, Message::Join(Join { name: "host".into(), rack: String::new(), functions: functions() }));
+        self.send_from(
+            slot,
+            Message::Join(Join { name: "host".into(), rack: String::new(), is_spare: false, functions: functions() }),
+        );
     }
 
     /// A lane whose nodes have all started.
     fn running(nodes: usize) -> Self {
-        let mut bench = Self::nodes(nodes);
+        Self::nodes(nodes).started(nodes)
+    }
+
+    fn started(self, nodes: usize) -> Self {
+        let mut bench = self;
         (0..nodes as u32).for_each(|slot| bench.join(slot, None));
         (0..nodes as u32).for_each(|slot| bench.send_from(slot, Message::Ready));
         assert_eq!(bench.done(), ["Started(Ok(()))"]);

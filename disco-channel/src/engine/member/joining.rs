@@ -41,7 +41,8 @@ pub(crate) enum Action {
     Listen {
         everywhere: bool,
     },
-    /// The controller accepts the member, with WELCOME or ASSIGN, or sends it to its parent, with REDIRECT.
+    /// The controller accepts the member, with WELCOME or ASSIGN, or sends it elsewhere, with REDIRECT. With SHUTDOWN, the
+    /// session of a node that stands by has ended.
     Taken(Box<Message>),
     /// This attempt failed; another one may succeed.
     Retry(LossCause),
@@ -93,7 +94,7 @@ impl Joining {
             (Message::Alive(_), None) => return,
             (Message::Relay { everywhere }, None) => return self.actions.push_back(Action::Listen { everywhere }),
             (taken @ Message::Welcome(_), Some(_))
-            | (taken @ (Message::Assign(_) | Message::Redirect { .. }), None) => {
+            | (taken @ (Message::Assign(_) | Message::Redirect { .. } | Message::Shutdown), None) => {
                 return self.end(Action::Taken(Box::new(taken)));
             }
             (Message::Late, None) => {

@@ -225,8 +225,12 @@ fn a_worker_process_whose_controller_is_lost_ends_or_is_killed() {
 #[test]
 fn joining_ends_when_the_member_is_accepted_refused_or_timed_out() {
     let now = Instant::now();
-    let join =
-        || Joining::new(Message::Join(Join { name: "host".into(), rack: String::new(), functions: Vec::new() }), now);
+    let join = || {
+        Joining::new(
+            Message::Join(Join { name: "host".into(), rack: String::new(), is_spare: false, functions: Vec::new() }),
+            now,
+        )
+    };
     let hello = || {
         let hello = Hello { token: [].into(), worker: WorkerId::new(1), thread: 1, functions: Vec::new() };
         Joining::new(Message::Hello(hello), now)

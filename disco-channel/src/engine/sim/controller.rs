@@ -14,7 +14,7 @@ use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
 use super::session::Session;
 use super::world::{Micros, What, World};
-use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, Tree};
+use crate::engine::controller::{Action, Conn, Controller, Event, Missing, NodeTerms, Order, Origin, Terms, Tree};
 use crate::engine::credit::{MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES};
 use crate::handshake::Secret;
 use crate::token::Token;
@@ -125,6 +125,8 @@ impl SimController {
                     silence: SILENCE,
                     max_pending: 256,
                     stays_open: true,
+                    has_standby: false,
+                    missing: Missing::default(),
                 };
                 let (heartbeat, silence, start) = (HEARTBEAT, SILENCE, START);
                 let assignment = Assignment {

@@ -263,7 +263,12 @@ impl World {
                         OTHER_PROGRAM => vec!["theirs.only".to_owned()],
                         _ => function::names().into_iter().map(str::to_owned).collect(),
                     };
-                    let join = Message::Join(Join { name: "intruder".into(), rack: String::new(), functions });
+                    let join = Message::Join(Join {
+                        name: "intruder".into(),
+                        rack: String::new(),
+                        is_spare: false,
+                        functions,
+                    });
                     if let Ok(packet) = join.encode() {
                         self.write(link, Side::Controller, &packet.into(), Order::Urgent);
                     }

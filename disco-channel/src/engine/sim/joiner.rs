@@ -75,7 +75,8 @@ impl World {
                 match verdict {
                     Ok(Ok(_)) => {
                         let functions = function::names().into_iter().map(str::to_owned).collect();
-                        let join = Join { name: format!("host{index:04}"), rack: String::new(), functions };
+                        let join =
+                            Join { name: format!("host{index:04}"), rack: String::new(), is_spare: false, functions };
                         self.introduce(index, Message::Join(join));
                     }
                     _ => self.record_violation(format!(

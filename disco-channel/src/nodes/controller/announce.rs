@@ -26,7 +26,7 @@ pub struct Announcement {
     pub address: SocketAddr,
     /// Number of the first node that is to connect: 1, or the number of the first lost node or the first additional one.
     pub first_node: u32,
-    /// Number of nodes that are to connect.
+    /// Number of nodes that are to connect, besides those that stand by.
     pub nodes: usize,
     /// Number of workers of each node.
     pub per_node: usize,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use disco_core::channel::SubsetPart;
@@ -16,7 +16,7 @@ use super::announce::{Announce, Announcement};
 use super::printer::{Sink, to_terminal};
 use super::transport::Tcp;
 use crate::engine::clock::MachineClock;
-use crate::engine::controller::{Controller, MAX_PENDING, NodeTerms, Terms, Tree};
+use crate::engine::controller::{Controller, MAX_PENDING, Missing, NodeTerms, Terms, Tree, Vacancy};
 use crate::engine::credit::MAX_UNREAD_BYTES;
 use crate::handshake::Secret;
 use crate::nodes::NodeInvitation;
@@ -66,8 +66,15 @@ pub struct Options {
     /// least 1 GiB.
     pub max_unsent: Option<usize>,
     /// Whether the lane listens until it is closed, and answers clients with the token that ask for the
-    /// [status](crate::nodes::status). Otherwise, it stops listening once all nodes have joined.
+    /// [status](crate::nodes::status). Then nodes may also stand by there ([`JoinOptions::is_spare`]), and nodes that come
+    /// late take the places of lost ones. Otherwise, the lane stops listening once all nodes have joined.
+    ///
+    /// [`JoinOptions::is_spare`]: crate::nodes::JoinOptions::is_spare
     pub answers_status: bool,
+    /// The nodes join after the start of the session.
+    is_later: bool,
+    /// The lane at whose address nodes stand by, and come late.
+    entrance: Arc<OnceLock<Weak<Lane>>>,
 }
 
 /// The lane to workers of other nodes. Its start listens, announces the address, and waits until all nodes have joined
@@ -98,6 +105,8 @@ impl Options {
             max_pending: MAX_PENDING.max(nodes),
             max_unsent: None,
             answers_status: true,
+            is_later: false,
+            entrance: Arc::default(),
         }
     }
 }
@@ -132,14 +141,17 @@ impl Options {
         }
         let per_node = world.per_node();
         let (nodes, first_node) = (workers.len() / per_node, (workers.first().index() / per_node) as u32);
-        Ok(Self { nodes, config: self.config.in_world(world), ..self.clone() }.numbered(first_node))
+        Ok(Self { config: self.config.in_world(world), ..self.later(nodes, first_node) })
     }
 
-    /// Nodes from this number on. They connect to another port: other lanes may still listen at theirs.
-    fn numbered(self, first_node: u32) -> Self {
+    /// Options for nodes that join after the start of the session, numbered from `first_node` on. They connect to another
+    /// port: other lanes may still listen at theirs.
+    fn later(&self, nodes: usize, first_node: u32) -> Self {
         let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
         let listen = format!("{host}:0");
-        Self { first_node, listen, ..self }
+        // Nodes that come later find the entrance.
+        let answers_status = self.answers_status && self.entrance().is_none();
+        Self { nodes, first_node, listen, answers_status, is_later: true, ..self.clone() }
     }
 
     /// Number of workers of each node of a lane to `workers`.
@@ -159,13 +171,29 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Sends nodes that stand by to a new lane, which listens at the address of `announcement`, and later those that come to
+    /// the session's address. Returns the number of nodes sent at once.
+    fn call_spares(&self, announcement: &Announcement, missing: Missing) -> usize {
+        let Some(entrance) = self.entrance().filter(|_| self.is_later) else { return 0 };
+        let Announcement { first_node, nodes, .. } = *announcement;
+        let vacancy = Vacancy::new(first_node..first_node + nodes as u32, announcement.addresses(), missing);
+        entrance.with(|engine, now| engine.vacate(vacancy, now))
+    }
+
+    fn entrance(&self) -> Option<Arc<Lane>> {
+        self.entrance.get()?.upgrade()
+    }
+}
+
 impl Peers for Options {
     const NAME: &'static str = "nodes";
     const SPAN_MACHINES: bool = true;
 
     fn check_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<(), String> {
         let per_node = self.per_node(workers);
-        if !self.announce.is_repeatable() {
+        let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.spares().count()));
+        if !self.announce.is_repeatable() && standing < part.len() / per_node {
             return Err("their launcher starts nodes only once; a new session can have other workers".to_owned());
         }
         match workers.position(part.first()) {
@@ -179,8 +207,7 @@ impl Peers for Options {
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
         self.check_part(workers, part).map_err(|why| Error::state(format!("{part} can't be replaced: {why}")))?;
         let (per_node, place) = (self.per_node(workers), workers.position(part.first()).unwrap_or(0));
-        let (nodes, first_node) = (part.len() / per_node, self.first_node + (place / per_node) as u32);
-        Ok(Self { nodes, ..self.clone() }.numbered(first_node))
+        Ok(self.later(part.len() / per_node, self.first_node + (place / per_node) as u32))
     }
 
     /// Each worker joins as a node of its own: worker `i` as node `i + 1`, since node 0 is the controller's.
@@ -211,8 +238,14 @@ impl Peers for Options {
             processes: false,
             config: self.config.in_subset(part.world),
             answers_status: false,
+            is_later: false,
+            entrance: Arc::default(),
             ..self.clone()
         })
+    }
+
+    fn is_entrance(&self) -> bool {
+        self.answers_status && !self.is_later
     }
 
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
@@ -224,6 +257,7 @@ impl Peers for Options {
         self.check_limits()?;
         let listener = super::listen::listen(listen)?;
         let address = listener.local_addr().map_err(refused)?;
+        let missing = Missing::default();
         let terms = NodeTerms {
             secret: Secret::new(self.token.clone(), self.encrypts)?,
             world: config.world,
@@ -233,6 +267,8 @@ impl Peers for Options {
             silence: *silence,
             max_pending: self.max_pending,
             stays_open: self.answers_status,
+            has_standby: self.is_entrance(),
+            missing: missing.clone(),
         };
         let assignment = Assignment {
             node: 0,
@@ -246,9 +282,17 @@ impl Peers for Options {
         };
         let (terms, sink) = (Terms::Nodes(terms, assignment), Box::new(to_terminal));
         let served = serve(listener, terms, *nodes, (shared, inbox.clone()), sink, self.max_unsent)?;
-        let announcement =
+        if self.is_entrance() {
+            // Fails only if a lane is started twice.
+            _ = self.entrance.set(Arc::downgrade(served.lane()));
+        }
+        let mut announcement =
             Announcement { address, first_node: self.first_node, nodes: *nodes, per_node: count / nodes };
-        let processes = announce.publish(&announcement).map_err(|error| served.fail(error))?;
+        announcement.nodes -= self.call_spares(&announcement, missing);
+        let processes = match announcement.nodes {
+            0 => Vec::new(),
+            _ => announce.publish(&announcement).map_err(|error| served.fail(error))?,
+        };
         served.adopt(processes.into_iter().map(|process| process.0).collect());
         Ok(Running::new(served, None, inbox))
     }

@@ -7,7 +7,7 @@ use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::{Error, Inbox, Result, WorkerRange, sync};
 
-use crate::engine::controller::{MAX_PENDING, NodeTerms, Terms, Tree};
+use crate::engine::controller::{MAX_PENDING, Missing, NodeTerms, Terms, Tree};
 use crate::engine::tree::Forest;
 use crate::handshake::Secret;
 use crate::nodes::addresses;
@@ -85,6 +85,8 @@ impl Peers for Children {
             silence,
             max_pending: MAX_PENDING.max(self.forest.len()),
             stays_open: false,
+            has_standby: false,
+            missing: Missing::default(),
         };
         let terms = Terms::Nodes(terms, Assignment { workers, ..self.assignment.clone() });
         let served = controller::serve(listener, terms, 0, (shared, inbox.clone()), sink, None)?;

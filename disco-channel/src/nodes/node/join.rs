@@ -54,6 +54,9 @@ pub struct JoinOptions {
     pub per_node: Option<u32>,
     /// Largest number of workers that this node accepts; `None` accepts any number that the controller assigns.
     pub max_workers: Option<u32>,
+    /// Whether the node stands by until it takes the place of a lost node of the session, or the session ends. The session
+    /// must listen after its start: [`Options::answers_status`](crate::nodes::Options::answers_status).
+    pub is_spare: bool,
     /// Timeout for the controller to accept this node. Refusals without a proof of the token are retried until then.
     pub start: Duration,
     /// Folder for files with the output of each worker, if workers are processes of the node.
@@ -69,8 +72,8 @@ impl JoinOptions {
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
         let (address, encrypts, node, rack, per_node, max_workers) = (address.into(), None, None, None, None, None);
-        let (log_dir, stop) = (None, None);
-        Self { address, token, encrypts, node, rack, per_node, max_workers, start, log_dir, stop, report: |_| {} }
+        let (is_spare, log_dir, stop, report): (_, _, _, fn(&str)) = (false, None, None, |_| {});
+        Self { address, token, encrypts, node, rack, per_node, max_workers, is_spare, start, log_dir, stop, report }
     }
 }
 
@@ -88,6 +91,8 @@ pub(super) struct Joined {
 enum Upper {
     /// The session's controller.
     Controller,
+    /// The controller, where it waits for nodes in the places of lost ones.
+    Vacancy,
     /// A node that relays for this one.
     Parent,
 }
@@ -95,7 +100,7 @@ enum Upper {
 impl fmt::Display for Upper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Controller => "the controller",
+            Self::Controller | Self::Vacancy => "the controller",
             Self::Parent => "the node that relays for this one",
         })
     }
@@ -130,23 +135,39 @@ impl Failed {
     }
 }
 
-/// The controller's message to a node when all nodes have joined.
+/// The controller's message to a node when all nodes have joined, or when the node takes the place of a lost one.
 enum Told {
     Assigned(Box<Joined>),
-    /// To join its parent.
+    /// To join its parent; or as node 0, the controller at another address.
     Redirected {
         node: u32,
         addresses: Vec<String>,
         /// The limit for that.
         start: Duration,
     },
+    /// The session of a node that stands by has ended.
+    Over,
 }
 
 /// Joins, with retries, and waits for the assignment, which comes when all nodes have joined: from the controller, or
-/// from the parent to which the controller sends this node.
-pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> {
+/// from the parent to which the controller sends this node. Returns none if the session ends while the node stands by.
+pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Option<Joined>> {
     let mut listener = None;
-    let mut told = reach(Upper::Controller, options, waker, &mut listener)?;
+    let mut told = loop {
+        match reach(Upper::Controller, options, waker, &mut listener)? {
+            Told::Redirected { node: 0, addresses, start } => {
+                tracing::debug!(?addresses, "takes the place of a lost node");
+                let there = JoinOptions { address: addresses.join(","), start, is_spare: false, ..options.clone() };
+                match reach(Upper::Vacancy, &there, waker, &mut listener) {
+                    Ok(told) => break told,
+                    // The replacement has failed, or has enough nodes; there may be another one.
+                    Err(error) => (options.report)(&format!("no place of a lost node: {error}")),
+                }
+                thread::sleep(RETRY_DELAY.0);
+            }
+            told => break told,
+        }
+    };
     // The parent's listener is gone with a session that does not start, so the limit is the session's.
     if let Told::Redirected { node, addresses, start } = told {
         tracing::debug!(node, ?addresses, "joins its parent");
@@ -157,8 +178,9 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Joined> 
         Told::Assigned(joined) => {
             // A node that was asked to listen may relay for none in the end.
             let listener = listener.filter(|_| !joined.assignment.behind.is_empty());
-            Ok(Joined { listener, ..*joined })
+            Ok(Some(Joined { listener, ..*joined }))
         }
+        Told::Over => Ok(None),
         Told::Redirected { .. } => Err(lost(LossCause::ProtocolViolation("it sends this node to a third one".into()))),
     }
 }
@@ -170,14 +192,17 @@ fn reach(upper: Upper, options: &JoinOptions, waker: &Arc<Waker>, listener: &mut
     loop {
         let least = if last_reason.is_empty() { MIN_FIRST_ATTEMPT } else { MIN_ATTEMPT };
         let end = Instant::now() + options.start.saturating_sub(start.elapsed()).clamp(least, MAX_ATTEMPT);
-        let why = match attempt(upper, options, end, waker, &name, listener) {
+        let attempt = attempt(upper, options, end, waker, &name, listener);
+        let is_absent = matches!(attempt, Err(Failed::NoListener(_)));
+        let why = match attempt {
             Ok(told) => return Ok(told),
             Err(Failed::ForGood(error)) => return Err(error),
             Err(Failed::ForNow(why) | Failed::NoListener(why)) => why,
             Err(Failed::Refused(why)) => refused.insert(why).clone(),
         };
         let left = options.start.saturating_sub(start.elapsed());
-        if left <= MIN_ATTEMPT {
+        // The controller listened there before it sent this node.
+        if left <= MIN_ATTEMPT || is_absent && upper == Upper::Vacancy {
             let operation = format!("joining {upper} at {}", options.address);
             let state = match refused {
                 Some(refused) if refused != why => format!("{why}; an attempt before: {refused}"),
@@ -212,9 +237,11 @@ fn attempt(
         connection.encrypt(keys.clone()).map_err(Failed::ForGood)?;
         incoming.decrypt(keys);
     }
-    let join = Join { name: name.to_owned(), rack: options.rack.clone().unwrap_or_default(), functions };
+    let (rack, is_spare) = (options.rack.clone().unwrap_or_default(), options.is_spare);
+    let join = Join { name: name.to_owned(), rack, is_spare, functions };
     let mut joining = Joining::new(Message::Join(join), Instant::now());
-    let show = || (options.report)(&format!("joined {upper} at {}, waiting for other nodes", options.address));
+    let waits = if is_spare { "standing by for lost nodes" } else { "waiting for other nodes" };
+    let show = || (options.report)(&format!("joined {upper} at {}, {waits}", options.address));
     let listen = |everywhere| {
         let bound = listener.take().map_or_else(|| Listener::bind(own, everywhere), Ok)?;
         Ok(listener.insert(bound).addresses())
@@ -226,6 +253,7 @@ fn attempt(
             let addresses = addresses.iter().map(|address| addresses::on_interface_of(own, address)).collect();
             return Ok(Told::Redirected { node, addresses, start });
         }
+        Ok(Message::Shutdown) => return Ok(Told::Over),
         Ok(other) => {
             return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN")))));
         }

@@ -45,7 +45,7 @@ where
 {
     let refused = |error: std::io::Error| Error::system("the system refuses a node", error);
     let waker = Arc::new(Waker::new().map_err(refused)?);
-    let mut joined = join::join(options, &waker)?;
+    let Some(mut joined) = join::join(options, &waker)? else { return Ok(()) };
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), store.clone(), &assignment));

@@ -1,13 +1,16 @@
 //! Admission: a connection belongs to no peer until it has proved which one. Time and number of such connections are
 //! limited.
 
+mod checks;
 mod growth;
 mod nodes;
 mod pending;
 mod processes;
 mod refused;
+mod standby;
 
 pub(crate) use growth::{Grown, Redirected};
 pub(crate) use nodes::{Applicant, NodeTerms, Nodes, Tree};
 pub(crate) use pending::MAX_PENDING;
 pub(crate) use processes::{Processes, Verdict};
+pub(crate) use standby::{Missing, Vacancy};

@@ -1,6 +1,7 @@
 //! Admission of nodes. A node is admitted if it proves that it has the session's token, has the same worker functions,
-//! and asks for a free place. Once the session has started, no node is admitted any more. At any time, a client with the
-//! token may ask for the status of the session.
+//! and asks for a free place. Once the session has started, no node is admitted any more; nodes stand by, and take the places
+//! of lost ones in other lanes ([`standby`](super::standby)). At any time, a client with the token may ask for the status of
+//! the session.
 //!
 //! The session's controller admits all nodes. Once all have joined, it grows the tree, and has those listen that will
 //! relay for others. It then keeps its own children; each other node is sent to its parent, which admits its children in
@@ -12,10 +13,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use disco_core::wire::{Join, Message, Times};
-use disco_core::{Error, Result, World, function};
+use disco_core::{Error, World};
 
 use super::pending::Pending;
 use super::refused::{Refused, Standing};
+use super::standby::{Missing, MissingOwner, Standby, Vacancy};
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
 use crate::engine::controller::outbox::Outbox;
@@ -49,6 +51,10 @@ pub(crate) struct NodeTerms {
     pub(crate) max_pending: usize,
     /// Whether connections are accepted after the start, too.
     pub(crate) stays_open: bool,
+    /// Whether nodes may stand by. The lane stays after the loss of all its nodes then, until it is closed.
+    pub(crate) has_standby: bool,
+    /// Tells other lanes how many nodes this lane waits for.
+    pub(crate) missing: Missing,
 }
 
 /// The nodes to admit.
@@ -66,7 +72,10 @@ pub(crate) struct Nodes {
     pub(super) terms: NodeTerms,
     pending: Pending<Candidate>,
     pub(super) joined: BTreeMap<Conn, Applicant>,
-    /// When the nodes that have joined get a heartbeat, and are checked for silence.
+    /// `None` if no node may stand by.
+    pub(super) standby: Option<Standby>,
+    missing: MissingOwner,
+    /// When the nodes that have joined or stand by get a heartbeat, and are checked for silence.
     beat: Option<Instant>,
     refused: Refused,
     /// When the system failed to accept a connection.
@@ -108,14 +117,30 @@ pub(crate) struct Applicant {
     /// Where it listens for its children.
     pub(super) listens: Option<Vec<String>>,
     pub(super) request: Request,
-    liveness: Liveness,
+    pub(super) liveness: Liveness,
 }
 
 impl Nodes {
     pub(crate) fn new(terms: NodeTerms) -> Self {
         let (pending, refused) = (Pending::new(), Refused::default());
         let (joined, beat, paused, complete_since) = (BTreeMap::new(), None, None, None);
-        Self { terms, pending, joined, beat, refused, paused, complete_since, has_started: false, visitors: 0 }
+        let (standby, missing) = (terms.has_standby.then(Standby::default), MissingOwner(terms.missing.clone()));
+        let (has_started, visitors) = (false, 0);
+        let nodes = Self {
+            terms,
+            pending,
+            joined,
+            standby,
+            missing,
+            beat,
+            refused,
+            paused,
+            complete_since,
+            has_started,
+            visitors,
+        };
+        nodes.note_missing();
+        nodes
     }
 
     pub(crate) fn open(&mut self, conn: Conn, address: SocketAddr, nonce: Nonce, now: Instant, out: &mut Outbox) {
@@ -196,6 +221,13 @@ impl Nodes {
             }
             return;
         }
+        if let Some(spare) = self.standby.as_mut().and_then(|standby| standby.find(conn)) {
+            match message {
+                Message::Alive(_) => spare.liveness.received(now),
+                _ => self.forget(conn, out),
+            }
+            return;
+        }
         match (message, self.pending.find(conn)) {
             (Message::Join(join), Some(Candidate { address, phase: Phase::Introduction(request) })) => {
                 let (address, request) = (*address, *request);
@@ -249,6 +281,7 @@ impl Nodes {
             self.beat = now.checked_add(ALIVE_INTERVAL / 2);
             self.retain(out, |joined| joined.liveness.is_silent(now).is_none());
             self.joined.keys().for_each(|conn| out.send(*conn, &Message::Alive(Times::default())));
+            self.standby.iter_mut().for_each(|standby| standby.beat(now, out));
         }
         self.complete_since.take_if(|since| now >= *since).is_some() && self.is_complete()
     }
@@ -264,7 +297,7 @@ impl Nodes {
         any.into_iter().flatten().chain(fixed.into_iter().flatten())
     }
 
-    fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.joined.len() == self.count()
     }
 
@@ -279,10 +312,11 @@ impl Nodes {
     /// Restarts the silence timeouts: this end could not read until now.
     pub(crate) fn excuse(&mut self, now: Instant) {
         self.joined.values_mut().for_each(|joined| joined.liveness.excuse(now));
+        self.standby.iter_mut().for_each(|standby| standby.excuse(now));
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let beat = self.beat.filter(|_| !self.joined.is_empty());
+        let beat = self.beat.filter(|_| !self.joined.is_empty() || self.spares().next().is_some());
         let paused = self.paused.and_then(|paused| paused.checked_add(ACCEPT_RETRY_DELAY));
         beat.into_iter().chain(self.pending.next_timeout()).chain(paused).chain(self.complete_since).min()
     }
@@ -292,6 +326,7 @@ impl Nodes {
     pub(crate) fn start(mut self, out: &mut Outbox) -> Option<Self> {
         if self.terms.stays_open {
             self.has_started = true;
+            self.missing.0.set(0);
             return Some(self);
         }
         self.end(None, out);
@@ -312,6 +347,26 @@ impl Nodes {
                 None => out.act(Action::Close(conn)),
             }
         }
+        self.standby.into_iter().for_each(|standby| standby.end(out));
+    }
+
+    /// Whether the lane stays after the loss of all its nodes.
+    pub(crate) fn stays(&self) -> bool {
+        self.has_started && self.standby.is_some()
+    }
+
+    /// The nodes that stand by.
+    pub(crate) fn spares(&self) -> impl Iterator<Item = &Applicant> {
+        self.standby.iter().flat_map(Standby::spares)
+    }
+
+    /// Sends nodes that stand by to another lane, which waits for nodes. Returns their number.
+    pub(crate) fn vacate(&mut self, vacancy: Vacancy, now: Instant, out: &mut Outbox) -> usize {
+        self.standby.as_mut().map_or(0, |standby| standby.vacate(vacancy, now, out))
+    }
+
+    fn note_missing(&self) {
+        self.missing.0.set(self.count().saturating_sub(self.joined.len()));
     }
 
     /// Describes the nodes that have not joined, and the connections that were refused.
@@ -354,12 +409,26 @@ impl Nodes {
     /// Admits a node that has sent JOIN, or refuses it.
     fn take(&mut self, joined: Applicant, now: Instant, out: &mut Outbox) {
         let name = format!("{} at {}", joined.join.name, joined.address);
-        if self.has_started {
+        let is_spare = joined.join.is_spare;
+        // A node that comes late may take the place of a lost one.
+        let stands_by = is_spare || self.has_started;
+        if stands_by && !is_spare && !self.standby.as_mut().is_some_and(|it| it.wants(joined.request.node, now)) {
             tracing::debug!(node = name, "came after the start");
             out.send_as(joined.conn, &Message::Late, Order::Last);
             return out.act(Action::Close(joined.conn));
         }
-        match self.check(&joined, now, out) {
+        let checked = match stands_by {
+            true => self.compare(&joined).and_then(|()| self.check_standby()),
+            false => self.check(&joined, now, out),
+        };
+        match checked {
+            Ok(()) if stands_by => {
+                tracing::info!(node = name, "stands by");
+                self.beat = self.beat.or(now.checked_add(ALIVE_INTERVAL / 2));
+                if let Some(standby) = &mut self.standby {
+                    standby.add(joined, now, out);
+                }
+            }
             Err(error) => {
                 out.refuse(joined.conn, &error);
                 self.refuse(&name, &error, Standing::Proved, now);
@@ -368,41 +437,9 @@ impl Nodes {
                 tracing::info!(node = name, "joined");
                 self.beat = self.beat.or(now.checked_add(ALIVE_INTERVAL / 2));
                 self.joined.insert(joined.conn, joined);
+                self.note_missing();
             }
         }
-    }
-
-    /// Compares a node with the terms of the session, and with the nodes that have joined.
-    ///
-    /// # Errors
-    /// Why the node is refused.
-    fn check(&mut self, joined: &Applicant, now: Instant, out: &mut Outbox) -> Result<()> {
-        let NodeTerms { per_node, .. } = self.terms;
-        if let Some(theirs) = joined.request.per_node.filter(|theirs| *theirs as usize != per_node) {
-            return Err(Error::refused(format!(
-                "it was started with {theirs} workers, and nodes of this session have {per_node}"
-            )));
-        }
-        function::compare(&joined.join.functions)?;
-        if joined.request.node.is_some() {
-            // A node that froze and joins again may take the place of its own silent connection.
-            let is_other = |it: &Applicant| it.request.node != joined.request.node;
-            self.retain(out, |it| is_other(it) || it.liveness.silence(now) < ALIVE_INTERVAL * 2);
-        }
-        let taken = |id| self.joined.values().find(|other| other.request.node == Some(id));
-        let refused = match (joined.request.node, &self.terms.tree) {
-            (Some(id), Tree::Any { first, nodes, .. }) if !(*first..first + *nodes as u32).contains(&id) => {
-                let last = first + *nodes as u32 - 1;
-                Some(format!("nodes of this session are {first} to {last}, and it is {id}"))
-            }
-            (id, Tree::Fixed { parent, .. }) if id.is_none_or(|id| self.numbers().all(|number| number != id)) => {
-                Some(format!("it is no child of node {parent}"))
-            }
-            _ if self.is_complete() => Some("all nodes have joined".to_owned()),
-            (Some(id), _) => taken(id).map(|other| format!("node {id} has joined already: {}", other.join.name)),
-            (None, _) => None,
-        };
-        refused.map_or(Ok(()), |why| Err(Error::Refused(why)))
     }
 
     /// Closes the oldest connection without a proof: nodes send theirs at once, so it is the least likely to be a
@@ -436,10 +473,13 @@ impl Nodes {
     }
 
     fn forget(&mut self, conn: Conn, out: &mut Outbox) {
+        if self.standby.as_mut().is_some_and(|standby| standby.forget(conn, out)) {
+            return;
+        }
         self.retain(out, |joined| joined.conn != conn);
     }
 
-    fn retain(&mut self, out: &mut Outbox, stays: impl Fn(&Applicant) -> bool) {
+    pub(super) fn retain(&mut self, out: &mut Outbox, stays: impl Fn(&Applicant) -> bool) {
         self.joined.retain(|_, joined| {
             let stays = stays(joined);
             if !stays {
@@ -447,6 +487,7 @@ impl Nodes {
             }
             stays
         });
+        self.note_missing();
     }
 }
 

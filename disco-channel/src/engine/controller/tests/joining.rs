@@ -22,11 +22,19 @@ fn a_node_that_froze_while_it_waited_joins_again() {
 fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
     let mut bench = Bench::nodes(1);
     bench.prove(0, TOKEN, Request { node: Some(1), per_node: Some(7) });
-    bench.send_from(0, Message::Join(Join { name: "small".into(), rack: String::new(), functions: functions() }));
+    bench.send_from(
+        0,
+        Message::Join(Join { name: "small".into(), rack: String::new(), is_spare: false, functions: functions() }),
+    );
     bench.prove(1, TOKEN, Request { node: Some(1), per_node: None });
     bench.send_from(
         1,
-        Message::Join(Join { name: "old".into(), rack: String::new(), functions: vec!["theirs.only".into()] }),
+        Message::Join(Join {
+            name: "old".into(),
+            rack: String::new(),
+            is_spare: false,
+            functions: vec!["theirs.only".into()],
+        }),
     );
     assert_eq!([bench.sent_to(0), bench.sent_to(1)], [["Bye"], ["Bye"]]);
     bench.done();
@@ -41,7 +49,10 @@ fn a_node_that_does_not_match_the_session_is_refused_and_the_start_goes_on() {
 
     let mut bench = Bench::nodes(1);
     bench.prove(0, TOKEN, Request { node: None, per_node: Some(7) });
-    bench.send_from(0, Message::Join(Join { name: "small".into(), rack: String::new(), functions: functions() }));
+    bench.send_from(
+        0,
+        Message::Join(Join { name: "small".into(), rack: String::new(), is_spare: false, functions: functions() }),
+    );
     bench.join(1, None);
     assert_eq!([bench.sent_to(0), bench.sent_to(1)], [["Bye"], ["Assign"]]);
 }

@@ -8,7 +8,7 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Command, WorkerRange, World};
 
 use super::{Bench, FAN_OUT, MS, SILENCE, TOKEN, conn, frame, functions, secret};
-use crate::engine::controller::{Event, NodeTerms, Terms, Tree};
+use crate::engine::controller::{Event, Missing, NodeTerms, Terms, Tree};
 use crate::engine::tree::Forest;
 use crate::handshake::Request;
 
@@ -217,7 +217,18 @@ fn relay() -> Bench {
     let behind = forest.sizes();
     let tree = Tree::Fixed { parent: 4, forest };
     let (secret, names, silence) = (secret(TOKEN), Vec::new(), SILENCE);
-    let terms = NodeTerms { secret, world, tree, names, per_node: 2, silence, max_pending: 256, stays_open: false };
+    let terms = NodeTerms {
+        secret,
+        world,
+        tree,
+        names,
+        per_node: 2,
+        silence,
+        max_pending: 256,
+        stays_open: false,
+        has_standby: false,
+        missing: Missing::default(),
+    };
     let config = WorkerConfig::new(world);
     let (workers, heartbeat, start) = (WorkerRange::new(8..14), 1000 * MS, 30_000 * MS);
     let assignment =
@@ -286,7 +297,8 @@ fn nodes_of_one_rack_relay_for_each_other() {
     };
     for slot in 0..ALL {
         bench.prove(slot, TOKEN, Request::default());
-        let join = Join { name: format!("host{slot:02}"), rack: rack(slot).into(), functions: functions() };
+        let join =
+            Join { name: format!("host{slot:02}"), rack: rack(slot).into(), is_spare: false, functions: functions() };
         bench.send_from(slot, Message::Join(join));
     }
     bench.pass(Duration::ZERO);

@@ -41,7 +41,10 @@ fn a_client_without_the_token_gets_no_status() {
 fn a_node_that_comes_after_the_start_is_told_that_the_session_has_started() {
     let mut bench = Bench::running(1);
     bench.prove(7, TOKEN, Request::default());
-    bench.send_from(7, Message::Join(Join { name: "late".into(), rack: "".into(), functions: functions() }));
+    bench.send_from(
+        7,
+        Message::Join(Join { name: "late".into(), rack: "".into(), is_spare: false, functions: functions() }),
+    );
     assert_eq!(bench.sent_to(7), ["Late"]);
     assert!(bench.is_closed(7));
     bench.on(Event::Hung(conn(0), None));

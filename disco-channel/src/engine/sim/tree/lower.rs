@@ -10,7 +10,7 @@ use disco_core::{Error, Result, Value, WorkerId, WorkerRange, World as Size};
 
 use super::super::controller::{SECRET, messages, secret};
 use super::world::{To, World};
-use crate::engine::controller::{Action, Conn, Controller, Event, NodeTerms, Origin, Terms, Tree};
+use crate::engine::controller::{Action, Conn, Controller, Event, Missing, NodeTerms, Origin, Terms, Tree};
 use crate::engine::member::{serving, upward};
 use crate::engine::tree::Forest;
 
@@ -55,7 +55,18 @@ pub(super) fn children(assignment: &Assignment, own: WorkerRange, now: Instant) 
 
 fn terms(tree: Tree, world: Size, per_node: usize) -> NodeTerms {
     let (secret, names, silence) = (secret(SECRET), Vec::new(), SILENCE);
-    NodeTerms { secret, world, tree, names, per_node, silence, max_pending: usize::MAX, stays_open: false }
+    NodeTerms {
+        secret,
+        world,
+        tree,
+        names,
+        per_node,
+        silence,
+        max_pending: usize::MAX,
+        stays_open: false,
+        has_standby: false,
+        missing: Missing::default(),
+    }
 }
 
 impl World {

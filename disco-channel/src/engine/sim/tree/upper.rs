@@ -61,7 +61,12 @@ impl World {
                     return self.record_violation(format!("node {end} is refused: {error}"));
                 }
                 let functions = function::names().into_iter().map(str::to_owned).collect();
-                let join = Message::Join(Join { name: format!("host{end:05}"), rack: String::new(), functions });
+                let join = Message::Join(Join {
+                    name: format!("host{end:05}"),
+                    rack: String::new(),
+                    is_spare: false,
+                    functions,
+                });
                 self.ends[end].phase = Phase::Joining(Joining::new(join, self.instant()));
                 self.upper_acts(end);
             }

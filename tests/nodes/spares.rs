@@ -1,0 +1,256 @@
+//! Nodes that stand by, and nodes that come late to a session with lost nodes.
+
+use std::net::SocketAddr;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use disco::{DataPlane as _, LaneSession, ReplacementPolicy, Session as _, SessionExt as _, WorkerId, block_on};
+
+use crate::programs::{OTHER_TOKEN, ask, builder, complaint, end, node};
+use crate::replace::{kill, lost, replace};
+
+crate::tests!(
+    a_spare_takes_the_place_of_a_lost_node_without_an_announcement,
+    a_node_that_comes_late_takes_the_place_of_a_lost_one,
+    a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one,
+    two_nodes_that_are_lost_at_once_get_one_spare_and_one_new_node,
+    nodes_on_both_sides_of_a_live_one_get_one_spare_and_one_new_node,
+    a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one,
+    random_nodes_and_spares_are_killed_again_and_again,
+    spares_that_do_not_fit_are_refused_with_the_reason,
+    spares_end_with_the_session,
+);
+
+/// A session that waits for nodes. Those of the first announcement are started, and of later ones if `starts_more`.
+struct Host {
+    session: LaneSession,
+    /// The address and the number of nodes of each announcement.
+    announced: Arc<Mutex<Vec<(SocketAddr, usize)>>>,
+    nodes: Arc<Mutex<Vec<Child>>>,
+}
+
+impl Host {
+    fn start(nodes: usize, per_node: usize, policy: ReplacementPolicy, starts_more: bool) -> Self {
+        let (announced, started) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+        let (seen, children) = (announced.clone(), started.clone());
+        let builder = builder(nodes, per_node).replacement(policy).announce(move |announcement| {
+            let mut seen = seen.lock().unwrap();
+            seen.push((announcement.address, announcement.nodes));
+            if seen.len() == 1 || starts_more {
+                // A spare may come meanwhile, and leave no place for a new node.
+                let start = || node(announcement.address).env("DISCO_JOIN_SECONDS", "5").spawn().unwrap();
+                let new = (0..announcement.nodes).map(|_| start());
+                children.lock().unwrap().extend(new);
+            }
+            Ok(())
+        });
+        Self { session: builder.start().unwrap(), announced, nodes: started }
+    }
+
+    fn announcements(&self) -> Vec<usize> {
+        self.announced.lock().unwrap().iter().map(|(_, nodes)| *nodes).collect()
+    }
+
+    /// Starts a node that connects to the session's address.
+    fn node(&self, is_spare: bool) -> Child {
+        let mut command = node(self.announced.lock().unwrap()[0].0);
+        command.env("DISCO_SPARE", if is_spare { "1" } else { "0" }).env("DISCO_JOIN_SECONDS", "10");
+        command.spawn().unwrap()
+    }
+
+    /// Waits until `count` nodes stand by.
+    fn await_spares(&self, count: usize) {
+        while self.session.status().spares.len() != count {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn pid(&self, worker: u32) -> i64 {
+        ask(&self.session, "tests.pid", worker)
+    }
+
+    /// Ends the session, and the nodes that it has started.
+    fn finish(self) {
+        block_on(self.session.shutdown()).unwrap();
+        std::mem::take(&mut *self.nodes.lock().unwrap()).into_iter().for_each(|node| _ = end(node));
+    }
+}
+
+fn a_spare_takes_the_place_of_a_lost_node_without_an_announcement() {
+    // With two nodes, the lane to which spares connect loses all its nodes.
+    for nodes in [2, 3] {
+        let host = Host::start(nodes, 2, ReplacementPolicy::when_asked(), false);
+        for _ in 0..2 {
+            let spare = host.node(true);
+            host.await_spares(1);
+            let status = host.session.status().spares.remove(0);
+            assert!(status.is_ready && status.name.is_some() && status.connection.unwrap().address.is_some());
+            replace(&host.session, host.pid(2), 2..4);
+            assert_eq!(host.pid(2), i64::from(spare.id()));
+            host.nodes.lock().unwrap().push(spare);
+            host.await_spares(0);
+        }
+        assert_eq!(host.announcements(), [nodes - 1]);
+        host.finish();
+    }
+}
+
+fn a_node_that_comes_late_takes_the_place_of_a_lost_one() {
+    let host = Host::start(2, 1, ReplacementPolicy::when_asked(), false);
+    kill(host.pid(1));
+    lost(&host.session);
+    let replaced = thread::scope(|scope| {
+        let replaced = scope.spawn(|| block_on(host.session.replace_lost()).unwrap());
+        while host.announcements().len() < 2 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // To the address of the session, not to that of the announcement.
+        host.nodes.lock().unwrap().push(host.node(false));
+        replaced.join().unwrap()
+    });
+    assert_eq!(replaced.workers, [WorkerId::new(1)]);
+    host.finish();
+}
+
+fn a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one() {
+    let host = Host::start(3, 1, ReplacementPolicy::when_asked(), false);
+    let late = host.node(false);
+    thread::sleep(Duration::from_millis(300));
+    replace(&host.session, host.pid(1), 1..2);
+    assert_eq!(host.pid(1), i64::from(late.id()));
+    host.nodes.lock().unwrap().push(late);
+    host.finish();
+}
+
+/// Kills the nodes of some workers at once, and replaces them.
+fn replace_all(host: &Host, workers: &[u32]) {
+    let pids: Vec<i64> = workers.iter().map(|worker| host.pid(*worker)).collect();
+    pids.into_iter().for_each(kill);
+    let mut replaced = Vec::new();
+    while replaced.len() < workers.len() {
+        lost(&host.session);
+        replaced.extend(block_on(host.session.replace_lost()).unwrap().workers);
+    }
+    check(host);
+}
+
+/// All workers meet.
+fn check(host: &Host) {
+    block_on(host.session.init_ccl("by-store", &[])).unwrap();
+    block_on(host.session.call_named("tests.barriers", (3, 0, 0.0))).unwrap();
+    block_on(host.session.sync_all()).unwrap();
+}
+
+fn two_nodes_that_are_lost_at_once_get_one_spare_and_one_new_node() {
+    let host = Host::start(3, 1, ReplacementPolicy::when_asked(), true);
+    let spare = host.node(true);
+    host.await_spares(1);
+    replace_all(&host, &[1, 2]);
+    let pids = [host.pid(1), host.pid(2)];
+    assert_eq!(pids.iter().filter(|pid| **pid == i64::from(spare.id())).count(), 1, "no two places have one node");
+    host.nodes.lock().unwrap().push(spare);
+    assert_eq!(host.announcements().iter().skip(1).sum::<usize>(), 1);
+    host.finish();
+}
+
+fn nodes_on_both_sides_of_a_live_one_get_one_spare_and_one_new_node() {
+    let host = Host::start(4, 1, ReplacementPolicy::when_asked(), true);
+    let spare = host.node(true);
+    host.await_spares(1);
+    replace_all(&host, &[1, 3]);
+    host.nodes.lock().unwrap().push(spare);
+    assert_eq!(host.announcements().iter().skip(1).sum::<usize>(), 1);
+    host.finish();
+}
+
+fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
+    for milliseconds in [0, 1, 4] {
+        let host = Host::start(2, 1, ReplacementPolicy::when_asked(), false);
+        let mut first = host.node(true);
+        host.await_spares(1);
+        kill(host.pid(1));
+        lost(&host.session);
+        let second = thread::scope(|scope| {
+            let replaced = scope.spawn(|| block_on(host.session.replace_lost()));
+            thread::sleep(Duration::from_millis(milliseconds));
+            first.kill().unwrap();
+            first.wait().unwrap();
+            let second = host.node(true);
+            // Fails if the first one has joined and then ends.
+            _ = replaced.join().unwrap();
+            second
+        });
+        while block_on(host.session.sync_all()).is_err() {
+            _ = block_on(host.session.replace_lost());
+        }
+        check(&host);
+        assert_eq!(host.pid(1), i64::from(second.id()));
+        host.nodes.lock().unwrap().push(second);
+        host.finish();
+    }
+}
+
+fn random_nodes_and_spares_are_killed_again_and_again() {
+    let host = Host::start(4, 1, ReplacementPolicy::at_once(), true);
+    let mut random = 11_u64;
+    let mut below = |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    for _ in 0..8 {
+        let mut spare = host.node(true);
+        if below(2) == 0 {
+            host.await_spares(1);
+        }
+        if below(3) == 0 {
+            thread::sleep(Duration::from_millis(below(20)));
+            spare.kill().unwrap();
+        }
+        host.nodes.lock().unwrap().push(spare);
+        let victims: std::collections::BTreeSet<u32> = (0..=below(2)).map(|_| 1 + below(3) as u32).collect();
+        let pids: Vec<i64> = victims.iter().map(|worker| host.pid(*worker)).collect();
+        pids.into_iter().for_each(kill);
+        lost(&host.session);
+        while block_on(host.session.sync_all()).is_err() {}
+        while block_on(host.session.init_ccl("by-store", &[])).is_err() {}
+        check(&host);
+        let pids: Vec<i64> = (0..4).map(|worker| host.pid(worker)).collect();
+        assert_eq!(std::collections::BTreeSet::from_iter(&pids).len(), 4, "{pids:?}");
+    }
+    host.finish();
+}
+
+fn spares_that_do_not_fit_are_refused_with_the_reason() {
+    let host = Host::start(2, 2, ReplacementPolicy::when_asked(), false);
+    let address = host.announced.lock().unwrap()[0].0;
+    let refused = |name: &str, value: &str| {
+        let mut command = node(address);
+        command.env("DISCO_SPARE", "1").env("DISCO_JOIN_SECONDS", "1").env(name, value);
+        complaint(command.spawn().unwrap())
+    };
+    let text = refused("DISCO_WORKERS_PER_NODE", "3");
+    assert!(text.contains("it was started with 3 workers, and nodes of this session have 2"), "{text}");
+    let text = refused("DISCO_TOKEN", OTHER_TOKEN);
+    assert!(text.contains("token"), "{text}");
+    let text = refused("DISCO_SPARE", "perhaps");
+    assert!(text.contains("DISCO_SPARE=`perhaps` is neither 0 nor 1"), "{text}");
+    assert!(host.session.status().spares.is_empty());
+    host.finish();
+}
+
+fn spares_end_with_the_session() {
+    for drops in [false, true] {
+        let host = Host::start(2, 1, ReplacementPolicy::when_asked(), false);
+        let spare = host.node(true);
+        host.await_spares(1);
+        let Host { session, nodes, .. } = host;
+        match drops {
+            true => drop(session),
+            false => block_on(session.shutdown()).unwrap(),
+        }
+        assert_eq!(end(spare).status.code(), Some(0));
+        std::mem::take(&mut *nodes.lock().unwrap()).into_iter().for_each(|node| _ = end(node));
+    }
+}
