@@ -284,13 +284,12 @@ impl Activity {
     /// follow it.
     #[inline]
     pub fn start_ops(&self, first: &Op, more: &[Op], size: usize, at: OpPlace) -> Running<'_> {
-        let (now, command) = (ticks(), self.memory.received());
-        let number = self.memory.begin(RawRecord::of_op(first, 0, size, at, now, command));
-        for (behind, op) in (1..MAX_GROUP as u8).zip(more) {
-            let at = OpPlace { number: at.number + u64::from(behind), ..at };
-            self.memory.begin(RawRecord::of_op(op, behind, size, at, now, command));
-        }
+        let now = ticks();
+        let number = self.memory.begin(RawRecord::of_op(first, 0, size, at, now, self.memory.received()));
         self.op.store(number, Ordering::Relaxed);
+        if !more.is_empty() {
+            self.start_more(more, size, at, now);
+        }
         Running { activity: self, number, more: more.len().min(MAX_GROUP - 1) as u64, state: OpState::Failed }
     }
 
@@ -320,7 +319,17 @@ impl Activity {
         self.memory.begin(record.ended_at_start());
     }
 
+    /// Begins the records behind the first one of a group. Apart, so that the start of a single operation stays short.
+    #[inline(never)]
+    fn start_more(&self, more: &[Op], size: usize, at: OpPlace, now: u64) {
+        for (behind, op) in (1..MAX_GROUP as u8).zip(more) {
+            let at = OpPlace { number: at.number + u64::from(behind), ..at };
+            self.memory.begin(RawRecord::of_op(op, behind, size, at, now, self.memory.received()));
+        }
+    }
+
     /// Ends the `more` records behind the first one of a group, at their start and with its path.
+    #[inline(never)]
     fn end_more(&self, first: u64, more: u64, state: OpState) {
         let mut path = DataPath::Unknown as u8;
         self.change(first, |what| {

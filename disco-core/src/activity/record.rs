@@ -241,7 +241,7 @@ impl RawRecord {
     }
 
     /// An operation, with the number of operations before it in its group.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of_op(op: &Op, behind: u8, size: usize, at: OpPlace, start: u64, command: u64) -> Self {
         let dtype = op.dtype().map_or(NONE, |dtype| dtype as u8);
         let reduction = op.reduction().map_or(NONE, |reduction| reduction as u8);
