@@ -117,7 +117,7 @@ mod tests {
         let (start, silence) = (Duration::from_secs(1), Duration::MAX);
         let welcome = Welcome { config, ring: None, heartbeat: start };
         let (workers, token) = (WorkerRange::new(0..1), b"a token".as_slice().into());
-        let terms = Terms::Processes { workers, token, welcome, start, silence, watches: true };
+        let terms = Terms::Processes { workers, token, welcome, start, silence };
         Lane::new(Controller::new(terms, Instant::now()), Arc::new(Waker::new().unwrap()), None)
     }
 

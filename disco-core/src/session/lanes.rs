@@ -24,7 +24,7 @@ use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines, Session};
 use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME};
-use crate::command::{Command, Local};
+use crate::command::Command;
 use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
 use crate::id::{RegisterId, WorkerId};
@@ -372,14 +372,6 @@ impl LaneSession {
         self.explain(self.judge(replies)).await.map(drop)
     }
 
-    /// Whether worker 0 does not get tensors of the controller by reference. Workers of TVM's Disco are in other processes,
-    /// and their lane copies.
-    fn worker_0_is_remote(&self) -> bool {
-        let lanes = self.lanes();
-        let lane = lanes.owner(WorkerId::new(0));
-        lane.needs_bytes() && lane.runs_this_program()
-    }
-
     pub(super) fn functions(&self) -> MutexGuard<'_, Functions> {
         sync::lock(&self.functions)
     }
@@ -471,28 +463,11 @@ impl Session for LaneSession {
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
-        self.freed_ids.check(from)?;
-        if self.worker_0_is_remote() {
-            self.check("copy_from_worker_0", ReplyTable::check)?;
-            return match self.get(from, WorkerId::new(0)).await? {
-                Value::Tensor(tensor) => host.copy_from(&tensor),
-                other => Err(Error::invalid(format!("copy_from_worker_0: worker 0 has {other:?}, not a tensor"))),
-            };
-        }
-        let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
-        let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
-        self.while_running(self.turn("copy_from_worker_0", ReplyTable::check, copy)).await
+        self.copy_from_0(host, from).await
     }
 
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
-        self.freed_ids.check(to)?;
-        if self.worker_0_is_remote() {
-            self.check("copy_to_worker_0", ReplyTable::check)?;
-            return self.set(to, WorkerId::new(0), host.clone().into()).await;
-        }
-        let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
-        let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
-        self.while_running(self.turn("copy_to_worker_0", ReplyTable::check, copy)).await
+        self.copy_to_0(host, to).await
     }
 
     async fn recover(&self) -> Result<()> {

@@ -25,6 +25,7 @@ mod subset;
 mod ticker;
 mod timeline;
 mod waits;
+mod worker_0;
 
 use std::fmt::Debug;
 

@@ -58,6 +58,13 @@ pub(super) enum Leave {
 }
 
 impl Controller {
+    /// The peers are threads in processes of another session: processes are neither watched nor killed.
+    #[must_use]
+    pub(crate) fn in_subset(mut self) -> Self {
+        self.watches = false;
+        self
+    }
+
     /// The workers that did not leave; `Some` once the lane is closed.
     pub(crate) fn stuck(&self) -> Option<&[String]> {
         self.stuck.as_deref()

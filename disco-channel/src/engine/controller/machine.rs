@@ -28,16 +28,8 @@ use crate::engine::{Attention, Liveness};
 pub(crate) enum Terms {
     /// Nodes. The engine fills in each node's number and workers.
     Nodes(NodeTerms, Assignment),
-    /// Processes with this token. The engine fills in each one's place in the ring. Unless it `watches` them, processes
-    /// belong to another session, and are neither watched nor killed.
-    Processes {
-        workers: WorkerRange,
-        token: Arc<[u8]>,
-        welcome: Welcome,
-        start: Duration,
-        silence: Duration,
-        watches: bool,
-    },
+    /// Processes with this token. The engine fills in each one's place in the ring.
+    Processes { workers: WorkerRange, token: Arc<[u8]>, welcome: Welcome, start: Duration, silence: Duration },
 }
 
 /// The controller's end of a lane.
@@ -105,14 +97,13 @@ pub(super) enum JoinReply {
 impl Controller {
     /// Makes a lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let watches = !matches!(terms, Terms::Processes { watches: false, .. });
         let (kind, workers, per_node, start, heartbeat, silence, admission, join_reply) = match terms {
             Terms::Nodes(terms, join_reply) => {
                 let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
                 let (per_node, admission) = (terms.per_node, Admission::Nodes(Box::new(Nodes::new(terms))));
                 (Kind::Node, workers, per_node, start, heartbeat, silence, admission, JoinReply::Assignment(join_reply))
             }
-            Terms::Processes { workers, token, welcome, start, silence, .. } => {
+            Terms::Processes { workers, token, welcome, start, silence } => {
                 let admission = Admission::Processes(Processes::new(token));
                 (Kind::Process, workers, 1, start, Duration::MAX, silence, admission, JoinReply::Welcome(welcome))
             }
@@ -137,7 +128,7 @@ impl Controller {
             first_node,
             per_node,
             depth: forest.depth(),
-            watches,
+            watches: true,
             join_reply,
             start,
             workers,

@@ -87,13 +87,18 @@ impl Bench {
 
     /// A lane to two child processes.
     fn processes() -> Self {
+        let mut bench = Self::foreign_processes();
+        (0..2).for_each(|peer| bench.on(Event::Started(peer, Some(100 + peer as u32))));
+        bench
+    }
+
+    /// A lane to two processes that were started elsewhere.
+    fn foreign_processes() -> Self {
         let config = WorkerConfig::new(World::new(2, 1).unwrap());
         let welcome = Welcome { config, ring: None, heartbeat: 1000 * MS };
         let workers = WorkerRange::new(0..2);
         let (token, start) = (TOKEN.as_bytes().into(), 30_000 * MS);
-        let mut bench = Self::new(Terms::Processes { workers, token, welcome, start, silence: SILENCE, watches: true });
-        (0..2).for_each(|peer| bench.on(Event::Started(peer, Some(100 + peer as u32))));
-        bench
+        Self::new(Terms::Processes { workers, token, welcome, start, silence: SILENCE })
     }
 
     fn new(terms: Terms) -> Self {

@@ -146,7 +146,7 @@ impl SimController {
                 let ring = plan.has_ring.then_some(place);
                 let welcome = Welcome { config, ring, heartbeat: HEARTBEAT };
                 let token = SECRET.as_bytes().into();
-                Terms::Processes { workers, token, welcome, start: START, silence: SILENCE, watches: true }
+                Terms::Processes { workers, token, welcome, start: START, silence: SILENCE }
             }
         };
         Self {

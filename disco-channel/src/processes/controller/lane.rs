@@ -143,13 +143,10 @@ impl Peers for Options {
         }
         let place = segment.is_some().then_some(RingPlace { reader: 0, readers: count, capacity: CAPACITY_WORDS });
         let welcome = Welcome { config: *config, ring: place, heartbeat: *heartbeat };
-        let watches = !launch.is_in_subset();
-        let terms = Terms::Processes { workers, token, welcome, start: *start, silence: *silence, watches };
-        let lane = Arc::new(Lane::new(
-            Controller::new(terms, Instant::now()),
-            waker,
-            segment.map(|segment| segment as Descriptor),
-        ));
+        let terms = Terms::Processes { workers, token, welcome, start: *start, silence: *silence };
+        let controller = Controller::new(terms, Instant::now());
+        let controller = if launch.is_in_subset() { controller.in_subset() } else { controller };
+        let lane = Arc::new(Lane::new(controller, waker, segment.map(|segment| segment as Descriptor)));
         lane.adopt(processes);
         let (numbers, output) = (inbox.clone(), output.clone());
         let print: Sink = Arc::new(move |worker, is_err, line: &[u8]| output(numbers.number(worker), is_err, line));

@@ -122,6 +122,33 @@ fn processes_that_do_not_leave_are_aborted_then_killed() {
 }
 
 #[test]
+fn processes_of_another_session_are_neither_watched_nor_killed() {
+    for is_in_subset in [false, true] {
+        let mut bench = Bench::foreign_processes();
+        if is_in_subset {
+            bench.engine = bench.engine.in_subset();
+        }
+        (0..2).for_each(|worker| bench.hello(worker, worker));
+        let watches = bench.done().iter().any(|done| done.starts_with("Watch"));
+        assert_eq!(watches, !is_in_subset);
+        if !is_in_subset {
+            continue;
+        }
+        bench.on(Event::Hung(conn(0), None));
+        assert!(bench.done().contains(&"worker 0 lost: its connection was closed".to_owned()));
+        bench.on(Event::Close(Duration::ZERO));
+        bench.pass(500 * MS);
+        let done = bench.done();
+        assert!(!done.iter().any(|done| done.starts_with("Kill")) && done.last().unwrap() == "Over", "{done:?}");
+        let stuck = bench.engine.stuck().unwrap();
+        assert!(
+            stuck.len() == 1 && stuck[0].starts_with("worker 1 (") && stuck[0].ends_with("; detached)"),
+            "{stuck:?}"
+        );
+    }
+}
+
+#[test]
 fn a_frame_between_the_end_of_a_worker_and_the_report_of_its_loss_goes_to_the_other_workers() {
     let mut bench = Bench::working();
     bench.on(Event::Hung(conn(1), None));
