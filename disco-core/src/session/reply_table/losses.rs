@@ -54,6 +54,7 @@ impl ReplyTable {
             }
             state.lost_workers.extend(workers);
         });
+        self.give_up(workers);
     }
 
     /// The lost workers that [`Self::take_losses`] would return now.
