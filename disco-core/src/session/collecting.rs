@@ -1,7 +1,6 @@
 //! Collects the recordings of workers, and finds the reason of a broken collective in it.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -28,10 +27,12 @@ pub type Recordings = Vec<(WorkerId, Result<Recording>)>;
 /// Recordings that arrive for one request.
 #[derive(Debug)]
 pub(super) struct Collection {
-    /// Number of workers that may answer. Their recordings are known by the places of the workers.
-    workers: AtomicUsize,
+    /// Number of workers. Their recordings are known by the places of the workers.
+    workers: usize,
     begun: Instant,
     recordings: Mutex<BTreeMap<WorkerId, Arc<[u8]>>>,
+    /// Workers that do not answer, unless they have answered before. Locked after `recordings`.
+    gone: Mutex<BTreeSet<WorkerId>>,
     /// Notified for the last one.
     done: Event,
 }
@@ -39,8 +40,8 @@ pub(super) struct Collection {
 impl Collection {
     /// A request for the recordings of so many workers.
     pub(super) fn new(workers: usize) -> Self {
-        let (workers, begun) = (AtomicUsize::new(workers), Instant::now());
-        Self { workers, begun, recordings: Mutex::default(), done: Event::new() }
+        let (recordings, gone) = (Mutex::default(), Mutex::default());
+        Self { workers, begun: Instant::now(), recordings, gone, done: Event::new() }
     }
 
     /// The recordings of all workers, in order; `why` is the error of a worker whose recording has not come.
@@ -71,7 +72,9 @@ impl Collection {
 
     /// Removes the recordings of workers that have no place any more.
     pub(super) fn forget(&self, places: WorkerRange) {
-        self.lock().retain(|place, _| !places.contains(*place));
+        let mut recordings = self.lock();
+        recordings.retain(|place, _| !places.contains(*place));
+        sync::lock(&self.gone).retain(|place| !places.contains(*place));
     }
 
     /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.
@@ -86,13 +89,19 @@ impl Collection {
         }
     }
 
-    /// Expects no answer of this number of workers.
-    pub(super) fn give_up(&self, workers: usize) {
-        self.workers.fetch_sub(workers, Ordering::Relaxed);
+    /// Expects no answer of these workers.
+    pub(super) fn give_up(&self, workers: impl IntoIterator<Item = WorkerId>) {
+        sync::lock(&self.gone).extend(workers);
+        if self.is_complete() {
+            self.done.notify(usize::MAX);
+        }
     }
 
     fn is_complete(&self) -> bool {
-        self.lock().len() >= self.workers.load(Ordering::Relaxed)
+        let recordings = self.lock();
+        let gone = sync::lock(&self.gone);
+        let silent = gone.iter().filter(|worker| !recordings.contains_key(worker));
+        recordings.len() + silent.count() >= self.workers
     }
 }
 
@@ -190,5 +199,26 @@ fn add(error: Error, table: &str) -> Error {
             Error::Lost(Arc::new(loss))
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_complete_once_each_worker_has_answered_or_is_lost() {
+        let collection = Collection::new(4);
+        let worker = WorkerId::new;
+        collection.add(worker(0), [1].into());
+        // Worker 0 has answered before its loss, and worker 1 is lost twice.
+        collection.give_up([0, 1].map(worker));
+        collection.give_up([1, 2].map(worker));
+        assert!(!collection.is_complete());
+        collection.add(worker(3), [1].into());
+        assert!(collection.is_complete());
+        // A new worker has taken the place of a lost one.
+        collection.forget(WorkerRange::new(1..2));
+        assert!(!collection.is_complete());
     }
 }

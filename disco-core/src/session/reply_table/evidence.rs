@@ -18,9 +18,12 @@ impl ReplyTable {
         for lane in lanes.iter() {
             if let Err(error) = lane.signal(Signal::Collect { last }) {
                 tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
-                collection.give_up(lanes.owned(lane).count());
+                collection.give_up(lanes.owned(lane));
             }
         }
+        // The records of a lost node do not come, while those of a lost process are in shared memory and have come by now.
+        let lost = self.lock().lost_workers.clone();
+        collection.give_up(lost);
         collection
     }
 
@@ -28,6 +31,12 @@ impl ReplyTable {
     pub(in crate::session) fn evidence(&self) -> Arc<Collection> {
         let evidence = self.lock().evidence.clone();
         evidence.unwrap_or_else(|| self.gather(EVIDENCE))
+    }
+
+    /// Expects no recordings of workers that are lost.
+    pub(super) fn give_up(&self, workers: WorkerRange) {
+        let collections: Vec<_> = sync::lock(&self.collections).iter().filter_map(Weak::upgrade).collect();
+        collections.iter().for_each(|collection| collection.give_up(workers));
     }
 
     /// Removes the recordings of workers that have no place any more from all requests.

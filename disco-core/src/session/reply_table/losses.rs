@@ -55,6 +55,7 @@ impl ReplyTable {
             }
             state.lost_workers.extend(places);
         });
+        self.give_up(places);
     }
 
     /// The lost workers that [`Self::take_losses`] would return now.
