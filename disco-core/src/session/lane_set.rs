@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use crate::activity::Progress;
 use crate::channel::Channel;
+use crate::command::Command;
+use crate::error::Result;
 use crate::id::WorkerId;
 use crate::members::Members;
+use crate::worker_range::WorkerRange;
 
 /// Lanes that together reach all workers, in the order of places, and behind them the lanes to workers that replaced lost
 /// ones or that a resize has added. The last lane that reaches a [place](Members) owns it. Clones share the list.
@@ -52,6 +55,17 @@ impl Lanes {
     pub(super) fn owned<'a>(&'a self, lane: &'a Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + 'a {
         let has_worker = |place: &WorkerId| self.members.worker(*place).is_some();
         lane.workers().into_iter().filter(has_worker).filter(|place| Arc::ptr_eq(self.owner(*place), lane))
+    }
+
+    /// The workers that reply to `command`, which is for one worker or for all, and the command with the worker's place.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchWorker`](crate::Error::NoSuchWorker).
+    pub(super) fn address(&self, to: Option<WorkerId>, command: Command) -> Result<(WorkerRange, Command)> {
+        let world = self.members.world();
+        let Some(worker) = to else { return Ok((WorkerRange::new(0..world.size() as u32), command)) };
+        world.check(worker)?;
+        Ok((worker.into(), command.at(self.members.place(worker).unwrap_or(worker))))
     }
 
     /// The progress of a worker.

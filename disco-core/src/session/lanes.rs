@@ -35,7 +35,6 @@ use crate::sync;
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::wire::Frame;
-use crate::worker_range::WorkerRange;
 use crate::world::World;
 
 /// A session over lanes that together reach all workers.
@@ -306,14 +305,7 @@ impl LaneSession {
     ) -> Result<Vec<Reply>> {
         let measured = metrics::Wait::start(operation);
         let expected = self.turn_with(operation, live, values, |order, values| {
-            let members = &order.lanes.members;
-            let (from, command) = match from {
-                None => (WorkerRange::new(0..members.world().size() as u32), command),
-                Some(worker) => {
-                    members.world().check(worker)?;
-                    (worker.into(), command.at(members.place(worker).unwrap_or(worker)))
-                }
-            };
+            let (from, command) = order.lanes.address(from, command)?;
             let expected = self.reply_table.expect(operation, order.next_seq(), from);
             self.send(order, values, |_| Ok(command)).map(|()| expected)
         });

@@ -3,9 +3,9 @@
 mod evidence;
 mod lane_inbox;
 mod losses;
+mod pending;
 
 use std::collections::{BTreeSet, HashMap};
-use std::iter;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -28,6 +28,7 @@ use crate::worker_set::WorkerSet;
 
 pub(super) use lane_inbox::LaneInbox;
 pub(super) use losses::Losses;
+use pending::{Answers, Pending};
 
 /// Pending replies, the first failure and the loss of one session.
 #[derive(Debug, Default)]
@@ -73,28 +74,6 @@ struct TableState {
     /// `failure` or `lost` ends with a table of records.
     is_explained: bool,
     pending: HashMap<u64, Arc<Pending>>,
-}
-
-/// A command that awaits replies.
-#[derive(Debug)]
-pub(super) struct Pending {
-    operation: &'static str,
-    /// The workers at the time of the command; `None` if each worker's place is its number.
-    members: Option<Members>,
-    answers: Mutex<Answers>,
-    /// All replies have arrived, or no more will arrive.
-    settled: AtomicBool,
-    /// Notified after `settled` is set.
-    pub(super) done: Event,
-}
-
-#[derive(Debug)]
-struct Answers {
-    replied: WorkerSet,
-    /// The reply of each of these workers. Workers that reply without a value may be in one entry.
-    replies: Vec<(WorkerRange, Reply)>,
-    /// Why the missing replies will never arrive.
-    end: Option<Error>,
 }
 
 /// A wait for replies. Dropping it removes the pending command from the table.
@@ -330,61 +309,6 @@ impl Inbox for ReplyTable {
         self.lanes().iter().for_each(|lane| lane.describe(&mut status));
         status.keep_last(&members);
         Some(status)
-    }
-}
-
-impl Pending {
-    /// Ends the wait: the session was shut down before all replies arrived.
-    fn close(&self) {
-        self.end(Error::Closed(self.operation.to_owned()));
-    }
-
-    fn end(&self, why: Error) {
-        self.lock().end.get_or_insert(why);
-        self.settle();
-    }
-
-    /// The workers that have these places.
-    fn workers(&self, places: WorkerRange) -> WorkerRange {
-        self.members.as_ref().map_or(places, |members| members.workers(places))
-    }
-
-    /// Whether one of the workers with these places has not replied.
-    fn is_missing(&self, places: WorkerRange) -> bool {
-        let workers = self.workers(places);
-        self.lock().replied.missing().any(|worker| workers.contains(worker))
-    }
-
-    fn settle(&self) {
-        self.settled.store(true, Ordering::Release);
-        self.done.notify(usize::MAX);
-    }
-
-    /// The replies in worker order once all have arrived, or the error that ended the wait; none before that.
-    pub(super) fn take(&self) -> Option<Result<Vec<Reply>>> {
-        if !self.settled.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut answers = self.lock();
-        match &answers.end {
-            _ if answers.replied.is_full() => {
-                let mut replies = std::mem::take(&mut answers.replies);
-                replies.sort_unstable_by_key(|(workers, _)| workers.first());
-                let each = replies.into_iter().flat_map(|(workers, reply)| iter::repeat_n(reply, workers.len()));
-                Some(Ok(each.collect()))
-            }
-            Some(end) => Some(Err(end.clone())),
-            None => None,
-        }
-    }
-
-    /// Workers that have not replied.
-    pub(super) fn missing(&self) -> Vec<WorkerId> {
-        self.lock().replied.missing().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Answers> {
-        sync::lock(&self.answers)
     }
 }
 
