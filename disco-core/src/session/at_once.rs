@@ -16,8 +16,9 @@ use std::sync::{Arc, Mutex};
 use futures_lite::future::{self, Future};
 
 use super::LaneSession;
+use super::new_lanes::{replacements, start};
 use super::order::Order;
-use super::replacing::{Busy, Prepared, Replacing, Taken, list, replacements, start};
+use super::replacing::{Busy, Prepared, Replacing, Taken, list};
 use super::reply_table::{Losses, ReplyTable};
 use crate::error::{Error, Result};
 use crate::sync;

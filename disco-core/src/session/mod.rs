@@ -13,6 +13,7 @@ mod functions;
 mod lane_set;
 mod lanes;
 mod large;
+mod new_lanes;
 mod observer;
 mod order;
 mod registers;

@@ -10,9 +10,7 @@
 //! Workers that are lost meanwhile, including new workers, are replaced in the next round. With
 //! [`ReplacementPolicy::at_once`], a thread of the session does the middle part ahead (`at_once.rs`).
 
-use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -23,13 +21,13 @@ use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
-use super::lane_set::Lanes;
 use super::lanes::LaneSession;
 use super::large::Values;
+use super::new_lanes::{NewLane, close, end, panicked, replacements, start};
 use super::order::Order;
 use super::replacement_policy::{ReplacementPolicy, When};
-use super::reply_table::{LaneInbox, Losses, ReplyTable};
-use crate::channel::{Channel, Signal};
+use super::reply_table::{Losses, ReplyTable};
+use crate::channel::Channel;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -38,9 +36,6 @@ use crate::metrics;
 use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
-
-/// Time limit for the shutdown of workers that the session does not use.
-pub(super) const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// The result of [`Session::replace_lost`](super::Session::replace_lost).
 #[non_exhaustive]
@@ -80,7 +75,7 @@ pub(super) struct Replacing {
     /// The workers have changed since the start, so that new ones have to be told their numbers.
     pub(super) is_resized: AtomicBool,
     /// Lanes that start.
-    starting: Mutex<Vec<Arc<dyn Channel>>>,
+    pub(super) starting: Mutex<Vec<Arc<dyn Channel>>>,
     /// The session ends: no lane starts any more.
     pub(super) is_over: AtomicBool,
     /// Threads that start lanes, or close lanes that the session no longer uses.
@@ -92,30 +87,6 @@ pub(super) struct Prepared {
     /// The lost workers, which were taken out of the table.
     pub(super) lost: BTreeSet<WorkerId>,
     pub(super) lanes: Vec<NewLane>,
-}
-
-/// A lane to new workers. Unless the session takes it, its reports are ignored once it is dropped.
-pub(super) struct NewLane {
-    lane: Arc<dyn Channel>,
-    inbox: Arc<LaneInbox>,
-    is_taken: bool,
-}
-
-impl Drop for NewLane {
-    fn drop(&mut self) {
-        if !self.is_taken {
-            self.inbox.give_up(self.lane.workers());
-        }
-    }
-}
-
-impl NewLane {
-    /// The lane, which owns its places from now on, and its inbox.
-    pub(super) fn take(mut self, table: &ReplyTable) -> (Arc<dyn Channel>, Arc<LaneInbox>) {
-        table.take_over(&self.inbox, self.lane.workers());
-        self.is_taken = true;
-        (self.lane.clone(), self.inbox.clone())
-    }
 }
 
 type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
@@ -455,75 +426,6 @@ impl Drop for Busy {
     fn drop(&mut self) {
         *sync::lock(&self.0.is_busy) = false;
         self.0.is_free.notify(usize::MAX);
-    }
-}
-
-/// Lanes to new workers in the places of `lost`: one lane for neighbours that had one.
-pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<Vec<Arc<dyn Channel>>> {
-    let have_one_owner = |one, other| Arc::ptr_eq(lanes.owner(one), lanes.owner(other));
-    let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
-    parts.iter().map(|part| lanes.owner(part.first()).replacement(*part)).collect()
-}
-
-/// Starts the lanes that `make` returns, at the same time.
-pub(super) fn start(
-    replacing: &Replacing,
-    operation: &str,
-    make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>>,
-    table: &Arc<ReplyTable>,
-) -> Result<Vec<NewLane>> {
-    let run = AssertUnwindSafe(|| start_lanes(replacing, operation, make()?, table));
-    panic::catch_unwind(run).unwrap_or_else(|_: Box<dyn Any + Send>| Err(panicked()))
-}
-
-fn start_lanes(
-    replacing: &Replacing,
-    operation: &str,
-    lanes: Vec<Arc<dyn Channel>>,
-    table: &Arc<ReplyTable>,
-) -> Result<Vec<NewLane>> {
-    let make = |lane| NewLane { lane, inbox: LaneInbox::new(table), is_taken: false };
-    let new: Vec<NewLane> = lanes.into_iter().map(make).collect();
-    *sync::lock(&replacing.starting) = new.iter().map(|new| new.lane.clone()).collect();
-    let start = |NewLane { lane, inbox, .. }: &NewLane| match replacing.is_over.load(Ordering::SeqCst) {
-        true => Err(Error::Closed(operation.to_owned())),
-        false => lane.start(inbox.clone()),
-    };
-    let started = thread::scope(|scope| {
-        let starts: Vec<_> = new.iter().map(|new| scope.spawn(move || start(new))).collect();
-        let panicked = |_: Box<dyn Any + Send>| Err(panicked());
-        // Waits for all of them, also after the first error.
-        let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
-        ends.into_iter().collect::<Result<()>>()
-    });
-    sync::lock(&replacing.starting).clear();
-    match started {
-        Ok(()) => Ok(new),
-        Err(error) => {
-            end(&new);
-            Err(error)
-        }
-    }
-}
-
-fn panicked() -> Error {
-    Error::state("replace_lost: the start of new workers panicked")
-}
-
-/// Ends new workers that the session does not use, so that no two workers have one place after the next start.
-pub(super) fn end(lanes: &[NewLane]) {
-    for NewLane { lane, inbox, .. } in lanes {
-        inbox.give_up(lane.workers());
-        close(lane);
-    }
-}
-
-/// Ends the workers of a lane that the session does not use.
-fn close(lane: &Arc<dyn Channel>) {
-    // Fails if the lane was not started.
-    _ = lane.signal(Signal::Shutdown);
-    if let Err(error) = lane.close(END_LIMIT) {
-        tracing::warn!(%error, ?lane, "workers that are not used do not end");
     }
 }
 

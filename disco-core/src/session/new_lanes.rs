@@ -1,0 +1,114 @@
+//! Lanes to new workers: how they start, get places in the session, and end.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use super::lane_set::Lanes;
+use super::replacing::Replacing;
+use super::reply_table::{LaneInbox, ReplyTable};
+use crate::channel::{Channel, Signal};
+use crate::error::{Error, Result};
+use crate::id::WorkerId;
+use crate::sync;
+use crate::worker_range::WorkerRange;
+
+/// Time limit for the shutdown of workers that the session does not use.
+pub(super) const END_LIMIT: Duration = Duration::from_secs(3);
+
+/// A lane to new workers. Unless the session takes it, its reports are ignored once it is dropped.
+pub(super) struct NewLane {
+    lane: Arc<dyn Channel>,
+    inbox: Arc<LaneInbox>,
+    is_taken: bool,
+}
+
+impl Drop for NewLane {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.inbox.give_up(self.lane.workers());
+        }
+    }
+}
+
+impl NewLane {
+    /// The lane, which owns its places from now on, and its inbox.
+    pub(super) fn take(mut self, table: &ReplyTable) -> (Arc<dyn Channel>, Arc<LaneInbox>) {
+        table.take_over(&self.inbox, self.lane.workers());
+        self.is_taken = true;
+        (self.lane.clone(), self.inbox.clone())
+    }
+}
+
+/// Lanes to new workers in the places of `lost`: one lane for neighbours that had one.
+pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<Vec<Arc<dyn Channel>>> {
+    let have_one_owner = |one, other| Arc::ptr_eq(lanes.owner(one), lanes.owner(other));
+    let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
+    parts.iter().map(|part| lanes.owner(part.first()).replacement(*part)).collect()
+}
+
+/// Starts the lanes that `make` returns, at the same time.
+pub(super) fn start(
+    replacing: &Replacing,
+    operation: &str,
+    make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>>,
+    table: &Arc<ReplyTable>,
+) -> Result<Vec<NewLane>> {
+    let run = AssertUnwindSafe(|| start_lanes(replacing, operation, make()?, table));
+    panic::catch_unwind(run).unwrap_or_else(|_: Box<dyn Any + Send>| Err(panicked()))
+}
+
+fn start_lanes(
+    replacing: &Replacing,
+    operation: &str,
+    lanes: Vec<Arc<dyn Channel>>,
+    table: &Arc<ReplyTable>,
+) -> Result<Vec<NewLane>> {
+    let make = |lane| NewLane { lane, inbox: LaneInbox::new(table), is_taken: false };
+    let new: Vec<NewLane> = lanes.into_iter().map(make).collect();
+    *sync::lock(&replacing.starting) = new.iter().map(|new| new.lane.clone()).collect();
+    let start = |NewLane { lane, inbox, .. }: &NewLane| match replacing.is_over.load(Ordering::SeqCst) {
+        true => Err(Error::Closed(operation.to_owned())),
+        false => lane.start(inbox.clone()),
+    };
+    let started = thread::scope(|scope| {
+        let starts: Vec<_> = new.iter().map(|new| scope.spawn(move || start(new))).collect();
+        let panicked = |_: Box<dyn Any + Send>| Err(panicked());
+        // Waits for all of them, also after the first error.
+        let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
+        ends.into_iter().collect::<Result<()>>()
+    });
+    sync::lock(&replacing.starting).clear();
+    match started {
+        Ok(()) => Ok(new),
+        Err(error) => {
+            end(&new);
+            Err(error)
+        }
+    }
+}
+
+pub(super) fn panicked() -> Error {
+    Error::state("replace_lost: the start of new workers panicked")
+}
+
+/// Ends new workers that the session does not use, so that no two workers have one place after the next start.
+pub(super) fn end(lanes: &[NewLane]) {
+    for NewLane { lane, inbox, .. } in lanes {
+        inbox.give_up(lane.workers());
+        close(lane);
+    }
+}
+
+/// Ends the workers of a lane that the session does not use.
+pub(super) fn close(lane: &Arc<dyn Channel>) {
+    // Fails if the lane was not started.
+    _ = lane.signal(Signal::Shutdown);
+    if let Err(error) = lane.close(END_LIMIT) {
+        tracing::warn!(%error, ?lane, "workers that are not used do not end");
+    }
+}
