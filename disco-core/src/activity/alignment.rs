@@ -129,7 +129,9 @@ fn between(before: ClockPoint, after: ClockPoint, time: u64) -> (i64, u64) {
         return both.middle();
     }
     // A clock has jumped at an unknown time between the points.
-    let part = i128::from(time - before.time) * (i128::from(after.shift) - i128::from(before.shift));
+    let jump = i128::from(after.shift) - i128::from(before.shift);
+    // Saturates only for jumps of centuries, which a damaged file may have.
+    let part = i128::from(time - before.time).saturating_mul(jump);
     let shift = i128::from(before.shift) + part / i128::from((after.time - before.time).max(1));
     let error = (first.most.max(last.most) - shift).max(shift - first.least.min(last.least));
     (clamp(shift), u64::try_from(error).unwrap_or(u64::MAX))
@@ -147,6 +149,13 @@ fn drift(time: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jumps_of_any_size_are_accepted() {
+        let point = |time, shift| ClockPoint { time, shift, error: 0 };
+        let (shift, _) = between(point(0, i64::MIN), point(u64::MAX, i64::MAX), u64::MAX - 1);
+        assert!(shift > i64::MIN);
+    }
 
     fn point(time: u64, shift: i64, error: u64) -> ClockPoint {
         ClockPoint { time, shift, error }
