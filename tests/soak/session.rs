@@ -438,7 +438,9 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
 /// is empty on the new worker, or one process of a node can't be replaced.
 fn follows_from_loss(error: &disco::Error) -> bool {
     let text = error.to_string();
-    matches!(error, disco::Error::Lost(_)) || [NOT_WHOLE, "which is new since"].iter().any(|it| text.contains(it))
+    // The session has begun an epoch without being asked.
+    let consequences = [NOT_WHOLE, "which is new since", "no communicator on this worker"];
+    matches!(error, disco::Error::Lost(_)) || consequences.iter().any(|it| text.contains(it))
 }
 
 /// Replaces the lost worker, with its node if that is lost, and goes on.
