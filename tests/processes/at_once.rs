@@ -20,6 +20,8 @@ crate::tests!(
     each_method_tries_again_to_start_new_workers,
     a_session_ends_while_workers_start_in_the_background,
     a_session_ends_with_new_workers_that_no_method_has_met,
+    a_subset_of_a_session_waits_for_new_workers,
+    a_resize_drops_or_keeps_workers_that_are_replaced,
 );
 
 fn start(workers: usize) -> LaneSession {
@@ -192,4 +194,29 @@ fn a_session_ends_with_new_workers_that_no_method_has_met() {
         }
         await_children(0);
     }
+}
+
+fn a_subset_of_a_session_waits_for_new_workers() {
+    let session = start(3);
+    kill(&session, &[1]);
+    lost(&session);
+    let subset = block_on(session.subset([2, 1])).unwrap();
+    let numbers = call(&subset, "replace.number", (5,));
+    assert_eq!(block_on(subset.get_all_as::<i64>(&numbers)).unwrap(), [5, 6]);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_resize_drops_or_keeps_workers_that_are_replaced() {
+    let session = start(4);
+    for size in [3, 4, 2, 3] {
+        kill(&session, &[1]);
+        lost(&session);
+        // Whether a new worker has started by then is a matter of time.
+        let resized = block_on(session.resize(size)).unwrap();
+        assert_eq!(session.world().size(), size);
+        assert!(resized.numbers[0] == Some(WorkerId::new(0)), "{resized:?}");
+        block_on(session.init_ccl("local", &[])).unwrap();
+        check_sums(&session, size);
+    }
+    block_on(session.shutdown()).unwrap();
 }

@@ -63,8 +63,7 @@ fn encode(lane: &Lane, inbox: &dyn Inbox) -> Result<Vec<u8>> {
         return Message::Bye("the lane is not part of a session".into()).encode();
     };
     // The session does not know the nodes of a lane that has not started.
-    let workers = lane.read(|engine| engine.workers().indices());
-    if !status.nodes.iter().any(|node| workers.contains(&node.first_worker)) {
+    if lane.read(|engine| engine.is_starting()) {
         status.nodes.extend(lane.nodes());
         status.nodes.sort_by_key(|node| node.first_worker);
     }

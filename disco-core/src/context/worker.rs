@@ -197,6 +197,7 @@ impl WorkerContext {
     /// From now on, this is `worker` of `world`. There are no communicators.
     pub(crate) fn renumber(&mut self, worker: WorkerId, world: World) {
         (self.worker, self.config.world) = (worker, world);
+        self.link.note_ordinal((worker.index() % world.per_node()) as i32);
     }
 
     /// Leaves the data plane.

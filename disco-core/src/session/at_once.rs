@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex};
 use futures_lite::future::{self, Future};
 
 use super::LaneSession;
-use super::new_lanes::{replacements, start};
+use super::new_lanes::{end, replacements, start};
 use super::order::Order;
-use super::replacing::{Busy, Prepared, Replacing, Taken, list};
+use super::replacing::{Busy, Prepared, Preparing, Replacing, Taken, list};
 use super::reply_table::{Losses, ReplyTable};
 use crate::error::{Error, Result};
 use crate::sync;
@@ -97,7 +97,14 @@ fn prepare(replacing: &Arc<Replacing>, table: &Arc<ReplyTable>, order: &Mutex<Or
     let Ok(Losses::Workers(lost)) = losses else { return true };
     let mut taken = Taken { table, lost };
     let admitted = replacing.admit(&list(&lanes.members, &taken.lost), taken.lost.len());
-    match admitted.and_then(|()| start(replacing, "replace_lost", || replacements(&lanes, &taken.lost), table)) {
+    *sync::lock(&replacing.preparing) = Preparing::Started;
+    let started = admitted.and_then(|()| start(replacing, "replace_lost", || replacements(&lanes, &taken.lost), table));
+    let is_stopped = std::mem::take(&mut *sync::lock(&replacing.preparing)) == Preparing::Stopped;
+    match started {
+        Ok(lanes) if is_stopped => {
+            end(&lanes);
+            replacing.has_failed.store(true, Ordering::SeqCst);
+        }
         Ok(lanes) => {
             replacing.count(taken.lost.len());
             sync::lock(&replacing.prepared).push(Prepared { lost: std::mem::take(&mut taken.lost), lanes });

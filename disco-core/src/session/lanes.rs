@@ -295,7 +295,7 @@ impl LaneSession {
     }
 
     /// [`Self::ask`] in a session that `live` accepts.
-    async fn ask_while(
+    pub(super) async fn ask_while(
         &self,
         live: fn(&ReplyTable) -> Result<()>,
         operation: &'static str,

@@ -60,6 +60,8 @@ pub(super) struct Replacing {
     pub(super) is_free: Event,
     /// New workers that have started before a caller asks for them, in the order of their losses.
     pub(super) prepared: Mutex<Vec<Prepared>>,
+    /// The start of new workers before a caller asks for them.
+    pub(super) preparing: Mutex<Preparing>,
     /// The last attempt to replace workers has failed: the next one is a caller's.
     pub(super) has_failed: AtomicBool,
     /// Times of replacements within the time of the policy's limit.
@@ -80,6 +82,16 @@ pub(super) struct Replacing {
     pub(super) is_over: AtomicBool,
     /// Threads that start lanes, or close lanes that the session no longer uses.
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The start of new workers before a caller asks for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Preparing {
+    #[default]
+    Idle,
+    Started,
+    /// The new workers are not used.
+    Stopped,
 }
 
 /// New workers that no caller has given their places yet.
@@ -395,6 +407,17 @@ impl Replacing {
     /// Whether the session ends.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Gives up the start of workers that no caller has asked for, so that a resize need not wait for it.
+    pub(super) fn stop_preparing(&self) {
+        let mut preparing = sync::lock(&self.preparing);
+        if *preparing == Preparing::Started {
+            *preparing = Preparing::Stopped;
+            let starting = sync::lock(&self.starting).clone();
+            // At the end of the session, `finish` gives them up.
+            _ = self.spawn("disco-close", move || starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO)));
+        }
     }
 
     /// Ends the start of new workers, and waits for the threads. The session takes no commands any more.

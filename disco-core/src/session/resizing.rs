@@ -122,8 +122,10 @@ impl LaneSession {
 
     /// Implements [`Session::resize`](super::Session::resize).
     pub(super) async fn resize_and_report(&self, size: usize) -> Result<Resized> {
+        self.replacing.stop_preparing();
         let busy = self.begin_replacing("resize").await?;
         let epoch = self.resize_to(size, &busy).await?;
+        self.replacing.has_failed.store(false, Ordering::SeqCst);
         let (numbers, workers) = self.take_unreported();
         Ok(Resized { numbers, workers, epoch })
     }
@@ -170,7 +172,7 @@ impl LaneSession {
     /// Waits until all workers have executed all earlier commands, so that none of them that leaves is inside a function.
     /// Returns false if the session is lost.
     async fn settle(&self) -> Result<bool> {
-        match self.ask("resize", Values::SMALL, None, Command::SyncAll).await {
+        match self.ask_while(ReplyTable::check_lost, "resize", Values::SMALL, None, Command::SyncAll).await {
             // Failures of workers end with the epoch.
             Ok(_) => Ok(true),
             Err(Error::Lost(_)) => Ok(false),

@@ -122,6 +122,7 @@ impl LaneSession {
     {
         let workers: Vec<_> = workers.into_iter().map(WorkerId::new).collect();
         async move {
+            self.await_replacement().await?;
             let world = self.check_subset(&workers, groups)?;
             self.check("subset", ReplyTable::check)?;
             let subset = Arc::new(self.start_subset(world, &workers).await?);
@@ -151,8 +152,8 @@ impl LaneSession {
     }
 
     async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<LaneSession> {
-        let start = Arc::new(Start::default());
-        let (world, lanes) = subset_lanes(&self.lanes(), world, workers, &start)?;
+        let (start, parents) = (Arc::new(Start::default()), self.lanes());
+        let (world, lanes) = subset_lanes(&parents, world, workers, &start)?;
         let mut starting = Starting { start, lanes: Vec::new() };
         starting.begin(world, lanes, self.limits)?;
         loop {
@@ -168,6 +169,10 @@ impl LaneSession {
                     let join = self.function(JOIN_SUBSET).await?;
                     let args = (workers[worker.index()].wire(), invitation);
                     self.submit(&join, args.into_args()).await?;
+                    // Otherwise, the invitation may have reached another worker, which leaves with the lanes.
+                    if self.lanes().members != parents.members {
+                        return Err(Error::state("subset: the session was resized meanwhile; start the subset again"));
+                    }
                 }
                 None => either::or(changed, failed).await,
             }

@@ -416,6 +416,11 @@ impl Controller {
         self.start_if_ready();
     }
 
+    /// Whether some peer has not started yet.
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Starting(_))
+    }
+
     /// Ends the start once all workers of all peers have started.
     pub(super) fn start_if_ready(&mut self) {
         let is_ready = self.peers.iter().all(|peer| matches!(peer.state, PeerState::Ready(_)));

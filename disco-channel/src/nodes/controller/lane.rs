@@ -181,18 +181,9 @@ impl Options {
         entrance.with(|engine, now| engine.vacate(vacancy, now))
     }
 
-    fn entrance(&self) -> Option<Arc<Lane>> {
-        self.entrance.get()?.upgrade()
-    }
-}
-
-impl Peers for Options {
-    const NAME: &'static str = "nodes";
-    const SPAN_MACHINES: bool = true;
-
-    fn check_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<(), String> {
+    /// Checks that `part`, some of all `workers`, are whole nodes that can start again, or for which so many stand by.
+    fn check_nodes(&self, workers: WorkerRange, part: WorkerRange, standing: usize) -> Result<(), String> {
         let per_node = self.per_node(workers);
-        let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.spares().count()));
         if !self.announce.is_repeatable() && standing < part.len() / per_node {
             return Err("their launcher starts nodes only once; a new session can have other workers".to_owned());
         }
@@ -204,8 +195,23 @@ impl Peers for Options {
         }
     }
 
+    fn entrance(&self) -> Option<Arc<Lane>> {
+        self.entrance.get()?.upgrade()
+    }
+}
+
+impl Peers for Options {
+    const NAME: &'static str = "nodes";
+    const SPAN_MACHINES: bool = true;
+
+    fn check_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<(), String> {
+        self.check_nodes(workers, part, 0)
+    }
+
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
-        self.check_part(workers, part).map_err(|why| Error::state(format!("{part} can't be replaced: {why}")))?;
+        let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.spares().count()));
+        let refused = |why| Error::state(format!("{part} can't be replaced: {why}"));
+        self.check_nodes(workers, part, standing).map_err(refused)?;
         let (per_node, place) = (self.per_node(workers), workers.position(part.first()).unwrap_or(0));
         Ok(self.later(part.len() / per_node, self.first_node + (place / per_node) as u32))
     }

@@ -89,6 +89,7 @@ impl ReplyTable {
         inboxes.retain(|inbox| inbox.strong_count() > 0);
         inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.give_up(places));
         self.forget(places);
+        ReplyTable::give_up(self, places);
     }
 }
 
