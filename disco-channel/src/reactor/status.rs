@@ -63,7 +63,8 @@ fn encode(lane: &Lane, inbox: &dyn Inbox) -> Result<Vec<u8>> {
         return Message::Bye("the lane is not part of a session".into()).encode();
     };
     // The session does not know the nodes of a lane that has not started.
-    if lane.read(|engine| engine.is_starting()) {
+    let (is_starting, workers) = lane.read(|engine| (engine.is_starting(), engine.workers().indices()));
+    if is_starting && !status.nodes.iter().any(|node| workers.contains(&node.first_worker)) {
         status.nodes.extend(lane.nodes());
         status.nodes.sort_by_key(|node| node.first_worker);
     }
