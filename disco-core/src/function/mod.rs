@@ -34,6 +34,7 @@ pub use registers::Registers;
 use crate::activity::Activity;
 use crate::context::WorkerContext;
 use crate::error::{Error, Result};
+use crate::metrics;
 use crate::suggestion::similar;
 
 /// The error of a worker function: any error, with its chain of causes.
@@ -50,6 +51,7 @@ struct Named {
     inner: Rc<dyn Any>,
     /// The name's number in the worker's [`Activity`](crate::activity::Activity), set by the first call.
     tag: OnceCell<u32>,
+    calls: metrics::Calls,
 }
 
 type Packed = dyn Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError>;
@@ -60,7 +62,7 @@ impl Function {
         name: impl Into<String>,
         call: impl Fn(&mut WorkerContext, &Args<'_>) -> Result<Object, BoxError> + 'static,
     ) -> Self {
-        Self(Rc::new(Named { name: name.into(), call: Box::new(call), inner: Rc::new(()), tag: OnceCell::new() }))
+        Self::of(name.into(), Box::new(call), Rc::new(()))
     }
 
     /// A function that calls `call` with `inner`. [`Function::downcast`] returns `inner`, so that a crate which wraps
@@ -72,7 +74,11 @@ impl Function {
     ) -> Self {
         let callee = inner.clone();
         let call = Box::new(move |ctx: &mut WorkerContext, args: &Args<'_>| call(&callee, ctx, args));
-        Self(Rc::new(Named { name: name.into(), call, inner, tag: OnceCell::new() }))
+        Self::of(name.into(), call, inner)
+    }
+
+    fn of(name: String, call: Box<Packed>, inner: Rc<dyn Any>) -> Self {
+        Self(Rc::new(Named { name, call, inner, tag: OnceCell::new(), calls: metrics::Calls::default() }))
     }
 
     /// The value behind a function that [`Function::with_inner`] made, if it is a `T`.
@@ -88,6 +94,11 @@ impl Function {
     /// The name's number in the activity of the worker that owns this function.
     pub(crate) fn tag(&self, activity: &Activity) -> u32 {
         *self.0.tag.get_or_init(|| activity.intern(self.name()))
+    }
+
+    /// The function's metrics.
+    pub(crate) fn calls(&self) -> &metrics::Calls {
+        &self.0.calls
     }
 
     /// Calls the function.

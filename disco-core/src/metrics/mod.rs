@@ -6,7 +6,7 @@
 #[cfg_attr(not(feature = "metrics"), path = "off.rs")]
 mod record;
 
-pub(crate) use self::record::{Running, Wait, call, command, describe, failure, loss, replaced};
+pub(crate) use self::record::{Calls, Running, Wait, command, describe, failure, loss, replaced};
 
 /// Upper bounds of buckets, in seconds, that suit the histograms of Disco: from 5 µs to 5 minutes.
 #[cfg(feature = "metrics")]

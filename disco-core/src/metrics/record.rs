@@ -1,5 +1,7 @@
 //! Records metrics.
 
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -48,17 +50,38 @@ pub(crate) fn describe() {
     describe_counter!(LOSSES, Unit::Count, "Reports that workers or nodes are lost");
 }
 
-/// The controller gives its workers a command.
-pub(crate) fn command(name: &'static str) {
-    counter!(COMMANDS, "command" => name).increment(1);
+thread_local! {
+    /// The metrics of the commands that this thread has given, by the commands' names.
+    static COMMAND_KEYS: RefCell<Vec<(&'static str, Rc<Key>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls a worker function.
-pub(crate) fn call<T>(function: &str, work: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
-    let result = work();
-    histogram!(CALL, "function" => function.to_owned()).record(start.elapsed());
-    result
+/// The controller gives its workers a command.
+pub(crate) fn command(name: &'static str) {
+    let key = COMMAND_KEYS.with_borrow_mut(|keys| {
+        if let Some((_, key)) = keys.iter().find(|(known, _)| *known == name) {
+            return key.clone();
+        }
+        let key = Rc::new(Key::from_parts(COMMANDS, vec![Label::from_static_parts("command", name)]));
+        keys.push((name, key.clone()));
+        key
+    });
+    with_recorder(|recorder| recorder.register_counter(&key, &METADATA).increment(1));
+}
+
+/// The metric of a worker function. The first call makes the key: a call may take less than a microsecond.
+#[derive(Default)]
+pub(crate) struct Calls(OnceCell<Key>);
+
+impl Calls {
+    /// Calls the function.
+    pub(crate) fn time<T>(&self, function: &str, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        let key = || Key::from_parts(CALL, vec![Label::new("function", function.to_owned())]);
+        let key = self.0.get_or_init(key);
+        with_recorder(|recorder| recorder.register_histogram(key, &METADATA).record(start.elapsed()));
+        result
+    }
 }
 
 /// A command has failed on its worker.
@@ -192,7 +215,7 @@ mod tests {
             Running::start(&group[1..]).end(false);
             Running::start(&[]).end(true);
             Wait::start("sync_all").end(false);
-            call("train.step", || ());
+            Calls::default().time("train.step", || ());
             failure("train.step");
             command("call");
             loss();

@@ -187,7 +187,8 @@ impl Worker {
         let activity = self.link.activity();
         activity.enter(function.tag(activity));
         self.set(seq, function.name(), register, |this| {
-            metrics::call(function.name(), || function.call(&mut this.context, &Args::new(args, &this.registers)))
+            let call = || function.call(&mut this.context, &Args::new(args, &this.registers));
+            function.calls().time(function.name(), call)
         });
         self.link.activity().leave();
     }
