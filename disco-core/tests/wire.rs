@@ -295,6 +295,21 @@ proptest! {
     }
 
     #[test]
+    fn decoding_frames_in_one_place_returns_each(
+        frames in vec((any::<u64>(), vec(register(), 0..5), command(), any::<bool>()), 1..6),
+    ) {
+        let mut place = Frame::new(0, [], Command::SyncAll);
+        for (seq, freed, command, is_encoded) in frames {
+            let frame = Frame::new(seq, freed.clone(), command.clone());
+            place.decode_again(seq, frame.bytes().unwrap()).unwrap();
+            prop_assert_eq!((place.seq(), place.freed(), place.command()), (seq, &freed[..], &command));
+            if is_encoded {
+                prop_assert_eq!(place.bytes().unwrap(), frame.bytes().unwrap());
+            }
+        }
+    }
+
+    #[test]
     fn decoding_an_encoded_reply_or_notice_returns_it(value in value(), failure in failure(), epoch in 0..u64::MAX >> 1) {
         let get = debug_get();
         for reply in [Reply::Ok(value), Reply::Err(Arc::new(failure.clone()))] {
@@ -588,7 +603,7 @@ fn a_small_tensor_is_encoded_inside_the_packet() {
 }
 
 /// The bytes of a frame, and its large tensors in memory beside them.
-fn beside(frame: &Frame) -> (Box<[u8]>, Arc<MappedSnapshot>) {
+fn beside(frame: &Frame) -> (Vec<u8>, Arc<MappedSnapshot>) {
     let (bytes, snapshot) = frame.bytes_and_snapshot().unwrap();
     let fd = snapshot.as_fd().try_clone_to_owned().unwrap();
     (bytes, Arc::new(MappedSnapshot::open(&fd).unwrap()))

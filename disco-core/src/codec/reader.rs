@@ -36,6 +36,12 @@ impl<'a> Reader<'a> {
 
     take!(u8 u8, u16 u16, u32 u32, i32 i32, u64 u64, i64 i64, f64 f64);
 
+    /// The next little-endian `i32`, which is not taken; `None` if the packet is too short.
+    #[inline]
+    pub(crate) fn peek_i32(&self) -> Option<i32> {
+        self.rest.first_chunk().map(|value| i32::from_le_bytes(*value))
+    }
+
     /// Takes `len` bytes.
     ///
     /// # Errors

@@ -16,16 +16,23 @@ use crate::world::World;
 /// Upper bound of the bytes that a message adds to its frame.
 const ENVELOPE: u64 = 64;
 
+/// Largest capacity of an encoded frame, in bytes, whose unused end is kept.
+const MAX_UNSHRUNK: usize = 512;
+
 /// Encodes the packets of a frame.
-pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Box<[u8]>> {
+pub(super) fn encode_frame(frame: &Frame, mut to: Writer) -> Result<Vec<u8>> {
     write_frame(frame, &mut to)?;
-    let bytes = to.into_bytes();
+    let mut bytes = to.into_bytes();
+    // To shrink the usual small buffer would cost more than its unused end.
+    if bytes.capacity() > MAX_UNSHRUNK {
+        bytes.shrink_to_fit();
+    }
     // The message that carries the frame has to fit too.
     match bytes.len() as u64 {
         bytes if bytes > PACKET_LIMIT - ENVELOPE => {
             Err(WireError::TooLarge { bytes, limit: PACKET_LIMIT - ENVELOPE }.into())
         }
-        _ => Ok(bytes.into()),
+        _ => Ok(bytes),
     }
 }
 
@@ -121,26 +128,46 @@ pub fn decode_frame_after(seq: u64, bytes: &[u8], received: Received) -> Result<
 }
 
 fn decode(seq: u64, bytes: &[u8], beside: Option<Beside>) -> Result<Frame, WireError> {
+    let mut frame = Frame::with(seq, Freed::new(), Command::SyncAll);
+    let (freed, command) = frame.parts();
+    read_frame(bytes, beside, freed, command)?;
+    Ok(frame)
+}
+
+/// Reads the packets of a frame into `freed`, which is empty, and `command`. The arguments of a call take the place of
+/// those of another call.
+pub(super) fn read_frame(
+    bytes: &[u8],
+    beside: Option<Beside>,
+    freed: &mut Freed,
+    command: &mut Command,
+) -> Result<(), WireError> {
     let (mut packet, mut rest) = Packet::split(bytes)?;
     let mut action = packet.int()?;
-    let mut freed = Freed::new();
     if action == action::FREE {
-        freed = decode_freed(packet)?;
+        freed.reserve(packet.left());
+        while packet.left() > 0 {
+            freed.push(register(&mut packet)?);
+        }
+        packet.end()?;
         (packet, rest) = Packet::split(rest)?;
         action = packet.int()?;
     }
-    match rest.len() {
-        0 => Ok(Frame::with(seq, freed, decode_command(action, packet.with_beside_of(beside))?)),
-        left => Err(WireError::Trailing(left)),
+    if !rest.is_empty() {
+        return Err(WireError::Trailing(rest.len()));
     }
-}
-
-fn decode_freed(mut packet: Packet<'_>) -> Result<Freed, WireError> {
-    let mut freed = Freed::with_capacity(packet.left());
-    while packet.left() > 0 {
-        freed.push(register(&mut packet)?);
+    packet = packet.with_beside_of(beside);
+    match (action, command) {
+        (action::CALL_PACKED, Command::CallPacked { register: result, function, args }) => {
+            (*result, *function) = (register(&mut packet)?, register(&mut packet)?);
+            args.clear();
+            packet.append_rest(args)
+        }
+        (action, command) => {
+            *command = decode_command(action, packet)?;
+            Ok(())
+        }
     }
-    packet.end().map(|()| freed)
 }
 
 fn decode_command(action: i64, mut packet: Packet<'_>) -> Result<Command, WireError> {

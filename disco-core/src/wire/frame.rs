@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use smallvec::SmallVec;
 
-use super::command::{decode_frame, encode_frame};
+use super::command::{decode_frame, encode_frame, read_frame};
 use super::{Pieces, Transfer, WireError, Writer, beside};
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -18,6 +18,9 @@ const MAX_LIGHT_BYTES: usize = 1 << 10;
 /// Largest encoding, in bytes, that a decoded frame keeps.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
+/// The most arguments of a call whose memory serves the next call.
+const MAX_KEPT_ARGUMENTS: usize = 64;
+
 /// Freed register ids; up to four are stored inline.
 pub(crate) type Freed = SmallVec<[RegisterId; 4]>;
 
@@ -27,7 +30,7 @@ pub struct Frame {
     seq: u64,
     freed: Freed,
     command: Command,
-    encoded: OnceLock<Result<Box<[u8]>, Box<Error>>>,
+    encoded: OnceLock<Result<Vec<u8>, Box<Error>>>,
     /// Copies of its large tensors in shared memory, set when they are made; none if it has no large tensor.
     snapshot: OnceLock<Option<Arc<Snapshot>>>,
     /// The packet of [`Frame::pieces`], while a caller keeps it alive.
@@ -60,6 +63,36 @@ impl Frame {
             true => Ok(frame),
             false => Ok(Self { encoded: Ok(bytes.into()).into(), ..frame }),
         }
+    }
+
+    /// Becomes frame `seq` with these [bytes](Frame::bytes). The arguments of a call use the memory of those of the call
+    /// before: a worker that decodes its frames in one place allocates less.
+    ///
+    /// # Errors
+    /// The bytes are not a valid frame ([`WireError`]); this frame is then invalid.
+    pub fn decode_again(&mut self, seq: u64, bytes: &[u8]) -> Result<(), WireError> {
+        self.clear();
+        self.seq = seq;
+        read_frame(bytes, None, &mut self.freed, &mut self.command)
+    }
+
+    /// Drops the values of a frame that is over.
+    pub fn clear(&mut self) {
+        self.freed.clear();
+        match &mut self.command {
+            Command::CallPacked { args, .. } if args.capacity() <= MAX_KEPT_ARGUMENTS => args.clear(),
+            command => *command = Command::SyncAll,
+        }
+        // Workers do not encode the frames that they execute.
+        if self.encoded.get().is_some() || self.snapshot.get().is_some() {
+            (self.encoded, self.snapshot) = (OnceLock::new(), OnceLock::new());
+        }
+        (self.pieces, self.transfer) = (Mutex::default(), Weak::new());
+    }
+
+    /// The freed registers and the command, to be read.
+    pub(super) fn parts(&mut self) -> (&mut Freed, &mut Command) {
+        (&mut self.freed, &mut self.command)
     }
 
     /// This frame's number and freed registers with a no-op command.
@@ -152,14 +185,14 @@ impl Frame {
     ///
     /// # Errors
     /// A value can't leave the process.
-    pub fn bytes_without_tensors(&self) -> Result<Box<[u8]>> {
+    pub fn bytes_without_tensors(&self) -> Result<Vec<u8>> {
         encode_frame(self, Writer::with_memory_beside())
     }
 
     /// The packets of this frame without its large tensors, and copies of the tensors in shared memory; none if the
     /// frame has no large tensor or shared memory is exhausted. The first call copies the tensors. Decoded by
     /// [`decode_frame_beside`](super::decode_frame_beside).
-    pub fn bytes_and_snapshot(&self) -> Option<(Box<[u8]>, Arc<Snapshot>)> {
+    pub fn bytes_and_snapshot(&self) -> Option<(Vec<u8>, Arc<Snapshot>)> {
         let make = || snapshot(self.command.values());
         let snapshot = self.snapshot.get_or_init(make).clone()?;
         Some((encode_frame(self, Writer::with_memory_beside()).ok()?, snapshot))

@@ -94,25 +94,37 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// An argument is invalid, or bytes follow the last argument.
     #[inline]
-    pub fn rest(mut self) -> Result<Vec<Value>, WireError> {
-        let mut values = Vec::with_capacity(self.left);
+    pub fn rest(self) -> Result<Vec<Value>, WireError> {
+        let mut values = Vec::new();
+        self.append_rest(&mut values)?;
+        Ok(values)
+    }
+
+    /// Appends all unread arguments, up to the end of the packet, to `values`.
+    ///
+    /// # Errors
+    /// As [`Packet::rest`]; `values` may have new items.
+    #[inline]
+    pub(super) fn append_rest(mut self, values: &mut Vec<Value>) -> Result<(), WireError> {
+        values.reserve(self.left);
         while self.left > 0 {
-            values.push(self.value()?);
+            self.left -= 1;
+            Value::append(&mut self.args, self.beside.as_mut(), values)?;
         }
-        self.end().map(|()| values)
+        self.end()
     }
 
     /// The next argument.
     #[inline]
     pub(super) fn value(&mut self) -> Result<Value, WireError> {
-        self.left = self.left.checked_sub(1).ok_or(WireError::Expected("another argument"))?;
+        self.left = self.left.checked_sub(1).ok_or_else(|| WireError::Expected("another argument"))?;
         Value::read(&mut self.args, self.beside.as_mut())
     }
 
     /// The next argument, which must be an integer.
     #[inline]
     pub(super) fn int(&mut self) -> Result<i64, WireError> {
-        self.left = self.left.checked_sub(1).ok_or(WireError::Expected("an int"))?;
+        self.left = self.left.checked_sub(1).ok_or_else(|| WireError::Expected("an int"))?;
         value::read_int(&mut self.args)
     }
 

@@ -102,6 +102,28 @@ impl Value {
         Self::read_at(0, from, beside)
     }
 
+    /// Appends one argument to `values`, as [`Value::read`] takes it. The usual small ones are made in their place: a
+    /// result that is passed on is copied at each step.
+    #[inline]
+    pub(super) fn append(
+        from: &mut Reader<'_>,
+        beside: Option<&mut Beside>,
+        values: &mut Vec<Self>,
+    ) -> Result<(), WireError> {
+        match from.peek_i32() {
+            Some(code::INT) => {
+                from.i32()?;
+                values.push(Value::Int(from.i64()?));
+            }
+            Some(code::FLOAT) => {
+                from.i32()?;
+                values.push(Value::Float(from.f64()?));
+            }
+            _ => values.push(Self::read(from, beside)?),
+        }
+        Ok(())
+    }
+
     #[inline]
     fn read_at(depth: usize, from: &mut Reader<'_>, beside: Option<&mut Beside>) -> Result<Self, WireError> {
         match from.i32()? {
@@ -311,7 +333,7 @@ fn read_object(
         index::REGISTER => {
             let number = from.i64()?;
             let id = u32::try_from(number).ok().filter(|id| *id < RegisterId::COUNT);
-            id.map(|id| Value::Register(id.into())).ok_or(WireError::Unknown { what: "register", number })
+            id.map(|id| Value::Register(id.into())).ok_or_else(|| WireError::Unknown { what: "register", number })
         }
         index::TENSOR => Ok(Value::Tensor(read_tensor(from)?)),
         index::ARRAY | index::MAP if depth >= Value::MAX_DEPTH => Err(TOO_DEEP),

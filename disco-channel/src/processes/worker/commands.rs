@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::MappedSnapshot;
 use disco_core::wire::{self, Message, Received};
-use disco_core::{Error, Frame, Result, WorkerId};
+use disco_core::{Command, Error, Frame, Result, WorkerId};
 
 use crate::engine::credit::Taken;
 use crate::reactor::{Connection, Waker};
@@ -25,7 +25,7 @@ pub(super) struct Commands {
     letterbox: Arc<Letterbox>,
     buffer: Vec<u8>,
     /// The frame that the worker executes.
-    frame: Option<Frame>,
+    frame: Frame,
     /// Credit of frames that came over the connection.
     taken: Taken,
 }
@@ -119,7 +119,8 @@ impl Commands {
         letterbox: Arc<Letterbox>,
     ) -> Self {
         let (reader, ring) = ring.map_or((0, None), |(reader, ring)| (reader, Some(ring)));
-        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), frame: None, taken: Taken::default() }
+        let frame = Frame::new(0, [], Command::SyncAll);
+        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), frame, taken: Taken::default() }
     }
 
     /// Whether reception has ended: the controller is lost, or has signalled shutdown.
@@ -134,22 +135,19 @@ impl Commands {
     pub(super) fn next(&mut self) -> Result<&Frame> {
         self.letterbox.run();
         // Frees its tensors before the wait.
-        self.frame = None;
+        self.frame.clear();
         let due = self.take_record()?;
         self.letterbox.run();
-        let frame = match due {
+        match due {
             // The common case in place, because a frame is large to pass on.
-            Due::Buffer { seq, start } => self.frame.insert(wire::decode_frame(seq, &self.buffer[start..])?),
-            Due::Connection(due) => {
-                let frame = self.take_letter(due)?;
-                self.frame.insert(frame)
-            }
+            Due::Buffer { seq, start } => self.frame.decode_again(seq, &self.buffer[start..])?,
+            Due::Connection(due) => self.frame = self.take_letter(due)?,
             Due::Closed => return Err(Error::Closed(self.worker.to_string())),
-        };
-        if let Some(ring) = &mut self.ring {
-            ring.expect(Expect::after(frame.command(), self.worker));
         }
-        Ok(frame)
+        if let Some(ring) = &mut self.ring {
+            ring.expect(Expect::after(self.frame.command(), self.worker));
+        }
+        Ok(&self.frame)
     }
 
     /// The next frame from the connection, which has the number `due`, if given.
