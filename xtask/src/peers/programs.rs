@@ -110,7 +110,7 @@ impl Programs {
 }
 
 fn cargo(kind: &str, name: &str, package: &str) -> Result<PathBuf> {
-    let built = built::build(&format!("build --release --package {package} --{kind} {name}"))?;
+    let built = built::build(&format!("build --profile bench --package {package} --{kind} {name}"))?;
     let found = built.into_iter().find(|built| built.kind == kind && built.name == name);
     Ok(found.with_context(|| format!("cargo has built no {kind} {name}"))?.file)
 }
