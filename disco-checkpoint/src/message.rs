@@ -17,6 +17,8 @@ pub(crate) struct Order {
     /// The folder of the shards. It exists.
     pub(crate) folder: PathBuf,
     pub(crate) step: u64,
+    /// Whether the worker keeps the memory of the copies for its next save.
+    pub(crate) reuses_memory: bool,
     /// Name and layout of each tensor. The tensors are the arguments behind the order.
     pub(crate) tensors: Vec<(String, Layout)>,
 }

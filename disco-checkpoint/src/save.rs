@@ -51,11 +51,13 @@ pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
     let entries: Vec<Entry> = entries.into_iter().map(E::into).collect();
     async move {
         let folder = folder?;
-        let (checkpoint, stall_limit) = (folder.checkpoint(step), folder.stall_limit);
+        let (checkpoint, stall_limit, reuses_memory) =
+            (folder.checkpoint(step), folder.stall_limit, folder.reuses_memory);
         check(&checkpoint, &entries)?;
         let partial = task::unblock(move || Partial::create(folder, step)).await;
         let partial = partial.map_err(|source| Error::io(&checkpoint, "making the folder", source))??;
-        let args = arguments(&partial, step, &entries)?;
+        let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
+        let args = arguments(Order { folder: partial.path().into(), step, reuses_memory, tensors }, &entries)?;
         let called = session.call_named(name::SNAPSHOT, args).await;
         let pending = called.map_err(|source| failed(&checkpoint, "copying the tensors", source, &session.world()))?;
         let save = Save { session, checkpoint, partial, stall_limit, step, entries, pending };
@@ -133,11 +135,9 @@ fn check(checkpoint: &Path, entries: &[Entry]) -> Result<()> {
 }
 
 /// The arguments of the worker function that copies the tensors: the order and the handles.
-fn arguments(partial: &Partial, step: u64, entries: &[Entry]) -> Result<Arguments> {
-    let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
-    let order = Order { folder: partial.path().into(), step, tensors };
-    let order = serde_json::to_string(&order)
-        .map_err(|error| Error::io(partial.path(), "writing its path as text", error.into()))?;
+fn arguments(order: Order, entries: &[Entry]) -> Result<Arguments> {
+    let failed = |error: serde_json::Error| Error::io(&order.folder, "writing its path as text", error.into());
+    let order = serde_json::to_string(&order).map_err(failed)?;
     let mut args = Arguments::with_capacity(1 + entries.len());
     args.push(order);
     entries.iter().for_each(|entry| args.push(&entry.handle));

@@ -103,12 +103,13 @@ fn a_full_disk_is_named_with_its_worker(_: SessionKind) {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// Saves more and then less than fits on a disk of 8 MiB.
+/// Saves more and then less than fits on a disk of 8 MiB. Workers keep the memory of the copies, also of failed saves.
 pub(crate) fn on_a_small_disk(folder: &Path) {
     let session = session(SessionKind::Processes);
     block_on(async {
         let large = session.call_named("tests.large", (1 << 20,)).await.unwrap();
-        let saving = checkpoint::save(&session, folder, 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
+        let reusing = checkpoint::Folder::new(folder).reuse_memory(true);
+        let saving = checkpoint::save(&session, reusing, 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
         let error = saving.await.unwrap_err();
         let text = error.to_string();
         let Error::Io { worker: Some(_), path, source, .. } = error else { panic!("{text}") };
