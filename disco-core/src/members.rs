@@ -91,6 +91,11 @@ impl Members {
         self.workers(place.into()).get(0)
     }
 
+    /// The worker that has a place, for messages.
+    pub fn name(&self, place: WorkerId) -> String {
+        self.worker(place).map_or_else(|| "a worker that a resize has dropped".to_owned(), |worker| worker.to_string())
+    }
+
     /// The workers that have some of these places.
     pub fn workers(&self, places: WorkerRange) -> WorkerRange {
         let Range { start, end } = places.indices();
