@@ -34,9 +34,15 @@ pub(crate) struct Wanted {
 /// The state of a worker's shard.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Progress {
-    Writing { bytes: u64 },
+    Writing {
+        bytes: u64,
+    },
     Done,
     Failed(Fault),
+    /// The worker has joined the session after the save began, with this epoch.
+    New {
+        epoch: u64,
+    },
 }
 
 /// The result of a worker's save.

@@ -60,7 +60,7 @@ fn delay(ctx: &mut WorkerContext, milliseconds: disco::Shape) -> Result<()> {
 /// The elements of [`pattern`].
 fn elements(ctx: &WorkerContext, count: usize, seed: i32, own: bool) -> impl Iterator<Item = i32> + use<> {
     let first = seed.wrapping_mul(1_000_003) + if own { 7_919 * ctx.worker().index() as i32 } else { 0 };
-    (0..count as i32).map(move |index| index.wrapping_mul(0x9e37_79b).wrapping_add(first))
+    (0..count as i32).map(move |index| index.wrapping_mul(0x09e3_779b).wrapping_add(first))
 }
 
 /// A tensor whose elements follow from the seed; with `own` also from the worker.
