@@ -1,7 +1,8 @@
-//! Measures checkpoints: their speed against `dd` with `conv=fsync` on the same file system, the slow-down of a training
-//! while one is written, and the speed of loading.
+//! Measures checkpoints: their speed against `dd` with `conv=fsync` on the same file system, the wait of the workers for
+//! their copies into new and into reused memory, the slow-down of a training while a checkpoint is written, and the speed
+//! of loading.
 //!
-//! `cargo run --release -p disco-checkpoint --example checkpoint_speed -- FOLDER [MIB] [WORKERS]`
+//! `cargo run --release -p disco-checkpoint --example checkpoint_speed -- FOLDER [MIB] [WORKERS] [TENSORS]`
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use disco::checkpoint::{self, Layout};
+use disco::checkpoint::{self, Folder, Layout};
 use disco::{
     Builder, CommunicatorExt, DRef, DType, DataPlane, LaneSession, Reduction, Result as SessionResult, Session,
     SessionExt, Tensor, WorkerContext, block_on, register_function,
@@ -19,7 +20,7 @@ use futures_lite::future;
 /// Rounds of each measurement; the medians are printed.
 const ROUNDS: usize = 9;
 
-/// Tensors of each worker.
+/// Default of the number of tensors of each worker.
 const TENSORS: usize = 8;
 
 /// Side of the matrices that a step of the training multiplies.
@@ -62,21 +63,24 @@ fn step(ctx: &mut WorkerContext, product: Tensor) -> SessionResult<()> {
 fn main() -> Result<(), Box<dyn Error>> {
     disco::init();
     let mut args = env::args().skip(1);
-    let folder = PathBuf::from(args.next().ok_or("usage: checkpoint_speed FOLDER [MIB] [WORKERS]")?);
+    let folder = PathBuf::from(args.next().ok_or("usage: checkpoint_speed FOLDER [MIB] [WORKERS] [TENSORS]")?);
     let mib: usize = args.next().map_or(Ok(1024), |text| text.parse())?;
     let workers: usize = args.next().map_or(Ok(2), |text| text.parse())?;
+    let tensors: usize = args.next().map_or(Ok(TENSORS), |text| text.parse())?;
     fs::create_dir_all(&folder)?;
     let session = Builder::processes(workers).start()?;
     block_on(async {
         session.init_ccl("local", &[]).await?;
         let mut handles = Vec::new();
-        for _ in 0..TENSORS {
-            let elements = (mib << 20) / workers / TENSORS / 4;
+        for _ in 0..tensors {
+            let elements = (mib << 20) / workers / tensors / 4;
             handles.push(session.call_named("speed.state", (elements,)).await?);
         }
         session.sync_all().await?;
         speed(&session, &folder, mib, &handles).await?;
-        slow_down(&session, &folder, &handles).await?;
+        for reuse in [false, true] {
+            slow_down(&session, &folder, &handles, reuse).await?;
+        }
         session.shutdown().await?;
         Ok(())
     })
@@ -89,15 +93,23 @@ fn entries(handles: &[DRef]) -> Vec<checkpoint::Entry> {
 
 /// Saves, `dd` and loads in turn.
 async fn speed(session: &LaneSession, folder: &Path, mib: usize, handles: &[DRef]) -> Result<(), Box<dyn Error>> {
-    let (mut saves, mut copies, mut stalls, mut loads) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        let path = folder.join("checkpoints");
-        let start = Instant::now();
-        let saving = checkpoint::save(session, &path, round as u64, entries(handles)).await?;
-        session.sync_all().await?;
-        stalls.push(start.elapsed());
-        saving.await?;
-        saves.push(start.elapsed());
+    let (mut saves, mut copies, mut loads) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut new, mut reused) = (Vec::new(), Vec::new());
+    let path = folder.join("checkpoints");
+    for round in 0..ROUNDS as u64 {
+        // Memory: new; new, and then kept; reused, and then released.
+        for (index, (reuse, stalls)) in
+            [(false, &mut new), (true, &mut Vec::new()), (false, &mut reused)].into_iter().enumerate()
+        {
+            let start = Instant::now();
+            let step = 3 * round + index as u64;
+            let saving =
+                checkpoint::save(session, Folder::new(&path).reuse_memory(reuse), step, entries(handles)).await?;
+            session.sync_all().await?;
+            stalls.push(start.elapsed());
+            saving.await?;
+            saves.push(start.elapsed());
+        }
         let start = Instant::now();
         drop(checkpoint::load(session, &path).await?);
         loads.push(start.elapsed());
@@ -115,11 +127,13 @@ async fn speed(session: &LaneSession, folder: &Path, mib: usize, handles: &[DRef
     }
     let rate = |time: Duration| mib as f64 / time.as_secs_f64();
     let (save, copy) = (median(saves), median(copies));
-    println!(
-        "save:    {:.0} MiB/s, of which the workers wait {:.3} s for their copies",
-        rate(save),
-        median(stalls).as_secs_f64()
-    );
+    println!("save:    {:.0} MiB/s", rate(save));
+    for (memory, stalls) in [("new", new), ("reused", reused)] {
+        let [least, most] =
+            [stalls.iter().min(), stalls.iter().max()].map(|time| time.map_or(0.0, Duration::as_secs_f64));
+        let median = median(stalls).as_secs_f64();
+        println!("the workers wait {median:.3} s ({least:.3} to {most:.3} s) for their copies into {memory} memory");
+    }
     println!("dd:      {:.0} MiB/s", rate(copy));
     println!("save/dd: {:.2}", rate(save) / rate(copy));
     println!("load:    {:.0} MiB/s", rate(median(loads)));
@@ -127,7 +141,7 @@ async fn speed(session: &LaneSession, folder: &Path, mib: usize, handles: &[DRef
 }
 
 /// Steps of a training with and without a save, in turn.
-async fn slow_down(session: &LaneSession, folder: &Path, handles: &[DRef]) -> Result<(), Box<dyn Error>> {
+async fn slow_down(session: &LaneSession, folder: &Path, handles: &[DRef], reuse: bool) -> Result<(), Box<dyn Error>> {
     let product = session.empty(DType::F32, SIDE * SIDE, disco::Placement::All).await?;
     let function = session.function("speed.step").await?;
     let step = async || -> SessionResult<()> {
@@ -144,7 +158,8 @@ async fn slow_down(session: &LaneSession, folder: &Path, handles: &[DRef]) -> Re
 
         let path = folder.join("checkpoints");
         let start = Instant::now();
-        let mut saving = checkpoint::save(session, &path, round as u64, entries(handles)).await?;
+        let folder = Folder::new(&path).reuse_memory(reuse);
+        let mut saving = checkpoint::save(session, folder, round as u64, entries(handles)).await?;
         // The first step waits for the copies.
         step().await?;
         let (beside, mut steps) = (Instant::now(), 0);
@@ -163,6 +178,7 @@ async fn slow_down(session: &LaneSession, folder: &Path, handles: &[DRef]) -> Re
         fs::remove_dir_all(&path)?;
     }
     let [alone, beside, lost, time] = [steps_alone, steps_beside, lost, times].map(|times| median(times).as_secs_f64());
+    println!("memory of copies is {}:", if reuse { "reused" } else { "new" });
     println!("a step takes {:.2} ms, and {:.2} ms while the shards are written", alone * 1e3, beside * 1e3);
     println!(
         "a checkpoint takes {time:.2} s beside the training, which loses {lost:.3} s: the copies and slower steps"

@@ -26,7 +26,7 @@ pub enum Error {
         /// The error of the session.
         source: disco_core::Error,
     },
-    /// Workers were lost while they wrote their shards.
+    /// Workers were lost while they wrote their shards. New workers may have replaced them since.
     #[error("checkpoint `{}` was not saved, because {} not complete: {source}", checkpoint.display(), Shards(files))]
     Lost {
         /// The checkpoint.

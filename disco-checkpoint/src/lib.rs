@@ -57,6 +57,7 @@ pub mod fuzzing;
 mod index;
 mod layout;
 mod load;
+mod memory;
 mod message;
 mod output;
 mod plan;

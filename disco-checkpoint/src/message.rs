@@ -17,6 +17,8 @@ pub(crate) struct Order {
     /// The folder of the shards. It exists.
     pub(crate) folder: PathBuf,
     pub(crate) step: u64,
+    /// Whether the worker keeps the memory of the copies for its next save.
+    pub(crate) reuses_memory: bool,
     /// Name and layout of each tensor. The tensors are the arguments behind the order.
     pub(crate) tensors: Vec<(String, Layout)>,
 }
@@ -32,9 +34,15 @@ pub(crate) struct Wanted {
 /// The state of a worker's shard.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Progress {
-    Writing { bytes: u64 },
+    Writing {
+        bytes: u64,
+    },
     Done,
     Failed(Fault),
+    /// The worker has joined the session after the save began, with this epoch.
+    New {
+        epoch: u64,
+    },
 }
 
 /// The result of a worker's save.

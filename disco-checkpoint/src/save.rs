@@ -51,14 +51,17 @@ pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
     let entries: Vec<Entry> = entries.into_iter().map(E::into).collect();
     async move {
         let folder = folder?;
-        let (checkpoint, stall_limit) = (folder.checkpoint(step), folder.stall_limit);
+        let (checkpoint, stall_limit, reuses_memory) =
+            (folder.checkpoint(step), folder.stall_limit, folder.reuses_memory);
         check(&checkpoint, &entries)?;
         let partial = task::unblock(move || Partial::create(folder, step)).await;
         let partial = partial.map_err(|source| Error::io(&checkpoint, "making the folder", source))??;
-        let args = arguments(&partial, step, &entries)?;
+        let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
+        let args = arguments(Order { folder: partial.path().into(), step, reuses_memory, tensors }, &entries)?;
+        let world = session.world();
         let called = session.call_named(name::SNAPSHOT, args).await;
-        let pending = called.map_err(|source| failed(&checkpoint, "copying the tensors", source, &session.world()))?;
-        let save = Save { session, checkpoint, partial, stall_limit, step, entries, pending };
+        let pending = called.map_err(|source| failed(&checkpoint, "copying the tensors", source, &world))?;
+        let save = Save { session, world, checkpoint, partial, stall_limit, step, entries, pending };
         let notes = Arc::default();
         Ok(Saving { end: Box::pin(save.finish(Arc::clone(&notes))), notes })
     }
@@ -74,7 +77,7 @@ pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
 ///
 /// # Errors
 /// Awaiting it returns [`Error::Io`] or [`Error::Tensor`] with the worker, [`Error::Lost`] with the shards of lost
-/// workers, [`Error::Stalled`], [`Error::Exists`] if another save of the same step was faster, or an error of the
+/// workers (also if new ones have replaced them), [`Error::Stalled`], [`Error::Exists`] if another save of the same step was faster, or an error of the
 /// session. The temporary folder is removed. The session is usable after a failure to write.
 #[must_use = "a checkpoint is complete after its `Saving` was awaited"]
 pub struct Saving<'s> {
@@ -133,11 +136,9 @@ fn check(checkpoint: &Path, entries: &[Entry]) -> Result<()> {
 }
 
 /// The arguments of the worker function that copies the tensors: the order and the handles.
-fn arguments(partial: &Partial, step: u64, entries: &[Entry]) -> Result<Arguments> {
-    let tensors = entries.iter().map(|entry| (entry.name.clone(), entry.layout)).collect();
-    let order = Order { folder: partial.path().into(), step, tensors };
-    let order = serde_json::to_string(&order)
-        .map_err(|error| Error::io(partial.path(), "writing its path as text", error.into()))?;
+fn arguments(order: Order, entries: &[Entry]) -> Result<Arguments> {
+    let failed = |error: serde_json::Error| Error::io(&order.folder, "writing its path as text", error.into());
+    let order = serde_json::to_string(&order).map_err(failed)?;
     let mut args = Arguments::with_capacity(1 + entries.len());
     args.push(order);
     entries.iter().for_each(|entry| args.push(&entry.handle));
@@ -147,6 +148,8 @@ fn arguments(partial: &Partial, step: u64, entries: &[Entry]) -> Result<Argument
 /// A save that the workers have begun, and its folder.
 struct Save<'s, S: ?Sized> {
     session: &'s S,
+    /// The workers that save.
+    world: World,
     checkpoint: PathBuf,
     partial: Partial,
     stall_limit: Duration,
@@ -160,10 +163,10 @@ impl<S: Session + ?Sized> Save<'_, S> {
     async fn finish(self, notes: Arc<Mutex<BTreeMap<String, String>>>) -> Result<Saved> {
         self.wait().await?;
         let reports: Vec<Report> = self.ask(name::REPORT).await?;
-        let Self { session, checkpoint, partial, step, entries, pending, .. } = self;
+        let Self { world, checkpoint, partial, step, entries, pending, .. } = self;
         drop(pending);
         let notes = std::mem::take(&mut *sync::lock(&notes));
-        let index = assemble(&checkpoint, step, &session.world(), &entries, &reports, notes)?;
+        let index = assemble(&checkpoint, step, &world, &entries, &reports, notes)?;
         let bytes = index.shards.iter().map(|shard| shard.bytes).sum();
         let published = task::unblock(move || partial.publish(&index)).await;
         let path = published.map_err(|source| Error::io(&checkpoint, "completing the checkpoint", source))??;
@@ -172,7 +175,7 @@ impl<S: Session + ?Sized> Save<'_, S> {
 
     /// Waits until all shards are complete. A report may be large, so the workers send it only then.
     async fn wait(&self) -> Result<()> {
-        let world = self.session.world();
+        let world = self.world;
         let mut written: Vec<(u64, Instant)> = vec![(0, Instant::now()); world.size()];
         let mut interval = *POLL_INTERVALS.start();
         loop {
@@ -182,6 +185,11 @@ impl<S: Session + ?Sized> Save<'_, S> {
                 match state {
                     Progress::Done => done += 1,
                     Progress::Failed(fault) => return Err(fault.into_error(&self.checkpoint, Some(worker))),
+                    Progress::New { epoch } => {
+                        let (checkpoint, files) = (self.checkpoint.clone(), vec![Shard::file_of(worker, &world)]);
+                        let text = format!("{worker} is new since epoch {epoch}; save again");
+                        return Err(Error::Lost { checkpoint, files, source: disco_core::Error::state(text) });
+                    }
                     Progress::Writing { bytes } if bytes != *last => (*last, *since) = (bytes, Instant::now()),
                     Progress::Writing { bytes } if since.elapsed() >= self.stall_limit => {
                         let path = self.partial.path().join(Shard::file_of(worker, &world));
@@ -199,10 +207,16 @@ impl<S: Session + ?Sized> Save<'_, S> {
     }
 
     /// The results of a worker function about the save, of all workers.
+    ///
+    /// # Errors
+    /// The session fails, or has other workers than at the time of the save.
     async fn ask<T: DeserializeOwned>(&self, function: &str) -> Result<Vec<T>> {
-        let failed = |source| failed(&self.checkpoint, "waiting for the shards", source, &self.session.world());
+        let failed = |source| failed(&self.checkpoint, "waiting for the shards", source, &self.world);
         let answers = self.session.call_named(function, (&self.pending,)).await.map_err(failed)?;
         let answers: Vec<String> = self.session.get_all_as(&answers).await.map_err(failed)?;
+        if self.session.world() != self.world {
+            return Err(failed(disco_core::Error::state("the session was resized meanwhile; save again")));
+        }
         let parse = |answer: &String| serde_json::from_str(answer);
         let answers: serde_json::Result<_> = answers.iter().map(parse).collect();
         answers.map_err(|error| failed(disco_core::Error::protocol(error.to_string())))

@@ -6,8 +6,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crc32fast::Hasher;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
@@ -44,8 +46,10 @@ pub(crate) struct Places {
     header: Vec<u8>,
     /// Positions of the tensors in the list of sources, in the order of the data.
     order: Vec<usize>,
-    /// The position of each source in the file.
-    pub(crate) offsets: Vec<u64>,
+    /// The bytes of each source in the file.
+    pub(crate) ranges: Vec<Range<usize>>,
+    /// Bytes of the file.
+    pub(crate) bytes: usize,
 }
 
 impl Places {
@@ -54,60 +58,74 @@ impl Places {
         let mut order: Vec<usize> = (0..sources.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(sources[*index].dtype.bitsize()));
         let mut tensors = Map::from_iter([("__metadata__".to_owned(), Value::Object(metadata))]);
-        let (mut offsets, mut start) = (vec![0; sources.len()], 0);
+        let (mut ranges, mut start) = (vec![0..0; sources.len()], 0);
         for index in &order {
             let Source { name, dtype, shape, bytes } = &sources[*index];
             let end = start + bytes;
             let info = TensorInfo { dtype: *dtype, shape: shape.clone(), data_offsets: (start, end) };
             tensors.insert(name.clone(), json!(info));
-            (offsets[*index], start) = (start as u64, end);
+            (ranges[*index], start) = (start..end, end);
         }
         let mut text = Value::Object(tensors).to_string();
         // Spaces up to a multiple of 8, which aligns the data.
         text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
         let header = [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
-        offsets.iter_mut().for_each(|offset| *offset += header.len() as u64);
-        Self { header, order, offsets }
+        for range in &mut ranges {
+            *range = range.start + header.len()..range.end + header.len();
+        }
+        let bytes = header.len() + start;
+        Self { header, order, ranges, bytes }
+    }
+
+    /// Adds the bytes of `window` to the checksums of their sources. Windows follow each other; `done` counts the sources,
+    /// in the order of the data, that end in earlier windows.
+    fn hash(&self, memory: &[u8], window: Range<usize>, done: &mut usize, hashers: &mut [Hasher]) {
+        while let Some(index) = self.order.get(*done) {
+            let Range { start, end } = self.ranges[*index];
+            let part = start.max(window.start)..end.min(window.end);
+            if !part.is_empty() {
+                hashers[*index].update(&memory[part]);
+            }
+            if end > window.end {
+                return;
+            }
+            *done += 1;
+        }
     }
 }
 
-/// Writes a new shard and waits for the disk. `tensors` has the bytes of each source, and `advance` gets the size of each
-/// write, and returns an error to end the save. Returns the shard, and the checksum of each source.
+/// Writes a new shard and waits for the disk. `memory` has the bytes of the sources at their places in the file, begins
+/// at the address of a block, and ends with the last block of the file or later. `advance` gets the size of each write,
+/// and returns an error to end the save. Returns the shard, and the checksum of each source.
 pub(crate) fn write(
     path: &Path,
     places: &Places,
-    tensors: &[&[u8]],
+    memory: &mut [u8],
     advance: impl Fn(usize) -> io::Result<()>,
 ) -> Result<(Written, Vec<Checksum>), Fault> {
     let failed = |operation| move |error: io::Error| Fault::io(path, operation, &error);
-    let header_bytes = places.header.len() as u64;
-    let bytes = header_bytes + tensors.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+    let (header_bytes, bytes) = (places.header.len(), places.bytes as u64);
+    memory[..header_bytes].copy_from_slice(&places.header);
+    let memory = &memory[..places.bytes.next_multiple_of(BLOCK_BYTES)];
     let mut output = Output::create(path).map_err(failed("creating the shard"))?;
     output.reserve(bytes).map_err(failed(RESERVING))?;
-    output.write(&places.header).map_err(failed(WRITING))?;
-    let (mut checksums, mut unsynced) = (vec![Checksum::of(&[]); tensors.len()], 0);
-    for index in &places.order {
-        let mut hasher = crc32fast::Hasher::new();
-        let mut rest = tensors[*index];
-        // The first chunk ends at the border of a block, and so do the others.
-        let mut chunk_bytes = CHUNK_BYTES - places.offsets[*index] as usize % BLOCK_BYTES;
-        while !rest.is_empty() {
-            let chunk;
-            (chunk, rest) = rest.split_at(chunk_bytes.min(rest.len()));
-            chunk_bytes = CHUNK_BYTES;
-            hasher.update(chunk);
-            output.write(chunk).map_err(failed(WRITING))?;
-            unsynced += chunk.len();
-            if unsynced >= SYNC_BYTES {
-                output.sync().map_err(failed(SYNCING))?;
-                unsynced = 0;
-            }
-            advance(chunk.len()).map_err(failed(WRITING))?;
+    let mut hashers = vec![Hasher::new(); places.ranges.len()];
+    let (mut hashed, mut start, mut unsynced) = (0, 0, 0);
+    for chunk in memory.chunks(CHUNK_BYTES) {
+        places.hash(memory, start..start + chunk.len(), &mut hashed, &mut hashers);
+        start += chunk.len();
+        output.write(chunk).map_err(failed(WRITING))?;
+        unsynced += chunk.len();
+        if unsynced >= SYNC_BYTES {
+            output.sync().map_err(failed(SYNCING))?;
+            unsynced = 0;
         }
-        checksums[*index] = hasher.into();
+        advance(chunk.len()).map_err(failed(WRITING))?;
     }
-    output.finish().map_err(failed(SYNCING))?;
-    Ok((Written { bytes, header_bytes, header_crc32: Checksum::of(&places.header) }, checksums))
+    output.finish(bytes).map_err(failed(SYNCING))?;
+    let checksums = hashers.into_iter().map(Checksum::from).collect();
+    let header_crc32 = Checksum::of(&places.header);
+    Ok((Written { bytes, header_bytes: header_bytes as u64, header_crc32 }, checksums))
 }
 
 /// An opened shard. Its length and the checksum of its header are the same as in the index.
@@ -130,7 +148,7 @@ impl Shard {
         if found != entry.bytes {
             return Err(Fault::damaged(&path, format!("it has {found} bytes, expected {}", entry.bytes)));
         }
-        let mut hasher = crc32fast::Hasher::new();
+        let mut hasher = Hasher::new();
         let mut header = (&mut file).take(entry.header_bytes);
         let mut buffer = vec![0; CHUNK_BYTES.min(entry.header_bytes as usize)];
         loop {
@@ -145,7 +163,7 @@ impl Shard {
 
     /// Reads part `what` into `target`, which has its size, and compares the checksum.
     pub(crate) fn read(&mut self, what: &str, part: &Part, target: &mut [u8]) -> Result<(), Fault> {
-        let mut hasher = crc32fast::Hasher::new();
+        let mut hasher = Hasher::new();
         self.seek(part)?;
         for chunk in target.chunks_mut(CHUNK_BYTES) {
             self.read_chunk(what, chunk)?;
@@ -156,7 +174,7 @@ impl Shard {
 
     /// Reads part `what` and compares the checksum.
     pub(crate) fn verify(&mut self, what: &str, part: &Part) -> Result<(), Fault> {
-        let mut hasher = crc32fast::Hasher::new();
+        let mut hasher = Hasher::new();
         self.seek(part)?;
         let mut rest = part.bytes();
         let mut buffer = vec![0; rest.min(CHUNK_BYTES as u64) as usize];

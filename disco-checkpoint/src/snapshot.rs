@@ -7,25 +7,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use disco_core::{Tensor, WorkerContext, sync};
-use memmap2::MmapMut;
+use disco_core::tensor::Storage;
+use disco_core::{DType, Tensor, WorkerContext, sync};
 use safetensors::Dtype;
 use serde_json::Value;
 
 use crate::checksum::Checksum;
 use crate::dtype;
 use crate::index;
+use crate::memory::Kept;
 use crate::message::{Fault, Order, Progress, Report, Seen};
-use crate::output::BLOCK_BYTES;
 use crate::plan;
 use crate::shard::{self, Places, Source};
 
 /// Blocks of a sample, and bytes of a block. Tensors of up to their product are compared whole.
 const SAMPLE_BLOCKS: usize = 16;
 const SAMPLE_BLOCK_BYTES: usize = 4096;
-
-/// From this size on, copies are in memory of their own, with large pages where the system has them.
-const MAPPED_BYTES: usize = 4 << 20;
 
 /// The increment of the writer's `nice` value: beside a training that uses all CPUs, a writer gets a small share.
 #[cfg(target_os = "linux")]
@@ -81,9 +78,10 @@ struct Writer {
     path: PathBuf,
     report: Report,
     places: Places,
-    /// The tensors of the shard, and for each its position in the order and its copy.
-    sources: Vec<Source>,
-    copies: Vec<(usize, Tensor)>,
+    /// The position in the order of each tensor of the shard.
+    written: Vec<usize>,
+    /// The copies, at their places in the shard.
+    memory: Arc<Storage>,
 }
 
 impl Writer {
@@ -119,12 +117,11 @@ impl Writer {
         ];
         let metadata = facts.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text))).collect();
         let places = Places::new(metadata, &sources);
-        let mut copies = Vec::with_capacity(written.len());
-        for ((index, tensor), offset) in written.into_iter().zip(&places.offsets) {
-            let fault = |error| Fault::tensor(&order.tensors[index].0, error);
-            let copy = room(tensor, *offset).map_err(fault)?;
+        let memory = ctx.state::<Kept>().take(places.bytes, order.reuses_memory).map_err(failed)?;
+        for ((index, tensor), range) in written.iter().zip(&places.ranges) {
+            let fault = |error| Fault::tensor(&order.tensors[*index].0, error);
+            let copy = place(&memory, range.start, tensor).map_err(fault)?;
             ctx.queue().copy_out(&copy, tensor).map_err(fault)?;
-            copies.push((index, copy));
         }
         let deadline = ctx.deadline();
         ctx.queue().synchronize(deadline).map_err(failed)?;
@@ -133,7 +130,8 @@ impl Writer {
                 seen.sample = Checksum::of(&sample.bytes().map_err(failed)?);
             }
         }
-        Ok(Self { path, report, places, sources, copies })
+        let written = written.into_iter().map(|(index, _)| index).collect();
+        Ok(Self { path, report, places, written, memory })
     }
 
     fn start(self, state: Arc<State>) -> Result<(), Fault> {
@@ -151,15 +149,13 @@ impl Writer {
     }
 
     fn write(mut self, state: &State) -> Result<Report, Fault> {
-        if self.copies.is_empty() {
+        if self.written.is_empty() {
             return Ok(self.report);
         }
         lower_priority();
-        let mut views = Vec::with_capacity(self.copies.len());
-        for ((_, copy), source) in self.copies.iter().zip(&self.sources) {
-            views.push(copy.bytes().map_err(|error| Fault::tensor(&source.name, error))?);
-        }
-        let tensors: Vec<&[u8]> = views.iter().map(|view| &**view).collect();
+        let failed = |error: disco_core::Error| Fault::io(&self.path, shard::WRITING, &io::Error::other(error));
+        let memory = Tensor::from_storage(self.memory.clone(), DType::U8, self.memory.byte_len()).map_err(failed)?;
+        let mut memory = memory.bytes_mut().map_err(failed)?;
         let advance = |bytes: usize| {
             state.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             match state.is_cancelled.load(Ordering::Relaxed) {
@@ -167,12 +163,11 @@ impl Writer {
                 false => Ok(()),
             }
         };
-        let (shard, checksums) = shard::write(&self.path, &self.places, &tensors, advance)?;
+        let (shard, checksums) = shard::write(&self.path, &self.places, &mut memory, advance)?;
         self.report.shard = Some(shard);
-        let places = self.places.offsets.iter().copied().zip(checksums);
-        for ((index, _), place) in self.copies.iter().zip(places) {
+        for ((index, range), checksum) in self.written.iter().zip(&self.places.ranges).zip(checksums) {
             if let Some(seen) = &mut self.report.tensors[*index] {
-                seen.written = Some(place);
+                seen.written = Some((range.start as u64, checksum));
             }
         }
         Ok(self.report)
@@ -193,33 +188,13 @@ fn seen(name: &str, tensor: &Tensor) -> Result<Seen, Fault> {
     Ok(Seen { dtype, shape: tensor.dims(), sample: Checksum::of(&[]), written: None })
 }
 
-/// A host tensor for the copy of a tensor. The address of a large copy has the same position in its block as `offset`,
-/// the place of the copy in its file, so that it is written without another copy.
-fn room(tensor: &Tensor, offset: u64) -> disco_core::Result<Tensor> {
-    let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
-    if tensor.byte_len() < MAPPED_BYTES {
-        return Tensor::zeros(dtype, shape);
-    }
-    let before = offset as usize % BLOCK_BYTES / dtype.size();
-    let whole = Tensor::in_new_storage(dtype, before + tensor.elements(), |bytes| {
-        let failed = |source| disco_core::Error::system(format!("no room for a copy of {bytes} bytes"), source);
-        let map = MmapMut::map_anon(bytes).map_err(failed)?;
-        use_large_pages(&map);
-        Ok(disco_core::tensor::Storage::of_owner(map, |map| &mut map[..]))
-    })?;
-    whole.window(before, shape)
+/// A host tensor for the copy of `tensor`, from byte `start` of `memory` on.
+fn place(memory: &Arc<Storage>, start: usize, tensor: &Tensor) -> disco_core::Result<Tensor> {
+    // Places of tensors are multiples of the sizes of their elements.
+    let (dtype, size) = (tensor.dtype(), tensor.dtype().size());
+    let whole = Tensor::from_storage(memory.clone(), dtype, memory.byte_len() / size)?;
+    whole.window(start / size, tensor.shape().clone())
 }
-
-/// Asks for large pages: the first copy into new memory has fewer page faults then.
-#[cfg(target_os = "linux")]
-fn use_large_pages(map: &MmapMut) {
-    if let Err(error) = map.advise(memmap2::Advice::HugePage) {
-        tracing::debug!(%error, "the copies of a checkpoint have no large pages");
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn use_large_pages(_: &MmapMut) {}
 
 /// Copies a sample of the bytes to the host: the whole tensor, or blocks at equal distances.
 fn sample(ctx: &mut WorkerContext, tensor: &Tensor) -> disco_core::Result<Tensor> {

@@ -12,7 +12,7 @@ use disco_core::{DType, Object, Opaque, Tensor, WorkerContext, register_function
 
 use crate::index::{self, Index, Part};
 use crate::layout::Layout;
-use crate::message::{Fault, Order, Wanted};
+use crate::message::{Fault, Order, Progress, Wanted};
 use crate::plan;
 use crate::region::{self, Region};
 use crate::shard::Shard;
@@ -31,7 +31,9 @@ pub(crate) mod name {
 disco_core::inventory::submit! {
     FunctionEntry { name: name::SNAPSHOT, call: snapshot, place: concat!(module_path!(), " at ", file!()) }
 }
-register_function!(name::PROGRESS, progress);
+disco_core::inventory::submit! {
+    FunctionEntry { name: name::PROGRESS, call: progress, place: concat!(module_path!(), " at ", file!()) }
+}
 register_function!(name::REPORT, report);
 register_function!(name::READ, read);
 register_function!(name::OUTCOME, outcome);
@@ -58,9 +60,15 @@ fn snapshot(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError
     Ok(Opaque::new(pending).into_object())
 }
 
-/// The [`Progress`](crate::message::Progress) of a save.
-fn progress(_: &mut WorkerContext, pending: Rc<Pending>) -> Result<String, BoxError> {
-    Ok(serde_json::to_string(&pending.progress())?)
+/// The [`Progress`] of a save, which is the argument. A worker that is new has none; that is no failure of the worker, so
+/// that the session goes on.
+fn progress(_: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+    let progress = match args.take::<Rc<Pending>>(0) {
+        Ok(pending) => pending.progress(),
+        Err(CoreError::NotRestored { epoch, .. }) => Progress::New { epoch },
+        Err(other) => return Err(other.into()),
+    };
+    Ok(serde_json::to_string(&progress)?.into_object())
 }
 
 /// The [`Report`](crate::message::Report) of a save that is done on all workers.

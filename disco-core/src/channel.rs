@@ -147,9 +147,10 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// on with its other workers.
     ///
     /// # Errors
-    /// The lane can't start workers.
+    /// The reason why the lane can't start them. The text does not name the workers: the session does, by their numbers.
     fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
-        Err(Error::state(format!("{workers} can't be replaced: their lane starts no other workers")))
+        let _ = workers;
+        Err(Error::state("their lane starts no other workers"))
     }
 
     /// Ends workers of this lane that were told to leave by a [`Command::Resize`] and have not: processes are killed, nodes
@@ -163,12 +164,11 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// in another process.
     ///
     /// # Errors
-    /// The lane can't start workers in the processes of its workers.
+    /// The lane can't start workers in the processes of its workers. The text of an [`Error::Invalid`] is the reason and does
+    /// not name the workers: the session does, by their numbers.
     fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
-        let list = WorkerRange::list(&part.beside);
-        Err(Error::invalid(format!(
-            "subset: {list}: their lane supports no subsets; workers that are threads or processes do"
-        )))
+        let _ = part;
+        Err(Error::invalid("their lane supports no subsets; workers that are threads or processes do"))
     }
 
     /// The progress of a worker of this lane.

@@ -240,8 +240,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same error; if it is a loss of workers, then of `workers`.
-    pub(crate) fn of_workers(self, workers: WorkerRange) -> Self {
+    /// The same error; if it is a loss of workers, then of `workers`. For lanes and sessions, which know workers by
+    /// [places and numbers](crate::Members).
+    #[must_use]
+    pub fn of_workers(self, workers: WorkerRange) -> Self {
         match &self {
             Error::Lost(loss) if loss.workers() != workers => Error::Lost(Arc::new(loss.of_workers(workers))),
             _ => self,

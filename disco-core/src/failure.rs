@@ -35,8 +35,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The same failure, of `worker`.
-    pub(crate) fn of_worker(self: Arc<Self>, worker: WorkerId) -> Arc<Self> {
+    /// The same failure, of `worker`. For lanes and sessions, which know workers by [places and numbers](crate::Members).
+    #[must_use]
+    pub fn of_worker(self: Arc<Self>, worker: WorkerId) -> Arc<Self> {
         match self.worker == worker {
             true => self,
             false => Arc::new(Self { worker, ..Self::clone(&self) }),

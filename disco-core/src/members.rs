@@ -20,6 +20,8 @@ use crate::world::World;
 /// let members = Members::new(World::new(4, 2)?, places)?;
 /// assert_eq!(members.place(WorkerId::new(2)), Some(WorkerId::new(3)));
 /// assert_eq!(members.worker(WorkerId::new(4)), Some(WorkerId::new(3)));
+/// assert_eq!(members.name(WorkerId::new(4)), "worker 3");
+/// assert_eq!(members.name(WorkerId::new(2)), "a worker that a resize has dropped");
 /// assert_eq!(members.workers(WorkerRange::new(2..5)), WorkerRange::new(2..4));
 /// # Ok::<(), disco_core::Error>(())
 /// ```
@@ -89,6 +91,11 @@ impl Members {
     /// The worker that has a place; `None` if no worker has it.
     pub fn worker(&self, place: WorkerId) -> Option<WorkerId> {
         self.workers(place.into()).get(0)
+    }
+
+    /// The worker that has a place, for messages.
+    pub fn name(&self, place: WorkerId) -> String {
+        self.worker(place).map_or_else(|| "a worker that a resize has dropped".to_owned(), |worker| worker.to_string())
     }
 
     /// The workers that have some of these places.

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use disco_core::channel::{Notice, Reply};
@@ -23,6 +25,24 @@ fn seat(ctx: &mut WorkerContext) -> Result<String> {
     Ok(format!("{} of {}", ctx.worker(), ctx.world().size()))
 }
 
+/// Counts calls, and tells the number when it is dropped.
+#[derive(Default)]
+struct Calls(Cell<i64>);
+
+static DROPPED: AtomicI64 = AtomicI64::new(0);
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        DROPPED.fetch_add(self.0.get(), Ordering::Relaxed);
+    }
+}
+
+fn count(ctx: &mut WorkerContext) -> Result<i64> {
+    let calls = ctx.state::<Calls>();
+    calls.0.set(calls.0.get() + 1);
+    Ok(calls.0.get())
+}
+
 /// A value whose destructor panics.
 struct Bomb;
 
@@ -37,6 +57,7 @@ fn bomb(_: &mut WorkerContext) -> Result<Opaque> {
 }
 
 disco_core::register_function!("worker-test.bomb", bomb);
+disco_core::register_function!("worker-test.count", count);
 disco_core::register_function!("worker-test.double", double);
 disco_core::register_function!("worker-test.fail", fail);
 disco_core::register_function!("worker-test.seat", seat);
@@ -243,4 +264,22 @@ fn freed_and_killed_registers_are_empty() {
             "6: worker 1: get (command 6, register 2000): register 2000 is empty",
         ]
     );
+}
+
+#[test]
+fn state_outlives_a_recovery_and_ends_with_the_worker() {
+    let count = || {
+        let (replies, _) = run(vec![
+            (&[], function(0, "worker-test.count")),
+            (&[], call(1, 0, &[])),
+            (&[], Command::Recover { epoch: 1 }),
+            (&[], call(1, 0, &[])),
+            (&[], get(1)),
+        ]);
+        assert_eq!(replies, ["5: 2"]);
+    };
+    count();
+    assert_eq!(DROPPED.load(Ordering::Relaxed), 2);
+    count();
+    assert_eq!(DROPPED.load(Ordering::Relaxed), 4);
 }

@@ -41,7 +41,8 @@ pub(crate) async fn load(session: &dyn Session, folder: &Path) -> Result<Option<
 
 /// Starts to save the state. The training may go on; the checkpoint is complete when the result has been awaited.
 pub(crate) async fn save<'s>(session: &'s dyn Session, folder: &Path, state: &State) -> Result<Saving<'s>, Failure> {
-    let folder = Folder::new(folder).keep(KEPT);
+    // The tensors have the same sizes in each save.
+    let folder = Folder::new(folder).keep(KEPT).reuse_memory(true);
     let tensors = [("params", &state.params), ("velocity", &state.velocity)];
     let saving = checkpoint::save(session, folder, state.results.losses.len() as u64, tensors).await?;
     Ok(saving.note(RESULTS, serde_json::to_string(&state.results)?))

@@ -17,6 +17,7 @@ disco::register_function!("tests.panic", panic);
 disco::register_function!("tests.sleep", sleep);
 disco::register_function!("tests.store", store);
 disco::register_function!("tests.barriers", barriers);
+disco::register_function!("tests.fail_beside", fail_beside);
 
 fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(process::id().into())
@@ -94,4 +95,12 @@ fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
 fn barriers(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<()> {
     sleep(ctx, late, seconds)?;
     (0..times).try_for_each(|_| ctx.comm()?.barrier())
+}
+
+/// One worker fails. The others wait for it.
+fn fail_beside(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    match is_me(ctx, worker) {
+        true => Err(disco::Error::invalid("as this test wants")),
+        false => ctx.comm()?.barrier(),
+    }
 }

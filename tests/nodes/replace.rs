@@ -104,7 +104,11 @@ fn a_node_of_another_machine_can_replace_a_lost_one() {
 }
 
 fn a_worker_of_a_node_can_not_be_replaced_alone() {
-    let session = Builder::nodes(2, 2).start().unwrap();
+    let session = Builder::nodes(3, 2).start().unwrap();
+    // The last node has worker 3 now, which was worker 5.
+    kill(ask(&session, "tests.parent", 2));
+    lost(&session);
+    block_on(session.resize(4)).unwrap();
     kill(ask(&session, "tests.pid", 3));
     let loss = lost(&session);
     let error = block_on(session.replace_lost()).unwrap_err();

@@ -1,10 +1,12 @@
 //! Sessions of nodes that get other numbers of workers.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DataPlane as _, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
+    Builder, DataPlane as _, Deadlines, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId,
+    block_on,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -17,6 +19,7 @@ crate::tests!(
     trees_of_nodes_shrink_and_grow,
     nodes_of_other_machines_leave_and_join,
     a_part_of_a_node_can_not_leave,
+    messages_name_workers_by_their_numbers,
 );
 
 /// Kills a process and waits for the loss.
@@ -50,7 +53,7 @@ fn check(session: &LaneSession, workers: usize, nodes: usize) {
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..workers).collect::<Vec<_>>());
     let first: Vec<usize> = status.nodes.iter().map(|it| it.first_worker).collect();
     assert_eq!(first, (1..nodes).map(|it| it * workers / nodes).collect::<Vec<_>>(), "{status:?}");
-    let recordings = block_on(session.recordings(std::time::Duration::from_secs(5)));
+    let recordings = block_on(session.recordings(Duration::from_secs(5)));
     assert!(recordings.len() == workers && recordings.iter().all(|(_, recording)| recording.is_ok()));
 }
 
@@ -165,4 +168,27 @@ fn a_part_of_a_node_can_not_leave() {
     block_on(session.resize(2)).unwrap();
     check(&session, 2, 1);
     block_on(session.shutdown()).unwrap();
+}
+
+fn messages_name_workers_by_their_numbers() {
+    for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
+        let limits = Deadlines::default().with_close(Duration::from_millis(300));
+        let session = Builder::nodes(4, 2).node_workers(kind).deadlines(limits).start().unwrap();
+        kill(&session, ask(&session, function, 2));
+        block_on(session.resize(6)).unwrap();
+        block_on(session.init_ccl("by-store", &[])).unwrap();
+
+        // Worker 4 aborts worker 5, on the same node.
+        let failed = block_on(session.call_named("tests.fail_beside", (4,))).unwrap();
+        block_on(session.sync_all()).unwrap_err();
+        block_on(session.recover()).unwrap();
+        let aborted = block_on(session.get(&failed, WorkerId::new(5))).unwrap_err().to_string();
+        assert!(aborted.starts_with("worker 5: tests.fail_beside (command "), "{aborted}");
+        assert!(aborted.contains("aborted, because worker 4: tests.fail_beside (command "), "{aborted}");
+        block_on(session.recover()).unwrap();
+
+        block_on(session.call_named("tests.sleep", (5, 1000.0))).unwrap();
+        let Err(Error::Stuck { workers, .. }) = block_on(session.shutdown()) else { panic!("worker 5 has left") };
+        assert!(workers.starts_with("worker 5 (") && !workers.contains(", worker"), "{workers}");
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Fate {
     left: Vec<AtomicU64>,
     /// Whether starts of new workers may fail, and new workers die at once.
     pub(crate) is_hard: AtomicBool,
+    /// Whether no worker can be replaced.
+    pub(crate) refuses: AtomicBool,
     random: Mutex<Random>,
     /// How many workers have each place now.
     present: Vec<AtomicU64>,
@@ -34,6 +36,7 @@ impl Fate {
         Arc::new(Self {
             left: (0..PLACES).map(|_| AtomicU64::new(u64::MAX)).collect(),
             is_hard: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
             random: Mutex::new(Random(seed)),
             present: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
         })
@@ -45,6 +48,11 @@ impl Fate {
         if !there.is_empty() {
             self.left[there[random.below(there.len() as u64) as usize]].store(commands, Ordering::SeqCst);
         }
+    }
+
+    /// The worker with this place dies at its next command.
+    pub(crate) fn kill_at(&self, place: usize) {
+        self.left[place].store(0, Ordering::SeqCst);
     }
 
     pub(crate) fn chance(&self, one_of: u64) -> bool {
@@ -103,7 +111,7 @@ impl Channel for Mortal {
     }
 
     fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
-        if self.fate.chance(7) {
+        if self.fate.refuses.load(Ordering::Relaxed) || self.fate.chance(7) {
             return Err(Error::state("no place is free"));
         }
         Ok(Arc::new(Self::new(workers, self.config, &self.fate)))

@@ -9,6 +9,7 @@
 
 mod lane;
 mod model;
+mod numbers;
 
 use std::sync::mpsc;
 use std::thread;

@@ -1,6 +1,6 @@
 //! Tensors that go through a checkpoint.
 
-use disco::checkpoint::{self, Layout};
+use disco::checkpoint::{self, Folder, Layout};
 use disco::{DRef, LaneSession, Session as _, block_on};
 
 use crate::random::Random;
@@ -13,15 +13,18 @@ pub(crate) fn through(session: &LaneSession, handle: &DRef, random: &mut Random)
     // In each group there are other elements, which the layout does not allow.
     let layout =
         if session.world().groups() > 1 && layout == Layout::split_in_group(0) { Layout::PerWorker } else { layout };
-    let abandoned = random.chance(30);
-    watch::step(format_args!("a checkpoint, {layout}, after an abandoned one: {abandoned}"));
+    let (abandoned, reuses_memory) = (random.chance(30), random.chance(70));
+    watch::step(format_args!(
+        "a checkpoint, {layout}, after an abandoned one: {abandoned}, memory of copies is reused: {reuses_memory}"
+    ));
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let target = Folder::new(folder.path()).reuse_memory(reuses_memory);
     let moved = async {
         let entries = [("x", handle, layout)];
         if abandoned {
-            drop(checkpoint::save(session, folder.path(), 1, entries).await?);
+            drop(checkpoint::save(session, target.clone(), 1, entries).await?);
         }
-        checkpoint::save(session, folder.path(), 1, entries).await?.await?;
+        checkpoint::save(session, target, 1, entries).await?.await?;
         checkpoint::load(session, folder.path()).await
     };
     let loaded = block_on(moved).map_err(|error| error.to_string())?.ok_or("the folder has no checkpoint")?;

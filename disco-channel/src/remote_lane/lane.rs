@@ -38,10 +38,9 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers of `part`, some of all `workers`, for a lane to new workers in their places.
     ///
     /// # Errors
-    /// Such peers can't be started.
+    /// As [`Channel::replacement`].
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
-        let why = self.check_part(workers, part).err().unwrap_or_default();
-        Err(Error::state(format!("{part} can't be replaced: {why}")))
+        Err(Error::state(self.check_part(workers, part).err().unwrap_or_default()))
     }
 
     /// See [`Channel::is_entrance`].
@@ -57,9 +56,10 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers of a part of a subset, in the processes of these peers.
     ///
     /// # Errors
-    /// Such peers can't be started.
+    /// As [`Channel::subset`].
     fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
-        Err(Error::invalid(format!("subset: {} can't be in a subset", WorkerRange::list(&part.beside))))
+        let _ = part;
+        Err(Error::invalid("their lane starts no workers in their processes"))
     }
 
     /// Begins to start the peers of `workers`, which share `shared`.

@@ -10,7 +10,7 @@ use disco_core::channel::{Progress, Signal, SubsetPart};
 use disco_core::link::Shared;
 use disco_core::status::{Known, Status};
 use disco_core::worker::{self, WorkerConfig};
-use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Result, WorkerId, WorkerRange};
+use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Members, Result, WorkerId, WorkerRange, sync};
 
 use super::endpoint::ThreadEndpoint;
 use super::work::Run;
@@ -31,6 +31,8 @@ pub struct ThreadLane {
     config: Option<WorkerConfig>,
     /// The links of the workers beside which those of a subset run.
     beside: Vec<Arc<Link>>,
+    /// The workers of the session since its last resize.
+    members: Mutex<Option<Arc<Members>>>,
     worker_set: OnceLock<WorkerSet>,
 }
 
@@ -46,8 +48,8 @@ impl ThreadLane {
         F: Fn(WorkerId, ThreadEndpoint) -> Result<()> + Send + Sync + 'static,
     {
         let (run, recorder) = (Mutex::new(Some(Arc::new(run) as Arc<Run>)), RecorderConfig::DEFAULT);
-        let (neighbours, config, beside, worker_set) = (0, None, Vec::new(), OnceLock::new());
-        Self { workers, shared, recorder, neighbours, config, beside, run, worker_set }
+        let (neighbours, config, beside, members, worker_set) = Default::default();
+        Self { workers, shared, recorder, neighbours, config, beside, members, run, worker_set }
     }
 
     /// Makes a lane to `workers`, each of which [runs](worker::run) with `config`. The lane supports subsets.
@@ -139,6 +141,7 @@ impl Channel for ThreadLane {
                 let leaves = |(_, place): &(usize, WorkerId)| members.worker(*place).is_none();
                 let leaving = self.workers.iter().enumerate().filter(leaves);
                 leaving.for_each(|(index, _)| worker_set.exits.expect(index));
+                *sync::lock(&self.members) = Some(members.clone());
             }
             _ => {}
         }
@@ -160,12 +163,12 @@ impl Channel for ThreadLane {
     }
 
     fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
-        let list = WorkerRange::list(&part.beside);
-        let config = self.config.ok_or_else(|| self.error(&format!("it supports no subsets, so not with {list}")))?;
+        let refused = || Error::invalid("their threads run another function than `worker::run`");
+        let config = self.config.ok_or_else(refused)?;
         let links = self.worker_set()?.links.iter().zip(self.workers);
         let link = |worker: &WorkerId| links.clone().find(|(_, other)| other == worker).map(|(link, _)| link.clone());
         let beside: Option<Vec<_>> = part.beside.iter().map(link).collect();
-        let beside = beside.ok_or_else(|| self.error(&format!("it does not reach {list}")))?;
+        let beside = beside.ok_or_else(|| Error::invalid("their lane does not reach them"))?;
         let lane = Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world));
         Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).beside(beside)))
     }
@@ -187,7 +190,10 @@ impl Channel for ThreadLane {
     fn close(&self, limit: Duration) -> Result<()> {
         let Some(worker_set) = self.worker_set.get() else { return Ok(()) };
         let stuck = worker_set.join(limit).into_iter().filter_map(|index| self.workers.get(index));
-        let stuck: Vec<_> = stuck.map(|worker| format!("{worker} ({}; detached)", self.progress(worker))).collect();
+        let members = sync::lock(&self.members).clone();
+        let name = |place: WorkerId| members.as_ref().map_or_else(|| place.to_string(), |members| members.name(place));
+        let stuck: Vec<_> =
+            stuck.map(|place| format!("{} ({}; detached)", name(place), self.progress(place))).collect();
         match stuck.is_empty() {
             true => Ok(()),
             false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),

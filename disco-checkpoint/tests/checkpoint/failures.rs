@@ -14,6 +14,7 @@ use crate::{assert_loads, call, end, handles, names, save_numbers, session, work
 
 crate::tests![
     tests: a_worker_that_dies_while_it_writes_is_named_with_its_shard,
+    a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on,
     a_file_that_can_not_grow_is_named_with_its_worker,
     a_full_disk_is_named_with_its_worker,
     a_folder_that_can_not_be_made_is_named,
@@ -61,6 +62,40 @@ fn a_worker_that_dies_while_it_writes_is_named_with_its_shard(kind: SessionKind)
     end(&next);
 }
 
+fn a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on(kind: SessionKind) {
+    let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
+    block_on(async {
+        let (same, _) = handles(&session, 1).await;
+        let begin = |step| checkpoint::save(&session, folder.path(), step, [("same", &same)]);
+        let (replaced, resized) = (begin(1).await.unwrap(), begin(2).await.unwrap());
+        let processes = session.call_named("tests.process", ()).await.unwrap();
+        let process: i64 = session.get_as(&processes, worker(2)).await.unwrap();
+        kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
+        while session.sync_all().await.is_ok() {}
+        session.replace_lost().await.unwrap();
+        let path = |step| folder.path().join(format!("step-00000{step}"));
+        assert_eq!(
+            replaced.await.unwrap_err().to_string(),
+            format!(
+                "checkpoint `{}` was not saved, because `worker-2-of-4.safetensors` is not complete: worker 2 is new since \
+                 epoch 1; save again",
+                path(1).display()
+            )
+        );
+        session.resize(2).await.unwrap();
+        assert_eq!(
+            resized.await.unwrap_err().to_string(),
+            format!(
+                "checkpoint `{}`: waiting for the shards: the session was resized meanwhile; save again",
+                path(2).display()
+            )
+        );
+        checkpoint::save(&session, folder.path(), 3, [("same", &same)]).await.unwrap().await.unwrap();
+    });
+    assert_eq!(names(folder.path()), ["step-000003"]);
+    end(&session);
+}
+
 fn a_file_that_can_not_grow_is_named_with_its_worker(kind: SessionKind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
@@ -103,12 +138,13 @@ fn a_full_disk_is_named_with_its_worker(_: SessionKind) {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// Saves more and then less than fits on a disk of 8 MiB.
+/// Saves more and then less than fits on a disk of 8 MiB. Workers keep the memory of the copies, also of failed saves.
 pub(crate) fn on_a_small_disk(folder: &Path) {
     let session = session(SessionKind::Processes);
     block_on(async {
         let large = session.call_named("tests.large", (1 << 20,)).await.unwrap();
-        let saving = checkpoint::save(&session, folder, 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
+        let reusing = checkpoint::Folder::new(folder).reuse_memory(true);
+        let saving = checkpoint::save(&session, reusing, 1, [("x", &large, Layout::PerWorker)]).await.unwrap();
         let error = saving.await.unwrap_err();
         let text = error.to_string();
         let Error::Io { worker: Some(_), path, source, .. } = error else { panic!("{text}") };

@@ -11,6 +11,7 @@ mod failures;
 mod folders;
 mod functions;
 mod layouts;
+mod memory;
 mod snapshots;
 
 use std::fs;
@@ -23,9 +24,11 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
     disco::init();
-    for (variable, program) in
-        [(failures::SMALL_DISK, failures::on_a_small_disk as fn(&Path)), (crashes::FOLDER, crashes::save_until_killed)]
-    {
+    for (variable, program) in [
+        (failures::SMALL_DISK, failures::on_a_small_disk as fn(&Path)),
+        (crashes::FOLDER, crashes::save_until_killed),
+        (memory::FOLDER, memory::measure),
+    ] {
         if let Some(folder) = std::env::var_os(variable) {
             program(Path::new(&folder));
             return ExitCode::SUCCESS;
@@ -34,8 +37,8 @@ fn main() -> ExitCode {
     let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
     let in_all_kinds = snapshots::tests().into_iter().chain(damage::tests());
     let mut trials: Vec<_> = in_all_kinds.flat_map(|test| kinds.map(|kind| trial(test, kind))).collect();
-    trials
-        .extend(failures::tests().into_iter().chain(crashes::tests()).map(|test| trial(test, SessionKind::Processes)));
+    let in_processes = failures::tests().into_iter().chain(crashes::tests()).chain(memory::tests());
+    trials.extend(in_processes.map(|test| trial(test, SessionKind::Processes)));
     let in_threads = layouts::tests().into_iter().chain(folders::tests()).chain(damage::tests_of_files());
     trials.extend(in_threads.map(|test| trial(test, SessionKind::Threads)));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()

@@ -1,5 +1,8 @@
 //! The state of a worker that its functions can use.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +48,8 @@ pub struct WorkerContext {
     worker: WorkerId,
     config: WorkerConfig,
     link: Arc<Link>,
+    /// The values of [`WorkerContext::state`]. They are dropped first: some may have tensors of the queue's device.
+    states: HashMap<TypeId, Rc<dyn Any>>,
     /// Communicators are dropped before the queue that they use.
     world_comm: Option<Watched>,
     /// Set only if there are several groups.
@@ -56,7 +61,7 @@ impl WorkerContext {
     pub(crate) fn new(worker: WorkerId, config: WorkerConfig, link: Arc<Link>) -> Result<Self> {
         let queue = device_api::host_queue(link.arena().cloned());
         link.note_ordinal((worker.index() % config.world.per_node()) as i32);
-        Ok(Self { worker, config, link, queue, world_comm: None, group_comm: None })
+        Ok(Self { worker, config, link, states: HashMap::new(), queue, world_comm: None, group_comm: None })
     }
 
     /// This worker.
@@ -123,6 +128,35 @@ impl WorkerContext {
     /// Limit for one collective. Worker functions can use it for their own waits.
     pub fn deadline(&self) -> Duration {
         self.config.collective_deadline
+    }
+
+    /// A value of type `T` that belongs to this worker: `T::default()` at the first call, afterwards the same value. It
+    /// outlives recoveries and data planes, and is dropped with the worker, at the end of the session.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    ///
+    /// use disco_core::{Result, WorkerContext};
+    ///
+    /// #[derive(Default)]
+    /// struct Calls(Cell<i64>);
+    ///
+    /// /// The number of calls of this function on this worker.
+    /// fn count(ctx: &mut WorkerContext) -> Result<i64> {
+    ///     let calls = ctx.state::<Calls>();
+    ///     calls.0.set(calls.0.get() + 1);
+    ///     Ok(calls.0.get())
+    /// }
+    ///
+    /// disco_core::register_function!("example.count", count);
+    /// ```
+    pub fn state<T: Default + 'static>(&mut self) -> Rc<T> {
+        let known = self.states.get(&TypeId::of::<T>()).and_then(|state| state.clone().downcast().ok());
+        known.unwrap_or_else(|| {
+            let state = Rc::<T>::default();
+            self.states.insert(TypeId::of::<T>(), state.clone());
+            state
+        })
     }
 
     /// A zeroed tensor on this worker's device.

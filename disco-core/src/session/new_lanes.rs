@@ -48,7 +48,11 @@ impl NewLane {
 pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<Vec<Arc<dyn Channel>>> {
     let have_one_owner = |one, other| Arc::ptr_eq(lanes.owner(one), lanes.owner(other));
     let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
-    parts.iter().map(|part| lanes.owner(part.first()).replacement(*part)).collect()
+    let replace = |part: &WorkerRange| {
+        let refused = |why| Error::state(format!("{} can't be replaced: {why}", lanes.members.workers(*part)));
+        lanes.owner(part.first()).replacement(*part).map_err(refused)
+    };
+    parts.iter().map(replace).collect()
 }
 
 /// Starts the lanes that `make` returns, at the same time.

@@ -217,7 +217,12 @@ fn subset_lanes(
         next = workers.indices().end as u32;
         let start = start.clone();
         let invite = Arc::new(move |worker, invitation| start.invite(worker, invitation));
-        lane.subset(&SubsetPart { workers, beside, world, shared: shared.clone(), invite })
+        let numbers: Vec<_> = beside.iter().filter_map(|place| parents.members.worker(*place)).collect();
+        let part = SubsetPart { workers, beside, world, shared: shared.clone(), invite };
+        lane.subset(&part).map_err(|error| match error {
+            Error::Invalid(why) => Error::invalid(format!("subset: {}: {why}", WorkerRange::list(&numbers))),
+            other => other,
+        })
     };
     Ok((world, parts.into_iter().map(lane).collect::<Result<_>>()?))
 }

@@ -410,7 +410,9 @@ impl Controller {
             (Kind::Node, _) => format!("{name} does not answer"),
             (Kind::Process, _) => if self.watches { "killed" } else { "detached" }.to_owned(),
         };
-        workers.iter().zip(progress).map(|(worker, progress)| format!("{worker} ({progress}; {why})")).collect()
+        let name =
+            |place: WorkerId| self.members.as_ref().map_or_else(|| place.to_string(), |members| members.name(place));
+        workers.iter().zip(progress).map(|(place, progress)| format!("{} ({progress}; {why})", name(place))).collect()
     }
 
     /// Checks that the lane takes a frame.

@@ -4,7 +4,7 @@ use disco_core::activity::Progress;
 use disco_core::channel::{Notice, Signal};
 use disco_core::error::{Error, LossCause, LostPeer};
 use disco_core::wire::Message;
-use disco_core::{Command, Frame, Value, WorkerRange, WorkerSet};
+use disco_core::{Command, Frame, Members, Value, WorkerRange, WorkerSet};
 
 use crate::engine::fault::{self, Fault};
 
@@ -141,19 +141,26 @@ pub(crate) fn left(workers: WorkerRange) -> (Message, Priority) {
 }
 
 /// The abort with which a node answers the first failure of one of its workers, or of one behind it. The controller sends
-/// the same abort, but later; it sends none for a failure that follows from an abort.
-pub(crate) fn abort_after_failure(notice: &Notice) -> Option<Signal> {
+/// the same abort, but later; it sends none for a failure that follows from an abort. `members` are the session's workers
+/// since its last resize.
+pub(crate) fn abort_after_failure(notice: &Notice, members: Option<&Members>) -> Option<Signal> {
     match notice {
         Notice::Failed { epoch, failure } if !failure.aborted => {
-            Some(Signal::Abort { epoch: *epoch, cause: failure.to_string().into() })
+            let number = members.and_then(|members| members.worker(failure.worker)).unwrap_or(failure.worker);
+            Some(Signal::Abort { epoch: *epoch, cause: failure.clone().of_worker(number).to_string().into() })
         }
         _ => None,
     }
 }
 
 /// The abort with which a node answers the loss of some of its workers, or of those behind it, in `epoch` or before. Later
-/// epochs are not aborted: the workers may be replaced.
-pub(crate) fn abort_after_loss(epoch: u64, why: &Error) -> Signal {
+/// epochs are not aborted: the workers may be replaced. `members` are the session's workers since its last resize.
+pub(crate) fn abort_after_loss(epoch: u64, why: Error, members: Option<&Members>) -> Signal {
+    let numbers = match (&why, members) {
+        (Error::Lost(loss), Some(members)) => members.workers(loss.workers()),
+        _ => WorkerRange::new(0..0),
+    };
+    let why = if numbers.is_empty() { why } else { why.of_workers(numbers) };
     Signal::Abort { epoch, cause: why.to_string().into() }
 }
 

@@ -210,8 +210,7 @@ impl Peers for Options {
 
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
         let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.spares().count()));
-        let refused = |why| Error::state(format!("{part} can't be replaced: {why}"));
-        self.check_nodes(workers, part, standing).map_err(refused)?;
+        self.check_nodes(workers, part, standing).map_err(Error::State)?;
         let (per_node, place) = (self.per_node(workers), workers.position(part.first()).unwrap_or(0));
         Ok(self.later(part.len() / per_node, self.first_node + (place / per_node) as u32))
     }

@@ -10,7 +10,7 @@ use disco_core::channel::{Inbox, Notice, Reply, Signal};
 use disco_core::status::Status;
 use disco_core::store::SharedStore as _;
 use disco_core::wire::{self, Assignment, Message};
-use disco_core::{Channel, Error, Frame, Result, Value, WorkerId, WorkerRange, sync};
+use disco_core::{Channel, Command, Error, Frame, Members, Result, Value, WorkerId, WorkerRange, sync};
 
 use crate::engine::member::upward::{self, Priority};
 use crate::engine::reply;
@@ -40,6 +40,8 @@ pub(super) struct Upstream {
     commands: AtomicU64,
     /// The epoch of the last command that the node has passed on.
     epoch: AtomicU64,
+    /// The workers of the session since its last resize.
+    members: Mutex<Option<Arc<Members>>>,
     /// The node ends: replies no longer wait, since the connection may send nothing more.
     ends: AtomicBool,
 }
@@ -53,13 +55,30 @@ impl Upstream {
     ) -> Self {
         let (value_limit, workers) = (assignment.config.value_limit, assignment.workers);
         let (replies, departures) = (upward::Replies::new(workers).into(), upward::Departures::new(workers).into());
-        let (has_started, ends, commands, epoch, lane) = Default::default();
-        Self { connection, waker, store, lane, value_limit, replies, departures, has_started, commands, epoch, ends }
+        let (has_started, ends, commands, epoch, members, lane) = Default::default();
+        Self {
+            connection,
+            waker,
+            store,
+            lane,
+            value_limit,
+            replies,
+            departures,
+            has_started,
+            commands,
+            epoch,
+            members,
+            ends,
+        }
     }
 
     /// Sets the lane whose inbox this is.
     pub(super) fn set_lane(&self, lane: &Arc<dyn Channel>) {
         self.lane.get_or_init(|| Arc::downgrade(lane));
+    }
+
+    fn members(&self) -> Option<Arc<Members>> {
+        sync::lock(&self.members).clone()
     }
 
     /// Aborts operations of this node's workers and of those behind it, and their calls of the store.
@@ -96,6 +115,9 @@ impl Upstream {
         self.commands.store(frame.seq(), Ordering::Relaxed);
         if let Some(epoch) = frame.command().epoch() {
             self.epoch.store(epoch, Ordering::Relaxed);
+        }
+        if let Command::Resize { members, .. } = frame.command() {
+            *sync::lock(&self.members) = Some(members.clone());
         }
         self.lock().expect(frame);
     }
@@ -196,7 +218,8 @@ impl Inbox for Upstream {
             Err(error) => tracing::warn!(%notice, %error, "a message can't be sent to the controller"),
         }
         // Reported before the abort, so that the controller receives this failure before the failures that the abort causes.
-        upward::abort_after_failure(&notice).into_iter().for_each(|abort| self.abort(abort));
+        let members = self.members();
+        upward::abort_after_failure(&notice, members.as_deref()).into_iter().for_each(|abort| self.abort(abort));
     }
 
     fn recording(&self, worker: WorkerId, bytes: Arc<[u8]>) {
@@ -223,7 +246,7 @@ impl Inbox for Upstream {
         self.retire(lost);
         let (messages, priority) = upward::lost(lost, &why);
         messages.iter().for_each(|message| self.send(message, priority));
-        self.abort(upward::abort_after_loss(epoch, &why));
+        self.abort(upward::abort_after_loss(epoch, why, self.members().as_deref()));
     }
 }
 
@@ -231,7 +254,7 @@ impl Inbox for Upstream {
 mod tests {
     use std::os::unix::net::UnixStream;
 
-    use disco_core::Command;
+    use disco_core::World;
     use disco_core::error::{ErrorKind, Failure, LossCause, LostPeer, Node};
 
     use super::super::doubles::Lane;
@@ -275,5 +298,15 @@ mod tests {
         upstream.lost(workers, lost.clone());
         assert!(is_reported());
         assert_eq!(lane.aborts(), [(3, lost.to_string())]);
+
+        // Worker 0 has left the session, so the places of the others are not their numbers.
+        let members = Members::new(World::new(3, 1).unwrap(), [1, 2, 3].map(WorkerId::new)).unwrap();
+        upstream.expect(&Frame::new(10, [], Command::Resize { epoch: 4, members: members.into() }));
+        fail(false);
+        let aborts = lane.aborts();
+        assert!(is_reported() && aborts[0].1.starts_with("worker 1: f"), "{aborts:?}");
+        upstream.lost(workers, lost);
+        let aborts = lane.aborts();
+        assert!(is_reported() && aborts[0].1.contains("worker 2"), "{aborts:?}");
     }
 }

@@ -103,7 +103,7 @@ impl Peers for Options {
     }
 
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
-        self.check_part(workers, part).map_err(|why| Error::state(format!("{part} can't be replaced: {why}")))?;
+        self.check_part(workers, part).map_err(Error::State)?;
         Ok(Self { is_replacement: true, ..self.clone() })
     }
 

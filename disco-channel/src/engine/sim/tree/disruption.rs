@@ -124,7 +124,7 @@ impl World {
         let why = Error::invalid("its process ended");
         let (lost, _) = upward::lost(self.ends[end].workers.first().into(), &why);
         split.iter().chain(&lost).for_each(|message| self.say(end, message));
-        self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, &why));
+        self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, why, None));
         self.upper_acts(end);
     }
 

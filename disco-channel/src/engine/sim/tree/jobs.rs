@@ -208,7 +208,7 @@ impl World {
             Ok(packet) => self.say(end, &upward::from(worker, Message::Notice(packet.into()))),
             Err(error) => self.record_violation(format!("node {end}: {error}")),
         }
-        upward::abort_after_failure(notice).into_iter().for_each(|abort| self.abort(end, abort));
+        upward::abort_after_failure(notice, None).into_iter().for_each(|abort| self.abort(end, abort));
     }
 
     /// Aborts the worker of a node, the nodes behind it, and their calls of the store.

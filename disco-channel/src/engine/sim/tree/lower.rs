@@ -191,7 +191,7 @@ impl World {
                 let split = self.ends[end].replies.split();
                 let (lost, _) = upward::lost(workers, &why);
                 split.iter().chain(&lost).for_each(|message| self.say(end, message));
-                self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, &why));
+                self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, why, None));
             }
             Action::Over => lower.is_over = true,
             Action::Recording { worker, bytes } if end == 0 => _ = self.recordings.insert(worker, bytes),
