@@ -15,7 +15,9 @@ impl Activity {
     /// The operation that the worker is inside. `None` outside of operations that are recorded. Called on the worker's
     /// thread.
     pub fn running_op(&self) -> Option<RunningOp> {
-        let record = self.memory.read(self.op.load(Ordering::Relaxed))?;
+        let number = self.op.load(Ordering::Relaxed);
+        // 0 before the first operation.
+        let record = self.memory.read(number).filter(|_| number > 0)?;
         (record.state() == Some(OpState::Running)).then_some(RunningOp(record))
     }
 
