@@ -113,6 +113,7 @@ case $part in
     ranks around_processes_4 60 processes::go_around 4
     # shellcheck disable=SC2046
     step bench_nccl_1 60 "$B/nccl_bench" --bench $(short '' --quick)
+    step times_1 30 "$B/gpu_evidence" times 1
     step trim_2 40 "$B/gpu_evidence" trim 2
     calls=(nothing cuMemFree cuIpcGetMemHandle 'cuMemAlloc 8 MiB' 'cuMemAlloc 1 GiB' cuMemHostAlloc cuMemFreeHost cuMemAllocAsync cuMemFreeAsync
         cuStreamCreate cuStreamDestroy cuEventCreate cuModuleLoadData 'cuMemcpyHtoD pageable' 'a new context of another thread')
@@ -126,6 +127,7 @@ case $part in
     in_env $several -- launch_raw_2 40 "$B/gpu_evidence" launch 2
     in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
     in_env $several -- replays_2 40 "$B/gpu_evidence" replays 2
+    in_env $several -- times_2 40 "$B/gpu_evidence" times 2
     in_env $several NCCL_MAX_CTAS=4 -- launch_raw_4 40 "$B/gpu_evidence" launch 4
     in_env DISCO_P2P_ONE_SHOT=10485760 -- kernels_one_shot 60 "$B/gpu_evidence" kernels 2 4 8
     in_env DISCO_P2P_ONE_SHOT=0 -- kernels_two_shot 60 "$B/gpu_evidence" kernels 2 4 8
@@ -178,7 +180,7 @@ esac
 
 dmesg 2> /dev/null | grep -i 'xid' | tail -5 > "$L/xid.log"
 tar czf "$OUT/logs-$part.tgz" -C "$W" "logs-$part"
-for name in kernels_one_shot kernels_two_shot graph_one_shot graph_two_shot launch_raw_2 ours_2 replays_2 launch_raw_4 launch_raw_2_later_nccl alloc copies trim_2 \
+for name in kernels_one_shot kernels_two_shot graph_one_shot graph_two_shot launch_raw_2 ours_2 replays_2 times_1 times_2 launch_raw_4 launch_raw_2_later_nccl alloc copies trim_2 \
     bench_nccl_1 alias_8 alias_32 torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2_processes bench_p2p_2_processes mps_bench_p2p_2 mps_torch_symm_2; do
     [ -f "$L/$name.log" ] && { echo "== $name"; tail -n 60 "$L/$name.log" | cut -c1-200; } >> "$OUT/figures.txt"
 done

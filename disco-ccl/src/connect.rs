@@ -65,6 +65,10 @@ impl Library {
         }
         .run()?;
         let attendance = Attendance::new(params.link.store(), meeting.name().to_owned(), rank, size);
+        let activity = params.link.activity();
+        if activity.has_timeline() {
+            runtime.measure(activity);
+        }
         Communicator::new((self, runtime, shared_comm), (rank, size), params.deadline, meeting, attendance)
     }
 }

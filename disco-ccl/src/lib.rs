@@ -106,7 +106,7 @@ pub use backend::{Backend, Details};
 pub use communicator::Communicator;
 pub use config::Config;
 pub use device::{bind, details};
-pub use driver::{CopyKind, Driver, EventHandle, GraphFunctions};
+pub use driver::{CopyKind, Driver, EventHandle, GraphFunctions, TimingFunctions};
 pub use extension::{Extension, extension};
 pub use heap::MemoryUse;
 pub use library::{Library, Vendor, Version};

@@ -190,6 +190,7 @@ impl disco_core::Queue for Queue {
         self.runtime.refuse_in_capture("synchronize", CAPTURE_DOES_NOT_RUN)?;
         self.wait(deadline)?;
         self.runtime.make_current()?;
+        self.runtime.read_device_times(true);
         self.staging.finish_copies()
     }
 

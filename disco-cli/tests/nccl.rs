@@ -57,6 +57,7 @@ fn a_timeline_names_nccl_and_kernels_as_the_way_of_the_data() {
         let ended = disco(&folder, variables, &[&run[..], &bench].concat());
         assert!(ended.status.success(), "{}", text(&ended));
         let trace = disco::trace::Trace::read(&file).unwrap();
+        check_launches(&std::fs::read_to_string(&file).unwrap());
         std::fs::remove_file(&file).unwrap();
         let known = trace.workers.iter().filter_map(|worker| worker.recording.as_ref().ok());
         let sums = known.flat_map(|it| &it.records).filter(|it| it.kind == RecordKind::Op(OpKind::AllReduce));
@@ -67,6 +68,15 @@ fn a_timeline_names_nccl_and_kernels_as_the_way_of_the_data() {
     let variables = [("DISCO_P2P_TOPOLOGY", "fully_connected"), ("DISCO_NVRTC_LIBRARY", nvrtc.to_str().unwrap())];
     let of_kernels = paths("cuda_p2p", &variables);
     assert!(of_kernels.contains(&"p2p kernel"), "{of_kernels:?}");
+}
+
+/// Asserts that each time on a device is joined with one launch.
+fn check_launches(trace: &str) {
+    let count = |parts: [&str; 2]| trace.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count();
+    let times = count(["\"ph\":\"X\"", "\"cat\":\"device\""]);
+    let ends = ["s", "f"].map(|phase| count([&format!("\"ph\":\"{phase}\""), "\"cat\":\"launch\""]));
+    assert!(times > 0);
+    assert_eq!(ends, [times; 2]);
 }
 
 /// The delay separates the launch of an operation from its completion.

@@ -94,9 +94,13 @@ fn late(calls: &[(WorkerId, &Recording, &Record)]) -> Option<(WorkerId, Duration
     is_left.then(|| (worker, rounded(first - last)))
 }
 
-/// The operations of a recording, oldest first.
+/// The operations of a recording, oldest first, without their times on devices.
 fn ops(recording: &Recording) -> impl DoubleEndedIterator<Item = (&Record, &OpDetails)> {
-    recording.records.iter().filter_map(|record| Some((record, record.op.as_ref()?)))
+    recording
+        .records
+        .iter()
+        .filter(|record| matches!(record.kind, RecordKind::Op(_)))
+        .filter_map(|record| Some((record, record.op.as_ref()?)))
 }
 
 /// The last operation, if it runs or has failed, and the worker has not recovered since. Of a group of operations, the

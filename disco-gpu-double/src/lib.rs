@@ -93,7 +93,8 @@
 //!
 //! Each stream has a thread that runs its work. An asynchronous copy accesses pinned memory (`cuMemHostAlloc`,
 //! `hipHostMalloc`) when the stream runs it. A copy from other host memory has read it before the call returns; a copy
-//! to other host memory waits for the stream. Fresh memory is filled with 0xA5. A send completes only after its receive
+//! to other host memory waits for the stream. The time of an event is that of the host's monotonic clock when its stream's
+//! thread has reached it. Fresh memory is filled with 0xA5. A send completes only after its receive
 //! has begun, even a send of 0 elements.
 //!
 //! # Memory of several processes

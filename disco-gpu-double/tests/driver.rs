@@ -15,7 +15,7 @@ use disco_gpu_double::cuda::exports::context::{cuCtxSynchronize, cuDevicePrimary
 use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
 use disco_gpu_double::cuda::exports::device::{cuDeviceGetAttribute, cuDeviceGetName, cuDeviceGetPCIBusId};
 use disco_gpu_double::cuda::exports::event::{
-    cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuEventRecord, cuEventSynchronize,
+    cuEventCreate, cuEventDestroy_v2, cuEventElapsedTime, cuEventQuery, cuEventRecord, cuEventSynchronize,
 };
 use disco_gpu_double::cuda::exports::memory::{
     cuMemAlloc_v2, cuMemFree_v2, cuMemGetInfo_v2, cuMemsetD8_v2, cuMemsetD8Async, cuPointerGetAttribute,
@@ -40,6 +40,35 @@ fn new_event() -> Event {
     let mut event = ptr::null_mut();
     assert_eq!(cuEventCreate(Some(&mut event), 2), OK);
     event
+}
+
+#[test]
+fn the_time_between_two_events_is_that_between_their_points_in_the_stream() {
+    let stream = use_device(0);
+    let [start, end] = [(); 2].map(|()| {
+        let mut event = ptr::null_mut();
+        assert_eq!(cuEventCreate(Some(&mut event), 0), OK);
+        event
+    });
+    let elapsed = |start, end| {
+        let mut milliseconds = f32::NAN;
+        let code = cuEventElapsedTime(Some(&mut milliseconds), start, end);
+        if code == OK { Ok(milliseconds) } else { Err(code) }
+    };
+    assert_eq!(cuEventRecord(start, stream), OK);
+    assert_eq!(cuEventSynchronize(start), OK);
+    assert_eq!(elapsed(start, end), Err(Code::INVALID_HANDLE), "the second one has no record");
+    thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(cuEventRecord(end, stream), OK);
+    assert_eq!(cuStreamSynchronize(stream), OK);
+    let milliseconds = elapsed(start, end).unwrap();
+    assert!(milliseconds >= 20.0, "{milliseconds}");
+    assert_eq!(elapsed(end, start), Ok(-milliseconds));
+    let without_times = new_event();
+    assert_eq!([cuEventRecord(without_times, stream), cuStreamSynchronize(stream)], [OK; 2]);
+    assert_eq!(elapsed(start, without_times), Err(Code::INVALID_HANDLE));
+    assert_eq!([start, end, without_times].map(|event| cuEventDestroy_v2(event)), [OK; 3]);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::fmt::{self, Write as _};
 use disco_core::activity::Recording;
 use disco_core::{Diagnosis, WorkerId, WorkerRange};
 
-use crate::analysis::{Waits, mismatches, shares, slowest};
+use crate::analysis::{DEVICE_HEAD, Waits, mismatches, on_device, shares, slowest};
 use crate::calls::{Call, Calls};
 use crate::format::{bandwidth, bytes, number, percent, table, time};
-use crate::trace::Trace;
+use crate::trace::{Trace, notes};
 
 /// Largest number of rows of a table, and of mismatches.
 const MAX_ROWS: usize = 10;
@@ -17,10 +17,10 @@ const MAX_ROWS: usize = 10;
 const MAX_WORKERS: usize = 32;
 
 /// Explains a trace for a terminal: the operation that hangs or has failed, collectives that workers call differently,
-/// the parts of each worker's time, the slowest collectives, and the workers for which other workers waited.
+/// the parts of each worker's time, the slowest collectives, times on devices, and the workers for which other workers waited.
 pub fn explain(trace: &Trace) -> String {
     let calls = Calls::of(trace);
-    let parts = [findings(trace, &calls), times(trace), slow(&calls), late(trace, &calls)];
+    let parts = [findings(trace, &calls), times(trace), slow(&calls), device(trace, &calls), late(trace, &calls)];
     let parts = parts.iter().filter(|part| !part.is_empty());
     parts.fold(head(trace), |text, part| format!("{text}\n{part}"))
 }
@@ -61,6 +61,9 @@ pub(crate) fn head(trace: &Trace) -> String {
         _ = writeln!(text, "No records of {worker}: {error}");
     }
     text += &clocks(trace);
+    for (note, workers) in notes(trace) {
+        _ = writeln!(text, "{}: {note}", WorkerRange::list(&workers));
+    }
     let replaced: u64 = trace.recordings().map(|recording| recording.replaced).fold(0, u64::saturating_add);
     if replaced > 0 {
         _ = writeln!(text, "Later records have replaced {replaced} older ones.");
@@ -172,6 +175,16 @@ fn row(calls: &Calls<'_>, call: &Call<'_>, took: u64) -> [String; 7] {
         call.latecomer().map_or("–".to_owned(), |entry| entry.worker.to_string()),
         time(spread),
     ]
+}
+
+fn device(trace: &Trace, calls: &Calls<'_>) -> String {
+    let (rows, error) = on_device(trace, calls);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<_> = rows.iter().take(MAX_ROWS).map(|row| row.cells()).collect();
+    let title = "Times on devices, by event records of each worker's stream";
+    format!("{title} (starts are known within {}):\n{}", time(error), table(DEVICE_HEAD, &rows))
 }
 
 fn late(trace: &Trace, calls: &Calls<'_>) -> String {

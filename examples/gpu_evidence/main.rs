@@ -2,7 +2,7 @@
 //! own.
 //!
 //! ```text
-//! gpu_evidence kernels|graph|copies|alloc|trim|waits|alias|launch|ours|replays RANKS …
+//! gpu_evidence kernels|graph|copies|alloc|trim|waits|alias|launch|ours|replays|times RANKS …
 //! ```
 //!
 //! Each result is a line: number of ranks, name, bytes, microseconds of the slowest rank. If the driver lacks a
@@ -23,6 +23,8 @@ mod ranks;
 mod replays;
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod streams;
+#[cfg(all(feature = "nccl", target_os = "linux"))]
+mod times;
 
 /// Functions of the driver that graphs need.
 #[cfg(all(feature = "nccl", target_os = "linux"))]
@@ -44,6 +46,7 @@ fn main() -> ranks::Result<()> {
         "launch" => (launch::raw, &[]),
         "ours" => (launch::ours, &[]),
         "replays" => (replays::replays, GRAPHS),
+        "times" => (times::times, &["cuEventElapsedTime"]),
         other => return Err(format!("there is no measurement `{other}`").into()),
     };
     println!("ranks\twhat\tbytes\tmicroseconds");

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use disco_core::activity::{Activity, Alignment, ClockPoint, OpPlace, RecordKind, RecorderConfig, Recording, align};
+use disco_core::activity::{Activity, Alignment, ClockPoint, OpPlace, RecordKind, RecorderConfig, Recording, align, nanoseconds};
 use disco_core::op::Op;
 use disco_core::wire::WireError;
 use disco_core::{Diagnosis, Result, WorkerId};
@@ -14,7 +14,7 @@ fn check(bytes: &[u8]) -> Result<(), WireError> {
     let recording = Recording::decode(bytes)?;
     for record in &recording.records {
         assert!(record.end.is_none_or(|end| end >= record.start), "{record:?}");
-        assert_eq!(record.op.is_some(), matches!(record.kind, RecordKind::Op(_)), "{record:?}");
+        assert_eq!(record.op.is_some(), matches!(record.kind, RecordKind::Op(_) | RecordKind::Device(_)), "{record:?}");
     }
     let aligned = align(bytes, &hop()).expect("a recording that was decoded can be aligned");
     let aligned = Recording::decode(&aligned).expect("a recording that was aligned can be decoded");
@@ -41,6 +41,8 @@ fn seeds() -> Vec<Vec<u8>> {
     activity.mark(activity.intern("recover"));
     activity.count(activity.intern("registers in use"), 3);
     let running = activity.start_op(&Op::Barrier, 2, OpPlace::new(comm, 1));
+    activity.running_op().into_iter().for_each(|op| activity.add_device_time(&op, nanoseconds() - 9, 7, 3));
+    activity.note("no device times: a test");
     let bytes = activity.encode(usize::MAX);
     drop(running);
     let failed = activity.encode(usize::MAX);

@@ -13,6 +13,7 @@ mod allocations;
 mod alone;
 mod copies;
 mod costs;
+mod device_times;
 mod devices;
 mod failure;
 mod graph_ends;

@@ -178,7 +178,12 @@ impl Communicator {
         checked.inspect_err(|error| _ = self.mark_broken(error))?;
         self.count_operation();
         self.last = Some(Launched { kind: last.kind(), dtype: last.dtype(), count: last.count(self.size) });
-        self.launch(group, factor).inspect_err(|error| _ = self.mark_broken(error))
+        let measured = self.runtime.begin_launch();
+        let launched = self.launch(group, factor);
+        if let Some(measured) = measured {
+            self.runtime.end_launch(measured, launched.is_ok());
+        }
+        launched.inspect_err(|error| _ = self.mark_broken(error))
     }
 
     fn capture_check(&self) -> CaptureCheck<'_> {
@@ -385,7 +390,9 @@ impl disco_core::Communicator for Communicator {
         self.runtime.refuse_in_capture("synchronize", CAPTURE_DOES_NOT_RUN)?;
         let last = self.last;
         let operation = || last.map_or("synchronize".to_owned(), |last| last.to_string());
-        self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.mark_broken(error))
+        self.wait_idle(operation, Runtime::is_all_idle).inspect_err(|error| _ = self.mark_broken(error))?;
+        self.runtime.read_device_times(true);
+        Ok(())
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
@@ -410,6 +417,7 @@ impl Drop for Communicator {
             }
             None => self.shared_comm.abort_and_wait(registrations),
         };
+        self.runtime.read_device_times(false);
         // After a failure, peers may not leave the shared memory, so this rank does not wait for them.
         let has_not_failed = self.broken.is_none() && self.shared_comm.cause().is_none();
         if let Some(fast_path) = self.fast_path.take().filter(|_| has_not_failed) {

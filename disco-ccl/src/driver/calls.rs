@@ -8,7 +8,7 @@ use std::fmt::Debug;
 
 use disco_core::{Device, Result};
 
-use super::{GraphFunctions, Peers};
+use super::{GraphFunctions, Peers, TimingFunctions};
 use crate::abi::Stream;
 use crate::pool::PoolFunctions;
 
@@ -52,6 +52,12 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// # Errors
     /// The function that the library lacks.
     fn graphs(&self) -> Result<GraphFunctions, String>;
+
+    /// The functions for times of events, or the reason why they are not available.
+    ///
+    /// # Errors
+    /// The function that the library lacks.
+    fn timing(&self) -> Result<TimingFunctions, String>;
 
     /// Ordinals of the other devices of this process that can access this device's memory.
     fn accessors(&self) -> Vec<i32>;

@@ -3,6 +3,7 @@
 //! ```text
 //! calls   one device with one stream: memory, copies, events
 //! graphs  captures of a stream, and graphs
+//! timing  times of events
 //! peers   memory that devices share
 //! bus     the address of a device on the PCI bus
 //! ```
@@ -11,9 +12,11 @@ mod bus;
 mod calls;
 mod graphs;
 mod peers;
+mod timing;
 
 pub use bus::BusId;
 pub use calls::{CopyKind, Driver, EventHandle};
 pub(crate) use graphs::Exec;
 pub use graphs::GraphFunctions;
 pub use peers::{IpcHandleBytes, Peers, WORD_BYTES};
+pub use timing::TimingFunctions;

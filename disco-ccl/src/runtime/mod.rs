@@ -1,13 +1,17 @@
 //! One device with one stream on it.
 //!
 //! ```text
-//! stream    the stream, and the memory of tensors
-//! capture   captures of the stream
-//! graph     a graph that was captured, its launches, and its end
-//! teardown  threads for work that may wait for the device or for peers
+//! stream        the stream, and the memory of tensors
+//! capture       captures of the stream
+//! graph         a graph that was captured, its launches, and its end
+//! device_times  times of operations on the device, for timelines
+//! device_clock  the clock of events, aligned with the host's
+//! teardown      threads for work that may wait for the device or for peers
 //! ```
 
 mod capture;
+mod device_clock;
+mod device_times;
 mod graph;
 mod stream;
 mod teardown;

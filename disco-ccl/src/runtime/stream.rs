@@ -17,6 +17,7 @@ use disco_core::{Device, Error, Result};
 use smallvec::SmallVec;
 
 use super::capture::Captures;
+use super::device_times::DeviceTimes;
 use super::teardown;
 use crate::abi::Stream;
 use crate::driver::{CopyKind, Driver};
@@ -38,6 +39,8 @@ pub struct Runtime {
     /// The memory of tensors.
     pub(super) heap: Heap,
     pub(super) captures: Captures,
+    /// Set while the worker has a timeline.
+    pub(super) times: OnceLock<DeviceTimes>,
     /// Number of aborted communicators whose kernels may still run on some rank of this process.
     holds: AtomicUsize,
     /// Monitors that are asked by each wait.
@@ -70,9 +73,9 @@ impl Runtime {
     /// Makes a runtime of a driver's device and stream. The device is current.
     pub fn new(driver: impl Driver) -> Arc<Self> {
         let (heap, captures) = (Heap::new(&driver), Captures::new(driver.graphs()));
-        let (side, priority_streams, holds, monitors) =
-            (OnceLock::new(), Mutex::default(), AtomicUsize::new(0), Mutex::default());
-        Arc::new(Self { driver: Arc::new(driver), side, priority_streams, heap, captures, holds, monitors })
+        let (side, priority_streams, times, holds, monitors) =
+            (OnceLock::new(), Mutex::default(), OnceLock::new(), AtomicUsize::new(0), Mutex::default());
+        Arc::new(Self { driver: Arc::new(driver), side, priority_streams, heap, captures, times, holds, monitors })
     }
 
     /// The side stream. The first call makes it.
@@ -313,6 +316,7 @@ impl Drop for Block {
 /// Runs on the thread that drops the last tensor. Does not wait.
 impl Drop for Runtime {
     fn drop(&mut self) {
+        self.end_measurements();
         self.give_back_deferred();
         let priority_streams = mem::take(&mut *self.lock_priority_streams());
         let streams: SmallVec<[Arc<dyn Driver>; 4]> =

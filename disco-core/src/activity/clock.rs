@@ -77,6 +77,16 @@ impl Scale {
         (self.nanoseconds as f64 - before).max(0.0) as u64
     }
 
+    /// The reading of [`ticks`] at a time in nanoseconds of the monotonic clock, not after the last reading of the scale.
+    pub(super) fn ticks(&self, nanoseconds: u64) -> u64 {
+        self.ticks.saturating_sub(self.ticks_of(self.nanoseconds.saturating_sub(nanoseconds)))
+    }
+
+    /// The number of ticks in a length of time in nanoseconds.
+    pub(super) fn ticks_of(&self, nanoseconds: u64) -> u64 {
+        if self.rate > 0.0 { (nanoseconds as f64 / self.rate) as u64 } else { 0 }
+    }
+
     /// The length of a time in ticks, in nanoseconds.
     pub(super) fn length(&self, ticks: u64) -> u64 {
         (ticks as f64 * self.rate) as u64
@@ -96,6 +106,8 @@ mod tests {
             [250, 500, 1_000, 1_500, 2_000]
         );
         assert_eq!(scale.length(20), 10);
+        assert_eq!([250, 500, 1_500, 2_000].map(|time| scale.ticks(time)), [500, 1_000, 3_000, 3_000]);
+        assert_eq!(scale.ticks_of(10), 20);
         let none = Scale::new(first, first);
         assert_eq!(none.nanoseconds(1_010), 510);
     }

@@ -9,6 +9,7 @@
 //! record      one record in 8 words
 //! current     the activity of the worker that a thread runs
 //! counters    samples of numbers that change
+//! device      times of operations on a device
 //! progress    the state of a worker at a moment
 //! memory      the words of an activity: progress, names, a ring of records
 //! recording   a copy of them, as bytes for another process, and decoded
@@ -19,6 +20,7 @@ mod alignment;
 mod clock;
 mod counters;
 mod current;
+mod device;
 mod memory;
 mod progress;
 mod record;
@@ -41,6 +43,7 @@ pub use self::clock::nanoseconds;
 pub(crate) use self::counters::Sampler;
 pub(crate) use self::current::Current;
 pub use self::current::{Entered, Span, enter_span, leave_span, records_spans, span, take_path};
+pub use self::device::RunningOp;
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub(crate) use self::record::{GROUP_MARK, RANK_MARK, SPLIT_MARK};

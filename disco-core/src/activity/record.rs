@@ -7,7 +7,8 @@
 //!      3  kind | state << 8 | dtype << 16 | reduction << 24 | path << 32 | operations before it in its group << 40 | name << 48
 //!      4  elements of an operation, the register of a command, or the value of a counter
 //! ```
-//! Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
+//! The record of an operation's time on a device has the words of the operation, with 128 more in kind and the largest error
+//! of its times in place of the wait. Names are numbers of the activity's names, from 1. dtype, reduction: 255 for none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ const SPAN: u8 = 65;
 const WAIT: u8 = 66;
 const MARK: u8 = 67;
 const COUNTER: u8 = 68;
+const NOTE: u8 = 69;
+/// Added to the number of an operation for its time on a device.
+const ON_DEVICE: u8 = 128;
 /// Stands in the name of a communicator of a group, whose ranks have the order of the workers.
 pub(crate) const GROUP_MARK: &str = ", group ";
 /// Stands in the name of a communicator that a worker function has split off.
@@ -84,8 +88,12 @@ pub struct Record {
     pub register: Option<RegisterId>,
     /// The value of a counter; otherwise 0.
     pub value: u64,
-    /// The operation; its start and end are those of the call, on devices of the enqueuing.
+    /// The operation; its start and end are those of the call, on devices of the enqueuing. Of [`RecordKind::Device`],
+    /// the first operation of the group.
     pub op: Option<OpDetails>,
+    /// Largest error of the start and the end of [`RecordKind::Device`] against the machine's monotonic clock, in
+    /// nanoseconds; otherwise 0. The length is more exact, since both ends are times of the device's clock.
+    pub clock_error: u64,
 }
 
 /// The arguments and the course of a communicator's operation.
@@ -135,6 +143,10 @@ pub enum RecordKind {
     Mark,
     /// The value of a counter from its start on.
     Counter,
+    /// The time of an operation, or of a group of operations, on a device, as events of its stream have measured it.
+    Device(OpKind),
+    /// A moment without length: the reason why records are missing.
+    Note,
 }
 
 /// The way that the data of an operation took.
@@ -215,6 +227,8 @@ impl RecordKind {
             WAIT => Self::Wait,
             MARK => Self::Mark,
             COUNTER => Self::Counter,
+            NOTE => Self::Note,
+            op if op >= ON_DEVICE => Self::Device(*OpKind::ALL.get(usize::from(op - ON_DEVICE))?),
             op => Self::Op(*OpKind::ALL.get(usize::from(op))?),
         })
     }
@@ -227,6 +241,8 @@ impl RecordKind {
             Self::Wait => WAIT,
             Self::Mark => MARK,
             Self::Counter => COUNTER,
+            Self::Device(kind) => ON_DEVICE + kind as u8,
+            Self::Note => NOTE,
         }
     }
 }
@@ -266,6 +282,21 @@ impl RawRecord {
         self.0[2] = self.0[1];
         self.0[3] = Self::ended(self.0[3], OpState::Done);
         self
+    }
+
+    /// The record of an operation's time on a device, in ticks.
+    pub(super) fn on_device(self, start: u64, end: u64, error: u64) -> Self {
+        let Self([_, _, _, what, count, place, command, _]) = self;
+        Self([
+            0,
+            start,
+            end,
+            Self::ended(what | u64::from(ON_DEVICE), OpState::Done),
+            count,
+            place,
+            command,
+            error.min(MAX_40) << 24,
+        ])
     }
 
     /// The third word once the record has ended.
@@ -324,7 +355,8 @@ impl RawRecord {
     ) -> Option<Record> {
         let [number, start, end, what, count, place, command, waited] = self.0;
         let (kind, state) = (self.kind()?, self.state()?);
-        let is_op = matches!(kind, RecordKind::Op(_));
+        let is_on_device = matches!(kind, RecordKind::Device(_));
+        let is_op = is_on_device || matches!(kind, RecordKind::Op(_));
         let (comm, comm_rank) = if is_op { names.comm(place >> 48) } else { Default::default() };
         let op = is_op.then(|| OpDetails {
             comm,
@@ -335,7 +367,7 @@ impl RawRecord {
             reduction: Reduction::ALL.get((what >> 24 & 0xff) as usize).copied(),
             root: rank(command),
             path: DataPath::ALL.get(usize::from(Self::path(what))).copied().unwrap_or_default(),
-            waited: length(waited >> 24),
+            waited: if is_on_device { 0 } else { length(waited >> 24) },
             last: rank(waited),
             behind: (what >> 40) as u8,
         });
@@ -355,6 +387,7 @@ impl RawRecord {
             register,
             value: if is_counter { count } else { 0 },
             op,
+            clock_error: if is_on_device { length(waited >> 24) } else { 0 },
         })
     }
 }
@@ -383,6 +416,7 @@ impl Record {
             register: None,
             value: 0,
             op: None,
+            clock_error: 0,
         }
     }
 
@@ -390,7 +424,7 @@ impl Record {
     /// collective are the same. Therefore V-forms leave out counts, which may differ between ranks. `None` if the record
     /// is no operation.
     pub fn signature(&self) -> Option<String> {
-        let (RecordKind::Op(kind), Some(op)) = (self.kind, &self.op) else { return None };
+        let (RecordKind::Op(kind) | RecordKind::Device(kind), Some(op)) = (self.kind, &self.op) else { return None };
         let is_v_form = matches!(kind, OpKind::AllGatherV | OpKind::AllToAllV);
         let extent = (!is_v_form).then(|| op.count.to_string());
         Some(op::signature(kind, op.reduction, op.dtype, extent, op.root))

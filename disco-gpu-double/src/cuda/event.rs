@@ -1,6 +1,8 @@
-//! Events: each record makes a point in a stream, for which threads and other streams can wait.
+//! Events: each record makes a point in a stream, for which threads and other streams can wait. A point has the time at
+//! which the stream reached it.
 
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
 
 use super::abi::{self, Code};
 use super::capture::{Capture, VectorClock};
@@ -14,6 +16,8 @@ static EVENTS: Handles<Event> = Handles::new(0x6_0000_0000);
 /// An event.
 pub(crate) struct Event {
     device: &'static Device,
+    /// Whether its times can be asked for.
+    has_times: bool,
     last: Mutex<LastRecord>,
 }
 
@@ -29,13 +33,14 @@ enum LastRecord {
 
 #[derive(Default)]
 struct RecordedPoint {
-    is_reached: Mutex<bool>,
+    /// When the stream reached it.
+    time: Mutex<Option<Instant>>,
     reached: Condvar,
 }
 
 /// `cuEventCreate`.
-pub(crate) fn create(device: &'static Device) -> abi::Event {
-    EVENTS.insert(Arc::new(Event { device, last: Mutex::new(LastRecord::Nothing) }))
+pub(crate) fn create(device: &'static Device, has_times: bool) -> abi::Event {
+    EVENTS.insert(Arc::new(Event { device, has_times, last: Mutex::new(LastRecord::Nothing) }))
 }
 
 /// `cuEventDestroy`: running waits continue.
@@ -67,7 +72,7 @@ impl Event {
         let point = Arc::new(RecordedPoint::default());
         *lock(&self.last) = LastRecord::Point(Arc::clone(&point));
         stream.push(Box::new(move || {
-            *lock(&point.is_reached) = true;
+            *lock(&point.time) = Some(Instant::now());
             point.reached.notify_all();
             Ok(())
         }));
@@ -76,9 +81,27 @@ impl Event {
 
     /// `cuEventQuery`: not ready until the stream has reached the point.
     pub(crate) fn query(&self) -> Result<(), Code> {
-        let is_reached = self.point()?.is_none_or(|point| *lock(&point.is_reached));
+        let is_reached = self.point()?.is_none_or(|point| lock(&point.time).is_some());
         self.device.check()?;
         if is_reached { Ok(()) } else { Err(Code::NOT_READY) }
+    }
+
+    /// `cuEventElapsedTime`: milliseconds from this event to another one of the same device. Both must have times, and their
+    /// stream must have reached them.
+    pub(crate) fn elapsed(&self, end: &Self) -> Result<f32, Code> {
+        if self.device.ordinal != end.device.ordinal || !self.has_times || !end.has_times {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let [start, end] = [self.point()?, end.point()?].map(|point| point.map(|point| *lock(&point.time)));
+        self.device.check()?;
+        // An event without a record has no time, and one that is not reached has none yet.
+        let start = start.ok_or(Code::INVALID_HANDLE)?.ok_or(Code::NOT_READY)?;
+        let end = end.ok_or(Code::INVALID_HANDLE)?.ok_or(Code::NOT_READY)?;
+        let seconds = match end.checked_duration_since(start) {
+            Some(after) => after.as_secs_f64(),
+            None => -start.duration_since(end).as_secs_f64(),
+        };
+        Ok((seconds * 1e3) as f32)
     }
 
     /// `cuEventSynchronize`: waits for the last recorded point, and returns the device's sticky error, if any.
@@ -119,9 +142,9 @@ impl Event {
 
 impl RecordedPoint {
     fn wait(&self) {
-        let mut is_reached = lock(&self.is_reached);
-        while !*is_reached {
-            is_reached = wait(&self.reached, is_reached);
+        let mut time = lock(&self.time);
+        while time.is_none() {
+            time = wait(&self.reached, time);
         }
     }
 }

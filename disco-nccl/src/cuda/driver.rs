@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 use std::sync::OnceLock;
 
-use disco_ccl::{GraphFunctions, PoolFunctions};
+use disco_ccl::{GraphFunctions, PoolFunctions, TimingFunctions};
 use disco_core::{Error, Unavailable};
 use disco_dl::{Candidate, Library};
 
@@ -22,6 +22,8 @@ pub(crate) struct Driver {
     pub(crate) pools: Result<PoolFunctions, &'static CStr>,
     /// Functions for graphs, or the first that the driver lacks.
     pub(crate) graphs: Result<GraphFunctions, &'static CStr>,
+    /// Functions for times of events, or the first that the driver lacks.
+    pub(crate) timing: Result<TimingFunctions, &'static CStr>,
     get_error_string: Option<GetErrorString>,
 }
 
@@ -117,6 +119,9 @@ const GRAPH_FUNCTIONS: [&CStr; 7] = [
     c"cuGraphDestroy",
 ];
 
+/// Functions for times of events, in the order of [`TimingFunctions`]. Optional.
+const TIMING_FUNCTIONS: [&CStr; 2] = [c"cuEventCreate", c"cuEventElapsedTime"];
+
 /// `cuGetErrorString(CUresult, const char **text)`
 type GetErrorString = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
@@ -171,9 +176,11 @@ fn inspect(library: &Library) -> Result<Driver, String> {
             let pools = unsafe { PoolFunctions::resolve(library, &POOL_FUNCTIONS, check_code) };
             // SAFETY: the names are those of the CUDA functions with the signatures of `GraphFunctions`.
             let graphs = unsafe { GraphFunctions::resolve(library, &GRAPH_FUNCTIONS, check_code) };
+            // SAFETY: the names are those of the CUDA functions with the signatures of `TimingFunctions`.
+            let timing = unsafe { TimingFunctions::resolve(library, &TIMING_FUNCTIONS, check_code) };
             let get_error_string = resolve_error_string(library);
             let lacking = lacking(&[PEER_FUNCTIONS, KERNEL_FUNCTIONS, SHARED_POOL_FUNCTIONS].concat());
-            Ok(Driver { version, lacking, pools, graphs, get_error_string })
+            Ok(Driver { version, lacking, pools, graphs, timing, get_error_string })
         }
         code => {
             let code = code.unwrap_or(-1);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use disco_ccl::p2p::Peers;
-use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions};
+use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions, TimingFunctions};
 use disco_core::{Device, DeviceKind, Error, Result};
 
 use super::error::check;
@@ -95,6 +95,11 @@ impl Driver for Stream {
     fn graphs(&self) -> Result<GraphFunctions, String> {
         let driver = driver::get().map_err(|unavailable| unavailable.to_string())?;
         driver.graphs.map_err(|name| format!("the CUDA driver lacks {}", name.to_string_lossy()))
+    }
+
+    fn timing(&self) -> Result<TimingFunctions, String> {
+        let driver = driver::get().map_err(|unavailable| unavailable.to_string())?;
+        driver.timing.map_err(|name| format!("the CUDA driver lacks {}", name.to_string_lossy()))
     }
 
     fn accessors(&self) -> Vec<i32> {

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::OnceLock;
 
-use disco_ccl::{GraphFunctions, PoolFunctions};
+use disco_ccl::{GraphFunctions, PoolFunctions, TimingFunctions};
 use disco_core::{Error, Result, Unavailable};
 use disco_dl::Candidate;
 
@@ -20,6 +20,8 @@ pub(super) struct Library {
     pub(super) pools: Result<PoolFunctions, &'static CStr>,
     /// Functions for graphs, or the first that the library lacks.
     pub(super) graphs: Result<GraphFunctions, &'static CStr>,
+    /// Functions for times of events, or the first that the library lacks.
+    pub(super) timing: Result<TimingFunctions, &'static CStr>,
     version: c_int,
 }
 
@@ -50,6 +52,9 @@ const GRAPH_FUNCTIONS: [&CStr; 7] = [
     c"hipGraphDestroy",
 ];
 
+/// Functions for times of events, in the order of [`TimingFunctions`].
+const TIMING_FUNCTIONS: [&CStr; 2] = [c"hipEventCreateWithFlags", c"hipEventElapsedTime"];
+
 fn check_code(function: &'static CStr, code: c_int) -> Result<()> {
     Library::get()?.check(function.to_str().unwrap_or("a function of HIP"), code)
 }
@@ -72,7 +77,9 @@ impl Library {
         let pools = unsafe { PoolFunctions::resolve(library, &POOL_FUNCTIONS, check_code) };
         // SAFETY: the names are those of the HIP functions with the signatures of `GraphFunctions`.
         let graphs = unsafe { GraphFunctions::resolve(library, &GRAPH_FUNCTIONS, check_code) };
-        let mut found = Self { table, pools, graphs, version: 0 };
+        // SAFETY: the names are those of the HIP functions with the signatures of `TimingFunctions`.
+        let timing = unsafe { TimingFunctions::resolve(library, &TIMING_FUNCTIONS, check_code) };
+        let mut found = Self { table, pools, graphs, timing, version: 0 };
         // SAFETY: `found.version` is writable.
         let code = unsafe { (found.table.runtime_get_version)(&mut found.version) };
         found.check("hipRuntimeGetVersion", code).map_err(|error| error.to_string())?;

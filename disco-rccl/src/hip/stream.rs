@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use disco_ccl::p2p::Peers;
-use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions};
+use disco_ccl::{CopyKind, Driver, EventHandle, GraphFunctions, PoolFunctions, TimingFunctions};
 use disco_core::{Device, DeviceKind, Result};
 
 use super::library::Library;
@@ -113,6 +113,10 @@ impl Driver for Stream {
 
     fn graphs(&self) -> Result<GraphFunctions, String> {
         self.library.graphs.map_err(|name| format!("HIP lacks {}", name.to_string_lossy()))
+    }
+
+    fn timing(&self) -> Result<TimingFunctions, String> {
+        self.library.timing.map_err(|name| format!("HIP lacks {}", name.to_string_lossy()))
     }
 
     fn accessors(&self) -> Vec<i32> {

@@ -80,6 +80,9 @@ pub(super) struct Entry<'a> {
     /// The value of a counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<u64>,
+    /// Largest error of the start and the end of a time on a device.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    clock_error_ns: u64,
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     op: Option<Op<'a>>,
     /// Bytes of one block.
@@ -214,11 +217,15 @@ impl<'a> State<'a> {
     }
 }
 
+/// Stands before the name of an operation in the kind of its time on a device.
+const ON_DEVICE: &str = "device ";
+
 /// The name of a kind in `args`.
-fn kind_name(kind: RecordKind) -> &'static str {
+fn kind_name(kind: RecordKind) -> Cow<'static, str> {
     match kind {
-        RecordKind::Op(kind) => kind.name(),
-        other => category(other),
+        RecordKind::Op(kind) => kind.name().into(),
+        RecordKind::Device(kind) => format!("{ON_DEVICE}{kind}").into(),
+        other => category(other).into(),
     }
 }
 
@@ -231,6 +238,8 @@ pub(super) fn category(kind: RecordKind) -> &'static str {
         RecordKind::Wait => "wait",
         RecordKind::Mark => "mark",
         RecordKind::Counter => "counter",
+        RecordKind::Device(_) => "device",
+        RecordKind::Note => "note",
         // A kind of a later version of disco-core, which `Trace::read` of this version would not know.
         _ => "other",
     }
@@ -243,8 +252,16 @@ fn kind(name: &str) -> Option<RecordKind> {
         "wait" => RecordKind::Wait,
         "mark" => RecordKind::Mark,
         "counter" => RecordKind::Counter,
-        _ => RecordKind::Op(OpKind::ALL.into_iter().find(|kind| kind.name() == name)?),
+        "note" => RecordKind::Note,
+        _ => match name.strip_prefix(ON_DEVICE) {
+            Some(name) => RecordKind::Device(op_kind(name)?),
+            None => RecordKind::Op(op_kind(name)?),
+        },
     })
+}
+
+fn op_kind(name: &str) -> Option<OpKind> {
+    OpKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
 impl<'a> Entry<'a> {
@@ -254,7 +271,7 @@ impl<'a> Entry<'a> {
         let bandwidth = time.filter(|_| size > 0).map(|time| (size as f64 / time as f64 * 1e3).round() / 1e3);
         Self {
             record: record.number,
-            kind: kind_name(record.kind).into(),
+            kind: kind_name(record.kind),
             name: record.name.as_deref().map(Cow::Borrowed),
             start_ns: record.start,
             end_ns: record.end,
@@ -262,6 +279,7 @@ impl<'a> Entry<'a> {
             command: record.command,
             register: record.register.map(|register| register.index() as u32),
             value: (record.kind == RecordKind::Counter).then_some(record.value),
+            clock_error_ns: record.clock_error,
             op: record.op.as_ref().map(Op::of),
             bytes: record.op.as_ref().map(OpDetails::bytes).filter(|bytes| *bytes > 0),
             bandwidth,
@@ -279,8 +297,9 @@ impl<'a> Entry<'a> {
         record.command = self.command;
         record.register = self.register.map(RegisterId::new);
         record.value = self.value.unwrap_or_default();
+        record.clock_error = self.clock_error_ns;
         record.op = self.op.map(|op| op.decode(intern)).transpose()?;
-        if matches!(kind, RecordKind::Op(_)) != record.op.is_some() {
+        if matches!(kind, RecordKind::Op(_) | RecordKind::Device(_)) != record.op.is_some() {
             return Err(format!("a record of the kind `{}` with the wrong fields", self.kind));
         }
         Ok(record)

@@ -1,6 +1,8 @@
-//! Arrows between slices: from a submission to the command on each worker, and through the calls of a collective.
+//! Arrows between slices: from a submission to the command on each worker, through the calls of a collective, and from an
+//! operation to its time on the device.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io;
 use std::ops::RangeInclusive;
 
@@ -16,6 +18,8 @@ pub(super) struct Flows {
     commands: Vec<Option<RangeInclusive<u64>>>,
     /// For each worker its collectives, in the order of positions.
     calls: Vec<Vec<Step>>,
+    /// For each worker the operations that have a time on the device, and these times, in the order of positions.
+    launches: Vec<Vec<Step>>,
 }
 
 /// One call in the flow of its collective.
@@ -48,7 +52,9 @@ impl Flows {
             }
         }
         steps.iter_mut().for_each(|steps| steps.sort_by_key(|step| step.position));
-        Self { commands, calls: steps }
+        let mut next = 1;
+        let launches = trace.workers.iter().map(|it| it.known().map_or(Vec::new(), |it| launches(it, &mut next)));
+        Self { commands, calls: steps, launches: launches.collect() }
     }
 
     /// Writes the arrows of a record whose slice is at `at` (process, thread, start).
@@ -75,16 +81,42 @@ impl Flows {
                 .filter(|worker| has(*worker))
                 .try_for_each(|worker| add("s", "submit", id(worker))),
             (RecordKind::Command, Some(_)) if has(0) => add("f", "submit", id(index)),
-            (RecordKind::Op(_), Some(worker)) => {
-                let steps = &self.calls[worker];
-                match steps.binary_search_by_key(&position, |step| step.position) {
-                    Ok(step) => add(steps[step].phase, "collective", steps[step].id),
-                    Err(_) => Ok(()),
-                }
+            (RecordKind::Op(_) | RecordKind::Device(_), Some(worker)) => {
+                let flows = [("collective", &self.calls[worker]), ("launch", &self.launches[worker])];
+                flows.into_iter().try_for_each(|(cat, steps)| {
+                    match steps.binary_search_by_key(&position, |step| step.position) {
+                        Ok(step) => add(steps[step].phase, cat, steps[step].id),
+                        Err(_) => Ok(()),
+                    }
+                })
             }
             _ => Ok(()),
         }
     }
+}
+
+/// The flows from operations to their times on the device, numbered from `next` on.
+fn launches(recording: &Recording, next: &mut u64) -> Vec<Step> {
+    let mut open = HashMap::new();
+    let mut steps = Vec::new();
+    for (position, record) in recording.records.iter().enumerate() {
+        let Some(op) = &record.op else { continue };
+        match record.kind {
+            // Transfers and collectives are numbered apart; in a later epoch, the command differs.
+            RecordKind::Op(kind) => _ = open.insert((kind, &op.comm, op.number, record.command), position),
+            RecordKind::Device(kind) => {
+                if let Some(host) = open.remove(&(kind, &op.comm, op.number, record.command)) {
+                    let id = *next;
+                    *next += 1;
+                    steps.push(Step { position: host, id, phase: "s" });
+                    steps.push(Step { position, id, phase: "f" });
+                }
+            }
+            _ => {}
+        }
+    }
+    steps.sort_by_key(|step| step.position);
+    steps
 }
 
 /// The numbers of the commands that are recorded.

@@ -1,7 +1,11 @@
 //! Tracks on which the slices of one worker nest.
 
-/// Largest number of tracks of a worker. On the last one, slices are cut so that they nest.
-pub(super) const MAX_LANES: usize = 64;
+/// Largest number of tracks of a worker's own slices. On the last one, slices are cut so that they nest.
+pub(super) const MAX_LANES: usize = 63;
+/// Number of the track of the worker's device, behind the others.
+pub(super) const DEVICE_LANE: usize = MAX_LANES;
+/// Numbers of tracks that each worker has.
+pub(super) const TRACKS: usize = MAX_LANES + 1;
 
 /// The slices that are open on each track of one worker.
 #[derive(Default)]

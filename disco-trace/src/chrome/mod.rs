@@ -13,6 +13,10 @@
 //! {"ph":"X","cat":"part","name":"wait for rank 2",..},        the part of an operation that it waited
 //! {"ph":"s","cat":"submit",..}, {"ph":"f",..}                 flows: from a submission to the command on each worker,
 //! {"ph":"s","cat":"collective",..}, {"ph":"t",..}             and through the calls of a collective, in order of start
+//! {"ph":"X","cat":"device","name":"all_reduce",..},           the time of an operation on the worker's device, on a track of
+//!                                                             its own
+//! {"ph":"s","cat":"launch",..}, {"ph":"f",..}                 flows: from an operation to its time on the device
+//! {"ph":"i","cat":"note",..},                                 the reason why records are missing
 //! {"ph":"M","name":"disco_counter","args":{..}},              the record of a counter; the next event draws its value
 //! {"ph":"C","name":"controller registers in use",..}          a counter: of records, or computed from other records
 //! ]

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::FORMAT;
 use super::args::{Entry, Head, Track};
-use super::lanes::MAX_LANES;
+use super::lanes::TRACKS;
 use crate::lines::{Failure, Lines};
 use crate::trace::{Missing, Trace};
 
@@ -97,11 +97,12 @@ impl Reader {
             }
             _ if !self.has_head => return Err(NOT_A_TRACE.to_owned()),
             // Further tracks of a worker have only a name.
-            ("M", "thread_name", _) if event.tid % MAX_LANES as u64 == 1 => match parse::<Track<'_>>(args)?.decode() {
+            ("M", "thread_name", _) if event.tid % TRACKS as u64 == 1 => match parse::<Track<'_>>(args)?.decode() {
                 Ok(worker) => self.trace.workers.push(worker),
                 Err(controller) => self.trace.controller = Some(controller),
             },
-            ("X" | "i", _, "command" | "op" | "span" | "wait" | "mark") | ("M", "disco_counter", _) => {
+            ("X" | "i", _, "command" | "op" | "span" | "wait" | "mark" | "device" | "note")
+            | ("M", "disco_counter", _) => {
                 let names = &mut self.names;
                 let record = parse::<Entry<'_>>(args)?.decode(&mut |name| {
                     names.get(name).cloned().unwrap_or_else(|| {
@@ -125,7 +126,7 @@ fn parse<'a, T: Deserialize<'a>>(args: &'a str) -> Result<T, String> {
 
 /// The recording of a thread.
 fn recording(trace: &mut Trace, tid: u64) -> Option<&mut Recording> {
-    let index = usize::try_from(tid.checked_sub(1)?).ok()? / MAX_LANES;
+    let index = usize::try_from(tid.checked_sub(1)?).ok()? / TRACKS;
     match index.checked_sub(1) {
         None => trace.controller.as_mut(),
         Some(worker) => trace.workers.get_mut(worker)?.recording.as_mut().ok(),

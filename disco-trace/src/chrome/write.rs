@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::args::{Entry, Head, Track, category};
 use super::counters;
 use super::flows::Flows;
-use super::lanes::{Lanes, MAX_LANES};
+use super::lanes::{DEVICE_LANE, Lanes, TRACKS};
 use crate::calls::Calls;
 use crate::trace::{Trace, aligned, end, is_running};
 
@@ -152,7 +152,7 @@ fn processes(trace: &Trace) -> BTreeMap<&str, u64> {
 /// The thread of a track; 0 is the controller's. Threads of different processes have different numbers, because
 /// Perfetto knows threads by them.
 fn tid(index: usize, lane: usize) -> u64 {
-    (index * MAX_LANES + lane + 1) as u64
+    (index * TRACKS + lane + 1) as u64
 }
 
 fn name_process(events: &mut Events<'_>, pid: u64, name: &str) -> io::Result<()> {
@@ -186,19 +186,23 @@ impl Body<'_, '_, '_> {
             let record = &records[*position];
             (record.start, Reverse(end(self.recording, record)), *position)
         });
-        let mut lanes = Lanes::default();
+        if records.iter().any(|record| matches!(record.kind, RecordKind::Device(_))) {
+            self.name_track(DEVICE_LANE, &format!("{}, device", self.owner))?;
+        }
+        let (mut lanes, mut device_end) = (Lanes::default(), i128::MIN);
         for position in order {
-            self.record(position, &mut lanes)?;
+            self.record(position, &mut lanes, &mut device_end)?;
         }
         Ok(())
     }
 
-    fn record(&mut self, position: usize, lanes: &mut Lanes) -> io::Result<()> {
+    /// Writes a record. `device_end` is the end of the last slice on the device's track.
+    fn record(&mut self, position: usize, lanes: &mut Lanes, device_end: &mut i128) -> io::Result<()> {
         let recording = self.recording;
         let record = &recording.records[position];
         let start = aligned(recording, record.start);
         let size = match (record.kind, &record.op) {
-            (RecordKind::Op(kind), Some(op)) => self.calls.size(kind, op),
+            (RecordKind::Op(kind) | RecordKind::Device(kind), Some(op)) => self.calls.size(kind, op),
             _ => 0,
         };
         let event = Event {
@@ -209,7 +213,7 @@ impl Body<'_, '_, '_> {
             args: Some(Entry::of(record, size)),
             ..Event::default()
         };
-        if record.kind == RecordKind::Mark {
+        if matches!(record.kind, RecordKind::Mark | RecordKind::Note) {
             return self.events.add(&Event { ph: "i", s: Some("t"), tid: tid(self.index, 0), ..event });
         }
         if record.kind == RecordKind::Counter {
@@ -223,11 +227,20 @@ impl Body<'_, '_, '_> {
             })?;
             return counters::point(self.events, (self.owner, name), self.pid, (start, record.value as f64));
         }
+        if let RecordKind::Device(_) = record.kind {
+            // A stream runs one operation after the other. Slices overlap only by the error of the clocks, and are cut.
+            let (start, tid) = (start.max(*device_end), tid(self.index, DEVICE_LANE));
+            let end = aligned(recording, end(recording, record)).max(start);
+            *device_end = end;
+            let (ts, dur) = (Some(self.events.time(start)), Some(microseconds(end - start)));
+            self.events.add(&Event { ph: "X", tid, ts, dur, ..event })?;
+            return self.flows.write(self.events, self.index, position, record, (self.pid, tid, start));
+        }
         let known = lanes.len();
         let (lane, drawn) = lanes.place(start, aligned(recording, end(recording, record)));
         let tid = tid(self.index, lane);
         if lane >= known.max(1) {
-            self.name_lane(lane)?;
+            self.name_track(lane, &format!("{} ({})", self.owner, lane + 1))?;
         }
         self.events.add(&Event { ph: "X", tid, dur: Some(microseconds(drawn - start)), ..event })?;
         self.wait(record, (start, drawn), lanes)?;
@@ -255,10 +268,9 @@ impl Body<'_, '_, '_> {
         })
     }
 
-    fn name_lane(&mut self, lane: usize) -> io::Result<()> {
+    fn name_track(&mut self, lane: usize, label: &str) -> io::Result<()> {
         let tid = tid(self.index, lane);
-        let (name, label) = ("thread_name".into(), format!("{} ({})", self.owner, lane + 1));
-        let args = Some(Name { name: &label });
+        let (name, args) = ("thread_name".into(), Some(Name { name: label }));
         self.events.add(&Event { ph: "M", name, pid: self.pid, tid, args, ..Event::default() })?;
         sort(self.events, "thread_sort_index", (self.pid, tid), self.index as u64)
     }
@@ -266,7 +278,7 @@ impl Body<'_, '_, '_> {
     /// The name that viewers show.
     fn name<'r>(&self, record: &'r Record) -> Cow<'r, str> {
         let name = match (record.kind, &record.name) {
-            (RecordKind::Op(kind), _) => Cow::Borrowed(kind.name()),
+            (RecordKind::Op(kind) | RecordKind::Device(kind), _) => Cow::Borrowed(kind.name()),
             (RecordKind::Command, Some(name)) if self.index == 0 => format!("submit {name}").into(),
             (_, Some(name)) => Cow::Borrowed(&**name),
             (kind, None) => Cow::Borrowed(category(kind)),

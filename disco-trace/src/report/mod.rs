@@ -6,11 +6,13 @@
 //! shares       the parts of each worker's time, as stacked bars
 //! waits        the time that each worker waited for each other worker, as a heat map
 //! bandwidths   collectives by size, against the best one and a measured one
+//! device       times of operations on devices
 //! imbalance    the time between first and last arrival, over the time of the trace
 //! rows         workers as rows of a picture: one each, or several if there are many
 //! ```
 
 mod bandwidths;
+mod device;
 mod imbalance;
 mod measured;
 mod page;

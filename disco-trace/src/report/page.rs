@@ -1,7 +1,7 @@
 //! The page: its parts in order.
 
 use super::measured::Measured;
-use super::{bandwidths, imbalance, shares, waits};
+use super::{bandwidths, device, imbalance, shares, waits};
 use crate::calls::Calls;
 use crate::drawing::{self, Text};
 use crate::explain::{findings, head};
@@ -14,6 +14,7 @@ pub(super) fn page(trace: &Trace, measured: &[Measured]) -> String {
         shares::section(trace),
         waits::section(trace, &calls),
         bandwidths::section(&calls, measured),
+        device::section(trace, &calls),
         imbalance::section(trace, &calls),
     ];
     let body = format!(

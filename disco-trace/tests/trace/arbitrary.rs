@@ -44,8 +44,10 @@ fn op() -> impl Strategy<Value = OpDetails> {
 }
 
 fn kind() -> impl Strategy<Value = RecordKind> {
-    let other = [RecordKind::Command, RecordKind::Span, RecordKind::Wait, RecordKind::Mark, RecordKind::Counter];
-    prop_oneof![select(OpKind::ALL.to_vec()).prop_map(RecordKind::Op), select(other.to_vec())]
+    let [command, span, wait] = [RecordKind::Command, RecordKind::Span, RecordKind::Wait];
+    let other = vec![command, span, wait, RecordKind::Mark, RecordKind::Counter, RecordKind::Note];
+    let [op, device] = [RecordKind::Op, RecordKind::Device].map(|of| select(OpKind::ALL.to_vec()).prop_map(of));
+    prop_oneof![op, device, select(other)]
 }
 
 fn record() -> impl Strategy<Value = Record> {
@@ -56,7 +58,9 @@ fn record() -> impl Strategy<Value = Record> {
         (record.name, record.end, record.state, record.command) = (name, end, state, command);
         record.register = register.map(RegisterId::new);
         record.value = if kind == RecordKind::Counter { start } else { 0 };
-        record.op = matches!(kind, RecordKind::Op(_)).then_some(op);
+        let is_on_device = matches!(kind, RecordKind::Device(_));
+        record.clock_error = if is_on_device { start } else { 0 };
+        record.op = (is_on_device || matches!(kind, RecordKind::Op(_))).then_some(op);
         record
     })
 }

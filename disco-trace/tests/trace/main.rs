@@ -4,6 +4,7 @@
 
 mod arbitrary;
 mod command_log;
+mod device;
 mod explain;
 mod file;
 mod flight_recorder;

@@ -52,7 +52,26 @@ impl Builder {
         times: (u64, Option<u64>),
         (waited, last): (u64, u32),
     ) -> &mut OpDetails {
-        let record = self.add(RecordKind::Op(kind), times);
+        self.op_as(RecordKind::Op(kind), kind, comm, (number, count), times, (waited, last))
+    }
+
+    /// The time of such an operation on the device, with the largest error of its start.
+    pub(crate) fn on_device(&mut self, kind: OpKind, of: (u64, u64), times: (u64, u64), error: u64) {
+        let times = (times.0, Some(times.1));
+        self.op_as(RecordKind::Device(kind), kind, WORLD, of, times, (0, 0));
+        self.0.records.last_mut().unwrap().clock_error = error * MICROSECOND;
+    }
+
+    fn op_as(
+        &mut self,
+        as_kind: RecordKind,
+        kind: OpKind,
+        comm: &str,
+        (number, count): (u64, u64),
+        times: (u64, Option<u64>),
+        (waited, last): (u64, u32),
+    ) -> &mut OpDetails {
+        let record = self.add(as_kind, times);
         let mut op = OpDetails::new(comm.into(), number);
         op.dtype = (kind != OpKind::Barrier).then_some(DType::F32);
         op.reduction = (kind == OpKind::AllReduce).then_some(Reduction::Sum);

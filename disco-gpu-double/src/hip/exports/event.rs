@@ -1,4 +1,4 @@
-//! Events. They measure no time.
+//! Events. Their times are those of the host's monotonic clock.
 
 #![allow(unsafe_code, reason = "C functions")]
 
@@ -9,15 +9,19 @@ use crate::hip::abi::{Code, Event, Stream};
 use crate::hip::{current, last};
 
 /// The valid flags of an event: `hipEventBlockingSync`, `hipEventDisableTiming`, and the scopes of its memory fence
-/// (`hipEventDisableSystemFence`, `hipEventReleaseToDevice`, `hipEventReleaseToSystem`). The double ignores them.
+/// (`hipEventDisableSystemFence`, `hipEventReleaseToDevice`, `hipEventReleaseToSystem`). The double ignores them,
+/// except `hipEventDisableTiming`.
 const FLAGS: c_uint = 0xe000_0003;
+
+/// `hipEventDisableTiming`
+const DISABLE_TIMING: c_uint = 2;
 
 /// `hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned flags)`
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventCreateWithFlags(at: Option<&mut Event>, flags: c_uint) -> Code {
     let at = at.filter(|_| flags & !FLAGS == 0).ok_or(Code::INVALID_VALUE);
     last::note(at.and_then(|at| {
-        *at = event::create(current::begin_call("hipEventCreateWithFlags")?);
+        *at = event::create(current::begin_call("hipEventCreateWithFlags")?, flags & DISABLE_TIMING == 0);
         Ok(())
     }))
 }
@@ -47,6 +51,17 @@ pub extern "C" fn hipStreamWaitEvent(stream: Stream, event: Event, flags: c_uint
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventQuery(event: Event) -> Code {
     last::note(current::begin_call("hipEventQuery").and_then(|_| Ok(event::find(event)?.query()?)))
+}
+
+/// `hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t stop)`
+#[unsafe(no_mangle)]
+pub extern "C" fn hipEventElapsedTime(milliseconds: Option<&mut f32>, start: Event, stop: Event) -> Code {
+    let milliseconds = milliseconds.ok_or(Code::INVALID_VALUE);
+    last::note(milliseconds.and_then(|milliseconds| {
+        current::begin_call("hipEventElapsedTime")?;
+        *milliseconds = event::find(start)?.elapsed(&*event::find(stop)?)?;
+        Ok(())
+    }))
 }
 
 /// `hipError_t hipEventSynchronize(hipEvent_t)`

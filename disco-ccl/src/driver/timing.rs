@@ -1,0 +1,74 @@
+//! The driver's functions for events that have times.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ptr;
+use std::time::Duration;
+
+use disco_core::{Error, Result};
+use disco_dl::Library;
+
+use super::EventHandle;
+
+/// The functions, which have the same signatures in CUDA and HIP. Their calls are made with the device current.
+#[derive(Clone, Copy, Debug)]
+pub struct TimingFunctions {
+    /// `cuEventCreate(CUevent *, unsigned flags)`, `hipEventCreateWithFlags`
+    create: unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int,
+    /// `cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)`
+    elapsed: unsafe extern "C" fn(*mut f32, *mut c_void, *mut c_void) -> c_int,
+    /// The library's names of the functions, in this order.
+    names: &'static [&'static CStr; 2],
+    /// Converts the code of a function into a result.
+    check: fn(&'static CStr, c_int) -> Result<()>,
+}
+
+impl TimingFunctions {
+    /// Resolves the functions by the library's names.
+    ///
+    /// # Safety
+    /// The functions of these names have the signatures of the fields.
+    ///
+    /// # Errors
+    /// The first name that the library lacks.
+    pub unsafe fn resolve(
+        library: &Library,
+        names: &'static [&'static CStr; 2],
+        check: fn(&'static CStr, c_int) -> Result<()>,
+    ) -> Result<Self, &'static CStr> {
+        // SAFETY: the caller guarantees the signature.
+        let create = unsafe { library.function(names[0]) }.ok_or(names[0])?;
+        // SAFETY: the caller guarantees the signature.
+        let elapsed = unsafe { library.function(names[1]) }.ok_or(names[1])?;
+        Ok(Self { create, elapsed, names, check })
+    }
+
+    /// Creates an event whose records have times.
+    ///
+    /// # Errors
+    /// Errors of the driver.
+    pub(crate) fn create(&self) -> Result<EventHandle> {
+        let mut event = ptr::null_mut();
+        // SAFETY: `event` is a valid output; flags of 0 mean that the event has times.
+        (self.check)(self.names[0], unsafe { (self.create)(&mut event, 0) }).map(|()| EventHandle(event))
+    }
+
+    /// The time between two events on the device. The driver rounds it to some 0.5 µs, and to a 32-bit float of
+    /// milliseconds.
+    ///
+    /// # Safety
+    /// Both events came from [`TimingFunctions::create`], are not destroyed, and the device has passed them.
+    ///
+    /// # Errors
+    /// Errors of the driver.
+    pub(crate) unsafe fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
+        let mut milliseconds = 0.0;
+        // SAFETY: the caller guarantees that both events exist; `milliseconds` is a valid output.
+        (self.check)(self.names[1], unsafe { (self.elapsed)(&mut milliseconds, start.0, end.0) })?;
+        // Within the resolution, the events may be in the wrong order.
+        let known = if milliseconds > -1e-3 { milliseconds.max(0.0) } else { milliseconds };
+        let elapsed = Duration::try_from_secs_f64(f64::from(known) / 1e3);
+        elapsed.map_err(|_| Error::protocol(format!("the driver measures {milliseconds} ms between two events")))
+    }
+}
