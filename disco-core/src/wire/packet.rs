@@ -117,14 +117,16 @@ impl<'a> Packet<'a> {
     /// The next argument.
     #[inline]
     pub(super) fn value(&mut self) -> Result<Value, WireError> {
-        self.left = self.left.checked_sub(1).ok_or_else(|| WireError::Expected("another argument"))?;
+        let Some(left) = self.left.checked_sub(1) else { return Err(WireError::Expected("another argument")) };
+        self.left = left;
         Value::read(&mut self.args, self.beside.as_mut())
     }
 
     /// The next argument, which must be an integer.
     #[inline]
     pub(super) fn int(&mut self) -> Result<i64, WireError> {
-        self.left = self.left.checked_sub(1).ok_or_else(|| WireError::Expected("an int"))?;
+        let Some(left) = self.left.checked_sub(1) else { return Err(WireError::Expected("an int")) };
+        self.left = left;
         value::read_int(&mut self.args)
     }
 

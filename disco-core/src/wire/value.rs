@@ -333,7 +333,7 @@ fn read_object(
         index::REGISTER => {
             let number = from.i64()?;
             let id = u32::try_from(number).ok().filter(|id| *id < RegisterId::COUNT);
-            id.map(|id| Value::Register(id.into())).ok_or_else(|| WireError::Unknown { what: "register", number })
+            id.map(|id| Value::Register(id.into())).ok_or(WireError::Unknown { what: "register", number })
         }
         index::TENSOR => Ok(Value::Tensor(read_tensor(from)?)),
         index::ARRAY | index::MAP if depth >= Value::MAX_DEPTH => Err(TOO_DEEP),
