@@ -78,7 +78,7 @@ impl Function {
     }
 
     fn of(name: String, call: Box<Packed>, inner: Rc<dyn Any>) -> Self {
-        Self(Rc::new(Named { name, call, inner, tag: OnceCell::new(), calls: metrics::Calls::default() }))
+        Self(Rc::new(Named { name, call, inner, tag: OnceCell::new(), calls: metrics::Calls::new() }))
     }
 
     /// The value behind a function that [`Function::with_inner`] made, if it is a `T`.
