@@ -3,7 +3,9 @@
 
 #![no_main]
 
-use disco_core::activity::{Activity, Alignment, ClockPoint, OpPlace, RecordKind, RecorderConfig, Recording, align, nanoseconds};
+use disco_core::activity::{
+    Activity, Alignment, ClockPoint, OpPlace, RecordKind, RecorderConfig, Recording, align, nanoseconds,
+};
 use disco_core::op::Op;
 use disco_core::wire::WireError;
 use disco_core::{Diagnosis, Result, WorkerId};
