@@ -48,7 +48,7 @@ impl Folder {
 
     /// Whether workers keep the memory of their copies after the shards are written, and copy into it at the next save
     /// of as many bytes (a cached staging buffer; PyTorch's `cache_staged_state_dict`); default false. Copies into it take
-    /// about a third of the time, since the system need not clear pages.
+    /// a quarter to a half of the time, since the system need not clear pages.
     ///
     /// Each worker keeps as much host memory as its shard has bytes. A save of another size or without this option
     /// releases it, and so does the end of the session. A save that starts while an earlier one is being written takes

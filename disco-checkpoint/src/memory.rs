@@ -1,6 +1,6 @@
 //! Memory for the copies of a save, which a worker can keep for its next one.
 //!
-//! Copies into new memory take three times as long as copies into memory that has been written to: the kernel clears new
+//! Copies into new memory take two to four times as long as copies into memory that has been written to: the kernel clears new
 //! pages. The guide has figures.
 
 use std::sync::{Arc, Mutex, Weak};
@@ -21,7 +21,7 @@ pub(crate) struct Kept(Arc<Mutex<Option<MmapMut>>>);
 impl Kept {
     /// Memory of at least `bytes` bytes, in whole blocks. It is the kept memory if that has the size, otherwise new
     /// memory, and other kept memory is released. With `keeps`, it is kept again when the last tensor in it is dropped,
-    /// in place of what is kept by then.
+    /// and replaces other memory that was kept meanwhile.
     ///
     /// # Errors
     /// The system has too little memory.

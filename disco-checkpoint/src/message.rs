@@ -34,11 +34,15 @@ pub(crate) struct Wanted {
 /// The state of a worker's shard.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Progress {
-    Writing {
-        bytes: u64,
-    },
+    Writing { bytes: u64 },
     Done,
     Failed(Fault),
+}
+
+/// The answer of a worker to a question about its save.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer<T> {
+    Known(T),
     /// The worker has joined the session after the save began, with this epoch.
     New {
         epoch: u64,

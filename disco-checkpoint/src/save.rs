@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::folder::{Folder, Partial};
 use crate::index::Shard;
 use crate::layout::Entry;
-use crate::message::{Order, Progress, Report};
+use crate::message::{Answer, Order, Progress, Report};
 use crate::task;
 use crate::worker::name;
 
@@ -77,8 +77,9 @@ pub fn save<'s, S: Session + ?Sized, E: Into<Entry>>(
 ///
 /// # Errors
 /// Awaiting it returns [`Error::Io`] or [`Error::Tensor`] with the worker, [`Error::Lost`] with the shards of lost
-/// workers (also if new ones have replaced them), [`Error::Stalled`], [`Error::Exists`] if another save of the same step was faster, or an error of the
-/// session. The temporary folder is removed. The session is usable after a failure to write.
+/// workers (also if new workers have replaced them), [`Error::Stalled`], [`Error::Exists`] if another save of the same
+/// step was faster, or an error of the session. The temporary folder is removed. The session is usable after a failure to
+/// write.
 #[must_use = "a checkpoint is complete after its `Saving` was awaited"]
 pub struct Saving<'s> {
     end: Pin<Box<dyn Future<Output = Result<Saved>> + Send + 's>>,
@@ -185,11 +186,6 @@ impl<S: Session + ?Sized> Save<'_, S> {
                 match state {
                     Progress::Done => done += 1,
                     Progress::Failed(fault) => return Err(fault.into_error(&self.checkpoint, Some(worker))),
-                    Progress::New { epoch } => {
-                        let (checkpoint, files) = (self.checkpoint.clone(), vec![Shard::file_of(worker, &world)]);
-                        let text = format!("{worker} is new since epoch {epoch}; save again");
-                        return Err(Error::Lost { checkpoint, files, source: disco_core::Error::state(text) });
-                    }
                     Progress::Writing { bytes } if bytes != *last => (*last, *since) = (bytes, Instant::now()),
                     Progress::Writing { bytes } if since.elapsed() >= self.stall_limit => {
                         let path = self.partial.path().join(Shard::file_of(worker, &world));
@@ -217,9 +213,16 @@ impl<S: Session + ?Sized> Save<'_, S> {
         if self.session.world() != self.world {
             return Err(failed(disco_core::Error::state("the session was resized meanwhile; save again")));
         }
-        let parse = |answer: &String| serde_json::from_str(answer);
-        let answers: serde_json::Result<_> = answers.iter().map(parse).collect();
-        answers.map_err(|error| failed(disco_core::Error::protocol(error.to_string())))
+        let known = |(worker, answer): (WorkerId, String)| match serde_json::from_str(&answer) {
+            Ok(Answer::Known(answer)) => Ok(answer),
+            Ok(Answer::New { epoch }) => {
+                let (checkpoint, files) = (self.checkpoint.clone(), vec![Shard::file_of(worker, &self.world)]);
+                let text = format!("{worker} is new since epoch {epoch}; save again");
+                Err(Error::Lost { checkpoint, files, source: disco_core::Error::state(text) })
+            }
+            Err(error) => Err(failed(disco_core::Error::protocol(error.to_string()))),
+        };
+        self.world.workers().zip(answers).map(known).collect()
     }
 }
 

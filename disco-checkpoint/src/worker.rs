@@ -10,9 +10,11 @@ use disco_core::error::Error as CoreError;
 use disco_core::function::{Args, BoxError, FunctionEntry, IntoObject};
 use disco_core::{DType, Object, Opaque, Tensor, WorkerContext, register_function};
 
+use serde::Serialize;
+
 use crate::index::{self, Index, Part};
 use crate::layout::Layout;
-use crate::message::{Fault, Order, Progress, Wanted};
+use crate::message::{Answer, Fault, Order, Wanted};
 use crate::plan;
 use crate::region::{self, Region};
 use crate::shard::Shard;
@@ -34,7 +36,9 @@ disco_core::inventory::submit! {
 disco_core::inventory::submit! {
     FunctionEntry { name: name::PROGRESS, call: progress, place: concat!(module_path!(), " at ", file!()) }
 }
-register_function!(name::REPORT, report);
+disco_core::inventory::submit! {
+    FunctionEntry { name: name::REPORT, call: report, place: concat!(module_path!(), " at ", file!()) }
+}
 register_function!(name::READ, read);
 register_function!(name::OUTCOME, outcome);
 register_function!(name::TENSOR, tensor);
@@ -60,21 +64,28 @@ fn snapshot(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError
     Ok(Opaque::new(pending).into_object())
 }
 
-/// The [`Progress`] of a save, which is the argument. A worker that is new has none; that is no failure of the worker, so
-/// that the session goes on.
+/// The [`Progress`](crate::message::Progress) of a save.
 fn progress(_: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
-    let progress = match args.take::<Rc<Pending>>(0) {
-        Ok(pending) => pending.progress(),
-        Err(CoreError::NotRestored { epoch, .. }) => Progress::New { epoch },
-        Err(other) => return Err(other.into()),
-    };
-    Ok(serde_json::to_string(&progress)?.into_object())
+    answer(args, |pending| Ok(pending.progress()))
 }
 
 /// The [`Report`](crate::message::Report) of a save that is done on all workers.
-fn report(_: &mut WorkerContext, pending: Rc<Pending>) -> Result<String, BoxError> {
-    let report = pending.report().ok_or("the shard is not complete")?;
-    Ok(serde_json::to_string(&report)?)
+fn report(_: &mut WorkerContext, args: &Args<'_>) -> Result<Object, BoxError> {
+    answer(args, |pending| Ok(pending.report().ok_or("the shard is not complete")?))
+}
+
+/// The [`Answer`] to a question about the save that is the argument. A new worker has no such save; that is no failure of
+/// the worker, so that the session goes on.
+fn answer<T: Serialize>(
+    args: &Args<'_>,
+    know: impl FnOnce(&Pending) -> Result<T, BoxError>,
+) -> Result<Object, BoxError> {
+    let answer = match args.take::<Rc<Pending>>(0) {
+        Ok(pending) => Answer::Known(know(&pending)?),
+        Err(CoreError::NotRestored { epoch, .. }) => Answer::New { epoch },
+        Err(other) => return Err(other.into()),
+    };
+    Ok(serde_json::to_string(&answer)?.into_object())
 }
 
 /// The result of [`read`].

@@ -118,7 +118,7 @@ fn each_sum_has_one_time_on_the_device(backend: &str) {
             assert!(end - start >= 2 * DELAY, "{time:?}");
             assert!(error > 0, "{time:?}");
         }
-        // One stream runs one operation after the other, so what is known of their places does not contradict that.
+        // One stream runs one operation after the other, so their places do not contradict that by more than the errors.
         for pair in times.windows(2) {
             let [first, second] = pair else { unreachable!() };
             assert!(first.end.unwrap() <= second.start + first.clock_error + second.clock_error, "{pair:?}");

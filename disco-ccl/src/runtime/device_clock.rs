@@ -43,7 +43,7 @@ impl DeviceClock {
         // If no shift fits, one of the clocks has jumped: the older limits are void.
         let known = self.shifts.after(end.abs_diff(self.last));
         let shifts = known.and(limits).unwrap_or(limits);
-        // What is known of a later time stays, for instance from the anchor behind this piece.
+        // Limits at a later time stay as they are, for instance those of the anchor behind this piece.
         if end >= self.last {
             (self.shifts, self.last) = (shifts, end);
         }

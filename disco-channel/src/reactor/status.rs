@@ -62,7 +62,7 @@ fn encode(lane: &Lane, inbox: &dyn Inbox) -> Result<Vec<u8>> {
     let Some(mut status) = inbox.status() else {
         return Message::Bye("the lane is not part of a session".into()).encode();
     };
-    // The session does not know the nodes of a lane that has not started.
+    // The session lists the nodes of its lanes. A lane to new workers is none of them before it has started.
     let (is_starting, workers) = lane.read(|engine| (engine.is_starting(), engine.workers().indices()));
     if is_starting && !status.nodes.iter().any(|node| workers.contains(&node.first_worker)) {
         status.nodes.extend(lane.nodes());

@@ -177,7 +177,7 @@ impl<'s> Program<'s> {
         }
     }
 
-    /// Ends the saves that were started by other workers. Those that stay may still write. The session is usable afterwards.
+    /// Ends all saves after a change of workers: each has lost a worker, or fails to write. The session is usable afterwards.
     async fn give_up(&mut self) {
         for Running { saving, .. } in std::mem::take(&mut self.running) {
             let text = saving.await.unwrap_err().to_string();
@@ -186,7 +186,7 @@ impl<'s> Program<'s> {
         }
     }
 
-    /// A save whose file on worker 1 can't grow. Those that are being written may fail, too.
+    /// A save whose file on worker 1 can't grow. Saves that are being written may fail, too.
     async fn fail(&mut self, reuse: bool) {
         call(self.session, "tests.limit_files", (SMALL_FILE,)).await;
         let Running { saving, .. } = self.save(reuse).await;

@@ -129,8 +129,7 @@ pub fn decode_frame_after(seq: u64, bytes: &[u8], received: Received) -> Result<
 
 fn decode(seq: u64, bytes: &[u8], beside: Option<Beside>) -> Result<Frame, WireError> {
     let mut frame = Frame::with(seq, Freed::new(), Command::SyncAll);
-    let (freed, command) = frame.parts();
-    read_frame(bytes, beside, freed, command)?;
+    frame.read(bytes, beside)?;
     Ok(frame)
 }
 

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use smallvec::SmallVec;
 
+use super::beside::{self, Beside};
 use super::command::{decode_frame, encode_frame, read_frame};
-use super::{Pieces, Transfer, WireError, Writer, beside};
+use super::{Pieces, Transfer, WireError, Writer};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::{RegisterId, WorkerId};
@@ -73,7 +74,7 @@ impl Frame {
     pub fn decode_again(&mut self, seq: u64, bytes: &[u8]) -> Result<(), WireError> {
         self.clear();
         self.seq = seq;
-        read_frame(bytes, None, &mut self.freed, &mut self.command)
+        self.read(bytes, None)
     }
 
     /// Drops the values of a frame that is over.
@@ -90,9 +91,9 @@ impl Frame {
         (self.pieces, self.transfer) = (Mutex::default(), Weak::new());
     }
 
-    /// The freed registers and the command, to be read.
-    pub(super) fn parts(&mut self) -> (&mut Freed, &mut Command) {
-        (&mut self.freed, &mut self.command)
+    /// Reads the packets of the frame in the place of its registers, which are none, and its command.
+    pub(super) fn read(&mut self, bytes: &[u8], beside: Option<Beside>) -> Result<(), WireError> {
+        read_frame(bytes, beside, &mut self.freed, &mut self.command)
     }
 
     /// This frame's number and freed registers with a no-op command.

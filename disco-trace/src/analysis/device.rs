@@ -95,7 +95,7 @@ fn median(mut times: Vec<u64>) -> u64 {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// What an operation and its time on the device have in common, and no other operation of the worker has.
+/// The key of an operation and of its time on the device: no other operation of the worker has it.
 fn key(record: &Record) -> (&str, u64, u64, bool) {
     let op = record.op.as_ref();
     let is_transfer =

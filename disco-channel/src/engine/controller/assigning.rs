@@ -29,7 +29,7 @@ impl Controller {
             let peer = &mut self.peers[index];
             let (node, workers, behind) =
                 (self.first_node + peer.place as u32, peer.workers, forest.behind(peer.place).sizes());
-            peer.name = nodes.name(node, Some(&join.name));
+            peer.name = nodes.terms.name(node, Some(&join.name));
             let assignment = Assignment { node, workers, behind, start: left, ..assignment.clone() };
             self.attach(index, PeerState::Starting(conn), conn, now);
             self.out.send(conn, &Message::Assign(assignment));
@@ -55,7 +55,7 @@ impl Controller {
             self.out.send_as(joined.conn, &Message::Redirect { node, addresses, start }, Order::Last);
             self.out.act(Action::Close(joined.conn));
             let process = self.peer_at(place).map_or(Process::Unknown, |peer| self.peers[peer].process);
-            let name = nodes.name(node, Some(&joined.join.name));
+            let name = nodes.terms.name(node, Some(&joined.join.name));
             self.behind.insert(place, Behind { name, process, lost: None });
         }
         for (place, size) in forest.children() {

@@ -1,25 +1,23 @@
 //! The controller's state machine: handles events, and queues writes and actions.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disco_core::activity::Progress;
-use disco_core::error::{LossCause, LostPeer};
-use disco_core::wire::{Assignment, Message, Welcome};
-use disco_core::{Error, Members, Result, WorkerId, WorkerRange};
+use disco_core::error::LossCause;
+use disco_core::wire::{Assignment, Welcome};
+use disco_core::{Error, Members, WorkerId, WorkerRange};
 
 use super::admission::{NodeTerms, Nodes, Processes, Verdict};
 use super::batch::Batch;
 use super::closing::{Leave, Phase};
-use super::event::{Action, Conn, Event, Order, Origin, Write};
+use super::event::{Action, Conn, Event, Write};
 use super::outbox::Outbox;
 use super::peer::{Cause, Kind, Peer, PeerState, Process};
 use super::receive::garbage;
 use crate::engine::clock::MachineClock;
 use crate::engine::fault::{self, Fault};
-use crate::engine::limits::packet_limit;
 use crate::engine::tree::Forest;
 use crate::engine::{Attention, Liveness};
 
@@ -110,13 +108,13 @@ impl Controller {
         };
         let liveness = Liveness::new(heartbeat, silence, now);
         let (first_node, forest) = match &admission {
-            Admission::Nodes(nodes) => nodes.shape(),
+            Admission::Nodes(nodes) => nodes.terms.shape(),
             Admission::Processes(_) => (0, Forest::flat(workers.len())),
         };
         let peer = |(place, size): (usize, usize)| {
             let members = workers.part(per_node * place, per_node * size);
             let name = match &admission {
-                Admission::Nodes(nodes) => nodes.name(first_node + place as u32, None),
+                Admission::Nodes(nodes) => nodes.terms.name(first_node + place as u32, None),
                 Admission::Processes(_) => members.first().to_string(),
             };
             Peer::new(members, name, (place, size as u32 - 1), liveness.clone())
@@ -307,115 +305,6 @@ impl Controller {
         self.peers[peer].workers.position(worker).map(|at| (peer, at))
     }
 
-    fn open(&mut self, conn: Conn, origin: Origin, now: Instant) {
-        match (&mut self.admission, origin) {
-            (Some(Admission::Nodes(nodes)), Origin::Tcp { address, nonce }) => {
-                nodes.open(conn, address, nonce, now, &mut self.out);
-            }
-            (Some(Admission::Processes(processes)), Origin::Unix { pid }) => {
-                let is_ours = |pid| self.peers.iter().any(|peer| peer.process == Process::Child(pid));
-                processes.open(conn, pid, pid.is_some_and(is_ours), now, &mut self.out);
-            }
-            _ => self.out.act(Action::Close(conn)),
-        }
-    }
-
-    fn stop_accepting(&mut self, why: io::Error, now: Instant) {
-        match &mut self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.pause(why, now, &mut self.out),
-            Some(Admission::Processes(_)) => {
-                self.give_up(&Error::system("the lane can't accept connections", why), now)
-            }
-            None => {}
-        }
-    }
-
-    /// Handles a message of a connection that is not a peer.
-    fn admit(&mut self, conn: Conn, message: Message, now: Instant) {
-        match &mut self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.message(conn, message, now, &mut self.out),
-            Some(Admission::Processes(processes)) => {
-                let verdict = processes.message(conn, message, &mut self.out);
-                self.judge(conn, verdict, now);
-            }
-            None => {}
-        }
-    }
-
-    /// Closes a connection that does not carry bytes to the other end.
-    fn cut(&mut self, conn: Conn, why: LossCause, now: Instant) {
-        match self.conns.get(&conn) {
-            Some(index) => self.close(*index, Cause::Known(why), now),
-            None => self.lose(conn, Error::protocol(why.to_string()), now),
-        }
-    }
-
-    /// Drops a connection that is not a peer and has failed.
-    fn lose(&mut self, conn: Conn, why: Error, now: Instant) {
-        match &mut self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.lose(conn, &why, now, &mut self.out),
-            Some(Admission::Processes(processes)) => {
-                let verdict = processes.lose(conn, why, &mut self.out);
-                self.judge(conn, verdict, now);
-            }
-            None => self.out.act(Action::Close(conn)),
-        }
-    }
-
-    /// Carries out the verdict on the connection of a process.
-    fn judge(&mut self, conn: Conn, verdict: Option<Verdict>, now: Instant) {
-        match verdict {
-            None => {}
-            Some(Verdict::Refused { pid, worker, error }) => self.reject(pid, worker, &error, now),
-            Some(Verdict::Worker { pid, hello }) => match self.expected_peer(hello.worker) {
-                Err(error) => {
-                    self.out.refuse(conn, &error);
-                    self.reject(pid, None, &error, now);
-                }
-                Ok(index) => {
-                    self.peers[index].ids = pid.map(|pid| (pid, hello.thread));
-                    self.welcome(index, conn, pid, now);
-                }
-            },
-        }
-    }
-
-    /// Handles a refused connection. If it is that of an expected worker, the start of the lane fails.
-    fn reject(&mut self, pid: Option<u32>, worker: Option<WorkerId>, error: &Error, now: Instant) {
-        let is_its = |peer: &&Peer| pid.is_some_and(|pid| peer.process == Process::Child(pid));
-        match worker.or(self.peers.iter().find(is_its).map(|peer| peer.workers.first())) {
-            Some(worker) => {
-                let peer = LostPeer::Workers { workers: worker.into(), node: None };
-                let lost = Error::peer_lost(peer, LossCause::Refused(error.to_string()));
-                self.give_up(&lost, now);
-            }
-            None => tracing::warn!(pid, %error, "a process that is no worker of this lane was refused"),
-        }
-    }
-
-    /// The peer of a worker that has not joined yet.
-    fn expected_peer(&self, worker: WorkerId) -> Result<usize> {
-        let (index, _) = self.place(worker).ok_or_else(|| Error::refused(format!("this lane has no {worker}")))?;
-        match self.peers[index].state {
-            PeerState::Expected => Ok(index),
-            _ => Err(Error::refused(format!("{worker} has joined already"))),
-        }
-    }
-
-    fn welcome(&mut self, index: usize, conn: Conn, pid: Option<u32>, now: Instant) {
-        let JoinReply::Welcome(mut welcome) = self.join_reply else { return };
-        if let Some(place) = &mut welcome.ring {
-            place.reader = index;
-        }
-        let order = if welcome.ring.is_some() { Order::WithRing } else { Order::Urgent };
-        self.out.send_as(conn, &Message::Welcome(welcome), order);
-        self.attach(index, PeerState::Ready(conn), conn, now);
-        if let (true, Process::Unknown, Some(pid)) = (self.watches, self.peers[index].process, pid) {
-            self.out.act(Action::Watch { peer: index, pid, conn });
-        }
-        self.start_if_ready();
-    }
-
     /// Whether some peer has not started yet.
     pub(crate) fn is_starting(&self) -> bool {
         matches!(self.phase, Phase::Starting(_))
@@ -431,16 +320,6 @@ impl Controller {
             self.phase = Phase::Running;
             self.out.act(Action::Started(Ok(())));
         }
-    }
-
-    /// Makes a connection that of a peer.
-    pub(super) fn attach(&mut self, index: usize, state: PeerState, conn: Conn, now: Instant) {
-        let peer = &mut self.peers[index];
-        peer.state = state;
-        peer.liveness.excuse(now);
-        peer.liveness.sent(now);
-        self.conns.insert(conn, index);
-        self.out.act(Action::Listen(conn, packet_limit(self.value_limit())));
     }
 
     /// Handles timeouts and heartbeats.

@@ -16,6 +16,7 @@
 //! processes killed.
 
 mod admission;
+mod admitting;
 mod assigning;
 mod batch;
 mod closing;

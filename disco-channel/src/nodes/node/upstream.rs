@@ -299,7 +299,7 @@ mod tests {
         assert!(is_reported());
         assert_eq!(lane.aborts(), [(3, lost.to_string())]);
 
-        // Worker 0 has left the session, so the places of the others are not their numbers.
+        // Worker 0 has left the session, so the numbers of the other workers differ from their places.
         let members = Members::new(World::new(3, 1).unwrap(), [1, 2, 3].map(WorkerId::new)).unwrap();
         upstream.expect(&Frame::new(10, [], Command::Resize { epoch: 4, members: members.into() }));
         fail(false);

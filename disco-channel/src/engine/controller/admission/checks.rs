@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use disco_core::{Error, Result, function};
 
-use super::nodes::{Applicant, NodeTerms, Nodes, Tree};
+use super::nodes::{Applicant, Nodes};
+use super::terms::{NodeTerms, Tree};
 use crate::engine::controller::outbox::Outbox;
 use crate::handshake::ALIVE_INTERVAL;
 
@@ -54,7 +55,7 @@ impl Nodes {
                 let last = first + *nodes as u32 - 1;
                 Some(format!("nodes of this session are {first} to {last}, and it is {id}"))
             }
-            (id, Tree::Fixed { parent, .. }) if id.is_none_or(|id| self.numbers().all(|number| number != id)) => {
+            (id, Tree::Fixed { parent, .. }) if id.is_none_or(|id| self.terms.numbers().all(|number| number != id)) => {
                 Some(format!("it is no child of node {parent}"))
             }
             _ if self.is_complete() => Some("all nodes have joined".to_owned()),

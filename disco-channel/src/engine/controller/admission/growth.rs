@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use disco_core::wire::Message;
 
-use super::nodes::{Applicant, Nodes, Tree};
+use super::nodes::{Applicant, Nodes};
+use super::terms::Tree;
 use crate::engine::controller::event::Conn;
 use crate::engine::controller::outbox::Outbox;
 use crate::engine::tree::Forest;
@@ -87,7 +88,7 @@ impl Nodes {
         let mut named: BTreeMap<u32, &Applicant> =
             named.into_iter().filter_map(|joined| Some((joined.request.node?, joined))).collect();
         let mut others = others.into_iter();
-        let places = self.numbers().filter_map(|number| named.remove(&number).or_else(|| others.next()));
+        let places = self.terms.numbers().filter_map(|number| named.remove(&number).or_else(|| others.next()));
         places.map(|joined| joined.conn).collect()
     }
 }

@@ -8,9 +8,11 @@ mod pending;
 mod processes;
 mod refused;
 mod standby;
+mod terms;
 
 pub(crate) use growth::{Grown, Redirected};
-pub(crate) use nodes::{Applicant, NodeTerms, Nodes, Tree};
+pub(crate) use nodes::{Applicant, Nodes};
 pub(crate) use pending::MAX_PENDING;
 pub(crate) use processes::{Processes, Verdict};
 pub(crate) use standby::{Missing, Vacancy};
+pub(crate) use terms::{NodeTerms, Tree};

@@ -12,19 +12,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use disco_core::Error;
 use disco_core::wire::{Join, Message, Times};
-use disco_core::{Error, World};
 
 use super::pending::Pending;
 use super::refused::{Refused, Standing};
-use super::standby::{Missing, MissingOwner, Standby, Vacancy};
+use super::standby::{MissingOwner, Standby, Vacancy};
+use super::terms::NodeTerms;
 use crate::engine::Liveness;
 use crate::engine::controller::event::{Action, Conn, Order};
 use crate::engine::controller::outbox::Outbox;
-use crate::engine::tree::Forest;
 use crate::handshake::{
     ALIVE_INTERVAL, ANSWER_BYTES, ControllerHandshake, HANDSHAKE_TIMEOUT, Judgement, MAX_INTRODUCTION_BYTES, Nonce,
-    Request, Secret, may_begin,
+    Request, may_begin,
 };
 
 /// Delay after the system has failed to accept a connection.
@@ -35,41 +35,10 @@ const EVICTED_ON_FAILURE: usize = 64;
 /// the reactor thread's time from the session.
 const MAX_VISITORS_AT_ONCE: u32 = 10;
 
-/// The requirements for nodes.
-#[derive(Debug)]
-pub(crate) struct NodeTerms {
-    /// The token that nodes and controller prove to each other, and whether connections are encrypted.
-    pub(crate) secret: Secret,
-    pub(crate) world: World,
-    pub(crate) tree: Tree,
-    /// Names of nodes in messages; a node without a name is called by its number.
-    pub(crate) names: Vec<String>,
-    pub(crate) per_node: usize,
-    /// Silence timeout of each end.
-    pub(crate) silence: Duration,
-    /// Maximum number of connections that have not joined.
-    pub(crate) max_pending: usize,
-    /// Whether connections are accepted after the start, too.
-    pub(crate) stays_open: bool,
-    /// Whether nodes may stand by. The lane stays after the loss of all its nodes then, until it is closed.
-    pub(crate) has_standby: bool,
-    /// Tells other lanes how many nodes this lane waits for.
-    pub(crate) missing: Missing,
-}
-
-/// The nodes to admit.
-#[derive(Debug)]
-pub(crate) enum Tree {
-    /// `nodes` nodes, numbered from `first`; each end has at most `fan_out` children.
-    Any { first: u32, nodes: usize, fan_out: usize },
-    /// The children of node `parent`, which are the first nodes of these trees.
-    Fixed { parent: u32, forest: Forest },
-}
-
 /// Connections that may be nodes, and nodes that wait for other nodes to join.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    pub(super) terms: NodeTerms,
+    pub(in crate::engine::controller) terms: NodeTerms,
     pending: Pending<Candidate>,
     pub(super) joined: BTreeMap<Conn, Applicant>,
     /// `None` if no node may stand by.
@@ -286,27 +255,8 @@ impl Nodes {
         self.complete_since.take_if(|since| now >= *since).is_some() && self.is_complete()
     }
 
-    /// The numbers of the nodes to admit, in the order of their places.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
-        let (any, fixed) = match &self.terms.tree {
-            Tree::Any { first, nodes, .. } => (Some(*first..first + *nodes as u32), None),
-            Tree::Fixed { parent, forest } => {
-                (None, Some(forest.children().map(move |(at, _)| parent + 1 + at as u32)))
-            }
-        };
-        any.into_iter().flatten().chain(fixed.into_iter().flatten())
-    }
-
     pub(super) fn is_complete(&self) -> bool {
-        self.joined.len() == self.count()
-    }
-
-    /// Number of nodes to admit.
-    fn count(&self) -> usize {
-        match &self.terms.tree {
-            Tree::Any { nodes, .. } => *nodes,
-            Tree::Fixed { forest, .. } => forest.children().count(),
-        }
+        self.joined.len() == self.terms.count()
     }
 
     /// Restarts the silence timeouts: this end could not read until now.
@@ -366,15 +316,19 @@ impl Nodes {
     }
 
     fn note_missing(&self) {
-        self.missing.0.set(self.count().saturating_sub(self.joined.len()));
+        self.missing.0.set(self.terms.count().saturating_sub(self.joined.len()));
     }
 
     /// Describes the nodes that have not joined, and the connections that were refused.
     pub(crate) fn missing(&self) -> String {
         let taken: BTreeSet<u32> = self.joined.values().filter_map(|joined| joined.request.node).collect();
-        let free: Vec<String> =
-            self.numbers().filter(|number| !taken.contains(number)).map(|number| self.name(number, None)).collect();
-        let missing = self.count().saturating_sub(self.joined.len());
+        let free: Vec<String> = self
+            .terms
+            .numbers()
+            .filter(|number| !taken.contains(number))
+            .map(|number| self.terms.name(number, None))
+            .collect();
+        let missing = self.terms.count().saturating_sub(self.joined.len());
         let deaf = self.joined.values().filter(|joined| joined.is_asked && joined.listens.is_none());
         let deaf: Vec<&str> = deaf.map(|joined| joined.join.name.as_str()).collect();
         let mut text = match missing == free.len() {
@@ -387,23 +341,6 @@ impl Nodes {
             text += &format!("; refused: {}", self.refused);
         }
         text
-    }
-
-    /// The name of a node; `host` is the name that the node has sent with its JOIN.
-    pub(crate) fn name(&self, number: u32, host: Option<&str>) -> String {
-        match (self.terms.names.get(number as usize - 1), host) {
-            (Some(name), _) => name.clone(),
-            (None, Some(host)) => format!("node {number} ({host})"),
-            (None, None) => format!("node {number}"),
-        }
-    }
-
-    /// The number of the first node below this end, and the trees if they are known from the start.
-    pub(crate) fn shape(&self) -> (u32, Forest) {
-        match &self.terms.tree {
-            Tree::Any { first, nodes, .. } => (*first, Forest::flat(*nodes)),
-            Tree::Fixed { parent, forest } => (parent + 1, forest.clone()),
-        }
     }
 
     /// Admits a node that has sent JOIN, or refuses it.
