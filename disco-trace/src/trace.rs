@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use disco_core::WorkerId;
 use disco_core::activity::{OpState, Record, RecordKind, Recording};
+use disco_core::{OpKind, WorkerId};
 
 /// The recordings of the controller and of the workers of a session.
 #[non_exhaustive]
@@ -93,6 +93,13 @@ pub(crate) fn notes(trace: &Trace) -> BTreeMap<&str, Vec<WorkerId>> {
         }
     }
     notes
+}
+
+/// The key of an operation and of its time on a device, which no other operation of the worker has: transfers and
+/// collectives are numbered apart, and the command of another epoch differs. `None` for other records.
+pub(crate) fn launch_key(record: &Record) -> Option<(OpKind, &str, u64, u64)> {
+    let (RecordKind::Op(kind) | RecordKind::Device(kind), Some(op)) = (record.kind, &record.op) else { return None };
+    Some((kind, &op.comm, op.number, record.command))
 }
 
 /// Whether the record has not ended. Without a timeline, operations have ended though their ends are not recorded.

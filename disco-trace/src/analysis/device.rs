@@ -1,14 +1,14 @@
 //! Times of operations on devices.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use disco_core::OpKind;
 use disco_core::activity::{Record, RecordKind};
 
 use crate::calls::Calls;
 use crate::format::{bandwidth, bytes, number, time};
-use crate::trace::{Trace, end};
+use crate::trace::{Trace, end, launch_key};
 
 /// The head of a table of [`OnDevice`].
 pub(crate) const DEVICE_HEAD: [&str; 6] =
@@ -54,7 +54,7 @@ pub(crate) fn on_device(trace: &Trace, calls: &Calls<'_>) -> (Vec<OnDevice>, u64
     let mut error = 0;
     for recording in trace.workers.iter().filter_map(|it| it.known()) {
         let mut launched: Option<&Record> = None;
-        let mut launches = BTreeMap::new();
+        let mut launches = HashMap::new();
         for record in &recording.records {
             let Some(op) = &record.op else { continue };
             let length = end(recording, record) - record.start;
@@ -62,15 +62,15 @@ pub(crate) fn on_device(trace: &Trace, calls: &Calls<'_>) -> (Vec<OnDevice>, u64
                 RecordKind::Op(_) => {
                     // The first operation of a group has the time of the whole group.
                     if let Some(first) = launched.filter(|_| op.behind > 0) {
-                        launches.remove(&key(first));
+                        launches.remove(&launch_key(first));
                     } else {
-                        launches.insert(key(record), length);
+                        launches.insert(launch_key(record), length);
                         launched = Some(record);
                     }
                 }
                 RecordKind::Device(kind) => {
                     error = record.clock_error.max(error);
-                    if let Some(host) = launches.remove(&key(record)) {
+                    if let Some(host) = launches.remove(&launch_key(record)) {
                         let of_size = times.entry((kind.name(), calls.size(kind, op)));
                         let times = of_size.or_insert_with(|| Times { kind, device: Vec::new(), host: Vec::new() });
                         times.device.push(length);
@@ -93,12 +93,4 @@ pub(crate) fn on_device(trace: &Trace, calls: &Calls<'_>) -> (Vec<OnDevice>, u64
 fn median(mut times: Vec<u64>) -> u64 {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-/// The key of an operation and of its time on the device: no other operation of the worker has it.
-fn key(record: &Record) -> (&str, u64, u64, bool) {
-    let op = record.op.as_ref();
-    let is_transfer =
-        matches!(record.kind, RecordKind::Op(kind) | RecordKind::Device(kind) if kind.is_point_to_point());
-    (op.map_or("", |op| &op.comm), op.map_or(0, |op| op.number), record.command, is_transfer)
 }

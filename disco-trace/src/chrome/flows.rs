@@ -10,7 +10,7 @@ use disco_core::activity::{Record, RecordKind, Recording};
 
 use super::write::{Event, Events};
 use crate::calls::Calls;
-use crate::trace::Trace;
+use crate::trace::{Trace, launch_key};
 
 /// The slices that arrows connect. The arrows are written beside their slices.
 pub(super) struct Flows {
@@ -100,12 +100,10 @@ fn launches(recording: &Recording, next: &mut u64) -> Vec<Step> {
     let mut open = HashMap::new();
     let mut steps = Vec::new();
     for (position, record) in recording.records.iter().enumerate() {
-        let Some(op) = &record.op else { continue };
         match record.kind {
-            // Transfers and collectives are numbered apart; in a later epoch, the command differs.
-            RecordKind::Op(kind) => _ = open.insert((kind, &op.comm, op.number, record.command), position),
-            RecordKind::Device(kind) => {
-                if let Some(host) = open.remove(&(kind, &op.comm, op.number, record.command)) {
+            RecordKind::Op(_) => _ = open.insert(launch_key(record), position),
+            RecordKind::Device(_) => {
+                if let Some(host) = open.remove(&launch_key(record)) {
                     let id = *next;
                     *next += 1;
                     steps.push(Step { position: host, id, phase: "s" });

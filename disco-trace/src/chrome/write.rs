@@ -182,9 +182,10 @@ impl Body<'_, '_, '_> {
     fn write(&mut self) -> io::Result<()> {
         let records = &self.recording.records;
         let mut order: Vec<usize> = (0..records.len()).collect();
-        order.sort_by_key(|position| {
-            let record = &records[*position];
-            (record.start, Reverse(end(self.recording, record)), *position)
+        // On the controller's clock, the order may differ.
+        order.sort_by_cached_key(|position| {
+            let (record, at) = (&records[*position], |time| aligned(self.recording, time));
+            (at(record.start), Reverse(at(end(self.recording, record))), *position)
         });
         if records.iter().any(|record| matches!(record.kind, RecordKind::Device(_))) {
             self.name_track(DEVICE_LANE, &format!("{}, device", self.owner))?;

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use disco_trace::Trace;
+use disco_core::activity::{Alignment, ClockPoint};
+use disco_core::{OpKind, WorkerId};
+use disco_trace::{Trace, WorkerTrace};
 use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::file::written;
 use crate::{arbitrary, sample};
+
+/// A time in nanoseconds, ten years after the first one.
+const LATE: u64 = 296_074_975_465_924_453;
 
 fn events(trace: &Trace) -> Vec<Value> {
     serde_json::from_slice(&written(trace, "trace.json")).unwrap()
@@ -53,6 +58,24 @@ proptest! {
         let small: Vec<Value> = events(&trace).into_iter().filter(is_small).collect();
         check_nesting(&small);
     }
+}
+
+#[test]
+fn slices_nest_where_the_alignment_of_clocks_changes_their_order() {
+    let mut recording = sample::Builder::new();
+    for (start, end) in [(2, 3), (LATE, LATE + 90)] {
+        recording.op(OpKind::AllReduce, sample::WORLD, (1, 1), (0, Some(0)), (0, 0));
+        let record = recording.0.records.last_mut().unwrap();
+        (record.start, record.end) = (start, Some(end));
+    }
+    recording.0.alignment = Alignment::new([
+        ClockPoint { time: 16_829, shift: 5_189_878_009_486_372_726, error: 15_371_553_662_412_541_394 },
+        ClockPoint { time: 8_203_692_354_489_793_156, shift: 122, error: 13_410_395_349_993_560_611 },
+    ]);
+    let aligned = |time: u64| i128::from(time) + i128::from(recording.0.alignment.at(time).0);
+    assert!(aligned(LATE) < aligned(2), "{} {}", aligned(LATE), aligned(2));
+    let worker = WorkerTrace::new(WorkerId::new(0), "here", "", Ok(recording.0));
+    check_nesting(&events(&Trace::new("", None, vec![worker])));
 }
 
 #[test]
