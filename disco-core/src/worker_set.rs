@@ -1,5 +1,7 @@
 //! Sets of workers.
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
 
@@ -18,14 +20,14 @@ const BITS: usize = u64::BITS as usize;
 #[derive(Clone, Debug)]
 pub struct WorkerSet {
     range: WorkerRange,
-    words: Box<[u64]>,
+    words: SmallVec<[u64; 1]>,
     len: usize,
 }
 
 impl WorkerSet {
     /// An empty set, which takes workers of `range`.
     pub fn new(range: WorkerRange) -> Self {
-        Self { range, words: vec![0; range.len().div_ceil(BITS)].into(), len: 0 }
+        Self { range, words: smallvec![0; range.len().div_ceil(BITS)], len: 0 }
     }
 
     /// Adds workers; those outside of the set's range are ignored. Returns how many of them are new.

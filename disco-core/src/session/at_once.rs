@@ -34,9 +34,12 @@ impl LaneSession {
 
     /// Runs a method of the session once lost workers are replaced. If the session does not replace them at once, this is
     /// `method` alone.
-    pub(super) async fn while_running<T>(&self, method: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn while_running<T, F>(&self, method: impl FnOnce() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
         self.await_replacement().await?;
-        let result = method.await;
+        let result = method().await;
         if matches!(result, Err(Error::Lost(_))) {
             self.reply_table.take_untold();
         }
@@ -51,6 +54,10 @@ impl LaneSession {
         if !self.replaces_at_once() || self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
+        Box::pin(self.await_replacement_at_once()).await
+    }
+
+    async fn await_replacement_at_once(&self) -> Result<()> {
         if let Some(loss) = self.reply_table.take_untold() {
             return self.explain(Err(loss)).await;
         }

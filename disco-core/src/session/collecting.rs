@@ -147,7 +147,8 @@ impl LaneSession {
     pub(super) async fn explain<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Ok(value) => Ok(value),
-            Err(error) => Err(self.explained(error).await),
+            // In a box, so that the futures of methods stay small.
+            Err(error) => Err(Box::pin(self.explained(error)).await),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::thread;
 
 use crate::activity::Progress;
 use crate::channel::Channel;
@@ -19,6 +20,8 @@ pub(super) struct Lanes {
     pub(super) members: Members,
     /// Whether a lane leads to other processes.
     pub(super) needs_bytes: bool,
+    /// Whether this machine has a processor for each worker and one for the controller.
+    pub(super) has_processors: bool,
     /// The first place that no worker has had.
     pub(super) next_place: u32,
 }
@@ -28,7 +31,9 @@ impl Lanes {
     pub(super) fn new(lanes: Vec<Arc<dyn Channel>>, members: Members) -> Self {
         let next_place = members.world().size() as u32;
         let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
-        Self { lanes: lanes.into(), members, needs_bytes, next_place }
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let has_processors = members.world().size() < processors;
+        Self { lanes: lanes.into(), members, needs_bytes, has_processors, next_place }
     }
 
     /// These lanes and then `new` ones, with other members; and the lanes that own no place any more.

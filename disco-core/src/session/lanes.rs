@@ -166,7 +166,7 @@ impl LaneSession {
         go: impl FnOnce(&mut Order, Values) -> Result<T>,
     ) -> Result<T> {
         let mut full = None;
-        let is_large = values.is_large;
+        let is_large = values.are_large();
         loop {
             {
                 let mut order = self.order();
@@ -176,7 +176,8 @@ impl LaneSession {
                     return go(&mut order, values);
                 }
             }
-            let (ticks, watch) = full.get_or_insert_with(|| (self.ticker.start(), DeadlineWatch::new()));
+            let (ticks, watch) =
+                &mut **full.get_or_insert_with(|| Box::new((self.ticker.start(), DeadlineWatch::new())));
             let (room, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
             // A change before this listener was registered wakes no one, so the condition is checked again.
             self.check(operation, live)?;
@@ -291,7 +292,7 @@ impl LaneSession {
         from: Option<WorkerId>,
         command: Command,
     ) -> Result<Vec<Reply>> {
-        self.while_running(self.ask_while(ReplyTable::check_lost, operation, values, from, command)).await
+        self.while_running(|| self.ask_while(ReplyTable::check_lost, operation, values, from, command)).await
     }
 
     /// [`Self::ask`] in a session that `live` accepts.
@@ -328,17 +329,9 @@ impl LaneSession {
 
     /// The values of a set of replies, or the failure to report: the root cause if it is known.
     fn judge_all(&self, replies: Vec<Reply>) -> Result<Vec<Value>> {
-        let mut values = Vec::with_capacity(replies.len());
-        let mut failures = Vec::new();
-        for reply in replies {
-            match reply {
-                Ok(value) => values.push(value),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        failures.sort_by_key(|failure| failure.aborted);
-        match failures.into_iter().next() {
-            None => Ok(values),
+        let failures = replies.iter().filter_map(|reply| reply.as_ref().err());
+        match failures.min_by_key(|failure| failure.aborted).cloned() {
+            None => Ok(replies.into_iter().filter_map(Reply::ok).collect()),
             Some(failure) if failure.aborted => Err(Error::Worker(self.reply_table.root_cause().unwrap_or(failure))),
             Some(failure) => Err(Error::Worker(failure)),
         }
@@ -397,8 +390,9 @@ impl Session for LaneSession {
         .await
     }
 
-    async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
-        let submit = async {
+    async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef> {
+        let submit = || async move {
+            let mut args = args;
             self.check("call", ReplyTable::check)?;
             let values = self.prepare("call", None, ReplyTable::check, &args.values).await?;
             let call = |order: &mut Order, values| self.call(order, values, function, &mut args);
@@ -451,7 +445,7 @@ impl Session for LaneSession {
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
-        self.while_running(self.set_while(ReplyTable::check_lost, handle, worker, value)).await
+        self.while_running(|| self.set_while(ReplyTable::check_lost, handle, worker, value)).await
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {

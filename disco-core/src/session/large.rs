@@ -21,17 +21,19 @@ use crate::wire::{self, Frame, Pieces, SessionTransfers, Transfer};
 /// their command.
 const QUIET_LIMIT: Duration = Duration::from_secs(1);
 
-/// The values of one command before it takes the order ticket.
+/// The values of one command before it takes the order ticket. `None` if they have at most [`SMALL_FRAME`] bytes.
 #[derive(Debug)]
-pub(super) struct Values {
-    /// Whether the values have more than [`SMALL_FRAME`] bytes.
-    pub(super) is_large: bool,
+pub(super) struct Values(Option<Box<Large>>);
+
+/// Values of more than [`SMALL_FRAME`] bytes.
+#[derive(Debug)]
+struct Large {
     /// A copy of the large tensors in shared memory, for lanes that share memory.
     snapshot: Option<Arc<Snapshot>>,
     /// The transfer of the large tensors, for lanes that share no memory.
     ahead: Option<Ahead>,
-    /// The lanes that the values were prepared for; `None` for small values.
-    lanes: Option<Lanes>,
+    /// The lanes that the values were prepared for.
+    lanes: Lanes,
 }
 
 /// Large tensors that were sent ahead of their command. Dropping this value withdraws them if the command was not sent.
@@ -57,7 +59,12 @@ pub(super) struct Transfers {
 
 impl Values {
     /// A command without large values.
-    pub(super) const SMALL: Self = Self { is_large: false, snapshot: None, ahead: None, lanes: None };
+    pub(super) const SMALL: Self = Self(None);
+
+    /// Whether the values have more than [`SMALL_FRAME`] bytes.
+    pub(super) const fn are_large(&self) -> bool {
+        self.0.is_some()
+    }
 
     /// Checks the size of the values of `operation`, which go to worker `to` or to all, and copies large tensors to
     /// shared memory if a lane of `lanes` requires that. The copy is made without the order ticket, so that other
@@ -78,30 +85,31 @@ impl Values {
         }
         let wants_copy = concerned().any(|lane| lane.needs_bytes() && lane.shares_memory());
         let snapshot = wants_copy.then(|| wire::snapshot(values)).flatten();
-        Ok(Self { is_large: true, snapshot, ahead: None, lanes: Some(lanes.clone()) })
+        Ok(Self(Some(Box::new(Large { snapshot, ahead: None, lanes: lanes.clone() }))))
     }
 
     /// If the session has other lanes by now, the tensors are sent in the frame itself.
     pub(super) fn fit(&mut self, lanes: &Lanes) {
-        if self.lanes.as_ref().is_some_and(|of| !of.is(lanes)) {
+        if let Some(large) = self.0.as_mut().filter(|large| !large.lanes.is(lanes)) {
             // Withdraws the transfer.
-            (self.ahead, self.snapshot) = (None, None);
+            (large.ahead, large.snapshot) = (None, None);
         }
     }
 
     /// Adds the location of the large tensors to the frame.
     pub(super) fn put_in(&self, frame: &mut Frame) {
-        if self.snapshot.is_some() {
-            frame.set_snapshot(self.snapshot.clone());
+        let Some(large) = &self.0 else { return };
+        if large.snapshot.is_some() {
+            frame.set_snapshot(large.snapshot.clone());
         }
-        if let Some(ahead) = &self.ahead {
+        if let Some(ahead) = &large.ahead {
             frame.set_transfer(&ahead.transfer);
         }
     }
 
     /// Records that all lanes have the frame.
     pub(super) fn note_passed(&mut self) {
-        if let Some(ahead) = &mut self.ahead {
+        if let Some(ahead) = self.0.as_mut().and_then(|large| large.ahead.as_mut()) {
             ahead.is_passed = true;
         }
     }
@@ -133,15 +141,15 @@ impl LaneSession {
         let place = to.and_then(|worker| all.members.place(worker));
         let lanes = all.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, place));
         let lanes: Vec<_> = lanes.cloned().collect();
-        if prepared.is_large
+        if let Some(large) = &mut prepared.0
             && !lanes.is_empty()
             && let Some(content) = Pieces::of_tensors(values)?
         {
             let id = self.transfers.last.fetch_add(1, Ordering::Relaxed) + 1;
             let transfer = Arc::new(Transfer::new(id, content.byte_len(), self.transfers.shared.clone()));
-            let ahead = prepared.ahead.insert(Ahead { transfer, to, place, lanes, begun: 0, is_passed: false });
+            let ahead = large.ahead.insert(Ahead { transfer, to, place, lanes, begun: 0, is_passed: false });
             if !self.send_ahead(operation, live, ahead, content).await? {
-                prepared.ahead = None;
+                large.ahead = None;
             }
         }
         Ok(prepared)

@@ -63,7 +63,7 @@ impl Order {
         freed_ids.note_in_use(self.registers.in_use());
         self.seq += 1;
         let mut next = Frame::with(self.seq, freed, command);
-        let is_large = values.is_large;
+        let is_large = values.are_large();
         values.put_in(&mut next);
         if is_large {
             // The last lane that holds the frame frees its memory.

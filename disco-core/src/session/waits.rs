@@ -10,7 +10,7 @@ use futures_lite::future;
 use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
 use super::lane_set::capacity;
 use super::lanes::LaneSession;
-use super::reply_table::Expected;
+use super::reply_table::{Expected, Pending};
 use crate::activity::Progress;
 use crate::channel::{Polling, Reply};
 use crate::env;
@@ -20,8 +20,10 @@ use crate::id::WorkerId;
 /// Spin time of a wait for a reply: longer than a round trip between threads that have to be woken, so that one slow
 /// round trip does not make the next one slow.
 const REPLY_SPIN: Duration = Duration::from_micros(100);
-/// Polls of a wait before it yields.
+/// Polls of a wait before it yields, if the workers need the processor.
 const SPINS: u32 = 12;
+/// Polls of a wait before it yields, if each worker has a processor: longer than most round trips.
+const SPINS_BESIDE: u32 = 100;
 /// Number of yields to other threads for each yield to other tasks of the executor, which costs more.
 const TASK_INTERVAL: u32 = 16;
 
@@ -52,9 +54,10 @@ impl LaneSession {
     /// [`Error::Deadline`], or the reason why the replies will never arrive.
     pub(super) async fn replies(&self, operation: &str, expected: &Expected<'_>) -> Result<Vec<Reply>> {
         let pending = &expected.pending;
-        let asked = Instant::now();
+        let mut asked = None;
         let spin_time = env::spin_time().unwrap_or(REPLY_SPIN);
         let lanes = self.lanes();
+        let spins = if lanes.has_processors { SPINS_BESIDE } else { SPINS };
         let mut polling = Polling::start(&lanes);
         for round in 0_u32.. {
             polling.poll();
@@ -62,11 +65,11 @@ impl LaneSession {
                 return replies;
             }
             // A worker that spins for the command replies before the clock is read for the first time.
-            if round < SPINS && !spin_time.is_zero() {
+            if round < spins && !spin_time.is_zero() {
                 hint::spin_loop();
                 continue;
             }
-            if asked.elapsed() >= spin_time {
+            if asked.get_or_insert_with(Instant::now).elapsed() >= spin_time {
                 break;
             }
             // Yields first to worker threads that wait for a processor, then to other tasks of this executor.
@@ -79,14 +82,25 @@ impl LaneSession {
             }
         }
         drop(polling);
+        // In a box, so that the futures of methods stay small.
+        Box::pin(self.late_replies(operation, pending)).await
+    }
+
+    /// Waits for replies that have not come in the time for which a wait polls.
+    async fn late_replies(&self, operation: &str, pending: &Pending) -> Result<Vec<Reply>> {
+        let lanes = self.lanes();
         let ticks = self.ticker.start();
         let mut watch = DeadlineWatch::new();
         loop {
-            let (done, tick) = (pending.done.listen(), ticks.next());
-            if let Some(replies) = pending.take() {
+            let tick = ticks.next();
+            let replies = async { Some(future::poll_fn(|context| pending.poll_take(context)).await) };
+            let tick = async {
+                tick.await;
+                None
+            };
+            if let Some(replies) = future::or(replies, tick).await {
                 return replies;
             }
-            future::or(done, tick).await;
             // A reply that was left behind, because a worker has corrupted shared memory, is only late.
             lanes.iter().for_each(|lane| lane.poll());
             if let Some(replies) = pending.take() {

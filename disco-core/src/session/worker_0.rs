@@ -25,7 +25,7 @@ impl LaneSession {
         }
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
         let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
-        self.while_running(self.turn("copy_from_worker_0", ReplyTable::check, copy)).await
+        self.while_running(|| self.turn("copy_from_worker_0", ReplyTable::check, copy)).await
     }
 
     /// Implements [`Session::copy_to_worker_0`](super::Session::copy_to_worker_0).
@@ -37,7 +37,7 @@ impl LaneSession {
         }
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
         let copy = |order: &mut _| self.send(order, Values::SMALL, |_| Ok(command));
-        self.while_running(self.turn("copy_to_worker_0", ReplyTable::check, copy)).await
+        self.while_running(|| self.turn("copy_to_worker_0", ReplyTable::check, copy)).await
     }
 
     /// Whether worker 0 gets no tensors by reference, as in a subset. Workers of TVM's Disco are in other processes, but

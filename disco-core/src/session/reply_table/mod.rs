@@ -5,7 +5,7 @@ mod lane_inbox;
 mod losses;
 mod pending;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, VecDeque};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -24,17 +24,16 @@ use crate::status::Status;
 use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
-use crate::worker_set::WorkerSet;
 
 pub(super) use lane_inbox::LaneInbox;
 pub(super) use losses::Losses;
-use pending::{Answers, Pending};
+pub(super) use pending::Pending;
 
 /// Pending replies, the first failure and the loss of one session.
 #[derive(Debug, Default)]
 pub(super) struct ReplyTable {
     state: Mutex<TableState>,
-    /// Whether `state` has a failure; can be read without the lock.
+    /// Whether `state` has a failure or a loss; can be read without the lock.
     failed: AtomicBool,
     /// Notified when a lane accepts frames again or the session failed.
     pub(super) has_capacity: Event,
@@ -73,7 +72,15 @@ struct TableState {
     evidence: Option<Arc<Collection>>,
     /// `failure` or `lost` ends with a table of records.
     is_explained: bool,
-    pending: HashMap<u64, Arc<Pending>>,
+    /// Commands that await replies, by number, in ascending order.
+    pending: VecDeque<(u64, Arc<Pending>)>,
+}
+
+impl TableState {
+    /// The place of a command among the pending ones.
+    fn find(&self, seq: u64) -> Result<usize, usize> {
+        self.pending.binary_search_by_key(&seq, |(seq, _)| *seq)
+    }
 }
 
 /// A wait for replies. Dropping it removes the pending command from the table.
@@ -112,10 +119,12 @@ impl ReplyTable {
         let mut state = self.lock();
         let end = state.end();
         let members = (!state.members.is_plain()).then(|| state.members.clone());
-        let settled = end.is_some().into();
-        let answers = Mutex::new(Answers { replied: WorkerSet::new(from), replies: Vec::new(), end });
-        let pending = Arc::new(Pending { operation, members, answers, settled, done: Event::new() });
-        state.pending.insert(seq, pending.clone());
+        let pending = Arc::new(Pending::new(operation, members, from, end));
+        if !pending.is_settled() {
+            // Behind all others, except for a command that another thread sends at the same time.
+            let place = state.pending.partition_point(|(other, _)| *other < seq);
+            state.pending.insert(place, (seq, pending.clone()));
+        }
         Expected { reply_table: self, seq, pending }
     }
 
@@ -130,6 +139,9 @@ impl ReplyTable {
 
     /// Fails once a worker is lost.
     pub(super) fn check_lost(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
         self.lock().lost.clone().map_or(Ok(()), Err)
     }
 
@@ -172,13 +184,13 @@ impl ReplyTable {
         self.abort(epoch, cause);
         self.has_losses.notify(usize::MAX);
         // Last: wakers run code of the program's executor, which may use the session.
-        pending.into_values().for_each(|pending| pending.end(why.clone()));
+        pending.into_iter().for_each(|(_, pending)| pending.end(why.clone()));
     }
 
     /// Ends all waits for replies, after the workers have left or were detached.
     pub(super) fn close(&self) {
         let pending = std::mem::take(&mut self.lock().pending);
-        pending.into_values().for_each(|pending| pending.close());
+        pending.into_iter().for_each(|(_, pending)| pending.close());
     }
 
     /// Sends an abort to all lanes and wakes commands that wait for a full lane.
@@ -196,33 +208,15 @@ impl ReplyTable {
         Lanes::new(lanes.iter().filter_map(Weak::upgrade).collect(), self.members())
     }
 
-    /// Adds the same reply of each of the workers with these places. One that was not asked, or has replied before, is
-    /// ignored.
-    fn add(&self, from: WorkerRange, seq: u64, mut reply: Reply) {
+    /// Adds the same reply of each of the workers with these places.
+    fn add(&self, from: WorkerRange, seq: u64, reply: Reply) {
         let mut state = self.lock();
-        let Some(pending) = state.pending.get(&seq).cloned() else { return };
-        let from = pending.workers(from);
-        if pending.members.is_some() {
-            reply = reply.map_err(|failure| failure.of_worker(from.first()));
-        }
-        let mut answers = pending.lock();
-        match answers.replied.insert(from) {
-            0 => return,
-            new if new == from.len() => answers.replies.push((from, reply)),
-            // Some of these workers have replied before: the new ones are found one by one.
-            _ => {
-                let known: Vec<WorkerRange> = answers.replies.iter().map(|(workers, _)| *workers).collect();
-                let replied = &answers.replied;
-                let is_new =
-                    |worker: &WorkerId| replied.contains(*worker) && !known.iter().any(|it| it.contains(*worker));
-                let new: Vec<_> = from.iter().filter(is_new).map(|worker| (worker.into(), reply.clone())).collect();
-                answers.replies.extend(new);
-            }
-        }
-        if answers.replied.is_full() {
-            state.pending.remove(&seq);
-            drop((answers, state));
-            pending.settle();
+        let Ok(place) = state.find(seq) else { return };
+        let Some(waiter) = state.pending[place].1.add(from, reply) else { return };
+        let settled = state.pending.remove(place);
+        drop(state);
+        if let Some((_, pending)) = settled {
+            pending.settle(waiter);
         }
     }
 
@@ -277,10 +271,12 @@ impl Inbox for ReplyTable {
 
     fn left(&self, places: WorkerRange) {
         let mut state = self.lock();
-        let unanswered = state.pending.extract_if(|_, pending| pending.is_missing(places));
-        let unanswered: Vec<_> = unanswered.map(|(_, pending)| pending).collect();
+        let all = std::mem::take(&mut state.pending);
+        let (unanswered, others) = all.into_iter().partition(|(_, pending)| pending.is_missing(places));
+        state.pending = others;
         drop(state);
-        unanswered.iter().for_each(|pending| pending.close());
+        let unanswered: VecDeque<_> = unanswered;
+        unanswered.iter().for_each(|(_, pending)| pending.close());
     }
 
     fn lost(&self, places: WorkerRange, why: Error) {
@@ -314,7 +310,13 @@ impl Inbox for ReplyTable {
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        self.reply_table.lock().pending.remove(&self.seq);
+        if self.pending.is_settled() {
+            return;
+        }
+        let mut state = self.reply_table.lock();
+        if let Ok(place) = state.find(self.seq) {
+            state.pending.remove(place);
+        }
     }
 }
 
@@ -324,8 +326,6 @@ mod tests {
     use std::task::{Context, Wake, Waker};
     use std::thread;
     use std::time::Duration;
-
-    use futures_lite::FutureExt as _;
 
     use super::*;
     use crate::error::{ErrorKind, LossCause, LostPeer};
@@ -426,8 +426,7 @@ mod tests {
             let other = reply_table.clone();
             thread::spawn(move || {
                 let expected = reply_table.expect("get", 1, WorkerRange::new(0..1));
-                let mut done = expected.pending.done.listen();
-                assert!(done.poll(&mut Context::from_waker(&waker)).is_pending());
+                assert!(expected.pending.poll_take(&mut Context::from_waker(&waker)).is_pending());
                 end(&other);
             });
             told.recv_timeout(Duration::from_secs(10)).expect("the waker waits for a lock that its caller holds");

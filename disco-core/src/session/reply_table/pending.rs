@@ -3,8 +3,9 @@
 use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
 
-use event_listener::Event;
+use smallvec::SmallVec;
 
 use crate::channel::Reply;
 use crate::error::{Error, Result};
@@ -14,41 +15,97 @@ use crate::sync;
 use crate::worker_range::WorkerRange;
 use crate::worker_set::WorkerSet;
 
-/// A command that awaits replies.
+/// A command that awaits replies. One caller waits for them.
 #[derive(Debug)]
 pub(in crate::session) struct Pending {
-    pub(super) operation: &'static str,
+    operation: &'static str,
     /// The workers at the time of the command; `None` if each worker's place is its number.
-    pub(super) members: Option<Members>,
-    pub(super) answers: Mutex<Answers>,
-    /// All replies have arrived, or no more will arrive.
-    pub(super) settled: AtomicBool,
-    /// Notified after `settled` is set.
-    pub(in crate::session) done: Event,
+    members: Option<Members>,
+    answers: Mutex<Answers>,
+    /// Set after the answers are complete, and the table has removed the command.
+    is_settled: AtomicBool,
 }
 
 #[derive(Debug)]
-pub(super) struct Answers {
-    pub(super) replied: WorkerSet,
+struct Answers {
+    replied: WorkerSet,
     /// The reply of each of these workers. Workers that reply without a value may be in one entry.
-    pub(super) replies: Vec<(WorkerRange, Reply)>,
+    replies: SmallVec<[(WorkerRange, Reply); 1]>,
     /// Why the missing replies will never arrive.
-    pub(super) end: Option<Error>,
+    end: Option<Error>,
+    /// The caller, once it has stopped to poll.
+    waiter: Option<Waker>,
 }
 
+/// The caller that waits for answers that are complete now.
+#[must_use]
+pub(super) struct Waiter(Option<Waker>);
+
 impl Pending {
-    /// Ends the wait: the session was shut down before all replies arrived.
+    /// Command `operation`, which awaits a reply of each worker in `from`. With `end`, no reply will arrive.
+    pub(super) fn new(
+        operation: &'static str,
+        members: Option<Members>,
+        from: WorkerRange,
+        end: Option<Error>,
+    ) -> Self {
+        let is_settled = end.is_some().into();
+        let answers = Answers { replied: WorkerSet::new(from), replies: SmallVec::new(), end, waiter: None };
+        Self { operation, members, answers: Mutex::new(answers), is_settled }
+    }
+
+    /// Adds the same reply of each of the workers with these places. One that was not asked, or has replied before, is
+    /// ignored. Returns the caller if these replies were the last; the table then removes the command, and settles it.
+    pub(super) fn add(&self, places: WorkerRange, mut reply: Reply) -> Option<Waiter> {
+        let from = self.workers(places);
+        if self.members.is_some() {
+            reply = reply.map_err(|failure| failure.of_worker(from.first()));
+        }
+        let mut answers = self.lock();
+        match answers.replied.insert(from) {
+            0 => return None,
+            new if new == from.len() => answers.replies.push((from, reply)),
+            // Some of these workers have replied before: the new ones are found one by one.
+            _ => {
+                let known: Vec<WorkerRange> = answers.replies.iter().map(|(workers, _)| *workers).collect();
+                let replied = &answers.replied;
+                let is_new =
+                    |worker: &WorkerId| replied.contains(*worker) && !known.iter().any(|it| it.contains(*worker));
+                let new: Vec<_> = from.iter().filter(is_new).map(|worker| (worker.into(), reply.clone())).collect();
+                answers.replies.extend(new);
+            }
+        }
+        answers.replied.is_full().then(|| Waiter(answers.waiter.take()))
+    }
+
+    /// Ends the wait: the session was shut down before all replies arrived. The table has removed the command.
     pub(super) fn close(&self) {
         self.end(Error::Closed(self.operation.to_owned()));
     }
 
+    /// Ends the wait because of `why`. The table has removed the command.
     pub(super) fn end(&self, why: Error) {
-        self.lock().end.get_or_insert(why);
-        self.settle();
+        let mut answers = self.lock();
+        answers.end.get_or_insert(why);
+        let waiter = Waiter(answers.waiter.take());
+        drop(answers);
+        self.settle(waiter);
+    }
+
+    /// Lets a caller that polls see the answers, or wakes it.
+    pub(super) fn settle(&self, waiter: Waiter) {
+        self.is_settled.store(true, Ordering::Release);
+        if let Some(waker) = waiter.0 {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
     }
 
     /// The workers that have these places.
-    pub(super) fn workers(&self, places: WorkerRange) -> WorkerRange {
+    fn workers(&self, places: WorkerRange) -> WorkerRange {
         self.members.as_ref().map_or(places, |members| members.workers(places))
     }
 
@@ -58,26 +115,21 @@ impl Pending {
         self.lock().replied.missing().any(|worker| workers.contains(worker))
     }
 
-    pub(super) fn settle(&self) {
-        self.settled.store(true, Ordering::Release);
-        self.done.notify(usize::MAX);
+    /// The replies in worker order once all have arrived, or the error that ended the wait; none before that. Takes no
+    /// lock until then.
+    pub(in crate::session) fn take(&self) -> Option<Result<Vec<Reply>>> {
+        if self.is_settled() { self.lock().take() } else { None }
     }
 
-    /// The replies in worker order once all have arrived, or the error that ended the wait; none before that.
-    pub(in crate::session) fn take(&self) -> Option<Result<Vec<Reply>>> {
-        if !self.settled.load(Ordering::Acquire) {
-            return None;
-        }
+    /// [`Self::take`] by a caller that is woken once there is a result.
+    pub(in crate::session) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Vec<Reply>>> {
         let mut answers = self.lock();
-        match &answers.end {
-            _ if answers.replied.is_full() => {
-                let mut replies = std::mem::take(&mut answers.replies);
-                replies.sort_unstable_by_key(|(workers, _)| workers.first());
-                let each = replies.into_iter().flat_map(|(workers, reply)| iter::repeat_n(reply, workers.len()));
-                Some(Ok(each.collect()))
+        match answers.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                answers.waiter = Some(context.waker().clone());
+                Poll::Pending
             }
-            Some(end) => Some(Err(end.clone())),
-            None => None,
         }
     }
 
@@ -86,7 +138,23 @@ impl Pending {
         self.lock().replied.missing().collect()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Answers> {
+    fn lock(&self) -> MutexGuard<'_, Answers> {
         sync::lock(&self.answers)
+    }
+}
+
+impl Answers {
+    fn take(&mut self) -> Option<Result<Vec<Reply>>> {
+        match &self.end {
+            _ if self.replied.is_full() => {
+                let mut replies = std::mem::take(&mut self.replies);
+                replies.sort_unstable_by_key(|(workers, _)| workers.first());
+                let mut each = Vec::with_capacity(self.replied.len());
+                replies.into_iter().for_each(|(workers, reply)| each.extend(iter::repeat_n(reply, workers.len())));
+                Some(Ok(each))
+            }
+            Some(end) => Some(Err(end.clone())),
+            None => None,
+        }
     }
 }
