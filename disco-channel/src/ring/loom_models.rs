@@ -122,6 +122,19 @@ fn the_target_of_an_item_wakes_the_rest_before_it_sleeps_for_long() {
     });
 }
 
+/// The only reader sleeps for an interval at most after an item that did not concern it.
+#[test]
+fn the_only_reader_gets_items_for_nobody() {
+    model(3, || {
+        let (mut writer, mut readers) = ring(4, 1, || ());
+        let reader = reads(readers.remove(0), 0..2);
+        for item in 0..2 {
+            writer.send_to(&Arc::new(item), WakeTarget::Nobody, Release::ByWriter).unwrap();
+        }
+        reader.join().unwrap();
+    });
+}
+
 #[test]
 fn a_dropped_reader_gives_up_its_shares() {
     model(2, || {

@@ -85,7 +85,8 @@ impl Lot {
     }
 
     /// Wakes one reader. Others sleep on until [`Lot::wake_some`] or [`Lot::wake_rest`]. Without `reader`, the first
-    /// sleeper wakes up, unless another reader wakes the rest already.
+    /// sleeper wakes up, unless another reader wakes the rest already; it then sleeps for an interval at most, and items
+    /// for nobody no longer wake it.
     pub(super) fn wake_only(&self, reader: Option<usize>) {
         let mut parked = self.lock();
         let place = match reader {
@@ -94,7 +95,8 @@ impl Lot {
             reader => parked.queue.iter().position(|sleeper| Some(sleeper.reader) == reader),
         };
         let target = place.and_then(|place| parked.queue.remove(place));
-        if !parked.queue.is_empty() {
+        // A target that is no reader of the item soon sleeps on the items after it.
+        if reader.is_none() || !parked.queue.is_empty() {
             self.owes.store(true, Ordering::Relaxed);
         }
         drop(parked);

@@ -35,8 +35,9 @@
 //! pays nothing. A writer that finds the bit set wakes the first sleeper, unless a woken reader is about to do so; each
 //! woken reader wakes two others (tree wake-up). No wake-up is lost: bit and head are in one atomic word, so either the
 //! reader sees the item or the writer sees the bit. An item with another [target](WakeTarget) than all readers leaves
-//! the bit set and wakes only its target. Other sleepers then wake for the next item for all readers, when the ring is
-//! full, or once the target has slept for 200 ms.
+//! the bit set and wakes only its target; if it has none, the first sleeper, unless a reader is awake for such items.
+//! Other sleepers then wake for the next item for all readers, when the ring is full, or once that reader has slept for
+//! 200 ms.
 //!
 //! **Room.** A writer that finds the ring full sets a flag, then loads the positions again. A reader stores its
 //! position, then loads the flag. Both have a sequentially consistent fence in between, so at least one sees the

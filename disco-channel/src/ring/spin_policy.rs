@@ -30,6 +30,7 @@ pub(crate) struct SpinPolicy {
     /// The time to poll in place of these numbers, as the environment says.
     #[cfg(not(loom))]
     limit: Option<Duration>,
+    readers: u32,
     /// Whether each reader has a processor.
     has_processors: bool,
 }
@@ -45,23 +46,25 @@ pub(crate) enum Expect {
     Soon,
     /// Other readers may be behind, and need the processor.
     AfterOthers,
+    /// The last items, so many in a row, were for other readers.
+    Bystander(u32),
 }
 
 #[cfg(not(loom))]
 impl Expect {
-    /// The expectation of worker `here` after a command.
-    pub(crate) fn after(command: &Command, here: WorkerId) -> Self {
+    /// The expectation of worker `here` after a command; `self` was the one before it.
+    pub(crate) fn after(self, command: &Command, here: WorkerId) -> Self {
         match command {
             Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. }
                 if *worker == here =>
             {
                 Self::Soon
             }
-            Command::SyncWorker { .. }
-            | Command::DebugGet { .. }
-            | Command::DebugSet { .. }
-            | Command::SyncAll
-            | Command::GetAll { .. } => Self::AfterOthers,
+            Command::SyncWorker { .. } | Command::DebugGet { .. } | Command::DebugSet { .. } => match self {
+                Self::Bystander(in_a_row) => Self::Bystander(in_a_row.saturating_add(1)),
+                _ => Self::Bystander(1),
+            },
+            Command::SyncAll | Command::GetAll { .. } => Self::AfterOthers,
             _ => Self::Unknown,
         }
     }
@@ -79,6 +82,9 @@ impl SpinPolicy {
             Expect::AfterOthers if !self.has_processors => (0, 0, self.yields),
             // Yields soon: the writer may wait for this processor.
             Expect::Soon | Expect::AfterOthers => (self.eager, 0, 4 * self.yields),
+            // If the writer goes from reader to reader, it is this one's turn soon. Readers that a series for one reader kept
+            // awake would slow it down.
+            Expect::Bystander(in_a_row) => (0, 0, self.yields.unbounded_shr(in_a_row.saturating_sub(self.readers))),
         };
         for _ in 0..eager {
             hint::spin_loop();
@@ -129,7 +135,8 @@ impl SpinPolicy {
         let pause = pause();
         let spins = (first / pause).ceil().clamp(1.0, 1024.0) as u32;
         let eager = (eager / pause) as u32;
-        Self { eager, spins, rounds, yields: 8, limit: env::spin_time(), has_processors: readers < processors }
+        let (readers, has_processors) = (readers as u32, readers < processors);
+        Self { eager, spins, rounds, yields: 8, limit: env::spin_time(), readers, has_processors }
     }
 }
 
@@ -150,6 +157,6 @@ fn pause() -> f64 {
 impl SpinPolicy {
     /// None: a model looks at each wait once.
     pub(crate) fn new(_: usize) -> Self {
-        Self { eager: 0, spins: 0, rounds: 0, yields: 0, has_processors: false }
+        Self { eager: 0, spins: 0, rounds: 0, yields: 0, readers: 0, has_processors: false }
     }
 }

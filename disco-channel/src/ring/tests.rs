@@ -24,9 +24,9 @@ fn is_free<T>(item: &Weak<T>) -> bool {
 
 #[test]
 fn readers_that_items_do_not_wake_get_them_once_the_ring_is_full_or_the_target_sleeps() {
-    for target in [WakeTarget::One(0), WakeTarget::Nobody] {
+    for (count, target) in [(3, WakeTarget::One(0)), (3, WakeTarget::Nobody), (1, WakeTarget::Nobody)] {
         let (sender, room) = mpsc::channel();
-        let (mut writer, readers) = ring(8, 3, move || _ = sender.send(()));
+        let (mut writer, readers) = ring(8, count, move || _ = sender.send(()));
         let (done, all_done) = mpsc::channel();
         let read = |mut reader: Reader<Arc<usize>>| {
             let done = done.clone();
@@ -46,7 +46,7 @@ fn readers_that_items_do_not_wake_get_them_once_the_ring_is_full_or_the_target_s
                 room.recv().unwrap();
             }
         }
-        (0..3).for_each(|_| all_done.recv().unwrap());
+        (0..count).for_each(|_| all_done.recv().unwrap());
         drop(writer);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }

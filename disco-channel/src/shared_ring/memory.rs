@@ -7,7 +7,7 @@ use crate::ring::sync::{Arc, AtomicU64};
 const CACHE_LINE_WORDS: usize = 16;
 /// Pairs of cache lines before those of the readers.
 const HEADER_LINES: usize = 5;
-/// Pairs of cache lines of each reader: one for its cursor, one for its reply.
+/// Pairs of cache lines of each reader: one for its cursor, one for its reply and whether it sleeps.
 const READER_LINES: usize = 2;
 
 /// The memory of one ring, which writer and readers share.
@@ -42,6 +42,7 @@ impl Memory {
         self.words.bell(CACHE_LINE_WORDS)
     }
 
+    /// Number of readers that sleep.
     pub(super) fn sleepers(&self) -> &AtomicU64 {
         self.words.word(2 * CACHE_LINE_WORDS)
     }
@@ -62,6 +63,11 @@ impl Memory {
     /// The number of the command that a reader has replied to; 0 once it is taken.
     pub(super) fn reply(&self, reader: usize) -> &AtomicU64 {
         self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * reader + 1))
+    }
+
+    /// 1 while a reader sleeps. Beside its reply, which the thread that sends commands polls for.
+    pub(super) fn sleeps(&self, reader: usize) -> &AtomicU64 {
+        self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * reader + 1) + 1)
     }
 
     /// The word at a position, modulo the capacity.

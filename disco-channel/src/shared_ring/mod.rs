@@ -7,7 +7,7 @@
 //!          32..48     sleepers  readers that sleep     │
 //!          48..64     starved   the writer waits for room
 //!          64..80     polling   callers that poll for replies
-//!          then 32 for each reader: its cursor, words read; its reply, the number of a command
+//!          then 32 for each reader: its cursor, words read; its reply, the number of a command, and whether it sleeps
 //!          then the ring: 2^n words
 //!
 //!   record  number of bytes │ tag │ bytes, filled up to whole words      at `position % 2^n`, wraps around anywhere
@@ -21,12 +21,12 @@
 //! head (acquire) copies the record out, then stores its cursor (release), which the writer acquires before it reuses
 //! the words.
 //!
-//! **Sleeping.** A reader that finds no record spins, yields, then loads the bell, increments `sleepers`, checks the
-//! head again and sleeps while the bell is unchanged. The writer stores the head, then loads `sleepers`, and rings the
-//! bell if there are any. Both have a sequentially consistent fence between store and load, so the reader sees the head
-//! or the writer sees the sleeper. A record's [target](WakeTarget) says which readers it wakes. Other readers sleep on
-//! until a record wakes them, the ring is full, or the writer [wakes the rest](Writer::wake_rest), which it does at
-//! intervals.
+//! **Sleeping.** A reader that finds no record spins, yields, then loads the bell, increments `sleepers`, notes that it
+//! sleeps, checks the head again and sleeps while the bell is unchanged. The writer stores the head, then loads
+//! `sleepers`, or the note of the only reader that the record is for, and rings the bell if there are any. Both have a
+//! sequentially consistent fence between store and load, so the reader sees the head or the writer sees the sleeper. A
+//! record's [target](WakeTarget) says which readers it wakes. Other readers sleep on until a record wakes them, the ring
+//! is full, or the writer [wakes the rest](Writer::wake_rest), which it does at intervals.
 //!
 //! **Room.** A writer that finds the ring full sets `starved`, then loads the cursors again. A reader that crosses a
 //! quarter of the ring stores its cursor, then loads the flag, again with a fence in between. The slowest reader that

@@ -99,10 +99,12 @@ impl Reader {
         }
         let rung = self.memory.bell().rung();
         self.memory.sleepers().fetch_add(1, Ordering::Relaxed);
+        self.memory.sleeps(self.index).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if !self.is_over(stop) {
             self.memory.bell().sleep(rung, self.index);
         }
+        self.memory.sleeps(self.index).store(0, Ordering::Relaxed);
         self.memory.sleepers().fetch_sub(1, Ordering::Relaxed);
     }
 

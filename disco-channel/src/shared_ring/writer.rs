@@ -72,7 +72,12 @@ impl Writer {
         self.head = position;
         memory.head().store(position, Ordering::Release);
         fence(Ordering::SeqCst);
-        if memory.sleepers().load(Ordering::Relaxed) > 0 {
+        let sleepers = match target {
+            WakeTarget::One(reader) => memory.sleeps(reader),
+            _ => memory.sleepers(),
+        };
+        // A bell that no sleeper hears would be a system call.
+        if sleepers.load(Ordering::Relaxed) > 0 {
             memory.bell().ring(target);
         }
         self.owes = target != WakeTarget::All;

@@ -26,9 +26,8 @@ pub struct ThreadEndpoint {
 
 impl Endpoint for ThreadEndpoint {
     fn recv(&mut self) -> Result<&Frame> {
-        let expect = std::mem::take(&mut self.expect);
-        let frame = self.frames.recv_expecting(expect).map_err(|Closed| Error::Closed(self.worker.to_string()))?;
-        self.expect = Expect::after(frame.command(), self.worker);
+        let frame = self.frames.recv_expecting(self.expect).map_err(|Closed| Error::Closed(self.worker.to_string()))?;
+        self.expect = self.expect.after(frame.command(), self.worker);
         Ok(frame)
     }
 

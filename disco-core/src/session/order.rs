@@ -15,8 +15,10 @@ use crate::wire::Frame;
 
 /// Largest number of frames that are kept after they were sent; exceeds the capacity of a lane.
 const MAX_SENT_FRAMES: usize = 4096;
-/// Largest number of unused frames that are kept for reuse.
+/// Largest number of unused frames that are kept for reuse, once the workers have kept up for some time.
 const MAX_IDLE_FRAMES: usize = 32;
+/// Commands for each frame above that number that is freed: the backlog of workers that take turns goes up and down.
+const SHRINK_INTERVAL: u64 = 64;
 /// Distance of prefetches, in frames: first a frame, then its arguments, then the values that these point to.
 const AHEAD_FRAMES: usize = 2;
 
@@ -87,6 +89,7 @@ impl Order {
 impl SentFrames {
     /// Adds a frame, in the memory of the oldest one if no lane holds that any more.
     fn put(&mut self, next: Frame) -> Arc<Frame> {
+        let shrinks = next.seq().is_multiple_of(SHRINK_INTERVAL);
         match self.0.front_mut().and_then(Arc::get_mut) {
             Some(oldest) => *oldest = next,
             None => self.0.push_front(Arc::new(next)),
@@ -94,7 +97,7 @@ impl SentFrames {
         self.0.rotate_left(1);
         let frame = self.0[self.0.len() - 1].clone();
         // The queue grows with the backlog of the workers and shrinks once they have caught up.
-        if self.0.len() > MAX_IDLE_FRAMES {
+        if shrinks && self.0.len() > MAX_IDLE_FRAMES {
             self.take_finished();
         }
         if self.0.len() > MAX_SENT_FRAMES {

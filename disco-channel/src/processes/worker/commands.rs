@@ -28,6 +28,8 @@ pub(super) struct Commands {
     frame: Frame,
     /// Credit of frames that came over the connection.
     taken: Taken,
+    /// How the wait for the next frame spins.
+    expect: Expect,
 }
 
 /// State that the worker's thread and its service thread share: frames that came over the connection, and the flag that
@@ -120,7 +122,8 @@ impl Commands {
     ) -> Self {
         let (reader, ring) = ring.map_or((0, None), |(reader, ring)| (reader, Some(ring)));
         let frame = Frame::new(0, [], Command::SyncAll);
-        Self { worker, connection, ring, reader, letterbox, buffer: Vec::new(), frame, taken: Taken::default() }
+        let (buffer, taken, expect) = Default::default();
+        Self { worker, connection, ring, reader, letterbox, buffer, frame, taken, expect }
     }
 
     /// Whether reception has ended: the controller is lost, or has signalled shutdown.
@@ -145,7 +148,8 @@ impl Commands {
             Due::Closed => return Err(Error::Closed(self.worker.to_string())),
         }
         if let Some(ring) = &mut self.ring {
-            ring.expect(Expect::after(self.frame.command(), self.worker));
+            self.expect = self.expect.after(self.frame.command(), self.worker);
+            ring.expect(self.expect);
         }
         Ok(&self.frame)
     }
