@@ -74,9 +74,6 @@ impl SpinPolicy {
         if let Some(limit) = self.limit {
             return self.poll_for(limit, ready);
         }
-        if self.spacious {
-            separate();
-        }
         for yields in 0..self.yields {
             if let Some(found) = ready() {
                 if self.spacious {
@@ -110,25 +107,26 @@ impl SpinPolicy {
     }
 }
 
-/// Records that a wait has ended after `yields` yields.
+/// Records that a wait has ended after `yields` yields, and moves this thread to another processor if it seems to share its
+/// processor with the ranks for which it waits.
+///
+/// Two ranks that yield to each other stay on one processor for many milliseconds, because Linux does not move threads
+/// that have just run, even to an idle processor. Their waits end right after a yield several times in a row: the peer
+/// runs only while this rank does not. The rank that sees this first moves at once, while the peer, which is about to run
+/// here, waits for it and sees that the handovers have ended. If the rank moved at its next wait, the peer would follow it.
 fn note(yields: u32) {
     let mut sharing = SHARING.get();
     let is_handover = (1..=HANDOVER_YIELDS).contains(&yields);
     sharing.handovers = if is_handover { sharing.handovers.saturating_add(1) } else { 0 };
     SHARING.set(sharing);
+    if sharing.handovers >= MAX_HANDOVERS {
+        separate(sharing);
+    }
 }
 
-/// Moves this thread to another processor if it seems to share its processor with the ranks for which it waits.
-///
-/// Two ranks that yield to each other stay on one processor for many milliseconds, because Linux does not move threads
-/// that have just run, even to an idle processor. Their waits end right after a yield several times in a row: the peer
-/// runs only while this rank does not. If there is no idle processor the move changes little, so the interval between
-/// two moves grows.
-fn separate() {
-    let sharing = SHARING.get();
-    if sharing.handovers < MAX_HANDOVERS {
-        return;
-    }
+/// Moves this thread to another processor. If there is no idle one the move changes little, so the interval between two
+/// moves grows.
+fn separate(sharing: Sharing) {
     let now = Instant::now();
     let interval = match sharing.moved {
         None => MIN_MOVE_INTERVAL,

@@ -5,7 +5,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The most data of a post, in bytes. Collectives of at most this size need one synchronisation instead of two.
 pub(crate) const MAX_POST_BYTES: usize = 8 * WORDS;
-const WORDS: usize = if cfg!(loom) { 1 } else { 32 };
+const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// Offsets in a post. The fields that all collectives need share the line of the number.
 const NUMBER: usize = 0;
@@ -64,7 +64,8 @@ impl Board {
 
     /// Fills `into` with the bytes of `rank`'s post from `start` on, and zeros beyond its end.
     pub(crate) fn read(&self, rank: usize, number: u64, start: usize, into: &mut [u8]) {
-        read_words(into, start, |index| self.posted_word(rank, number, index));
+        let words = &self.slot(rank, number)[FIRST..];
+        read_words(into, start, |index| words.get(index).map_or(0, |word| word.load(Ordering::Relaxed)));
     }
 
     /// Marks that `rank` has reached synchronisation `step`.

@@ -11,7 +11,7 @@ use crate::spin_policy::processors;
 pub(crate) const MAX_TENSOR_BYTES: usize = 16 << 10;
 /// The most bytes if each rank has a processor. A synchronisation is cheap then, so that it soon costs less than the
 /// copies to and from the areas.
-const MAX_SPACIOUS_BYTES: usize = 1 << 10;
+const MAX_SPACIOUS_BYTES: usize = 512;
 /// Words of an area. One more line than the tensor, so that equal offsets of areas do not share cache sets.
 pub(super) const AREA_WORDS: usize = MAX_TENSOR_BYTES / 8 + LINE_WORDS;
 
