@@ -24,7 +24,7 @@ pub(crate) fn run<'t>(call: &mut ActiveCall<'t>, buffer: &mut [u8], op: &'t Op) 
     let size = call.size();
     match posted_bytes(op, size) {
         Some(bytes) if bytes <= MAX_POST_BYTES && bytes * size <= buffer.len() => run_eager(call, buffer, op),
-        Some(bytes) if bytes <= call.board().tensor_bytes() && bytes * size <= MAX_TENSORS_BYTES => {
+        Some(bytes) if bytes <= call.board().tensor_bytes(op.kind()) && bytes * size <= MAX_TENSORS_BYTES => {
             run_posted(call, op)
         }
         _ => run_zero_copy(call, op),

@@ -4,6 +4,8 @@
 //! the posts: a rank fills an area for collective `number + 2` after all ranks have posted `number + 1`, and each rank
 //! posts `number + 1` after it has read all tensors of collective `number`.
 
+use disco_core::OpKind;
+
 use super::{Board, LINE_WORDS, tensor_areas};
 use crate::spin_policy::processors;
 
@@ -11,15 +13,19 @@ use crate::spin_policy::processors;
 pub(crate) const MAX_TENSOR_BYTES: usize = 16 << 10;
 /// The most bytes if each rank has a processor. A synchronisation is cheap then, so that it soon costs less than the
 /// copies to and from the areas.
-const MAX_SPACIOUS_BYTES: usize = 512;
+const MAX_SPACIOUS_BYTES: usize = 1 << 10;
 /// Words of an area. One more line than the tensor, so that equal offsets of areas do not share cache sets.
 pub(super) const AREA_WORDS: usize = MAX_TENSOR_BYTES / 8 + LINE_WORDS;
 
 impl Board {
     /// The most bytes that a rank posts in a collective with one synchronisation: the same on all ranks, because the
-    /// rank that makes the board decides it.
-    pub(crate) fn tensor_bytes(&self) -> usize {
-        self.tensor_bytes
+    /// rank that makes the board decides it. Half as many for an `all_reduce` if a synchronisation is cheap, because each
+    /// rank then computes the whole result.
+    pub(crate) fn tensor_bytes(&self, kind: OpKind) -> usize {
+        match kind {
+            OpKind::AllReduce if self.tensor_bytes == MAX_SPACIOUS_BYTES => MAX_SPACIOUS_BYTES / 2,
+            _ => self.tensor_bytes,
+        }
     }
 
     /// The area of `rank` for the tensor of collective `number`: its first byte, and its size in bytes.
