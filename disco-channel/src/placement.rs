@@ -1,8 +1,10 @@
 //! The latency between the processors on which this program's threads run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, available_parallelism};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use disco_core::processors;
 
 /// Round trips of one batch.
 const TRIPS_PER_BATCH: u64 = 1000;
@@ -15,7 +17,7 @@ const BATCHES: usize = 15;
 /// Schedulers and hypervisors move threads between processors that are tens or hundreds of nanoseconds apart, so
 /// compare measurements of fast communication only beside this value. The measurement takes a few milliseconds.
 pub fn cache_line_latency() -> Option<Duration> {
-    if available_parallelism().map_or(1, usize::from) < 2 {
+    if processors() < 2 {
         return None;
     }
     let line = AtomicU64::new(0);
@@ -57,7 +59,7 @@ pub fn cache_line_latency() -> Option<Duration> {
 mod tests {
     #[test]
     fn cache_line_latency_is_positive_on_two_or_more_processors() {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        assert_eq!(super::cache_line_latency().is_some_and(|latency| !latency.is_zero()), processors > 1);
+        let is_measured = super::cache_line_latency().is_some_and(|latency| !latency.is_zero());
+        assert_eq!(is_measured, disco_core::processors() > 1);
     }
 }

@@ -2,11 +2,10 @@
 
 use std::cell::Cell;
 use std::hint;
-use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::env;
+use disco_core::{env, processors};
 
 /// How long a rank polls before it sleeps. A wait that ends in the first polls reads no clock.
 #[derive(Clone, Copy, Debug)]
@@ -151,12 +150,6 @@ fn leave_processor() {
         // Fails only if the administrator has meanwhile taken away these processors; Linux then replaces the mask.
         _ = sched_setaffinity(None, &all);
     }
-}
-
-/// Number of processors that this process may use.
-pub(crate) fn processors() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -26,6 +26,8 @@ const SILENCE: Duration = Duration::from_secs(4);
 
 /// Part of the error of a process of a node that is lost without its node.
 const NOT_WHOLE: &str = "only whole nodes";
+/// Consequences of a loss in a session that has replaced the workers, and begun an epoch, without being asked.
+const CONSEQUENCES: [&str; 3] = [NOT_WHOLE, "which is new since", "no communicator on this worker"];
 
 /// The random configuration of a session.
 #[derive(Clone, Copy, Debug)]
@@ -408,11 +410,8 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             }
             user.submit(random.below(6));
             let told = block_on(session.sync_all());
-            bystanders.join(if setup.replaces_at_once {
-                &["lost", "aborted", NOT_WHOLE]
-            } else {
-                &["lost", "aborted"]
-            })?;
+            let consequences = if setup.replaces_at_once { &CONSEQUENCES[..] } else { &[] };
+            bystanders.join(&[&["lost", "aborted"], consequences].concat())?;
             match told {
                 Err(disco::Error::Lost(loss)) if loss.workers().contains(WorkerId::new(worker as u32)) => {}
                 // Another caller was told of the loss.
@@ -438,9 +437,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
 /// is empty on the new worker, or one process of a node can't be replaced.
 fn follows_from_loss(error: &disco::Error) -> bool {
     let text = error.to_string();
-    // The session has begun an epoch without being asked.
-    let consequences = [NOT_WHOLE, "which is new since", "no communicator on this worker"];
-    matches!(error, disco::Error::Lost(_)) || consequences.iter().any(|it| text.contains(it))
+    matches!(error, disco::Error::Lost(_)) || CONSEQUENCES.iter().any(|it| text.contains(it))
 }
 
 /// Replaces the lost worker, with its node if that is lost, and goes on.

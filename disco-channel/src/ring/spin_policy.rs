@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 #[cfg(not(loom))]
-use disco_core::{Command, WorkerId, env};
+use disco_core::{Command, WorkerId, env, processors};
 
 use super::sync::{hint, thread};
 
@@ -126,7 +126,7 @@ impl SpinPolicy {
     /// spinning lasts about as long as the wake-up of an idle one. Otherwise readers yield at once: another reader or
     /// the writer needs the processor, and more items have come by the time this reader runs again.
     pub(crate) fn new(readers: usize) -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = processors();
         let (eager, first, rounds) = match processors {
             1 => (0.0, 0.0, 0),
             _ if readers < processors => (EAGER_SECONDS, 1.5e-6, 4),

@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::thread;
 
 use crate::activity::Progress;
 use crate::channel::Channel;
@@ -10,6 +9,7 @@ use crate::command::Command;
 use crate::error::Result;
 use crate::id::WorkerId;
 use crate::members::Members;
+use crate::processors::processors;
 use crate::worker_range::WorkerRange;
 
 /// Lanes that together reach all workers, in the order of places, and behind them the lanes to workers that replaced lost
@@ -31,8 +31,7 @@ impl Lanes {
     pub(super) fn new(lanes: Vec<Arc<dyn Channel>>, members: Members) -> Self {
         let next_place = members.world().size() as u32;
         let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let has_processors = members.world().size() < processors;
+        let has_processors = members.world().size() < processors();
         Self { lanes: lanes.into(), members, needs_bytes, has_processors, next_place }
     }
 

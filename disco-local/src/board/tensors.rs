@@ -4,10 +4,9 @@
 //! the posts: a rank fills an area for collective `number + 2` after all ranks have posted `number + 1`, and each rank
 //! posts `number + 1` after it has read all tensors of collective `number`.
 
-use disco_core::OpKind;
+use disco_core::{OpKind, processors};
 
 use super::{Board, LINE_WORDS, tensor_areas};
-use crate::spin_policy::processors;
 
 /// The most bytes of a posted tensor.
 pub(crate) const MAX_TENSOR_BYTES: usize = 16 << 10;
