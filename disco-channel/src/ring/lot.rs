@@ -84,9 +84,9 @@ impl Lot {
         }
     }
 
-    /// Wakes one reader. Others sleep on until [`Lot::wake_some`] or [`Lot::wake_rest`]. Without `reader`, the first
-    /// sleeper wakes up, unless another reader wakes the rest already; it then sleeps for an interval at most, and items
-    /// for nobody no longer wake it.
+    /// Wakes one reader. Other readers sleep on until [`Lot::wake_some`] or [`Lot::wake_rest`]. Without `reader`, the first
+    /// sleeper wakes up, unless another reader wakes the rest already. That sleeper's next sleep has a time limit, and
+    /// calls without `reader` do not end it.
     pub(super) fn wake_only(&self, reader: Option<usize>) {
         let mut parked = self.lock();
         let place = match reader {
@@ -95,7 +95,7 @@ impl Lot {
             reader => parked.queue.iter().position(|sleeper| Some(sleeper.reader) == reader),
         };
         let target = place.and_then(|place| parked.queue.remove(place));
-        // A target that is no reader of the item soon sleeps on the items after it.
+        // Without `reader`, the woken sleeper is soon asleep again. This flag gives that sleep its time limit.
         if reader.is_none() || !parked.queue.is_empty() {
             self.owes.store(true, Ordering::Relaxed);
         }

@@ -30,6 +30,7 @@ pub(crate) struct SpinPolicy {
     /// The time to poll in place of these numbers, as the environment says.
     #[cfg(not(loom))]
     limit: Option<Duration>,
+    /// Number of readers, and of neighbours that wait as they do.
     readers: u32,
     /// Whether each reader has a processor.
     has_processors: bool,
@@ -82,8 +83,8 @@ impl SpinPolicy {
             Expect::AfterOthers if !self.has_processors => (0, 0, self.yields),
             // Yields soon: the writer may wait for this processor.
             Expect::Soon | Expect::AfterOthers => (self.eager, 0, 4 * self.yields),
-            // If the writer goes from reader to reader, it is this one's turn soon. Readers that a series for one reader kept
-            // awake would slow it down.
+            // A writer that addresses one reader after the other comes to this reader within a round. After a round, the
+            // yields are halved with each item: the items are for one reader, and awake bystanders slow that reader down.
             Expect::Bystander(in_a_row) => (0, 0, self.yields.unbounded_shr(in_a_row.saturating_sub(self.readers))),
         };
         for _ in 0..eager {
@@ -158,5 +159,34 @@ impl SpinPolicy {
     /// None: a model looks at each wait once.
     pub(crate) fn new(_: usize) -> Self {
         Self { eager: 0, spins: 0, rounds: 0, yields: 0, readers: 0, has_processors: false }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_more_items_than_readers_have_passed_over_yields_less_and_then_not_at_all() {
+        let policy =
+            SpinPolicy { eager: 5, spins: 1, rounds: 0, yields: 8, limit: None, readers: 3, has_processors: false };
+        let polls = |expect| {
+            let mut polls = 0;
+            let is_over = policy.spin_until(expect, || {
+                polls += 1;
+                false
+            });
+            assert!(!is_over);
+            polls
+        };
+        let for_other = Command::SyncWorker { worker: WorkerId::new(1) };
+        let mut expect = Expect::Unknown;
+        let passed_over = [(); 8].map(|()| {
+            expect = expect.after(&for_other, WorkerId::new(0));
+            polls(expect)
+        });
+        assert_eq!(passed_over, [8, 8, 8, 4, 2, 1, 0, 0]);
+        expect = expect.after(&Command::SyncAll, WorkerId::new(0)).after(&for_other, WorkerId::new(0));
+        assert_eq!(polls(expect), 8, "another command ends the series");
     }
 }

@@ -3,7 +3,7 @@
 use super::{Board, LINE_WORDS, ROWS, STEPS, lines, rank_area};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The most data of a post, in bytes. Collectives of at most this size need one synchronisation instead of two.
+/// The most data of a post, in bytes. Longer data are slower to store word by word than to copy to an area beside the posts.
 pub(crate) const MAX_POST_BYTES: usize = 8 * WORDS;
 const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
 
