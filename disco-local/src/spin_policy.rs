@@ -45,13 +45,11 @@ impl SpinPolicy {
     /// The policy for `ranks` ranks on the processors that this process may use.
     ///
     /// If each rank has a processor, peers usually answer within nanoseconds. A peer may still share the processor of
-    /// this rank, so later polls yield. A yield without another runnable thread costs a fraction of a microsecond.
+    /// this rank, so later polls yield. A yield without another runnable thread costs a fraction of a microsecond. Ranks
+    /// that take turns yield at once, because one of them waits for this processor.
     pub(crate) fn new(ranks: usize) -> Self {
-        let limit = env::spin_time();
-        match ranks <= processors() {
-            true => Self { spins: 200, yields: 500, limit, spacious: true },
-            false => Self { spins: if processors() > 1 { 64 } else { 0 }, yields: 500, limit, spacious: false },
-        }
+        let spacious = ranks <= processors();
+        Self { spins: if spacious { 200 } else { 0 }, yields: 500, limit: env::spin_time(), spacious }
     }
 
     /// Polls `ready` until it returns a value. None after the last poll: the caller sleeps then.

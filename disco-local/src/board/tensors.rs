@@ -9,7 +9,7 @@ use disco_core::{OpKind, processors};
 use super::{Board, LINE_WORDS, tensor_areas};
 
 /// The most bytes of a posted tensor.
-pub(crate) const MAX_TENSOR_BYTES: usize = 16 << 10;
+pub(crate) const MAX_TENSOR_BYTES: usize = 8 << 10;
 /// The most bytes if each rank has a processor. A synchronisation is cheap then, so that it soon costs less than the
 /// copies to and from the areas.
 const MAX_SPACIOUS_BYTES: usize = 1 << 10;
@@ -18,11 +18,14 @@ pub(super) const AREA_WORDS: usize = MAX_TENSOR_BYTES / 8 + LINE_WORDS;
 
 impl Board {
     /// The most bytes that a rank posts in a collective with one synchronisation: the same on all ranks, because the
-    /// rank that makes the board decides it. Half as many for an `all_reduce` if a synchronisation is cheap, because each
-    /// rank then computes the whole result.
+    /// rank that makes the board decides it. Fewer for collectives in which each rank reads more than the tensor of one
+    /// rank.
     pub(crate) fn tensor_bytes(&self, kind: OpKind) -> usize {
+        let is_spacious = self.tensor_bytes == MAX_SPACIOUS_BYTES;
         match kind {
-            OpKind::AllReduce if self.tensor_bytes == MAX_SPACIOUS_BYTES => MAX_SPACIOUS_BYTES / 2,
+            OpKind::AllReduce if is_spacious => self.tensor_bytes / 2,
+            OpKind::AllReduce | OpKind::AllGather if !is_spacious => self.tensor_bytes / 4,
+            OpKind::Reduce | OpKind::ReduceScatter if !is_spacious => self.tensor_bytes / 2,
             _ => self.tensor_bytes,
         }
     }
