@@ -15,6 +15,7 @@ use disco_core::{Abort, Error, Result};
 use crate::address_space::AddressSpace;
 use crate::board::{Board, Presence};
 use crate::failure::Failure;
+use crate::placement;
 use crate::spin_policy::SpinPolicy;
 
 /// The shared state of one communicator. Ranks that are threads of one process share one group. Ranks in processes have
@@ -199,6 +200,9 @@ impl Group {
             // The loop below finds the failure again and reports it.
             Err(_) => Some(None),
         };
+        if self.spin_policy.takes_turns() {
+            placement::count_wait(&self.board, rank);
+        }
         if let Some(found) = self.spin_policy.poll(spin).flatten() {
             return Ok(found);
         }

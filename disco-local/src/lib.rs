@@ -63,6 +63,8 @@ mod meeting;
 #[cfg(not(loom))]
 mod parts;
 #[cfg(not(loom))]
+mod placement;
+#[cfg(not(loom))]
 mod point_to_point;
 #[cfg(not(loom))]
 mod processes;
