@@ -73,7 +73,7 @@ fn spread(board: &Board, rank: usize) {
     let size = board.size();
     let ranks_on = |processor| (0..size).filter(move |rank| board.processor(*rank) == Some(processor));
     let crowd = ranks_on(here).count();
-    if crowd > size.div_ceil(processors()) && ranks_on(here).last() == Some(rank) && may_move() {
+    if crowd > size.div_ceil(processors()) && ranks_on(here).next_back() == Some(rank) && may_move() {
         move_to(|others| {
             let all = (0..CpuSet::MAX_CPU).filter(|processor| others.is_set(*processor));
             let (ranks, least) = all.map(|processor| (ranks_on(processor).count(), processor)).min()?;
