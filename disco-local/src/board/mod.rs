@@ -16,7 +16,8 @@
 //!   accessing               whether the rank may be accessing published memory now
 //!   trace                   the rank's current operation, for error texts
 //!   presence │ arena        the state of its connection │ the name of its arena's segment, + 1
-//!   process                 id, start time and namespaces of its process, in a segment
+//!   process │ processor     id, start time and namespaces of its process, in a segment │ the processor that the rank was
+//!                           last seen on, + 1, if ranks take turns
 //!   call text               the rank's call, written once it has seen that ranks call different operations
 //!   rows[0], [1]            counts by rank, for the V-forms
 //! then for each pair, from × to:
