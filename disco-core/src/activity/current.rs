@@ -152,6 +152,8 @@ pub fn leave_span(entered: Entered) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::activity::{RecorderConfig, Recording};
 
@@ -183,8 +185,8 @@ mod tests {
         activities[1].intern("another name");
         assert_eq!(enter_span("outside"), None);
         // More names than are found without a lock, some of which share a place.
-        let many: Vec<&'static str> =
-            (0..100).map(|name| &*Box::leak(format!("name {name}").into_boxed_str())).collect();
+        static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| (0..100).map(|name| format!("name {name}")).collect());
+        let many: Vec<&'static str> = NAMES.iter().map(String::as_str).collect();
         for activity in &activities {
             let _current = Current::set(activity);
             for name in many.iter().chain(&many) {
