@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
     CommunicatorExt as _, DRef, DType, DataPlane, Error, Op, OpKind, Opaque, Rank, Reduction, Result, Session,
-    SessionExt, Tensor, WorkerContext, block_on,
+    SessionExt, Tensor, Value, WorkerContext, block_on,
 };
 
 use common::floor::{Floor, WARM_UP};
@@ -45,6 +45,7 @@ type Expected = Box<dyn Fn(usize) -> f32>;
 disco::register_function!("benches.prepare", prepare);
 disco::register_function!("benches.verify", verify);
 disco::register_function!("benches.run", run);
+disco::register_function!("benches.tensors", tensors);
 
 /// Element `index` of the input of rank `rank`.
 fn element(rank: usize, index: usize) -> f32 {
@@ -118,6 +119,13 @@ fn verify(ctx: &mut WorkerContext, job: Rc<Job>) -> Result<()> {
     wrong.map_or(Ok(()), |index| Err(Error::invalid(format!("{}: element {index} is wrong", job.group[0].kind()))))
 }
 
+/// Its source and destination, which are the same in place.
+fn tensors(_: &mut WorkerContext, job: Rc<Job>) -> Result<Value> {
+    let [op] = &job.group;
+    let pair = [op.src().or(op.dst()), op.dst().or(op.src())];
+    Ok(Value::Array(pair.into_iter().flatten().cloned().map(Value::Tensor).collect()))
+}
+
 /// Seconds that `iters` of them take.
 fn run(ctx: &mut WorkerContext, job: Rc<Job>, iters: u64) -> Result<f64> {
     let comm = ctx.comm()?;
@@ -183,7 +191,22 @@ fn collective(criterion: &mut Criterion) {
     }
 }
 
-/// Prints our time beside the floor's.
+/// The sources and destinations of all workers.
+async fn parts(session: &dyn Session, job: &DRef) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+    let tensors = session.call_named("benches.tensors", (job,)).await?;
+    let pairs = session.get_all(&tensors).await?;
+    let parts = pairs.into_iter().filter_map(|pair| match pair {
+        Value::Array(pair) => match &pair[..] {
+            [Value::Tensor(input), Value::Tensor(output)] => Some((input.clone(), output.clone())),
+            _ => None,
+        },
+        _ => None,
+    });
+    Ok(parts.unzip())
+}
+
+/// Prints our time beside the floor's. With worker threads, both use the same tensors: the time for data that just fits in
+/// the caches depends on where they are.
 fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), bytes: usize) {
     if !common::measures() {
         return;
@@ -191,7 +214,8 @@ fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), 
     let workers = session.world().size();
     let count = (bytes / size_of::<f32>()).next_multiple_of(workers);
     let job = job(session, kind, count, in_place).expect("the result is right");
-    let floor = Floor::new(kind, in_place, workers, count);
+    let (inputs, outputs) = block_on(parts(session, &job)).expect("workers live");
+    let floor = Floor::on(kind, inputs, outputs, count);
     let iters = (ROUND_SECONDS / (0.2e-6 + bytes as f64 / 10e9)).max(10.0) as u64;
     common::compare(
         &format!("{name}/{bytes}"),

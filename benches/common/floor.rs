@@ -19,9 +19,7 @@ pub(crate) const WARM_UP: u64 = 3;
 /// One collective between threads, on `f32` elements.
 pub(crate) struct Floor {
     kind: OpKind,
-    /// Whether inputs and outputs are the same.
-    in_place: bool,
-    /// Tensors by thread, each of the size of the larger of source and destination.
+    /// Tensors by thread, which are the outputs in place.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
     /// Number of elements of the larger of source and destination.
@@ -29,17 +27,21 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    pub(crate) fn new(kind: OpKind, in_place: bool, threads: usize, count: usize) -> Self {
-        let tensors = || -> Vec<Tensor> {
-            let tensor = |_| {
-                let tensor = Tensor::zeros(DType::F32, [count as i64]).expect("there is room");
-                // Touches the pages before the clock starts.
-                tensor.view_mut::<f32>().expect("it is new").fill(1.0);
-                tensor
-            };
-            (0..threads).map(tensor).collect()
+    /// A collective on these tensors, one of each for each thread. A tensor that a rank does not have may be any.
+    pub(crate) fn on(kind: OpKind, inputs: Vec<Tensor>, outputs: Vec<Tensor>, count: usize) -> Self {
+        Self { kind, inputs, outputs, count }
+    }
+
+    /// A collective in place on new tensors of `count` elements.
+    pub(crate) fn in_place(kind: OpKind, threads: usize, count: usize) -> Self {
+        let tensor = |_| {
+            let tensor = Tensor::zeros(DType::F32, [count as i64]).expect("there is room");
+            // Touches the pages before the clock starts.
+            tensor.view_mut::<f32>().expect("it is new").fill(1.0);
+            tensor
         };
-        Self { kind, in_place, inputs: tensors(), outputs: tensors(), count }
+        let tensors: Vec<Tensor> = (0..threads).map(tensor).collect();
+        Self::on(kind, tensors.clone(), tensors, count)
     }
 
     /// Runs `iters` operations and returns the time of one. `stream` selects non-temporal stores.
@@ -78,7 +80,7 @@ impl Floor {
     fn work(&self, me: usize, stream: bool) {
         let threads = self.inputs.len();
         let output = |peer: usize| self.outputs[peer].data().cast::<f32>();
-        let input = |peer: usize| if self.in_place { output(peer) } else { self.inputs[peer].data().cast::<f32>() };
+        let input = |peer: usize| self.inputs[peer].data().cast::<f32>();
         let block = self.count / threads;
         let start = me * block;
         let all: Vec<usize> = (0..threads).collect();
