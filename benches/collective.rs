@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use disco::{
     CommunicatorExt as _, DRef, DType, DataPlane, Error, Op, OpKind, Opaque, Rank, Reduction, Result, Session,
-    SessionExt, Tensor, Value, WorkerContext, block_on,
+    SessionExt, SessionKind, Tensor, Value, WorkerContext, block_on,
 };
 
 use common::floor::{Floor, WARM_UP};
@@ -119,7 +119,7 @@ fn verify(ctx: &mut WorkerContext, job: Rc<Job>) -> Result<()> {
     wrong.map_or(Ok(()), |index| Err(Error::invalid(format!("{}: element {index} is wrong", job.group[0].kind()))))
 }
 
-/// Its source and destination, which are the same in place.
+/// The source and destination of the job. A missing one is replaced by the other.
 fn tensors(_: &mut WorkerContext, job: Rc<Job>) -> Result<Value> {
     let [op] = &job.group;
     let pair = [op.src().or(op.dst()), op.dst().or(op.src())];
@@ -195,14 +195,14 @@ fn collective(criterion: &mut Criterion) {
 async fn parts(session: &dyn Session, job: &DRef) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let tensors = session.call_named("benches.tensors", (job,)).await?;
     let pairs = session.get_all(&tensors).await?;
-    let parts = pairs.into_iter().filter_map(|pair| match pair {
+    let part = |pair: &Value| match pair {
         Value::Array(pair) => match &pair[..] {
-            [Value::Tensor(input), Value::Tensor(output)] => Some((input.clone(), output.clone())),
-            _ => None,
+            [Value::Tensor(input), Value::Tensor(output)] => Ok((input.clone(), output.clone())),
+            _ => Err(Error::invalid("no source and destination")),
         },
-        _ => None,
-    });
-    Ok(parts.unzip())
+        _ => Err(Error::invalid("no tensors")),
+    };
+    pairs.iter().map(part).collect()
 }
 
 /// Prints our time beside the floor's. With worker threads, both use the same tensors: the time for data that just fits in
@@ -214,8 +214,13 @@ fn compare(session: &dyn Session, name: &str, (kind, in_place): (OpKind, bool), 
     let workers = session.world().size();
     let count = (bytes / size_of::<f32>()).next_multiple_of(workers);
     let job = job(session, kind, count, in_place).expect("the result is right");
-    let (inputs, outputs) = block_on(parts(session, &job)).expect("workers live");
-    let floor = Floor::on(kind, inputs, outputs, count);
+    let floor = match common::settings(2).session {
+        SessionKind::Threads => {
+            let (inputs, outputs) = block_on(parts(session, &job)).expect("the workers have tensors");
+            Floor::on(kind, inputs, outputs, count)
+        }
+        _ => Floor::new(kind, in_place, workers, count),
+    };
     let iters = (ROUND_SECONDS / (0.2e-6 + bytes as f64 / 10e9)).max(10.0) as u64;
     common::compare(
         &format!("{name}/{bytes}"),

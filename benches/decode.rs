@@ -123,7 +123,7 @@ fn run() {
     });
     let least = alone.fold(f64::MAX, f64::min) * ranks.div_ceil(processors) as f64;
     for bytes in SIZES {
-        let floor = Floor::in_place(OpKind::AllReduce, ranks, bytes / 4);
+        let floor = Floor::new(OpKind::AllReduce, true, ranks, bytes / 4);
         let mut times = vec![Vec::new(); 1 + variants.len()];
         for _ in 0..rounds {
             let time = floor.run_after(layers as u64, false, |tensor| _ = compute(tensor, steps));

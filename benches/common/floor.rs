@@ -19,7 +19,7 @@ pub(crate) const WARM_UP: u64 = 3;
 /// One collective between threads, on `f32` elements.
 pub(crate) struct Floor {
     kind: OpKind,
-    /// Tensors by thread, which are the outputs in place.
+    /// The source of each thread; in place, the same tensor as its output.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
     /// Number of elements of the larger of source and destination.
@@ -27,21 +27,24 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    /// A collective on these tensors, one of each for each thread. A tensor that a rank does not have may be any.
+    /// A collective on these tensors. `inputs` and `outputs` have one tensor for each thread. If a rank has no source or
+    /// destination, its entry is not used.
     pub(crate) fn on(kind: OpKind, inputs: Vec<Tensor>, outputs: Vec<Tensor>, count: usize) -> Self {
         Self { kind, inputs, outputs, count }
     }
 
-    /// A collective in place on new tensors of `count` elements.
-    pub(crate) fn in_place(kind: OpKind, threads: usize, count: usize) -> Self {
+    /// A collective on new tensors of `count` elements.
+    pub(crate) fn new(kind: OpKind, in_place: bool, threads: usize, count: usize) -> Self {
         let tensor = |_| {
             let tensor = Tensor::zeros(DType::F32, [count as i64]).expect("there is room");
             // Touches the pages before the clock starts.
             tensor.view_mut::<f32>().expect("it is new").fill(1.0);
             tensor
         };
-        let tensors: Vec<Tensor> = (0..threads).map(tensor).collect();
-        Self::on(kind, tensors.clone(), tensors, count)
+        let tensors = || -> Vec<Tensor> { (0..threads).map(tensor).collect() };
+        let outputs = tensors();
+        let inputs = if in_place { outputs.clone() } else { tensors() };
+        Self::on(kind, inputs, outputs, count)
     }
 
     /// Runs `iters` operations and returns the time of one. `stream` selects non-temporal stores.

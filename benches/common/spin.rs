@@ -31,12 +31,10 @@ impl Barrier {
     }
 }
 
-/// Polls until `ready`. With more threads than CPUs (`crowded`), yields now and then.
+/// Polls until `ready`. With more threads than CPUs (`crowded`), yields after each poll.
 fn spin_until(crowded: bool, ready: impl Fn() -> bool) {
-    let mut looks = 0u32;
     while !ready() {
-        looks += 1;
-        match crowded && looks.is_multiple_of(64) {
+        match crowded {
             true => thread::yield_now(),
             false => std::hint::spin_loop(),
         }

@@ -34,11 +34,11 @@ pub(crate) struct Group {
     _parent: Option<Arc<Group>>,
 }
 
-/// A time limit that starts when the clock is first read, so that a wait that succeeds while it spins reads no clock.
+/// A time limit that starts when the clock is first read, so that a wait that succeeds while it polls does not read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LazyTimeout {
     limit: Duration,
-    /// The first reading of the clock, after the wait has stopped spinning.
+    /// The first reading of the clock, after the wait has stopped to poll.
     started: Option<Instant>,
 }
 

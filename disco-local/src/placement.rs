@@ -1,13 +1,13 @@
-//! Which processors ranks run on. A rank moves to another one if it seems to share its processor needlessly, and may use
-//! all processors again right after the move.
+//! Spreads ranks over processors. A rank that shares its processor needlessly moves to another processor, and may use all
+//! processors again that it was allowed before.
 //!
 //! Linux does not move threads that have just run, and ranks that yield have always just run. So an uneven placement
-//! lasts for many milliseconds: two ranks take turns on one processor beside an idle one, or three beside one.
+//! lasts for many milliseconds: two ranks share one processor while another one is idle, or three ranks share one
+//! processor and one rank has the other.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use disco_core::processors;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::board::Board;
@@ -16,8 +16,9 @@ use crate::board::Board;
 const HANDOVER_YIELDS: u32 = 4;
 /// Successive handovers after which a rank moves to another processor.
 const MAX_HANDOVERS: u32 = 3;
-/// Waits of a rank that takes turns with others, for each look at the processors of all ranks.
-const WAITS_PER_LOOK: u32 = 64;
+/// A rank of a group with more ranks than processors compares the processors of all ranks once in this many waits. A prime,
+/// so that the looks do not all fall on one of the groups that a thread uses in turn.
+const WAITS_PER_LOOK: u32 = 61;
 /// Shortest and longest time between two moves of a thread.
 const MIN_MOVE_INTERVAL: Duration = Duration::from_micros(250);
 const MAX_MOVE_INTERVAL: Duration = Duration::from_millis(64);
@@ -29,12 +30,15 @@ struct Placement {
     handovers: u32,
     /// Waits since the last look at the processors of other ranks.
     waits: u32,
+    /// Whether no other rank was on this thread's processor at the last look.
+    is_alone: bool,
     /// The last move to another processor, and the least time until the next one.
     moved: Option<(Instant, Duration)>,
 }
 
 thread_local! {
-    static PLACEMENT: Cell<Placement> = const { Cell::new(Placement { handovers: 0, waits: 0, moved: None }) };
+    static PLACEMENT: Cell<Placement> =
+        const { Cell::new(Placement { handovers: 0, waits: 0, is_alone: false, moved: None }) };
 }
 
 /// Records that a wait for ranks that can have processors of their own has ended after `yields` yields, and moves this
@@ -49,12 +53,12 @@ pub(crate) fn note_wait(yields: u32) {
     placement.handovers = if is_handover { placement.handovers.saturating_add(1) } else { 0 };
     PLACEMENT.set(placement);
     if placement.handovers >= MAX_HANDOVERS && may_move() {
-        move_to(|others| Some(*others));
+        move_to(|others| others.unset(sched_getcpu()));
     }
 }
 
-/// Counts a wait of `rank` in a group of more ranks than processors. Now and then, tells the other ranks the processor of
-/// this one, and moves this rank if more ranks take turns there than have to.
+/// Counts a wait of `rank` in a group with more ranks than processors. Every [`WAITS_PER_LOOK`] waits, moves this rank if
+/// more ranks take turns on its processor than necessary.
 #[inline]
 pub(crate) fn count_wait(board: &Board, rank: usize) {
     let mut placement = PLACEMENT.get();
@@ -65,28 +69,48 @@ pub(crate) fn count_wait(board: &Board, rank: usize) {
     }
 }
 
-/// Of several ranks that could leave a processor, the last one does.
+/// Whether a rank of a group with more ranks than processors still has this processor to itself, as far as it knows:
+/// processes may be bound to different processors.
+#[inline]
+pub(crate) fn is_alone() -> bool {
+    PLACEMENT.get().is_alone
+}
+
+/// Publishes the processor of `rank`, and moves the rank if another processor has fewer ranks.
 #[cold]
 fn spread(board: &Board, rank: usize) {
+    // A rank that expects another number of ranks waits only for the error.
+    if rank >= board.size() {
+        return;
+    }
     let here = sched_getcpu();
     board.set_processor(rank, here);
-    let size = board.size();
-    let ranks_on = |processor| (0..size).filter(move |rank| board.processor(*rank) == Some(processor));
-    let crowd = ranks_on(here).count();
-    if crowd > size.div_ceil(processors()) && ranks_on(here).next_back() == Some(rank) && may_move() {
-        move_to(|others| {
-            let all = (0..CpuSet::MAX_CPU).filter(|processor| others.is_set(*processor));
-            let (ranks, least) = all.map(|processor| (ranks_on(processor).count(), processor)).min()?;
-            let mut target = CpuSet::new();
-            target.set(least);
-            (ranks + 1 < crowd).then_some(target)
+    let ranks_on = |processor| (0..board.size()).filter(move |rank| board.processor(*rank) == Some(processor));
+    let is_alone = ranks_on(here).eq([rank]);
+    PLACEMENT.set(Placement { is_alone, ..PLACEMENT.get() });
+    // Only the last rank leaves, so that the ranks of a processor do not all leave at once.
+    if is_alone || ranks_on(here).next_back() != Some(rank) {
+        return;
+    }
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let allowed = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor));
+    if let Some(target) = least_used(here, allowed, |processor| ranks_on(processor).count()).filter(|_| may_move()) {
+        move_to(|processors| {
+            processors.clear();
+            processors.set(target);
         });
         board.set_processor(rank, sched_getcpu());
     }
 }
 
-/// Whether enough time has passed since this thread's last move. If moves follow each other soon they change little, so
-/// the interval between two of them grows.
+/// The processor with the fewest ranks, if it has fewer than `here` even with one more.
+fn least_used(here: usize, allowed: impl Iterator<Item = usize>, ranks_on: impl Fn(usize) -> usize) -> Option<usize> {
+    let (ranks, least) = allowed.map(|processor| (ranks_on(processor), processor)).min()?;
+    (ranks + 1 < ranks_on(here)).then_some(least)
+}
+
+/// Whether enough time has passed since this thread's last move, which a move follows if it has. Moves that follow each
+/// other soon change little, so the interval between two of them grows.
 fn may_move() -> bool {
     let (now, mut placement) = (Instant::now(), PLACEMENT.get());
     let interval = match placement.moved {
@@ -102,14 +126,13 @@ fn may_move() -> bool {
     true
 }
 
-/// Moves this thread to one of the processors that `choose` picks among its other ones, and allows all of them again.
-/// Does nothing if the thread has only one, or if the system refuses.
-fn move_to(choose: impl FnOnce(&CpuSet) -> Option<CpuSet>) {
+/// Moves this thread to one of those of its processors that `choose` leaves, and allows all of them again. Does nothing if
+/// none is left, or if the system refuses.
+fn move_to(choose: impl FnOnce(&mut CpuSet)) {
     let Ok(all) = sched_getaffinity(None) else { return };
-    let mut others = all;
-    others.unset(sched_getcpu());
-    let Some(target) = (others.count() > 0).then(|| choose(&others)).flatten() else { return };
-    if sched_setaffinity(None, &target).is_ok() {
+    let mut chosen = all;
+    choose(&mut chosen);
+    if chosen.count() > 0 && sched_setaffinity(None, &chosen).is_ok() {
         // Fails only if the administrator has meanwhile taken away these processors; Linux then replaces the mask.
         _ = sched_setaffinity(None, &all);
     }
@@ -121,47 +144,63 @@ mod tests {
 
     use super::*;
 
-    /// Runs `test` on a thread of its own, whose placement nothing else changes.
-    fn on_new_thread(test: impl FnOnce() + Send + 'static) {
+    #[test]
+    fn a_rank_leaves_for_the_processor_with_the_fewest_ranks() {
+        // The processors of the ranks, the own processor, the number of processors, and the target.
+        let cases: [(&[usize], usize, usize, Option<usize>); 7] = [
+            (&[0, 0, 0, 1], 0, 2, Some(1)),
+            (&[0, 0, 1, 1], 0, 2, None),
+            (&[0, 0, 0, 1, 1], 0, 2, None),
+            (&[1, 1, 1, 1], 1, 2, Some(0)),
+            (&[0, 0], 0, 1, None),
+            (&[0, 0, 5, 5, 5, 6, 6], 5, 64, Some(1)),
+            (&[2, 2, 2, 0, 1, 1], 2, 3, Some(0)),
+        ];
+        for (ranks, here, processors, target) in cases {
+            let ranks_on = |processor| ranks.iter().filter(|rank| **rank == processor).count();
+            assert_eq!(least_used(here, 0..processors, ranks_on), target, "{ranks:?}");
+        }
+    }
+
+    #[test]
+    fn a_move_takes_the_thread_to_the_chosen_processor_and_restores_its_affinity() {
+        let test = || {
+            let Ok(before) = sched_getaffinity(None) else { return };
+            for target in (0..CpuSet::MAX_CPU).filter(|processor| before.is_set(*processor)) {
+                let mut found = None;
+                move_to(|processors| {
+                    processors.clear();
+                    processors.set(target);
+                    found = Some(processors.count());
+                });
+                assert_eq!(found, Some(1));
+                assert!(sched_getaffinity(None).unwrap() == before);
+            }
+            move_to(CpuSet::clear);
+            assert!(sched_getaffinity(None).unwrap() == before, "there is nowhere to go");
+        };
+        // On a thread of its own, whose placement nothing else changes.
         thread::spawn(test).join().unwrap();
     }
 
     #[test]
-    fn a_move_restores_the_affinity_of_the_thread() {
-        on_new_thread(|| {
-            let before = sched_getaffinity(None).unwrap();
-            move_to(|others| Some(*others));
-            assert!(sched_getaffinity(None).unwrap() == before);
-        });
-    }
-
-    #[test]
-    fn the_last_rank_leaves_a_processor_with_more_ranks_than_others() {
-        on_new_thread(|| {
-            if processors() < 2 {
+    fn a_rank_knows_whether_it_is_alone_on_its_processor() {
+        let test = || {
+            let (board, mut here) = (Board::new(3), CpuSet::new());
+            here.set(sched_getcpu());
+            let pinned = sched_setaffinity(None, &here);
+            (0..2).for_each(|rank| board.set_processor(rank, sched_getcpu() + 1));
+            if pinned.is_err() {
                 return;
             }
-            let (here, size) = (sched_getcpu(), processors() + 2);
-            let board = Board::new(size);
-            (0..size).for_each(|rank| board.set_processor(rank, here));
-            spread(&board, size - 1);
-            assert!(PLACEMENT.get().moved.is_some());
-            assert_eq!(board.processor(size - 1), Some(sched_getcpu()));
-        });
-    }
-
-    #[test]
-    fn ranks_stay_if_a_later_one_can_leave_or_if_no_other_processor_has_fewer() {
-        on_new_thread(|| {
-            let size = 2 * processors();
-            let board = Board::new(size);
-            (0..size).for_each(|rank| board.set_processor(rank, sched_getcpu()));
-            spread(&board, 0);
-            assert_eq!(PLACEMENT.get().moved, None, "a later one can leave");
-            let elsewhere = 10_000;
-            (0..size).for_each(|rank| board.set_processor(rank, elsewhere + rank % processors()));
-            spread(&board, size - 1);
-            assert_eq!(PLACEMENT.get().moved, None, "each processor has two");
-        });
+            spread(&board, 2);
+            assert!(is_alone() && board.processor(2) == Some(sched_getcpu()));
+            board.set_processor(0, sched_getcpu());
+            spread(&board, 2);
+            assert!(!is_alone());
+            spread(&board, 3);
+            assert!(!is_alone(), "the board has no such rank");
+        };
+        thread::spawn(test).join().unwrap();
     }
 }

@@ -11,15 +11,16 @@ use crate::placement;
 /// How long a rank polls before it sleeps. A wait that ends in the first polls reads no clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinPolicy {
-    /// Polls without giving up the processor.
-    spins: u32,
-    /// Polls after these, each followed by a yield.
-    yields: u32,
     /// Total time of all polls, if the user has limited it.
     limit: Option<Duration>,
     /// Whether each rank can have a processor of its own.
     spacious: bool,
 }
+
+/// Polls without giving up the processor, by a rank that has it to itself.
+const SPINS: u32 = 200;
+/// Polls after these, each followed by a yield.
+const YIELDS: u32 = 500;
 
 impl SpinPolicy {
     /// The policy for `ranks` ranks on the processors that this process may use.
@@ -28,20 +29,23 @@ impl SpinPolicy {
     /// this rank, so later polls yield. A yield without another runnable thread costs a fraction of a microsecond. Ranks
     /// that take turns yield at once, because one of them waits for this processor.
     pub(crate) fn new(ranks: usize) -> Self {
-        let spacious = ranks <= processors();
-        Self { spins: if spacious { 200 } else { 0 }, yields: 500, limit: env::spin_time(), spacious }
+        Self { limit: env::spin_time(), spacious: ranks <= processors() }
     }
 
-    /// Whether there are more ranks than processors.
+    /// Whether ranks take turns on the processors, and spread over them. They do not if the user has limited the polls.
     pub(crate) fn takes_turns(self) -> bool {
-        !self.spacious
+        !self.spacious && self.limit.is_none()
+    }
+
+    fn spins(self) -> u32 {
+        if self.spacious || placement::is_alone() { SPINS } else { 0 }
     }
 
     /// Polls `ready` until it returns a value. None after the last poll: the caller sleeps then.
     #[inline]
     pub(crate) fn poll<T>(self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         if self.limit.is_none() {
-            for _ in 0..self.spins {
+            for _ in 0..self.spins() {
                 if let Some(found) = ready() {
                     return Some(found);
                 }
@@ -56,7 +60,7 @@ impl SpinPolicy {
         if let Some(limit) = self.limit {
             return self.poll_for(limit, ready);
         }
-        for yields in 0..self.yields {
+        for yields in 0..YIELDS {
             if let Some(found) = ready() {
                 if self.spacious {
                     placement::note_wait(yields);
@@ -70,12 +74,12 @@ impl SpinPolicy {
 
     /// Polls for `limit`. The limit is the user's, so the number of polls does not end the wait earlier.
     fn poll_for<T>(self, limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
-        let mut started = None;
+        let (mut started, spins) = (None, self.spins());
         for polls in 0u32.. {
             if let Some(found) = ready() {
                 return Some(found);
             }
-            if polls < self.spins {
+            if polls < spins {
                 hint::spin_loop();
             } else {
                 thread::yield_now();
@@ -95,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_limited_wait_ends_and_polls_a_last_time() {
-        let policy = SpinPolicy { spins: 2, yields: 0, limit: Some(Duration::ZERO), spacious: true };
+        let policy = SpinPolicy { limit: Some(Duration::ZERO), spacious: true };
         let mut polls = 0;
         assert!(
             policy

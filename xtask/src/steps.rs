@@ -195,7 +195,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         sanitized(
             "address sanitizer",
             "--package disco-core --package disco-channel --package disco-local --lib --tests",
-            // The compiler's messages, for which the tests would have to compile with the same flags.
+            // Skips tests that run the compiler: it would have to compile with the same flags.
             "--skip the_message_for",
         ),
         sanitized("conformance, address sanitizer", "--package disco-tests --test conformance", ""),

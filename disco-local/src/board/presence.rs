@@ -78,13 +78,13 @@ impl Board {
         }
     }
 
-    /// The processor that `rank` was last seen on, if the rank has told it.
+    /// The processor that `rank` was last seen on. None if the rank has not published it.
     #[cfg(not(loom))]
     pub(crate) fn processor(&self, rank: usize) -> Option<usize> {
         self.at(rank, PROCESS + 3).load(Ordering::Relaxed).checked_sub(1).map(|processor| processor as usize)
     }
 
-    /// Tells the other ranks the processor of `rank`.
+    /// Publishes the processor of `rank`.
     #[cfg(not(loom))]
     pub(crate) fn set_processor(&self, rank: usize, processor: usize) {
         self.at(rank, PROCESS + 3).store(processor as u64 + 1, Ordering::Relaxed);

@@ -18,11 +18,12 @@ pub(super) const AREA_WORDS: usize = MAX_TENSOR_BYTES / 8 + LINE_WORDS;
 
 impl Board {
     /// The most bytes that a rank posts in a collective with one synchronisation: the same on all ranks, because the
-    /// rank that makes the board decides it. Fewer for collectives in which each rank reads more than the tensor of one
-    /// rank.
+    /// rank that makes the board decides it. Smaller for some operations, for which the zero-copy schedule was faster from
+    /// these sizes on.
     pub(crate) fn tensor_bytes(&self, kind: OpKind) -> usize {
         let is_spacious = self.tensor_bytes == MAX_SPACIOUS_BYTES;
         match kind {
+            // Each rank computes the whole result.
             OpKind::AllReduce if is_spacious => self.tensor_bytes / 2,
             OpKind::AllReduce | OpKind::AllGather if !is_spacious => self.tensor_bytes / 4,
             OpKind::Reduce | OpKind::ReduceScatter if !is_spacious => self.tensor_bytes / 2,
@@ -41,4 +42,20 @@ impl Board {
 /// The limit for a new board.
 pub(super) fn limit(size: usize) -> usize {
     if size > processors() { MAX_TENSOR_BYTES } else { MAX_SPACIOUS_BYTES }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_take_turns_post_larger_tensors() {
+        let [spacious, turns] = [1, processors() + 1].map(Board::new);
+        let limits = |kind| [&spacious, &turns].map(|board| board.tensor_bytes(kind));
+        assert_eq!(limits(OpKind::AllReduce), [512, 2048]);
+        assert_eq!(limits(OpKind::AllGather), [1024, 2048]);
+        assert_eq!(limits(OpKind::Reduce), [1024, 4096]);
+        assert_eq!(limits(OpKind::Broadcast), [1024, 8192]);
+        assert_eq!(spacious.tensor_area(0, 1).1, MAX_TENSOR_BYTES);
+    }
 }
