@@ -38,7 +38,7 @@ pub(crate) struct Group {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LazyTimeout {
     limit: Duration,
-    /// The first reading of the clock, after the wait has stopped to poll.
+    /// The first reading of the clock, after the wait has stopped polling.
     started: Option<Instant>,
 }
 

@@ -33,7 +33,7 @@ struct Answers {
     replies: SmallVec<[(WorkerRange, Reply); 1]>,
     /// Why the missing replies will never arrive.
     end: Option<Error>,
-    /// The caller, once it has stopped to poll.
+    /// The caller, once it has stopped polling.
     waiter: Option<Waker>,
 }
 
