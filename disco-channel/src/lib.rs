@@ -60,6 +60,7 @@ mod reactor;
 mod remote_lane;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod remote_store;
+mod replies;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod session;

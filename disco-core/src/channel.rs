@@ -246,7 +246,8 @@ pub const SMALL_FRAME: usize = 64 << 10;
 pub const LARGE_REPLY: usize = 64 << 10;
 
 /// The receiver of replies, notices and losses of a lane. The lane calls it on the lane's own thread; a thread lane
-/// calls it on the worker's thread.
+/// calls it on the worker's thread. Replies that workers leave for a caller that [polls](Channel::poll) come on the thread
+/// of that caller.
 pub trait Inbox: Send + Sync {
     /// A worker has replied to command `seq`.
     fn reply(&self, from: WorkerId, seq: u64, reply: Reply);

@@ -325,14 +325,13 @@ impl Running {
 
     fn poll(&self) {
         if let Some(ring) = &self.ring {
-            ring.poll(&*self.inbox);
+            ring.replies().poll(&*self.inbox);
         }
     }
 
     fn stop_polling(&self) {
         if let Some(ring) = &self.ring {
-            ring.replies().stop_polling();
-            self.poll();
+            ring.replies().stop_polling(&*self.inbox);
         }
     }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use disco_core::activity::{Activity, RecorderConfig};
 use disco_core::shared_memory::Segment;
-use disco_core::{Error, Frame, Inbox, Result, Value, WorkerRange, sync};
+use disco_core::{Error, Frame, Inbox, Result, WorkerRange, sync};
 
 use super::frames::{ALL_READERS, MAX_INLINE_BYTES};
 use crate::reactor::Lane;
-use crate::shared_ring::{Garbage, Memory, Replies, WakeTarget, Writer};
+use crate::replies::{LeftReplies, Replies};
+use crate::shared_ring::{Garbage, Memory, WakeTarget, Writer};
 
 /// Capacity of the ring in words of 8 bytes: 4 MiB.
 pub(crate) const CAPACITY_WORDS: usize = 1 << 19;
@@ -17,9 +18,7 @@ pub(crate) const CAPACITY_WORDS: usize = 1 << 19;
 /// The ring of a lane. The lane's methods write; the reactor thread retires and wakes readers.
 pub(crate) struct Ring {
     writer: Mutex<Writer>,
-    replies: Replies,
-    /// Locked while replies are delivered.
-    delivery: Mutex<()>,
+    replies: LeftReplies,
     /// Whether the reactor thread calls [`Ring::tick`] at intervals. Changed while `writer` is locked.
     ticks: AtomicBool,
     /// The readers, in their order.
@@ -43,8 +42,7 @@ impl Ring {
                 segment,
                 Arc::new(Self {
                     writer,
-                    replies,
-                    delivery: Mutex::default(),
+                    replies: LeftReplies::new(workers, replies),
                     ticks: AtomicBool::new(false),
                     workers,
                     activities,
@@ -99,26 +97,9 @@ impl Ring {
         }
     }
 
-    pub(super) fn replies(&self) -> &Replies {
+    /// The replies that workers leave in shared memory.
+    pub(crate) fn replies(&self) -> &LeftReplies {
         &self.replies
-    }
-
-    /// Delivers the replies that workers have left in shared memory, if there are any.
-    pub(super) fn poll(&self, inbox: &dyn Inbox) {
-        if self.replies.are_left() {
-            self.deliver_replies(inbox);
-        }
-    }
-
-    /// Delivers the replies that workers have left in shared memory. If another thread delivers some of them, waits until
-    /// they are delivered.
-    pub(crate) fn deliver_replies(&self, inbox: &dyn Inbox) {
-        let _one_at_a_time = sync::lock(&self.delivery);
-        self.replies.take(|reader, number| {
-            if let Some(worker) = self.workers.iter().nth(reader) {
-                inbox.reply(worker, number, Ok(Value::None));
-            }
-        });
     }
 }
 
@@ -170,54 +151,4 @@ pub(super) fn placeholder(frame: &Frame, target: WakeTarget, readers: usize) -> 
     let record = [&reader.to_ne_bytes()[..], frame.as_noop().bytes()?].concat();
     // The list of freed ids may itself be too large for the ring.
     if record.len() > MAX_INLINE_BYTES { everybody() } else { Ok((record, target)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::{self, Sender};
-    use std::thread;
-    use std::time::Duration;
-
-    use disco_core::WorkerId;
-    use disco_core::channel::{Notice, Reply};
-
-    use super::*;
-
-    /// Takes a while for each reply, and tells when it begins.
-    struct SlowInbox {
-        begun: Sender<()>,
-        delivered: AtomicBool,
-    }
-
-    impl Inbox for SlowInbox {
-        fn reply(&self, _: WorkerId, _: u64, _: Reply) {
-            self.begun.send(()).unwrap();
-            thread::sleep(Duration::from_millis(20));
-            self.delivered.store(true, Ordering::Relaxed);
-        }
-
-        fn notice(&self, _: WorkerId, _: Notice) {}
-
-        fn room(&self, _: WorkerRange) {}
-
-        fn left(&self, _: WorkerRange) {}
-
-        fn lost(&self, _: WorkerRange, _: Error) {}
-    }
-
-    /// Else the reactor thread could report a worker as left while a caller still holds its reply.
-    #[test]
-    fn replies_that_another_thread_has_taken_are_delivered_first() {
-        let (_, ring) = Ring::new(WorkerRange::new(0..1), RecorderConfig::default()).unwrap();
-        let (begun, begins) = mpsc::channel();
-        let inbox = SlowInbox { begun, delivered: AtomicBool::new(false) };
-        ring.replies().start_polling();
-        assert!(ring.replies().leave(0, 7));
-        thread::scope(|scope| {
-            scope.spawn(|| ring.poll(&inbox));
-            begins.recv().unwrap();
-            ring.deliver_replies(&inbox);
-            assert!(inbox.delivered.load(Ordering::Relaxed));
-        });
-    }
 }

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{Memory, Reader, Replies, WakeTarget, Writer};
+use super::{Memory, Reader, WakeTarget, Writer};
 use crate::ring::sync::AtomicBool;
 
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
@@ -96,36 +96,5 @@ fn the_writer_of_a_full_ring_finds_room_or_is_told_of_it() {
         });
         let room = writer.room(8).unwrap();
         assert!(reads.join().unwrap() || room >= Some(8));
-    });
-}
-
-/// A reply that is left for callers that poll is taken by one of them, also if the last one ends its polling meanwhile.
-#[test]
-fn a_reply_that_is_left_is_taken_once() {
-    model(4, || {
-        let replies = Replies::new(Memory::new(1, 8));
-        let poll = |replies: Replies| {
-            let mut taken = Vec::new();
-            replies.start_polling();
-            replies.take(|reader, number| taken.push((reader, number)));
-            replies.stop_polling();
-            replies.take(|reader, number| taken.push((reader, number)));
-            taken
-        };
-        let worker = {
-            let replies = replies.clone();
-            thread::spawn(move || [1, 2].map(|number| replies.leave(0, number)))
-        };
-        let other = {
-            let replies = replies.clone();
-            thread::spawn(move || poll(replies))
-        };
-        let mut taken = poll(replies);
-        taken.extend(other.join().unwrap());
-        let left = worker.join().unwrap();
-        taken.sort_unstable();
-        let expected: Vec<_> =
-            [(0, 1), (0, 2)].into_iter().zip(left).filter_map(|(it, is_left)| is_left.then_some(it)).collect();
-        assert_eq!(taken, expected);
     });
 }

@@ -25,7 +25,7 @@ impl Memory {
         CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * readers) + capacity
     }
 
-    pub(super) fn readers(&self) -> usize {
+    pub(crate) fn readers(&self) -> usize {
         self.readers
     }
 
@@ -52,7 +52,7 @@ impl Memory {
     }
 
     /// Number of threads that poll for replies.
-    pub(super) fn polling(&self) -> &AtomicU64 {
+    pub(crate) fn polling(&self) -> &AtomicU64 {
         self.words.word(4 * CACHE_LINE_WORDS)
     }
 
@@ -61,7 +61,7 @@ impl Memory {
     }
 
     /// The number of the command that a reader has replied to; 0 once it is taken.
-    pub(super) fn reply(&self, reader: usize) -> &AtomicU64 {
+    pub(crate) fn reply(&self, reader: usize) -> &AtomicU64 {
         self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * reader + 1))
     }
 

@@ -32,11 +32,7 @@
 //! quarter of the ring stores its cursor, then loads the flag, again with a fence in between. The slowest reader that
 //! leaves half of the ring free clears the flag and has to tell the writer.
 //!
-//! **Replies.** While a caller [polls](Replies), a reader leaves replies without a value in its word, and no thread
-//! wakes up for them. If no caller polls, or if the last reply was not taken, a reader sends its replies another way. A
-//! reader stores the reply, then loads `polling` again, and takes the reply back if no caller polls. A caller that ends
-//! its polling decrements `polling`, then takes all replies. Both have a sequentially consistent fence in between, so
-//! one of the two takes the reply.
+//! **[Replies]** of readers have their words in the same memory.
 //!
 //! All words are atomic, so a process that violates the protocol can cause wrong data but no undefined behaviour. Each
 //! side copies a value once, then checks it: a head too far ahead, a cursor that goes back or passes the head, and a
@@ -48,15 +44,14 @@ mod bell;
 mod loom_models;
 mod memory;
 mod reader;
-mod replies;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
 mod writer;
 
+pub use crate::replies::Replies;
 pub use memory::Memory;
 pub use reader::{Reader, Taken};
-pub use replies::Replies;
 pub use writer::Writer;
 
 pub use crate::ring::WakeTarget;

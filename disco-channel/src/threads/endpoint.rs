@@ -8,6 +8,7 @@ use std::time::Duration;
 use disco_core::channel::{LARGE_REPLY, Reply};
 use disco_core::{Endpoint, Error, Frame, Inbox, Link, Result, Value, WorkerId};
 
+use crate::replies::LeftReplies;
 use crate::ring::spin_policy::Expect;
 use crate::ring::{Closed, Reader};
 
@@ -22,6 +23,9 @@ pub struct ThreadEndpoint {
     pub(super) expect: Expect,
     pub(super) link: Arc<Link>,
     pub(super) inbox: Arc<dyn Inbox>,
+    /// Where this worker leaves replies without a value for callers that poll, and its place there.
+    pub(super) replies: Arc<LeftReplies>,
+    pub(super) index: usize,
 }
 
 impl Endpoint for ThreadEndpoint {
@@ -32,6 +36,9 @@ impl Endpoint for ThreadEndpoint {
     }
 
     fn reply(&mut self, seq: u64, reply: Reply) -> Result<()> {
+        if matches!(reply, Ok(Value::None)) && self.replies.leave(self.index, seq) {
+            return Ok(());
+        }
         while is_large(&reply) && !self.inbox.accepts_large_replies() && !self.frames.is_closed() {
             thread::sleep(POLL_INTERVAL);
         }

@@ -162,6 +162,18 @@ impl Channel for ThreadLane {
         Ok(())
     }
 
+    fn start_polling(&self) {
+        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.start_polling());
+    }
+
+    fn poll(&self) {
+        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.poll(&*worker_set.inbox));
+    }
+
+    fn stop_polling(&self) {
+        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.stop_polling(&*worker_set.inbox));
+    }
+
     fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
         let refused = || Error::invalid("their threads run another function than `worker::run`");
         let config = self.config.ok_or_else(refused)?;

@@ -31,9 +31,11 @@ pub(super) fn spawn(
 }
 
 fn work(run: &Run, endpoint: ThreadEndpoint, is_expected: impl Fn() -> bool) {
-    let (worker, inbox) = (endpoint.worker, endpoint.inbox.clone());
+    let (worker, inbox, replies) = (endpoint.worker, endpoint.inbox.clone(), endpoint.replies.clone());
     let here = WorkerRange::one(worker);
     let ended = catch_unwind(AssertUnwindSafe(|| run(worker, endpoint)));
+    // Replies that came before the end.
+    replies.deliver(&*inbox);
     let why = match ended {
         Ok(Ok(())) if is_expected() => return inbox.left(here),
         Ok(Ok(())) => LossCause::ThreadEnded(None),

@@ -9,6 +9,7 @@ use disco_core::{Frame, Inbox, Link, Result, WorkerId, WorkerRange};
 use super::endpoint::ThreadEndpoint;
 use super::exits::Exits;
 use super::work::{self, Run};
+use crate::replies::{LeftReplies, Replies};
 use crate::ring::spin_policy::Expect;
 use crate::ring::{self, Refused, Release, RingControl, WakeTarget, Writer};
 
@@ -26,7 +27,9 @@ pub(super) struct WorkerSet {
     pub(super) links: Vec<Arc<Link>>,
     /// `None` once joined or detached.
     threads: Mutex<Vec<Option<JoinHandle<()>>>>,
-    inbox: Arc<dyn Inbox>,
+    pub(super) inbox: Arc<dyn Inbox>,
+    /// Replies that workers leave for callers that poll.
+    pub(super) replies: Arc<LeftReplies>,
 }
 
 impl WorkerSet {
@@ -51,10 +54,18 @@ impl WorkerSet {
             links: workers.iter().map(|worker| Arc::new(link(worker))).collect(),
             threads: Mutex::new(Vec::with_capacity(count)),
             inbox: inbox.clone(),
+            replies: Arc::new(LeftReplies::new(workers, Replies::of_threads(count))),
         };
         for (index, ((worker, frames), link)) in workers.iter().zip(readers).zip(&worker_set.links).enumerate() {
-            let endpoint =
-                ThreadEndpoint { worker, frames, expect: Expect::default(), link: link.clone(), inbox: inbox.clone() };
+            let endpoint = ThreadEndpoint {
+                worker,
+                frames,
+                expect: Expect::default(),
+                link: link.clone(),
+                inbox: inbox.clone(),
+                replies: worker_set.replies.clone(),
+                index,
+            };
             let thread =
                 work::spawn(run, endpoint, &worker_set.exits, index).inspect_err(|_| worker_set.shut_down())?;
             worker_set.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Some(thread));

@@ -75,7 +75,7 @@ impl Transport for Unix {
     }
 
     fn deliver_replies(&self, inbox: &dyn Inbox) {
-        self.ring.iter().for_each(|ring| ring.deliver_replies(inbox));
+        self.ring.iter().for_each(|ring| ring.replies().deliver(inbox));
     }
 
     fn interval(&self) -> Duration {

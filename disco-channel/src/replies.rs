@@ -1,0 +1,266 @@
+//! Replies without a value that workers of this machine leave for callers that poll, so that no other thread wakes up
+//! for them or touches what the caller waits for.
+//!
+//! Each worker has a word for its reply. If no caller polls, or if the last reply was not taken, a worker sends its reply
+//! another way. A worker stores the reply, then loads `polling` again, and takes the reply back if no caller polls. A
+//! caller that ends its polling decrements `polling`, then takes all replies. Both have a sequentially consistent fence in
+//! between, so one of the two takes the reply.
+
+#[cfg(not(loom))]
+use std::sync::Mutex;
+
+#[cfg(not(loom))]
+use disco_core::{Inbox, Value, WorkerRange, sync};
+
+use crate::ring::sync::{Arc, AtomicU64, Ordering, Padded, fence};
+#[cfg(target_os = "linux")]
+use crate::shared_ring::Memory;
+
+/// The replies of workers, which know their places.
+#[derive(Clone)]
+pub struct Replies(Words);
+
+#[derive(Clone)]
+enum Words {
+    /// In the memory of a ring.
+    #[cfg(target_os = "linux")]
+    Ring(Memory),
+    /// In the memory of this process.
+    Own(Arc<OwnWords>),
+}
+
+struct OwnWords {
+    /// Number of threads that poll.
+    polling: Padded<AtomicU64>,
+    /// The number of the command that each worker has replied to; 0 once it is taken.
+    replies: Box<[Padded<AtomicU64>]>,
+}
+
+impl Replies {
+    /// The replies of the readers of `memory`.
+    #[cfg(target_os = "linux")]
+    pub fn new(memory: Memory) -> Self {
+        Self(Words::Ring(memory))
+    }
+
+    /// The replies of so many threads of this process.
+    pub fn of_threads(threads: usize) -> Self {
+        let word = || Padded(AtomicU64::new(0));
+        Self(Words::Own(Arc::new(OwnWords { polling: word(), replies: (0..threads).map(|_| word()).collect() })))
+    }
+
+    /// Leaves the reply of a worker to command `number` for a caller that polls. Returns false if the worker has to
+    /// send the reply another way, because no caller polls or its last reply was not taken.
+    pub fn leave(&self, worker: usize, number: u64) -> bool {
+        let (polling, reply) = (self.0.polling(), self.0.reply(worker));
+        if number == 0
+            || polling.load(Ordering::Relaxed) == 0
+            || reply.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        let is_seen = polling.load(Ordering::Relaxed) != 0;
+        is_seen || reply.swap(0, Ordering::Relaxed) == 0
+    }
+
+    /// A caller begins to poll.
+    pub fn start_polling(&self) {
+        self.0.polling().fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A caller ends its polling. It has to [take](Self::take) the replies that are left.
+    pub fn stop_polling(&self) {
+        self.0.polling().fetch_sub(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a reply waits to be taken.
+    pub fn are_left(&self) -> bool {
+        (0..self.0.workers()).any(|worker| self.0.reply(worker).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Takes the replies: calls `deliver` with the worker and the number of the command.
+    pub fn take(&self, mut deliver: impl FnMut(usize, u64)) {
+        for worker in 0..self.0.workers() {
+            let reply = self.0.reply(worker);
+            if reply.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            match reply.swap(0, Ordering::Acquire) {
+                0 => {}
+                number => deliver(worker, number),
+            }
+        }
+    }
+}
+
+impl Words {
+    fn workers(&self) -> usize {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Ring(memory) => memory.readers(),
+            Self::Own(words) => words.replies.len(),
+        }
+    }
+
+    fn polling(&self) -> &AtomicU64 {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Ring(memory) => memory.polling(),
+            Self::Own(words) => &words.polling,
+        }
+    }
+
+    fn reply(&self, worker: usize) -> &AtomicU64 {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Ring(memory) => memory.reply(worker),
+            Self::Own(words) => &words.replies[worker],
+        }
+    }
+}
+
+/// The [`Replies`] of a lane's workers, and their delivery to the lane's inbox.
+#[cfg(not(loom))]
+pub(crate) struct LeftReplies {
+    workers: WorkerRange,
+    replies: Replies,
+    /// Locked while replies are delivered.
+    delivery: Mutex<()>,
+}
+
+#[cfg(not(loom))]
+impl LeftReplies {
+    /// The replies of `workers`, in their order.
+    pub(crate) fn new(workers: WorkerRange, replies: Replies) -> Self {
+        Self { workers, replies, delivery: Mutex::default() }
+    }
+
+    /// As [`Replies::leave`].
+    pub(crate) fn leave(&self, worker: usize, number: u64) -> bool {
+        self.replies.leave(worker, number)
+    }
+
+    /// The calling thread begins to poll.
+    pub(crate) fn start_polling(&self) {
+        self.replies.start_polling();
+    }
+
+    /// Delivers the replies that workers have left, if there are any.
+    pub(crate) fn poll(&self, inbox: &dyn Inbox) {
+        if self.replies.are_left() {
+            self.deliver(inbox);
+        }
+    }
+
+    /// The calling thread ends its polling. Delivers the replies that are left.
+    pub(crate) fn stop_polling(&self, inbox: &dyn Inbox) {
+        self.replies.stop_polling();
+        self.poll(inbox);
+    }
+
+    /// Delivers the replies that workers have left. If another thread delivers some of them, waits until they are
+    /// delivered: else a worker could be reported as left while a caller still holds its reply.
+    pub(crate) fn deliver(&self, inbox: &dyn Inbox) {
+        let _one_at_a_time = sync::lock(&self.delivery);
+        self.replies.take(|index, number| {
+            if let Some(worker) = self.workers.get(index) {
+                inbox.reply(worker, number, Ok(Value::None));
+            }
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::thread;
+
+    use super::*;
+
+    /// A worker leaves two replies while two callers poll. Each is taken once, or the worker knows that it has to send it.
+    #[test]
+    fn a_reply_that_is_left_is_taken_once() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(4));
+        builder.check(|| {
+            let replies = Replies::of_threads(1);
+            let poll = |replies: Replies| {
+                let mut taken = Vec::new();
+                replies.start_polling();
+                replies.take(|worker, number| taken.push((worker, number)));
+                replies.stop_polling();
+                replies.take(|worker, number| taken.push((worker, number)));
+                taken
+            };
+            let worker = {
+                let replies = replies.clone();
+                thread::spawn(move || [1, 2].map(|number| replies.leave(0, number)))
+            };
+            let other = {
+                let replies = replies.clone();
+                thread::spawn(move || poll(replies))
+            };
+            let mut taken = poll(replies);
+            taken.extend(other.join().unwrap());
+            let left = worker.join().unwrap();
+            taken.sort_unstable();
+            let expected: Vec<_> =
+                [(0, 1), (0, 2)].into_iter().zip(left).filter_map(|(it, is_left)| is_left.then_some(it)).collect();
+            assert_eq!(taken, expected);
+        });
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::{self, Sender};
+    use std::thread;
+    use std::time::Duration;
+
+    use disco_core::channel::{Notice, Reply};
+    use disco_core::{Error, WorkerId};
+
+    use super::*;
+
+    /// Takes a while for each reply, and tells when it begins.
+    struct SlowInbox {
+        begun: Sender<WorkerId>,
+        delivered: AtomicBool,
+    }
+
+    impl Inbox for SlowInbox {
+        fn reply(&self, worker: WorkerId, _: u64, _: Reply) {
+            self.begun.send(worker).unwrap();
+            thread::sleep(Duration::from_millis(20));
+            self.delivered.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+
+        fn notice(&self, _: WorkerId, _: Notice) {}
+
+        fn room(&self, _: WorkerRange) {}
+
+        fn left(&self, _: WorkerRange) {}
+
+        fn lost(&self, _: WorkerRange, _: Error) {}
+    }
+
+    #[test]
+    fn replies_that_another_thread_has_taken_are_delivered_first() {
+        let (begun, begins) = mpsc::channel();
+        let inbox = SlowInbox { begun, delivered: AtomicBool::new(false) };
+        let replies = LeftReplies::new(WorkerRange::new(4..6), Replies::of_threads(2));
+        replies.start_polling();
+        assert!(replies.leave(1, 7) && !replies.leave(1, 8), "the first was not taken");
+        thread::scope(|scope| {
+            scope.spawn(|| replies.poll(&inbox));
+            assert_eq!(begins.recv().unwrap(), WorkerId::new(5));
+            replies.deliver(&inbox);
+            assert!(inbox.delivered.load(std::sync::atomic::Ordering::Relaxed));
+        });
+        replies.stop_polling(&inbox);
+        assert!(!replies.leave(1, 9), "nobody polls");
+    }
+}
