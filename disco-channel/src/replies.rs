@@ -18,7 +18,7 @@ use crate::shared_ring::Memory;
 
 /// The replies of workers, which know their places.
 #[derive(Clone)]
-pub struct Replies(Words);
+pub(crate) struct Replies(Words);
 
 #[derive(Clone)]
 enum Words {
@@ -39,19 +39,19 @@ struct OwnWords {
 impl Replies {
     /// The replies of the readers of `memory`.
     #[cfg(target_os = "linux")]
-    pub fn new(memory: Memory) -> Self {
+    pub(crate) fn new(memory: Memory) -> Self {
         Self(Words::Ring(memory))
     }
 
     /// The replies of so many threads of this process.
-    pub fn of_threads(threads: usize) -> Self {
+    pub(crate) fn of_threads(threads: usize) -> Self {
         let word = || Padded(AtomicU64::new(0));
         Self(Words::Own(Arc::new(OwnWords { polling: word(), replies: (0..threads).map(|_| word()).collect() })))
     }
 
     /// Leaves the reply of a worker to command `number` for a caller that polls. Returns false if the worker has to
     /// send the reply another way, because no caller polls or its last reply was not taken.
-    pub fn leave(&self, worker: usize, number: u64) -> bool {
+    pub(crate) fn leave(&self, worker: usize, number: u64) -> bool {
         let (polling, reply) = (self.0.polling(), self.0.reply(worker));
         if number == 0
             || polling.load(Ordering::Relaxed) == 0
@@ -65,23 +65,23 @@ impl Replies {
     }
 
     /// A caller begins to poll.
-    pub fn start_polling(&self) {
+    pub(crate) fn start_polling(&self) {
         self.0.polling().fetch_add(1, Ordering::Relaxed);
     }
 
     /// A caller ends its polling. It has to [take](Self::take) the replies that are left.
-    pub fn stop_polling(&self) {
+    pub(crate) fn stop_polling(&self) {
         self.0.polling().fetch_sub(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Whether a reply waits to be taken.
-    pub fn are_left(&self) -> bool {
+    pub(crate) fn are_left(&self) -> bool {
         (0..self.0.workers()).any(|worker| self.0.reply(worker).load(Ordering::Relaxed) != 0)
     }
 
     /// Takes the replies: calls `deliver` with the worker and the number of the command.
-    pub fn take(&self, mut deliver: impl FnMut(usize, u64)) {
+    pub(crate) fn take(&self, mut deliver: impl FnMut(usize, u64)) {
         for worker in 0..self.0.workers() {
             let reply = self.0.reply(worker);
             if reply.load(Ordering::Relaxed) == 0 {
@@ -245,6 +245,37 @@ mod tests {
         fn left(&self, _: WorkerRange) {}
 
         fn lost(&self, _: WorkerRange, _: Error) {}
+    }
+
+    fn are_left_only_while_a_caller_polls(replies: &Replies) {
+        let take = || {
+            let mut taken = Vec::new();
+            replies.take(|worker, number| taken.push((worker, number)));
+            taken
+        };
+        assert!(!replies.leave(0, 7), "nobody polls");
+        replies.start_polling();
+        assert_eq!(
+            [replies.leave(0, 0), replies.leave(0, 7), replies.leave(0, 8), replies.leave(1, 8)],
+            [false, true, false, true]
+        );
+        assert_eq!((take(), take()), (vec![(0, 7), (1, 8)], vec![]));
+        assert!(replies.leave(0, 9));
+        replies.stop_polling();
+        assert_eq!(take(), [(0, 9)], "left before the end of the polling");
+        assert!(!replies.leave(0, 10));
+    }
+
+    #[test]
+    fn replies_of_threads_are_left_only_while_a_caller_polls() {
+        are_left_only_while_a_caller_polls(&Replies::of_threads(2));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn replies_of_processes_are_left_only_while_a_caller_polls() {
+        let segment = Arc::new(disco_core::shared_memory::Segment::create(8 * Memory::words(2, 64)).unwrap());
+        are_left_only_while_a_caller_polls(&Replies::new(Memory::new(segment, 2, 64).unwrap()));
     }
 
     #[test]

@@ -32,7 +32,7 @@
 //! quarter of the ring stores its cursor, then loads the flag, again with a fence in between. The slowest reader that
 //! leaves half of the ring free clears the flag and has to tell the writer.
 //!
-//! **[Replies]** of readers have their words in the same memory.
+//! **Replies** of readers have their words in the same memory (`replies.rs`).
 //!
 //! All words are atomic, so a process that violates the protocol can cause wrong data but no undefined behaviour. Each
 //! side copies a value once, then checks it: a head too far ahead, a cursor that goes back or passes the head, and a
@@ -49,7 +49,6 @@ mod reader;
 mod tests;
 mod writer;
 
-pub use crate::replies::Replies;
 pub use memory::Memory;
 pub use reader::{Reader, Taken};
 pub use writer::Writer;

@@ -6,7 +6,7 @@ use std::thread;
 
 use disco_core::shared_memory::Segment;
 
-use super::{Garbage, Memory, Reader, Replies, WakeTarget, Writer};
+use super::{Garbage, Memory, Reader, WakeTarget, Writer};
 use crate::ring::Refused;
 
 const CAPACITY: usize = 64;
@@ -135,26 +135,4 @@ fn garbage_in_any_word_is_an_error() {
     }
     assert!(writer.send(7, b"x", WakeTarget::All).is_ok());
     assert!(Memory::new(segment.clone(), 1, CAPACITY + 1).is_err() && Memory::new(segment, 9, CAPACITY).is_err());
-}
-
-#[test]
-fn replies_are_left_only_while_a_caller_polls() {
-    let segment = Arc::new(Segment::create(8 * Memory::words(2, CAPACITY)).unwrap());
-    let replies = Replies::new(Memory::new(segment, 2, CAPACITY).unwrap());
-    let take = || {
-        let mut taken = Vec::new();
-        replies.take(|reader, number| taken.push((reader, number)));
-        taken
-    };
-    assert!(!replies.leave(0, 7), "nobody polls");
-    replies.start_polling();
-    assert_eq!(
-        [replies.leave(0, 0), replies.leave(0, 7), replies.leave(0, 8), replies.leave(1, 8)],
-        [false, true, false, true]
-    );
-    assert_eq!((take(), take()), (vec![(0, 7), (1, 8)], vec![]));
-    assert!(replies.leave(0, 9));
-    replies.stop_polling();
-    assert_eq!(take(), [(0, 9)], "left before the end of the polling");
-    assert!(!replies.leave(0, 10));
 }

@@ -11,7 +11,7 @@ use super::commands::Commands;
 
 use crate::engine::reply;
 use crate::reactor::Connection;
-use crate::shared_ring::Replies;
+use crate::replies::Replies;
 
 /// The [`Endpoint`] of a worker that is a process.
 pub struct ProcessEndpoint {

@@ -32,7 +32,8 @@ use crate::reactor::member::{self, Driver};
 use crate::reactor::{Connection, Incoming, Waker};
 use crate::remote_lane::{activity, segment_words};
 use crate::remote_store::RemoteStore;
-use crate::shared_ring::{Memory, Reader, Replies};
+use crate::replies::Replies;
+use crate::shared_ring::{Memory, Reader};
 
 /// Timeout for sending the last messages before the process goes on.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
