@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use disco_core::{Inbox, Value, WorkerRange, sync};
 
 use crate::ring::sync::{Arc, AtomicU64, Ordering, Padded, fence};
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(loom)))]
 use crate::shared_ring::Memory;
 
 /// The replies of workers, which know their places.
@@ -23,7 +23,7 @@ pub(crate) struct Replies(Words);
 #[derive(Clone)]
 enum Words {
     /// In the memory of a ring.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(loom)))]
     Ring(Memory),
     /// In the memory of this process.
     Own(Arc<OwnWords>),
@@ -38,7 +38,7 @@ struct OwnWords {
 
 impl Replies {
     /// The replies of the readers of `memory`.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(loom)))]
     pub(crate) fn new(memory: Memory) -> Self {
         Self(Words::Ring(memory))
     }
@@ -76,6 +76,7 @@ impl Replies {
     }
 
     /// Whether a reply waits to be taken.
+    #[cfg(not(loom))]
     pub(crate) fn are_left(&self) -> bool {
         (0..self.0.workers()).any(|worker| self.0.reply(worker).load(Ordering::Relaxed) != 0)
     }
@@ -98,7 +99,7 @@ impl Replies {
 impl Words {
     fn workers(&self) -> usize {
         match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(loom)))]
             Self::Ring(memory) => memory.readers(),
             Self::Own(words) => words.replies.len(),
         }
@@ -106,7 +107,7 @@ impl Words {
 
     fn polling(&self) -> &AtomicU64 {
         match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(loom)))]
             Self::Ring(memory) => memory.polling(),
             Self::Own(words) => &words.polling,
         }
@@ -114,7 +115,7 @@ impl Words {
 
     fn reply(&self, worker: usize) -> &AtomicU64 {
         match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(loom)))]
             Self::Ring(memory) => memory.reply(worker),
             Self::Own(words) => &words.replies[worker],
         }

@@ -52,6 +52,7 @@ impl Memory {
     }
 
     /// Number of threads that poll for replies.
+    #[cfg(not(loom))]
     pub(crate) fn polling(&self) -> &AtomicU64 {
         self.words.word(4 * CACHE_LINE_WORDS)
     }
@@ -61,6 +62,7 @@ impl Memory {
     }
 
     /// The number of the command that a reader has replied to; 0 once it is taken.
+    #[cfg(not(loom))]
     pub(crate) fn reply(&self, reader: usize) -> &AtomicU64 {
         self.words.word(CACHE_LINE_WORDS * (HEADER_LINES + READER_LINES * reader + 1))
     }
