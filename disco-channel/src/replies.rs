@@ -1,5 +1,5 @@
 //! Replies without a value that workers of this machine leave for callers that poll, so that no other thread wakes up
-//! for them or touches what the caller waits for.
+//! for them, and a worker thread does not touch the session's table of replies.
 //!
 //! Each worker has a word for its reply. If no caller polls, or if the last reply was not taken, a worker sends its reply
 //! another way. A worker stores the reply, then loads `polling` again, and takes the reply back if no caller polls. A
@@ -16,7 +16,7 @@ use crate::ring::sync::{Arc, AtomicU64, Ordering, Padded, fence};
 #[cfg(all(target_os = "linux", not(loom)))]
 use crate::shared_ring::Memory;
 
-/// The replies of workers, which know their places.
+/// The replies of some workers, each of which knows its index.
 #[derive(Clone)]
 pub(crate) struct Replies(Words);
 
@@ -254,7 +254,7 @@ mod tests {
             replies.take(|worker, number| taken.push((worker, number)));
             taken
         };
-        assert!(!replies.leave(0, 7), "nobody polls");
+        assert!(!replies.leave(0, 7), "no caller polls");
         replies.start_polling();
         assert_eq!(
             [replies.leave(0, 0), replies.leave(0, 7), replies.leave(0, 8), replies.leave(1, 8)],
@@ -293,6 +293,6 @@ mod tests {
             assert!(inbox.delivered.load(std::sync::atomic::Ordering::Relaxed));
         });
         replies.stop_polling(&inbox);
-        assert!(!replies.leave(1, 9), "nobody polls");
+        assert!(!replies.leave(1, 9), "no caller polls");
     }
 }

@@ -86,7 +86,8 @@ fn spread(board: &Board, rank: usize) {
     let here = sched_getcpu();
     board.set_processor(rank, here);
     let ranks_on = |processor| (0..board.size()).filter(move |rank| board.processor(*rank) == Some(processor));
-    let is_alone = ranks_on(here).eq([rank]);
+    // A rank that has not published its processor may be here.
+    let is_alone = ranks_on(here).eq([rank]) && (0..board.size()).all(|rank| board.processor(rank).is_some());
     PLACEMENT.set(Placement { is_alone, ..PLACEMENT.get() });
     // Only the last rank leaves, so that the ranks of a processor do not all leave at once.
     if is_alone || ranks_on(here).next_back() != Some(rank) {
@@ -189,10 +190,13 @@ mod tests {
             let (board, mut here) = (Board::new(3), CpuSet::new());
             here.set(sched_getcpu());
             let pinned = sched_setaffinity(None, &here);
-            (0..2).for_each(|rank| board.set_processor(rank, sched_getcpu() + 1));
             if pinned.is_err() {
                 return;
             }
+            board.set_processor(0, sched_getcpu() + 1);
+            spread(&board, 2);
+            assert!(!is_alone(), "rank 1 may be here");
+            board.set_processor(1, sched_getcpu() + 1);
             spread(&board, 2);
             assert!(is_alone() && board.processor(2) == Some(sched_getcpu()));
             board.set_processor(0, sched_getcpu());
