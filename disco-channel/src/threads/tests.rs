@@ -309,3 +309,25 @@ fn a_large_reply_waits_until_the_inbox_accepts_it_or_the_lane_closes() {
     lane.signal(Signal::Shutdown).unwrap();
     close(&lane, LONG).unwrap();
 }
+
+#[test]
+fn a_reply_that_is_left_for_a_caller_that_polls_is_delivered_before_the_loss_of_its_worker() {
+    let (left, is_left) = mpsc::channel();
+    let (lane, events) = start(3..4, move |_, mut endpoint| {
+        let seq = endpoint.recv()?.seq();
+        endpoint.reply(seq, Ok(Value::None))?;
+        left.send(()).unwrap();
+        _ = endpoint.recv()?;
+        panic!("expected by the test");
+    });
+    lane.start_polling();
+    lane.send(&frame(1, Command::SyncAll)).unwrap();
+    is_left.recv_timeout(LONG).unwrap();
+    assert!(events.sorted().is_empty(), "the caller has not polled yet");
+    lane.send(&frame(2, Command::SyncAll)).unwrap();
+    close(&lane, LONG).unwrap();
+    let calls = events.calls.lock().unwrap().clone();
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    assert!(calls[0].starts_with("worker 3 replies to 1") && calls[1].contains("expected by the test"), "{calls:?}");
+    lane.stop_polling();
+}
