@@ -4,6 +4,7 @@ use disco::{
     DType, DataPlane as _, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, SessionKind,
     Tensor, WorkerId, block_on,
 };
+use futures_lite::future;
 
 use crate::{builder, call};
 
@@ -11,6 +12,7 @@ crate::tests!(
     a_session_shrinks_and_grows,
     workers_that_leave_execute_the_commands_before,
     a_worker_that_hangs_can_not_be_made_to_leave,
+    workers_that_came_later_execute_the_commands_before_a_shutdown,
 );
 
 /// Checks that each worker knows its number, and that an all-reduce has an exact sum.
@@ -80,4 +82,17 @@ fn a_worker_that_hangs_can_not_be_made_to_leave(kind: SessionKind) {
     block_on(session.resize(2)).unwrap();
     check(&session, 2);
     block_on(session.shutdown()).unwrap();
+}
+
+/// The first workers leave while a worker that came later still has commands to execute.
+fn workers_that_came_later_execute_the_commands_before_a_shutdown(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    block_on(session.resize(6)).unwrap();
+    check(&session, 6);
+    let folder = tempfile::tempdir().unwrap();
+    call(&session, "tests.sleep", (5, 0.3, folder.path().join("file").display().to_string())).unwrap();
+    // Polled first, so that the commands are sent in this order.
+    let (synced, ended) = block_on(future::zip(session.sync_all(), session.shutdown()));
+    synced.unwrap();
+    ended.unwrap();
 }

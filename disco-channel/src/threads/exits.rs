@@ -56,6 +56,11 @@ impl Exits {
         self.left[index].load(Ordering::Acquire)
     }
 
+    /// Whether all workers have left.
+    pub(super) fn have_all_left(&self) -> bool {
+        (0..self.left.len()).all(|index| self.has_left(index))
+    }
+
     /// Blocks until all workers have left, at most until the earliest limit of all concurrent callers; `None` is no
     /// limit.
     pub(super) fn wait_until_earliest(&self, limit: Option<Instant>) {
@@ -72,7 +77,7 @@ impl Exits {
     pub(super) fn wait(&self, deadline: impl Fn() -> Option<Instant>) {
         loop {
             let changed = self.changed.listen();
-            if (0..self.left.len()).all(|index| self.has_left(index)) {
+            if self.have_all_left() {
                 return;
             }
             match deadline() {

@@ -97,11 +97,13 @@ impl WorkerSet {
     pub(super) fn join(&self, limit: Duration) -> Vec<usize> {
         self.exits.wait_until_earliest(Instant::now().checked_add(limit));
         self.shut_down();
-        // Ends collectives of workers that only wait for a stuck peer.
-        let cause = "the session shuts down".into();
-        self.links.iter().for_each(|link| link.abort(u64::MAX, &cause));
-        let grace = Instant::now().checked_add(ABORT_GRACE);
-        self.exits.wait(|| grace);
+        if !self.exits.have_all_left() {
+            // Ends collectives of workers that only wait for a stuck peer, of this lane or of another one.
+            let cause = "the session shuts down".into();
+            self.links.iter().for_each(|link| link.abort(u64::MAX, &cause));
+            let grace = Instant::now().checked_add(ABORT_GRACE);
+            self.exits.wait(|| grace);
+        }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
         for (index, thread) in threads.iter_mut().enumerate() {
