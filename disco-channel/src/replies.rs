@@ -155,10 +155,9 @@ impl LeftReplies {
         }
     }
 
-    /// The calling thread ends its polling. Delivers the replies that are left.
-    pub(crate) fn stop_polling(&self, inbox: &dyn Inbox) {
+    /// The calling thread ends its polling. It has to [poll](Self::poll) once more.
+    pub(crate) fn stop_polling(&self) {
         self.replies.stop_polling();
-        self.poll(inbox);
     }
 
     /// Delivers the replies that workers have left. If another thread delivers some of them, waits until they are
@@ -175,6 +174,7 @@ impl LeftReplies {
 
 #[cfg(all(test, loom))]
 mod loom_models {
+    use loom::sync::Mutex;
     use loom::thread;
 
     use super::*;
@@ -209,6 +209,41 @@ mod loom_models {
             let expected: Vec<_> =
                 [(0, 1), (0, 2)].into_iter().zip(left).filter_map(|(it, is_left)| is_left.then_some(it)).collect();
             assert_eq!(taken, expected);
+        });
+    }
+
+    /// A session polls while none of its callers sleeps. The first of two that sleep ends this polling, the second relies on
+    /// that. No reply is left once both sleep.
+    #[test]
+    fn no_reply_is_left_while_callers_sleep() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(4));
+        builder.check(|| {
+            let (replies, sleepers) = (Replies::of_threads(1), Arc::new(Mutex::new(0)));
+            replies.start_polling();
+            let sleep = |replies: Replies, sleepers: Arc<Mutex<usize>>| {
+                {
+                    let mut count = sleepers.lock().unwrap();
+                    if *count == 0 {
+                        replies.stop_polling();
+                    }
+                    *count += 1;
+                }
+                let mut taken = 0;
+                replies.take(|_, _| taken += 1);
+                taken
+            };
+            let worker = {
+                let replies = replies.clone();
+                thread::spawn(move || [1, 2].map(|number| replies.leave(0, number)))
+            };
+            let other = {
+                let (replies, sleepers) = (replies.clone(), sleepers.clone());
+                thread::spawn(move || sleep(replies, sleepers))
+            };
+            let taken = sleep(replies, sleepers) + other.join().unwrap();
+            let left = worker.join().unwrap().into_iter().filter(|is_left| *is_left).count();
+            assert_eq!(taken, left);
         });
     }
 }
@@ -292,7 +327,7 @@ mod tests {
             replies.deliver(&inbox);
             assert!(inbox.delivered.load(std::sync::atomic::Ordering::Relaxed));
         });
-        replies.stop_polling(&inbox);
+        replies.stop_polling();
         assert!(!replies.leave(1, 9), "no caller polls");
     }
 }

@@ -134,7 +134,8 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// Delivers the replies that workers have left to the inbox, on the calling thread. Never blocks.
     fn poll(&self) {}
 
-    /// The calling thread ends the polling that it has begun. Delivers the replies that are left.
+    /// The calling thread ends the polling that it has begun. It has to call [`Channel::poll`] once more, which delivers
+    /// the replies that are left.
     fn stop_polling(&self) {}
 
     /// Whether the session keeps the lane until its end, also after it has replaced all workers of the lane: new nodes come to
@@ -236,6 +237,7 @@ impl<'a> Polling<'a> {
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|lane| lane.stop_polling());
+        self.poll();
     }
 }
 

@@ -331,7 +331,7 @@ impl Running {
 
     fn stop_polling(&self) {
         if let Some(ring) = &self.ring {
-            ring.replies().stop_polling(&*self.inbox);
+            ring.replies().stop_polling();
         }
     }
 

@@ -171,7 +171,7 @@ impl Channel for ThreadLane {
     }
 
     fn stop_polling(&self) {
-        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.stop_polling(&*worker_set.inbox));
+        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.stop_polling());
     }
 
     fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {

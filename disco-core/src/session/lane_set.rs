@@ -83,6 +83,11 @@ impl Lanes {
         self.iter().all(|lane| capacity(&**lane, is_large) > 0)
     }
 
+    /// Delivers the replies that workers have left.
+    pub(super) fn poll(&self) {
+        self.iter().for_each(|lane| lane.poll());
+    }
+
     /// Whether `other` is a clone of this list.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.lanes, &other.lanes)

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use async_trait::async_trait;
 use futures_lite::future;
 
+use super::asking::Question;
 use super::closing::Closing;
 use super::deadline_watch::DeadlineWatch;
 use super::dref::FreedIds;
@@ -17,13 +18,14 @@ use super::large::{Transfers, Values, check_crossing, payload_len};
 use super::order::Order;
 use super::registers::RegisterIds;
 use super::replacing::{Replaced, Replacing};
-use super::reply_table::{LaneInbox, ReplyTable};
+use super::reply_table::{LaneInbox, Replies, ReplyTable};
 use super::resizing::{Growth, Resized};
+use super::sleepers::Sleepers;
 use super::subset::Subsets;
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines, Session};
-use crate::channel::{Channel, Inbox as _, Reply, SMALL_FRAME};
+use crate::channel::{Channel, Inbox as _, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
@@ -66,6 +68,7 @@ pub struct LaneSession {
     /// A wait has passed its deadline since the last time all workers answered.
     pub(super) is_hung: AtomicBool,
     pub(super) ticker: Ticker,
+    pub(super) sleepers: Sleepers,
     pub(super) transfers: Transfers,
     /// Set if there is a timeline or an observer.
     pub(super) recorder: Option<Recorder>,
@@ -99,6 +102,8 @@ impl LaneSession {
         let lanes = Lanes::new(lanes, Members::first(world));
         reply_table.set_lanes(&lanes);
         lanes.iter().try_for_each(|lane| lane.start(LaneInbox::new(&reply_table)))?;
+        let sleepers = Sleepers::default();
+        sleepers.set_lanes(&lanes);
         Ok(Self {
             limits,
             lanes: RwLock::new(lanes.clone()),
@@ -114,6 +119,7 @@ impl LaneSession {
             per_node: (world.nodes() > 1).then(|| world.per_node()),
             is_hung: AtomicBool::new(false),
             ticker: Ticker::default(),
+            sleepers,
             transfers: Transfers::default(),
             recorder: None,
             subsets: Subsets::default(),
@@ -158,7 +164,7 @@ impl LaneSession {
 
     /// [`LaneSession::turn`] for a command with these values. Lanes with a backlog of large commands hold up large
     /// commands only.
-    async fn turn_with<T>(
+    pub(super) async fn turn_with<T>(
         &self,
         operation: &str,
         live: fn(&ReplyTable) -> Result<()>,
@@ -208,6 +214,7 @@ impl LaneSession {
 
     pub(super) fn set_lanes(&self, order: &mut Order, lanes: Lanes) {
         self.reply_table.set_lanes(&lanes);
+        self.sleepers.set_lanes(&lanes);
         order.lanes = lanes.clone();
         *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
     }
@@ -219,18 +226,18 @@ impl LaneSession {
         mut values: Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
-        let frame = order.next(&self.freed_ids, &values, make)?;
-        let kept = || match order.lanes.needs_bytes {
-            true => check_crossing(&order.lanes, &frame),
+        let (lanes, frame) = order.next(&self.freed_ids, &values, make)?;
+        let kept = || match lanes.needs_bytes {
+            true => check_crossing(lanes, &frame),
             false => Ok(None),
         };
-        match order.lanes.iter().try_for_each(|lane| lane.check(frame.command())).and_then(|()| kept()) {
+        match lanes.iter().try_for_each(|lane| lane.check(frame.command())).and_then(|()| kept()) {
             Ok(_kept) => {
                 values.note_passed();
-                self.pass(&order.lanes, &frame)
+                self.pass(lanes, &frame)
             }
             // The frame has taken a number and freed ids, which workers must get: send both with a no-op command.
-            Err(error) => self.pass(&order.lanes, &Arc::new(frame.as_noop())).and(Err(error)),
+            Err(error) => self.pass(lanes, &Arc::new(frame.as_noop())).and(Err(error)),
         }
     }
 
@@ -284,59 +291,6 @@ impl LaneSession {
         handle
     }
 
-    /// Submits a command and waits for the replies of worker `from`, or of all workers. Works on a failed session too.
-    pub(super) async fn ask(
-        &self,
-        operation: &'static str,
-        values: Values,
-        from: Option<WorkerId>,
-        command: Command,
-    ) -> Result<Vec<Reply>> {
-        self.while_running(|| self.ask_while(ReplyTable::check_lost, operation, values, from, command)).await
-    }
-
-    /// [`Self::ask`] in a session that `live` accepts.
-    pub(super) async fn ask_while(
-        &self,
-        live: fn(&ReplyTable) -> Result<()>,
-        operation: &'static str,
-        values: Values,
-        from: Option<WorkerId>,
-        command: Command,
-    ) -> Result<Vec<Reply>> {
-        let measured = metrics::Wait::start(operation);
-        let expected = self.turn_with(operation, live, values, |order, values| {
-            let (from, command) = order.lanes.address(from, command)?;
-            let expected = self.reply_table.expect(operation, order.next_seq(), from);
-            self.send(order, values, |_| Ok(command)).map(|()| expected)
-        });
-        let expected = self.explain(expected.await).await?;
-        let since = self.start_wait();
-        let replies = self.replies(operation, &expected).await;
-        {
-            let mut order = self.order();
-            order.release();
-            self.note_wait(since, operation, expected.seq, &replies);
-        }
-        measured.end(replies.is_ok());
-        self.explain(replies).await
-    }
-
-    /// The value of the only reply, or the failure that [`Self::judge_all`] reports.
-    fn judge(&self, replies: Vec<Reply>) -> Result<Value> {
-        self.judge_all(replies).map(|values| values.into_iter().next().unwrap_or(Value::None))
-    }
-
-    /// The values of a set of replies, or the failure to report: the root cause if it is known.
-    fn judge_all(&self, replies: Vec<Reply>) -> Result<Vec<Value>> {
-        let failures = replies.iter().filter_map(|reply| reply.as_ref().err());
-        match failures.min_by_key(|failure| failure.aborted).cloned() {
-            None => Ok(replies.into_iter().filter_map(Reply::ok).collect()),
-            Some(failure) if failure.aborted => Err(Error::Worker(self.reply_table.root_cause().unwrap_or(failure))),
-            Some(failure) => Err(Error::Worker(failure)),
-        }
-    }
-
     /// Implements [`Session::set`] in a session that `live` accepts.
     pub(super) async fn set_while(
         &self,
@@ -353,8 +307,8 @@ impl LaneSession {
         self.check("set", live)?;
         let values = self.prepare("set", Some(worker), live, std::slice::from_ref(&value)).await?;
         let command = Command::DebugSet { register: handle.register(), worker, value };
-        let replies = self.ask_while(live, "set", values, Some(worker), command).await?;
-        self.explain(self.judge(replies)).await.map(drop)
+        let question = Question::new("set", Some(worker), command);
+        self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await
     }
 
     pub(super) fn functions(&self) -> MutexGuard<'_, Functions> {
@@ -415,33 +369,47 @@ impl Session for LaneSession {
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
-        let replies = self.ask("sync_worker", Values::SMALL, Some(worker), Command::SyncWorker { worker }).await?;
-        self.explain(self.judge(replies)).await.map(drop)
+        let question = Question::new("sync_worker", Some(worker), Command::SyncWorker { worker });
+        match self.ask(question, |session, replies| session.check_replies(&replies)) {
+            Ok(()) => Ok(()),
+            Err(rest) => rest.await,
+        }
     }
 
     async fn sync_all(&self) -> Result<()> {
-        let replies = self.ask("sync_all", Values::SMALL, None, Command::SyncAll).await?;
-        // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
-        self.is_hung.store(false, Ordering::Relaxed);
-        let judged = self.judge(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker));
-        self.explain(judged).await.map(drop)
+        let question = Question::new("sync_all", None, Command::SyncAll);
+        match self.ask(question, |session, replies| session.check_all_replies(&replies)) {
+            Ok(()) => Ok(()),
+            Err(rest) => rest.await,
+        }
     }
 
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
         self.freed_ids.check(handle)?;
         let command = Command::DebugGet { register: handle.register(), worker };
-        let replies = self.ask("get", Values::SMALL, Some(worker), command).await?;
-        self.explain(self.judge(replies)).await
+        let question = Question::new("get", Some(worker), command);
+        let value = |session: &Self, replies: Replies| {
+            session.check_replies(&replies)?;
+            Ok(replies.values().next().unwrap_or(Value::None))
+        };
+        match self.ask(question, value) {
+            Ok(value) => Ok(value),
+            Err(rest) => rest.await,
+        }
     }
 
     async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
         self.freed_ids.check(handle)?;
         let command = Command::GetAll { register: handle.register() };
-        let replies = self.ask("get_all", Values::SMALL, None, command).await?;
-        self.is_hung.store(false, Ordering::Relaxed);
-        // As in `sync_all`.
-        let judged = self.judge_all(replies);
-        self.explain(judged.map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))).await
+        let question = Question::new("get_all", None, command);
+        let values = |session: &Self, replies: Replies| {
+            session.check_all_replies(&replies)?;
+            Ok(replies.values().collect())
+        };
+        match self.ask(question, values) {
+            Ok(values) => Ok(values),
+            Err(rest) => rest.await,
+        }
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The controller's side: sessions, their handles, and the implementation over lanes.
 
 mod args;
+mod asking;
 mod at_once;
 mod closing;
 mod collecting;
@@ -22,6 +23,7 @@ mod replacing;
 mod reply_table;
 mod resizing;
 mod shutdown;
+mod sleepers;
 mod subset;
 mod ticker;
 mod timeline;

@@ -1,5 +1,6 @@
 //! The total order of a session's commands: numbers, registers, frames.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -11,12 +12,14 @@ use crate::command::Command;
 use crate::error::Result;
 use crate::prefetch;
 use crate::value::Value;
-use crate::wire::Frame;
+use crate::wire::{Frame, Freed};
 
 /// Largest number of frames that are kept after they were sent; exceeds the capacity of a lane.
 const MAX_SENT_FRAMES: usize = 4096;
 /// Largest number of unused frames that are kept for reuse, once the workers have kept up for some time.
 const MAX_IDLE_FRAMES: usize = 32;
+/// Frames before the oldest one is reused, so that its [prefetch](SentFrames::look_ahead) has begun long before.
+const MIN_IDLE_FRAMES: usize = 8;
 /// Commands for each frame above that number that is freed: the backlog of workers that take turns goes up and down.
 const SHRINK_INTERVAL: u64 = 64;
 /// Distance of prefetches, in frames: first a frame, then its arguments, then the values that these point to.
@@ -51,60 +54,70 @@ impl Order {
     }
 
     /// Makes the next frame from the command that `make` returns, `values`, and the ids freed since the last frame.
-    /// `make` may reuse these ids.
+    /// `make` may reuse these ids. Returns the frame beside the lanes. A frame that stays here is borrowed: if its count of
+    /// references changed after it was sent, that would take the cache line from the worker that reads it.
     pub(super) fn next(
         &mut self,
         freed_ids: &FreedIds,
         values: &Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
-    ) -> Result<Arc<Frame>> {
+    ) -> Result<(&Lanes, Cow<'_, Arc<Frame>>)> {
         let freed = freed_ids.take_freed();
         self.registers.free(&freed);
         // `make` fails only when ids are exhausted, so `freed` is empty.
         let command = make(&mut self.registers)?;
         freed_ids.note_in_use(self.registers.in_use());
         self.seq += 1;
-        let mut next = Frame::with(self.seq, freed, command);
-        let is_large = values.are_large();
-        values.put_in(&mut next);
-        if is_large {
+        if values.are_large() {
+            let mut next = Frame::with(self.seq, freed, command);
+            values.put_in(&mut next);
             // The last lane that holds the frame frees its memory.
-            return Ok(Arc::new(next));
+            return Ok((&self.lanes, Cow::Owned(Arc::new(next))));
         }
-        if !next.is_light() {
-            return Ok(self.other.put(next));
-        }
-        // Otherwise a frame with tensors would be kept until the next one of its kind.
-        self.other.take_finished();
-        Ok(self.light.put(next))
+        let frame = match Frame::would_be_light(&freed, &command) {
+            true => {
+                // Otherwise a frame with tensors would be kept until the next one of its kind.
+                self.other.take_finished();
+                self.light.put(MIN_IDLE_FRAMES, self.seq, freed, command)
+            }
+            false => self.other.put(0, self.seq, freed, command),
+        };
+        Ok((&self.lanes, Cow::Borrowed(frame)))
     }
 
-    /// Releases the frames that all workers have finished and no lane keeps, and their tensors.
+    /// Whether there are frames that [`Order::release`] releases once the workers have finished.
+    pub(super) fn keeps_frames(&self) -> bool {
+        self.light.0.len() > MAX_IDLE_FRAMES || !self.other.0.is_empty()
+    }
+
+    /// Releases the frames that all workers have finished and no lane keeps, and their tensors, except for some light
+    /// ones.
     pub(super) fn release(&mut self) {
-        self.light.release();
-        self.other.release();
+        self.light.release(MAX_IDLE_FRAMES);
+        self.other.release(0);
     }
 }
 
 impl SentFrames {
-    /// Adds a frame, in the memory of the oldest one if no lane holds that any more.
-    fn put(&mut self, next: Frame) -> Arc<Frame> {
-        let shrinks = next.seq().is_multiple_of(SHRINK_INTERVAL);
-        match self.0.front_mut().and_then(Arc::get_mut) {
-            Some(oldest) => *oldest = next,
-            None => self.0.push_front(Arc::new(next)),
+    /// Adds a frame, in the memory of the oldest one if there are at least `idle` and no lane holds that one any more.
+    fn put(&mut self, idle: usize, seq: u64, freed: Freed, command: Command) -> &Arc<Frame> {
+        let oldest = if self.0.len() < idle { None } else { self.0.front_mut().and_then(Arc::get_mut) };
+        match oldest {
+            Some(oldest) => oldest.set(seq, freed, command),
+            None => self.0.push_front(Arc::new(Frame::with(seq, freed, command))),
         }
-        self.0.rotate_left(1);
-        let frame = self.0[self.0.len() - 1].clone();
+        if let Some(latest) = self.0.pop_front() {
+            self.0.push_back(latest);
+        }
         // The queue grows with the backlog of the workers and shrinks once they have caught up.
-        if shrinks && self.0.len() > MAX_IDLE_FRAMES {
+        if seq.is_multiple_of(SHRINK_INTERVAL) && self.0.len() > MAX_IDLE_FRAMES {
             self.take_finished();
         }
         if self.0.len() > MAX_SENT_FRAMES {
             self.0.pop_front();
         }
         self.look_ahead();
-        frame
+        &self.0[self.0.len() - 1]
     }
 
     /// Prefetches the memory of frames that are about to be reused.
@@ -125,8 +138,9 @@ impl SentFrames {
         }
     }
 
-    fn release(&mut self) {
-        while self.take_finished().is_some() {}
+    /// Releases finished frames until `idle` are left.
+    fn release(&mut self, idle: usize) {
+        while self.0.len() > idle && self.take_finished().is_some() {}
     }
 
     /// Removes the oldest frame if no lane holds it any more.
@@ -143,7 +157,7 @@ mod tests {
     use crate::tensor::Tensor;
 
     fn next(order: &mut Order, freed_ids: &FreedIds) -> Arc<Frame> {
-        order.next(freed_ids, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap()
+        order.next(freed_ids, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap().1.into_owned()
     }
 
     #[test]
@@ -157,9 +171,12 @@ mod tests {
         assert_eq!(again.seq(), 12);
         assert!(!behind.contains(&Arc::as_ptr(&again)), "the oldest comes first");
         drop(again);
+        let held: Vec<_> = (0..2 * MAX_IDLE_FRAMES).map(|_| next(&mut order, &freed_ids)).collect();
+        drop(held);
         order.release();
-        assert!(order.light.0.is_empty());
+        assert_eq!(order.light.0.len(), MAX_IDLE_FRAMES);
     }
+
     #[test]
     fn the_next_light_frame_frees_the_tensors_of_a_finished_one() {
         let (mut order, freed_ids) = (Order::default(), FreedIds::default());

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::asking::Question;
 use super::lane_set::Lanes;
 use super::lanes::LaneSession;
 use super::large::Values;
@@ -172,9 +173,10 @@ impl LaneSession {
     /// Waits until all workers have executed all earlier commands, so that none of them that leaves is inside a function.
     /// Returns false if the session is lost.
     async fn settle(&self) -> Result<bool> {
-        match self.ask_while(ReplyTable::check_lost, "resize", Values::SMALL, None, Command::SyncAll).await {
+        let question = Question::new("resize", None, Command::SyncAll);
+        match self.ask_while(ReplyTable::check_lost, Values::SMALL, question, |_, _| Ok(())).await {
             // Failures of workers end with the epoch.
-            Ok(_) => Ok(true),
+            Ok(()) => Ok(true),
             Err(Error::Lost(_)) => Ok(false),
             Err(error) => Err(error),
         }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use super::collecting::Collection;
 use super::lane_set::Lanes;
+use super::reply_table::Replies;
 use super::{LaneSession, Observer, Session as _};
 use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
-use crate::channel::{Channel, Reply, Signal};
+use crate::channel::{Channel, Signal};
 use crate::command::Command;
 use crate::error::Result;
 use crate::id::{RegisterId, WorkerId};
@@ -121,10 +122,10 @@ impl LaneSession {
     }
 
     /// Records a wait for the replies to command `number`. Called by the holder of the order ticket.
-    pub(super) fn note_wait(&self, since: Option<Waiting>, operation: &str, number: u64, replies: &Result<Vec<Reply>>) {
+    pub(super) fn note_wait(&self, since: Option<Waiting>, operation: &str, number: u64, replies: &Result<Replies>) {
         let Some(recorder) = &self.recorder else { return };
         if let Some(observer) = &recorder.observer {
-            observer.waited(number, replies);
+            observer.waited(number, &replies.clone().map(|replies| replies.of_each().collect()));
         }
         if let Some((timeline, since)) = recorder.timeline.as_ref().zip(since) {
             timeline.activity.add_wait(since, operation, number);

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
+use super::asking::Asked;
 use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
 use super::lane_set::capacity;
 use super::lanes::LaneSession;
-use super::reply_table::{Expected, Pending};
+use super::reply_table::Replies;
 use crate::activity::Progress;
-use crate::channel::{Polling, Reply};
 use crate::env;
 use crate::error::Result;
 use crate::id::WorkerId;
@@ -48,47 +48,60 @@ impl LaneSession {
         }
     }
 
-    /// Waits for replies. A long wait logs a warning with the workers that delay it.
+    /// Polls for replies for as long as most round trips take, without reading the clock. Returns none if they take longer.
+    pub(super) fn poll_for(&self, asked: &Asked<'_>) -> Option<Result<Replies>> {
+        let polls = match env::spin_time() {
+            Some(Duration::ZERO) => 1,
+            _ if asked.lanes.has_processors => SPINS_BESIDE,
+            _ => SPINS,
+        };
+        let _polling = self.sleepers.start_polling(&asked.lanes);
+        for _ in 0..polls {
+            asked.lanes.poll();
+            if let Some(replies) = asked.expected.pending.take() {
+                return Some(replies);
+            }
+            hint::spin_loop();
+        }
+        None
+    }
+
+    /// Waits for replies that have not come [at once](Self::poll_for). A long wait logs a warning with the workers that delay
+    /// it.
     ///
     /// # Errors
     /// [`Error::Deadline`], or the reason why the replies will never arrive.
-    pub(super) async fn replies(&self, operation: &str, expected: &Expected<'_>) -> Result<Vec<Reply>> {
-        let pending = &expected.pending;
-        let mut asked = None;
-        let spin_time = env::spin_time().unwrap_or(REPLY_SPIN);
-        let lanes = self.lanes();
-        let spins = if lanes.has_processors { SPINS_BESIDE } else { SPINS };
-        let mut polling = Polling::start(&lanes);
-        for round in 0_u32.. {
-            polling.poll();
-            if let Some(replies) = pending.take() {
-                return replies;
-            }
-            // A worker that spins for the command replies before the clock is read for the first time.
-            if round < spins && !spin_time.is_zero() {
-                hint::spin_loop();
-                continue;
-            }
-            if asked.get_or_insert_with(Instant::now).elapsed() >= spin_time {
+    pub(super) async fn replies(&self, asked: &Asked<'_>) -> Result<Replies> {
+        let (spin_time, begun) = (env::spin_time().unwrap_or(REPLY_SPIN), Instant::now());
+        let mut polling = self.sleepers.start_polling(&asked.lanes);
+        for round in 1_u32.. {
+            if begun.elapsed() >= spin_time {
                 break;
             }
             // Yields first to worker threads that wait for a processor, then to other tasks of this executor.
             thread::yield_now();
-            if round % TASK_INTERVAL == 0 {
+            if round.is_multiple_of(TASK_INTERVAL) {
                 // This future may not be polled again for long.
                 drop(polling);
                 future::yield_now().await;
-                polling = Polling::start(&lanes);
+                polling = self.sleepers.start_polling(&asked.lanes);
+            }
+            asked.lanes.poll();
+            if let Some(replies) = asked.expected.pending.take() {
+                return replies;
             }
         }
         drop(polling);
         // In a box, so that the futures of methods stay small.
-        Box::pin(self.late_replies(operation, pending)).await
+        Box::pin(self.late_replies(asked)).await
     }
 
     /// Waits for replies that have not come in the time for which a wait polls.
-    async fn late_replies(&self, operation: &str, pending: &Pending) -> Result<Vec<Reply>> {
-        let lanes = self.lanes();
+    async fn late_replies(&self, asked: &Asked<'_>) -> Result<Replies> {
+        let Asked { operation, lanes, .. } = asked;
+        let pending = &asked.expected.pending;
+        let _asleep = self.sleepers.sleep();
+        lanes.poll();
         let ticks = self.ticker.start();
         let mut watch = DeadlineWatch::new();
         loop {
@@ -102,7 +115,7 @@ impl LaneSession {
                 return replies;
             }
             // A reply that was left behind, because a worker has corrupted shared memory, is only late.
-            lanes.iter().for_each(|lane| lane.poll());
+            lanes.poll();
             if let Some(replies) = pending.take() {
                 return replies;
             }

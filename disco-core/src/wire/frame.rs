@@ -77,6 +77,13 @@ impl Frame {
         self.read(bytes, None)
     }
 
+    /// Becomes another frame. The same as an assignment, which would copy more.
+    #[inline]
+    pub(crate) fn set(&mut self, seq: u64, freed: Freed, command: Command) {
+        (self.seq, self.freed, self.command) = (seq, freed, command);
+        self.forget_encodings();
+    }
+
     /// Drops the values of a frame that is over.
     pub fn clear(&mut self) {
         self.freed.clear();
@@ -84,7 +91,12 @@ impl Frame {
             Command::CallPacked { args, .. } if args.capacity() <= MAX_KEPT_ARGUMENTS => args.clear(),
             command => *command = Command::SyncAll,
         }
-        // Workers do not encode the frames that they execute.
+        self.forget_encodings();
+    }
+
+    #[inline]
+    fn forget_encodings(&mut self) {
+        // Frames of threads are not encoded, and workers do not encode the frames that they execute.
         if self.encoded.get().is_some() || self.snapshot.get().is_some() {
             (self.encoded, self.snapshot) = (OnceLock::new(), OnceLock::new());
         }
@@ -105,20 +117,24 @@ impl Frame {
     /// Whether a lane may keep the frame after all workers have finished with it: its values and freed ids have at most
     /// 1 KiB, and it has no tensor, object or list.
     pub fn is_light(&self) -> bool {
+        Self::would_be_light(&self.freed, &self.command)
+    }
+
+    pub(crate) fn would_be_light(freed: &[RegisterId], command: &Command) -> bool {
         let of_values = |values: &[Value]| {
             values.iter().try_fold(0, |sum, value| match value {
                 Value::Tensor(_) | Value::Object(_) | Value::Array(_) | Value::Map(_) => None,
                 value => Some(sum + value.payload_len()),
             })
         };
-        let bytes = match &self.command {
+        let bytes = match command {
             Command::CallPacked { args, .. } => of_values(args),
             Command::DebugSet { value, .. } => of_values(std::slice::from_ref(value)),
             Command::GetGlobalFunc { name, .. } => Some(name.len()),
             Command::CopyFromWorker0 { .. } | Command::CopyToWorker0 { .. } => None,
             _ => Some(0),
         };
-        bytes.is_some_and(|bytes| bytes + size_of_val(self.freed()) <= MAX_LIGHT_BYTES)
+        bytes.is_some_and(|bytes| bytes + size_of_val(freed) <= MAX_LIGHT_BYTES)
     }
 
     /// The command's number.

@@ -27,7 +27,7 @@ use crate::worker_range::WorkerRange;
 
 pub(super) use lane_inbox::LaneInbox;
 pub(super) use losses::Losses;
-pub(super) use pending::Pending;
+pub(super) use pending::{Pending, Replies};
 
 /// Pending replies, the first failure and the loss of one session.
 #[derive(Debug, Default)]
@@ -121,9 +121,15 @@ impl ReplyTable {
         let members = (!state.members.is_plain()).then(|| state.members.clone());
         let pending = Arc::new(Pending::new(operation, members, from, end));
         if !pending.is_settled() {
-            // Behind all others, except for a command that another thread sends at the same time.
-            let place = state.pending.partition_point(|(other, _)| *other < seq);
-            state.pending.insert(place, (seq, pending.clone()));
+            let awaited = (seq, pending.clone());
+            match state.pending.back() {
+                // Another thread sends a later command at the same time.
+                Some((last, _)) if *last > seq => {
+                    let place = state.pending.partition_point(|(other, _)| *other < seq);
+                    state.pending.insert(place, awaited);
+                }
+                _ => state.pending.push_back(awaited),
+            }
         }
         Expected { reply_table: self, seq, pending }
     }
@@ -331,7 +337,8 @@ mod tests {
     use crate::error::{ErrorKind, LossCause, LostPeer};
 
     fn text(expected: &Expected<'_>) -> Option<String> {
-        expected.pending.take().map(|taken| taken.map_or_else(|error| error.to_string(), |all| format!("{all:?}")))
+        let each = |replies: Replies| format!("{:?}", replies.of_each().collect::<Vec<_>>());
+        expected.pending.take().map(|taken| taken.map_or_else(|error| error.to_string(), each))
     }
 
     fn failure(worker: u32, message: &str) -> Arc<Failure> {

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
 use crate::sync;
+use crate::value::Value;
 use crate::worker_range::WorkerRange;
 use crate::worker_set::WorkerSet;
 
@@ -29,12 +30,31 @@ pub(in crate::session) struct Pending {
 #[derive(Debug)]
 struct Answers {
     replied: WorkerSet,
-    /// The reply of each of these workers. Workers that reply without a value may be in one entry.
-    replies: SmallVec<[(WorkerRange, Reply); 1]>,
+    replies: Replies,
     /// Why the missing replies will never arrive.
     end: Option<Error>,
     /// The caller, once it has stopped polling.
     waiter: Option<Waker>,
+}
+
+/// The reply of each of some workers. Workers that reply without a value may be in one entry.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct Replies(SmallVec<[(WorkerRange, Reply); 1]>);
+
+impl Replies {
+    pub(in crate::session) fn iter(&self) -> impl Iterator<Item = &Reply> {
+        self.0.iter().map(|(_, reply)| reply)
+    }
+
+    /// One reply for each worker, in the order of workers.
+    pub(in crate::session) fn of_each(self) -> impl Iterator<Item = Reply> {
+        self.0.into_iter().flat_map(|(workers, reply)| iter::repeat_n(reply, workers.len()))
+    }
+
+    /// The values of replies that are no failures, in the order of workers.
+    pub(in crate::session) fn values(self) -> impl Iterator<Item = Value> {
+        self.of_each().filter_map(Reply::ok)
+    }
 }
 
 /// The caller that waits for answers that are complete now.
@@ -50,7 +70,7 @@ impl Pending {
         end: Option<Error>,
     ) -> Self {
         let is_settled = end.is_some().into();
-        let answers = Answers { replied: WorkerSet::new(from), replies: SmallVec::new(), end, waiter: None };
+        let answers = Answers { replied: WorkerSet::new(from), replies: Replies::default(), end, waiter: None };
         Self { operation, members, answers: Mutex::new(answers), is_settled }
     }
 
@@ -64,15 +84,15 @@ impl Pending {
         let mut answers = self.lock();
         match answers.replied.insert(from) {
             0 => return None,
-            new if new == from.len() => answers.replies.push((from, reply)),
+            new if new == from.len() => answers.replies.0.push((from, reply)),
             // Some of these workers have replied before: the new ones are found one by one.
             _ => {
-                let known: Vec<WorkerRange> = answers.replies.iter().map(|(workers, _)| *workers).collect();
+                let known: Vec<WorkerRange> = answers.replies.0.iter().map(|(workers, _)| *workers).collect();
                 let replied = &answers.replied;
                 let is_new =
                     |worker: &WorkerId| replied.contains(*worker) && !known.iter().any(|it| it.contains(*worker));
                 let new: Vec<_> = from.iter().filter(is_new).map(|worker| (worker.into(), reply.clone())).collect();
-                answers.replies.extend(new);
+                answers.replies.0.extend(new);
             }
         }
         answers.replied.is_full().then(|| Waiter(answers.waiter.take()))
@@ -117,12 +137,12 @@ impl Pending {
 
     /// The replies in worker order once all have arrived, or the error that ended the wait; none before that. Takes no
     /// lock until then.
-    pub(in crate::session) fn take(&self) -> Option<Result<Vec<Reply>>> {
+    pub(in crate::session) fn take(&self) -> Option<Result<Replies>> {
         if self.is_settled() { self.lock().take() } else { None }
     }
 
     /// [`Self::take`] by a caller that is woken once there is a result.
-    pub(in crate::session) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Vec<Reply>>> {
+    pub(in crate::session) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Replies>> {
         let mut answers = self.lock();
         match answers.take() {
             Some(result) => Poll::Ready(result),
@@ -144,14 +164,12 @@ impl Pending {
 }
 
 impl Answers {
-    fn take(&mut self) -> Option<Result<Vec<Reply>>> {
+    fn take(&mut self) -> Option<Result<Replies>> {
         match &self.end {
             _ if self.replied.is_full() => {
                 let mut replies = std::mem::take(&mut self.replies);
-                replies.sort_unstable_by_key(|(workers, _)| workers.first());
-                let mut each = Vec::with_capacity(self.replied.len());
-                replies.into_iter().for_each(|(workers, reply)| each.extend(iter::repeat_n(reply, workers.len())));
-                Some(Ok(each))
+                replies.0.sort_unstable_by_key(|(workers, _)| workers.first());
+                Some(Ok(replies))
             }
             Some(end) => Some(Err(end.clone())),
             None => None,

@@ -1,0 +1,162 @@
+//! Commands that await replies.
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+
+use super::LaneSession;
+use super::lane_set::Lanes;
+use super::large::Values;
+use super::order::Order;
+use super::reply_table::{Expected, Replies, ReplyTable};
+use crate::activity::Waiting;
+use crate::command::Command;
+use crate::error::{Error, Result};
+use crate::id::WorkerId;
+use crate::metrics;
+
+/// A command that workers reply to.
+pub(super) struct Question {
+    operation: &'static str,
+    /// The worker that replies; `None` if all do.
+    from: Option<WorkerId>,
+    command: Command,
+    measured: metrics::Wait,
+}
+
+impl Question {
+    /// The question of method `operation`, which begins now, to one worker or to all.
+    pub(super) fn new(operation: &'static str, to: Option<WorkerId>, command: Command) -> Self {
+        Self { operation, from: to, command, measured: metrics::Wait::start(operation) }
+    }
+}
+
+/// A question that was sent.
+pub(super) struct Asked<'a> {
+    pub(super) operation: &'static str,
+    pub(super) expected: Expected<'a>,
+    /// The lanes that have the command.
+    pub(super) lanes: Lanes,
+    keeps_frames: bool,
+    since: Option<Waiting>,
+    measured: metrics::Wait,
+}
+
+/// What is left to be done for the result of a question.
+enum Rest<'a> {
+    Ask(Question),
+    Wait(Box<Asked<'a>>),
+    Explain(Error),
+}
+
+/// Makes the result of a method from replies.
+type Judge<T> = fn(&LaneSession, Replies) -> Result<T>;
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+impl LaneSession {
+    /// Submits a question with small values, and polls for the replies. Returns the result, or what is left to be awaited.
+    /// Works on a failed session too.
+    ///
+    /// No future has to be made for a question that is answered at once: that would take a third of its time.
+    pub(super) fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Result<T, Boxed<'_, T>> {
+        let rest = match self.ask_now(question) {
+            Ok(replies) => match judge(self, replies) {
+                Ok(result) => return Ok(result),
+                Err(error) => Rest::Explain(error),
+            },
+            Err(rest) => rest,
+        };
+        Err(Box::pin(self.ask_rest(rest, judge)))
+    }
+
+    fn ask_now(&self, question: Question) -> Result<Replies, Rest<'_>> {
+        if self.replaces_at_once() {
+            return Err(Rest::Ask(question));
+        }
+        let asked = {
+            let mut order = self.order();
+            if !order.lanes.have_capacity(false) || self.check(question.operation, ReplyTable::check_lost).is_err() {
+                return Err(Rest::Ask(question));
+            }
+            self.send_question(&mut order, Values::SMALL, question).map_err(Rest::Explain)?
+        };
+        match self.poll_for(&asked) {
+            Some(replies) => self.end_wait(asked, replies).map_err(Rest::Explain),
+            None => Err(Rest::Wait(Box::new(asked))),
+        }
+    }
+
+    async fn ask_rest<T: Send>(&self, rest: Rest<'_>, judge: Judge<T>) -> Result<T> {
+        let ask = || async move {
+            match rest {
+                Rest::Ask(question) => self.ask_while(ReplyTable::check_lost, Values::SMALL, question, judge).await,
+                Rest::Wait(asked) => self.answer(*asked, None, judge).await,
+                Rest::Explain(error) => self.explain(Err(error)).await,
+            }
+        };
+        self.while_running(ask).await
+    }
+
+    /// [`Self::ask`] with any values, in a session that `live` accepts.
+    pub(super) async fn ask_while<T: Send>(
+        &self,
+        live: fn(&ReplyTable) -> Result<()>,
+        values: Values,
+        question: Question,
+        judge: Judge<T>,
+    ) -> Result<T> {
+        let asked = self
+            .turn_with(question.operation, live, values, |order, values| self.send_question(order, values, question));
+        let asked = self.explain(asked.await).await?;
+        let polled = self.poll_for(&asked);
+        self.answer(asked, polled, judge).await
+    }
+
+    /// The result of a question, after its replies were polled for.
+    async fn answer<T: Send>(&self, asked: Asked<'_>, polled: Option<Result<Replies>>, judge: Judge<T>) -> Result<T> {
+        let replies = match polled {
+            Some(replies) => replies,
+            None => self.replies(&asked).await,
+        };
+        let replies = self.end_wait(asked, replies);
+        self.explain(replies.and_then(|replies| judge(self, replies))).await
+    }
+
+    fn send_question(&self, order: &mut Order, values: Values, question: Question) -> Result<Asked<'_>> {
+        let Question { operation, from, command, measured } = question;
+        let (from, command) = order.lanes.address(from, command)?;
+        let expected = self.reply_table.expect(operation, order.next_seq(), from);
+        self.send(order, values, |_| Ok(command))?;
+        let (lanes, keeps_frames, since) = (order.lanes.clone(), order.keeps_frames(), self.start_wait());
+        Ok(Asked { operation, expected, lanes, keeps_frames, since, measured })
+    }
+
+    fn end_wait(&self, asked: Asked<'_>, replies: Result<Replies>) -> Result<Replies> {
+        if asked.keeps_frames || self.recorder.is_some() {
+            let mut order = self.order();
+            order.release();
+            self.note_wait(asked.since, asked.operation, asked.expected.seq, &replies);
+        }
+        asked.measured.end(replies.is_ok());
+        replies
+    }
+
+    /// Fails with the failure of a worker: the root cause if it is known.
+    pub(super) fn check_replies(&self, replies: &Replies) -> Result<()> {
+        let failures = replies.iter().filter_map(|reply| reply.as_ref().err());
+        match failures.min_by_key(|failure| failure.aborted) {
+            None => Ok(()),
+            Some(failure) if failure.aborted => {
+                Err(Error::Worker(self.reply_table.root_cause().unwrap_or_else(|| failure.clone())))
+            }
+            Some(failure) => Err(Error::Worker(failure.clone())),
+        }
+    }
+
+    /// [`Self::check_replies`] for the replies of all workers.
+    pub(super) fn check_all_replies(&self, replies: &Replies) -> Result<()> {
+        self.is_hung.store(false, Ordering::Relaxed);
+        // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
+        self.check_replies(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
+    }
+}
