@@ -201,7 +201,7 @@ impl LaneSession {
     fn change(&self, plan: Plan, new: Vec<NewLane>, lost: &BTreeSet<WorkerId>) -> Result<()> {
         let Plan { members, gone, new: places } = plan;
         let before = self.lanes();
-        let unused = {
+        let (unused, unanswered) = {
             let mut order = self.order();
             if self.closed.load(Ordering::Acquire) {
                 drop(order);
@@ -210,15 +210,16 @@ impl LaneSession {
             }
             tracing::info!(workers = members.world().size(), "resized");
             let gone_ranges = WorkerRange::cover(gone.iter().copied(), |_, _| true);
-            gone_ranges.iter().for_each(|places| self.reply_table.dismiss(*places));
+            let unanswered: Vec<_> = gone_ranges.iter().flat_map(|places| self.reply_table.dismiss(*places)).collect();
             let (lanes, inboxes): (Vec<_>, Vec<_>) = new.into_iter().map(|new| new.take(&self.reply_table)).unzip();
             let (lanes, unused) = before.with(lanes, members);
             self.set_lanes(&mut order, lanes);
             self.reply_table.change_members();
             inboxes.iter().for_each(|inbox| inbox.repeat_losses());
             self.replacing.note_resized(&gone, places);
-            unused
+            (unused, unanswered)
         };
+        ReplyTable::end_dismissed(&unanswered);
         let is_used = |place: &WorkerId| unused.iter().all(|lane| !Arc::ptr_eq(lane, before.owner(*place)));
         let leaving: Vec<_> = gone.into_iter().filter(|place| !lost.contains(place)).filter(is_used).collect();
         self.close_unused(unused);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::ReplyTable;
+use super::losses::is_being_resized;
+use super::{Pending, ReplyTable};
 use crate::channel::{Inbox, Notice, Reply};
 use crate::error::Error;
 use crate::id::WorkerId;
@@ -83,13 +84,21 @@ impl ReplyTable {
         places.iter().all(|place| inboxes.iter().any(|inbox| is_away(place, inbox)))
     }
 
-    /// From now on, no lane owns these places.
-    pub(in crate::session) fn dismiss(&self, places: WorkerRange) {
+    /// From now on, no lane owns these places. Their workers may end before they execute the commands that were sent last.
+    /// Returns the commands that await replies of them, which the caller [ends](Self::end_dismissed) without the order
+    /// ticket.
+    pub(in crate::session) fn dismiss(&self, places: WorkerRange) -> Vec<Arc<Pending>> {
         let mut inboxes = sync::lock(&self.inboxes);
         inboxes.retain(|inbox| inbox.strong_count() > 0);
         inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.give_up(places));
         self.forget(places);
         ReplyTable::give_up(self, places);
+        self.take_unanswered(places)
+    }
+
+    /// Ends waits for workers that a resize has dismissed.
+    pub(in crate::session) fn end_dismissed(unanswered: &[Arc<Pending>]) {
+        unanswered.iter().for_each(|pending| pending.end(is_being_resized()));
     }
 }
 

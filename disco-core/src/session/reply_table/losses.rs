@@ -102,7 +102,7 @@ impl ReplyTable {
         lost_workers.retain(|place| members.worker(*place).is_some());
         cut_off.retain(|place| members.worker(*place).is_some());
         if state.lost.is_none() {
-            (state.lost, state.is_replacing) = (Some(Error::state("the session is being resized")), true);
+            (state.lost, state.is_replacing) = (Some(is_being_resized()), true);
             self.failed.store(true, Ordering::Release);
         }
     }
@@ -129,6 +129,11 @@ impl ReplyTable {
         self.has_capacity.notify(usize::MAX);
         Some(untold)
     }
+}
+
+/// The error of commands during a resize.
+pub(super) fn is_being_resized() -> Error {
+    Error::state("the session is being resized")
 }
 
 #[cfg(test)]

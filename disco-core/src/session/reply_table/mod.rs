@@ -226,6 +226,16 @@ impl ReplyTable {
         }
     }
 
+    /// Removes the commands that await a reply of a worker with one of these places.
+    fn take_unanswered(&self, places: WorkerRange) -> Vec<Arc<Pending>> {
+        let mut state = self.lock();
+        let all = std::mem::take(&mut state.pending);
+        let (unanswered, others): (VecDeque<_>, _) =
+            all.into_iter().partition(|(_, pending)| pending.is_missing(places));
+        state.pending = others;
+        unanswered.into_iter().map(|(_, pending)| pending).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, TableState> {
         sync::lock(&self.state)
     }
@@ -276,13 +286,7 @@ impl Inbox for ReplyTable {
     }
 
     fn left(&self, places: WorkerRange) {
-        let mut state = self.lock();
-        let all = std::mem::take(&mut state.pending);
-        let (unanswered, others) = all.into_iter().partition(|(_, pending)| pending.is_missing(places));
-        state.pending = others;
-        drop(state);
-        let unanswered: VecDeque<_> = unanswered;
-        unanswered.iter().for_each(|(_, pending)| pending.close());
+        self.take_unanswered(places).iter().for_each(|pending| pending.close());
     }
 
     fn lost(&self, places: WorkerRange, why: Error) {
@@ -380,6 +384,21 @@ mod tests {
         reply_table.left(WorkerRange::new(1..2));
         assert_eq!(text(&one).unwrap(), "sync_worker: the session is shut down");
         assert_eq!(text(&both).unwrap(), "[Ok(None), Ok(None)]", "replies that came before are delivered");
+    }
+
+    #[test]
+    fn a_wait_for_a_worker_that_a_resize_dismisses_ends() {
+        let reply_table = ReplyTable::default();
+        let (one, all) = (
+            reply_table.expect("get", 1, WorkerRange::new(0..1)),
+            reply_table.expect("get_all", 2, WorkerRange::new(0..3)),
+        );
+        let unanswered = reply_table.dismiss(WorkerRange::new(2..3));
+        assert_eq!((text(&one), text(&all)), (None, None));
+        ReplyTable::end_dismissed(&unanswered);
+        assert_eq!((text(&one), text(&all).unwrap()), (None, "the session is being resized".to_owned()));
+        reply_table.reply(WorkerId::new(0), 1, Ok(Value::None));
+        assert_eq!(text(&one).unwrap(), "[Ok(None)]");
     }
 
     #[test]
