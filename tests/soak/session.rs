@@ -471,7 +471,7 @@ fn replace(setup: &Setup, session: &LaneSession, worker: usize, random: &mut Ran
 }
 
 /// Gives the session another number of workers, or the same one, and goes on.
-fn resize(setup: &mut Setup, session: &LaneSession, random: &mut Random) -> Wrong<()> {
+fn resize(setup: &mut Setup, session: &Arc<LaneSession>, random: &mut Random) -> Wrong<()> {
     let (per_node, least) = match setup.kind {
         SessionKind::Nodes => (setup.workers / setup.nodes, 2),
         // One that may be lost.
@@ -480,16 +480,21 @@ fn resize(setup: &mut Setup, session: &LaneSession, random: &mut Random) -> Wron
     };
     let sizes: Vec<usize> = (least..=6).map(|nodes| nodes * per_node).filter(|size| size % setup.groups == 0).collect();
     let size = if sizes.is_empty() { setup.workers } else { random.pick(&sizes) };
+    let bystanders = Bystanders::start(session, random.below(4), random);
     watch::step(format_args!("resize to {size}"));
-    loop {
+    let resized = loop {
         match block_on(session.resize(size)) {
-            Ok(_) => break,
             // Of a worker or a node that ended because of an earlier loss.
             Err(disco::Error::Lost(_)) => {}
-            // A process of another node.
-            Err(error) if setup.of_processes && error.to_string().contains("only whole nodes") => return Ok(()),
-            Err(error) => return Err(format!("resize: {error}")),
+            other => break other,
         }
+    };
+    bystanders.join(&[&["being resized", "lost", "aborted", "no such worker"], &CONSEQUENCES[..]].concat())?;
+    match resized {
+        Ok(_) => {}
+        // A process of another node.
+        Err(error) if setup.of_processes && error.to_string().contains(NOT_WHOLE) => return Ok(()),
+        Err(error) => return Err(format!("resize: {error}")),
     }
     setup.workers = size;
     if setup.kind == SessionKind::Nodes {
