@@ -36,8 +36,9 @@ pub fn run(worker: WorkerId, config: WorkerConfig, mut endpoint: impl Endpoint) 
     link.activity().run_here();
     let context = WorkerContext::new(worker, config, link.clone())?;
     let _current = Current::set(link.activity());
-    let (registers, sampler) = (Registers::default(), Sampler::default());
-    let mut state = Worker { place: worker, worker, registers, context, link, epoch: 0, failure: None, sampler };
+    let (registers, sampler, interned) = Default::default();
+    let mut state =
+        Worker { place: worker, worker, registers, context, link, epoch: 0, failure: None, sampler, interned };
     loop {
         let frame = match endpoint.recv() {
             Ok(frame) => frame,
@@ -72,6 +73,8 @@ struct Worker {
     /// The first error of this epoch. Later commands are skipped.
     failure: Option<Arc<Failure>>,
     sampler: Sampler,
+    /// The name that [`Worker::inside`] has used last, and its number.
+    interned: (&'static str, u32),
 }
 
 /// The loop's next action after a command.
@@ -193,16 +196,19 @@ impl Worker {
         self.link.activity().leave();
     }
 
-    fn sync(&mut self, seq: u64, name: &str) -> Reply {
+    fn sync(&mut self, seq: u64, name: &'static str) -> Reply {
         let synced = self.inside(name, |this| this.attempt(seq, name, None, |this| Ok(this.context.synchronize()?)));
         synced.map(|()| Value::None)
     }
 
     /// Runs `work`, which may wait for the device. The worker counts as inside function `name`, so the reply deadline
     /// does not apply.
-    fn inside<T>(&mut self, name: &str, work: impl FnOnce(&mut Self) -> T) -> T {
+    fn inside<T>(&mut self, name: &'static str, work: impl FnOnce(&mut Self) -> T) -> T {
         let activity = self.link.activity();
-        activity.enter(activity.intern(name));
+        if self.interned.0 != name {
+            self.interned = (name, activity.intern(name));
+        }
+        activity.enter(self.interned.1);
         let result = work(self);
         self.link.activity().leave();
         result
