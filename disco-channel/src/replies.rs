@@ -2,12 +2,14 @@
 //! for them, and a worker thread does not touch the session's table of replies.
 //!
 //! Each worker has a word for its reply. If no caller polls, or if the last reply was not taken, a worker sends its reply
-//! another way. A worker stores the reply, then loads `polling` again, and takes the reply back if no caller polls. A
-//! caller that ends its polling decrements `polling`, then takes all replies. Both have a sequentially consistent fence in
-//! between, so one of the two takes the reply.
+//! another way. A worker stores the reply, then loads `polling` again, and takes the reply back if no caller polls. Whoever
+//! ends a caller's polling decrements `polling`; those that still wait then take all replies. Both have a sequentially
+//! consistent fence in between, so one of the two takes the reply.
 
 #[cfg(not(loom))]
 use std::sync::Mutex;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 #[cfg(not(loom))]
 use disco_core::{Inbox, Value, WorkerRange, sync};
@@ -30,7 +32,7 @@ enum Words {
 }
 
 struct OwnWords {
-    /// Number of threads that poll.
+    /// Number of callers that poll.
     polling: Padded<AtomicU64>,
     /// The number of the command that each worker has replied to; 0 once it is taken.
     replies: Box<[Padded<AtomicU64>]>,
@@ -69,7 +71,7 @@ impl Replies {
         self.0.polling().fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A caller ends its polling. It has to [take](Self::take) the replies that are left.
+    /// A caller ends its polling. Those that still wait have to [take](Self::take) the replies that are left.
     pub(crate) fn stop_polling(&self) {
         self.0.polling().fetch_sub(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -129,13 +131,36 @@ pub(crate) struct LeftReplies {
     replies: Replies,
     /// Locked while replies are delivered.
     delivery: Mutex<()>,
+    /// The [thread](this_thread) that delivers replies; 0 for none.
+    deliverer: AtomicUsize,
+    /// Whether that thread has called [`LeftReplies::deliver`] again meanwhile.
+    is_due: AtomicBool,
+}
+
+/// Ends the delivery of a thread, also if code of the program has panicked.
+#[cfg(not(loom))]
+struct Delivery<'a>(&'a AtomicUsize);
+
+#[cfg(not(loom))]
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number of the calling thread, which no other thread has at the same time.
+#[cfg(not(loom))]
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 #[cfg(not(loom))]
 impl LeftReplies {
     /// The replies of `workers`, in their order.
     pub(crate) fn new(workers: WorkerRange, replies: Replies) -> Self {
-        Self { workers, replies, delivery: Mutex::default() }
+        let (delivery, deliverer, is_due) = Default::default();
+        Self { workers, replies, delivery, deliverer, is_due }
     }
 
     /// As [`Replies::leave`].
@@ -143,7 +168,7 @@ impl LeftReplies {
         self.replies.leave(worker, number)
     }
 
-    /// The calling thread begins to poll.
+    /// A caller begins to poll.
     pub(crate) fn start_polling(&self) {
         self.replies.start_polling();
     }
@@ -155,20 +180,35 @@ impl LeftReplies {
         }
     }
 
-    /// The calling thread ends its polling. It has to [poll](Self::poll) once more.
+    /// A caller ends its polling. Those that still wait have to [poll](Self::poll) once more.
     pub(crate) fn stop_polling(&self) {
         self.replies.stop_polling();
     }
 
     /// Delivers the replies that workers have left. If another thread delivers some of them, waits until they are
     /// delivered: else a worker could be reported as left while a caller still holds its reply.
+    ///
+    /// Returns at once if the calling thread is inside a delivery: a reply may run code of the program that uses the
+    /// session. The outer call then delivers these replies.
     pub(crate) fn deliver(&self, inbox: &dyn Inbox) {
+        let here = this_thread();
+        if self.deliverer.load(Ordering::Relaxed) == here {
+            self.is_due.store(true, Ordering::Relaxed);
+            return;
+        }
         let _one_at_a_time = sync::lock(&self.delivery);
-        self.replies.take(|index, number| {
-            if let Some(worker) = self.workers.get(index) {
-                inbox.reply(worker, number, Ok(Value::None));
+        self.deliverer.store(here, Ordering::Relaxed);
+        let _delivery = Delivery(&self.deliverer);
+        loop {
+            self.replies.take(|index, number| {
+                if let Some(worker) = self.workers.get(index) {
+                    inbox.reply(worker, number, Ok(Value::None));
+                }
+            });
+            if !self.is_due.swap(false, Ordering::Relaxed) {
+                break;
             }
-        });
+        }
     }
 }
 
@@ -251,7 +291,6 @@ mod loom_models {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
-    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::{self, Sender};
     use std::thread;
     use std::time::Duration;
@@ -312,6 +351,42 @@ mod tests {
     fn replies_of_processes_are_left_only_while_a_caller_polls() {
         let segment = Arc::new(disco_core::shared_memory::Segment::create(8 * Memory::words(2, 64)).unwrap());
         are_left_only_while_a_caller_polls(&Replies::new(Memory::new(segment, 2, 64).unwrap()));
+    }
+
+    /// Polls again for each reply, and counts replies.
+    struct PollingInbox {
+        replies: Arc<LeftReplies>,
+        count: AtomicUsize,
+    }
+
+    impl Inbox for PollingInbox {
+        fn reply(&self, from: WorkerId, number: u64, _: Reply) {
+            let count = self.count.fetch_add(1, Ordering::Relaxed);
+            // The worker replies again while its first reply is delivered.
+            if count < 3 {
+                assert!(self.replies.leave(from.index(), number + 1));
+            }
+            self.replies.poll(self);
+        }
+
+        fn notice(&self, _: WorkerId, _: Notice) {}
+
+        fn room(&self, _: WorkerRange) {}
+
+        fn left(&self, _: WorkerRange) {}
+
+        fn lost(&self, _: WorkerRange, _: Error) {}
+    }
+
+    #[test]
+    fn a_reply_may_run_code_that_polls() {
+        let replies = Arc::new(LeftReplies::new(WorkerRange::new(0..2), Replies::of_threads(2)));
+        replies.start_polling();
+        let inbox = PollingInbox { replies: replies.clone(), count: AtomicUsize::new(0) };
+        assert!(replies.leave(0, 1) && replies.leave(1, 1));
+        replies.poll(&inbox);
+        assert_eq!(inbox.count.load(Ordering::Relaxed), 5);
+        replies.stop_polling();
     }
 
     #[test]

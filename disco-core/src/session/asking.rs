@@ -20,13 +20,12 @@ pub(super) struct Question {
     /// The worker that replies; `None` if all do.
     from: Option<WorkerId>,
     command: Command,
-    measured: metrics::Wait,
 }
 
 impl Question {
-    /// The question of method `operation`, which begins now, to one worker or to all.
-    pub(super) fn new(operation: &'static str, to: Option<WorkerId>, command: Command) -> Self {
-        Self { operation, from: to, command, measured: metrics::Wait::start(operation) }
+    /// The question of method `operation` to one worker or to all.
+    pub(super) const fn new(operation: &'static str, to: Option<WorkerId>, command: Command) -> Self {
+        Self { operation, from: to, command }
     }
 }
 
@@ -36,6 +35,7 @@ pub(super) struct Asked<'a> {
     pub(super) expected: Expected<'a>,
     /// The lanes that have the command.
     pub(super) lanes: Lanes,
+    /// Whether frames can be released after the wait.
     keeps_frames: bool,
     since: Option<Waiting>,
     measured: metrics::Wait,
@@ -57,7 +57,7 @@ impl LaneSession {
     /// Submits a question with small values, and polls for the replies. Returns the result, or what is left to be awaited.
     /// Works on a failed session too.
     ///
-    /// No future has to be made for a question that is answered at once: that would take a third of its time.
+    /// A question that is answered at once takes no future of its own, which would take a third of its time.
     pub(super) fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Result<T, Boxed<'_, T>> {
         let rest = match self.ask_now(question) {
             Ok(replies) => match judge(self, replies) {
@@ -73,12 +73,13 @@ impl LaneSession {
         if self.replaces_at_once() {
             return Err(Rest::Ask(question));
         }
+        let measured = metrics::Wait::start(question.operation);
         let asked = {
             let mut order = self.order();
             if !order.lanes.have_capacity(false) || self.check(question.operation, ReplyTable::check_lost).is_err() {
                 return Err(Rest::Ask(question));
             }
-            self.send_question(&mut order, Values::SMALL, question).map_err(Rest::Explain)?
+            self.send_question(&mut order, Values::SMALL, question, measured).map_err(Rest::Explain)?
         };
         match self.poll_for(&asked) {
             Some(replies) => self.end_wait(asked, replies).map_err(Rest::Explain),
@@ -105,8 +106,10 @@ impl LaneSession {
         question: Question,
         judge: Judge<T>,
     ) -> Result<T> {
-        let asked = self
-            .turn_with(question.operation, live, values, |order, values| self.send_question(order, values, question));
+        let operation = question.operation;
+        let measured = metrics::Wait::start(operation);
+        let send = |order: &mut Order, values| self.send_question(order, values, question, measured);
+        let asked = self.turn_with(operation, live, values, send);
         let asked = self.explain(asked.await).await?;
         let polled = self.poll_for(&asked);
         self.answer(asked, polled, judge).await
@@ -122,8 +125,14 @@ impl LaneSession {
         self.explain(replies.and_then(|replies| judge(self, replies))).await
     }
 
-    fn send_question(&self, order: &mut Order, values: Values, question: Question) -> Result<Asked<'_>> {
-        let Question { operation, from, command, measured } = question;
+    fn send_question(
+        &self,
+        order: &mut Order,
+        values: Values,
+        question: Question,
+        measured: metrics::Wait,
+    ) -> Result<Asked<'_>> {
+        let Question { operation, from, command } = question;
         let (from, command) = order.lanes.address(from, command)?;
         let expected = self.reply_table.expect(operation, order.next_seq(), from);
         self.send(order, values, |_| Ok(command))?;

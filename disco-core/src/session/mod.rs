@@ -183,8 +183,8 @@ pub trait Session: Debug + Send + Sync {
     /// leave execute the commands submitted before, if the session is not lost, and then end; they are no losses.
     ///
     /// Waits while new workers start, and before that, if workers of a session that is not lost leave, until all workers have
-    /// executed all earlier commands. While the epoch begins, other methods fail, and so does a wait of another caller for a
-    /// worker that leaves if it has begun after that. The [policy](ReplacementPolicy) of
+    /// executed all earlier commands. While the epoch begins, other methods fail. A wait of another caller for a worker that
+    /// leaves fails, too, if its command was submitted after `resize` had begun to wait for the earlier commands. The [policy](ReplacementPolicy) of
     /// replacement does not apply. Workers that are lost meanwhile are dropped, too, and others start in their stead.
     /// Concurrent calls, and those of [`Session::replace_lost`], take turns.
     ///

@@ -156,11 +156,12 @@ impl LaneSession {
             if !plan.is_empty() {
                 let command = Command::Resize { epoch: 0, members: plan.members.clone().into() };
                 before.iter().try_for_each(|lane| lane.check(&command))?;
+                let first = self.order().next_seq();
                 if !is_lost && !plan.gone.is_empty() && !self.settle().await? {
                     continue;
                 }
                 let new = self.start_growth(&plan, busy).await?;
-                self.change(plan, new, &std::mem::take(&mut taken.lost))?;
+                self.change(plan, new, &std::mem::take(&mut taken.lost), first)?;
             } else if !is_lost {
                 return Ok(self.reply_table.epoch());
             }
@@ -197,8 +198,9 @@ impl LaneSession {
         self.start_new("resize", move || Ok(vec![lane]), busy).await
     }
 
-    /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun.
-    fn change(&self, plan: Plan, new: Vec<NewLane>, lost: &BTreeSet<WorkerId>) -> Result<()> {
+    /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun. Workers that leave and are
+    /// not lost have replied to all commands before number `first`.
+    fn change(&self, plan: Plan, new: Vec<NewLane>, lost: &BTreeSet<WorkerId>, first: u64) -> Result<()> {
         let Plan { members, gone, new: places } = plan;
         let before = self.lanes();
         let (unused, unanswered) = {
@@ -210,7 +212,8 @@ impl LaneSession {
             }
             tracing::info!(workers = members.world().size(), "resized");
             let gone_ranges = WorkerRange::cover(gone.iter().copied(), |_, _| true);
-            let unanswered: Vec<_> = gone_ranges.iter().flat_map(|places| self.reply_table.dismiss(*places)).collect();
+            let unanswered: Vec<_> =
+                gone_ranges.iter().flat_map(|places| self.reply_table.dismiss(*places, first)).collect();
             let (lanes, inboxes): (Vec<_>, Vec<_>) = new.into_iter().map(|new| new.take(&self.reply_table)).unzip();
             let (lanes, unused) = before.with(lanes, members);
             self.set_lanes(&mut order, lanes);

@@ -83,7 +83,10 @@ impl LaneSession {
             if round.is_multiple_of(TASK_INTERVAL) {
                 // This future may not be polled again for long.
                 drop(polling);
+                let asleep = self.sleepers.sleep();
+                asked.lanes.poll();
                 future::yield_now().await;
+                drop(asleep);
                 polling = self.sleepers.start_polling(&asked.lanes);
             }
             asked.lanes.poll();

@@ -84,16 +84,16 @@ impl ReplyTable {
         places.iter().all(|place| inboxes.iter().any(|inbox| is_away(place, inbox)))
     }
 
-    /// From now on, no lane owns these places. Their workers may end before they execute the commands that were sent last.
-    /// Returns the commands that await replies of them, which the caller [ends](Self::end_dismissed) without the order
-    /// ticket.
-    pub(in crate::session) fn dismiss(&self, places: WorkerRange) -> Vec<Arc<Pending>> {
+    /// From now on, no lane owns these places. Their workers have replied to all commands before number `first`, and may end
+    /// before they execute the later ones. Returns those that await replies of them, which the caller
+    /// [ends](Self::end_dismissed) once it does not hold the order ticket.
+    pub(in crate::session) fn dismiss(&self, places: WorkerRange, first: u64) -> Vec<Arc<Pending>> {
         let mut inboxes = sync::lock(&self.inboxes);
         inboxes.retain(|inbox| inbox.strong_count() > 0);
         inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.give_up(places));
         self.forget(places);
         ReplyTable::give_up(self, places);
-        self.take_unanswered(places)
+        self.take_unanswered(places, first)
     }
 
     /// Ends waits for workers that a resize has dismissed.

@@ -114,22 +114,15 @@ impl ReplyTable {
         self.commands.store(number, Ordering::Relaxed);
     }
 
-    /// Registers command `seq` of `operation`, which awaits a reply of each worker in `from`.
+    /// Registers command `seq` of `operation`, the next one of the session, which awaits a reply of each worker in `from`.
     pub(super) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
         let mut state = self.lock();
         let end = state.end();
         let members = (!state.members.is_plain()).then(|| state.members.clone());
         let pending = Arc::new(Pending::new(operation, members, from, end));
         if !pending.is_settled() {
-            let awaited = (seq, pending.clone());
-            match state.pending.back() {
-                // Another thread sends a later command at the same time.
-                Some((last, _)) if *last > seq => {
-                    let place = state.pending.partition_point(|(other, _)| *other < seq);
-                    state.pending.insert(place, awaited);
-                }
-                _ => state.pending.push_back(awaited),
-            }
+            debug_assert!(state.pending.back().is_none_or(|(last, _)| *last < seq));
+            state.pending.push_back((seq, pending.clone()));
         }
         Expected { reply_table: self, seq, pending }
     }
@@ -226,12 +219,12 @@ impl ReplyTable {
         }
     }
 
-    /// Removes the commands that await a reply of a worker with one of these places.
-    fn take_unanswered(&self, places: WorkerRange) -> Vec<Arc<Pending>> {
+    /// Removes the commands from number `first` on that await a reply of a worker with one of these places.
+    fn take_unanswered(&self, places: WorkerRange, first: u64) -> Vec<Arc<Pending>> {
         let mut state = self.lock();
         let all = std::mem::take(&mut state.pending);
         let (unanswered, others): (VecDeque<_>, _) =
-            all.into_iter().partition(|(_, pending)| pending.is_missing(places));
+            all.into_iter().partition(|(number, pending)| *number >= first && pending.is_missing(places));
         state.pending = others;
         unanswered.into_iter().map(|(_, pending)| pending).collect()
     }
@@ -286,7 +279,7 @@ impl Inbox for ReplyTable {
     }
 
     fn left(&self, places: WorkerRange) {
-        self.take_unanswered(places).iter().for_each(|pending| pending.close());
+        self.take_unanswered(places, 0).iter().for_each(|pending| pending.close());
     }
 
     fn lost(&self, places: WorkerRange, why: Error) {
@@ -389,16 +382,17 @@ mod tests {
     #[test]
     fn a_wait_for_a_worker_that_a_resize_dismisses_ends() {
         let reply_table = ReplyTable::default();
-        let (one, all) = (
-            reply_table.expect("get", 1, WorkerRange::new(0..1)),
-            reply_table.expect("get_all", 2, WorkerRange::new(0..3)),
-        );
-        let unanswered = reply_table.dismiss(WorkerRange::new(2..3));
-        assert_eq!((text(&one), text(&all)), (None, None));
+        let before = reply_table.expect("sync_worker", 1, WorkerRange::new(2..3));
+        let other = reply_table.expect("get", 2, WorkerRange::new(0..1));
+        let all = reply_table.expect("get_all", 3, WorkerRange::new(0..3));
+        let unanswered = reply_table.dismiss(WorkerRange::new(2..3), 2);
+        assert_eq!([&before, &other, &all].map(text), [const { None }; 3]);
         ReplyTable::end_dismissed(&unanswered);
-        assert_eq!((text(&one), text(&all).unwrap()), (None, "the session is being resized".to_owned()));
-        reply_table.reply(WorkerId::new(0), 1, Ok(Value::None));
-        assert_eq!(text(&one).unwrap(), "[Ok(None)]");
+        assert_eq!(text(&all).unwrap(), "the session is being resized");
+        // These replies were on their way.
+        reply_table.reply(WorkerId::new(2), 1, Ok(Value::None));
+        reply_table.reply(WorkerId::new(0), 2, Ok(Value::None));
+        assert_eq!([&before, &other].map(|expected| text(expected).unwrap()), ["[Ok(None)]", "[Ok(None)]"]);
     }
 
     #[test]
