@@ -205,9 +205,10 @@ impl LeftReplies {
                     inbox.reply(worker, number, Ok(Value::None));
                 }
             });
-            if !self.is_due.swap(false, Ordering::Relaxed) {
+            if !self.is_due.load(Ordering::Relaxed) {
                 break;
             }
+            self.is_due.store(false, Ordering::Relaxed);
         }
     }
 }
