@@ -2,17 +2,14 @@
 //! for them, and a worker thread does not touch the session's table of replies.
 //!
 //! Each worker has a word for its reply. If no caller polls, or if the last reply was not taken, a worker sends its reply
-//! another way. A worker stores the reply, then loads `polling` again, and takes the reply back if no caller polls. Whoever
-//! ends a caller's polling decrements `polling`; those that still wait then take all replies. Both have a sequentially
-//! consistent fence in between, so one of the two takes the reply.
+//! another way. A worker stores the reply, then loads `polling` again, and takes the reply back if no caller polls. The end
+//! of a caller's polling decrements `polling`; each caller that still waits then takes all replies. Both sides have a
+//! sequentially consistent fence in between, so one of the two takes the reply.
 
 #[cfg(not(loom))]
-use std::sync::Mutex;
+use disco_core::{Inbox, Value, WorkerRange};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-
-#[cfg(not(loom))]
-use disco_core::{Inbox, Value, WorkerRange, sync};
+use parking_lot::ReentrantMutex;
 
 use crate::ring::sync::{Arc, AtomicU64, Ordering, Padded, fence};
 #[cfg(all(target_os = "linux", not(loom)))]
@@ -71,7 +68,7 @@ impl Replies {
         self.0.polling().fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A caller ends its polling. Those that still wait have to [take](Self::take) the replies that are left.
+    /// A caller ends its polling. Each caller that still waits has to [take](Self::take) the replies that are left.
     pub(crate) fn stop_polling(&self) {
         self.0.polling().fetch_sub(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -129,38 +126,15 @@ impl Words {
 pub(crate) struct LeftReplies {
     workers: WorkerRange,
     replies: Replies,
-    /// Locked while replies are delivered.
-    delivery: Mutex<()>,
-    /// The [thread](this_thread) that delivers replies; 0 for none.
-    deliverer: AtomicUsize,
-    /// Whether that thread has called [`LeftReplies::deliver`] again meanwhile.
-    is_due: AtomicBool,
-}
-
-/// Ends the delivery of a thread, also if code of the program has panicked.
-#[cfg(not(loom))]
-struct Delivery<'a>(&'a AtomicUsize);
-
-#[cfg(not(loom))]
-impl Drop for Delivery<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
-}
-
-/// A number of the calling thread, which no other thread has at the same time.
-#[cfg(not(loom))]
-fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here).addr())
+    /// Locked while replies are delivered. Reentrant: a reply may run code of the program that uses the session.
+    delivery: ReentrantMutex<()>,
 }
 
 #[cfg(not(loom))]
 impl LeftReplies {
     /// The replies of `workers`, in their order.
     pub(crate) fn new(workers: WorkerRange, replies: Replies) -> Self {
-        let (delivery, deliverer, is_due) = Default::default();
-        Self { workers, replies, delivery, deliverer, is_due }
+        Self { workers, replies, delivery: ReentrantMutex::new(()) }
     }
 
     /// As [`Replies::leave`].
@@ -180,36 +154,20 @@ impl LeftReplies {
         }
     }
 
-    /// A caller ends its polling. Those that still wait have to [poll](Self::poll) once more.
+    /// A caller ends its polling. Each caller that still waits has to [poll](Self::poll) once more.
     pub(crate) fn stop_polling(&self) {
         self.replies.stop_polling();
     }
 
     /// Delivers the replies that workers have left. If another thread delivers some of them, waits until they are
     /// delivered: else a worker could be reported as left while a caller still holds its reply.
-    ///
-    /// Returns at once if the calling thread is inside a delivery: a reply may run code of the program that uses the
-    /// session. The outer call then delivers these replies.
     pub(crate) fn deliver(&self, inbox: &dyn Inbox) {
-        let here = this_thread();
-        if self.deliverer.load(Ordering::Relaxed) == here {
-            self.is_due.store(true, Ordering::Relaxed);
-            return;
-        }
-        let _one_at_a_time = sync::lock(&self.delivery);
-        self.deliverer.store(here, Ordering::Relaxed);
-        let _delivery = Delivery(&self.deliverer);
-        loop {
-            self.replies.take(|index, number| {
-                if let Some(worker) = self.workers.get(index) {
-                    inbox.reply(worker, number, Ok(Value::None));
-                }
-            });
-            if !self.is_due.load(Ordering::Relaxed) {
-                break;
+        let _one_thread_at_a_time = self.delivery.lock();
+        self.replies.take(|index, number| {
+            if let Some(worker) = self.workers.get(index) {
+                inbox.reply(worker, number, Ok(Value::None));
             }
-            self.is_due.store(false, Ordering::Relaxed);
-        }
+        });
     }
 }
 
@@ -292,6 +250,7 @@ mod loom_models {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::sync::mpsc::{self, Sender};
     use std::thread;
     use std::time::Duration;
@@ -368,6 +327,7 @@ mod tests {
                 assert!(self.replies.leave(from.index(), number + 1));
             }
             self.replies.poll(self);
+            assert!(!self.replies.replies.are_left(), "code that waits for a reply gets it");
         }
 
         fn notice(&self, _: WorkerId, _: Notice) {}

@@ -127,15 +127,15 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The lane is closed or cut.
     fn signal(&self, signal: Signal) -> Result<()>;
 
-    /// One more caller [polls](Channel::poll): workers may leave replies for it, so that no other thread has to wake up for
-    /// them. Several callers may poll at once. Delivers nothing. The lane has started.
+    /// Begins the [polling](Channel::poll) of one caller: workers may leave replies for it, so that no other thread has to
+    /// wake up for them. Several callers may poll at once. Delivers no replies. The lane has started.
     fn start_polling(&self) {}
 
     /// Delivers the replies that workers have left to the inbox, on the calling thread. Never blocks.
     fn poll(&self) {}
 
-    /// One caller fewer polls; any thread may tell it. Delivers nothing: those that have polled, and still wait for replies,
-    /// call [`Channel::poll`] once more.
+    /// Ends the polling of one caller; any thread may call this. Delivers no replies: each caller that still waits for some
+    /// calls [`Channel::poll`] once more.
     fn stop_polling(&self) {}
 
     /// Whether the session keeps the lane until its end, also after it has replaced all workers of the lane: new nodes come to

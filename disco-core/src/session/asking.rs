@@ -41,7 +41,7 @@ pub(super) struct Asked<'a> {
     measured: metrics::Wait,
 }
 
-/// What is left to be done for the result of a question.
+/// The remaining steps of a question.
 enum Rest<'a> {
     Ask(Question),
     Wait(Box<Asked<'a>>),
@@ -54,8 +54,8 @@ type Judge<T> = fn(&LaneSession, Replies) -> Result<T>;
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 impl LaneSession {
-    /// Submits a question with small values, and polls for the replies. Returns the result, or what is left to be awaited.
-    /// Works on a failed session too.
+    /// Submits a question with small values, and polls for the replies. Returns the result, or the future of the remaining
+    /// steps. Works on a failed session too.
     ///
     /// A question that is answered at once takes no future of its own, which would take a third of its time.
     pub(super) fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Result<T, Boxed<'_, T>> {

@@ -184,9 +184,9 @@ pub trait Session: Debug + Send + Sync {
     ///
     /// Waits while new workers start, and before that, if workers of a session that is not lost leave, until all workers have
     /// executed all earlier commands. While the epoch begins, other methods fail. A wait of another caller for a worker that
-    /// leaves fails, too, if its command was submitted after `resize` had begun to wait for the earlier commands. The [policy](ReplacementPolicy) of
-    /// replacement does not apply. Workers that are lost meanwhile are dropped, too, and others start in their stead.
-    /// Concurrent calls, and those of [`Session::replace_lost`], take turns.
+    /// leaves fails, too, if its command was submitted after `resize` had begun to wait for the earlier commands. The
+    /// [policy](ReplacementPolicy) of replacement does not apply. Workers that are lost meanwhile are dropped, too, and others
+    /// start in their stead. Concurrent calls, and those of [`Session::replace_lost`], take turns.
     ///
     /// If the future is dropped before the new numbers are valid, nothing has changed. If it is dropped later, the session is
     /// lost until `resize` or [`Session::replace_lost`] is called again.

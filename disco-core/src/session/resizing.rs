@@ -198,8 +198,8 @@ impl LaneSession {
         self.start_new("resize", move || Ok(vec![lane]), busy).await
     }
 
-    /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun. Workers that leave and are
-    /// not lost have replied to all commands before number `first`.
+    /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun. No caller waits for replies
+    /// of the workers that leave to commands before number `first`.
     fn change(&self, plan: Plan, new: Vec<NewLane>, lost: &BTreeSet<WorkerId>, first: u64) -> Result<()> {
         let Plan { members, gone, new: places } = plan;
         let before = self.lanes();
@@ -222,7 +222,7 @@ impl LaneSession {
             self.replacing.note_resized(&gone, places);
             (unused, unanswered)
         };
-        ReplyTable::end_dismissed(&unanswered);
+        unanswered.into_iter().for_each(|(pending, why)| pending.end(why));
         let is_used = |place: &WorkerId| unused.iter().all(|lane| !Arc::ptr_eq(lane, before.owner(*place)));
         let leaving: Vec<_> = gone.into_iter().filter(|place| !lost.contains(place)).filter(is_used).collect();
         self.close_unused(unused);

@@ -35,12 +35,12 @@ impl Sleepers {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// The calling thread begins to poll `lanes`. It is counted if other callers sleep.
+    /// Begins to poll `lanes`. The lanes count the caller only if other callers sleep.
     pub(super) fn start_polling<'a>(&self, lanes: &'a Lanes) -> Option<Polling<'a>> {
         self.are_some().then(|| Polling::start(lanes))
     }
 
-    /// The caller sleeps until the result is dropped. It polls its lanes once more before it does.
+    /// The caller counts as a sleeper until the result is dropped. It has to poll its lanes once after this call.
     pub(super) fn sleep(&self) -> Sleeper<'_> {
         let lanes = sync::lock(&self.lanes);
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {

@@ -77,7 +77,7 @@ impl Frame {
         self.read(bytes, None)
     }
 
-    /// Becomes another frame. The same as an assignment, which would copy more.
+    /// Becomes another frame, with fewer copies than an assignment.
     #[inline]
     pub(crate) fn set(&mut self, seq: u64, freed: Freed, command: Command) {
         (self.seq, self.freed, self.command) = (seq, freed, command);
@@ -120,6 +120,7 @@ impl Frame {
         Self::would_be_light(&self.freed, &self.command)
     }
 
+    /// Whether a frame with this content would be [light](Self::is_light).
     pub(crate) fn would_be_light(freed: &[RegisterId], command: &Command) -> bool {
         let of_values = |values: &[Value]| {
             values.iter().try_fold(0, |sum, value| match value {

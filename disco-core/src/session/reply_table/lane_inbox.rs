@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::losses::is_being_resized;
 use super::{Pending, ReplyTable};
 use crate::channel::{Inbox, Notice, Reply};
 use crate::error::Error;
@@ -84,21 +83,17 @@ impl ReplyTable {
         places.iter().all(|place| inboxes.iter().any(|inbox| is_away(place, inbox)))
     }
 
-    /// From now on, no lane owns these places. Their workers have replied to all commands before number `first`, and may end
-    /// before they execute the later ones. Returns those that await replies of them, which the caller
-    /// [ends](Self::end_dismissed) once it does not hold the order ticket.
-    pub(in crate::session) fn dismiss(&self, places: WorkerRange, first: u64) -> Vec<Arc<Pending>> {
+    /// From now on, no lane owns these places. No caller waits for their workers' replies to commands before number `first`;
+    /// the workers may end before they execute later commands. Returns the later commands that await replies of these
+    /// workers, with the error of each. The caller [ends](Pending::end) their waits once it has released the order ticket.
+    pub(in crate::session) fn dismiss(&self, places: WorkerRange, first: u64) -> Vec<(Arc<Pending>, Error)> {
         let mut inboxes = sync::lock(&self.inboxes);
         inboxes.retain(|inbox| inbox.strong_count() > 0);
         inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.give_up(places));
         self.forget(places);
         ReplyTable::give_up(self, places);
-        self.take_unanswered(places, first)
-    }
-
-    /// Ends waits for workers that a resize has dismissed.
-    pub(in crate::session) fn end_dismissed(unanswered: &[Arc<Pending>]) {
-        unanswered.iter().for_each(|pending| pending.end(is_being_resized()));
+        let unanswered = self.take_unanswered(places, first).into_iter();
+        unanswered.map(|pending| (pending.clone(), pending.dismissal(places))).collect()
     }
 }
 

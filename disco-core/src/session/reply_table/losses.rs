@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
 
+/// Why the session takes no commands during a resize.
+pub(super) const BEING_RESIZED: &str = "the session is being resized";
+
 /// The lost workers of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::session) enum Losses {
@@ -102,7 +105,7 @@ impl ReplyTable {
         lost_workers.retain(|place| members.worker(*place).is_some());
         cut_off.retain(|place| members.worker(*place).is_some());
         if state.lost.is_none() {
-            (state.lost, state.is_replacing) = (Some(is_being_resized()), true);
+            (state.lost, state.is_replacing) = (Some(Error::state(BEING_RESIZED)), true);
             self.failed.store(true, Ordering::Release);
         }
     }
@@ -129,11 +132,6 @@ impl ReplyTable {
         self.has_capacity.notify(usize::MAX);
         Some(untold)
     }
-}
-
-/// The error of commands during a resize.
-pub(super) fn is_being_resized() -> Error {
-    Error::state("the session is being resized")
 }
 
 #[cfg(test)]

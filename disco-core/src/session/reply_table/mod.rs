@@ -387,8 +387,8 @@ mod tests {
         let all = reply_table.expect("get_all", 3, WorkerRange::new(0..3));
         let unanswered = reply_table.dismiss(WorkerRange::new(2..3), 2);
         assert_eq!([&before, &other, &all].map(text), [const { None }; 3]);
-        ReplyTable::end_dismissed(&unanswered);
-        assert_eq!(text(&all).unwrap(), "the session is being resized");
+        unanswered.into_iter().for_each(|(pending, why)| pending.end(why));
+        assert_eq!(text(&all).unwrap(), "get_all: no reply of worker 2: the session is being resized");
         // These replies were on their way.
         reply_table.reply(WorkerId::new(2), 1, Ok(Value::None));
         reply_table.reply(WorkerId::new(0), 2, Ok(Value::None));
