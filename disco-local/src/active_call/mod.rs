@@ -141,8 +141,9 @@ impl<'t> ActiveCall<'t> {
 
     /// Like [`ActiveCall::meet`], but posts the locations of tensors that peers may access.
     pub(crate) fn meet_at(&mut self, call: Call<'t>, input: Region, output: Region) -> Result<()> {
-        let words = [input, output].map(|region| [region.location(&self.group.address_space), region.bytes() as u64]);
-        self.meet(call, words.into_iter().flatten())
+        let location = |region: Region| region.location(&self.group.address_space);
+        let words = [location(input), input.bytes() as u64, location(output), output.bytes() as u64];
+        self.meet(call, words.into_iter())
     }
 
     /// Ranks call different operations, which all of them detect. Each writes its call to the board; once all have, the
