@@ -152,7 +152,7 @@
 //! - Init, split, finalize and destroy are refused in a group, and so are two streams for one communicator.
 //! - `ncclAllToAllv` is a group of sends and receives, and counts as one call.
 //! - The last release of a context destroys nothing, so that leaks are counted. Modules are not counted.
-//! - Events measure no time.
+//! - Events have times of the host's clock, which say nothing about a device.
 //! - Maximum and minimum of floats ignore NaN, as `fmaxf` does.
 //! - The per-thread default streams can't be captured. A thread that ends does not wait for its stream.
 //! - Graphs are made by captures only. Two launches of one graph on two streams may run at once.

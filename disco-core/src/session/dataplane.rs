@@ -74,7 +74,8 @@ pub trait DataPlane: Session {
     /// Makes new communicators of `backend` on all workers, in place of existing ones, and syncs. After a failure this
     /// makes the session usable again; it calls [`Session::recover`].
     ///
-    /// `ordinals` gives each worker's device. If it is empty, worker i takes device i; with host backends, the host.
+    /// `ordinals` gives each worker's device. If it is empty, the i-th worker of each machine takes device i; with host
+    /// backends, all workers take the host.
     ///
     /// # Errors
     /// The backend is unavailable, can't connect all machines or fails, or a worker can't connect.
