@@ -211,8 +211,11 @@ impl<A: Abi> Communicator<A> {
             let sends = (0..size).map(|peer| (peer, mine)).collect();
             return self.exchange(op, sends, (0..size).map(|peer| (peer, dst.block(peer, size))).collect());
         }
-        let from = src.map_or(self.in_place(), |src| src.read());
-        let (to, bytes, byte) = (dst.write(), block as c_int, self.mpi.constants.byte);
+        // MPI wants this call in place on all ranks or on none, and a rank does not know what other ranks pass.
+        if let Some(src) = src {
+            dst.block(self.me(), size).copy(src);
+        }
+        let (from, to, bytes, byte) = (self.in_place(), dst.write(), block as c_int, self.mpi.constants.byte);
         call!(
             self,
             op,
@@ -275,7 +278,7 @@ impl<A: Abi> Communicator<A> {
     }
 
     /// A copy in scratch memory, which lasts until the operation ends.
-    fn copied(&mut self, span: Span) -> Span {
+    pub(crate) fn copied(&mut self, span: Span) -> Span {
         let copy = Span { data: self.allocate(span.bytes), bytes: span.bytes };
         copy.copy(span);
         copy

@@ -49,10 +49,18 @@ impl<A: Abi> Communicator<A> {
         let Some(dtype) = op.dtype() else { return Ok(()) };
         let size = self.ranks();
         let ranks = (reduction == Reduction::Avg).then_some(size);
-        let is_in_place = src.data == dst.data;
         match numbers::form(dtype, reduction, self.faulty) {
             Form::Native => {
-                self.reduce_native(op, dtype, reduction, destination, (src, dst, is_in_place))?;
+                // MPI wants an all-reduce in place on all ranks or on none, and a rank does not know what other ranks pass.
+                let is_in_place = src.data == dst.data;
+                let src = match destination {
+                    Destination::All if !is_in_place => {
+                        dst.copy(src);
+                        dst
+                    }
+                    _ => src,
+                };
+                self.reduce_native(op, dtype, reduction, destination, (src, dst, src.data == dst.data))?;
                 if let Some(ranks) = ranks {
                     let result = if matches!(destination, Destination::Blocks) { src.bytes / size } else { dst.bytes };
                     numbers::divide(dtype, dst.part(0, result).bytes_mut(), ranks);
@@ -153,7 +161,9 @@ impl<A: Abi> Communicator<A> {
                 Ok(())
             }
             Destination::Blocks => {
-                let (from, to, count) = (from(src), dst.write(), (src.bytes / size / width) as c_int);
+                // As all-reduces, but never in place: `dst` has no room for all blocks.
+                let src = if is_in_place { self.copied(src) } else { src };
+                let (from, to, count) = (src.read(), dst.write(), (src.bytes / size / width) as c_int);
                 let names = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];
                 call!(self, op, names, reduce_scatter_block, ireduce_scatter_block, (from, to, count, number, function))
             }

@@ -215,7 +215,8 @@ impl<'w, 's> Walk<'w, 's> {
                 (format!("{} x {count}, rank {me} of {size}", transfer.name()), part)
             }
             Step::Collective(kind) => {
-                let layout = *pick(&mut self.shared, &Layout::of(kind));
+                let chooser = if Layout::is_free(kind) { &mut self.own } else { &mut self.shared };
+                let layout = *pick(chooser, &Layout::of(kind));
                 let values = if step.reduces() { Values::Whole } else { Values::Bits };
                 let (reduction, exact) = (reduction.unwrap_or(Reduction::Sum), self.fixture.exact);
                 let case = Case { kind, dtype, reduction, count, root, layout, values, offset, me, size, exact, salt };

@@ -29,6 +29,11 @@ impl Layout {
         }
     }
 
+    /// Whether each rank may choose its layout. The counts of an all-to-all V depend on the layout.
+    pub(crate) fn is_free(kind: OpKind) -> bool {
+        kind != OpKind::AllToAllV
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Apart => "two tensors",

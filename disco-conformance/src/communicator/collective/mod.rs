@@ -96,7 +96,12 @@ impl Collective {
         let mut cases = Vec::new();
         for (index, &count) in counts.iter().enumerate() {
             for root in self.roots(first.size, index) {
-                for layout in Layout::of(self.kind) {
+                let mut layouts = Layout::of(self.kind);
+                if index + 1 == counts.len() && Layout::is_free(self.kind) {
+                    // Another layout on even ranks than on odd ranks.
+                    layouts.push(layouts[first.me % 2]);
+                }
+                for layout in layouts {
                     for &values in self.values(fixture.exact) {
                         // Aligned and unaligned offsets alternate.
                         let offset = [0, 1, 3][cases.len() % 3];
