@@ -56,10 +56,10 @@ pub trait Queue: Any + Debug {
     /// As [`Queue::copy_in`].
     fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
-    /// Copies within the device.
+    /// Copies within the device, also between windows of one storage.
     ///
     /// # Errors
-    /// As [`Queue::copy_in`].
+    /// As [`Queue::copy_in`], or the tensors overlap in part.
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
     /// Records an event at this point of the stream.
@@ -207,6 +207,21 @@ mod tests {
         let event = queue.record().unwrap();
         assert!(queue.poll(event).unwrap());
         assert!(queue.poll(event).is_err(), "a passed mark is forgotten");
+    }
+
+    #[test]
+    fn windows_of_one_storage_are_copied_unless_they_overlap() {
+        let mut queue = find(DeviceKind::Cpu).unwrap().bind(Device::CPU).unwrap();
+        let all = Tensor::from_slice(&[1i32, 2, 3, 4, 5], [5]).unwrap();
+        let window = |start| all.window(start, [2]).unwrap();
+        queue.copy_within(&window(3), &window(0)).unwrap();
+        queue.copy_within(&window(0), &window(0)).unwrap();
+        assert_eq!(all.to_vec::<i32>().unwrap(), [1, 2, 3, 1, 2]);
+        let error = queue.copy_within(&window(1), &window(0)).unwrap_err().to_string();
+        assert!(error.ends_with(", which overlap"), "{error}");
+        let view = all.view::<i32>().unwrap();
+        assert!(matches!(queue.copy_within(&window(3), &window(0)), Err(Error::Busy(_))));
+        drop(view);
     }
 
     #[test]

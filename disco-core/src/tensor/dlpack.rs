@@ -258,6 +258,10 @@ mod tests {
         assert_eq!(transposed.strides(), [1, 3]);
         assert!(!transposed.is_contiguous());
         assert!(transposed.view::<i64>().unwrap_err().to_string().contains("not contiguous"));
+        let flat = Tensor::zeros(DType::I64, [6]).unwrap();
+        for (to, from) in [(&tensor, &transposed), (&transposed, &tensor), (&flat, &transposed)] {
+            assert!(to.copy_from(from).unwrap_err().to_string().contains("not contiguous"));
+        }
 
         let managed = tensor.to_dlpack();
         // SAFETY: `managed` was just exported and is not shared.

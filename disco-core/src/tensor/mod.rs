@@ -232,19 +232,32 @@ impl Tensor {
     }
 
     /// Copies the elements of `source`, which has the same dtype and number of elements, into this contiguous host
-    /// tensor.
+    /// tensor. Both may be windows of one storage.
     ///
     /// # Errors
-    /// The tensors differ in dtype or number of elements, one is not a contiguous host tensor, or one is in use.
+    /// The tensors differ in dtype or number of elements, overlap in part, one is not a contiguous host tensor, or one is
+    /// in use.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         if (source.0.dtype, source.elements()) != (self.0.dtype, self.elements()) {
             return Err(Error::invalid(format!("can't copy {source} into {self}")));
         }
+        [self, source].into_iter().try_for_each(Tensor::require_host)?;
         if source.data() == self.data() {
             return Ok(());
         }
-        self.bytes_mut()?.copy_from_slice(&source.bytes()?);
-        Ok(())
+        self.require_apart(source)?;
+        self.bytes_mut()?.copy_from(source)
+    }
+
+    /// Checks that a copy from `source`, which is not this tensor, overwrites none of its elements.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: the tensors overlap.
+    pub fn require_apart(&self, source: &Tensor) -> Result<()> {
+        match self.overlaps(source) {
+            true => Err(Error::invalid(format!("can't copy {source} into {self}, which overlap"))),
+            false => Ok(()),
+        }
     }
 
     /// The bytes of a contiguous host tensor.

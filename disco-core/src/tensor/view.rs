@@ -4,7 +4,8 @@
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::slice;
+use std::sync::Arc;
+use std::{ptr, slice};
 
 use super::Tensor;
 use crate::dtype::Element;
@@ -39,6 +40,22 @@ impl<'a, T: Element> ViewMut<'a, T> {
         require_aligned::<T>(tensor)?;
         tensor.0.storage.claim(true)?;
         Ok(Self { tensor, elements: PhantomData })
+    }
+}
+
+impl ViewMut<'_, u8> {
+    /// Overwrites the elements with those of another contiguous host tensor of this size, which does not overlap this
+    /// one.
+    pub(super) fn copy_from(&mut self, source: &Tensor) -> Result<()> {
+        // This view is the claim of a storage that both tensors share.
+        let _view = match Arc::ptr_eq(source.storage(), self.tensor.storage()) {
+            true => None,
+            false => Some(source.bytes()?),
+        };
+        // SAFETY: the caller guarantees that both ranges are host memory of this size and do not overlap; the borrow flags
+        // exclude other readers of this tensor and writers of both.
+        unsafe { ptr::copy_nonoverlapping(source.data(), self.tensor.data(), self.tensor.byte_len()) };
+        Ok(())
     }
 }
 
