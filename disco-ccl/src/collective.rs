@@ -322,15 +322,17 @@ impl Span {
     }
 }
 
-/// Whether two operations may run in any order, or at the same time. One group of the library has no order.
+/// Whether two operations of a group may be in one group of the library, which has no order.
+///
+/// All ranks must decide alike, and a rank sees its own tensors only. So operations share a group only if all ranks pass
+/// the same tensors to them: rooted operations differ at the root, and V-forms and all-to-alls in place.
 pub(crate) fn is_independent(earlier: &Op, later: &Op) -> bool {
     if earlier.kind().is_point_to_point() {
         return true;
     }
+    let is_alike = |op| matches!(op, &Op::AllReduce { .. } | &Op::AllGather { .. } | &Op::ReduceScatter { .. });
     let meet = |a: Option<&Tensor>, b: Option<&Tensor>| a.zip(b).is_some_and(|(a, b)| a.overlaps(b));
-    let need_scratch = scratch(earlier) > 0 && scratch(later) > 0;
-    let is_barrier = matches!(earlier, Op::Barrier) || matches!(later, Op::Barrier);
     let writes =
         meet(earlier.dst(), later.dst()) || meet(earlier.dst(), later.src()) || meet(earlier.src(), later.dst());
-    !(need_scratch || is_barrier || writes)
+    is_alike(earlier) && is_alike(later) && !writes
 }

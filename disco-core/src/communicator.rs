@@ -36,6 +36,9 @@ pub trait Communicator: Debug {
 
     /// Runs a group: either point-to-point operations, which progress together, or collectives, which run in order.
     ///
+    /// If two all-reduces, all-gathers or reduce-scatters of a group share memory on one rank, they must share memory on
+    /// all ranks: NCCL may run others at the same time.
+    ///
     /// When the method returns, operations on host tensors are complete; operations on device tensors are enqueued on
     /// the worker's stream.
     ///
@@ -48,7 +51,8 @@ pub trait Communicator: Debug {
     /// without a color. Collective over all ranks. The child inherits deadline and aborter, and may outlive its parent.
     ///
     /// # Errors
-    /// If one rank fails, all ranks fail.
+    /// If one rank fails, all ranks fail. Except for a color above 2^31 - 1, the limit of vendors' libraries: its rank
+    /// takes part as one without a color, gets [`Error::Invalid`], and can go on to use this communicator.
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>>;
 
     /// Waits until all enqueued operations are complete.

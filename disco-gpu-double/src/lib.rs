@@ -41,8 +41,8 @@
 //! Some wrong programs hang or compute wrong numbers only sometimes with the real libraries. The double refuses them
 //! each time, with an error text:
 //!
-//! - ranks whose collectives differ, and sends that differ from their receives: the asynchronous error of every rank is
-//!   `ncclInvalidUsage`;
+//! - ranks whose collectives differ, or are in groups of different sizes, and sends that differ from their receives: the
+//!   asynchronous error of every rank is `ncclInvalidUsage`;
 //! - overlapping buffers of a call, except in place: `ncclInvalidArgument`; of calls in a group: `ncclInvalidUsage`, or
 //!   `ncclInvalidArgument` among sends and receives;
 //! - buffers that are not inside one allocation of the communicator's device: `ncclInvalidArgument`;

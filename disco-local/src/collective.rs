@@ -9,10 +9,10 @@
 
 use disco_core::{Op, Result};
 
-use crate::active_call::{ActiveCall, Memory, Region};
+use crate::active_call::{ActiveCall, InlineVec, Memory, Region};
 use crate::agree::Call;
 use crate::board::{self, MAX_POST_BYTES};
-use crate::parts::{InlineVec, STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
+use crate::parts::{STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
 use crate::staged;
 
 /// The most bytes of all posted tensors of a collective. Each rank reads them all, so the work grows with the square of

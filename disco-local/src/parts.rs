@@ -1,16 +1,12 @@
 //! The tensors of a rank in an operation, and helpers for all schedules.
 
 use disco_core::{DType, Error, Op, Result};
-use smallvec::SmallVec;
 
 use crate::NAME;
 use crate::active_call::{Memory, Region};
 
 /// Total size of all tensors from which results are written with streaming stores.
 pub(crate) const STREAMING_MIN_BYTES: usize = 12 << 20;
-
-/// A vector of up to 16 entries without an allocation.
-pub(crate) type InlineVec<T> = SmallVec<[T; 16]>;
 
 /// The input and output of a rank. For an in-place operation the input is the part of `dst` that `MPI_IN_PLACE`
 /// denotes. A tensor that is not significant on this rank is empty.

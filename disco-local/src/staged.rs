@@ -21,9 +21,9 @@
 
 use disco_core::{Op, Result};
 
-use crate::active_call::{ActiveCall, Region};
+use crate::active_call::{ActiveCall, InlineVec, Region};
 use crate::board::Piece;
-use crate::parts::{InlineVec, STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
+use crate::parts::{STREAMING_MIN_BYTES, parts, reduce, uneven, unsupported, width};
 
 /// Fills the first piece before the meeting if this collective is certain to be staged. Returns whether it did.
 pub(crate) fn prepare(call: &mut ActiveCall<'_>, op: &Op, input: Region) -> Result<bool> {

@@ -252,15 +252,11 @@ impl<A: Abi> Communicator<A> {
         // A split can't be interrupted, so no rank starts it before all ranks have arrived. A rank whose color is out
         // of range takes part too.
         self.barrier(&Op::Barrier)?;
-        let number = color.map_or(Ok(UNDEFINED), c_int::try_from);
-        let color = number.unwrap_or(UNDEFINED);
+        let color = color.and_then(|color| c_int::try_from(color).ok()).unwrap_or(UNDEFINED);
         let mut child = self.mpi.constants.comm_null;
         // SAFETY: the communicator is valid, and all its ranks make this call.
         let code = unsafe { (self.mpi.table.comm_split)(self.comm, color, key, &mut child) };
         self.mpi.about.check("MPI_Comm_split", code)?;
-        if number.is_err() {
-            return Err(Error::invalid("split: the color exceeds 2^31 - 1, the largest color of MPI"));
-        }
         if child == self.mpi.constants.comm_null {
             return Ok(None);
         }
@@ -302,7 +298,12 @@ impl<A: Abi> disco_core::Communicator for Communicator<A> {
             .check_unbroken(|| "split".into())
             .and_then(|()| self.split_off(color, key).inspect_err(|error| self.break_off(error)));
         self.flag.leave();
-        Ok(child?.map(|child| Box::new(child) as _))
+        match color {
+            Some(color) if c_int::try_from(color).is_err() => {
+                child.and(Err(Error::invalid("split: the color exceeds 2^31 - 1, the largest color of MPI")))
+            }
+            _ => Ok(child?.map(|child| Box::new(child) as _)),
+        }
     }
 
     fn synchronize(&mut self) -> Result<()> {

@@ -15,7 +15,7 @@ pub(crate) struct Behaviour {
 }
 
 /// All of them.
-pub(crate) static ALL: [Behaviour; 10] = [
+pub(crate) static ALL: [Behaviour; 12] = [
     Behaviour {
         name: "barrier::no_rank_passes_before_all_have_arrived",
         needs: &[OpKind::Barrier],
@@ -25,6 +25,11 @@ pub(crate) static ALL: [Behaviour; 10] = [
         name: "group::collectives_run_in_order",
         needs: &[OpKind::AllReduce, OpKind::AllGather, OpKind::Barrier],
         run: collectives_run_in_order,
+    },
+    Behaviour {
+        name: "group::collectives_that_depend_on_each_other_at_the_root_run_in_order",
+        needs: &[OpKind::Reduce, OpKind::Broadcast],
+        run: collectives_that_depend_on_each_other_at_the_root_run_in_order,
     },
     Behaviour { name: "group::an_empty_group_does_nothing", needs: &[], run: an_empty_group_does_nothing },
     Behaviour {
@@ -36,6 +41,11 @@ pub(crate) static ALL: [Behaviour; 10] = [
         name: "split::no_color_gives_no_communicator",
         needs: &[OpKind::AllGather],
         run: no_color_gives_no_communicator,
+    },
+    Behaviour {
+        name: "split::a_color_above_the_limit_breaks_nothing",
+        needs: &[OpKind::AllGather],
+        run: a_color_above_the_limit_breaks_nothing,
     },
     Behaviour {
         name: "split::children_outlive_their_parents",
@@ -110,6 +120,22 @@ fn collectives_run_in_order(fixture: &mut Fixture<'_>) -> Result<Vec<Option<Stri
     Ok(vec![same(fixture, "all_gather of the sums", &all, &vec![sum; size])?])
 }
 
+/// Other ranks than the root see no tensor that both operations use.
+fn collectives_that_depend_on_each_other_at_the_root_run_in_order(
+    fixture: &mut Fixture<'_>,
+) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
+    let (x, all) = (ints(fixture, &[1 + me as i32])?, ints(fixture, &[0])?);
+    let root = Rank::new(size as u32 - 1);
+    let sum = if me == root.index() { Some(ints(fixture, &[0])?) } else { None };
+    let group = [
+        Op::Reduce { src: Some(x), dst: sum.clone(), reduction: Reduction::Sum, root },
+        Op::Broadcast { src: sum, dst: all.clone(), root },
+    ];
+    fixture.enqueue(&group)?;
+    Ok(vec![same(fixture, "broadcast of the sum", &all, &[(size * (size + 1) / 2) as i32])?])
+}
+
 fn an_empty_group_does_nothing(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
     fixture.enqueue(&[])?;
     Ok(vec![None])
@@ -136,6 +162,22 @@ fn no_color_gives_no_communicator(fixture: &mut Fixture<'_>) -> Result<Vec<Optio
     }
     let child = fixture.comm()?.split(None, 0)?;
     Ok(vec![child.map(|child| format!("rank {me} passed no color and got {child:?}"))])
+}
+
+fn a_color_above_the_limit_breaks_nothing(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
+    let (me, size) = fixture.rank_and_size()?;
+    let others: Vec<usize> = (0..size).filter(|rank| *rank != size / 2).collect();
+    let split = match me == size / 2 {
+        false => members(fixture, Some(0), 0, &others)?,
+        true => match fixture.comm()?.split(Some(1 << 31), 0) {
+            Err(Error::Invalid(_)) => None,
+            Ok(Some(child)) if child.size() == 1 => None,
+            other => Some(format!("rank {me} passed color 2^31 and got {other:?}")),
+        },
+    };
+    // The communicator of all ranks is whole.
+    fixture.comm()?.barrier()?;
+    Ok(vec![split])
 }
 
 fn children_outlive_their_parents(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {

@@ -88,12 +88,7 @@ impl Op {
     }
 
     fn check_ranks(&self, size: usize) -> Result<()> {
-        let peer = match self {
-            Op::Send { to, .. } => Some(*to),
-            Op::Recv { from, .. } => Some(*from),
-            _ => self.root(),
-        };
-        match peer {
+        match self.peer().or(self.root()) {
             Some(peer) if peer.index() >= size => self.refuse(format!("{peer} of {size} ranks does not exist")),
             _ => Ok(()),
         }

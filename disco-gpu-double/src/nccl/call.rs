@@ -63,6 +63,8 @@ pub(crate) struct Call {
     pub(crate) operation: Operation,
     /// Rank of the root or of the peer.
     pub(crate) root: usize,
+    /// Number of collectives that are launched together with it, and itself; 0 before the launch.
+    pub(crate) launched: usize,
     /// The injected fault.
     pub(crate) fault: Option<Action>,
 }
@@ -162,7 +164,7 @@ impl Call {
             }
         }
         let Args { kind, count, dtype, .. } = args;
-        Ok(Some(Self { kind, send, recv, count, dtype, operation, root, fault }))
+        Ok(Some(Self { kind, send, recv, count, dtype, operation, root, launched: 0, fault }))
     }
 
     /// Whether all buffers of the call are still allocated.
@@ -181,6 +183,7 @@ impl Call {
             && self.count == other.count
             && self.dtype == other.dtype
             && self.root == other.root
+            && self.launched == other.launched
             && (!self.kind.reduces() || self.operation.matches(&other.operation))
     }
 }
@@ -196,6 +199,10 @@ impl fmt::Display for Call {
             Kind::Send => write!(f, ", to {})", self.root),
             Kind::Recv => write!(f, ", from {})", self.root),
             _ => write!(f, ")"),
+        }?;
+        match self.launched {
+            0 | 1 => Ok(()),
+            launched => write!(f, " in a group of {launched} collectives"),
         }
     }
 }

@@ -115,7 +115,9 @@ impl Unit {
     /// A unit of checked calls.
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<Call>, fault: Option<Action>) -> Self {
         let fault = fault.or_else(|| calls.iter().find_map(|call| call.fault));
-        Self { comm, calls: calls.into_iter().map(Arc::new).collect(), fault, connections: Vec::new(), _in_graph: None }
+        let launched = calls.iter().filter(|call| call.kind.is_collective()).count();
+        let calls = calls.into_iter().map(|call| Arc::new(Call { launched, ..call })).collect();
+        Self { comm, calls, fault, connections: Vec::new(), _in_graph: None }
     }
 
     fn request_connections(&mut self) -> Result<(), Code> {

@@ -19,7 +19,7 @@ const MAX_BLOCK_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// A vector of up to 16 entries without an allocation.
-type InlineVec<T> = SmallVec<[T; 16]>;
+pub(crate) type InlineVec<T> = SmallVec<[T; 16]>;
 
 /// A range of host memory.
 #[derive(Clone, Copy, Debug)]

@@ -38,7 +38,7 @@ use std::time::Duration;
 use disco_core::activity::{Activity, DataPath};
 use disco_core::tensor::Access;
 use disco_core::{Error, Result};
-pub(crate) use memory::{Memory, Region};
+pub(crate) use memory::{InlineVec, Memory, Region};
 
 use crate::address_space::PRIVATE;
 use crate::agree::{self, Call};

@@ -73,7 +73,7 @@ impl SentCall {
         };
         let (send, recv) = (open(&self.send)?, open(&self.recv)?);
         let Self { kind, count, dtype, root, .. } = *self;
-        Some(Call { kind, send, recv, count, dtype, operation, root, fault: None })
+        Some(Call { kind, send, recv, count, dtype, operation, root, launched: 0, fault: None })
     }
 
     /// Appends the call to a frame.
