@@ -230,7 +230,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
             return Ok(false);
         }
         running.served.with(|engine, _| {
-            engine.check(|| self.name())?;
+            // A full lane takes transfers: they are no frames.
+            engine.check_open(|| self.name())?;
             engine.send_ahead(to, transfer, Some(content));
             Ok(true)
         })

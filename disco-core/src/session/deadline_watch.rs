@@ -14,6 +14,9 @@ use crate::id::WorkerId;
 #[derive(Debug)]
 pub(super) struct DeadlineWatch {
     since: Instant,
+    /// The last check, or the start of the wait. A worker that the wait has not watched before may have made progress until
+    /// then.
+    checked: Instant,
     warned: Instant,
     seen: HashMap<WorkerId, (ProgressMark, Instant)>,
 }
@@ -24,17 +27,17 @@ type ProgressMark = (u64, u64, u64, Option<u32>);
 impl DeadlineWatch {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { since: now, warned: now, seen: HashMap::new() }
+        Self { since: now, checked: now, warned: now, seen: HashMap::new() }
     }
 
-    /// Time since `worker` last made progress, or since the wait began.
+    /// Time since `worker` last made progress, or since the wait began to watch it.
     pub(super) fn idle(&mut self, worker: WorkerId, progress: &Progress) -> Duration {
         let op = progress.ops.last().map(|op| op.number);
         // Workers of a node share a connection, so its bytes are no progress of a worker that is inside a function.
         let moved = if progress.inside.is_none() { progress.moved } else { 0 };
         let mark = (progress.received, progress.finished, moved, op);
         let now = Instant::now();
-        let seen = self.seen.entry(worker).or_insert((mark, self.since));
+        let seen = self.seen.entry(worker).or_insert((mark, self.checked));
         if seen.0 != mark {
             *seen = (mark, now);
         }
@@ -57,6 +60,7 @@ impl DeadlineWatch {
             None => Some(limits.reply),
         };
         let idle: Vec<Duration> = missing.iter().map(|(worker, progress)| self.idle(*worker, progress)).collect();
+        self.checked = Instant::now();
         let late = missing.iter().zip(idle).filter_map(|((_, progress), idle)| limit(progress).filter(|l| idle >= *l));
         let after = late.min()?;
         missing.sort_by_key(|(_, progress)| waits_for_others(progress));
@@ -95,6 +99,7 @@ impl DeadlineWatch {
     /// The error that ends a wait for capacity, if the slowest worker has finished no command for too long.
     pub(super) fn stall(&mut self, limits: &Deadlines, worker: WorkerId, progress: &Progress) -> Option<Error> {
         let after = self.idle(worker, progress);
+        self.checked = Instant::now();
         let state = progress.to_string();
         (after >= limits.stall).then_some(Error::Stalled { worker, after: limits.stall, state })
     }
@@ -161,6 +166,31 @@ mod tests {
         assert!(watch.reply(&limits, "get", missing(0)).is_none());
         thread::sleep(Duration::from_millis(5));
         assert!(watch.reply(&limits, "get", missing(1 << 20)).is_some());
+    }
+
+    #[test]
+    fn the_idle_time_of_a_worker_starts_when_the_wait_begins_to_watch_it() {
+        let limits = Deadlines::default().with_call(Duration::from_millis(20)).with_stall(Duration::from_millis(20));
+        let inside = |name, seq| {
+            let activity = Activity::default();
+            activity.receive(seq);
+            activity.enter(activity.intern(name));
+            activity.progress()
+        };
+        let [first, second] = [0, 1].map(WorkerId::new);
+        let mut watch = DeadlineWatch::new();
+        assert!(watch.reply(&limits, "get", vec![(first, inside("train.step", 3))]).is_none());
+        thread::sleep(Duration::from_millis(30));
+        let both = || vec![(first, inside("disco.init_ccl", 4)), (second, inside("train.step", 4))];
+        assert!(watch.reply(&limits, "get", vec![(first, inside("train.step", 4))]).is_none(), "it made progress");
+        assert!(watch.reply(&limits, "get", both()).is_none());
+        thread::sleep(Duration::from_millis(30));
+        assert!(watch.reply(&limits, "get", both()).is_some());
+        let mut watch = DeadlineWatch::new();
+        assert!(watch.stall(&limits, first, &inside("train.step", 3)).is_none());
+        thread::sleep(Duration::from_millis(30));
+        assert!(watch.stall(&limits, first, &inside("train.step", 4)).is_none());
+        assert!(watch.stall(&limits, second, &inside("train.step", 3)).is_none(), "now it is the slowest one");
     }
 
     #[test]

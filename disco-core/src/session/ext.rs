@@ -74,8 +74,9 @@ pub trait SessionExt: Session {
     fn get_all_as<T: FromArg + Send>(&self, handle: &DRef) -> impl Future<Output = Result<Vec<T>>> + Send {
         async move {
             let values = self.get_all(handle).await?;
-            let values = self.world().workers().zip(&values);
-            values.map(|(worker, value)| convert("get_all", worker, value)).collect()
+            // A resize may have changed the world meanwhile.
+            let workers = (0..).map(WorkerId::new);
+            workers.zip(&values).map(|(worker, value)| convert("get_all", worker, value)).collect()
         }
     }
 

@@ -148,21 +148,23 @@ impl LaneSession {
             let id = self.transfers.last.fetch_add(1, Ordering::Relaxed) + 1;
             let transfer = Arc::new(Transfer::new(id, content.byte_len(), self.transfers.shared.clone()));
             let ahead = large.ahead.insert(Ahead { transfer, to, place, lanes, begun: 0, is_passed: false });
-            if !self.send_ahead(operation, live, ahead, content).await? {
+            if !self.send_ahead(operation, live, ahead, content, &all).await? {
                 large.ahead = None;
             }
         }
         Ok(prepared)
     }
 
-    /// Waits until all bytes have been sent. Returns false if the tensors must go with their command: a budget stays
-    /// exhausted because other callers hold transfers without polling the futures that own them.
+    /// Waits until all bytes have been sent over `lanes`. Returns false if the tensors must go with their command: a
+    /// budget stays exhausted because other callers hold transfers without polling the futures that own them; or the
+    /// session has other lanes by now.
     async fn send_ahead(
         &self,
         operation: &str,
         live: fn(&ReplyTable) -> Result<()>,
         ahead: &mut Ahead,
         content: Pieces,
+        lanes: &Lanes,
     ) -> Result<bool> {
         let mut content = Some(Arc::new(content));
         let ticks = self.ticker.start();
@@ -170,6 +172,9 @@ impl LaneSession {
         loop {
             let (changed, tick) = (ahead.transfer.listen(), ticks.next());
             self.check(operation, live)?;
+            if !self.lanes().is(lanes) {
+                return Ok(false);
+            }
             let has_begun = ahead.begin(&mut content)?;
             if has_begun && ahead.transfer.is_sent() {
                 return Ok(true);

@@ -419,10 +419,21 @@ impl Controller {
     ///
     /// # Errors
     /// The lane, called `lane` in messages, is closed or full.
-    pub(crate) fn check(&self, lane: impl FnOnce() -> String) -> Result<()> {
+    pub(crate) fn check(&self, lane: impl Fn() -> String) -> Result<()> {
+        self.check_open(&lane)?;
+        match self.room_for_small() {
+            0 => Err(Error::state(format!("{}: the lane is full", lane()))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the lane, called `lane` in messages, is open.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub(crate) fn check_open(&self, lane: impl Fn() -> String) -> Result<()> {
         match self.leave {
             Leave::AtOnce => Err(Error::Closed(lane())),
-            _ if self.room_for_small() == 0 => Err(Error::state(format!("{}: the lane is full", lane()))),
             _ => Ok(()),
         }
     }

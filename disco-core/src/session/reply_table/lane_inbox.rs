@@ -25,7 +25,9 @@ enum Gone {
     Lost(Error),
     /// Another lane owns the worker, or the session does not use it.
     GivenUp,
-    /// The worker was given up, and has left or is lost since.
+    /// A resize has dismissed the worker, which may still reply to earlier commands.
+    Dismissed,
+    /// The worker was given up or dismissed, and has left or is lost since.
     Away,
 }
 
@@ -39,7 +41,11 @@ impl LaneInbox {
 
     /// Ignores all later reports of the end of these workers.
     pub(in crate::session) fn give_up(&self, workers: WorkerRange) {
-        sync::lock(&self.gone).extend(workers.iter().map(|worker| (worker, Gone::GivenUp)));
+        self.note(workers, &Gone::GivenUp);
+    }
+
+    fn note(&self, workers: WorkerRange, how: &Gone) {
+        sync::lock(&self.gone).extend(workers.iter().map(|worker| (worker, how.clone())));
     }
 
     /// Reports the losses again that came before the workers were workers of the session.
@@ -52,16 +58,26 @@ impl LaneInbox {
         }
     }
 
-    /// The workers among `workers` that are not gone. From now on, they are lost because of `why` if there is one.
+    /// The workers among `workers` that are not gone. From now on, they are lost because of `why` if there is one. Ends the
+    /// waits for the others that a resize has dismissed: no reply comes after the report of their end.
     fn own(&self, workers: WorkerRange, why: Option<&Error>) -> Vec<WorkerRange> {
         let mut gone = sync::lock(&self.gone);
-        let given_up =
-            gone.iter_mut().filter(|(worker, gone)| workers.contains(**worker) && matches!(gone, Gone::GivenUp));
-        given_up.for_each(|(_, gone)| *gone = Gone::Away);
+        let mut dismissed = Vec::new();
+        for (worker, gone) in gone.iter_mut().filter(|(worker, _)| workers.contains(**worker)) {
+            match gone {
+                Gone::Lost(_) | Gone::Away => continue,
+                Gone::GivenUp => {}
+                Gone::Dismissed => dismissed.push(*worker),
+            }
+            *gone = Gone::Away;
+        }
         let own = WorkerRange::cover(workers.iter().filter(|worker| !gone.contains_key(worker)), |_, _| true);
         if let Some(why) = why {
             gone.extend(own.iter().flat_map(WorkerRange::iter).map(|worker| (worker, Gone::Lost(why.clone()))));
         }
+        drop(gone);
+        let unanswered = dismissed.into_iter().flat_map(|place| self.table.dismissals(place.into(), 0));
+        unanswered.for_each(|(pending, why)| pending.end(why));
         own
     }
 }
@@ -89,9 +105,15 @@ impl ReplyTable {
     pub(in crate::session) fn dismiss(&self, places: WorkerRange, first: u64) -> Vec<(Arc<Pending>, Error)> {
         let mut inboxes = sync::lock(&self.inboxes);
         inboxes.retain(|inbox| inbox.strong_count() > 0);
-        inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.give_up(places));
+        inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.note(places, &Gone::Dismissed));
         self.forget(places);
         ReplyTable::give_up(self, places);
+        self.dismissals(places, first)
+    }
+
+    /// The commands from number `first` on that await replies of these workers, which were dismissed, with the error of
+    /// each. The table no longer has them.
+    fn dismissals(&self, places: WorkerRange, first: u64) -> Vec<(Arc<Pending>, Error)> {
         let unanswered = self.take_unanswered(places, first).into_iter();
         unanswered.map(|pending| (pending.clone(), pending.dismissal(places))).collect()
     }
@@ -113,7 +135,7 @@ impl Inbox for LaneInbox {
     fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
         // Held meanwhile: the records of a worker that was given up would come after `ReplyTable::forget`.
         let gone = sync::lock(&self.gone);
-        if !matches!(gone.get(&from), Some(Gone::GivenUp | Gone::Away)) {
+        if !matches!(gone.get(&from), Some(Gone::GivenUp | Gone::Dismissed | Gone::Away)) {
             self.table.recording(from, bytes);
         }
     }

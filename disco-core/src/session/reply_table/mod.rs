@@ -396,6 +396,22 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_for_an_earlier_command_ends_when_the_dismissed_worker_ends_without_a_reply() {
+        for is_lost in [false, true] {
+            let reply_table = Arc::new(ReplyTable::default());
+            let inbox = LaneInbox::new(&reply_table);
+            let before = reply_table.expect("get", 1, WorkerRange::new(2..3));
+            assert!(reply_table.dismiss(WorkerRange::new(2..3), 2).is_empty());
+            assert_eq!(text(&before), None, "its reply may be on its way");
+            match is_lost {
+                true => inbox.lost(WorkerRange::new(1..3), Error::state("the connection is closed")),
+                false => inbox.left(WorkerRange::new(2..3)),
+            }
+            assert_eq!(text(&before).unwrap(), "get: no reply of worker 2: the session is being resized");
+        }
+    }
+
+    #[test]
     fn each_worker_replies_once_whether_its_replies_come_alone_or_with_those_of_others() {
         let reply_table = ReplyTable::default();
         let expected = reply_table.expect("sync_all", 1, WorkerRange::new(0..6));
