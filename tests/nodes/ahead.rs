@@ -1,5 +1,6 @@
 //! Large tensors that are sent to a node ahead of their command, over a slow link.
 
+use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use disco::{DRef, DType, Deadlines, LaneSession, Session, SessionExt, SessionKin
 use futures_lite::future;
 
 use crate::link::{Proxy, behind};
-use crate::programs::{TEST_TIMEOUT, builder, complaint, end};
+use crate::programs::{TEST_TIMEOUT, builder, complaint, end, node, with};
 
 crate::tests!(
     small_commands_overtake_a_large_set_to_the_same_node,
@@ -18,6 +19,8 @@ crate::tests!(
     a_large_set_beside_another_one_meets_its_deadline,
     a_link_cut_during_a_transfer_is_the_loss_of_its_node,
     a_stalled_transfer_fails_with_the_number_of_bytes_sent,
+    a_large_argument_waits_for_a_full_lane,
+    a_transfer_ends_with_the_lanes_of_before_a_resize,
 );
 
 /// Rate of the link, in bytes per second.
@@ -229,4 +232,43 @@ fn a_stalled_transfer_fails_with_the_number_of_bytes_sent() {
     // Fails if the loss is already known.
     _ = block_on(session.shutdown());
     complaint(node);
+}
+
+fn a_large_argument_waits_for_a_full_lane() {
+    let (session, node) = with(builder(2, 1), |address| node(address).spawn().unwrap());
+    let session = session.unwrap();
+    let [length, sum] = ["tests.length", "tests.sum"].map(|name| block_on(session.function(name)).unwrap());
+    // Worker 1 takes no other command until the sleep is over.
+    block_on(session.call_named("tests.sleep", (1, 2.0))).unwrap();
+    while let Some(called) = block_on(future::poll_once(pin!(session.call(&length, ("four",))))) {
+        called.unwrap();
+    }
+    let (one, other) = (large(0), Tensor::from_slice(&[7u64], [1]).unwrap());
+    let sums = block_on(session.call(&sum, (&one, &other))).unwrap();
+    let expected = one.to_vec::<u64>().unwrap().iter().sum::<u64>() + 7;
+    assert_eq!(block_on(session.get_as::<u64>(&sums, WorkerId::new(1))).unwrap(), expected);
+    block_on(session.shutdown()).unwrap();
+    assert!(end(node).status.success());
+}
+
+fn a_transfer_ends_with_the_lanes_of_before_a_resize() {
+    let (session, (proxy, nodes)) = with(builder(3, 1), |address| {
+        let proxy = Proxy::throttled(address, SLOW_RATE);
+        let join = |number: &str, to| node(to).env("DISCO_NODE_ID", number).spawn().unwrap();
+        let nodes = [join("1", address), join("2", proxy.address())];
+        (proxy, nodes)
+    });
+    let session = session.unwrap();
+    let sum = block_on(session.function("tests.sum")).unwrap();
+    let (one, other) = (large(0), Tensor::from_slice(&[7u64], [1]).unwrap());
+    let expected = one.to_vec::<u64>().unwrap().iter().sum::<u64>() + 7;
+    thread::scope(|scope| {
+        let call = scope.spawn(|| block_on(session.call(&sum, (&one, &other))));
+        wait_for_bytes(&proxy, 1 << 20);
+        block_on(session.resize(2)).unwrap();
+        let sums = call.join().unwrap().unwrap();
+        assert_eq!(block_on(session.get_all_as::<u64>(&sums)).unwrap(), [expected; 2]);
+    });
+    block_on(session.shutdown()).unwrap();
+    nodes.into_iter().for_each(|node| _ = end(node));
 }

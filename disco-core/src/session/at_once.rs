@@ -39,11 +39,14 @@ impl LaneSession {
         F: Future<Output = Result<T>>,
     {
         self.await_replacement().await?;
-        let result = method().await;
-        if matches!(result, Err(Error::Lost(_))) {
+        method().await.inspect_err(|error| self.note_told(error))
+    }
+
+    /// If `error` is a loss, no later method returns the loss again.
+    pub(super) fn note_told(&self, error: &Error) {
+        if matches!(error, Error::Lost(_)) {
             self.reply_table.take_untold();
         }
-        result
     }
 
     /// Waits until lost workers are replaced, if the session does that at once.

@@ -311,19 +311,7 @@ impl LaneSession {
         self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await
     }
 
-    pub(super) fn functions(&self) -> MutexGuard<'_, Functions> {
-        sync::lock(&self.functions)
-    }
-}
-
-#[async_trait]
-impl Session for LaneSession {
-    fn world(&self) -> World {
-        self.lanes().members.world()
-    }
-
-    async fn function(&self, name: &str) -> Result<DRef> {
-        self.await_replacement().await?;
+    async fn find_function(&self, name: &str) -> Result<DRef> {
         self.check("function lookup", ReplyTable::check)?;
         if let Some(known) = self.functions().get(name) {
             return Ok(known.clone());
@@ -342,6 +330,21 @@ impl Session for LaneSession {
             Ok(handle)
         })
         .await
+    }
+
+    pub(super) fn functions(&self) -> MutexGuard<'_, Functions> {
+        sync::lock(&self.functions)
+    }
+}
+
+#[async_trait]
+impl Session for LaneSession {
+    fn world(&self) -> World {
+        self.lanes().members.world()
+    }
+
+    async fn function(&self, name: &str) -> Result<DRef> {
+        self.while_running(|| self.find_function(name)).await
     }
 
     async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef> {
@@ -365,7 +368,9 @@ impl Session for LaneSession {
             // `submit` waits for new workers.
             return (!self.replaces_at_once()).then_some(Err(error));
         }
-        order.lanes.have_capacity(false).then(|| self.call(&mut order, Values::SMALL, function, args))
+        let submitted = order.lanes.have_capacity(false).then(|| self.call(&mut order, Values::SMALL, function, args));
+        drop(order);
+        submitted.map(|result| result.inspect_err(|error| self.note_told(error)))
     }
 
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
@@ -428,13 +433,14 @@ impl Session for LaneSession {
         if self.replaces_on_recovery() {
             return self.replace().await.map(drop);
         }
-        self.await_replacement().await?;
-        self.turn("recover", ReplyTable::check_lost, |order| {
-            let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
-            self.functions().begin_epoch();
-            self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
-        })
-        .await
+        let recover = || {
+            self.turn("recover", ReplyTable::check_lost, |order| {
+                let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
+                self.functions().begin_epoch();
+                self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
+            })
+        };
+        self.while_running(recover).await
     }
 
     async fn replace_lost(&self) -> Result<Replaced> {

@@ -121,8 +121,7 @@ impl LaneSession {
         W: IntoIterator<Item = u32>,
     {
         let workers: Vec<_> = workers.into_iter().map(WorkerId::new).collect();
-        async move {
-            self.await_replacement().await?;
+        let start = async move || {
             let world = self.check_subset(&workers, groups)?;
             self.check("subset", ReplyTable::check)?;
             let subset = Arc::new(self.start_subset(world, &workers).await?);
@@ -133,7 +132,8 @@ impl LaneSession {
                     Err(Error::Closed("subset".to_owned()))
                 }
             }
-        }
+        };
+        self.while_running(start)
     }
 
     /// The world of a subset of these workers.
