@@ -1,6 +1,5 @@
 //! Lost workers that the session replaces at once, without being asked.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -9,16 +8,12 @@ use std::time::Duration;
 use disco::{
     Builder, DataPlane, Error, LaneSession, ReplacementPolicy, Session, SessionExt, Value, WorkerId, block_on,
 };
-use futures_lite::future;
-use rustix::process::{Pid, Signal, kill_process};
-
 use crate::first_line;
 use crate::replace::{call, check_sums, kill, lost};
 
 crate::tests!(
     a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers,
     a_loss_that_ends_no_wait_is_returned_once_by_the_next_method,
-    a_loss_that_ends_a_lookup_is_returned_once,
     new_workers_are_restored_before_the_next_method,
     a_worker_that_ends_again_and_again_ends_the_session_with_the_reason,
     each_method_tries_again_to_start_new_workers,
@@ -94,26 +89,6 @@ fn a_loss_that_ends_no_wait_is_returned_once_by_the_next_method() {
     check_sums(&session, 3);
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(1)], 1));
-    block_on(session.shutdown()).unwrap();
-}
-
-fn a_loss_that_ends_a_lookup_is_returned_once() {
-    let session = start(3);
-    let number = block_on(session.function("replace.number")).unwrap();
-    let pids = block_on(session.get_all_as::<i64>(&call(&session, "replace.pid", ()))).unwrap();
-    let signal = |worker: usize, signal| kill_process(Pid::from_raw(pids[worker] as i32).unwrap(), signal).unwrap();
-    signal(2, Signal::STOP);
-    // Until the lane is full.
-    while let Some(called) = block_on(future::poll_once(pin!(session.call(&number, (1,))))) {
-        called.unwrap();
-    }
-    let mut lookup = pin!(session.function("replace.sum"));
-    assert!(block_on(future::poll_once(&mut lookup)).is_none(), "it waits for the lane");
-    signal(1, Signal::KILL);
-    let found = block_on(lookup);
-    assert!(matches!(found, Err(Error::Lost(_))), "{found:?}");
-    signal(2, Signal::CONT);
-    block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
 }
 
