@@ -239,9 +239,13 @@ fn a_large_argument_waits_for_a_full_lane() {
     let session = session.unwrap();
     let [length, sum] = ["tests.length", "tests.sum"].map(|name| block_on(session.function(name)).unwrap());
     // Worker 1 takes no other command until the sleep is over.
-    block_on(session.call_named("tests.sleep", (1, 2.0))).unwrap();
-    while let Some(called) = block_on(future::poll_once(pin!(session.call(&length, ("four",))))) {
-        called.unwrap();
+    block_on(session.call_named("tests.sleep", (1, 3.0))).unwrap();
+    // The node takes some commands after the lane was full for the first time.
+    for _ in 0..2 {
+        while let Some(called) = block_on(future::poll_once(pin!(session.call(&length, ("four",))))) {
+            called.unwrap();
+        }
+        thread::sleep(Duration::from_millis(300));
     }
     let (one, other) = (large(0), Tensor::from_slice(&[7u64], [1]).unwrap());
     let sums = block_on(session.call(&sum, (&one, &other))).unwrap();
