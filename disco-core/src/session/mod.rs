@@ -205,7 +205,8 @@ pub trait Session: Debug + Send + Sync {
     /// Workers execute the commands submitted before and reply to them, unless a lane is full: then the shutdown
     /// overtakes queued commands, and waits for their replies end with [`Error::Closed`](crate::Error::Closed).
     /// Concurrent calls return the same result; later calls do nothing. A separate thread waits for the workers, so the
-    /// executor is not blocked. If the future is dropped, the shutdown continues until the session is dropped too.
+    /// executor is not blocked. If the future is dropped, the shutdown continues until the session is dropped too;
+    /// but if subsets were still ending, only another call of this method goes on.
     ///
     /// # Errors
     /// [`Error::Stuck`](crate::Error::Stuck), with the workers that are still inside a function; they are detached or
