@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 
 /// The function that combines the elements of several ranks.
 ///
-/// Integers wrap, and integer `avg` truncates toward zero; NCCL and RCCL divide the wrapped sum, `local` and `mpi` the exact
-/// one. For `bool`, sum and max are *or*, prod and min are *and*, and avg is unsupported. The numbering is Disco's own: vendors differ (TVM min = 2, NCCL max = 2), so each backend
-/// maps reductions by name.
+/// Integers wrap, and integer `avg` truncates toward zero; NCCL and RCCL divide the wrapped sum, `local` and `mpi` the
+/// exact one. For `bool`, sum and max are *or*, prod and min are *and*, and avg is unsupported. The numbering is Disco's
+/// own: vendors differ (TVM min = 2, NCCL max = 2), so each backend maps reductions by name.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {

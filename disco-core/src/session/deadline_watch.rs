@@ -170,26 +170,27 @@ mod tests {
 
     #[test]
     fn the_idle_time_of_a_worker_starts_when_the_wait_begins_to_watch_it() {
-        let limits = Deadlines::default().with_call(Duration::from_millis(20)).with_stall(Duration::from_millis(20));
+        let limit = Duration::from_secs(60);
+        let limits = Deadlines::default().with_call(limit).with_stall(limit);
         let inside = |name, seq| {
             let activity = Activity::default();
             activity.receive(seq);
             activity.enter(activity.intern(name));
             activity.progress()
         };
+        let begun_before = |ago| {
+            let mut watch = DeadlineWatch::new();
+            (watch.since, watch.checked) = (watch.since - ago, watch.checked - ago);
+            watch
+        };
         let [first, second] = [0, 1].map(WorkerId::new);
-        let mut watch = DeadlineWatch::new();
-        assert!(watch.reply(&limits, "get", vec![(first, inside("train.step", 3))]).is_none());
-        thread::sleep(Duration::from_millis(30));
-        let both = || vec![(first, inside("disco.init_ccl", 4)), (second, inside("train.step", 4))];
-        assert!(watch.reply(&limits, "get", vec![(first, inside("train.step", 4))]).is_none(), "it made progress");
-        assert!(watch.reply(&limits, "get", both()).is_none());
-        thread::sleep(Duration::from_millis(30));
-        assert!(watch.reply(&limits, "get", both()).is_some());
-        let mut watch = DeadlineWatch::new();
-        assert!(watch.stall(&limits, first, &inside("train.step", 3)).is_none());
-        thread::sleep(Duration::from_millis(30));
-        assert!(watch.stall(&limits, first, &inside("train.step", 4)).is_none());
+        let mut watch = begun_before(limit);
+        assert!(watch.reply(&limits, "get", vec![(first, inside("train.step", 3))]).is_some(), "since the wait began");
+        // The first worker has made progress, and waits for the second one now.
+        let both = vec![(first, inside("disco.init_ccl", 4)), (second, inside("train.step", 4))];
+        assert!(watch.reply(&limits, "get", both).is_none());
+        let mut watch = begun_before(limit);
+        assert!(watch.stall(&limits, first, &inside("train.step", 3)).is_some());
         assert!(watch.stall(&limits, second, &inside("train.step", 3)).is_none(), "now it is the slowest one");
     }
 
