@@ -21,6 +21,11 @@ pub(crate) struct SpinPolicy {
 const SPINS: u32 = 200;
 /// Polls after these, each followed by a yield.
 const YIELDS: u32 = 500;
+/// Longest time of these polls: on a busy machine a yield takes milliseconds, and the deadline of a wait starts only after
+/// the polls.
+const MAX_YIELD_TIME: Duration = Duration::from_millis(100);
+/// Yields for each reading of the clock.
+const YIELDS_PER_READING: u32 = 4;
 
 impl SpinPolicy {
     /// The policy for `ranks` ranks on the processors that this process may use.
@@ -60,6 +65,7 @@ impl SpinPolicy {
         if let Some(limit) = self.limit {
             return self.poll_for(limit, ready);
         }
+        let mut started = None;
         for yields in 0..YIELDS {
             if let Some(found) = ready() {
                 if self.spacious {
@@ -68,6 +74,11 @@ impl SpinPolicy {
                 return Some(found);
             }
             thread::yield_now();
+            if yields % YIELDS_PER_READING == YIELDS_PER_READING - 1
+                && started.get_or_insert_with(Instant::now).elapsed() >= MAX_YIELD_TIME
+            {
+                break;
+            }
         }
         ready()
     }

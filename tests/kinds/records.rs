@@ -270,7 +270,8 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
             call(&session, "records.sum_late", (0, 0.0)).unwrap();
         }
         call(&session, "records.sum_late", (1, 1.5)).unwrap();
-        assert!(matches!(sync(&session), Err(Error::Worker(_))));
+        let ended = sync(&session);
+        assert!(matches!(ended, Err(Error::Worker(_))), "{ended:?}");
     });
     for (worker, recording) in &timeline.workers {
         let recording = recording.as_ref().unwrap();
