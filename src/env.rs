@@ -38,8 +38,7 @@ pub struct Settings {
     pub log_dir: Option<PathBuf>,
     /// Backend for `init_ccl`. Default: `local`.
     pub backend: String,
-    /// Device of each worker, for `init_ccl`. Default: empty, and the i-th worker of each machine uses
-    /// device i.
+    /// Device of each worker, for `init_ccl`. Default: empty, and the i-th worker of each machine uses device i.
     pub devices: Vec<i32>,
 }
 

@@ -324,8 +324,8 @@ impl Span {
 
 /// Whether two operations of a group may be in one group of the library, which has no order.
 ///
-/// All ranks must decide alike, and a rank sees its own tensors only. So operations share a group only if all ranks pass
-/// the same tensors to them: rooted operations differ at the root, and V-forms and all-to-alls in place.
+/// All ranks must decide alike, and a rank sees only its own tensors. So only all-reduces, all-gathers and reduce-scatters
+/// share groups: rooted operations have other tensors at the root, and the others may need scratch memory on some ranks only.
 pub(crate) fn is_independent(earlier: &Op, later: &Op) -> bool {
     if earlier.kind().is_point_to_point() {
         return true;

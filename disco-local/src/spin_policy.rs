@@ -123,4 +123,17 @@ mod tests {
         assert_eq!(polls, 2);
         assert_eq!(policy.poll(|| Some(1)), Some(1));
     }
+
+    #[test]
+    fn polls_end_early_if_each_yield_is_long() {
+        let policy = SpinPolicy { limit: None, spacious: false };
+        let mut polls = 0;
+        let slow = || {
+            polls += 1;
+            thread::sleep(MAX_YIELD_TIME / YIELDS_PER_READING);
+            None::<()>
+        };
+        assert!(policy.poll(slow).is_none());
+        assert_eq!(polls, 2 * YIELDS_PER_READING + 1, "until the second reading of the clock, and a last time");
+    }
 }

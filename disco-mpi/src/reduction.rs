@@ -172,7 +172,7 @@ impl<A: Abi> Communicator<A> {
                 Ok(())
             }
             Destination::Blocks => {
-                // As all-reduces, but never in place: `dst` has no room for all blocks.
+                // Never in place, so that it is alike on all ranks: `dst` has no room for all blocks.
                 let src = if is_in_place { self.copied(src) } else { src };
                 let (from, to, count) = (src.read(), dst.write(), (src.bytes / size / width) as c_int);
                 let names = ["MPI_Reduce_scatter_block", "MPI_Ireduce_scatter_block"];

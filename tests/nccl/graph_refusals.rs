@@ -83,12 +83,12 @@ fn failed_captures(ctx: &mut WorkerContext) -> disco::Result<()> {
 /// Drops peers' shared memory while the stream is busy, so that a background thread polls the stream during a capture.
 fn capture_beside_an_end(ctx: &mut WorkerContext) -> disco::Result<()> {
     for _ in 0..3 {
-        let x = tensor(ctx, LEN)?;
+        let (x, y) = (tensor(ctx, LEN)?, tensor(ctx, LEN)?);
         let mut child = ctx.comm()?.split(Some(0), 0)?.ok_or_else(|| Error::invalid("there is a color"))?;
         let shared = disco::nccl::extension(&mut *child)?.p2p_fast_path()?.workspace()?.clone();
         drop(child);
         // The stream is busy until the capture begins.
-        (0..20).try_for_each(|_| ctx.queue().copy_within(&x, &x))?;
+        (0..20).try_for_each(|_| ctx.queue().copy_within(&y, &x))?;
         drop(shared);
         two_graphs(ctx)?;
     }

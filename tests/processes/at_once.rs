@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::first_line;
-use crate::replace::{call, check_sums, kill, lost};
 use disco::{
     Builder, DataPlane, Error, LaneSession, ReplacementPolicy, Session, SessionExt, Value, WorkerId, block_on,
 };
+
+use crate::first_line;
+use crate::replace::{call, check_sums, kill, lost};
 
 crate::tests!(
     a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers,

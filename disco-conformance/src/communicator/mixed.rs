@@ -215,7 +215,7 @@ impl<'w, 's> Walk<'w, 's> {
                 (format!("{} x {count}, rank {me} of {size}", transfer.name()), part)
             }
             Step::Collective(kind) => {
-                let chooser = if Layout::is_free(kind) { &mut self.own } else { &mut self.shared };
+                let chooser = if Layout::may_differ_by_rank(kind) { &mut self.own } else { &mut self.shared };
                 let layout = *pick(chooser, &Layout::of(kind));
                 let values = if step.reduces() { Values::Whole } else { Values::Bits };
                 let (reduction, exact) = (reduction.unwrap_or(Reduction::Sum), self.fixture.exact);

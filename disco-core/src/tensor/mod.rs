@@ -242,21 +242,20 @@ impl Tensor {
             return Err(Error::invalid(format!("can't copy {source} into {self}")));
         }
         [self, source].into_iter().try_for_each(Tensor::require_host)?;
-        if source.data() == self.data() {
-            return Ok(());
-        }
-        self.require_apart(source)?;
-        self.bytes_mut()?.copy_from(source)
+        if self.needs_copy_of(source)? { self.bytes_mut()?.copy_from(source) } else { Ok(()) }
     }
 
-    /// Checks that a copy from `source`, which is not this tensor, overwrites none of its elements.
+    /// Whether a copy of `source`, which has the same size in bytes, changes this tensor: not if both are the same
+    /// elements.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the tensors overlap.
-    pub fn require_apart(&self, source: &Tensor) -> Result<()> {
-        match self.overlaps(source) {
-            true => Err(Error::invalid(format!("can't copy {source} into {self}, which overlap"))),
-            false => Ok(()),
+    /// [`Error::Invalid`]: the tensors overlap in part.
+    pub fn needs_copy_of(&self, source: &Tensor) -> Result<bool> {
+        match self.data() != source.data() {
+            true if self.overlaps(source) => {
+                Err(Error::invalid(format!("can't copy {source} into {self}, which overlap")))
+            }
+            needs_copy => Ok(needs_copy),
         }
     }
 

@@ -30,7 +30,7 @@ impl Layout {
     }
 
     /// Whether each rank may choose its layout. The counts of an all-to-all V depend on the layout.
-    pub(crate) fn is_free(kind: OpKind) -> bool {
+    pub(crate) fn may_differ_by_rank(kind: OpKind) -> bool {
         kind != OpKind::AllToAllV
     }
 

@@ -97,7 +97,7 @@ impl Collective {
         for (index, &count) in counts.iter().enumerate() {
             for root in self.roots(first.size, index) {
                 let mut layouts = Layout::of(self.kind);
-                if index + 1 == counts.len() && Layout::is_free(self.kind) {
+                if index + 1 == counts.len() && Layout::may_differ_by_rank(self.kind) {
                     // Another layout on even ranks than on odd ranks.
                     layouts.push(layouts[first.me % 2]);
                 }

@@ -59,7 +59,7 @@ impl LaneInbox {
     }
 
     /// The workers among `workers` that are not gone. From now on, they are lost because of `why` if there is one. Ends the
-    /// waits for the others that a resize has dismissed: no reply comes after the report of their end.
+    /// waits for dismissed workers among the others, because a worker sends no reply after the report of its end.
     fn own(&self, workers: WorkerRange, why: Option<&Error>) -> Vec<WorkerRange> {
         let mut gone = sync::lock(&self.gone);
         let mut dismissed = Vec::new();
