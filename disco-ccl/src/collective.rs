@@ -14,6 +14,9 @@ use smallvec::SmallVec;
 use crate::abi::{Code, Comm, DataType, RedOp, Stream};
 use crate::table::Table;
 
+/// Bytes of each block of the kernel with which NCCL scales the elements of a single rank.
+const WHOLE_BYTES: usize = 16 << 10;
+
 /// Makes the calls of one group. After a call that fails, later calls are skipped.
 pub(crate) struct Calls<'a> {
     pub(crate) table: &'a Table,
@@ -175,6 +178,21 @@ impl Calls<'_> {
         call!(self, "ncclReduceScatter", function, from.input(), to.output(), count, dtype, redop);
     }
 
+    /// Multiplies the elements of a reduction of one rank by the factor of `redop`, in two calls: NCCL 2.28.9 leaves out
+    /// the last elements of more than [`WHOLE_BYTES`], unless the size is a multiple of that.
+    pub(crate) fn scale_alone(&mut self, op: &Op, dtype: DType) {
+        let Some((code, redop)) = self.reduction(dtype, Reduction::Sum) else { return };
+        let Some((src, dst)) = op.src().or(op.dst()).zip(op.dst()) else { return };
+        let (from, to) = (Span::of(src), Span::of(dst));
+        let whole = from.bytes - from.bytes % WHOLE_BYTES;
+        let function = self.table.all_reduce;
+        for (start, end) in [(0, whole), (whole, from.bytes)].into_iter().filter(|(start, end)| start < end) {
+            let [from, to] = [from, to].map(|all| Span { data: all.data.wrapping_add(start), bytes: end - start });
+            let count = from.bytes / dtype.size();
+            call!(self, "ncclAllReduce", function, from.input(), to.output(), count, code, redop);
+        }
+    }
+
     fn gather(&mut self, src: Option<&Tensor>, dst: Option<&Tensor>, root: usize) {
         let all = dst.filter(|_| self.me == root).map(Span::of);
         let block = all.map(|all| all.block(root, self.ranks));
@@ -272,7 +290,13 @@ impl Calls<'_> {
         }
     }
 
+    /// The arguments for a reduction. On one rank an average is the sum, which is a copy there: for averages of floats,
+    /// the library has a kernel that refuses 8-bit floats and, in NCCL 2.28.9, leaves out the last elements.
     fn reduction(&mut self, dtype: DType, reduction: Reduction) -> Option<(DataType, RedOp)> {
+        let reduction = match reduction {
+            Reduction::Avg if self.ranks == 1 && dtype != DType::Bool => Reduction::Sum,
+            reduction => reduction,
+        };
         let found = DataType::of(dtype).zip(self.redop.or_else(|| RedOp::of(reduction, dtype)));
         if found.is_none() {
             // Unreachable: `capabilities` excludes reductions that the library lacks.

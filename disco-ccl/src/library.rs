@@ -6,9 +6,11 @@ use std::env;
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr;
+use std::sync::Mutex;
 
 use disco_core::activity::DataPath;
 use disco_core::env::Variable;
+use disco_core::sync;
 use disco_core::{Capabilities, DType, Error, OpKind, Reduction, Result, Unavailable};
 use disco_dl::{Candidate, python};
 
@@ -50,6 +52,8 @@ pub struct Library {
     version: Version,
     /// The path of the file.
     file: String,
+    /// The last error text when a communicator was made. The library sets texts in calls that succeed, too.
+    ignored_text: Mutex<String>,
     /// The functions of the library.
     pub table: Table,
 }
@@ -103,7 +107,7 @@ impl Library {
         let table = unsafe { Table::resolve(library) }?;
         let file = library.file(c"ncclGetVersion").map(|file| file.display().to_string());
         let file = file.unwrap_or_else(|| library.name().to_owned());
-        Ok(Self { vendor, version, file, table })
+        Ok(Self { vendor, version, file, ignored_text: Mutex::default(), table })
     }
 
     /// The version of the library.
@@ -195,7 +199,7 @@ impl Library {
     }
 
     /// Converts the code of a function into a result. The error has the library's text for the code, and its last error
-    /// message.
+    /// text, unless that text is older than the newest communicator.
     ///
     /// # Errors
     /// The code is not [`Code::SUCCESS`].
@@ -223,11 +227,22 @@ impl Library {
     fn error(&self, function: &'static str, code: Code) -> Error {
         // SAFETY: the function accepts every number.
         let meaning = text(unsafe { (self.table.get_error_string)(code) });
+        let last = self.last_text();
+        let is_of_this_call = !last.is_empty() && last != *sync::lock(&self.ignored_text);
+        let message = if is_of_this_call { format!("{meaning}: {last}") } else { meaning };
+        Error::Library { backend: self.vendor.backend, function, code: code.0.into(), message }
+    }
+
+    /// Makes later errors leave out the present last error text of the library, which calls that succeed have set.
+    pub(crate) fn ignore_last_text(&self) {
+        *sync::lock(&self.ignored_text) = self.last_text();
+    }
+
+    /// The last error text of the process; empty if there is none.
+    fn last_text(&self) -> String {
         let none: Comm = ptr::null_mut();
         // SAFETY: the function accepts a null communicator, and then returns the last error of the process.
-        let last = self.table.get_last_error.map(|last| text(unsafe { last(none) })).filter(|last| !last.is_empty());
-        let message = [Some(meaning), last].into_iter().flatten().collect::<Vec<_>>().join(": ");
-        Error::Library { backend: self.vendor.backend, function, code: code.0.into(), message }
+        self.table.get_last_error.map(|last| text(unsafe { last(none) })).unwrap_or_default()
     }
 }
 

@@ -66,7 +66,10 @@ impl Calls<'_> {
             return;
         }
         self.redop = Some(redop);
-        self.run(op);
+        match op.dtype() {
+            Some(dtype) if self.ranks == 1 => self.scale_alone(op, dtype),
+            _ => self.run(op),
+        }
     }
 }
 

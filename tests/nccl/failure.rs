@@ -119,6 +119,14 @@ disco::register_function!("tests.nccl.all_reduce_without", all_reduce_without);
 disco::register_function!("tests.nccl.all_reduce_or_fail", all_reduce_or_fail);
 disco::register_function!("tests.nccl.differ", differ);
 
+on_the_double!(an_error_leaves_out_the_text_of_an_earlier_call, [], {
+    let session = session(1);
+    block_on(async { session.init_ccl("nccl", &[]).await.unwrap() });
+    let library = disco::nccl::BACKEND.library().unwrap();
+    let error = text(library.check("ncclAllReduce", disco::nccl::disco_ccl::abi::Code::INVALID_ARGUMENT));
+    assert_eq!(error, "nccl: ncclAllReduce returned 4: invalid argument (run with NCCL_DEBUG=WARN for details)");
+});
+
 on_the_double!(
     a_failing_collective_is_reported_with_the_library_s_message,
     ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=1"],

@@ -3,7 +3,7 @@
 use disco::{DType, DataPlane, Op, Reduction, Session, SessionExt, Tensor, WorkerContext, block_on};
 
 use crate::alone::session;
-use crate::on_the_double;
+use crate::{on_the_double, on_the_double_or_a_gpu};
 
 /// Each collective of the group needs the one before.
 fn chain(ctx: &mut WorkerContext) -> disco::Result<f64> {
@@ -85,7 +85,34 @@ fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
     comm.synchronize()
 }
 
+/// Scales more elements than a block of NCCL's kernel has, on one rank, and compares each of them.
+fn scaled_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
+    for count in [1, 2053, 2054, 4101, 70_001] {
+        let (numbers, elements) = ((0..count).map(f64::from).collect::<Vec<_>>(), i64::from(count));
+        let (src, dst) = (ctx.empty(DType::F64, [elements])?, ctx.empty(DType::F64, [elements])?);
+        let (host, reduction) = (Tensor::from_slice(&numbers, [elements])?, Reduction::Sum);
+        ctx.queue().copy_in(&src, &host)?;
+        let scaled =
+            |src: Option<&Tensor>, dst: &Tensor| Op::AllReduce { src: src.cloned(), dst: dst.clone(), reduction };
+        let ops = [
+            scaled(Some(&src), &dst),
+            scaled(None, &dst),
+            Op::ReduceScatter { src: Some(dst.clone()), dst: src.clone(), reduction },
+            Op::Reduce { src: Some(src), dst: Some(dst.clone()), reduction, root: 0.into() },
+        ];
+        let mut comm = disco::nccl::extension(ctx.comm()?)?;
+        ops.iter().try_for_each(|op| comm.premul_sum(op, 3.0))?;
+        ctx.queue().copy_out(&host, &dst)?;
+        let deadline = ctx.deadline();
+        ctx.queue().synchronize(deadline)?;
+        let expected: Vec<_> = numbers.iter().map(|number| 81.0 * number).collect();
+        assert_eq!(host.to_vec::<f64>()?, expected, "{count} elements");
+    }
+    Ok(())
+}
+
 disco::register_function!("tests.nccl.scaled", scaled);
+disco::register_function!("tests.nccl.scaled_alone", scaled_alone);
 disco::register_function!("tests.nccl.chain", chain);
 
 on_the_double!(dependent_collectives_of_a_group_run_in_order, ["GPU_DOUBLE_DELAY_US" = "200"], {
@@ -102,6 +129,16 @@ on_the_double!(dependent_collectives_of_a_group_run_in_order, ["GPU_DOUBLE_DELAY
 });
 
 on_the_double!(scaled_sums_multiply_inputs_before_the_sum, [], { assert_scaled_sums_are_right_and_run_by_nccl() });
+
+on_the_double_or_a_gpu!(one_rank_scales_all_elements, [], {
+    let session = session(1);
+    block_on(async {
+        session.init_ccl("nccl", &[]).await.unwrap();
+        let function = session.function("tests.nccl.scaled_alone").await.unwrap();
+        session.call(&function, ()).await.unwrap();
+        session.sync_all().await.unwrap();
+    });
+});
 
 on_the_double!(scaled_sums_work_with_non_blocking_communicators, ["DISCO_CCL_BLOCKING" = "0"], {
     assert_scaled_sums_are_right_and_run_by_nccl()

@@ -69,6 +69,7 @@ impl Communicator {
     ) -> Result<Self> {
         let scratch = runtime.alloc(1)?;
         shared_comm.register_sibling(meeting.name())?;
+        library.ignore_last_text();
         if let Some(blocking) = shared_comm.blocking() {
             blocking.set_announcer(attendance.announcer());
         }

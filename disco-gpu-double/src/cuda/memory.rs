@@ -299,6 +299,11 @@ impl Span {
         self.allocation.opener.is_none() && self.device().ordinal == device.ordinal
     }
 
+    /// Whether the span is memory of a pool.
+    pub(crate) fn is_in_pool(&self) -> bool {
+        self.allocation.pool.is_some()
+    }
+
     /// The words of the span, which other threads and processes may change at any time. Empty if the span is not
     /// aligned.
     pub(crate) fn words(&self) -> &[AtomicU32] {

@@ -52,10 +52,12 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// The word at a device pointer that is an argument of an export.
+/// The word at a device pointer that is an argument of an export. Streams can't access words of pools: the driver of CUDA
+/// 13.0 refuses them.
 fn of(pointer: DevicePointer) -> Result<Word, Code> {
     device::all()?;
-    Word::find(pointer).ok_or(Code::INVALID_VALUE)
+    let word = Word::find(pointer).filter(|word| !matches!(word, Word::Device(span) if span.is_in_pool()));
+    word.ok_or(Code::INVALID_VALUE)
 }
 
 impl Word {

@@ -6,7 +6,7 @@ use std::fmt;
 use super::abi::{Code, DataType, RedOp};
 use super::comm::{Comm, Membership};
 use super::reduce::Operation;
-use super::text;
+use super::{one_rank, text};
 use crate::cuda;
 use crate::cuda::memory::Span;
 use crate::settings::faults::Action;
@@ -142,6 +142,10 @@ impl Call {
         let ranks = membership.clique.ranks();
         let size = args.dtype.size().ok_or_else(|| refuse(format!("there is no data type {}", args.dtype.0)))?;
         let operation = operation(args, comm).map_err(refuse)?;
+        if ranks == 1 && args.kind.reduces() && one_rank::lacks(args.dtype, &operation) {
+            // Without a text, as in NCCL.
+            return Err(Code::INVALID_ARGUMENT);
+        }
         let root = usize::try_from(args.root).ok().filter(|&root| root < ranks);
         let root = root.ok_or_else(|| refuse(format!("there is no rank {} among {ranks}", args.root)))?;
         if args.count == 0 && args.kind.is_collective() {

@@ -7,6 +7,7 @@ use super::abi::Code;
 use super::call::{Call, Kind};
 use super::clique::{Aborted, Clique, CliqueState};
 use super::comm::Comm;
+use super::one_rank;
 use super::reduce::{self, Operation};
 use crate::cuda;
 use crate::cuda::memory::Span;
@@ -126,9 +127,14 @@ fn compute_results(calls: &[Arc<Call>]) {
     }
 }
 
+/// The result of a reduction. On one rank, the end may be missing.
 fn reduced(first: &Call, calls: &[Arc<Call>], inputs: &[Vec<u8>]) -> Vec<u8> {
     let operations = calls.iter().map(|call| &call.operation).collect::<Vec<&Operation>>();
-    reduce::reduce(first.dtype, inputs, &operations)
+    let mut result = reduce::reduce(first.dtype, inputs, &operations);
+    if calls.len() == 1 {
+        result.truncate(one_rank::written_bytes(first));
+    }
+    result
 }
 
 /// Writes all of the data to each receiving rank.

@@ -53,6 +53,7 @@ pub(crate) fn init(
     let outcome = finish_call(&comm, Vec::new(), fault, move |comm| {
         join(comm, &clique, rank, &id)?;
         enable_access(comm.device, &clique);
+        text::leave_stale();
         Ok(())
     });
     if outcome.is_err_and(|code| code != Code::IN_PROGRESS) {

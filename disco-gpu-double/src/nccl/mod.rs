@@ -18,6 +18,7 @@
 //! unit            calls that are launched together, and their execution on a stream
 //! captured        units in graphs
 //! collective      the execution of collectives: the last rank to arrive computes the results
+//! one_rank        the limits of NCCL's kernel for one rank
 //! point_to_point  the matching of sends and receives
 //! across          ranks in several processes
 //! number, reduce  arithmetic
@@ -38,6 +39,7 @@ pub mod exports;
 pub(crate) mod group;
 pub(crate) mod lifecycle;
 pub(crate) mod number;
+pub(crate) mod one_rank;
 pub(crate) mod point_to_point;
 pub(crate) mod reduce;
 pub(crate) mod split;

@@ -19,6 +19,11 @@ pub(crate) fn refuse(code: Code, why: impl Into<String>) -> Code {
     code
 }
 
+/// Sets the text that calls of NCCL leave behind although they succeed, such as the creation of a communicator.
+pub(crate) fn leave_stale() {
+    *lock(&LAST_ERROR) = "lib wrapper not initialized.".to_owned();
+}
+
 /// An error text for C, valid until this thread asks again: the communicator's, else the process's last one.
 pub(crate) fn last_error(of_comm: Option<String>) -> *const c_char {
     let text = of_comm.unwrap_or_else(|| lock(&LAST_ERROR).clone());
