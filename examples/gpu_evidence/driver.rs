@@ -146,16 +146,16 @@ pub(crate) fn is_idle(stream: Stream) -> bool {
     unsafe { sys::cuStreamQuery(stream) == sys::CUresult::CUDA_SUCCESS }
 }
 
-/// Makes a stream wait until a word of a tensor has a value.
-pub(crate) fn wait_for(stream: Stream, words: &Tensor, index: u64, value: u32) -> Result<()> {
-    // SAFETY: `index` is below the number of words of the tensor, which callers keep until the stream is done.
-    Ok(unsafe { sys::cuStreamWaitValue32_v2(stream, address(words) + 4 * index, value, 0) }.result()?)
+/// Makes a stream wait until a word has a value. The driver refuses words in memory of pools.
+pub(crate) fn wait_for(stream: Stream, words: sys::CUdeviceptr, index: u64, value: u32) -> Result<()> {
+    // SAFETY: callers allocated the memory with more than `index` words, and keep it until the stream is done.
+    Ok(unsafe { sys::cuStreamWaitValue32_v2(stream, words + 4 * index, value, 0) }.result()?)
 }
 
-/// Makes a stream write a word of a tensor.
-pub(crate) fn write(stream: Stream, words: &Tensor, index: u64, value: u32) -> Result<()> {
-    // SAFETY: `index` is below the number of words of the tensor, which callers keep until the stream is done.
-    Ok(unsafe { sys::cuStreamWriteValue32_v2(stream, address(words) + 4 * index, value, 0) }.result()?)
+/// Makes a stream write a word.
+pub(crate) fn write(stream: Stream, words: sys::CUdeviceptr, index: u64, value: u32) -> Result<()> {
+    // SAFETY: callers allocated the memory with more than `index` words, and keep it until the stream is done.
+    Ok(unsafe { sys::cuStreamWriteValue32_v2(stream, words + 4 * index, value, 0) }.result()?)
 }
 
 pub(crate) fn export(memory: sys::CUdeviceptr) -> Result<()> {

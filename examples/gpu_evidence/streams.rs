@@ -75,20 +75,23 @@ pub(crate) fn alias(size: usize) -> Result<Vec<Row>> {
     ranks::run(size, |rank| {
         let mut rows = Vec::new();
         for priority in [0, -5] {
-            let words = rank.tensor(4096, 0.0)?;
-            driver::wait_for(driver::stream_of(&mut *rank.queue), &words, 0, 1)?;
+            let words = driver::alloc(4096)?;
+            let waiting = driver::stream_of(&mut *rank.queue);
+            driver::write(waiting, words, 0, 0)?;
+            driver::wait_for(waiting, words, 0, 1)?;
             let (mut free, mut stuck) = (None, Vec::new());
             for index in 1..=STREAMS {
                 let stream = driver::stream_with(priority)?;
-                driver::write(stream, &words, index, 1)?;
+                driver::write(stream, words, index, 1)?;
                 let start = Instant::now();
                 while !driver::is_idle(stream) && start.elapsed() < Duration::from_millis(50) {
                     std::hint::spin_loop();
                 }
                 if driver::is_idle(stream) { free = Some(stream) } else { stuck.push(index) }
             }
-            driver::write(free.ok_or("no stream goes on beside one that waits")?, &words, 0, 1)?;
+            driver::write(free.ok_or("no stream goes on beside one that waits")?, words, 0, 1)?;
             rank.finish()?;
+            driver::free(words)?;
             let held = format!("{} of {STREAMS} streams of priority {priority} held up: {stuck:?}", stuck.len());
             rows.push(row(held, 0, 0.0));
         }
