@@ -174,11 +174,17 @@ fn block(ctx: &mut WorkerContext, group: &[Op]) -> Result<f64> {
     Ok(seconds)
 }
 
+/// Device 0 for all ranks if `DISCO_SHARE_DEVICES=1`, otherwise a device for each.
+fn devices(ranks: usize) -> Vec<i32> {
+    let is_shared = env::var_os("DISCO_SHARE_DEVICES").is_some_and(|value| value == "1");
+    if is_shared { vec![0; ranks] } else { Vec::new() }
+}
+
 /// With one rank, NCCL launches no kernel, and starts no thread for non-blocking communicators.
 fn nccl(criterion: &mut Criterion) {
     for ranks in [1, 2] {
         let session = Builder::threads(ranks).start().expect("workers can be started");
-        if let Err(error) = block_on(session.init_ccl("nccl", &[])) {
+        if let Err(error) = block_on(session.init_ccl("nccl", &devices(ranks))) {
             println!("launch/nccl {ranks}: skipped: {error}");
             continue;
         }
@@ -209,7 +215,7 @@ fn launches(_: &mut Criterion) {
         return;
     }
     let session = Builder::threads(2).start().expect("workers can be started");
-    let text = match block_on(session.init_ccl("cuda_p2p", &[])) {
+    let text = match block_on(session.init_ccl("cuda_p2p", &devices(2))) {
         Ok(()) => answer(&session, "benches.nccl.compare_launches", ()),
         Err(error) => format!("skipped: {error}"),
     };

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Tests and measures the backends `nccl` and `cuda_p2p` on one NVIDIA GPU. Usage: `bash FOLDER/gpu-evidence.sh PART`,
-# with part 1, 2 or 3, in the folder that `cargo xtask gpu-bundle` makes. A part takes at most 9.5 minutes; its most
-# important steps come first. A step that fails or hangs takes at most its own time limit.
+# Tests and measures the backends `nccl` and `cuda_p2p` on one NVIDIA GPU. Usage: `bash FOLDER/gpu-evidence.sh PART`, in
+# the folder that `cargo xtask gpu-bundle` makes. Part 0 touches everything once within 3 minutes. The others take at
+# most 9.5 minutes each: 1 one rank, and threads that share the device; 2 processes that share it; 3 failures, sanitizers
+# and PyTorch. The most important steps come first. A step that fails or hangs takes at most its own time limit.
 # $OUT/summary.tsv has a line for each step, $OUT/figures.txt the figures, $OUT/logs-PART.tgz all output. The exit code
 # is 1 if a step fails.
 #
@@ -10,7 +11,7 @@
 # NCCL_SHARED, NCCL_COMPARED: paths that replace the libraries of the kit.
 # GPU_EVIDENCE_QUICK=1: small sizes and counts, for `cargo xtask gpu-rehearsal` on the test double.
 set -u
-part=${1:?the first argument is the part: 1, 2 or 3}
+part=${1:?the first argument is the part: 0, 1, 2 or 3}
 here=$(cd "$(dirname "$0")" && pwd)
 OUT=${OUT:-/tmp/out} W=${W:-/tmp/disco-gpu}
 L=$W/logs-$part B=$W/bin
@@ -43,9 +44,9 @@ in_env() {
     local name=$2 limit=$3; shift 3
     step "$name" "$limit" env "${variables[@]}" "$@"
 }
-# one_device NAME LIMIT TEST [A=B ...]: runs a test whose ranks are threads.
-one_device() {
-    in_env DISCO_TEST_GPU=1 "${@:4}" -- "$1" "$2" "$B/nccl_tests" "one_device::$3::inside" --exact --ignored --nocapture --test-threads=1
+# one_device_test NAME LIMIT TEST [A=B ...]: runs a test of one process, whose ranks are threads.
+one_device_test() {
+    in_env DISCO_TEST_GPU=1 "${@:4}" -- "$1" "$2" "$B/nccl_tests" "$3::inside" --exact --ignored --nocapture --test-threads=1
 }
 # ranks NAME LIMIT TEST SIZE [A=B ...]: runs a test with a process for each rank, all on device 0. WRAP: a tool that
 # runs each process. MAY_FAIL: the number of ranks that may fail.
@@ -73,6 +74,23 @@ torch() {
     fi
 }
 
+# Starts and ends MPS, without which processes of one GPU take turns of milliseconds. Each process under MPS gets few
+# connections, of which a GPU has a limited number.
+mps_start() {
+    if ! has nvidia-cuda-mps-control; then
+        skip mps_start "there is no nvidia-cuda-mps-control: processes take turns of milliseconds"
+        return
+    fi
+    export CUDA_MPS_PIPE_DIRECTORY=$W/mps CUDA_MPS_LOG_DIRECTORY=$W/mps CUDA_DEVICE_MAX_CONNECTIONS=8
+    mkdir -p "$W/mps"
+    step mps_start 15 nvidia-cuda-mps-control -d
+}
+mps_end() {
+    has nvidia-cuda-mps-control && step mps_end 15 bash -c 'echo quit | nvidia-cuda-mps-control'
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    export CUDA_DEVICE_MAX_CONNECTIONS=32
+}
+
 # The machine.
 if [ ! -x "$B/disco" ]; then
     mkdir -p "$W/lib"
@@ -96,60 +114,90 @@ export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
 several="NCCL_MULTI_RANK_GPU_ENABLE=1 DISCO_SHARE_DEVICES=1 NCCL_MAX_CTAS=8 DISCO_NCCL_LIBRARY=$shared_nccl"
 epochs=$(short 30 1)
 
-case $part in
-1)
+processes=(--workers 2 --devices 0,0 --session processes)
+sizes=(--min-bytes 16 --factor 4 --max-bytes "$(short 64M 1M)")
+# check NAME LIMIT BACKEND FILTER: the conformance suite of two processes that share the device.
+check() { in_env $several -- "$1" "$2" "$B/disco" check --backend "$3" "${processes[@]}" --filter "$4"; }
+# bench NAME BACKEND: times of two processes that share the device.
+bench() { in_env $several -- "$1" 60 "$B/disco" bench all_reduce "${processes[@]}" --backend "$2" "${sizes[@]}"; }
+machine() {
     step environment 40 bash -c "uname -a; ldd --version | head -1; nvidia-smi; nvidia-smi topo -m; nvidia-smi nvlink -s | head -20
         free -g | head -2; nproc; df -h /dev/shm | tail -1; ls -l '$sys_nccl' '$nvrtc' '$shared_nccl' '$later_nccl'; ulimit -l
         CUDA_MODULE_LOADING=LAZY $python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version(), torch.cuda.get_device_properties(0))'
         command -v nvcc compute-sanitizer ncu nvidia-cuda-mps-control; true"
     step backends 30 "$B/disco" backends
     in_env DISCO_P2P_TOPOLOGY= -- topo 30 "$B/disco" topo
-    step check_nccl_1 90 "$B/disco" check --backend nccl --workers 1
-    one_device sums_threads 100 streams_of_one_device_sum DISCO_P2P_ONE_SHOT=1024
-    in_env DISCO_TEST_GPU=1 -- graphs_nccl_1 60 "$B/nccl_tests" graphs::one_rank_captures_and_launches::inside --exact --ignored --nocapture
+}
+one_rank() {
+    step check_nccl_1 60 "$B/disco" check --backend nccl --workers 1
+    one_device_test one_rank_scales 30 order::one_rank_scales_all_elements
+    one_device_test graphs_nccl_1 60 graphs::one_rank_captures_and_launches
+}
+
+case $part in
+0)
+    machine
+    one_rank
     ranks sums_processes_2 60 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
-    step digits_nccl_1 60 "$B/digits" --backend nccl --workers 1 --epochs "$epochs" --json
-    one_device sums_relays 60 streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh
     ranks around_processes_4 60 processes::go_around 4
-    # shellcheck disable=SC2046
-    step bench_nccl_1 60 "$B/nccl_bench" --bench $(short '' --quick)
+    step copies 30 "$B/gpu_evidence" copies 1
+    step graph_2 30 "$B/gpu_evidence" graph 2
     step times_1 30 "$B/gpu_evidence" times 1
+    in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
+    mps_start
+    check check_nccl_avg 60 nccl ::avg
+    check check_p2p_sum 60 cuda_p2p f32::sum
+    bench bench_p2p_2 cuda_p2p
+    in_env $several -- digits_p2p_4 40 "$B/digits" --backend cuda_p2p --workers 4 --devices 0,0,0,0 --session processes --epochs "$(short 10 1)" --json
+    mps_end
+    ;;
+1)
+    machine
+    one_rank
+    step digits_nccl_1 60 "$B/digits" --backend nccl --workers 1 --epochs "$epochs" --json
+    # shellcheck disable=SC2046
+    in_env $several -- bench_nccl 90 "$B/nccl_bench" --bench $(short '' --quick)
+    step times_1 30 "$B/gpu_evidence" times 1
+    step copies 60 "$B/gpu_evidence" copies 1
+    step alloc 30 "$B/gpu_evidence" alloc 1
     step trim_2 40 "$B/gpu_evidence" trim 2
+    in_env CUDA_DEVICE_MAX_CONNECTIONS=8 -- alias_8 30 "$B/gpu_evidence" alias 1
+    in_env CUDA_DEVICE_MAX_CONNECTIONS=32 -- alias_32 30 "$B/gpu_evidence" alias 1
+    in_env $several -- launch_raw_2 40 "$B/gpu_evidence" launch 2
+    in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
+    in_env $several -- launch_raw_2_again 40 "$B/gpu_evidence" launch 2
+    in_env $several -- ours_2_again 40 "$B/gpu_evidence" ours 2
+    in_env $several DISCO_NCCL_LIBRARY="$later_nccl" -- launch_raw_2_later_nccl 40 "$B/gpu_evidence" launch 2
+    in_env $several -- replays_2 40 "$B/gpu_evidence" replays 2
+    in_env $several -- times_2 40 "$B/gpu_evidence" times 2
+    for ranks in 2 4; do
+        in_env DISCO_P2P_ONE_SHOT=10485760 -- "graph_one_shot_$ranks" 30 "$B/gpu_evidence" graph $ranks
+        in_env DISCO_P2P_ONE_SHOT=0 -- "graph_two_shot_$ranks" 30 "$B/gpu_evidence" graph $ranks
+    done
     calls=(nothing cuMemFree cuIpcGetMemHandle 'cuMemAlloc 8 MiB' 'cuMemAlloc 1 GiB' cuMemHostAlloc cuMemFreeHost cuMemAllocAsync cuMemFreeAsync
         cuStreamCreate cuStreamDestroy cuEventCreate cuModuleLoadData 'cuMemcpyHtoD pageable' 'a new context of another thread')
     for call in "${calls[@]:0:$(short 15 3)}"; do
         in_env GPU_WAIT="$call" -- "waits_${call// /_}" 25 "$B/gpu_evidence" waits 2
     done
+    # Last, because ranks that are threads of one device can stop each other: a copy of pageable memory holds a lock of
+    # the context while it waits for a peer's kernel.
+    one_device_test sums_threads 60 one_device::streams_of_one_device_sum DISCO_P2P_ONE_SHOT=1024
+    one_device_test sums_relays 60 one_device::streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh
     ;;
 2)
-    in_env $several -- check_nccl_2_threads 120 "$B/disco" check --backend nccl --workers 2 --devices 0,0
-    in_env $several -- check_p2p_2_threads 100 "$B/disco" check --backend cuda_p2p --workers 2 --devices 0,0
-    in_env $several -- launch_raw_2 40 "$B/gpu_evidence" launch 2
-    in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
-    in_env $several -- replays_2 40 "$B/gpu_evidence" replays 2
-    in_env $several -- times_2 40 "$B/gpu_evidence" times 2
-    in_env $several NCCL_MAX_CTAS=4 -- launch_raw_4 40 "$B/gpu_evidence" launch 4
-    in_env DISCO_P2P_ONE_SHOT=10485760 -- kernels_one_shot 60 "$B/gpu_evidence" kernels 2 4 8
-    in_env DISCO_P2P_ONE_SHOT=0 -- kernels_two_shot 60 "$B/gpu_evidence" kernels 2 4 8
-    in_env DISCO_P2P_ONE_SHOT=10485760 -- graph_one_shot 50 "$B/gpu_evidence" graph 2 4 8
-    in_env DISCO_P2P_ONE_SHOT=0 -- graph_two_shot 50 "$B/gpu_evidence" graph 2 4 8
-    in_env $several DISCO_NCCL_LIBRARY="$later_nccl" -- launch_raw_2_later_nccl 40 "$B/gpu_evidence" launch 2
-    in_env CUDA_DEVICE_MAX_CONNECTIONS=8 -- alias_8 30 "$B/gpu_evidence" alias 1
-    in_env CUDA_DEVICE_MAX_CONNECTIONS=32 -- alias_32 30 "$B/gpu_evidence" alias 1
-    step alloc 30 "$B/gpu_evidence" alloc 1
-    step copies 60 "$B/gpu_evidence" copies 1
-    in_env $several -- digits_nccl_2 40 "$B/digits" --backend nccl --workers 2 --devices 0,0 --epochs "$(short 10 1)" --json
-    in_env $several -- digits_p2p_4 40 "$B/digits" --backend cuda_p2p --workers 4 --devices 0,0,0,0 --epochs "$(short 10 1)" --json
+    mps_start
+    check check_nccl_2 300 nccl "$(short '' f32)"
+    check check_p2p_2 300 cuda_p2p "$(short f32 f32::sum)"
+    bench bench_nccl_2 nccl
+    bench bench_p2p_2 cuda_p2p
+    in_env $several -- digits_nccl_2 40 "$B/digits" --backend nccl "${processes[@]}" --epochs "$(short 10 1)" --json
+    in_env $several -- digits_p2p_4 40 "$B/digits" --backend cuda_p2p --workers 4 --devices 0,0,0,0 --session processes --epochs "$(short 10 1)" --json
+    mps_end
     ;;
 3)
-    bench=("$B/disco" bench all_reduce --workers 2 --devices 0,0 --session processes --factor 8)
-    in_env $several -- check_nccl_2_processes 120 "$B/disco" check --backend nccl --workers 2 --devices 0,0 --session processes
-    ranks sums_processes_4 60 processes::sum 4 DISCO_P2P_ONE_SHOT=1024
-    ranks sums_processes_8 90 processes::sum "$(short 8 3)" DISCO_P2P_ONE_SHOT=1024
+    for size in 2 4 "$(short 8 3)"; do ranks "sums_processes_$size" 90 processes::sum "$size" DISCO_P2P_ONE_SHOT=1024; done
     MAY_FAIL=1 ranks dead_before_sum 40 processes::sum_without_one 3 "DISCO_TEST_DIES=with all"
     MAY_FAIL=1 ranks dead_before_barrier 40 processes::lose_one 3 "DISCO_TEST_DIES=with all"
-    one_device sums_default_queues 60 streams_of_one_device_sum_over_relays DISCO_P2P_TOPOLOGY=hybrid_cube_mesh CUDA_DEVICE_MAX_CONNECTIONS=8 \
-        CUDA_MODULE_LOADING=LAZY
     for tool in memcheck racecheck; do # ranks are processes, because the tools serialize the launches of one process
         if has compute-sanitizer; then
             WRAP="compute-sanitizer --tool $tool --error-exitcode 9" ranks ${tool}_2 120 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
@@ -158,20 +206,12 @@ case $part in
         fi
     done
     torch torch_1 60 nccl 1
+    mps_start
     torch torch_nccl_2 60 nccl 2 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=8 LD_PRELOAD="$shared_nccl"
     torch torch_symm_2 60 symm 2 TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1
-    in_env $several -- bench_nccl_2_processes 60 "${bench[@]}" --backend nccl --max-bytes "$(short 16M 1M)"
-    in_env $several -- bench_p2p_2_processes 60 "${bench[@]}" --backend cuda_p2p --max-bytes "$(short 8M 1M)"
-    if has nvidia-cuda-mps-control; then # without it, processes of one GPU take turns of milliseconds
-        export CUDA_MPS_PIPE_DIRECTORY=$W/mps CUDA_MPS_LOG_DIRECTORY=$W/mps; mkdir -p "$W/mps"
-        if step mps_start 15 nvidia-cuda-mps-control -d; then
-            in_env $several -- mps_bench_p2p_2 40 "${bench[@]}" --backend cuda_p2p --max-bytes 8M
-            torch mps_torch_symm_2 50 symm 2 TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1
-            step mps_end 15 bash -c 'echo quit | nvidia-cuda-mps-control'
-        fi
-    else
-        skip mps_bench_p2p_2 "there is no nvidia-cuda-mps-control"
-    fi
+    bench bench_nccl_2 nccl
+    bench bench_p2p_2 cuda_p2p
+    mps_end
     ;;
 *)
     echo "there is no part $part" >&2; exit 2
@@ -180,8 +220,8 @@ esac
 
 dmesg 2> /dev/null | grep -i 'xid' | tail -5 > "$L/xid.log"
 tar czf "$OUT/logs-$part.tgz" -C "$W" "logs-$part"
-for name in kernels_one_shot kernels_two_shot graph_one_shot graph_two_shot launch_raw_2 ours_2 replays_2 times_1 times_2 launch_raw_4 launch_raw_2_later_nccl alloc copies trim_2 \
-    bench_nccl_1 alias_8 alias_32 torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2_processes bench_p2p_2_processes mps_bench_p2p_2 mps_torch_symm_2; do
+for name in copies alloc trim_2 alias_8 alias_32 times_1 times_2 launch_raw_2 ours_2 launch_raw_2_again ours_2_again launch_raw_2_later_nccl replays_2 graph_2 \
+    graph_one_shot_2 graph_two_shot_2 graph_one_shot_4 graph_two_shot_4 bench_nccl torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2 bench_p2p_2; do
     [ -f "$L/$name.log" ] && { echo "== $name"; tail -n 60 "$L/$name.log" | cut -c1-200; } >> "$OUT/figures.txt"
 done
 cat "$L"/waits_*.log 2> /dev/null | grep -v '^ranks' >> "$OUT/figures.txt"

@@ -71,17 +71,18 @@ pub(crate) fn waits(size: usize) -> Result<Vec<Row>> {
 
 /// Which new streams are blocked by a stream that waits for a word, for streams of ordinary and of high priority.
 pub(crate) fn alias(size: usize) -> Result<Vec<Row>> {
-    const STREAMS: u64 = 48;
+    const STREAMS: usize = 48;
     ranks::run(size, |rank| {
         let mut rows = Vec::new();
         for priority in [0, -5] {
+            // All streams are made first: to make one may take a synchronisation.
+            let streams = (0..STREAMS).map(|_| driver::stream_with(priority)).collect::<Result<Vec<_>>>()?;
             let words = driver::alloc(4096)?;
             let waiting = driver::stream_of(&mut *rank.queue);
             driver::write(waiting, words, 0, 0)?;
             driver::wait_for(waiting, words, 0, 1)?;
             let (mut free, mut stuck) = (None, Vec::new());
-            for index in 1..=STREAMS {
-                let stream = driver::stream_with(priority)?;
+            for (index, stream) in (1..).zip(streams) {
                 driver::write(stream, words, index, 1)?;
                 let start = Instant::now();
                 while !driver::is_idle(stream) && start.elapsed() < Duration::from_millis(50) {

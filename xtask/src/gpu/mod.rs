@@ -20,4 +20,4 @@ pub(crate) use rehearsal::rehearse;
 const SCRIPTS: [&str; 2] = ["gpu-evidence.sh", "torch_compare.py"];
 
 /// The parts of the script, each for one session on a GPU machine.
-const PARTS: [&str; 3] = ["1", "2", "3"];
+const PARTS: [&str; 4] = ["0", "1", "2", "3"];

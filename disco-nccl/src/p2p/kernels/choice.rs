@@ -23,6 +23,8 @@ pub enum Algorithm {
 pub struct Thresholds {
     /// One-shot, if all GPUs are connected.
     pub one_shot: usize,
+    /// One-shot of two ranks, which moves as many bytes as two-shot and meets once less.
+    pub one_shot_of_two: usize,
     /// Two-shot, if all GPUs are connected.
     pub two_shot: usize,
     /// Hybrid cube mesh.
@@ -30,17 +32,19 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// The thresholds of PyTorch's `IntraNodeComm`.
-    pub const REFERENCE: Self = Self { one_shot: 256 << 10, two_shot: 10 << 20, hybrid_cube_mesh: 256 << 10 };
+    /// The thresholds of PyTorch's `IntraNodeComm`; two ranks use only one-shot, which is faster at all sizes (H100).
+    pub const REFERENCE: Self =
+        Self { one_shot: 256 << 10, one_shot_of_two: 10 << 20, two_shot: 10 << 20, hybrid_cube_mesh: 256 << 10 };
 
     /// [`Self::REFERENCE`], overridden by `DISCO_P2P_ONE_SHOT`, `DISCO_P2P_TWO_SHOT` and `DISCO_P2P_HYBRID_CUBE_MESH`.
     ///
     /// # Errors
     /// The value of a variable is not a number of bytes.
     pub fn from_env() -> Result<Self> {
-        let Self { one_shot, two_shot, hybrid_cube_mesh } = Self::REFERENCE;
+        let Self { one_shot, one_shot_of_two, two_shot, hybrid_cube_mesh } = Self::REFERENCE;
         Ok(Self {
             one_shot: bytes_of("DISCO_P2P_ONE_SHOT", one_shot)?,
+            one_shot_of_two: bytes_of("DISCO_P2P_ONE_SHOT", one_shot_of_two)?,
             two_shot: bytes_of("DISCO_P2P_TWO_SHOT", two_shot)?,
             hybrid_cube_mesh: bytes_of("DISCO_P2P_HYBRID_CUBE_MESH", hybrid_cube_mesh)?,
         })
@@ -54,8 +58,9 @@ impl Thresholds {
             && bytes.is_multiple_of(VECTOR)
             && bytes / VECTOR <= MAX_VECTORS
             && bytes <= buffer;
+        let one_shot = if world == 2 { self.one_shot_of_two } else { self.one_shot };
         match topology {
-            Topology::FullyConnected if fits && bytes <= self.one_shot => Some(Algorithm::OneShot),
+            Topology::FullyConnected if fits && bytes <= one_shot => Some(Algorithm::OneShot),
             Topology::FullyConnected if fits && bytes <= self.two_shot => Some(Algorithm::TwoShot),
             Topology::HybridCubeMesh { .. } if fits && world == MAX_WORLD => {
                 (bytes <= self.hybrid_cube_mesh && bytes <= buffer / 2).then_some(Algorithm::HybridCubeMesh)
@@ -92,6 +97,13 @@ mod tests {
         let wide = Thresholds { two_shot: usize::MAX, ..Thresholds::REFERENCE };
         assert_eq!(wide.choose(Topology::FullyConnected, BUFFER + 16, 5, 4 * BUFFER), Some(Algorithm::TwoShot));
         assert_eq!(wide.choose(Topology::FullyConnected, 1 << 40, 5, usize::MAX), None);
+    }
+
+    #[test]
+    fn two_ranks_choose_one_shot_for_all_sizes_unless_the_threshold_is_set() {
+        let chosen = |thresholds: Thresholds| thresholds.choose(Topology::FullyConnected, BUFFER, 2, BUFFER);
+        assert_eq!(chosen(Thresholds::REFERENCE), Some(Algorithm::OneShot));
+        assert_eq!(chosen(Thresholds { one_shot_of_two: 0, ..Thresholds::REFERENCE }), Some(Algorithm::TwoShot));
     }
 
     #[test]

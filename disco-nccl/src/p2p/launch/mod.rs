@@ -117,8 +117,11 @@ impl LoadedKernels {
 
 impl Prepared for LoadedKernels {
     fn terms(&self) -> String {
-        let Thresholds { one_shot, two_shot, hybrid_cube_mesh } = self.thresholds;
-        format!("one-shot to {one_shot}, two-shot to {two_shot}, hybrid cube mesh to {hybrid_cube_mesh} bytes")
+        let Thresholds { one_shot, one_shot_of_two, two_shot, hybrid_cube_mesh } = self.thresholds;
+        format!(
+            "one-shot to {one_shot} ({one_shot_of_two} of two ranks), two-shot to {two_shot}, hybrid cube mesh to \
+             {hybrid_cube_mesh} bytes"
+        )
     }
 
     fn resident(&self) -> u32 {
