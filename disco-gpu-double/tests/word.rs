@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +15,8 @@ use disco_gpu_double::cuda::abi::{Code, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
 use disco_gpu_double::cuda::exports::device::cuDeviceGetAttribute;
-use disco_gpu_double::cuda::exports::memory::cuMemsetD8Async;
+use disco_gpu_double::cuda::exports::event::{cuEventCreate, cuEventDestroy_v2};
+use disco_gpu_double::cuda::exports::memory::{cuMemFreeHost, cuMemHostAlloc, cuMemsetD8Async};
 use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
 use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWriteValue32_v2};
 
@@ -68,6 +72,42 @@ fn earlier_writes_are_visible_after_the_wait() {
     }
     [data, word].into_iter().for_each(free);
     [writer, stream].into_iter().for_each(|stream| assert_eq!(cuStreamDestroy_v2(stream), OK));
+}
+
+/// The driver holds a lock of the context, so threads that share a device can hang if one of them copies like this while
+/// its stream waits for the other.
+#[test]
+fn a_copy_to_pageable_memory_holds_up_other_calls_until_its_stream_has_made_it() {
+    let stream = use_device(3);
+    let (pointer, mut pinned) = (allocate(4), ptr::null_mut());
+    assert_eq!(cuMemHostAlloc(Some(&mut pinned), 4, 0), OK);
+    // SAFETY: the allocation has room for a word, which only this test accesses.
+    let word = unsafe { &*pinned.cast::<AtomicU32>() };
+    word.store(0, SeqCst);
+    assert_eq!(cuStreamWaitValue32_v2(stream, pinned as u64, 1, 0), OK);
+    let copied_on = stream as usize;
+    thread::scope(|scope| {
+        let copies = scope.spawn(|| {
+            enter(3);
+            let mut found = [0_u8; 4];
+            // SAFETY: the destination has room for all bytes.
+            let code = unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), pointer, 4, copied_on as Stream) };
+            assert_eq!(code, OK);
+        });
+        thread::sleep(Duration::from_millis(50)); // until the copy is in its call
+        let calls = scope.spawn(|| {
+            enter(3);
+            let mut event = ptr::null_mut();
+            assert_eq!((cuEventCreate(Some(&mut event), 2), word.load(SeqCst)), (OK, 1), "the call waits for the copy");
+            assert_eq!(cuEventDestroy_v2(event), OK);
+        });
+        thread::sleep(Duration::from_millis(20));
+        word.store(1, SeqCst);
+        [copies, calls].into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    assert_eq!(cuMemFreeHost(pinned), OK);
+    free(pointer);
+    assert_eq!(cuStreamDestroy_v2(stream), OK);
 }
 
 #[test]

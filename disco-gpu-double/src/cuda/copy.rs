@@ -10,6 +10,7 @@ use super::abi::{Code, DevicePointer};
 use super::memory::Span;
 use super::pinned;
 use super::stream::{Stream, Work};
+use crate::sync::lock;
 
 /// Host memory.
 #[derive(Clone, Copy)]
@@ -89,8 +90,10 @@ impl HostPointer {
     }
 
     /// Waits for the stream if its work writes memory that is not pinned, which must be written when the call returns.
+    /// Meanwhile, other calls for the device wait.
     pub(crate) fn finish_pageable_copy(self, stream: &Stream, bytes: usize) {
         if bytes > 0 && !pinned::holds(self.0, bytes) {
+            let _held = lock(&stream.device().pageable_copy);
             stream.synchronize();
         }
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 
 use super::abi::{Code, Context};
 use super::arena::Arena;
@@ -15,6 +15,7 @@ use super::pool::Pool;
 use super::stream::{self, Stream};
 use crate::settings;
 use crate::settings::faults::{self, Action};
+use crate::sync::lock;
 
 /// All devices, made by `cuInit` for the lifetime of the process.
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
@@ -41,6 +42,9 @@ pub(crate) struct Device {
     /// The error of the first failed work; 0 if none failed.
     error: AtomicI32,
     default_stream: OnceLock<Arc<Stream>>,
+    /// Held by a copy to host memory that is not pinned until its stream has made the copy, as the driver holds a lock of
+    /// the context. Meanwhile, other calls wait.
+    pub(crate) pageable_copy: Mutex<()>,
     /// The default pool, from which `cuMemAllocAsync` allocates.
     pub(crate) pool: OnceLock<Arc<Pool>>,
 }
@@ -105,6 +109,7 @@ pub(crate) fn begin_call(function: &str) -> Result<&'static Device, Code> {
 pub(crate) fn begin_release_call(function: &str) -> Result<&'static Device, Code> {
     let device = current()?;
     capture::permit(function)?;
+    drop(lock(&device.pageable_copy));
     device.fault(function).map(|()| device)
 }
 
@@ -120,6 +125,7 @@ impl Device {
             is_retained_for_hip: Once::new(),
             error: AtomicI32::new(0),
             default_stream: OnceLock::new(),
+            pageable_copy: Mutex::new(()),
             pool: OnceLock::new(),
         }
     }

@@ -45,7 +45,12 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: DevicePointer, bytes: usize) -> Code {
     let to = HostPointer(to);
-    Code::of(enqueue("cuMemcpyDtoH_v2", None, bytes, || device_to_host(to, from, bytes)))
+    Code::of(device::begin_call("cuMemcpyDtoH_v2").and_then(|device| {
+        let on = stream::find(ptr::null_mut(), device)?;
+        submit(&on, bytes, || device_to_host(to, from, bytes))?;
+        to.finish_pageable_copy(&on, bytes);
+        on.finish()
+    }))
 }
 
 /// `CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream)`
