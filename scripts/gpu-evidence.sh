@@ -8,7 +8,7 @@
 #
 # OUT: folder of the results; W: folder of the unpacked programs; BUDGET: seconds of a part.
 # SYS_NCCL, NVRTC: paths of the machine's libraries, which replace the search.
-# NCCL_SHARED, NCCL_COMPARED: paths that replace the libraries of the kit.
+# NCCL_SHARED: path that replaces the library of the kit.
 # GPU_EVIDENCE_QUICK=1: small sizes and counts, for `cargo xtask gpu-rehearsal` on the test double.
 set -u
 part=${1:?the first argument is the part: 0, 1, 2 or 3}
@@ -104,7 +104,6 @@ found() { find / -xdev -name "$1" 2> /dev/null | head -n 1; }
 sys_nccl=${SYS_NCCL:-$(ls "$site"/nccl/lib/libnccl.so.2 2> /dev/null || found libnccl.so.2)}
 nvrtc=${NVRTC:-$(ls "$site"/cu13/lib/libnvrtc.so.13 2> /dev/null || found 'libnvrtc.so.1[23]')}
 shared_nccl=${NCCL_SHARED:-$W/lib/nccl-2.30.7.so}
-later_nccl=${NCCL_COMPARED:-$W/lib/nccl-2.32.3.so}
 export RUST_BACKTRACE=1 DISCO_NCCL_LIBRARY=${sys_nccl:-$shared_nccl}
 [ -n "$nvrtc" ] && export DISCO_NVRTC_LIBRARY=$nvrtc
 export DISCO_P2P_TOPOLOGY=fully_connected # one device has no links to itself
@@ -122,7 +121,7 @@ check() { in_env $several -- "$1" "$2" "$B/disco" check --backend "$3" "${proces
 bench() { in_env $several -- "$1" 60 "$B/disco" bench all_reduce "${processes[@]}" --backend "$2" "${sizes[@]}"; }
 machine() {
     step environment 40 bash -c "uname -a; ldd --version | head -1; nvidia-smi; nvidia-smi topo -m; nvidia-smi nvlink -s | head -20
-        free -g | head -2; nproc; df -h /dev/shm | tail -1; ls -l '$sys_nccl' '$nvrtc' '$shared_nccl' '$later_nccl'; ulimit -l
+        free -g | head -2; nproc; df -h /dev/shm | tail -1; ls -l '$sys_nccl' '$nvrtc' '$shared_nccl'; ulimit -l
         CUDA_MODULE_LOADING=LAZY $python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version(), torch.cuda.get_device_properties(0))'
         command -v nvcc compute-sanitizer ncu nvidia-cuda-mps-control; true"
     step backends 30 "$B/disco" backends
@@ -167,7 +166,6 @@ case $part in
     in_env $several -- ours_2 40 "$B/gpu_evidence" ours 2
     in_env $several -- launch_raw_2_again 40 "$B/gpu_evidence" launch 2
     in_env $several -- ours_2_again 40 "$B/gpu_evidence" ours 2
-    in_env $several DISCO_NCCL_LIBRARY="$later_nccl" -- launch_raw_2_later_nccl 40 "$B/gpu_evidence" launch 2
     in_env $several -- replays_2 40 "$B/gpu_evidence" replays 2
     in_env $several -- times_2 40 "$B/gpu_evidence" times 2
     for ranks in 2 4; do
@@ -220,7 +218,7 @@ esac
 
 dmesg 2> /dev/null | grep -i 'xid' | tail -5 > "$L/xid.log"
 tar czf "$OUT/logs-$part.tgz" -C "$W" "logs-$part"
-for name in copies alloc trim_2 alias_8 alias_32 times_1 times_2 launch_raw_2 ours_2 launch_raw_2_again ours_2_again launch_raw_2_later_nccl replays_2 graph_2 \
+for name in copies alloc trim_2 alias_8 alias_32 times_1 times_2 launch_raw_2 ours_2 launch_raw_2_again ours_2_again replays_2 graph_2 \
     graph_one_shot_2 graph_two_shot_2 graph_one_shot_4 graph_two_shot_4 bench_nccl torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2 bench_p2p_2; do
     [ -f "$L/$name.log" ] && { echo "== $name"; tail -n 60 "$L/$name.log" | cut -c1-200; } >> "$OUT/figures.txt"
 done

@@ -148,23 +148,14 @@ const WHEELS: [Wheel; 14] = [
     },
 ];
 
-/// Versions of NCCL for the GPU evidence kit only: the first that permits several ranks per device, and a later one.
-const NCCL: [Wheel; 2] = [
-    Wheel {
-        name: "nvidia-nccl-cu13",
-        version: "2.30.7",
-        sha256: "cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50",
-        kept: "nvidia/nccl",
-        is_long: true,
-    },
-    Wheel {
-        name: "nvidia-nccl-cu13",
-        version: "2.32.3",
-        sha256: "1459723080ac889d73a26edfa3e04383a7928ab31ac8f0ec43b3ea9548b04ff3",
-        kept: "nvidia/nccl",
-        is_long: true,
-    },
-];
+/// The NCCL of the GPU evidence kit: the first version that permits several ranks per device.
+const SHARING_NCCL: Wheel = Wheel {
+    name: "nvidia-nccl-cu13",
+    version: "2.30.7",
+    sha256: "cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50",
+    kept: "nvidia/nccl",
+    is_long: true,
+};
 
 /// The folder of the libraries.
 pub(crate) fn cache() -> PathBuf {
@@ -199,15 +190,13 @@ pub(crate) fn fetch_peers() {
     }
 }
 
-/// The file of one of the kit's NCCLs, which is fetched if it is not there.
+/// The version and the file of the kit's NCCL, which is fetched if it is not there.
 ///
 /// # Errors
 /// It can't be fetched.
-pub(crate) fn nccl(version: &str) -> Result<PathBuf> {
-    let wheel = NCCL.iter().find(|wheel| wheel.version == version);
-    let wheel = wheel.with_context(|| format!("NCCL {version} is not among the kit's libraries"))?;
-    wheel.fetch(&cache())?;
-    Ok(cache().join(wheel.folder()).join("lib/libnccl.so.2"))
+pub(crate) fn sharing_nccl() -> Result<(&'static str, PathBuf)> {
+    SHARING_NCCL.fetch(&cache())?;
+    Ok((SHARING_NCCL.version, cache().join(SHARING_NCCL.folder()).join("lib/libnccl.so.2")))
 }
 
 /// NVRTC's file, as [`fetch`] has left it.

@@ -34,7 +34,7 @@ enum Command {
         #[arg(long)]
         long: bool,
     },
-    /// Pack the GPU evidence kit (programs, two versions of NCCL and `gpu-evidence.sh`) for a machine with a GPU but
+    /// Pack the GPU evidence kit (programs, NCCL and `gpu-evidence.sh`) for a machine with a GPU but
     /// without Rust and network
     GpuBundle {
         /// Folder to create; an existing one is replaced

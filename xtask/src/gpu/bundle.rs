@@ -12,12 +12,8 @@ use crate::libraries::{self, run};
 
 /// The architecture whose machine code libraries keep: that of H100 and H200.
 const ARCHITECTURE: u64 = 90;
-/// A library of NCCL's wheel: its version, and the sections of which it keeps code. Two whole ones are too large; the
-/// second is there to compare, and its linked code is all that the CUDA runtime loads on that architecture.
-const LIBRARIES: [(&str, &[&str]); 2] =
-    [("2.30.7", &[fatbin::LINKED, fatbin::RELOCATABLE]), ("2.32.3", &[fatbin::LINKED])];
-/// Maximum size of the kit.
-const MAX_KIT_BYTES: u64 = 60 << 20;
+/// Maximum size of the kit, so that it and a checkout are at most 64 MiB.
+const MAX_KIT_BYTES: u64 = 55 << 20;
 /// The newest glibc version that programs may need.
 const MAX_GLIBC: (u32, u32) = (2, 34);
 
@@ -48,15 +44,14 @@ pub(crate) fn bundle(folder: &Path) -> Result<()> {
     }
     run(Command::new("tar").arg("cJf").arg(folder.join("bin.tar.xz")).arg("-C").arg(folder).arg("bin"))?;
     fs::remove_dir_all(&bin)?;
-    for (version, kept) in LIBRARIES {
-        let file = lib.join(format!("nccl-{version}.so"));
-        run(Command::new("strip").arg("-s").arg(libraries::nccl(version)?).arg("-o").arg(&file))?;
-        let mut object = fs::read(&file)?;
-        let bytes = fatbin::keep(&mut object, kept, ARCHITECTURE).with_context(|| format!("NCCL {version}"))?;
-        fs::write(&file, object)?;
-        println!("nccl {version}: {bytes} bytes of machine code for sm_{ARCHITECTURE}");
-        run(Command::new("xz").arg("-6").arg(&file))?;
-    }
+    let (version, library) = libraries::sharing_nccl()?;
+    let file = lib.join(format!("nccl-{version}.so"));
+    run(Command::new("strip").arg("-s").arg(library).arg("-o").arg(&file))?;
+    let mut object = fs::read(&file)?;
+    let bytes = fatbin::keep(&mut object, ARCHITECTURE).with_context(|| format!("NCCL {version}"))?;
+    fs::write(&file, object)?;
+    println!("nccl {version}: {bytes} bytes of machine code for sm_{ARCHITECTURE}");
+    run(Command::new("xz").arg("-6").arg(&file))?;
     for script in SCRIPTS {
         fs::copy(root().join("scripts").join(script), folder.join(script))?;
     }

@@ -11,32 +11,29 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 
-/// Section of linked code, which the CUDA runtime loads.
-pub(crate) const LINKED: &str = ".nv_fatbin";
-/// Section of relocatable code, which can be linked for an architecture without linked code.
-pub(crate) const RELOCATABLE: &str = "__nv_relfatbin";
+/// The sections of linked code, and of relocatable code.
+const SECTIONS: [&str; 2] = [".nv_fatbin", "__nv_relfatbin"];
 
 const MAGIC: u64 = 0xBA55_ED50;
 /// The kind of an entry with machine code; 1 is PTX.
 const MACHINE_CODE: u64 = 2;
 
-/// Zeroes all code except the machine code of `architecture` (90 for sm_90) in the sections `kept`. Returns the number
-/// of bytes kept.
+/// Zeroes all code except the machine code of `architecture` (90 for sm_90). Returns the number of bytes kept.
 ///
 /// # Errors
 /// `object` is no 64-bit ELF file with these sections, or a section has no code of the architecture.
-pub(crate) fn keep(object: &mut [u8], kept: &[&str], architecture: u64) -> Result<usize> {
+pub(crate) fn keep(object: &mut [u8], architecture: u64) -> Result<usize> {
     let mut all = 0;
-    for section in [LINKED, RELOCATABLE] {
+    for section in SECTIONS {
         let mut bytes = 0;
         for (code, kind, of) in entries(object, find(object, section)?)? {
-            if kept.contains(&section) && (kind, of) == (MACHINE_CODE, architecture) {
+            if (kind, of) == (MACHINE_CODE, architecture) {
                 bytes += code.len();
             } else {
                 object.get_mut(code).context("an entry ends after the file")?.fill(0);
             }
         }
-        ensure!(bytes > 0 || !kept.contains(&section), "{section} has no machine code for sm_{architecture}");
+        ensure!(bytes > 0, "{section} has no machine code for sm_{architecture}");
         all += bytes;
     }
     Ok(all)
@@ -132,27 +129,21 @@ mod tests {
     #[test]
     fn machine_code_of_one_architecture_stays() {
         let code = container(&[(2, 80), (2, 90), (1, 90)]);
-        let kept_of = |kept: &[&str]| {
-            let mut object = object(&code, &code);
-            let bytes = keep(&mut object, kept, 90).unwrap();
-            let of = |section| {
-                let entries = entries(&object, find(&object, section).unwrap()).unwrap();
-                let is_kept = |(code, ..): &(Range<usize>, u64, u64)| object[code.clone()] == [1; 16];
-                entries.iter().map(is_kept).collect::<Vec<_>>()
-            };
-            (bytes, of(LINKED), of(RELOCATABLE))
-        };
-        let (first, none) = (vec![false, true, false], vec![false; 3]);
-        assert_eq!(kept_of(&[LINKED, RELOCATABLE]), (32, first.clone(), first.clone()));
-        assert_eq!(kept_of(&[LINKED]), (16, first, none));
+        let mut object = object(&code, &code);
+        assert_eq!(keep(&mut object, 90).unwrap(), 32);
+        for section in SECTIONS {
+            let entries = entries(&object, find(&object, section).unwrap()).unwrap();
+            let is_kept = |(code, ..): &(Range<usize>, u64, u64)| object[code.clone()] == [1; 16];
+            assert_eq!(entries.iter().map(is_kept).collect::<Vec<_>>(), [false, true, false], "{section}");
+        }
     }
 
     #[test]
     fn files_that_are_cut_short_or_without_the_code_are_errors() {
         let whole = object(&container(&[(2, 80)]), &container(&[(2, 80)]));
-        let error = keep(&mut whole.clone(), &[LINKED], 90).unwrap_err().to_string();
+        let error = keep(&mut whole.clone(), 90).unwrap_err().to_string();
         assert_eq!(error, ".nv_fatbin has no machine code for sm_90");
-        assert!(keep(&mut whole[..whole.len() - 64].to_vec(), &[LINKED], 80).is_err());
-        assert!(keep(&mut [0; 100], &[LINKED], 80).is_err());
+        assert!(keep(&mut whole[..whole.len() - 64].to_vec(), 80).is_err());
+        assert!(keep(&mut [0; 100], 80).is_err());
     }
 }

@@ -71,7 +71,7 @@ impl Rehearsal<'_> {
         command.env("GPU_EVIDENCE_QUICK", "1").env("BUDGET", "1800").env("LD_LIBRARY_PATH", double);
         // The folder is the script's working folder, which has the programs.
         command.env("W", self.folder).env("OUT", self.folder.join("out"));
-        for library in ["SYS_NCCL", "NCCL_SHARED", "NCCL_COMPARED"] {
+        for library in ["SYS_NCCL", "NCCL_SHARED"] {
             command.env(library, double.join("libnccl.so.2"));
         }
         command.env("NVRTC", libraries::nvrtc());
