@@ -1,6 +1,7 @@
 //! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests.
 
 mod built;
+mod examples;
 mod features;
 mod fuzzing;
 mod gpu;
@@ -11,6 +12,7 @@ mod modules;
 mod peers;
 mod run;
 mod steps;
+mod table;
 mod test_programs;
 mod time_limit;
 mod tools;
@@ -26,7 +28,7 @@ use clap::Parser;
 enum Command {
     /// Run the gate, as CI does: format, clippy, tests and documentation
     Check,
-    /// Run the tests: each crate and feature alone, all test programs, documentation tests, examples
+    /// Run the tests: clippy of each crate and feature alone, all test programs, documentation tests, examples
     Test {
         /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
         /// on the test double, a minute of each fuzz target and cargo-deny, and build each package as it would be
@@ -55,7 +57,7 @@ enum Command {
     Modules,
     /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/performance.md
     Peers(peers::Peers),
-    /// Run all test programs, several at a time
+    /// Run all test programs and examples, several at a time
     Programs,
     /// Run all parts of `gpu-evidence.sh` on the test double, with small sizes and counts
     GpuRehearsal,
@@ -83,7 +85,9 @@ impl Command {
             Self::Peers(peers) => return peers.run(),
             Self::Programs => return test_programs::run(),
             Self::GpuRehearsal => return gpu::rehearse(),
-            Self::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),
+            Self::Check => {
+                [fuzzing::lints(), steps::lints(), steps::alone(), steps::documentation(), steps::programs()].concat()
+            }
             Self::Test { long: false } => steps::tests(),
             Self::Test { long: true } => [steps::tests(), steps::long_tests(), fuzzing::long_tests()].concat(),
         };
