@@ -86,6 +86,18 @@ fn units_in(folder: &Path, depth: usize, since: SystemTime) -> usize {
     if depth == 0 { 0 } else { entries().map(|entry| units_in(&entry, depth - 1, since)).sum() }
 }
 
+impl Built {
+    /// The name of the program's package.
+    pub(crate) fn package_name(&self) -> &str {
+        // `file:///…/disco-core#0.1.0`, or `file:///…/tests#disco-tests@0.1.0` if the folder has another name.
+        let (folder, version) = self.package.rsplit_once('#').unwrap_or((&self.package, ""));
+        match version.split_once('@') {
+            Some((name, _)) => name,
+            None => folder.rsplit('/').next().unwrap_or(folder),
+        }
+    }
+}
+
 impl Message {
     fn program(self) -> Option<Built> {
         let Target { kind, name } = self.target?;

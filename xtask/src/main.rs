@@ -2,6 +2,7 @@
 
 mod built;
 mod examples;
+mod fast;
 mod features;
 mod fuzzing;
 mod gpu;
@@ -27,7 +28,14 @@ use clap::Parser;
 #[command(bin_name = "cargo xtask")]
 enum Command {
     /// Run the gate, as CI does: format, clippy, tests and documentation
-    Check,
+    Check {
+        /// Only format, clippy, and the tests of the packages that a change touches and of those that depend on them
+        #[arg(long)]
+        fast: bool,
+        /// With --fast: the branch or commit since which files count as changed
+        #[arg(long, default_value = "main", requires = "fast")]
+        since: String,
+    },
     /// Run the tests: clippy of each crate and feature alone, all test programs, documentation tests, examples
     Test {
         /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
@@ -57,8 +65,8 @@ enum Command {
     Modules,
     /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/performance.md
     Peers(peers::Peers),
-    /// Run all test programs and examples, several at a time
-    Programs,
+    /// Run test programs and examples, several at a time: all of them, or those of some packages
+    Programs(test_programs::Selection),
     /// Run all parts of `gpu-evidence.sh` on the test double, with small sizes and counts
     GpuRehearsal,
 }
@@ -76,6 +84,7 @@ fn main() -> ExitCode {
 
 impl Command {
     fn run(self) -> anyhow::Result<()> {
+        let is_long = matches!(self, Self::Test { long: true });
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
             Self::Fetch { models } => return models::fetch(&models),
@@ -83,15 +92,16 @@ impl Command {
             Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),
             Self::Peers(peers) => return peers.run(),
-            Self::Programs => return test_programs::run(),
+            Self::Programs(selection) => return test_programs::run(&selection),
             Self::GpuRehearsal => return gpu::rehearse(),
-            Self::Check => {
+            Self::Check { fast: true, since } => fast::steps(&since)?,
+            Self::Check { fast: false, .. } => {
                 [fuzzing::lints(), steps::lints(), steps::alone(), steps::documentation(), steps::programs()].concat()
             }
             Self::Test { long: false } => steps::tests(),
             Self::Test { long: true } => [steps::tests(), steps::long_tests(), fuzzing::long_tests()].concat(),
         };
-        libraries::fetch(matches!(self, Self::Test { long: true }));
+        libraries::fetch(is_long);
         run::all(&steps)
     }
 }

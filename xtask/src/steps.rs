@@ -194,10 +194,15 @@ pub(crate) fn long_tests() -> Vec<Step> {
 /// Documentation without warnings, and the packages as they would be published.
 pub(crate) fn documentation() -> Vec<Step> {
     vec![
-        step("guide", "run --quiet --package xtask -- book"),
+        guide(),
         step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
         step("packages", &format!("{} --no-verify", packages())),
     ]
+}
+
+/// Links, chapters and variables of the guide, and its book.
+pub(crate) fn guide() -> Step {
+    step("guide", "run --quiet --package xtask -- book")
 }
 
 /// Arguments of cargo that build the published packages.

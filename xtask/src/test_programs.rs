@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 
 use crate::built::{self, Built, root};
 use crate::examples::EXAMPLES;
@@ -42,13 +43,37 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without the end of a program after which the running programs are printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 
-/// Builds the test programs and the examples and runs all of them, even after a failure. Prints the output of each when
+/// Programs that run for a long time. [`Selection`] leaves them out if their package has not changed itself.
+const LONG: [&str; 0] = [];
+
+/// Which test programs run: without options, all.
+#[derive(Debug, Args)]
+pub(crate) struct Selection {
+    /// Only programs of these packages, and of those of --above
+    #[arg(long, value_delimiter = ',')]
+    changed: Vec<String>,
+    /// Only programs of these packages that run for a short time
+    #[arg(long, value_delimiter = ',')]
+    above: Vec<String>,
+}
+
+impl Selection {
+    fn has(&self, program: &Program) -> bool {
+        let package = program.built.package_name();
+        let is_in = |packages: &[String]| packages.iter().any(|name| name == package);
+        let is_everything = self.changed.is_empty() && self.above.is_empty();
+        is_everything || is_in(&self.changed) || is_in(&self.above) && !LONG.contains(&&*program.label())
+    }
+}
+
+/// Builds the test programs and the examples and runs all selected ones, even after a failure. Prints the output of each when
 /// it ends, and a table of their times at the end.
 ///
 /// # Errors
 /// The build fails, a program fails, or a program left a running process behind.
-pub(crate) fn run() -> Result<()> {
-    let mut programs = programs(built::build(&build())?)?;
+pub(crate) fn run(selection: &Selection) -> Result<()> {
+    let mut programs = programs(&built::build(&build())?)?;
+    programs.retain(|program| selection.has(program));
     let (count, start) = (programs.len(), Instant::now());
     programs.sort_by_key(|program| FIRST.iter().position(|name| program.is_test_named(name)).unwrap_or(FIRST.len()));
     let (alone, beside): (Vec<_>, Vec<_>) =
@@ -74,7 +99,7 @@ struct Program {
 }
 
 /// The test programs, and the runs of the examples.
-fn programs(built: Vec<Built>) -> Result<Vec<Program>> {
+fn programs(built: &[Built]) -> Result<Vec<Program>> {
     let example = |(name, args): (&str, _)| {
         let found = built.iter().find(|built| built.kind == "example" && built.name == name);
         Ok(Program { built: found.with_context(|| format!("cargo has not built the example {name}"))?.clone(), args })
@@ -165,15 +190,9 @@ impl Program {
 
     /// Package, kind, name and arguments, such as `disco-tests test nodes`.
     fn label(&self) -> String {
-        let Built { package, kind, name, is_test, .. } = &self.built;
-        // `file:///…/disco-core#0.1.0`, or `file:///…/tests#disco-tests@0.1.0` if the folder has another name.
-        let (folder, version) = package.rsplit_once('#').unwrap_or((package, ""));
-        let package = match version.split_once('@') {
-            Some((name, _)) => name,
-            None => folder.rsplit('/').next().unwrap_or(folder),
-        };
+        let Built { kind, name, is_test, .. } = &self.built;
         let args = if *is_test { "" } else { self.args };
-        format!("{package} {kind} {name} {args}").trim_end().to_owned()
+        format!("{} {kind} {name} {args}", self.built.package_name()).trim_end().to_owned()
     }
 
     /// The file of the program's output. A pipe would stay open while an orphan of the program lives.
