@@ -195,7 +195,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
 pub(crate) fn documentation() -> Vec<Step> {
     vec![
         guide(),
-        step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
+        step("documentation", &format!("doc --quiet --workspace --no-deps {ALL_FEATURES}")).with("RUSTDOCFLAGS", "-D warnings"),
         step("packages", &format!("{} --no-verify", packages())),
     ]
 }

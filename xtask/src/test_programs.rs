@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 
 use crate::built::{self, Built, root};
@@ -23,16 +23,19 @@ pub(crate) fn build() -> String {
     format!("test --workspace --all-targets {ALL_FEATURES} --no-run")
 }
 
-/// Test programs that take longest and therefore start first.
-const FIRST: [&str; 4] = ["conformance", "nccl", "processes", "nodes"];
+/// Programs that take longest and therefore start first.
+const FIRST: [&str; 3] = ["disco-tests test conformance", "disco-tests test processes", "disco-tests test nodes"];
 
-/// Test programs that run alone at the end: MPI libraries poll without pause while a rank waits.
-const ALONE: [&str; 1] = ["mpi"];
+/// Programs that run alone at the end: MPI libraries poll without pause while a rank waits.
+const ALONE: [&str; 1] = ["disco-runtime-cli test mpi"];
 
-/// Programs whose tests mostly wait for deadlines in their own processes.
+/// Programs that mostly wait for deadlines, the longest first. They run beside the others.
 const WAITING: [&str; 1] = ["disco-tests test nccl"];
-/// Number of tests of [`WAITING`] programs that run at a time.
-const WAITING_THREADS: &str = "5";
+/// Number of [`WAITING`] programs that run at a time.
+const WAITING_SLOTS: usize = 1;
+
+/// The program whose tests mostly wait in their own processes, and the number of them that run at a time.
+const WITH_THREADS: (&str, &str) = ("disco-tests test nccl", "5");
 
 /// Limit of a program. The longest takes three minutes on two cores.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(900);
@@ -62,7 +65,7 @@ impl Selection {
         let package = program.built.package_name();
         let is_in = |packages: &[String]| packages.iter().any(|name| name == package);
         let is_everything = self.changed.is_empty() && self.above.is_empty();
-        is_everything || is_in(&self.changed) || is_in(&self.above) && !LONG.contains(&&*program.label())
+        is_everything || is_in(&self.changed) || is_in(&self.above) && !program.is_one_of(&LONG)
     }
 }
 
@@ -75,14 +78,23 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
     let mut programs = programs(&built::build(&build())?)?;
     programs.retain(|program| selection.has(program));
     let (count, start) = (programs.len(), Instant::now());
-    programs.sort_by_key(|program| FIRST.iter().position(|name| program.is_test_named(name)).unwrap_or(FIRST.len()));
-    let (alone, beside): (Vec<_>, Vec<_>) =
-        programs.into_iter().partition(|program| ALONE.iter().any(|name| program.is_test_named(name)));
+    let position = |program: &Program| {
+        let label = program.label();
+        FIRST.iter().chain(&WAITING).position(|first| *first == label).unwrap_or(usize::MAX)
+    };
+    programs.sort_by_key(position);
+    let (alone, others): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.is_one_of(&ALONE));
+    let (waiting, busy): (Vec<_>, Vec<_>) = others.into_iter().partition(|program| program.is_one_of(&WAITING));
     fs::create_dir_all(outputs()).context("cannot create the folder of the outputs")?;
     // Processes that outlive their parents become children of this one.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt processes")?;
     let slots = thread::available_parallelism().map_or(1, usize::from);
-    let mut ended = run_on(slots, beside)?;
+    let mut ended = thread::scope(|scope| {
+        let waiting = scope.spawn(|| run_on(WAITING_SLOTS, waiting));
+        let mut ended = run_on(slots, busy)?;
+        ended.extend(waiting.join().map_err(|_| anyhow!("the thread of the waiting programs panicked"))??);
+        anyhow::Ok(ended)
+    })?;
     ended.extend(run_on(1, alone)?);
     let failed: Vec<_> = ended.iter().filter(|ended| !ended.passed).map(|ended| ended.row.name.clone()).collect();
     table::print(ended.into_iter().map(|ended| ended.row).collect());
@@ -178,14 +190,13 @@ impl Program {
             Ok(exit) => (exit.status.success(), exit.status.to_string(), exit.cpu),
             Err(error) => (false, format!("{error:#}"), Duration::ZERO),
         };
-        println!("-- {name}: {:.1} s, {status}", time.as_secs_f64());
         let output = fs::read(self.output()).with_context(|| format!("cannot read the output of {name}"))?;
-        print!("{}", String::from_utf8_lossy(&output));
+        print!("-- {name}: {:.1} s, {status}\n{}", time.as_secs_f64(), String::from_utf8_lossy(&output));
         Ok(Ended { row: Row { name, time, cpu, units: None }, passed })
     }
 
-    fn is_test_named(&self, name: &str) -> bool {
-        self.built.kind == "test" && self.built.name == name
+    fn is_one_of(&self, labels: &[&str]) -> bool {
+        labels.contains(&&*self.label())
     }
 
     /// Package, kind, name and arguments, such as `disco-tests test nodes`.
@@ -214,8 +225,9 @@ impl Program {
         let folder = &self.built.folder;
         let mut command = Command::new(&self.built.file);
         command.args(self.args.split_whitespace()).current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
-        if WAITING.contains(&&*self.label()) && env::var_os("RUST_TEST_THREADS").is_none() {
-            command.env("RUST_TEST_THREADS", WAITING_THREADS);
+        let (program, threads) = WITH_THREADS;
+        if self.label() == program && env::var_os("RUST_TEST_THREADS").is_none() {
+            command.env("RUST_TEST_THREADS", threads);
         }
         command
     }
