@@ -1,5 +1,6 @@
 //! Programs that cargo has built, from its JSON messages.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -51,8 +52,12 @@ pub(crate) fn root() -> PathBuf {
 
 /// The cargo that runs this program, in the root of the workspace, so that every step uses the caller's toolchain.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    // What incremental builds keep is gigabytes, and a first build takes longer with it.
+    if env::var_os("CARGO_INCREMENTAL").is_none() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     command
 }
 

@@ -1,6 +1,6 @@
 //! The steps of `cargo xtask check --fast`: what a change can break first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,34 +9,26 @@ use serde::Deserialize;
 
 use crate::built::{self, root};
 use crate::steps::{self, CRATES, Step, step};
-use crate::test_programs;
+use crate::test_programs::{FROM_END_TO_END, Selection};
 
-/// Packages that differ from a commit, also by changes that are not committed, and packages that depend on them.
-struct Touched {
-    /// Packages with a changed file.
-    changed: BTreeSet<String>,
-    /// Packages that depend on these, also through other packages and in their tests.
-    above: BTreeSet<String>,
-}
-
-/// Format, clippy, and the tests of the packages that changed since `commit` and of those above. Cargo compiles only
-/// these, because the builds are those of the whole gate.
+/// Format, clippy, and tests of the packages that changed since `commit` and of those above. Cargo compiles only these,
+/// because the packages and features are those of the whole gate.
 ///
 /// # Errors
 /// Git or cargo fails.
 pub(crate) fn steps(commit: &str) -> Result<Vec<Step>> {
     let files = files_since(commit)?;
-    let touched = Touched::by(&files, &dependencies()?);
+    let selection = selection(&files, &packages()?);
     let mut steps = steps::lints();
     if files.iter().any(|file| file.ends_with(".md")) {
         steps.push(steps::guide());
     }
-    if !touched.changed.is_empty() {
-        let [changed, above] = [&touched.changed, &touched.above]
-            .map(|packages| packages.iter().map(String::as_str).collect::<Vec<_>>().join(","));
-        println!("== changed: {changed}; above: {above}");
-        steps.push(step("tests compile", &format!("{} --quiet", test_programs::build())));
-        let args = format!("run --quiet --package xtask -- programs --changed={changed} --above={above}");
+    if !selection.changed.is_empty() {
+        let Selection { changed, above, tests } = &selection;
+        let [changed, above, tests] = [changed, above, tests].map(|names| names.join(","));
+        steps.push(step("tests compile", &format!("{} --quiet", selection.build())));
+        let args =
+            format!("run --quiet --package xtask -- programs --changed={changed} --above={above} --tests={tests}");
         steps.push(step("tests", &args));
     }
     Ok(steps)
@@ -61,6 +53,9 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// Cargo's kind of a target that is a test program.
+const TEST: &str = "test";
+
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -70,6 +65,7 @@ struct Metadata {
 struct Package {
     name: String,
     dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
 }
 
 #[derive(Deserialize)]
@@ -77,28 +73,46 @@ struct Dependency {
     name: String,
 }
 
-/// Names of the dependencies of each package of the workspace.
-fn dependencies() -> Result<BTreeMap<String, Vec<String>>> {
-    let metadata = output(built::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
-    let packages = serde_json::from_str::<Metadata>(&metadata).context("cannot read cargo's metadata")?.packages;
-    let names = |package: &Package| package.dependencies.iter().map(|dependency| dependency.name.clone()).collect();
-    Ok(packages.iter().map(|package| (package.name.clone(), names(package))).collect())
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    name: String,
 }
 
-impl Touched {
-    fn by(files: &[String], dependencies: &BTreeMap<String, Vec<String>>) -> Self {
-        let changed: BTreeSet<_> = files.iter().flat_map(|file| packages_of(file)).map(str::to_owned).collect();
-        let mut all = changed.clone();
-        loop {
-            let is_above = |(name, on): &(&String, &Vec<String>)| {
-                !all.contains(*name) && on.iter().any(|dependency| all.contains(dependency))
-            };
-            let above: Vec<_> = dependencies.iter().filter(is_above).map(|(name, _)| name.clone()).collect();
-            if above.is_empty() {
-                return Self { above: all.difference(&changed).cloned().collect(), changed };
-            }
-            all.extend(above);
+/// The packages of the workspace.
+fn packages() -> Result<Vec<Package>> {
+    let metadata = output(built::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
+    Ok(serde_json::from_str::<Metadata>(&metadata).context("cannot read cargo's metadata")?.packages)
+}
+
+/// The packages of changed files, those that depend on them, also through others and in their tests, and the names of
+/// the test programs.
+fn selection(files: &[String], packages: &[Package]) -> Selection {
+    let changed: BTreeSet<_> = files.iter().flat_map(|file| packages_of(file)).collect();
+    let mut all = changed.clone();
+    loop {
+        let is_above = |package: &&Package| {
+            let depends = package.dependencies.iter().any(|dependency| all.contains(&*dependency.name));
+            depends && !all.contains(&*package.name)
+        };
+        let above: Vec<_> = packages.iter().filter(is_above).map(|package| &*package.name).collect();
+        if above.is_empty() {
+            break;
         }
+        all.extend(above);
+    }
+    let of_changed = packages.iter().filter(|package| changed.contains(&*package.name));
+    let targets =
+        of_changed.flat_map(|package| &package.targets).filter(|target| target.kind.contains(&TEST.to_owned()));
+    let mut tests: BTreeSet<_> = targets.map(|target| &*target.name).collect();
+    if all.contains("disco-tests") {
+        tests.extend(FROM_END_TO_END);
+    }
+    let names = |names: &mut dyn Iterator<Item = &&str>| names.map(|name| (*name).to_owned()).collect();
+    Selection {
+        changed: names(&mut changed.iter()),
+        above: names(&mut all.difference(&changed)),
+        tests: names(&mut tests.iter()),
     }
 }
 
@@ -122,14 +136,12 @@ fn packages_of(file: &str) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use super::{Touched, packages_of};
+    use super::{Dependency, Package, Target, packages_of, selection};
 
     #[test]
     fn files_belong_to_the_package_of_their_folder() {
         assert_eq!(packages_of("disco-core/src/lib.rs"), ["disco-core"]);
-        assert_eq!(packages_of("disco-cli/tests/nccl.rs"), ["disco-runtime-cli"]);
+        assert_eq!(packages_of("disco-cli/tests/gpus/nccl.rs"), ["disco-runtime-cli"]);
         assert_eq!(packages_of("src/lib.rs"), ["disco-runtime"]);
         assert_eq!(packages_of("docs/models.md"), [""; 0]);
         assert_eq!(packages_of("Cargo.lock").len(), super::CRATES.len());
@@ -137,15 +149,21 @@ mod tests {
 
     #[test]
     fn packages_above_a_change_are_found_through_others() {
-        let depends = |on: &[&str]| on.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let dependencies = BTreeMap::from([
-            ("disco-core".to_owned(), depends(&[])),
-            ("disco-channel".to_owned(), depends(&["disco-core"])),
-            ("disco-runtime".to_owned(), depends(&["disco-channel"])),
-            ("disco-gpu-double".to_owned(), depends(&[])),
-        ]);
-        let touched = Touched::by(&["disco-core/src/lib.rs".to_owned()], &dependencies);
-        assert_eq!(touched.changed.iter().collect::<Vec<_>>(), ["disco-core"]);
-        assert_eq!(touched.above.iter().collect::<Vec<_>>(), ["disco-channel", "disco-runtime"]);
+        let package = |name: &str, on: &[&str], test: &str| Package {
+            name: name.to_owned(),
+            dependencies: on.iter().map(|name| Dependency { name: (*name).to_owned() }).collect(),
+            targets: vec![Target { kind: vec!["test".to_owned()], name: test.to_owned() }],
+        };
+        let packages = [
+            package("disco-tests", &["disco-runtime"], "nodes"),
+            package("disco-core", &[], "suite"),
+            package("disco-channel", &["disco-core"], "ring"),
+            package("disco-runtime", &["disco-channel"], "facade"),
+            package("disco-gpu-double", &[], "driver"),
+        ];
+        let selection = selection(&["disco-core/src/lib.rs".to_owned()], &packages);
+        assert_eq!(selection.changed, ["disco-core"]);
+        assert_eq!(selection.above, ["disco-channel", "disco-runtime", "disco-tests"]);
+        assert_eq!(selection.tests, ["failure", "session", "suite"]);
     }
 }

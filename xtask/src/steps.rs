@@ -4,7 +4,7 @@ use std::env::consts::ARCH;
 use std::fmt;
 
 use crate::features::ALL_FEATURES;
-use crate::test_programs;
+use crate::test_programs::Selection;
 
 /// One run of cargo.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub(crate) fn lints() -> Vec<Step> {
     });
     let clippy = WORKSPACES.map(|workspace| {
         let args = format!("clippy --quiet {} --all-targets -- -D warnings", workspace.args());
-        step(&format!("clippy, {}", workspace.name), &args)
+        workspace.step(&format!("clippy, {}", workspace.name), &args)
     });
     steps.into_iter().chain(format).chain(clippy).collect()
 }
@@ -102,13 +102,13 @@ pub(crate) fn alone() -> Vec<Step> {
 /// All tests and examples.
 pub(crate) fn programs() -> Vec<Step> {
     let workspaces = WORKSPACES.map(|workspace| {
-        let step =
-            step(&format!("{}, {}", workspace.name, workspace.tests), &format!("test --quiet {}", workspace.args()));
+        let name = format!("{}, {}", workspace.name, workspace.tests);
+        let step = workspace.step(&name, &format!("test --quiet {}", workspace.args()));
         // This example has no other backend.
         if workspace.folder == "backend" { step.with("DISCO_REQUIRE", "mailbox") } else { step }
     });
     let rest = [
-        step("tests, benchmarks and examples compile", &format!("{} --quiet", test_programs::build())),
+        step("tests, benchmarks and examples compile", &format!("{} --quiet", Selection::default().build())),
         step("documentation tests", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
         step("tests and examples, benchmarks once each", "run --quiet --package xtask -- programs"),
     ];
@@ -159,7 +159,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_LONG_TESTS", "1"),
         step("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes")
             .with("DISCO_LONG_TESTS", "1"),
-        step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
+        step("kernels on threads, for longer", "test --quiet --package disco-nccl --test kernels tsan::")
             .with("DISCO_LONG_TESTS", "1"),
         step("models that TVM compiles", "test --quiet --package disco-ffi --test models")
             .with("DISCO_LONG_TESTS", "1"),
@@ -195,7 +195,8 @@ pub(crate) fn long_tests() -> Vec<Step> {
 pub(crate) fn documentation() -> Vec<Step> {
     vec![
         guide(),
-        step("documentation", &format!("doc --quiet --workspace --no-deps {ALL_FEATURES}")).with("RUSTDOCFLAGS", "-D warnings"),
+        step("documentation", &format!("doc --quiet --workspace --no-deps {ALL_FEATURES}"))
+            .with("RUSTDOCFLAGS", "-D warnings"),
         step("packages", &format!("{} --no-verify", packages())),
     ]
 }
@@ -226,6 +227,16 @@ impl Workspace {
     /// Arguments of cargo. The folder of the main workspace has dependencies with equal features already.
     fn args(self) -> String {
         format!("--manifest-path examples/{}/Cargo.toml --target-dir target", self.folder)
+    }
+
+    /// A step with the profile of the main workspace.
+    fn step(self, name: &str, args: &str) -> Step {
+        let profile = [
+            ("CARGO_PROFILE_DEV_CODEGEN_UNITS", "8"),
+            ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
+            ("CARGO_PROFILE_DEV_LTO", "off"),
+        ];
+        profile.into_iter().fold(step(name, args), |step, (variable, value)| step.with(variable, value))
     }
 }
 

@@ -18,11 +18,6 @@ use crate::features::ALL_FEATURES;
 use crate::table::{self, Row};
 use crate::time_limit::{self, Exit};
 
-/// Arguments of cargo that build the test programs. The step before builds the same, so that the output shows its time.
-pub(crate) fn build() -> String {
-    format!("test --workspace --all-targets {ALL_FEATURES} --no-run")
-}
-
 /// Programs that take longest and therefore start first.
 const FIRST: [&str; 3] = ["disco-tests test conformance", "disco-tests test processes", "disco-tests test nodes"];
 
@@ -46,26 +41,40 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without the end of a program after which the running programs are printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 
-/// Programs that run for a long time. [`Selection`] leaves them out if their package has not changed itself.
-const LONG: [&str; 0] = [];
+/// Programs that also run if only a package below theirs has changed: sessions from end to end, in seconds.
+pub(crate) const FROM_END_TO_END: [&str; 2] = ["failure", "session"];
 
-/// Which test programs run: without options, all.
-#[derive(Debug, Args)]
+/// Which test programs run: without options, all, and the examples.
+#[derive(Debug, Default, Args)]
 pub(crate) struct Selection {
     /// Only programs of these packages, and of those of --above
     #[arg(long, value_delimiter = ',')]
-    changed: Vec<String>,
-    /// Only programs of these packages that run for a short time
+    pub(crate) changed: Vec<String>,
+    /// Only unit tests of these packages, and sessions from end to end
     #[arg(long, value_delimiter = ',')]
-    above: Vec<String>,
+    pub(crate) above: Vec<String>,
+    /// Names of the programs that are not unit tests
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) tests: Vec<String>,
 }
 
 impl Selection {
+    fn is_everything(&self) -> bool {
+        self.changed.is_empty() && self.above.is_empty()
+    }
+
+    /// Arguments of cargo that build the programs. A step before builds the same, so that the output shows its time.
+    pub(crate) fn build(&self) -> String {
+        let some = || self.tests.iter().fold("--lib --bins".to_owned(), |args, name| format!("{args} --test {name}"));
+        let targets = if self.is_everything() { "--all-targets".to_owned() } else { some() };
+        format!("test --workspace {targets} {ALL_FEATURES} --no-run")
+    }
+
     fn has(&self, program: &Program) -> bool {
-        let package = program.built.package_name();
-        let is_in = |packages: &[String]| packages.iter().any(|name| name == package);
-        let is_everything = self.changed.is_empty() && self.above.is_empty();
-        is_everything || is_in(&self.changed) || is_in(&self.above) && !program.is_one_of(&LONG)
+        let Built { kind, name, .. } = &program.built;
+        let is_in = |packages: &[String]| packages.iter().any(|package| package == program.built.package_name());
+        let is_short = kind != "test" || FROM_END_TO_END.contains(&&**name);
+        self.is_everything() || is_in(&self.changed) || is_in(&self.above) && is_short
     }
 }
 
@@ -75,8 +84,12 @@ impl Selection {
 /// # Errors
 /// The build fails, a program fails, or a program left a running process behind.
 pub(crate) fn run(selection: &Selection) -> Result<()> {
-    let mut programs = programs(&built::build(&build())?)?;
+    let built = built::build(&selection.build())?;
+    let mut programs = tests(&built);
     programs.retain(|program| selection.has(program));
+    if selection.is_everything() {
+        programs.extend(examples(&built)?);
+    }
     let (count, start) = (programs.len(), Instant::now());
     let position = |program: &Program| {
         let label = program.label();
@@ -110,16 +123,18 @@ struct Program {
     args: &'static str,
 }
 
-/// The test programs, and the runs of the examples.
-fn programs(built: &[Built]) -> Result<Vec<Program>> {
+fn tests(built: &[Built]) -> Vec<Program> {
+    let tests = built.iter().filter(|built| built.is_test);
+    tests.map(|built| Program { built: built.clone(), args: "--quiet" }).collect()
+}
+
+/// The runs of the examples.
+fn examples(built: &[Built]) -> Result<Vec<Program>> {
     let example = |(name, args): (&str, _)| {
         let found = built.iter().find(|built| built.kind == "example" && built.name == name);
         Ok(Program { built: found.with_context(|| format!("cargo has not built the example {name}"))?.clone(), args })
     };
-    let examples: Result<Vec<_>> = EXAMPLES.into_iter().map(example).collect();
-    let tests =
-        built.iter().filter(|built| built.is_test).map(|built| Program { built: built.clone(), args: "--quiet" });
-    Ok(tests.chain(examples?).collect())
+    EXAMPLES.into_iter().map(example).collect()
 }
 
 /// Checks that no process outlives the programs.

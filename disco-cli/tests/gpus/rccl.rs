@@ -4,10 +4,8 @@
 #![cfg(all(feature = "rccl", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod double;
-
+use crate::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};
-use double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 
 #[test]
 fn rccl_passes_the_conformance_suite() {

@@ -3,12 +3,10 @@
 #![cfg(all(feature = "nccl", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod double;
-
 use std::path::Path;
 
+use crate::double::{disco, text};
 use disco_gpu_double::folder::{NAMES, hide, with};
-use double::{disco, text};
 use serde_json::{Value, json};
 
 /// The text that `disco topo` prints, without the line of the host name, which is checked here.
