@@ -1,5 +1,7 @@
 //! The `disco` command on the test double of the libraries of GPUs.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod double;
 mod nccl;
 mod rccl;

@@ -2,7 +2,6 @@
 //! libraries.
 
 #![cfg(all(feature = "nccl", target_os = "linux"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 

@@ -2,7 +2,6 @@
 //! tested in `nccl.rs`.
 
 #![cfg(all(feature = "rccl", target_os = "linux"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};

@@ -1,7 +1,6 @@
 //! `disco topo`, on the test double of the CUDA driver and of NVML.
 
 #![cfg(all(feature = "nccl", target_os = "linux"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 
