@@ -1,6 +1,6 @@
 //! `disco topo`, on the test double of the CUDA driver and of NVML.
 
-#![cfg(all(feature = "nccl", target_os = "linux"))]
+#![cfg(feature = "nccl")]
 
 use std::path::Path;
 
