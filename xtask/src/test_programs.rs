@@ -65,9 +65,10 @@ impl Selection {
 
     /// Arguments of cargo that build the programs. A step before builds the same, so that the output shows its time.
     pub(crate) fn build(&self) -> String {
-        let some = || self.tests.iter().fold("--lib --bins".to_owned(), |args, name| format!("{args} --test {name}"));
-        let targets = if self.is_everything() { "--all-targets".to_owned() } else { some() };
-        format!("test --workspace {targets} {ALL_FEATURES} --no-run")
+        // Without names of targets, cargo builds examples as programs, not as tests.
+        let some = || self.tests.iter().fold(" --lib --bins".to_owned(), |args, name| format!("{args} --test {name}"));
+        let targets = if self.is_everything() { String::new() } else { some() };
+        format!("test --workspace{targets} {ALL_FEATURES} --no-run")
     }
 
     fn has(&self, program: &Program) -> bool {
@@ -131,7 +132,7 @@ fn tests(built: &[Built]) -> Vec<Program> {
 /// The runs of the examples.
 fn examples(built: &[Built]) -> Result<Vec<Program>> {
     let example = |(name, args): (&str, _)| {
-        let found = built.iter().find(|built| built.kind == "example" && built.name == name);
+        let found = built.iter().find(|built| built.kind == "example" && !built.is_test && built.name == name);
         Ok(Program { built: found.with_context(|| format!("cargo has not built the example {name}"))?.clone(), args })
     };
     EXAMPLES.into_iter().map(example).collect()
