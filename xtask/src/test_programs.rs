@@ -19,7 +19,12 @@ use crate::table::{self, Row};
 use crate::time_limit::{self, Exit};
 
 /// Programs that take longest and therefore start first.
-const FIRST: [&str; 3] = ["disco-tests test conformance", "disco-tests test processes", "disco-tests test nodes"];
+const FIRST: [&str; 4] = [
+    "disco-runtime-cli test gpus",
+    "disco-tests test conformance",
+    "disco-tests test processes",
+    "disco-tests test nodes",
+];
 
 /// Programs that run alone at the end: MPI libraries poll without pause while a rank waits.
 const ALONE: [&str; 1] = ["disco-runtime-cli test mpi"];
