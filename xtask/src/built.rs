@@ -1,7 +1,10 @@
 //! Programs that cargo has built, from its JSON messages.
 
+use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -49,8 +52,12 @@ pub(crate) fn root() -> PathBuf {
 
 /// The cargo that runs this program, in the root of the workspace, so that every step uses the caller's toolchain.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    // What incremental builds keep is gigabytes, and a first build takes longer with it.
+    if env::var_os("CARGO_INCREMENTAL").is_none() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     command
 }
 
@@ -66,6 +73,34 @@ pub(crate) fn build(args: &str) -> Result<Vec<Built>> {
     let lines = String::from_utf8_lossy(&output.stdout);
     let messages = lines.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     Ok(messages.filter_map(Message::program).collect())
+}
+
+/// Number of units, in all folders of `target`, whose compilation began at `time` or later.
+pub(crate) fn units_since(time: SystemTime) -> usize {
+    // At most `target/NAME/PLATFORM/PROFILE`.
+    units_in(&root().join("target"), 4, time)
+}
+
+fn units_in(folder: &Path, depth: usize, since: SystemTime) -> usize {
+    let entries = || fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    if folder.ends_with(".fingerprint") {
+        // Cargo writes this file before it starts the compiler.
+        let began = |unit: PathBuf| fs::metadata(unit.join("invoked.timestamp"))?.modified();
+        return entries().filter_map(|unit| began(unit).ok()).filter(|began| *began >= since).count();
+    }
+    if depth == 0 { 0 } else { entries().map(|entry| units_in(&entry, depth - 1, since)).sum() }
+}
+
+impl Built {
+    /// The name of the program's package.
+    pub(crate) fn package_name(&self) -> &str {
+        // `file:///…/disco-core#0.1.0`, or `file:///…/tests#disco-tests@0.1.0` if the folder has another name.
+        let (folder, version) = self.package.rsplit_once('#').unwrap_or((&self.package, ""));
+        match version.split_once('@') {
+            Some((name, _)) => name,
+            None => folder.rsplit('/').next().unwrap_or(folder),
+        }
+    }
 }
 
 impl Message {

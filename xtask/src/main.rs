@@ -1,6 +1,8 @@
 //! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests.
 
 mod built;
+mod examples;
+mod fast;
 mod features;
 mod fuzzing;
 mod gpu;
@@ -11,6 +13,7 @@ mod modules;
 mod peers;
 mod run;
 mod steps;
+mod table;
 mod test_programs;
 mod time_limit;
 mod tools;
@@ -25,8 +28,15 @@ use clap::Parser;
 #[command(bin_name = "cargo xtask")]
 enum Command {
     /// Run the gate, as CI does: format, clippy, tests and documentation
-    Check,
-    /// Run the tests: each crate and feature alone, all test programs, documentation tests, examples
+    Check {
+        /// Only format, clippy, and the tests of the packages that a change touches and of those that depend on them
+        #[arg(long)]
+        fast: bool,
+        /// With --fast: the branch or commit since which files count as changed
+        #[arg(long, default_value = "main", requires = "fast")]
+        since: String,
+    },
+    /// Run the tests: clippy of each crate and feature alone, all test programs, documentation tests, examples
     Test {
         /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
         /// on the test double, a minute of each fuzz target and cargo-deny, and build each package as it would be
@@ -55,8 +65,8 @@ enum Command {
     Modules,
     /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/performance.md
     Peers(peers::Peers),
-    /// Run all test programs, several at a time
-    Programs,
+    /// Run test programs and examples, several at a time: all of them, or those of some packages
+    Programs(test_programs::Selection),
     /// Run all parts of `gpu-evidence.sh` on the test double, with small sizes and counts
     GpuRehearsal,
 }
@@ -74,6 +84,7 @@ fn main() -> ExitCode {
 
 impl Command {
     fn run(self) -> anyhow::Result<()> {
+        let is_long = matches!(self, Self::Test { long: true });
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
             Self::Fetch { models } => return models::fetch(&models),
@@ -81,13 +92,16 @@ impl Command {
             Self::Deny => return tools::deny(),
             Self::Modules => return modules::check(),
             Self::Peers(peers) => return peers.run(),
-            Self::Programs => return test_programs::run(),
+            Self::Programs(selection) => return test_programs::run(&selection),
             Self::GpuRehearsal => return gpu::rehearse(),
-            Self::Check => [steps::lints(), fuzzing::lints(), steps::tests(), steps::documentation()].concat(),
+            Self::Check { fast: true, since } => fast::steps(&since)?,
+            Self::Check { fast: false, .. } => {
+                [fuzzing::lints(), steps::lints(), steps::alone(), steps::documentation(), steps::programs()].concat()
+            }
             Self::Test { long: false } => steps::tests(),
             Self::Test { long: true } => [steps::tests(), steps::long_tests(), fuzzing::long_tests()].concat(),
         };
-        libraries::fetch(matches!(self, Self::Test { long: true }));
+        libraries::fetch(is_long);
         run::all(&steps)
     }
 }

@@ -4,7 +4,7 @@ use std::env::consts::ARCH;
 use std::fmt;
 
 use crate::features::ALL_FEATURES;
-use crate::test_programs;
+use crate::test_programs::Selection;
 
 /// One run of cargo.
 #[derive(Clone, Debug)]
@@ -48,85 +48,71 @@ const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-test
 const FEATURES: [&str; 11] =
     ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle"];
 
-/// Examples, with the arguments of each run. A test compares this with the folder.
-const EXAMPLES: [(&str, &str); 13] = [
-    ("bare_communicator", ""),
-    ("digits", "--epochs 2 --workers 2"),
-    ("digits", "--epochs 2 --workers 2 --session processes"),
-    ("hello", ""),
-    ("node", ""),
-    ("own_backend", ""),
-    ("own_state", ""),
-    ("pipeline", ""),
-    ("serde_values", ""),
-    ("tensor_parallel", ""),
-    ("tensor_parallel", "--processes"),
-    ("tokio", ""),
-    ("without_facade", ""),
+/// An example that is a workspace of its own.
+#[derive(Clone, Copy)]
+struct Workspace {
+    /// Folder in `examples`.
+    folder: &'static str,
+    name: &'static str,
+    /// What its tests show.
+    tests: &'static str,
+}
+
+const WORKSPACES: [Workspace; 3] = [
+    Workspace { folder: "backend", name: "example of a backend", tests: "conformance" },
+    Workspace { folder: "ffi_library", name: "example of a library", tests: "calls from Disco and from Python" },
+    Workspace { folder: "metrics", name: "example of metrics", tests: "read as Prometheus does" },
 ];
 
-/// Format, clippy, and cycles between modules.
+/// Format, clippy with all features, and cycles between modules.
 pub(crate) fn lints() -> Vec<Step> {
-    let mut steps = vec![
+    let steps = [
         step("format", "fmt --all --check"),
         step("clippy", &format!("clippy --quiet --workspace --all-targets {ALL_FEATURES} -- -D warnings")),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
-        step("format, example of a backend", "fmt --manifest-path examples/backend/Cargo.toml --check"),
-        step(
-            "clippy, example of a backend",
-            "clippy --quiet --manifest-path examples/backend/Cargo.toml --target-dir target/backend --all-targets -- -D warnings",
-        ),
-        step("format, example of a library", "fmt --manifest-path examples/ffi_library/Cargo.toml --check"),
-        step(
-            "clippy, example of a library",
-            "clippy --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library --all-targets -- -D warnings",
-        ),
-        step("format, example of metrics", "fmt --manifest-path examples/metrics/Cargo.toml --check"),
-        step(
-            "clippy, example of metrics",
-            "clippy --quiet --manifest-path examples/metrics/Cargo.toml --target-dir target/metrics --all-targets -- -D warnings",
-        ),
     ];
-    steps.extend(facades().map(|(name, features)| {
-        let args = format!("clippy --quiet --package disco-runtime --all-targets {features} -- -D warnings");
-        step(&format!("clippy, {name}"), &args)
-    }));
-    steps
+    let format = WORKSPACES.map(|Workspace { folder, name, .. }| {
+        step(&format!("format, {name}"), &format!("fmt --manifest-path examples/{folder}/Cargo.toml --check"))
+    });
+    let clippy = WORKSPACES.map(|workspace| {
+        let args = format!("clippy --quiet {} --all-targets -- -D warnings", workspace.args());
+        workspace.step(&format!("clippy, {}", workspace.name), &args)
+    });
+    steps.into_iter().chain(format).chain(clippy).collect()
 }
 
 /// The steps of `cargo xtask test`.
 pub(crate) fn tests() -> Vec<Step> {
-    let alone = CRATES
-        .map(|(name, _)| step(&format!("{name} alone"), &format!("check --quiet --package {name} --all-targets")));
-    // Without the tests, whose dependencies could enable a feature that the facade forgot to request.
-    let facades = facades()
-        .map(|(name, features)| step(&name, &format!("check --quiet --package disco-runtime --lib {features}")));
-    let rest = [
-        step("tests and benchmarks compile", &format!("{} --quiet", test_programs::build())),
-        step("tests, benchmarks once each", "run --quiet --package xtask -- programs"),
-        step("documentation tests", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
-    ];
-    let examples = EXAMPLES.map(|(name, args)| {
-        step(
-            format!("example {name} {args}").trim_end(),
-            &format!("run --quiet --package disco-runtime --features serde --example {name} -- {args}"),
-        )
+    [alone(), programs()].concat()
+}
+
+/// Clippy of each package alone, and of the facade with each feature alone.
+pub(crate) fn alone() -> Vec<Step> {
+    let clippy = |name: &str, args: &str| step(name, &format!("clippy --quiet {args} -- -D warnings"));
+    let packages = CRATES.map(|(name, _)| clippy(&format!("{name} alone"), &format!("--package {name} --all-targets")));
+    // Also without the tests, whose dependencies could enable a feature that the facade forgot to request.
+    let facades = facades().flat_map(|(name, features)| {
+        ["--lib", "--all-targets"].map(|targets| {
+            clippy(&format!("{name}, {targets}"), &format!("--package disco-runtime {targets} {features}"))
+        })
     });
-    let backend = step(
-        "example of a backend, conformance",
-        "test --quiet --manifest-path examples/backend/Cargo.toml --target-dir target/backend",
-    )
-    // The example has no other backend.
-    .with("DISCO_REQUIRE", "mailbox");
-    let library = step(
-        "example of a library, calls from Disco and from Python",
-        "test --quiet --manifest-path examples/ffi_library/Cargo.toml --target-dir target/ffi_library",
-    );
-    let metrics = step(
-        "example of metrics, read as Prometheus does",
-        "test --quiet --manifest-path examples/metrics/Cargo.toml --target-dir target/metrics",
-    );
-    alone.into_iter().chain(facades).chain(rest).chain(examples).chain([backend, library, metrics]).collect()
+    packages.into_iter().chain(facades).collect()
+}
+
+/// All tests and examples.
+pub(crate) fn programs() -> Vec<Step> {
+    let workspaces = WORKSPACES.map(|workspace| {
+        let name = format!("{}, {}", workspace.name, workspace.tests);
+        let step = workspace.step(&name, &format!("test --quiet {}", workspace.args()));
+        // This example has no other backend.
+        if workspace.folder == "backend" { step.with("DISCO_REQUIRE", "mailbox") } else { step }
+    });
+    let rest = [
+        step("tests, benchmarks and examples compile", &format!("{} --quiet", Selection::default().build())),
+        step("documentation tests", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
+        step("tests and examples, benchmarks once each", "run --quiet --package xtask -- programs"),
+    ];
+    workspaces.into_iter().chain(rest).collect()
 }
 
 /// The steps that `cargo xtask test --long` adds.
@@ -173,7 +159,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
             .with("DISCO_LONG_TESTS", "1"),
         step("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes")
             .with("DISCO_LONG_TESTS", "1"),
-        step("kernels on threads, for longer", "test --quiet --package disco-nccl --test tsan")
+        step("kernels on threads, for longer", "test --quiet --package disco-nccl --test kernels tsan::")
             .with("DISCO_LONG_TESTS", "1"),
         step("models that TVM compiles", "test --quiet --package disco-ffi --test models")
             .with("DISCO_LONG_TESTS", "1"),
@@ -208,10 +194,16 @@ pub(crate) fn long_tests() -> Vec<Step> {
 /// Documentation without warnings, and the packages as they would be published.
 pub(crate) fn documentation() -> Vec<Step> {
     vec![
-        step("guide", "run --quiet --package xtask -- book"),
-        step("documentation", "doc --quiet --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings"),
+        guide(),
+        step("documentation", &format!("doc --quiet --workspace --no-deps {ALL_FEATURES}"))
+            .with("RUSTDOCFLAGS", "-D warnings"),
         step("packages", &format!("{} --no-verify", packages())),
     ]
+}
+
+/// Links, chapters and variables of the guide, and its book.
+pub(crate) fn guide() -> Step {
+    step("guide", "run --quiet --package xtask -- book")
 }
 
 /// Arguments of cargo that build the published packages.
@@ -229,6 +221,23 @@ fn facades() -> impl Iterator<Item = (String, String)> {
 
 pub(crate) fn step(name: &str, args: &str) -> Step {
     Step { name: name.to_owned(), env: Vec::new(), args: args.to_owned() }
+}
+
+impl Workspace {
+    /// Arguments of cargo. The folder of the main workspace has dependencies with equal features already.
+    fn args(self) -> String {
+        format!("--manifest-path examples/{}/Cargo.toml --target-dir target", self.folder)
+    }
+
+    /// A step with the profile of the main workspace.
+    fn step(self, name: &str, args: &str) -> Step {
+        let profile = [
+            ("CARGO_PROFILE_DEV_CODEGEN_UNITS", "8"),
+            ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
+            ("CARGO_PROFILE_DEV_LTO", "off"),
+        ];
+        profile.into_iter().fold(step(name, args), |step, (variable, value)| step.with(variable, value))
+    }
 }
 
 impl Step {
@@ -250,12 +259,9 @@ impl fmt::Display for Step {
 mod tests {
     use std::fs;
 
-    use super::{CRATES, EXAMPLES, FEATURES};
+    use super::{CRATES, FEATURES};
     use crate::built::root;
     use crate::features::ALL_FEATURES;
-
-    /// Examples that other tests run: a library for a C program, and examples that need a GPU or its test double.
-    const ELSEWHERE: [&str; 3] = ["c_host", "gpu_evidence", "overlap"];
 
     /// Features whose build needs the CUDA toolkit.
     const WITH_TOOLKIT: [&str; 1] = ["disco-candle/cuda"];
@@ -302,18 +308,5 @@ mod tests {
             .filter(|name| !["default", "nccl-without-bindings"].contains(name) && !name.starts_with('#'))
             .collect();
         assert_eq!(FEATURES[..], features);
-    }
-
-    #[test]
-    fn every_example_has_a_row() {
-        let folder = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).unwrap();
-        let mut found: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
-        found.retain(|path| path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists());
-        let mut found: Vec<_> = found.iter().map(|path| path.file_stem().unwrap().to_str().unwrap()).collect();
-        let mut rows: Vec<_> = EXAMPLES.iter().map(|(name, _)| *name).chain(ELSEWHERE).collect();
-        found.sort_unstable();
-        rows.sort_unstable();
-        rows.dedup();
-        assert_eq!(found, rows);
     }
 }

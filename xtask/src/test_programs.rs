@@ -1,38 +1,42 @@
-//! Runs test programs, several at a time, because many of them mostly wait for deadlines.
+//! Runs test programs and examples, several at a time, because many of them mostly wait for deadlines.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{self, Command, ExitStatus, Stdio};
+use std::process::{self, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args;
 
 use crate::built::{self, Built, root};
+use crate::examples::EXAMPLES;
 use crate::features::ALL_FEATURES;
-use crate::time_limit;
+use crate::table::{self, Row};
+use crate::time_limit::{self, Exit};
 
-/// Arguments of cargo that build the test programs. The step before builds the same, so that the output shows its time.
-pub(crate) fn build() -> String {
-    format!("test --workspace --all-targets {ALL_FEATURES} --no-run")
-}
+/// Programs that take longest and therefore start first.
+const FIRST: [&str; 4] = [
+    "disco-runtime-cli test gpus",
+    "disco-tests test conformance",
+    "disco-tests test processes",
+    "disco-tests test nodes",
+];
 
-/// Test programs that take longest and therefore start first.
-const FIRST: [&str; 4] = ["conformance", "nccl", "processes", "nodes"];
+/// Programs that run alone at the end: MPI libraries poll without pause while a rank waits.
+const ALONE: [&str; 1] = ["disco-runtime-cli test mpi"];
 
-/// Test programs that run alone at the end: MPI libraries poll without pause while a rank waits.
-const ALONE: [&str; 1] = ["mpi"];
+/// Programs that mostly wait, as `digits`, which computes for 9 s of its 69 s. The longest is first. They run beside the others.
+const WAITING: [&str; 4] =
+    ["disco-tests test digits", "disco-tests test nccl", "disco-tests test subsets", "disco-tests test failure"];
+/// Number of [`WAITING`] programs that run at a time.
+const WAITING_SLOTS: usize = 1;
 
-/// Programs whose tests mostly wait for deadlines in their own processes.
-const WAITING: [&str; 1] = ["disco test nccl"];
-/// Number of tests of [`WAITING`] programs that run at a time.
-const WAITING_THREADS: &str = "5";
-
-/// Number of the longest programs that are listed at the end.
-const LISTED: usize = 8;
+/// The program whose tests mostly wait in their own processes, and the number of them that run at a time.
+const WITH_THREADS: (&str, &str) = ("disco-tests test nccl", "5");
 
 /// Limit of a program. The longest takes three minutes on two cores.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(900);
@@ -43,60 +47,101 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without the end of a program after which the running programs are printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(180);
 
-/// The most tests that run a second time after a failure. More failures have a cause that a second run doesn't change.
-const MOST_REPEATED: usize = 3;
+/// Programs that also run if only a package below theirs has changed: sessions from end to end, in seconds.
+pub(crate) const FROM_END_TO_END: [&str; 2] = ["failure", "session"];
 
-/// Builds the test programs and runs all of them, even after a failure. Prints the output of each when it ends. Runs
-/// a few failed tests once more, alone: one that passes then is listed as flaky, and is not a failure.
+/// Which test programs run: without options, all, and the examples.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Selection {
+    /// Only programs of these packages, and of those of --above
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) changed: Vec<String>,
+    /// Only unit tests of these packages, and sessions from end to end
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) above: Vec<String>,
+    /// Names of the programs that are not unit tests
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) tests: Vec<String>,
+}
+
+impl Selection {
+    fn is_everything(&self) -> bool {
+        self.changed.is_empty() && self.above.is_empty()
+    }
+
+    /// Arguments of cargo that build the programs. A step before builds the same, so that the output shows its time.
+    pub(crate) fn build(&self) -> String {
+        // Without names of targets, cargo builds examples as programs, not as tests.
+        let some = || self.tests.iter().fold(" --lib --bins".to_owned(), |args, name| format!("{args} --test {name}"));
+        let targets = if self.is_everything() { String::new() } else { some() };
+        format!("test --workspace{targets} {ALL_FEATURES} --no-run")
+    }
+
+    fn has(&self, program: &Program) -> bool {
+        let Built { kind, name, .. } = &program.built;
+        let is_in = |packages: &[String]| packages.iter().any(|package| package == program.built.package_name());
+        let is_short = kind != "test" || FROM_END_TO_END.contains(&&**name);
+        self.is_everything() || is_in(&self.changed) || is_in(&self.above) && is_short
+    }
+}
+
+/// Builds the test programs and the examples and runs all selected ones, even after a failure. Prints the output of each when
+/// it ends, and a table of their times at the end.
 ///
 /// # Errors
-/// The build fails, a test fails twice, a program fails as a whole, or a program left a running process behind.
-pub(crate) fn run() -> Result<()> {
-    let mut programs: Vec<_> = built::build(&build())?.into_iter().filter(|program| program.is_test).collect();
+/// The build fails, a program fails, or a program left a running process behind.
+pub(crate) fn run(selection: &Selection) -> Result<()> {
+    let built = built::build(&selection.build())?;
+    let mut programs = tests(&built);
+    programs.retain(|program| selection.has(program));
+    if selection.is_everything() {
+        programs.extend(examples(&built)?);
+    }
     let (count, start) = (programs.len(), Instant::now());
-    programs.sort_by_key(|program| FIRST.iter().position(|name| program.is_test_named(name)).unwrap_or(FIRST.len()));
-    let (alone, beside): (Vec<_>, Vec<_>) =
-        programs.into_iter().partition(|program| ALONE.iter().any(|name| program.is_test_named(name)));
+    let position = |program: &Program| {
+        let label = program.label();
+        FIRST.iter().chain(&WAITING).position(|first| *first == label).unwrap_or(usize::MAX)
+    };
+    programs.sort_by_key(position);
+    let (alone, others): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.is_one_of(&ALONE));
+    let (waiting, busy): (Vec<_>, Vec<_>) = others.into_iter().partition(|program| program.is_one_of(&WAITING));
     fs::create_dir_all(outputs()).context("cannot create the folder of the outputs")?;
     // Processes that outlive their parents become children of this one.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt processes")?;
     let slots = thread::available_parallelism().map_or(1, usize::from);
-    let mut ended = run_on(slots, beside)?;
+    let mut ended = thread::scope(|scope| {
+        let waiting = scope.spawn(|| run_on(WAITING_SLOTS, waiting));
+        let mut ended = run_on(slots, busy)?;
+        ended.extend(waiting.join().map_err(|_| anyhow!("the thread of the waiting programs panicked"))??);
+        anyhow::Ok(ended)
+    })?;
     ended.extend(run_on(1, alone)?);
-    ended.sort_unstable_by_key(|ended| std::cmp::Reverse(ended.time));
-    let times =
-        ended.iter().take(LISTED).map(|ended| format!("{} {:.0} s", ended.program.label(), ended.time.as_secs_f64()));
-    let times = times.collect::<Vec<_>>().join("; ");
-    println!("== {count} test programs in {:.0} s, of which {times}", start.elapsed().as_secs_f64());
-    let failed: Vec<_> = ended.into_iter().filter(|ended| !ended.passed).collect();
-    let names: Vec<_> = failed.iter().map(|ended| ended.program.label()).collect();
-    ensure!(passes_again(failed)?, "{} of {count} test programs failed: {}", names.len(), names.join(", "));
+    let failed: Vec<_> = ended.iter().filter(|ended| !ended.passed).map(|ended| ended.row.name.clone()).collect();
+    table::print(ended.into_iter().map(|ended| ended.row).collect());
+    println!("== {count} programs in {:.0} s", start.elapsed().as_secs_f64());
+    ensure!(failed.is_empty(), "{} of {count} programs failed: {}", failed.len(), failed.join(", "));
     no_orphans()
 }
 
-/// Runs the failed tests of programs once more, and tells whether all passed.
-fn passes_again(failed: Vec<Ended>) -> Result<bool> {
-    let tests: Vec<_> = failed.iter().map(|ended| failures(&ended.output)).collect();
-    // A program that was killed, for one, names no test.
-    let are_known = tests.iter().all(|tests| !tests.is_empty());
-    if !are_known || tests.iter().map(Vec::len).sum::<usize>() > MOST_REPEATED {
-        return Ok(false);
-    }
-    for (Ended { program, .. }, tests) in failed.into_iter().zip(tests) {
-        let since = Instant::now();
-        let status = program.run(&[&["--exact".to_owned()], &tests[..]].concat());
-        if !Ended::report(program, since.elapsed(), status)?.passed {
-            return Ok(false);
-        }
-        println!("== flaky, passed in the second run: {}", tests.join(", "));
-    }
-    Ok(true)
+/// A run of a program.
+struct Program {
+    built: Built,
+    /// Arguments, separated by spaces.
+    args: &'static str,
 }
 
-/// Names of the failed tests in the output of a test program, which lists them at its end.
-fn failures(output: &str) -> Vec<String> {
-    let (_, list) = output.rsplit_once("\nfailures:\n").unwrap_or_default();
-    list.lines().map_while(|line| line.strip_prefix("    ")).map(str::to_owned).collect()
+fn tests(built: &[Built]) -> Vec<Program> {
+    let tests = built.iter().filter(|built| built.is_test);
+    tests.map(|built| Program { built: built.clone(), args: "--quiet" }).collect()
+}
+
+/// The runs of the examples.
+fn examples(built: &[Built]) -> Result<Vec<Program>> {
+    let example = |(name, args): (&str, _)| {
+        let found = built.iter().find(|built| built.kind == "example" && !built.is_test && built.name == name);
+        Ok(Program { built: found.with_context(|| format!("cargo has not built the example {name}"))?.clone(), args })
+    };
+    EXAMPLES.into_iter().map(example).collect()
 }
 
 /// Checks that no process outlives the programs.
@@ -120,14 +165,12 @@ fn outputs() -> PathBuf {
 
 /// A program that has ended.
 struct Ended {
-    program: Built,
-    time: Duration,
+    row: Row,
     passed: bool,
-    output: String,
 }
 
 /// Runs programs in order, `slots` at a time.
-fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
+fn run_on(slots: usize, programs: Vec<Program>) -> Result<Vec<Ended>> {
     let (count, queue) = (programs.len(), Mutex::new(VecDeque::from(programs)));
     let running = Mutex::new(Vec::new());
     let (sender, receiver) = mpsc::channel();
@@ -136,9 +179,9 @@ fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
             let Some(program) = lock(&queue).pop_front() else { break };
             lock(&running).push(program.label());
             let since = Instant::now();
-            let status = program.run(&[]);
+            let exit = program.run();
             lock(&running).retain(|label| *label != program.label());
-            drop(sender.send((program, since.elapsed(), status)));
+            drop(sender.send((program, since.elapsed(), exit)));
         }
     };
     thread::scope(|scope| {
@@ -148,7 +191,7 @@ fn run_on(slots: usize, programs: Vec<Built>) -> Result<Vec<Ended>> {
         let mut ended = Vec::with_capacity(count);
         while ended.len() < count {
             match receiver.recv_timeout(PROGRESS_INTERVAL) {
-                Ok((program, time, status)) => ended.push(Ended::report(program, time, status)?),
+                Ok((program, time, exit)) => ended.push(program.report(time, exit)?),
                 Err(RecvTimeoutError::Timeout) => println!("-- still running: {}", lock(&running).join(", ")),
                 Err(RecvTimeoutError::Disconnected) => bail!("a thread that runs test programs panicked"),
             }
@@ -161,33 +204,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Ended {
-    /// Prints the output of a program below its label.
-    fn report(program: Built, time: Duration, status: Result<ExitStatus>) -> Result<Self> {
-        let (label, passed) = (program.label(), status.as_ref().is_ok_and(ExitStatus::success));
-        let status = status.map_or_else(|error| format!("{error:#}"), |status| status.to_string());
-        println!("-- {label}: {:.1} s, {status}", time.as_secs_f64());
-        let output = fs::read(program.output()).with_context(|| format!("cannot read the output of {label}"))?;
-        let output = String::from_utf8_lossy(&output).into_owned();
-        print!("{output}");
-        Ok(Self { program, time, passed, output })
-    }
-}
-
-impl Built {
-    fn is_test_named(&self, name: &str) -> bool {
-        self.kind == "test" && self.name == name
-    }
-
-    /// Package, kind and name, such as `disco-tests test nodes`.
-    fn label(&self) -> String {
-        // `file:///…/disco-core#0.1.0`, or `file:///…/tests#disco-tests@0.1.0` if the folder has another name.
-        let (folder, version) = self.package.rsplit_once('#').unwrap_or((&self.package, ""));
-        let package = match version.split_once('@') {
-            Some((name, _)) => name,
-            None => folder.rsplit('/').next().unwrap_or(folder),
+impl Program {
+    /// Prints the output of the program below its label.
+    fn report(&self, time: Duration, exit: Result<Exit>) -> Result<Ended> {
+        let name = self.label();
+        let (passed, status, cpu) = match exit {
+            Ok(exit) => (exit.status.success(), exit.status.to_string(), exit.cpu),
+            Err(error) => (false, format!("{error:#}"), Duration::ZERO),
         };
-        format!("{package} {} {}", self.kind, self.name)
+        let output = fs::read(self.output()).with_context(|| format!("cannot read the output of {name}"))?;
+        print!("-- {name}: {:.1} s, {status}\n{}", time.as_secs_f64(), String::from_utf8_lossy(&output));
+        Ok(Ended { row: Row { name, time, cpu, units: None }, passed })
+    }
+
+    fn is_one_of(&self, labels: &[&str]) -> bool {
+        labels.contains(&&*self.label())
+    }
+
+    /// Package, kind, name and arguments, such as `disco-tests test nodes`.
+    fn label(&self) -> String {
+        let Built { kind, name, is_test, .. } = &self.built;
+        let args = if *is_test { "" } else { self.args };
+        format!("{} {kind} {name} {args}", self.built.package_name()).trim_end().to_owned()
     }
 
     /// The file of the program's output. A pipe would stay open while an orphan of the program lives.
@@ -195,35 +233,24 @@ impl Built {
         outputs().join(self.label().replace(' ', "-"))
     }
 
-    /// Runs the program with these arguments to its end or its limit.
-    fn run(&self, args: &[String]) -> Result<ExitStatus> {
+    /// Runs the program to its end or its limit.
+    fn run(&self) -> Result<Exit> {
         let output = File::create(self.output()).context("cannot create the file of the output")?;
         let errors = output.try_clone().context("cannot share the file of the output")?;
         let mut command = self.command();
-        command.args(args).stdin(Stdio::null()).stdout(output).stderr(errors);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
         time_limit::wait(&mut command.spawn().context("cannot start the program")?, PROGRAM_TIMEOUT)
     }
 
     /// A command that starts the program as cargo does.
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.file);
-        command.arg("--quiet").current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        if WAITING.contains(&&*self.label()) && env::var_os("RUST_TEST_THREADS").is_none() {
-            command.env("RUST_TEST_THREADS", WAITING_THREADS);
+        let folder = &self.built.folder;
+        let mut command = Command::new(&self.built.file);
+        command.args(self.args.split_whitespace()).current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+        let (program, threads) = WITH_THREADS;
+        if self.label() == program && env::var_os("RUST_TEST_THREADS").is_none() {
+            command.env("RUST_TEST_THREADS", threads);
         }
         command
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::failures;
-
-    #[test]
-    fn failed_tests_are_read_from_the_list_at_the_end() {
-        let output = "running 3 tests\n..F\nfailures:\n\n---- deep::one stdout ----\n    no name\n\n\nfailures:\n    deep::one\n    two\n\ntest result: FAILED. 1 passed\n";
-        assert_eq!(failures(output), ["deep::one", "two"]);
-        assert_eq!(failures("running 1 test\n.\ntest result: ok.\n"), [""; 0]);
-        assert_eq!(failures("signal: 11"), [""; 0]);
     }
 }

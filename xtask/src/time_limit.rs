@@ -7,6 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+
+/// Unit of the times in `/proc`, which is the same on all machines.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Interval between two checks whether a process has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -14,33 +18,41 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Limit of one run of gdb, in seconds.
 const GDB_TIMEOUT: &str = "60";
 
+/// How a process ended.
+pub(crate) struct Exit {
+    pub(crate) status: ExitStatus,
+    /// Processor time of the process and of the descendants that were waited for.
+    pub(crate) cpu: Duration,
+}
+
 /// Waits until the process exits.
 ///
 /// # Errors
 /// It runs longer than `limit`. It is then killed with its descendants.
-pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Exit> {
     let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().context("cannot wait for a process")? {
-            return Ok(status);
-        }
+    let id = Pid::from_child(child);
+    // The process keeps its row in `/proc` until `Child::wait` takes its status.
+    let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while rustix::process::waitid(WaitId::Pid(id), exited).context("cannot wait for a process")?.is_none() {
         if start.elapsed() >= limit {
-            break;
+            let processes: Vec<_> = std::iter::once(child.id()).chain(descendants(child.id())).collect();
+            processes.iter().for_each(|process| print(*process));
+            kill(&processes);
+            child.wait().context("cannot wait for a killed process")?;
+            bail!("killed after {} s without an exit", limit.as_secs());
         }
         thread::sleep(POLL_INTERVAL);
     }
-    let processes: Vec<_> = std::iter::once(child.id()).chain(descendants(child.id())).collect();
-    processes.iter().for_each(|process| print(*process));
-    kill(&processes);
-    child.wait().context("cannot wait for a killed process")?;
-    bail!("killed after {} s without an exit", limit.as_secs())
+    let cpu = cpu_time(child.id()).unwrap_or_default();
+    Ok(Exit { status: child.wait().context("cannot wait for a process")?, cpu })
 }
 
 /// Kills processes that still exist.
 pub(crate) fn kill(processes: &[u32]) {
-    for process in processes.iter().filter_map(|process| rustix::process::Pid::from_raw(process.cast_signed())) {
+    for process in processes.iter().filter_map(|process| Pid::from_raw(process.cast_signed())) {
         // The process may have exited.
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process(process, Signal::KILL);
     }
 }
 
@@ -63,11 +75,24 @@ pub(crate) fn descendants(ancestor: u32) -> Vec<u32> {
 /// The id of a process in `/proc` and of its parent, unless it is a zombie.
 fn parent(name: &str) -> Option<(u32, u32)> {
     let process = name.parse().ok()?;
-    // `ID (NAME) STATE PARENT …`, where NAME may have spaces and parentheses.
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let fields = stat(process)?;
+    let mut fields = fields.split_whitespace();
     let state = fields.next()?;
     (state != "Z").then_some((process, fields.next()?.parse().ok()?))
+}
+
+/// Processor time of a process and of the descendants that were waited for.
+fn cpu_time(process: u32) -> Option<Duration> {
+    // `STATE PARENT …`: after eleven fields, the user and system time of the process and of its descendants.
+    let ticks = stat(process)?.split_whitespace().skip(11).take(4).map(str::parse::<u32>).sum::<Result<u32, _>>();
+    Some(TICK * ticks.ok()?)
+}
+
+/// The fields of `/proc/PROCESS/stat` after the name of the program.
+fn stat(process: u32) -> Option<String> {
+    // `ID (NAME) STATE PARENT …`, where NAME may have spaces and parentheses.
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.to_owned())
 }
 
 /// Prints the command line of a process, and the stacks of its threads if gdb is installed, otherwise their names and
@@ -106,10 +131,16 @@ mod tests {
             std::thread::yield_now();
         }
         let children = descendants(child.id());
-        let error = wait(&mut child, Duration::ZERO).unwrap_err();
+        let error = wait(&mut child, Duration::ZERO).err().unwrap();
         assert_eq!(error.to_string(), "killed after 0 s without an exit");
         while children.iter().any(|process| parent(&process.to_string()).is_some()) {
             std::thread::yield_now();
         }
+    }
+    #[test]
+    fn the_processor_time_of_a_process_includes_its_children() {
+        let program = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
+        let mut child = Command::new("sh").args(["-c", &format!("sh -c '{program}'; true")]).spawn().unwrap();
+        assert!(wait(&mut child, Duration::from_secs(60)).unwrap().cpu > Duration::ZERO);
     }
 }

@@ -1,7 +1,7 @@
 //! The wire format of commands, replies and messages.
 //!
 //! Integers are little endian, and fields are not aligned. The first nine commands have the layout of TVM's Disco (its
-//! RPC reference protocol), byte for byte; `tests/golden.rs` compares them with bytes captured from TVM.
+//! RPC reference protocol), byte for byte; `tests/suite/golden.rs` compares them with bytes captured from TVM.
 //!
 //! ```text
 //! packet   u64 length of the rest

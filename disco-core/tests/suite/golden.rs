@@ -9,7 +9,7 @@ use disco_core::{Command, DType, Device, DeviceKind, Frame, Local, RegisterId, S
 
 /// Name and bytes of each row.
 fn rows(direction: &str) -> BTreeMap<&'static str, Vec<u8>> {
-    let lines = include_str!("data/tvm-0.27.tsv").lines().filter(|line| !line.starts_with('#'));
+    let lines = include_str!("../data/tvm-0.27.tsv").lines().filter(|line| !line.starts_with('#'));
     let columns = lines.map(|line| line.split('\t').collect::<Vec<_>>());
     let rows = columns.filter(|columns| columns[0] == direction);
     rows.map(|columns| (columns[1], unhex(columns[3]))).collect()
@@ -314,7 +314,7 @@ fn every_row_of_the_capture_is_tested() {
     let replies: BTreeSet<_> = replies.chain(REFUSED_REPLIES.iter().map(|row| row.0)).collect();
     assert_eq!(replies, rows("up").into_keys().collect());
 
-    let lines = include_str!("data/tvm-0.27.tsv").lines().filter(|line| !line.starts_with('#'));
+    let lines = include_str!("../data/tvm-0.27.tsv").lines().filter(|line| !line.starts_with('#'));
     assert_eq!(lines.count(), commands.len() + replies.len(), "rows have names of their own");
 }
 

@@ -1,13 +1,10 @@
 //! The `disco` command with backend `rccl`, on the test double of RCCL and HIP. Code shared with backend `nccl` is
 //! tested in `nccl.rs`.
 
-#![cfg(all(feature = "rccl", target_os = "linux"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(feature = "rccl")]
 
-mod double;
-
+use crate::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 use disco_gpu_double::folder::{HIP_NAMES, hide, hip_folder, with};
-use double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 
 #[test]
 fn rccl_passes_the_conformance_suite() {

@@ -1,14 +1,11 @@
 //! `disco topo`, on the test double of the CUDA driver and of NVML.
 
-#![cfg(all(feature = "nccl", target_os = "linux"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod double;
+#![cfg(feature = "nccl")]
 
 use std::path::Path;
 
+use crate::double::{disco, text};
 use disco_gpu_double::folder::{NAMES, hide, with};
-use double::{disco, text};
 use serde_json::{Value, json};
 
 /// The text that `disco topo` prints, without the line of the host name, which is checked here.

@@ -1,7 +1,5 @@
 //! Helpers that run the `disco` command with the libraries of a test double.
 
-#![allow(dead_code, reason = "each test uses some of these helpers")]
-
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -1,17 +1,14 @@
 //! The `disco` command with backend `nccl`, on the test double of NCCL and the CUDA driver, and on files that are no
 //! libraries.
 
-#![cfg(all(feature = "nccl", target_os = "linux"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod double;
+#![cfg(feature = "nccl")]
 
 use std::collections::BTreeSet;
 
+use crate::double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 use disco::OpKind;
 use disco::activity::RecordKind;
 use disco_gpu_double::folder::{NAMES, hide, with};
-use double::{OLD_LIBRARY_PARTS, conforms, conforms_in, disco, text, unavailable_reason};
 
 /// The functions that only RCCL has are hidden, as in NVIDIA's library.
 #[test]

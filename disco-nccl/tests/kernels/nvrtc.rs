@@ -95,8 +95,11 @@ fn a_missing_compiler_returns_unavailable() {
 /// Runs [`compiles_kernels_in_a_child_process`] in a child process whose NVRTC is `file`.
 fn rerun_with_library(file: &str) {
     let mut command = Command::new(env::current_exe().unwrap());
-    let output =
-        command.args(["--exact", "compiles_kernels_in_a_child_process"]).env(LIBRARY_VARIABLE, file).output().unwrap();
+    let output = command
+        .args(["--exact", "nvrtc::compiles_kernels_in_a_child_process"])
+        .env(LIBRARY_VARIABLE, file)
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
