@@ -4,10 +4,7 @@
 
 mod common;
 
-use std::thread;
-use std::time::Duration;
-
-use common::{OK, allocate, enable_access, enter, free, new_stream, use_device, wait_until};
+use common::{OK, allocate, enable_access, enter, free, new_stream, settle, use_device, wait_until};
 use disco_gpu_double::cuda::abi::{Code, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
@@ -27,7 +24,7 @@ fn wait(word: u32, value: u32, flags: u32, assert_ends: bool) {
     write(writer, pointer, word);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, value, flags), OK);
     if !assert_ends {
-        thread::sleep(Duration::from_millis(20));
+        settle();
         assert_eq!(cuStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
         write(writer, pointer, value);
     }
@@ -98,7 +95,7 @@ fn a_wait_ends_with_the_context() {
     let pointer = allocate(4);
     assert_eq!(cuMemsetD8Async(pointer, 0, 4, stream), OK);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 1, 0), OK);
-    thread::sleep(Duration::from_millis(50));
+    settle();
     assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
     assert_eq!(cuDevicePrimaryCtxRelease_v2(2), OK);
     enter(0);
