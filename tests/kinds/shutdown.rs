@@ -128,6 +128,7 @@ fn fill(session: &LaneSession) {
             }
             None => {
                 full += 1;
+                // Time in which the workers would take commands.
                 thread::sleep(Duration::from_millis(2));
             }
         }

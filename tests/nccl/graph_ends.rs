@@ -44,6 +44,7 @@ fn launch_but(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
 /// Launches the graph on all workers, on `late` with a delay, so that the other workers report that they wait.
 fn launch_late(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
     if ctx.worker() == late.into() {
+        // The reports are due within the deadline.
         std::thread::sleep(ctx.deadline() / 2);
     }
     launch_but(ctx, u32::MAX)

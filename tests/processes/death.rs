@@ -127,6 +127,7 @@ fn a_worker_killed_during_a_collective_is_lost_and_leaks_no_memory() {
         let (session, pid) = connected(2, LONG);
         call(&session, "tests.reduce", (4 << 20, 1_000_000, NOBODY)).unwrap();
         wait_until_in_collective(&session, 0..3);
+        // The moment of the kill differs.
         thread::sleep(Duration::from_millis(7 * round));
         kill_process(pid, Signal::KILL).unwrap();
         assert_eq!(lost(session), KILLED);

@@ -371,6 +371,7 @@ fn new_workers_that_die_at_once_are_dropped() {
         thread::spawn(move || {
             // The first new workers die before, while or after they join.
             if (1..9).contains(&at) {
+                // Each at another moment.
                 thread::sleep(Duration::from_millis(3 * at));
                 child.kill().unwrap();
                 child.wait().unwrap();
