@@ -7,10 +7,10 @@
 mod gate;
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::{Builder, DataPlane, Deadlines, Error, Session, SessionExt, WorkerContext, WorkerId, block_on};
+use disco_conformance::waiting::poll;
 use gate::Gate;
 
 fn wait_on(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Result<()> {
@@ -43,14 +43,8 @@ fn threads() -> Vec<String> {
 /// [`threads`], as soon as they equal `expected`, or after 5 s: the system lists a thread for a moment after it was
 /// joined.
 fn threads_within_5_s(expected: &[&str]) -> Vec<String> {
-    let start = Instant::now();
-    loop {
-        let found = threads();
-        if found == expected || start.elapsed() > Duration::from_secs(5) {
-            return found;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    let found = poll(Duration::from_secs(5), || Some(threads()).filter(|found| found == expected));
+    found.unwrap_or_else(threads)
 }
 
 /// Resident memory in bytes.

@@ -269,6 +269,7 @@ mod tests {
     impl Inbox for SlowInbox {
         fn reply(&self, worker: WorkerId, _: u64, _: Reply) {
             self.begun.send(worker).unwrap();
+            // Time in which a caller that does not wait for this delivery would return.
             thread::sleep(Duration::from_millis(20));
             self.delivered.store(true, std::sync::atomic::Ordering::Relaxed);
         }

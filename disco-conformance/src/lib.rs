@@ -10,6 +10,7 @@
 //!   lack must be refused; their checks are skipped with that reason.
 //! - A new lane brings a [`lane::Harness`].
 //! - [`Runner`] makes a test program of the suite, in this repository or another.
+//! - [`waiting`] has the polling loops of tests.
 //! - [`Pattern`] makes inputs for benchmarks, and checks their results.
 //!
 //! The checks of a suite are listed by name. Each runs separately:
@@ -37,6 +38,7 @@ mod runner;
 mod summary;
 mod threads;
 mod timeout;
+pub mod waiting;
 
 pub use check::{Check, Outcome};
 pub use fetched::{libtvm_ffi, nvrtc, nvrtc_13};

@@ -58,6 +58,7 @@ fn the_time_between_two_events_is_that_between_their_points_in_the_stream() {
     assert_eq!(cuEventRecord(start, stream), OK);
     assert_eq!(cuEventSynchronize(start), OK);
     assert_eq!(elapsed(start, end), Err(Code::INVALID_HANDLE), "the second one has no record");
+    // The time that the events measure.
     thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(cuEventRecord(end, stream), OK);
     assert_eq!(cuStreamSynchronize(stream), OK);

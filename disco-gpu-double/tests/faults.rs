@@ -7,10 +7,10 @@ mod common;
 use std::ptr;
 use std::sync::Barrier;
 use std::thread;
-use std::time::Duration;
 
 use common::{
-    OK, async_error, at, failed, init, last_error, on_ranks, ready, set, split, unique_id, use_device, with_faults,
+    OK, async_error, at, failed, init, last_error, on_ranks, ready, set, settle, split, this_thread, unique_id,
+    use_device, wait_until_blocked, with_faults,
 };
 use disco_gpu_double::cuda::abi::Code as CudaCode;
 use disco_gpu_double::cuda::exports::memory::cuMemAlloc_v2;
@@ -33,11 +33,11 @@ fn reduce(rank: &common::Rank, pointer: u64) -> Code {
     ncclAllReduce(pair, pair, 1, DataType::F32, RedOp::SUM, rank.comm, rank.stream)
 }
 
-/// Aborts from another thread after a delay.
-fn abort_soon(comm: CommHandle) -> thread::JoinHandle<Code> {
-    let comm = comm.expose_provenance();
+/// Aborts from another thread once this one is blocked.
+fn abort_once_blocked(comm: CommHandle) -> thread::JoinHandle<Code> {
+    let (comm, caller) = (comm.expose_provenance(), this_thread());
     thread::spawn(move || {
-        thread::sleep(Duration::from_millis(20));
+        wait_until_blocked(&caller);
         ncclCommAbort(ptr::with_exposed_provenance_mut(comm))
     })
 }
@@ -87,7 +87,7 @@ fn work_hangs_until_it_is_aborted() {
             assert_eq!(ncclGroupStart(), Code::SUCCESS);
             assert_eq!(reduce(rank, pointer), Code::SUCCESS);
             assert_eq!(ncclGroupEnd(), Code::SUCCESS);
-            thread::sleep(Duration::from_millis(5));
+            settle();
             assert_eq!(cuStreamQuery(rank.stream), CudaCode::NOT_READY);
             assert_eq!(async_error(rank.comm), Code::SUCCESS);
             assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);
@@ -102,7 +102,7 @@ fn a_call_blocks_until_another_thread_aborts() {
     with_faults(c"ncclAllReduce:0:1=block", || {
         on_ranks(1, true, |rank| {
             let pointer = rank.floats(&[1.0]);
-            let aborter = abort_soon(rank.comm);
+            let aborter = abort_once_blocked(rank.comm);
             assert_eq!(reduce(rank, pointer), Code::INTERNAL_ERROR);
             assert_eq!(aborter.join().unwrap(), Code::SUCCESS);
             rank.free(pointer);
@@ -155,7 +155,7 @@ fn faults_fail_the_init_of_communicators() {
         assert_eq!(failed(comm), Code::INTERNAL_ERROR);
         assert_eq!(ncclCommAbort(comm), Code::SUCCESS);
         let (_, comm) = init(unique_id(), 1, 0, false);
-        thread::sleep(Duration::from_millis(5));
+        settle();
         assert_eq!(async_error(comm), Code::IN_PROGRESS);
         assert_eq!(ncclCommAbort(comm), Code::SUCCESS);
         let (_, comm) = init(unique_id(), 1, 0, true);
@@ -175,7 +175,7 @@ fn faults_fail_splits_and_the_end_of_communicators() {
         // SAFETY: the configuration is null, and the output is valid until the parent is aborted.
         let code = unsafe { ncclCommSplit(comm, 0, 0, Some(&mut child), ptr::null()) };
         assert_eq!(code, Code::IN_PROGRESS);
-        thread::sleep(Duration::from_millis(5));
+        settle();
         assert_eq!((async_error(comm), child), (Code::IN_PROGRESS, ptr::null_mut()));
         assert_eq!(ncclCommAbort(comm), Code::SUCCESS);
         let comm = begin();

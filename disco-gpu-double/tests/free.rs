@@ -6,7 +6,7 @@ mod common;
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -53,27 +53,32 @@ fn number(pool: Pool, attribute: i32) -> u64 {
     number
 }
 
-/// Runs `work` while a peer's stream waits; returns whether `work` returned before the end of the wait.
-fn returns_while_a_peer_waits(work: impl FnOnce()) -> bool {
-    static IS_OVER: AtomicBool = AtomicBool::new(false);
-    IS_OVER.store(false, SeqCst);
+/// A limit for work that does not wait for the peer.
+const LONG: Duration = Duration::from_secs(10);
+/// A time in which work that waits for the peer does not return.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Runs `work` while a peer's stream waits for at most `limit`; returns whether `work` returned before the end of the wait.
+fn returns_while_a_peer_waits(limit: Duration, work: impl FnOnce()) -> bool {
+    let (tell, has_returned) = mpsc::channel();
     let peer = use_device(1);
     let word = allocate(4);
     assert_eq!(cuMemsetD8Async(word, 0, 4, peer), OK);
     assert_eq!(cuStreamWaitValue32_v2(peer, word, 1, 0), OK);
     let address = peer.addr();
     let ender = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(200));
-        IS_OVER.store(true, SeqCst);
+        let is_early = has_returned.recv_timeout(limit).is_ok();
         let other = use_device(1);
         assert_eq!(cuStreamWriteValue32_v2(other, word, 1, 0), OK);
         assert_eq!(cuStreamSynchronize(ptr::without_provenance_mut(address)), OK);
         assert_eq!(cuStreamDestroy_v2(other), OK);
+        is_early
     });
     enter(0);
     work();
-    let is_early = !IS_OVER.load(SeqCst);
-    ender.join().unwrap();
+    // Fails if the peer has not waited that long.
+    _ = tell.send(());
+    let is_early = ender.join().unwrap();
     enter(1);
     free(word);
     assert_eq!(cuStreamDestroy_v2(peer), OK);
@@ -91,15 +96,15 @@ fn plain_frees_wait_for_peers_and_pool_frees_do_not() {
         pinned
     };
     let (first, second, host, other_host) = (allocate(8), allocate(8), pinned(), pinned());
-    assert!(returns_while_a_peer_waits(|| free(first)), "devices without access are no peers");
+    assert!(returns_while_a_peer_waits(LONG, || free(first)), "devices without access are no peers");
     enter(0);
     common::enable_access(1);
-    assert!(!returns_while_a_peer_waits(|| free(second)));
-    assert!(!returns_while_a_peer_waits(|| assert_eq!(cuMemFreeHost(host), OK)));
+    assert!(!returns_while_a_peer_waits(SHORT, || free(second)));
+    assert!(!returns_while_a_peer_waits(SHORT, || assert_eq!(cuMemFreeHost(host), OK)));
     enter(0);
     assert_eq!(cuMemFreeHost(other_host), OK);
     let pool = pool(0);
-    assert!(returns_while_a_peer_waits(|| {
+    assert!(returns_while_a_peer_waits(LONG, || {
         let pointer = take(pool, 1 << 20, stream);
         assert_eq!([cuMemFreeAsync(pointer, stream), cuStreamSynchronize(stream), cuMemPoolDestroy(pool)], [OK; 3]);
     }));

@@ -9,9 +9,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
-use common::{OK, Rank, allocate, at, enter, free, new_stream, on_ranks, ready, use_device};
+use common::{OK, Rank, allocate, at, enter, free, new_stream, on_ranks, ready, settle, use_device};
 use disco_gpu_double::cuda::abi::{Code, Event, Graph, GraphExec, Pool, Stream};
 use disco_gpu_double::cuda::exports::context::cuCtxSynchronize;
 use disco_gpu_double::cuda::exports::copy::{
@@ -182,8 +181,8 @@ fn a_communicator_does_not_end_before_its_graphs() {
                 let is_destroyed = &is_destroyed;
                 scope.spawn(move || {
                     enter(device);
-                    // A call that does not wait returns within this time.
-                    thread::sleep(Duration::from_millis(20));
+                    // A call that does not wait returns meanwhile.
+                    settle();
                     is_destroyed.store(true, SeqCst);
                     assert_eq!(cuGraphExecDestroy(ptr::with_exposed_provenance_mut(exec)), OK);
                 });

@@ -6,11 +6,9 @@ mod common;
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::thread;
-use std::time::Duration;
 
 use common::child::{self, Child, to_bytes, to_text};
-use common::wait_until;
+use common::{settle, wait_until};
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::hip::abi::{Code, CopyKind, IPC_LAZY_ENABLE_PEER_ACCESS, IpcHandle, STREAM_NON_BLOCKING, Stream};
 use disco_gpu_double::hip::exports::copy::hipMemcpyAsync;
@@ -134,7 +132,7 @@ fn wait((word, value): (u32, u32), flags: u32, mask: u32, end: Option<u32>) {
     write(writer, pointer, word);
     assert_eq!(hipStreamWaitValue32(stream, pointer, value, flags, mask), OK);
     if let Some(end) = end {
-        thread::sleep(Duration::from_millis(20));
+        settle();
         assert_eq!(hipStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
         write(writer, pointer, end);
     }

@@ -8,9 +8,10 @@ use std::ptr;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
 
-use common::{OK, allocate, at, free, init, on_ranks, unique_id, use_device, wait_until};
+use common::{
+    OK, allocate, at, free, init, on_ranks, settle, this_thread, unique_id, use_device, wait_until, wait_until_blocked,
+};
 use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery};
 use disco_gpu_double::nccl::abi::{Code, DataType, RedOp};
 use disco_gpu_double::nccl::exports::collective::ncclAllReduce;
@@ -32,9 +33,10 @@ fn an_abort_in_a_group_ends_the_wait_of_a_first_launch() {
                     return assert_eq!(cuStreamDestroy_v2(stream), OK);
                 }
                 let (known, has_left) = (comm.expose_provenance(), &AtomicBool::new(false));
+                let caller = this_thread();
                 thread::scope(|scope| {
                     let abort = scope.spawn(move || {
-                        thread::sleep(Duration::from_millis(5));
+                        wait_until_blocked(&caller);
                         assert_eq!(ncclGroupStart(), Code::SUCCESS);
                         assert_eq!(ncclCommAbort(ptr::with_exposed_provenance_mut(known)), Code::SUCCESS);
                         wait_until(|| has_left.load(SeqCst).then_some(()));
@@ -77,8 +79,8 @@ fn outputs_of_an_aborted_rank_are_written_to_until_its_peers_are_aborted() {
                 while cuStreamQuery(rank.stream) == OK {
                     thread::yield_now();
                 }
-                // This rank's kernel has started before the other rank's kernel ends.
-                thread::sleep(Duration::from_millis(5));
+                // This rank's kernel starts before the other rank's kernel ends.
+                settle();
                 came.wait();
                 filled.wait();
                 assert_eq!(ncclCommAbort(rank.comm), Code::SUCCESS);

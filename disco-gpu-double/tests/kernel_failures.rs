@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::member::{LONG_TIMEOUT_NS, Member, STATUS, devices, members, write};
-use common::{OK, TEST_TIMEOUT, params};
+use common::{OK, TEST_TIMEOUT, params, settle};
 use disco_gpu_double::cuda::abi::Code;
 use disco_gpu_double::cuda::exports::stream::cuStreamQuery;
 
@@ -65,7 +65,7 @@ fn the_abort_flag_ends_a_launch() {
     let one = &members[1];
     one.enter();
     assert_eq!(one.launch(BARRIER, 1, 32), OK);
-    thread::sleep(Duration::from_millis(30));
+    settle();
     assert_eq!((cuStreamQuery(one.stream), one.report()), (Code::NOT_READY, 0));
     one.abort();
     assert_eq!(one.synchronize(), OK);

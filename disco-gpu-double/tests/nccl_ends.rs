@@ -2,14 +2,11 @@
 
 mod common;
 
-use std::thread;
-
 use common::rank_handle::{self, RankHandle};
-use common::set;
 use common::several_processes::{
-    IN_PROGRESS, REMOTE_ERROR, SETTLE_TIME, SUCCESS, SYSTEM_ERROR, ask_all, begin, check_sum, join, one_test_at_a_time,
-    two_ranks,
+    IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, ask_all, begin, check_sum, join, one_test_at_a_time, two_ranks,
 };
+use common::{set, settle};
 
 #[test]
 fn child_that_is_a_rank() {
@@ -23,7 +20,7 @@ fn a_rank_can_abort_before_the_other_process_joins() {
         let mut members = [RankHandle::local(0), RankHandle::remote(1)];
         let id = members[host].ask("id");
         assert_eq!(members[early].ask(&format!("begin {id} 2 {early}")), IN_PROGRESS);
-        thread::sleep(SETTLE_TIME);
+        settle();
         assert_eq!((members[early].ask("error"), members[early].ask("abort")), (IN_PROGRESS.into(), SUCCESS.into()));
     }
 }
@@ -36,7 +33,7 @@ fn a_rank_that_aborts_leaves_the_other_process_waiting() {
             let mut members = two_ranks(host);
             assert_eq!((members[left].ask("put 5"), members[left].ask("sum")), ("done".into(), SUCCESS.into()));
             assert_eq!(members[gone].ask("abort"), SUCCESS);
-            thread::sleep(SETTLE_TIME);
+            settle();
             assert_eq!((members[left].ask("idle"), members[left].ask("error")), ("false".into(), SUCCESS.into()));
             members[left].ask("hear");
             assert_eq!(members[left].ask("fail"), REMOTE_ERROR);
@@ -55,7 +52,7 @@ fn a_collective_does_not_complete_after_a_rank_has_aborted() {
             ask_all(&mut members, "put 3");
             assert_eq!((members[gone].ask("sum"), members[gone].ask("abort")), (SUCCESS.into(), SUCCESS.into()));
             assert_eq!(members[late].ask("sum"), SUCCESS);
-            thread::sleep(SETTLE_TIME);
+            settle();
             assert_eq!((members[late].ask("idle"), members[gone].ask("rest")), ("false".into(), "done".into()));
             assert_eq!((members[late].ask("abort"), members[late].ask("rest")), (SUCCESS.into(), "done".into()));
         }
@@ -73,7 +70,7 @@ fn a_process_that_is_killed_in_a_collective_leaves_the_other_waiting() {
         let mut others = [local, remote];
         others.iter_mut().for_each(|member| assert_eq!(member.ask("sum"), SUCCESS));
         killed.kill();
-        thread::sleep(SETTLE_TIME);
+        settle();
         for member in &mut others {
             assert_eq!((member.ask("idle"), member.ask("error")), ("false".into(), SUCCESS.into()));
             member.ask("hear");

@@ -3,12 +3,10 @@
 
 mod common;
 
-use std::thread;
-
 use common::rank_handle::{self, RankHandle};
+use common::settle;
 use common::several_processes::{
-    IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SETTLE_TIME, SUCCESS, ask_all, begin, check_sum, one_test_at_a_time,
-    two_ranks,
+    IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS, ask_all, begin, check_sum, one_test_at_a_time, two_ranks,
 };
 
 #[test]
@@ -29,7 +27,7 @@ fn a_collective_waits_for_the_rank_of_the_other_process() {
                 _ => remote.ask(request),
             };
             assert_eq!(ask(first, "sum", local, remote), SUCCESS);
-            thread::sleep(SETTLE_TIME);
+            settle();
             assert_eq!(ask(first, "idle", local, remote), "false");
             assert_eq!(ask(last, "sum", local, remote), SUCCESS);
             ask(first, "get", local, remote);
@@ -122,7 +120,7 @@ fn finalize_waits_for_the_rank_of_the_other_process_since_2_31() {
         ask_all(&mut members, "meet");
         let [local, remote] = &mut members;
         assert_eq!(remote.ask("finalize"), IN_PROGRESS);
-        thread::sleep(SETTLE_TIME);
+        settle();
         assert_eq!(remote.ask("error"), IN_PROGRESS);
         assert_eq!(
             (local.ask("finalize"), local.ask("settle"), remote.ask("settle")),
@@ -140,7 +138,7 @@ fn refusals_are_the_same_for_ranks_of_other_processes() {
         let id = members[host].ask("id");
         let [local, remote] = &mut members;
         assert_eq!(local.ask(&format!("begin {id} 2 0")), IN_PROGRESS);
-        thread::sleep(SETTLE_TIME);
+        settle();
         assert_eq!(remote.ask(&format!("begin {id} 3 1")), INVALID_ARGUMENT);
         assert!(remote.ask("why").contains("ranks disagree on the number of ranks: 3 and 2"), "{}", remote.ask("why"));
         assert_eq!(remote.ask(&format!("begin {id} 2 0")), IN_PROGRESS);

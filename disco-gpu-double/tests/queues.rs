@@ -5,13 +5,12 @@
 mod common;
 
 use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
-use std::{ptr, thread};
 
 use common::member::{function, launch, load, read, write};
 use common::params::{Params, STATE_BYTES};
-use common::{OK, allocate, at, enter, free, new_stream, set, wait_until};
+use common::{OK, allocate, at, enter, free, new_stream, set, settle, wait_until};
 use disco_gpu_double::cuda::abi::{Code, STREAM_NON_BLOCKING, Stream};
 use disco_gpu_double::cuda::exports::event::{cuEventCreate, cuEventDestroy_v2, cuEventRecord};
 use disco_gpu_double::cuda::exports::stream::{
@@ -73,7 +72,7 @@ fn assert_ends(stream: Stream) {
 }
 
 fn assert_blocked(stream: Stream) {
-    thread::sleep(Duration::from_millis(50));
+    settle();
     assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
 }
 
@@ -218,7 +217,7 @@ fn hip_has_its_own_number_of_queues_and_priorities() {
     let word = at(awaited, 0);
     assert_eq!(hipStreamWaitValue32(streams[0], word, 1, 0, u32::MAX), OK);
     assert_eq!(hipStreamWriteValue32(streams[4], word, 1, 0), OK);
-    thread::sleep(Duration::from_millis(50));
+    settle();
     assert_eq!([0, 4].map(|index| hipStreamQuery(streams[index])), [hip::abi::Code::NOT_READY; 2]);
     assert_eq!(hipStreamWriteValue32(streams[5], word, 1, 0), OK);
     for stream in streams {

@@ -7,10 +7,13 @@ mod common;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
-use common::{OK, allocate, enable_access, enter, free, new_stream, use_device, wait_until};
+use common::{
+    OK, allocate, enable_access, enter, free, new_stream, settle, this_thread, use_device, wait_until,
+    wait_until_blocked,
+};
 use disco_gpu_double::cuda::abi::{Code, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
 use disco_gpu_double::cuda::exports::copy::cuMemcpyDtoHAsync_v2;
@@ -31,7 +34,7 @@ fn wait(word: u32, value: u32, flags: u32, assert_ends: bool) {
     write(writer, pointer, word);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, value, flags), OK);
     if !assert_ends {
-        thread::sleep(Duration::from_millis(20));
+        settle();
         assert_eq!(cuStreamQuery(stream), Code::NOT_READY, "{word:#x} is not {value:#x} by {flags}");
         write(writer, pointer, value);
     }
@@ -85,23 +88,26 @@ fn a_copy_to_pageable_memory_holds_up_other_calls_until_its_stream_has_made_it()
     let word = unsafe { &*pinned.cast::<AtomicU32>() };
     word.store(0, SeqCst);
     assert_eq!(cuStreamWaitValue32_v2(stream, pinned as u64, 1, 0), OK);
-    let copied_on = stream as usize;
+    let (copied_on, (sender, entered)) = (stream as usize, mpsc::channel());
     thread::scope(|scope| {
-        let copies = scope.spawn(|| {
+        let copying = sender.clone();
+        let copies = scope.spawn(move || {
             enter(3);
             let mut found = [0_u8; 4];
+            copying.send(this_thread()).unwrap();
             // SAFETY: the destination has room for all bytes.
             let code = unsafe { cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), pointer, 4, copied_on as Stream) };
             assert_eq!(code, OK);
         });
-        thread::sleep(Duration::from_millis(50)); // until the copy is in its call
-        let calls = scope.spawn(|| {
+        wait_until_blocked(&entered.recv().unwrap());
+        let calls = scope.spawn(move || {
             enter(3);
             let mut event = ptr::null_mut();
+            sender.send(this_thread()).unwrap();
             assert_eq!((cuEventCreate(Some(&mut event), 2), word.load(SeqCst)), (OK, 1), "the call waits for the copy");
             assert_eq!(cuEventDestroy_v2(event), OK);
         });
-        thread::sleep(Duration::from_millis(20));
+        wait_until_blocked(&entered.recv().unwrap());
         word.store(1, SeqCst);
         [copies, calls].into_iter().for_each(|thread| thread.join().unwrap());
     });
@@ -138,7 +144,7 @@ fn a_wait_ends_with_the_context() {
     let pointer = allocate(4);
     assert_eq!(cuMemsetD8Async(pointer, 0, 4, stream), OK);
     assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 1, 0), OK);
-    thread::sleep(Duration::from_millis(50));
+    settle();
     assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
     assert_eq!(cuDevicePrimaryCtxRelease_v2(2), OK);
     enter(0);

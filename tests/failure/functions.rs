@@ -49,30 +49,35 @@ fn wait_at_barrier(ctx: &mut WorkerContext, worker: u32, gate: u64) -> disco::Re
     ctx.comm()?.barrier()
 }
 
-/// Fails on all workers, 100 ms apart, in descending order of workers.
+/// Fails on all workers: on the last one first, and on the others once the session is aborted.
 fn fail_in_turn(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let turn = ctx.world().size() - ctx.worker().index();
-    std::thread::sleep(Duration::from_millis(100 * turn as u64));
+    if ctx.worker().index() + 1 < ctx.world().size() {
+        ctx.store().wait("never", Duration::from_secs(60)).unwrap_err();
+    }
     Err(Error::Invalid("no luck".into()))
 }
 
-/// Fails on one worker after 20 ms, while the others wait in a barrier.
+/// Fails when the other workers have had time to enter a barrier. They can't say that they are in it.
+fn fail_late() -> disco::Result<()> {
+    std::thread::sleep(Duration::from_millis(50));
+    Err(Error::Invalid("out of memory".into()))
+}
+
+/// Fails on one worker, while the others wait in a barrier.
 fn fail_beside_barrier(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     if ctx.worker() == worker.into() {
-        std::thread::sleep(Duration::from_millis(20));
-        return Err(Error::Invalid("out of memory".into()));
+        return fail_late();
     }
     ctx.comm()?.barrier()
 }
 
-/// As `fail_beside_barrier`, in a communicator of the function's own: the worker drops it, and fails 50 ms later.
+/// As `fail_beside_barrier`, in a communicator of the function's own: the worker drops it before it fails.
 fn fail_after_a_drop(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     let own = ctx.comm()?.split(Some(0), 0)?;
     let mut own = own.ok_or_else(|| Error::Invalid("no communicator".into()))?;
     if ctx.worker() == worker.into() {
         drop(own);
-        std::thread::sleep(Duration::from_millis(50));
-        return Err(Error::Invalid("out of memory".into()));
+        return fail_late();
     }
     own.barrier()
 }
@@ -83,6 +88,7 @@ fn uneven(ctx: &mut WorkerContext, longer: u32) -> disco::Result<Tensor> {
     ctx.empty(DType::F32, [4 + extra])
 }
 
+/// One worker takes this time.
 fn sleep_on(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> disco::Result<()> {
     if ctx.worker() == worker.into() {
         std::thread::sleep(Duration::from_millis(milliseconds));

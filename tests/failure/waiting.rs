@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
+use disco_conformance::waiting::wait_until;
 
 use crate::gate::Gate;
 use crate::{text, threads};
@@ -121,12 +122,7 @@ fn the_connect_deadline_names_workers_that_did_not_enter_init_ccl() {
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Calls fail once the other ranks have given up. Worker 9 does not exist, so no worker waits.
-                for _ in 0..1000 {
-                    if block_on(session.call(&wait, (9, gate.id()))).is_err() {
-                        break;
-                    }
-                    std::thread::sleep(Duration::from_millis(10));
-                }
+                wait_until("the failure", || block_on(session.call(&wait, (9, gate.id()))).is_err());
                 gate.open();
             });
             text(block_on(session.init_ccl("local", &[])))
@@ -213,6 +209,7 @@ fn a_wait_without_a_limit_logs_a_warning_with_the_worker_and_its_function() {
             session.call(&wait, (2, gate.id())).await.unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
+                    // The warnings of the wait are due each 200 ms.
                     std::thread::sleep(Duration::from_millis(900));
                     gate.open();
                 });

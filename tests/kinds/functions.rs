@@ -9,6 +9,7 @@ use disco::function::BoxError;
 use disco::{
     CommunicatorExt as _, DType, Error, Json, Reduction, Result, Store, Tensor, Value, WorkerContext, WorkerId,
 };
+use disco_conformance::waiting;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -21,14 +22,15 @@ disco::register_function!("tests.echo", echo);
 disco::register_function!("tests.exit", exit);
 disco::register_function!("tests.freeze", freeze);
 disco::register_function!("tests.held_works", held_works);
+disco::register_function!("tests.hang", hang);
 disco::register_function!("tests.hold", hold);
 disco::register_function!("tests.increment", increment);
 disco::register_function!("tests.keyed", keyed);
 disco::register_function!("tests.late", late);
 disco::register_function!("tests.late_sum", late_sum);
+disco::register_function!("tests.mark", mark);
 disco::register_function!("tests.marks", marks);
 disco::register_function!("tests.pid", pid);
-disco::register_function!("tests.sleep", sleep);
 disco::register_function!("tests.stay", stay);
 disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.whoami", whoami);
@@ -143,40 +145,50 @@ fn pid(_: &mut WorkerContext) -> Result<i64> {
     Ok(process::id().into())
 }
 
-/// One worker creates `file`, and then sleeps.
-fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64, file: String) -> Result<()> {
+/// One worker creates `file`.
+fn mark(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
+    match ctx.worker() == worker.into() {
+        true => fs::write(file, b"").map_err(|error| Error::invalid(error.to_string())),
+        false => Ok(()),
+    }
+}
+
+/// One worker creates `file`, and does not return.
+fn hang(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
+    mark(ctx, worker, file)?;
     if ctx.worker() == worker.into() {
-        fs::write(file, b"").map_err(|error| Error::invalid(error.to_string()))?;
-        thread::sleep(Duration::from_secs_f64(seconds));
+        waiting::hang();
     }
     Ok(())
 }
 
-/// One worker creates `file` and waits until it is removed, for at most 60 s.
+/// One worker creates `file` and waits until it is removed.
 fn stay(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
+    mark(ctx, worker, file.clone())?;
     if ctx.worker() == worker.into() {
-        fs::write(&file, b"").map_err(|error| Error::invalid(error.to_string()))?;
-        let start = Instant::now();
-        while fs::exists(&file).unwrap_or(false) && start.elapsed() < Duration::from_secs(60) {
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_for_removal(&file);
     }
     Ok(())
 }
 
-/// One worker stops its process with SIGSTOP, or sleeps if that is the controller's process.
+/// Waits until `file` is removed.
+pub(crate) fn wait_for_removal(file: &str) {
+    waiting::wait_until("the removal of a file", || !fs::exists(file).unwrap());
+}
+
+/// One worker stops its process with SIGSTOP, or hangs if that is the controller's process.
 fn freeze(ctx: &mut WorkerContext, worker: u32, controller: i64, file: String) -> Result<()> {
     if ctx.worker() == worker.into() && i64::from(process::id()) != controller {
         fs::write(file, b"").map_err(|error| Error::invalid(error.to_string()))?;
         kill_process(getpid(), Signal::STOP).map_err(|error| Error::invalid(error.to_string()))?;
         return Ok(());
     }
-    sleep(ctx, worker, 1000.0, file)
+    hang(ctx, worker, file)
 }
 
-/// Worker `failing` fails. Worker `late` sleeps, then uses two stores: one obtained before the sleep and one obtained
-/// after it. Returns both results, and whether they came within 5 s.
-fn late(ctx: &mut WorkerContext, failing: u32, late: u32, seconds: f64) -> Result<String> {
+/// Worker `failing` fails. Worker `late` waits until `file` is removed, then uses two stores: one obtained before the wait
+/// and one obtained after it. Returns both results, and whether they came within 5 s.
+fn late(ctx: &mut WorkerContext, failing: u32, late: u32, file: String) -> Result<String> {
     if ctx.worker() == failing.into() {
         return Err(Error::invalid("out of luck"));
     }
@@ -184,7 +196,7 @@ fn late(ctx: &mut WorkerContext, failing: u32, late: u32, seconds: f64) -> Resul
         return Ok(String::new());
     }
     let before = ctx.store();
-    thread::sleep(Duration::from_secs_f64(seconds));
+    wait_for_removal(&file);
     let start = Instant::now();
     let of = |store: &dyn Store| {
         let wait = store.wait("nobody sets this", Duration::from_secs(15)).map(drop);
@@ -222,13 +234,13 @@ fn marks(ctx: &mut WorkerContext) -> Result<i64> {
     ctx.store().add("count", 0)
 }
 
-/// An all-reduce. One worker fails before it, another enters it late.
-fn late_sum(ctx: &mut WorkerContext, failing: u32, late: u32, seconds: f64) -> Result<()> {
+/// An all-reduce. One worker fails before it, another enters it once `file` is removed.
+fn late_sum(ctx: &mut WorkerContext, failing: u32, late: u32, file: String) -> Result<()> {
     if ctx.worker() == failing.into() {
         return Err(Error::invalid("out of luck"));
     }
     if ctx.worker() == late.into() {
-        thread::sleep(Duration::from_secs_f64(seconds));
+        wait_for_removal(&file);
     }
     let sum = ctx.empty(DType::F32, [4])?;
     ctx.comm()?.all_reduce_in_place(&sum, Reduction::Sum)

@@ -10,6 +10,7 @@
 mod all_workers;
 mod functions;
 mod limits;
+mod marker;
 mod plane;
 mod records;
 mod recovery;

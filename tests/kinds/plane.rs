@@ -1,14 +1,15 @@
 //! Collectives called by the controller: any root, parts of different sizes, barriers.
 
-use std::time::{Duration, Instant};
-
 use disco::error::ErrorKind;
 use disco::{
     DRef, DType, DataPlane as _, Error, LaneSession, Placement, Rank, Reduction, Result, Scope, Session as _,
     SessionExt as _, SessionKind, Tensor, WorkerId, block_on,
 };
+use disco_conformance::waiting::wait_until_in_collective;
+use futures_lite::future;
 
 use crate::builder;
+use crate::marker::stay;
 
 crate::tests![
     rooted_collectives_take_any_root,
@@ -135,19 +136,20 @@ fn v_collectives_take_counts_of_each_worker(kind: SessionKind) {
 
 fn a_barrier_waits_for_the_slowest_worker(kind: SessionKind) {
     let Some(session) = plane(kind) else { return };
-    let late = Duration::from_millis(300);
     block_on(async {
-        for (scope, waits) in [(Scope::World, [true; 4]), (Scope::Group, [false, false, true, true])] {
-            session.sync_all().await?;
-            let start = Instant::now();
-            let file = std::env::temp_dir().join(format!("disco barrier {} {kind}", std::process::id()));
-            session.call_named("tests.sleep", (2, late.as_secs_f64(), file.to_string_lossy().into_owned())).await?;
+        for (scope, waiting) in [(Scope::World, &[0, 1, 3][..]), (Scope::Group, &[3])] {
+            let late = stay(&session, 2);
             session.barrier(scope).await?;
-            for (worker, waits) in waits.into_iter().enumerate() {
-                session.sync_worker(WorkerId::new(worker as u32)).await?;
-                assert!(!waits || start.elapsed() >= late, "worker {worker} in {scope:?}: {:?}", start.elapsed());
+            wait_until_in_collective(&session, waiting.iter().copied());
+            for worker in 0..4 {
+                let mut sync = session.sync_worker(WorkerId::new(worker));
+                match worker == 2 || waiting.contains(&(worker as usize)) {
+                    true => assert!(future::poll_once(&mut sync).await.is_none(), "worker {worker} in {scope:?}"),
+                    false => sync.await?,
+                }
             }
-            _ = std::fs::remove_file(file);
+            drop(late);
+            session.sync_all().await?;
         }
         session.shutdown().await
     })

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco::activity::{DataPath, OpState, Record, RecordKind, Recording, span};
 use disco::trace::Trace;
@@ -12,9 +12,11 @@ use disco::{
     CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _,
     SessionKind, Tensor, Timeline, WorkerContext, block_on,
 };
-
+use disco_conformance::waiting::{wait_until, wait_until_in_collective, wait_until_inside};
 use rustix::process::{Signal, getpid, kill_process};
 
+use crate::functions::wait_for_removal;
+use crate::marker::stay;
 use crate::{SOON, builder, call, within};
 
 crate::tests![
@@ -37,10 +39,13 @@ crate::tests![
     the_records_of_a_split_have_its_own_ranks,
 ];
 
-/// All workers but `late` sum at once; `late` sleeps first.
-fn sum_late(ctx: &mut WorkerContext, late: i64, seconds: f64) -> Result<()> {
+/// No worker has this number.
+const NOBODY: i64 = -1;
+
+/// All workers but `late` sum at once; `late` waits until the session is aborted first.
+fn sum_late(ctx: &mut WorkerContext, late: i64) -> Result<()> {
     if ctx.worker().index() as i64 == late {
-        thread::sleep(Duration::from_secs_f64(seconds));
+        ctx.store().wait("never", Duration::from_secs(60)).unwrap_err();
     }
     let _span = span("sum");
     let sum = ctx.empty(DType::F32, 64)?;
@@ -53,6 +58,7 @@ fn sum_in_halves(ctx: &mut WorkerContext) -> Result<()> {
     let sum = ctx.empty(DType::F32, 64)?;
     let half = ctx.comm()?.split(Some(worker as u32 % 2), -(worker as i32))?;
     if worker == 2 {
+        // Worker 0 does not know when it is in the operation.
         thread::sleep(Duration::from_millis(50));
     }
     half.map_or(Ok(()), |mut half| half.all_reduce(&sum, &sum, Reduction::Sum))
@@ -67,20 +73,21 @@ fn sum_or_broadcast(ctx: &mut WorkerContext) -> Result<()> {
     }
 }
 
-/// Worker 3 sleeps.
-fn sleep(ctx: &mut WorkerContext, seconds: f64) -> Result<()> {
-    if ctx.worker().index() == 3 {
-        thread::sleep(Duration::from_secs_f64(seconds));
+/// Worker 3 takes this time.
+fn work(ctx: &mut WorkerContext, seconds: f64) -> Result<()> {
+    let start = Instant::now();
+    while ctx.worker().index() == 3 && start.elapsed().as_secs_f64() < seconds {
+        thread::yield_now();
     }
     Ok(())
 }
 
-/// The process of worker 3 kills itself while the others sum.
-fn end_before_sum(ctx: &mut WorkerContext) -> Result<()> {
+/// The process of worker 3 kills itself once `file` is removed; the others sum.
+fn end_before_sum(ctx: &mut WorkerContext, file: String) -> Result<()> {
     if ctx.worker().index() != 3 {
-        return sum_late(ctx, 0, 0.0);
+        return sum_late(ctx, NOBODY);
     }
-    thread::sleep(Duration::from_millis(300));
+    wait_for_removal(&file);
     kill_process(getpid(), Signal::KILL).map_err(|error| Error::invalid(error.to_string()))
 }
 
@@ -90,7 +97,7 @@ fn allocate(ctx: &mut WorkerContext) -> Result<Tensor> {
 }
 
 disco::register_function!("records.allocate", allocate);
-disco::register_function!("records.sleep", sleep);
+disco::register_function!("records.work", work);
 disco::register_function!("records.end_before_sum", end_before_sum);
 disco::register_function!("records.sum_late", sum_late);
 disco::register_function!("records.sum_in_halves", sum_in_halves);
@@ -107,8 +114,8 @@ fn sync(session: &LaneSession) -> Result<()> {
 fn a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error(kind: SessionKind) {
     let session = builder(kind).collective_deadline(Duration::from_millis(700)).start().unwrap();
     init_ccl(&session);
-    call(&session, "records.sum_late", (0, 0.0)).unwrap();
-    call(&session, "records.sum_late", (1, 5.0)).unwrap();
+    call(&session, "records.sum_late", (NOBODY,)).unwrap();
+    call(&session, "records.sum_late", (1,)).unwrap();
     let text = within(SOON, "the session", move || {
         let error = sync(&session).unwrap_err();
         drop(session);
@@ -128,7 +135,7 @@ fn different_calls_of_a_collective_are_shown_by_the_table_of_the_error(kind: Ses
     call(&session, "records.sum_or_broadcast", ()).unwrap();
     let (first, again) = within(SOON, "the session", move || {
         let error = sync(&session).unwrap_err();
-        let again = call(&session, "records.sum_late", (0, 0.0)).unwrap_err();
+        let again = call(&session, "records.sum_late", (NOBODY,)).unwrap_err();
         (error.to_string(), again.to_string())
     });
     for text in [&first, &again] {
@@ -141,8 +148,11 @@ fn different_calls_of_a_collective_are_shown_by_the_table_of_the_error(kind: Ses
 fn a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     init_ccl(&session);
-    call(&session, "records.sum_late", (0, 0.0)).unwrap();
-    call(&session, "records.end_before_sum", ()).unwrap();
+    call(&session, "records.sum_late", (NOBODY,)).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    call(&session, "records.end_before_sum", (file.path().display().to_string(),)).unwrap();
+    wait_until_in_collective(&session, 0..3);
+    drop(file);
     let error = within(SOON, "the session", move || {
         let error = sync(&session).unwrap_err();
         drop(session);
@@ -158,16 +168,20 @@ fn a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error(kind
 
 fn records_can_be_read_while_a_worker_hangs(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
-    call(&session, "records.sleep", (1.5,)).unwrap();
-    thread::sleep(Duration::from_millis(500));
+    let inside = stay(&session, 3);
+    wait_until("the end of the call on workers 0 to 2", || {
+        let status = session.status();
+        status.workers[..3].iter().all(|worker| worker.finished == status.commands)
+    });
     let recordings = block_on(session.recordings(Duration::from_secs(2)));
     assert_eq!(recordings.len(), 4);
     for (worker, recording) in recordings {
         let recording = recording.unwrap();
-        let inside = (worker.index() == 3).then_some("records.sleep");
+        let inside = (worker.index() == 3).then_some("tests.stay");
         assert_eq!(recording.inside.as_deref(), inside, "{worker}");
         assert_eq!(recording.received - recording.finished, u64::from(inside.is_some()), "{worker}");
     }
+    drop(inside);
     within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
 }
 
@@ -190,7 +204,7 @@ pub(crate) fn commands(recording: &Recording) -> Vec<(u64, &str)> {
 fn a_timeline_has_each_command_of_every_worker(kind: SessionKind) {
     let timeline = timeline(kind, 4096, |session| {
         for _ in 0..5 {
-            call(&session, "records.sleep", (0.001,)).unwrap();
+            call(&session, "records.work", (0.001,)).unwrap();
         }
         sync(&session).unwrap();
         block_on(session.shutdown()).unwrap();
@@ -198,14 +212,14 @@ fn a_timeline_has_each_command_of_every_worker(kind: SessionKind) {
     let submitted = commands(&timeline.controller);
     assert!(submitted.iter().map(|(number, _)| *number).eq(1..=submitted.len() as u64), "{submitted:?}");
     assert!(submitted.contains(&(submitted.len() as u64, "shutdown")), "{submitted:?}");
-    assert_eq!(submitted.iter().filter(|(_, name)| *name == "records.sleep").count(), 5);
+    assert_eq!(submitted.iter().filter(|(_, name)| *name == "records.work").count(), 5);
     let mut waits = timeline.controller.records.iter().filter(|record| record.kind == RecordKind::Wait);
     assert_eq!(waits.next_back().unwrap().name.as_deref(), Some("sync_all"));
     assert_eq!(timeline.workers.len(), 4);
     for (worker, recording) in &timeline.workers {
         let recording = recording.as_ref().unwrap();
         assert_eq!((recording.replaced, commands(recording)), (0, submitted.clone()), "{worker}");
-        let slept = recording.records.iter().filter(|record| record.name.as_deref() == Some("records.sleep"));
+        let slept = recording.records.iter().filter(|record| record.name.as_deref() == Some("records.work"));
         for record in slept.filter(|_| worker.index() == 3) {
             assert!(record.end.unwrap() - record.start >= 1_000_000, "{record:?}");
         }
@@ -213,13 +227,15 @@ fn a_timeline_has_each_command_of_every_worker(kind: SessionKind) {
 }
 
 fn a_timeline_has_the_counters_of_the_session(kind: SessionKind) {
-    let timeline = timeline(kind, 4096, |session| {
-        let kept: Vec<_> = (0..20).map(|_| call(&session, "records.sleep", (0.0,)).unwrap()).collect();
-        thread::sleep(Duration::from_millis(20));
+    // A session samples its counters at most once in this time.
+    let sample = || thread::sleep(Duration::from_millis(20));
+    let timeline = timeline(kind, 4096, move |session| {
+        let kept: Vec<_> = (0..20).map(|_| call(&session, "records.work", (0.0,)).unwrap()).collect();
+        sample();
         let tensor = call(&session, "records.allocate", ()).unwrap();
-        thread::sleep(Duration::from_millis(20));
+        sample();
         sync(&session).unwrap();
-        thread::sleep(Duration::from_millis(20));
+        sample();
         // The last samples.
         drop((kept, tensor));
         sync(&session).unwrap();
@@ -246,7 +262,7 @@ fn a_timeline_has_the_counters_of_the_session(kind: SessionKind) {
 fn a_timeline_of_few_records_has_the_last_ones(kind: SessionKind) {
     let timeline = timeline(kind, 8, |session| {
         for _ in 0..100 {
-            call(&session, "records.sleep", (0.0,)).unwrap();
+            call(&session, "records.work", (0.0,)).unwrap();
         }
         block_on(session.shutdown()).unwrap();
     });
@@ -267,9 +283,9 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
     let timeline = timeline(kind, 4096, |session| {
         init_ccl(&session);
         for _ in 0..5 {
-            call(&session, "records.sum_late", (0, 0.0)).unwrap();
+            call(&session, "records.sum_late", (NOBODY,)).unwrap();
         }
-        call(&session, "records.sum_late", (1, 1.5)).unwrap();
+        call(&session, "records.sum_late", (1,)).unwrap();
         let ended = sync(&session);
         assert!(matches!(ended, Err(Error::Worker(_))), "{ended:?}");
     });
@@ -326,29 +342,21 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
     let sums = kind != SessionKind::Nodes;
     if sums {
         init_ccl(&session);
-        call(&session, "records.sum_late", (0, 0.0)).unwrap();
+        call(&session, "records.sum_late", (NOBODY,)).unwrap();
     }
-    // Worker 3 has begun to sleep.
-    let hangs = |worker: &disco::status::WorkerStatus| worker.function.as_deref() == Some("records.sleep");
-    call(&session, "records.sleep", (2.0,)).unwrap();
-    within(SOON, "worker 3", {
-        let observe = session.observer();
-        move || {
-            while !observe().unwrap().workers.iter().any(hangs) {
-                thread::sleep(Duration::from_millis(5));
-            }
-        }
-    });
+    let stays = stay(&session, 3);
+    wait_until_inside(&session, "tests.stay", [3]);
     let inside = |trace: &Trace| -> Vec<Option<String>> {
         let recordings = trace.workers.iter().map(|worker| worker.recording.as_ref().unwrap());
         recordings.map(|recording| recording.inside.as_deref().map(str::to_owned)).collect()
     };
-    let expected = [None, None, None, Some("records.sleep".to_owned())];
+    let expected = [None, None, None, Some("tests.stay".to_owned())];
     // Each signal writes a file. Signals of the other kinds' tests may come before the workers are inside of their functions.
     let path = folder.path().to_owned();
     let (trace, files) = within(SOON, "a dump", move || {
         loop {
             kill_process(getpid(), Signal::USR1).unwrap();
+            // The file has no event, and another signal makes another file.
             thread::sleep(Duration::from_millis(100));
             let files: Vec<PathBuf> = path.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
             let traces = files.iter().filter_map(|path| Trace::read(path).ok()).filter(|it| it.missing.is_empty());
@@ -361,6 +369,7 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
     assert!(
         files.contains(&folder.path().join("dump.json.gz")) && files.contains(&folder.path().join("dump-2.json.gz"))
     );
+    drop(stays);
     assert_eq!(trace.controller, None);
     for worker in &trace.workers {
         let records = &worker.recording.as_ref().unwrap().records;
@@ -378,7 +387,7 @@ fn a_command_log_has_each_command_and_the_calls_of_every_worker(kind: SessionKin
     let (log, trace) = (folder.path().join("commands.jsonl.gz"), folder.path().join("trace.json"));
     let session = builder(kind).groups(2).record(&log).trace(&trace).start().unwrap();
     for _ in 0..5 {
-        call(&session, "records.sleep", (0.0,)).unwrap();
+        call(&session, "records.work", (0.0,)).unwrap();
     }
     block_on(session.sync_all()).unwrap();
     within(SOON, "the session", move || block_on(session.shutdown()).unwrap());

@@ -1,8 +1,11 @@
 //! Recovery of a session while one worker is still in the epoch before it.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use disco::{DataPlane as _, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
+use disco_conformance::waiting::wait_until_inside;
+use futures_lite::future;
 
 use crate::{SOON, builder, call};
 
@@ -14,16 +17,18 @@ crate::tests!(
 
 fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
-    let late = call(&session, "tests.late", (0, 3, 1.5)).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let late = call(&session, "tests.late", (0, 3, file.path().display().to_string())).unwrap();
     block_on(async {
         session.sync_worker_0().await.unwrap_err();
         session.recover().await.unwrap();
         let start = Instant::now();
         let marks = session.call(&session.function("tests.marks").await.unwrap(), ()).await.unwrap();
-        // Workers 0 to 2 are in the new epoch, while worker 3 still sleeps.
+        // Workers 0 to 2 are in the new epoch, while worker 3 still waits.
         for worker in 0..3 {
             assert_eq!(session.get_as::<i64>(&marks, WorkerId::new(worker)).await.unwrap(), 0);
         }
+        drop(file);
         let told: String = session.get_as(&late, WorkerId::new(3)).await.unwrap();
         // A worker process learns of the abort at once, but of the recovery only with the next command.
         let cause = match kind {
@@ -66,10 +71,16 @@ fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind
     let session = builder(kind).check(true).connect_deadline(Duration::from_secs(4)).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        session.call(&session.function("tests.late_sum").await.unwrap(), (0, 3, 1.0)).await.unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let late_sum = session.function("tests.late_sum").await.unwrap();
+        session.call(&late_sum, (0, 3, file.path().display().to_string())).await.unwrap();
         let error = session.sync_worker_0().await.unwrap_err().to_string();
         assert!(error.ends_with("): out of luck"), "{error}");
-        session.init_ccl("local", &[]).await.unwrap();
+        let mut init = pin!(session.init_ccl("local", &[]));
+        assert!(future::poll_once(&mut init).await.is_none());
+        wait_until_inside(&session, "disco.init_ccl", 0..3);
+        drop(file);
+        init.await.unwrap();
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
     });

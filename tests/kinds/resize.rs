@@ -6,6 +6,7 @@ use disco::{
 };
 use futures_lite::future;
 
+use crate::marker::stay;
 use crate::{builder, call};
 
 crate::tests!(
@@ -59,10 +60,11 @@ fn workers_that_leave_execute_the_commands_before(kind: SessionKind) {
     let folder = tempfile::tempdir().unwrap();
     let session = builder(kind).start().unwrap();
     let file = folder.path().join("file");
-    // Worker 3 sleeps before it makes the file.
-    call(&session, "tests.sleep", (3, 0.3, folder.path().join("other").display().to_string())).unwrap();
-    call(&session, "tests.sleep", (3, 0.0, file.display().to_string())).unwrap();
-    block_on(session.resize(2)).unwrap();
+    // Worker 3 is in a function before it makes the file.
+    let inside = stay(&session, 3);
+    call(&session, "tests.mark", (3, file.display().to_string())).unwrap();
+    let resize = session.resize(2);
+    block_on(future::zip(resize, async { drop(inside) })).0.unwrap();
     assert!(file.exists());
     check(&session, 2);
     block_on(session.shutdown()).unwrap();
@@ -70,12 +72,12 @@ fn workers_that_leave_execute_the_commands_before(kind: SessionKind) {
 
 fn a_worker_that_hangs_can_not_be_made_to_leave(kind: SessionKind) {
     let session = builder(kind).call_deadline(std::time::Duration::from_millis(300)).start().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    call(&session, "tests.sleep", (3, 2.0, folder.path().join("file").display().to_string())).unwrap();
+    let inside = stay(&session, 3);
     let error = block_on(session.resize(2)).unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("resize: no end after 300ms: worker 3 does not answer: "), "{text}");
-    assert!(text.contains("inside `tests.sleep`"), "{text}");
+    assert!(text.contains("inside `tests.stay`"), "{text}");
+    drop(inside);
     // Nothing has changed.
     block_on(async { while session.sync_all().await.is_err() {} });
     check(&session, 4);
@@ -89,10 +91,10 @@ fn workers_that_came_later_execute_the_commands_before_a_shutdown(kind: SessionK
     let session = builder(kind).start().unwrap();
     block_on(session.resize(6)).unwrap();
     check(&session, 6);
-    let folder = tempfile::tempdir().unwrap();
-    call(&session, "tests.sleep", (5, 0.3, folder.path().join("file").display().to_string())).unwrap();
-    // Polled first, so that the commands are sent in this order.
-    let (synced, ended) = block_on(future::zip(session.sync_all(), session.shutdown()));
+    let inside = stay(&session, 5);
+    // Polled in this order.
+    let ends = future::zip(session.sync_all(), session.shutdown());
+    let ((synced, ended), ()) = block_on(future::zip(ends, async { drop(inside) }));
     synced.unwrap();
     ended.unwrap();
 }

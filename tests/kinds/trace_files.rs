@@ -25,7 +25,7 @@ fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: Ses
     let run = move |path: PathBuf| {
         let session = builder(kind).trace(path).start().unwrap();
         for _ in 0..5 {
-            call(&session, "records.sleep", (0.0,)).unwrap();
+            call(&session, "records.work", (0.0,)).unwrap();
         }
         within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
     };
@@ -53,7 +53,7 @@ fn two_sessions_at_once_write_a_trace_each(kind: SessionKind) {
     let paths = ["one.json", "two.json.gz"].map(|name| folder.path().join(name));
     let sessions: Vec<LaneSession> = paths.iter().map(|path| builder(kind).trace(path).start().unwrap()).collect();
     for (session, calls) in [(0, 3), (1, 5), (0, 2)] {
-        (0..calls).for_each(|_| drop(call(&sessions[session], "records.sleep", (0.0,)).unwrap()));
+        (0..calls).for_each(|_| drop(call(&sessions[session], "records.work", (0.0,)).unwrap()));
     }
     for session in sessions {
         within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
@@ -79,7 +79,7 @@ fn a_trace_of_many_commands_has_the_last_ones(kind: SessionKind) {
     let session = builder(kind).trace(&path).start().unwrap();
     within(10 * SOON, "the session", move || {
         block_on(async {
-            let function = session.function("records.sleep").await.unwrap();
+            let function = session.function("records.work").await.unwrap();
             for _ in 0..many {
                 drop(session.call(&function, (0.0,)).await.unwrap());
             }

@@ -45,8 +45,7 @@ pub(crate) fn run(part: &str) -> ExitCode {
         "no session" => Ok(()),
         "wait" => {
             println!("waits");
-            std::thread::sleep(std::time::Duration::from_secs(60));
-            Ok(())
+            disco_conformance::waiting::hang()
         }
         "die" => disco::from_env().and_then(|session| {
             block_on(async {

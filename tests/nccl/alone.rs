@@ -1,11 +1,11 @@
 //! Runs tests in their own processes, and helpers of these tests.
 
+use std::env;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{env, thread};
+use std::time::Duration;
 
 use disco::{Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, Tensor, block_on};
-use disco_conformance::Required;
+use disco_conformance::{Required, waiting};
 
 /// Time limit of a test process, which only a hang reaches.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -58,11 +58,7 @@ pub(crate) fn run(name: &str, variables: &[(&str, &str)]) {
     find_the_double(&mut command);
     command.envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() && start.elapsed() < TEST_TIMEOUT {
-        thread::sleep(Duration::from_millis(5));
-    }
-    let is_over = child.try_wait().unwrap().is_some();
+    let is_over = waiting::poll(TEST_TIMEOUT, || child.try_wait().unwrap()).is_some();
     // Fails if the process has already ended.
     _ = child.kill();
     let output = child.wait_with_output().unwrap();

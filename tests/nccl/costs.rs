@@ -1,6 +1,9 @@
 //! Numbers of library calls per operation, and resources that are left afterwards.
 
+use std::time::Duration;
+
 use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
+use disco_conformance::waiting::poll;
 use disco_gpu_double::controls::Counts;
 
 use crate::alone::{session, works_again};
@@ -33,16 +36,17 @@ pub(crate) fn check_nothing_is_left_of(name: &str) {
         println!("skipped: the count of what is left on the devices: only the double counts");
         return;
     }
-    let start = std::time::Instant::now();
-    let left = loop {
+    let left = || {
         let Counts { comms, allocations, streams, opened, .. } = counts_of(name);
-        let left = (comms, allocations, streams, opened);
-        if left == (0, 0, 0, 0) || start.elapsed().as_secs() > 10 {
-            break left;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        (comms, allocations, streams, opened)
     };
-    assert_eq!(left, (0, 0, 0, 0), "communicators, allocations, streams, opened memory");
+    becomes("communicators, allocations, streams, opened memory", left, (0, 0, 0, 0));
+}
+
+/// Asserts that `found` returns `expected` within 10 s.
+pub(crate) fn becomes<T: PartialEq + std::fmt::Debug>(what: &str, found: impl Fn() -> T, expected: T) {
+    poll(Duration::from_secs(10), || (found() == expected).then_some(()));
+    assert_eq!(found(), expected, "{what}");
 }
 
 /// Number of this process's threads with this name.

@@ -9,8 +9,10 @@ use disco::{
     Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, OpKind, Reduction, Session as _,
     SessionExt as _, WorkerContext, block_on,
 };
+use disco_conformance::waiting::wait_until;
 
 use crate::alone::{hip_without, without};
+use crate::costs::becomes;
 use crate::on_the_double;
 
 /// The timelines of two workers after `run`. Both libraries' doubles delay each piece of work, if the test asks for it.
@@ -77,8 +79,8 @@ static IS_AHEAD: AtomicBool = AtomicBool::new(false);
 
 /// Worker 0 launches all sums before worker 1 launches the first one.
 fn sums_ahead(ctx: &mut WorkerContext, count: i64) -> disco::Result<()> {
-    while ctx.worker().index() == 1 && !IS_AHEAD.load(Ordering::Acquire) {
-        std::thread::sleep(Duration::from_millis(1));
+    if ctx.worker().index() == 1 {
+        wait_until("the sums of worker 0", || IS_AHEAD.load(Ordering::Acquire));
     }
     let tensor = ctx.empty(DType::F32, [1])?;
     for _ in 0..count {
@@ -170,11 +172,7 @@ on_the_double!(events_are_used_again_and_destroyed_at_the_end, [], {
         assert!(events_of("libcuda.so.1") <= 2 * (2 * 51 + 1) + 2);
     });
     assert!(recordings.iter().all(|recording| sums(recording)[1].len() == 20 * 51 + 2));
-    let start = std::time::Instant::now();
-    while events_of("libcuda.so.1") > 0 && start.elapsed() < Duration::from_secs(10) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!(events_of("libcuda.so.1"), 0);
+    becomes("events", || events_of("libcuda.so.1"), 0);
 });
 
 on_the_double!(times_are_measured_from_later_events_in_long_sessions, [], {
@@ -201,6 +199,7 @@ fn sums_with_a_pause(ctx: &mut WorkerContext, pause: i64) -> disco::Result<()> {
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Max)?;
     // The sums of both workers are over.
     ctx.comm()?.synchronize()?;
+    // The device measures this time.
     std::thread::sleep(Duration::from_millis(pause as u64));
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Max)
 }

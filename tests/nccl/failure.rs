@@ -31,6 +31,7 @@ fn all_reduce_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()>
 /// Enters an all-reduce; one worker fails instead, after a delay.
 fn all_reduce_or_fail(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     if ctx.worker() == worker.into() {
+        // The peers can't say that they are in the collective.
         std::thread::sleep(Duration::from_millis(50));
         return Err(disco::Error::invalid("it can't take part"));
     }
@@ -96,6 +97,7 @@ fn abort_one_after_the_other(ctx: &mut WorkerContext) -> disco::Result<()> {
     if rank != 1 {
         comm.all_reduce_in_place(&zeros, disco::Reduction::Sum)?;
     }
+    // In the order of ranks. No rank waits for another, because a rank that has aborted may wait for the others' aborts.
     std::thread::sleep(Duration::from_millis(50 + 100 * rank as u64));
     aborter.abort(&"on purpose".into());
     drop(zeros);

@@ -1,7 +1,7 @@
 //! The end of graphs: with their communicators, in any order, and while a launch waits for a peer.
 
 use std::cell::{Cell, RefCell};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::{result, sys};
@@ -12,7 +12,7 @@ use disco::{
 };
 
 use crate::alone::{nvrtc_of_the_double, sum, text, works_again};
-use crate::costs::{check_nothing_is_left, threads};
+use crate::costs::{becomes, check_nothing_is_left, threads};
 use crate::graphs::{LEN, failed, read, tensor, write};
 use crate::on_the_double;
 use crate::p2p::{call, patient};
@@ -44,6 +44,7 @@ fn launch_but(ctx: &mut WorkerContext, but: u32) -> disco::Result<()> {
 /// Launches the graph on all workers, on `late` with a delay, so that the other workers report that they wait.
 fn launch_late(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
     if ctx.worker() == late.into() {
+        // The reports are due within the deadline.
         std::thread::sleep(ctx.deadline() / 2);
     }
     launch_but(ctx, u32::MAX)
@@ -142,11 +143,7 @@ pub(crate) fn check_no_graph_is_left() {
     let library = disco_dl::Library::open(&disco_dl::Candidate::file("libcuda.so.1")).unwrap();
     // SAFETY: this is the signature of the function.
     let live: extern "C" fn() -> u64 = unsafe { library.function(c"gpu_double_graphs") }.unwrap();
-    let start = Instant::now();
-    while live() > 0 && start.elapsed().as_secs() < 10 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(live(), 0, "graphs and instances");
+    becomes("graphs and instances", || live(), 0);
 }
 
 /// The error of a launch on worker 0.
@@ -294,9 +291,5 @@ on_the_double!(a_communicator_ends_when_the_program_has_destroyed_its_own_graph,
     });
     check_nothing_is_left();
     check_no_graph_is_left();
-    let start = Instant::now();
-    while threads("disco-ccl-end") > 0 && start.elapsed().as_secs() < 10 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(threads("disco-ccl-end"), 0);
+    becomes("threads that end communicators", || threads("disco-ccl-end"), 0);
 });

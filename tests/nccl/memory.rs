@@ -1,7 +1,7 @@
 //! Memory freed while a peer's collective waits for this rank.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::Queue;
@@ -11,7 +11,7 @@ use disco::{
 };
 
 use crate::alone::without;
-use crate::costs::{check_nothing_is_left, counts, threads};
+use crate::costs::{becomes, check_nothing_is_left, counts, threads};
 use crate::on_the_double;
 
 const MIB: usize = 1 << 20;
@@ -19,12 +19,16 @@ const MIB: usize = 1 << 20;
 const REAPER_THREAD: &str = "disco-ccl-reap";
 const SYNCHRONIZE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Time in which the peer enters its collective and waits there, which this rank can't see.
+fn let_the_peer_wait() {
+    thread::sleep(Duration::from_millis(300));
+}
+
 /// All-reduces on two ranks; the first runs `work` while the other's collective waits for it.
 fn sum_late(ctx: &mut WorkerContext, work: fn(&mut WorkerContext) -> disco::Result<()>) -> disco::Result<()> {
     let tensor = ctx.empty(DType::F32, [8])?;
     if ctx.worker().index() == 0 {
-        // The peer is inside its collective.
-        thread::sleep(Duration::from_millis(300));
+        let_the_peer_wait();
         work(ctx)?;
     }
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
@@ -70,7 +74,7 @@ fn free_blocks(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.comm()?.synchronize()?;
     if ctx.worker().index() == 0 {
         // The peer frees its blocks meanwhile.
-        thread::sleep(Duration::from_millis(500));
+        let_the_peer_wait();
         ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
         return ctx.comm()?.synchronize();
     }
@@ -79,6 +83,7 @@ fn free_blocks(ctx: &mut WorkerContext) -> disco::Result<()> {
     let before = counts().allocations;
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     drop(blocks);
+    // Time in which blocks that don't wait for the stream would be freed.
     thread::sleep(Duration::from_millis(20));
     assert_eq!(
         (counts().allocations, threads(REAPER_THREAD)),
@@ -120,11 +125,7 @@ on_the_double!(a_dropped_queue_does_not_wait_for_a_peer_that_waits_for_this_rank
 
 on_the_double!(one_background_thread_frees_blocks_after_their_stream_and_ends, [], {
     run_on_two("tests.nccl.free_blocks");
-    let start = Instant::now();
-    while threads(REAPER_THREAD) > 0 && start.elapsed() < SYNCHRONIZE_DEADLINE {
-        thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(threads(REAPER_THREAD), 0);
+    becomes("background threads", || threads(REAPER_THREAD), 0);
 });
 
 /// Allocates tensors of similar sizes one after the other, and checks their contents.

@@ -12,6 +12,7 @@ use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::p2p::{Consensus, MeetOutcome, Rendezvous, Workspace};
 use disco::nccl::disco_ccl::{self, Runtime};
 use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Op, Queue, Rank, Reduction, Store, Tensor};
+use disco_conformance::waiting;
 
 use crate::alone::{On, can_run, find_the_double, on_gpus, repeat_skips};
 
@@ -70,17 +71,10 @@ impl Store for FileStore {
     }
 
     fn wait(&self, key: &str, deadline: Duration) -> disco::Result<Vec<u8>> {
-        let start = Instant::now();
-        loop {
-            match self.get(key)? {
-                Some(value) => return Ok(value),
-                None if start.elapsed() > deadline => {
-                    let (operation, state) = (key.to_owned(), String::new());
-                    return Err(Error::Deadline { operation, after: deadline, state });
-                }
-                None => thread::sleep(Duration::from_millis(1)),
-            }
-        }
+        waiting::poll(deadline, || self.get(key).transpose()).unwrap_or_else(|| {
+            let (operation, state) = (key.to_owned(), String::new());
+            Err(Error::Deadline { operation, after: deadline, state })
+        })
     }
 
     fn add(&self, key: &str, amount: i64) -> disco::Result<i64> {
@@ -196,10 +190,8 @@ fn ranks(test: &str, size: usize, variables: &[(&str, &str)]) -> Vec<(bool, Stri
         .collect();
     let start = Instant::now();
     let results = children.into_iter().map(|mut child| {
-        while child.try_wait().unwrap().is_none() && start.elapsed() < HANG_TIMEOUT {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert!(child.try_wait().unwrap().is_some(), "{test} hangs");
+        let left = HANG_TIMEOUT.saturating_sub(start.elapsed());
+        assert!(waiting::poll(left, || child.try_wait().unwrap()).is_some(), "{test} hangs");
         let output = child.wait_with_output().unwrap();
         let text = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
         repeat_skips(&text);
@@ -248,6 +240,7 @@ fn go_around() {
     // Another rank is the last to leave each time; no read fails.
     shared.main().barrier().unwrap();
     gpu.queue.synchronize(rendezvous_deadline()).unwrap();
+    // The ranks leave one after the other.
     thread::sleep(Duration::from_millis(20 * own as u64));
 }
 

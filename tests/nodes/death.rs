@@ -1,18 +1,19 @@
 //! Nodes, workers and controllers that die or stop.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
-use std::{fs, thread};
 
 use disco::error::{LossCause, ProcessEnd};
 use disco::{
     Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, WorkerRange, block_on,
 };
+use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::programs::{self, ask, builder, complaint, end, pair, wait_for_end_of};
+use crate::programs::{self, HEARTBEAT, ask, builder, complaint, end, pair, wait_for_end_of};
 
 crate::tests!(
     a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted,
@@ -34,8 +35,8 @@ fn signal(pid: i64, signal: Signal) {
 fn error_after_signal(session: &LaneSession, pid: i64, what: Signal) -> Error {
     block_on(async {
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call(&session.function("tests.barriers").await.unwrap(), (1, 3, 1000.0)).await.unwrap();
-        thread::sleep(Duration::from_millis(200));
+        session.call(&session.function("tests.barriers").await.unwrap(), (1, 3)).await.unwrap();
+        wait_until_in_collective(session, 0..3);
         signal(pid, what);
         let error = session.sync_all().await.unwrap_err();
         // Worker 1 was in the collective, and the abort has ended it.
@@ -49,7 +50,7 @@ fn error_after_signal(session: &LaneSession, pid: i64, what: Signal) -> Error {
 
 fn a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, node) = pair(builder(2, 2).node_workers(kind));
+        let (session, node) = pair(builder(2, 2).node_workers(kind).heartbeat(HEARTBEAT));
         let workers = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
         let loss = error_after_signal(&session, node.id().into(), Signal::KILL);
         let error = first_line(&loss);
@@ -66,7 +67,7 @@ fn a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted() {
 }
 
 fn a_stopped_node_is_lost_after_the_silence_limit() {
-    let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)));
+    let (session, mut node) = pair(builder(2, 2).silence(Duration::from_millis(500)).heartbeat(HEARTBEAT));
     let error = error_after_signal(&session, node.id().into(), Signal::STOP);
     let error = first_line(&error);
     assert!(error.starts_with("node 1 (") && error.ends_with("lost: it has sent nothing for 500ms"), "{error}");
@@ -75,7 +76,7 @@ fn a_stopped_node_is_lost_after_the_silence_limit() {
 }
 
 fn a_worker_killed_on_a_node_is_lost_with_its_node_in_the_error() {
-    let (session, node) = pair(builder(2, 2).node_workers(SessionKind::Processes));
+    let (session, node) = pair(builder(2, 2).node_workers(SessionKind::Processes).heartbeat(HEARTBEAT));
     let loss = error_after_signal(&session, ask(&session, "tests.pid", 3), Signal::KILL);
     let error = first_line(&loss);
     assert!(error.starts_with("worker 3 lost: on node 1 ("), "{error}");
@@ -109,7 +110,7 @@ fn nodes_and_their_workers_end_when_their_controller_is_stopped() {
     let lines = BufReader::new(controller.stdout.take().unwrap()).lines();
     let lines: Vec<String> = lines.map(Result::unwrap).take_while(|line| line != "ready").collect();
     signal(controller.id().into(), Signal::STOP);
-    // They end after the silence limit of 5 s. Some are children of the stopped controller and stay zombies.
+    // They end after the silence limit of 2 s. Some are children of the stopped controller and stay zombies.
     for pid in lines.iter().flat_map(|line| line.split(' ')) {
         wait_for_end_of(pid.parse().unwrap());
     }
@@ -123,10 +124,10 @@ fn shutdown_names_a_stuck_worker_of_a_node() {
         let (session, node) = pair(builder(2, 2).node_workers(kind).deadlines(deadlines));
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
-            session.call(&session.function("tests.sleep").await.unwrap(), (3, 1000.0)).await.unwrap();
+            session.call(&session.function("tests.hang").await.unwrap(), (3,)).await.unwrap();
             let error = session.shutdown().await.unwrap_err().to_string();
             assert!(error.starts_with("not stopped after 300ms: worker 3 ("), "{error}");
-            assert!(error.contains("inside `tests.sleep`") && !error.contains("worker 2"), "{error}");
+            assert!(error.contains("inside `tests.hang`") && !error.contains("worker 2"), "{error}");
         });
         let told = complaint(node);
         assert!(told.contains("worker 3"), "{told}");
@@ -135,7 +136,7 @@ fn shutdown_names_a_stuck_worker_of_a_node() {
 }
 
 fn a_stopped_node_that_the_session_started_is_killed() {
-    let silence = Duration::from_secs(2);
+    let silence = Duration::from_secs(1);
     let start = || {
         let session = Builder::nodes(2, 1).node_workers(SessionKind::Threads).silence(silence).start().unwrap();
         let pid = ask(&session, "tests.pid", 1);
@@ -145,7 +146,7 @@ fn a_stopped_node_that_the_session_started_is_killed() {
     // Killed after the silence limit.
     let (session, pid) = start();
     let error = block_on(session.sync_all()).unwrap_err().to_string();
-    assert!(error.ends_with("it has sent nothing for 2s"), "{error}");
+    assert!(error.ends_with("it has sent nothing for 1s"), "{error}");
     wait_for_end_of(pid);
     block_on(session.shutdown()).unwrap();
     // Killed when the session is dropped before the silence limit.

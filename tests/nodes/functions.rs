@@ -1,9 +1,13 @@
 //! Worker functions of these tests.
 
 use std::time::Duration;
-use std::{process, thread};
+use std::{fs, process};
 
 use disco::{CommunicatorExt, Tensor, WorkerContext};
+use disco_conformance::waiting;
+
+/// A limit that no test reaches.
+const LONG: Duration = Duration::from_secs(60);
 
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.parent", parent);
@@ -14,9 +18,11 @@ disco::register_function!("tests.length", length);
 disco::register_function!("tests.bytes", bytes);
 disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.panic", panic);
-disco::register_function!("tests.sleep", sleep);
+disco::register_function!("tests.hang", hang);
+disco::register_function!("tests.stay", stay);
 disco::register_function!("tests.store", store);
 disco::register_function!("tests.barriers", barriers);
+disco::register_function!("tests.barrier_after_abort", barrier_after_abort);
 disco::register_function!("tests.fail_beside", fail_beside);
 
 fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
@@ -69,9 +75,18 @@ fn panic(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     Ok(())
 }
 
-fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> disco::Result<()> {
+/// One worker does not return.
+fn hang(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     if is_me(ctx, worker) {
-        thread::sleep(Duration::from_secs_f64(seconds));
+        waiting::hang();
+    }
+    Ok(())
+}
+
+/// One worker returns once `file` is removed.
+fn stay(ctx: &mut WorkerContext, worker: u32, file: String) -> disco::Result<()> {
+    if is_me(ctx, worker) {
+        waiting::wait_until("the removal of the file", || !fs::exists(&file).unwrap());
     }
     Ok(())
 }
@@ -91,10 +106,21 @@ fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
     Ok(leader[0].into())
 }
 
-/// Enters `times` barriers; worker `late` sleeps for `seconds` first.
-fn barriers(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<()> {
-    sleep(ctx, late, seconds)?;
+/// No worker has this number.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// Enters `times` barriers; worker `stuck` hangs instead.
+fn barriers(ctx: &mut WorkerContext, times: i64, stuck: u32) -> disco::Result<()> {
+    hang(ctx, stuck)?;
     (0..times).try_for_each(|_| ctx.comm()?.barrier())
+}
+
+/// Enters a barrier; worker `late` waits until the session is aborted first.
+fn barrier_after_abort(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> {
+    if is_me(ctx, late) {
+        ctx.store().wait("never", LONG).unwrap_err();
+    }
+    ctx.comm()?.barrier()
 }
 
 /// One worker fails. The others wait for it.

@@ -3,7 +3,6 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Session, Token, block_on};
@@ -12,7 +11,9 @@ use disco_channel::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
 use disco_core::wire::{Join, Message, VERSION};
 
 use crate::link::Proxy;
-use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, ask, builder, complaint, end, node, with};
+use crate::programs::{
+    HAS_JOINED, OTHER_TOKEN, TEST_TIMEOUT, TOKEN, ask, builder, complaint, end, node, read_until, with,
+};
 
 crate::tests!(
     a_wrong_token_is_rejected_with_the_reason_on_both_ends,
@@ -242,7 +243,7 @@ fn a_packet_that_claims_2_to_the_60_bytes_is_rejected() {
     let (error, _) = start_error(|address| RawClient::authenticate(address, TOKEN, Request::default()).send(&part));
     assert!(error.ends_with(": bad packet: a packet of 1152921504606846986 bytes; the limit is 1048584"), "{error}");
     // A claim by a node that has joined.
-    let session = builder(2, 1);
+    let session = builder(2, 1).silence(Duration::from_secs(1));
     let (session, (mut client, _)) = with(session, |address| (joined(address, Request::default()), ()));
     drop(session);
     client.send(&part);
@@ -289,8 +290,8 @@ fn a_second_node_with_the_same_id_is_rejected() {
     let session = builder(3, 1);
     let (session, (nodes, told)) = with(session, |address| {
         let spawn = |id: &str| node(address).env("DISCO_NODE_ID", id).spawn().unwrap();
-        let first = spawn("1");
-        thread::sleep(Duration::from_millis(300));
+        let mut first = spawn("1");
+        read_until(&mut first, HAS_JOINED);
         let told = complaint(spawn("1"));
         ([first, spawn("2")], told)
     });

@@ -5,6 +5,7 @@ use std::{fs, thread};
 
 use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
 
+use crate::functions::NOBODY;
 use crate::programs::{self, ask, builder, end, pair};
 use crate::terminal;
 
@@ -114,12 +115,12 @@ fn a_session_recovers_from_a_worker_failure_on_a_node() {
                     [session.function("tests.panic").await, session.function("tests.barriers").await];
                 session.call(&panic.unwrap(), (3,)).await.unwrap();
                 // Fails if the failure is already known.
-                _ = session.call(&barriers.unwrap(), (1, 9, 0.0)).await;
+                _ = session.call(&barriers.unwrap(), (1, NOBODY)).await;
                 let error = session.sync_all().await.unwrap_err().to_string();
                 assert!(error.starts_with("worker 3: tests.panic ") && error.contains("on purpose"), "{error}");
             }
             session.init_ccl("by-store", &[]).await.unwrap();
-            session.call(&session.function("tests.barriers").await.unwrap(), (3, 9, 0.0)).await.unwrap();
+            session.call(&session.function("tests.barriers").await.unwrap(), (3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             session.shutdown().await.unwrap();
         });
@@ -177,14 +178,17 @@ fn nodes_and_workers_end_when_their_session_is_dropped() {
 fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let (session, node) = pair(builder(2, 2).node_workers(kind));
+        let file = tempfile::NamedTempFile::new().unwrap();
         block_on(async {
             let length = session.function("tests.length").await.unwrap();
-            session.call(&session.function("tests.sleep").await.unwrap(), (2, 0.5)).await.unwrap();
+            let stay = session.function("tests.stay").await.unwrap();
+            session.call(&stay, (2, file.path().display().to_string())).await.unwrap();
             for _ in 0..20 {
                 session.call(&length, ("four",)).await.unwrap();
             }
         });
         drop(session);
+        drop(file);
         let output = end(node);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     }

@@ -4,10 +4,11 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, thread};
 
 use disco::{Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco_conformance::waiting;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -17,8 +18,14 @@ pub(crate) const TOKEN: &str = "what only the nodes of these tests know";
 /// A token that no session of these tests accepts.
 pub(crate) const OTHER_TOKEN: &str = "what the nodes of another session know";
 
+/// A heartbeat interval after which a session's status knows what a worker is inside.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
+
 /// Time that a step of a test may take before the test fails.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The end of the line that a node prints when it has waited for other nodes for a second.
+pub(crate) const HAS_JOINED: &str = ", waiting for other nodes\n";
 
 /// A command that runs this executable as `program`.
 pub(crate) fn command(program: &str) -> Command {
@@ -37,15 +44,23 @@ pub(crate) fn node(address: impl ToString) -> Command {
 
 /// Waits for the end of a process and returns its output. Kills it and panics if it does not end in time.
 pub(crate) fn end(mut child: Child) -> Output {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > TEST_TIMEOUT {
-            child.kill().unwrap();
-            panic!("the process did not end: {:?}", child.wait_with_output().unwrap());
-        }
-        thread::sleep(Duration::from_millis(5));
+    if waiting::poll(TEST_TIMEOUT, || child.try_wait().unwrap()).is_none() {
+        child.kill().unwrap();
+        panic!("the process did not end: {:?}", child.wait_with_output().unwrap());
     }
     child.wait_with_output().unwrap()
+}
+
+/// Reads the standard error of a process up to the end of `text`, and returns the part that was read.
+pub(crate) fn read_until(child: &mut Child, text: &str) -> String {
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    // One byte at a time, so that `end` finds the rest.
+    while !said.ends_with(text.as_bytes()) {
+        let count = child.stderr.as_mut().unwrap().read(&mut byte).unwrap();
+        assert_eq!(count, 1, "no `{text}` in {:?}", String::from_utf8_lossy(&said));
+        said.push(byte[0]);
+    }
+    String::from_utf8(said).unwrap()
 }
 
 /// The standard error of a node that ends with status 1.
@@ -94,16 +109,12 @@ pub(crate) fn ask(session: &LaneSession, function: &str, worker: u32) -> i64 {
 
 /// Waits until a process has ended. It need not be a child of this process.
 pub(crate) fn wait_for_end_of(pid: i64) {
-    let start = Instant::now();
-    let is_there = || match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+    let has_ended = || match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         // A zombie has ended.
-        Ok(stat) => !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'),
-        Err(_) => false,
+        Ok(stat) => stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'),
+        Err(_) => true,
     };
-    while is_there() {
-        assert!(start.elapsed() < TEST_TIMEOUT, "process {pid} does not end");
-        thread::sleep(Duration::from_millis(5));
-    }
+    waiting::wait_until(&format!("the end of process {pid}"), has_ended);
 }
 
 /// Runs the program that the environment names.
@@ -134,27 +145,34 @@ fn print_on(builder: Builder, function: &str) {
     });
 }
 
+/// Time in which the nodes of the program `late` must join.
+const LATE_DEADLINE: Duration = Duration::from_millis(500);
+
 /// Prints the start error of a session whose node joins too late.
 fn late() {
     if env::var_os("DISCO_CONNECT").is_some() {
-        thread::sleep(Duration::from_millis(1500));
+        // The node has started after the controller, and so joins after the deadline.
+        thread::sleep(LATE_DEADLINE);
     }
     disco::init();
-    println!("{}", Builder::nodes(2, 1).start_deadline(Duration::from_secs(1)).start().unwrap_err());
+    println!("{}", Builder::nodes(2, 1).start_deadline(LATE_DEADLINE).start().unwrap_err());
 }
+
+/// Silence limit of the session of the program `controller`, also on a busy machine.
+const CONTROLLER_SILENCE: Duration = Duration::from_secs(2);
 
 /// Prints the process ids of its workers and of their parents, the nodes, and waits to be killed.
 fn controller() {
     disco::init();
-    let session = Builder::nodes(3, 2).start().unwrap();
+    let session = Builder::nodes(3, 2).silence(CONTROLLER_SILENCE).start().unwrap();
     for worker in 2..6 {
         println!("{} {}", ask(&session, "tests.pid", worker), ask(&session, "tests.parent", worker));
     }
     block_on(async {
         // Worker 3 is inside a function, the others are idle.
-        session.call(&session.function("tests.sleep").await.unwrap(), (3, 1000.0)).await.unwrap();
+        session.call(&session.function("tests.hang").await.unwrap(), (3,)).await.unwrap();
     });
     println!("ready");
     _ = std::io::stdin().read(&mut [0]);
-    thread::sleep(Duration::from_secs(1000));
+    waiting::hang();
 }

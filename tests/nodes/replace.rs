@@ -6,10 +6,12 @@ use disco::error::ErrorKind;
 use disco::{
     Builder, DataPlane as _, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
 };
+use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::programs::{ask, builder, node};
+use crate::functions::NOBODY;
+use crate::programs::{HEARTBEAT, ask, builder, node};
 
 crate::tests!(
     a_killed_node_is_replaced_by_a_node_with_its_number,
@@ -39,8 +41,8 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
     let pids = block_on(session.call_named("tests.pid", ())).unwrap();
     let before = block_on(session.get_all_as::<i64>(&pids)).unwrap();
     // The others are inside a barrier that the lost workers never enter.
-    block_on(session.call_named("tests.barriers", (1, of.start, 1000.0))).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    block_on(session.call_named("tests.barriers", (1, of.start))).unwrap();
+    wait_until_in_collective(session, (0..before.len()).filter(|worker| *worker != of.start as usize));
     kill(pid);
     lost(session);
     let replaced = block_on(session.replace_lost()).unwrap();
@@ -57,7 +59,7 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
         }
     }
     block_on(session.init_ccl("by-store", &[])).unwrap();
-    block_on(session.call_named("tests.barriers", (5, 0, 0.0))).unwrap();
+    block_on(session.call_named("tests.barriers", (5, NOBODY))).unwrap();
     block_on(session.sync_all()).unwrap();
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..before.len()).collect::<Vec<_>>());
@@ -66,7 +68,7 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
 
 fn a_killed_node_is_replaced_by_a_node_with_its_number() {
     for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
-        let session = Builder::nodes(3, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(3, 2).node_workers(kind).heartbeat(HEARTBEAT).start().unwrap();
         for worker in [4, 2, 4] {
             replace(&session, ask(&session, function, worker), worker..worker + 2);
         }
@@ -74,15 +76,21 @@ fn a_killed_node_is_replaced_by_a_node_with_its_number() {
     }
 }
 
+/// A session whose nodes relay for each other.
+fn chain() -> LaneSession {
+    let builder = Builder::nodes(4, 1).fan_out(1).node_workers(SessionKind::Threads);
+    builder.heartbeat(HEARTBEAT).start().unwrap()
+}
+
 fn a_node_that_relays_is_replaced_with_those_behind_it() {
-    let session = Builder::nodes(4, 1).fan_out(1).node_workers(SessionKind::Threads).start().unwrap();
+    let session = chain();
     replace(&session, ask(&session, "tests.pid", 2), 2..4);
     replace(&session, ask(&session, "tests.pid", 1), 1..2);
     block_on(session.shutdown()).unwrap();
 }
 
 fn a_node_behind_another_one_is_replaced_alone() {
-    let session = Builder::nodes(4, 1).fan_out(1).node_workers(SessionKind::Threads).start().unwrap();
+    let session = chain();
     replace(&session, ask(&session, "tests.pid", 3), 3..4);
     replace(&session, ask(&session, "tests.pid", 3), 3..4);
     block_on(session.shutdown()).unwrap();
@@ -91,7 +99,7 @@ fn a_node_behind_another_one_is_replaced_alone() {
 fn a_node_of_another_machine_can_replace_a_lost_one() {
     let nodes = std::sync::Arc::new(Mutex::new(Vec::new()));
     let started = nodes.clone();
-    let session = builder(2, 2).announce(move |announcement| {
+    let session = builder(2, 2).heartbeat(HEARTBEAT).announce(move |announcement| {
         started.lock().unwrap().push(node(announcement.address).spawn().unwrap());
         Ok(())
     });

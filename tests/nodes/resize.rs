@@ -10,6 +10,7 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::functions::NOBODY;
 use crate::programs::{ask, builder, end, node, wait_for_end_of};
 
 crate::tests!(
@@ -47,7 +48,7 @@ fn check(session: &LaneSession, workers: usize, nodes: usize) {
     let world = session.world();
     assert_eq!((world.size(), world.nodes()), (workers, nodes));
     block_on(session.init_ccl("by-store", &[])).unwrap();
-    block_on(session.call_named("tests.barriers", (5, 0, 0.0))).unwrap();
+    block_on(session.call_named("tests.barriers", (5, NOBODY))).unwrap();
     block_on(session.sync_all()).unwrap();
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..workers).collect::<Vec<_>>());
@@ -187,7 +188,7 @@ fn messages_name_workers_by_their_numbers() {
         assert!(aborted.contains("aborted, because worker 4: tests.fail_beside (command "), "{aborted}");
         block_on(session.recover()).unwrap();
 
-        block_on(session.call_named("tests.sleep", (5, 1000.0))).unwrap();
+        block_on(session.call_named("tests.hang", (5,))).unwrap();
         let Err(Error::Stuck { workers, .. }) = block_on(session.shutdown()) else { panic!("worker 5 has left") };
         assert!(workers.starts_with("worker 5 (") && !workers.contains(", worker"), "{workers}");
     }

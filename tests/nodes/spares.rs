@@ -7,8 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{DataPlane as _, LaneSession, ReplacementPolicy, Session as _, SessionExt as _, WorkerId, block_on};
+use disco_conformance::waiting::wait_until;
 
-use crate::programs::{OTHER_TOKEN, ask, builder, complaint, end, node};
+use crate::functions::NOBODY;
+use crate::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, read_until};
 use crate::replace::{kill, lost, replace};
 
 crate::tests!(
@@ -35,7 +37,7 @@ impl Host {
     fn start(nodes: usize, per_node: usize, policy: ReplacementPolicy, starts_more: bool) -> Self {
         let (announced, started) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let (seen, children) = (announced.clone(), started.clone());
-        let builder = builder(nodes, per_node).replacement(policy).announce(move |announcement| {
+        let builder = builder(nodes, per_node).heartbeat(HEARTBEAT).replacement(policy).announce(move |announcement| {
             let mut seen = seen.lock().unwrap();
             seen.push((announcement.address, announcement.nodes));
             if seen.len() == 1 || starts_more {
@@ -62,9 +64,7 @@ impl Host {
 
     /// Waits until `count` nodes stand by.
     fn await_spares(&self, count: usize) {
-        while self.session.status().spares.len() != count {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(&format!("{count} spares"), || self.session.status().spares.len() == count);
     }
 
     fn pid(&self, worker: u32) -> i64 {
@@ -103,9 +103,7 @@ fn a_node_that_comes_late_takes_the_place_of_a_lost_one() {
     lost(&host.session);
     let replaced = thread::scope(|scope| {
         let replaced = scope.spawn(|| block_on(host.session.replace_lost()).unwrap());
-        while host.announcements().len() < 2 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("the second announcement", || host.announcements().len() == 2);
         // To the address of the session, not to that of the announcement.
         host.nodes.lock().unwrap().push(host.node(false));
         replaced.join().unwrap()
@@ -116,8 +114,8 @@ fn a_node_that_comes_late_takes_the_place_of_a_lost_one() {
 
 fn a_node_that_tries_again_and_again_takes_the_place_of_a_lost_one() {
     let host = Host::start(3, 1, ReplacementPolicy::when_asked(), false);
-    let late = host.node(false);
-    thread::sleep(Duration::from_millis(300));
+    let mut late = host.node(false);
+    read_until(&mut late, "disco: waiting for the controller at ");
     replace(&host.session, host.pid(1), 1..2);
     assert_eq!(host.pid(1), i64::from(late.id()));
     host.nodes.lock().unwrap().push(late);
@@ -139,7 +137,7 @@ fn replace_all(host: &Host, workers: &[u32]) {
 /// All workers meet.
 fn check(host: &Host) {
     block_on(host.session.init_ccl("by-store", &[])).unwrap();
-    block_on(host.session.call_named("tests.barriers", (3, 0, 0.0))).unwrap();
+    block_on(host.session.call_named("tests.barriers", (3, NOBODY))).unwrap();
     block_on(host.session.sync_all()).unwrap();
 }
 
@@ -174,6 +172,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
         lost(&host.session);
         let second = thread::scope(|scope| {
             let replaced = scope.spawn(|| block_on(host.session.replace_lost()));
+            // The moment of its end differs.
             thread::sleep(Duration::from_millis(milliseconds));
             first.kill().unwrap();
             first.wait().unwrap();
@@ -205,6 +204,7 @@ fn random_nodes_and_spares_are_killed_again_and_again() {
             host.await_spares(1);
         }
         if below(3) == 0 {
+            // It ends before or while it joins.
             thread::sleep(Duration::from_millis(below(20)));
             spare.kill().unwrap();
         }

@@ -12,7 +12,7 @@ use disco::{Builder, Session, SessionKind, Token, block_on};
 use disco_channel::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 use disco_core::wire::VERSION;
 
-use crate::programs::{TOKEN, ask, builder, command, complaint, end, node, pair, with};
+use crate::programs::{self, HAS_JOINED, TOKEN, ask, builder, command, complaint, end, node, pair, read_until, with};
 
 crate::tests!(
     listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process,
@@ -120,14 +120,13 @@ fn missing_nodes_are_named_at_the_start_deadline() {
 fn a_node_that_waits_for_other_nodes_prints_it() {
     let session = builder(3, 1);
     let (session, nodes) = with(session, |address| {
-        let first = node(address).spawn().unwrap();
-        thread::sleep(Duration::from_millis(1500));
+        let mut first = node(address).spawn().unwrap();
+        let told = read_until(&mut first, HAS_JOINED);
+        assert!(told.starts_with("disco: joined the controller at 127.0.0.1:"), "{told}");
         [first, node(address).spawn().unwrap()]
     });
     block_on(session.unwrap().shutdown()).unwrap();
-    let [first, second] = nodes.map(|node| String::from_utf8(end(node).stderr).unwrap());
-    assert!(first.starts_with("disco: joined the controller at 127.0.0.1:"), "{first}");
-    assert!(first.ends_with(", waiting for other nodes\n") && second.is_empty(), "{first}{second}");
+    assert_eq!(nodes.map(|node| String::from_utf8(end(node).stderr).unwrap()), ["", ""]);
 }
 
 fn nodes_end_when_the_start_of_their_session_fails() {
@@ -136,23 +135,22 @@ fn nodes_end_when_the_start_of_their_session_fails() {
     // Returns when all processes that inherited the standard error have ended.
     let output = end(late);
     let [said, told] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert_eq!(said, "start: no end after 1s: node 1 did not join\n");
+    assert_eq!(said, "start: no end after 500ms: node 1 did not join\n");
     assert!(told.contains("disco: joining the controller at ") && told.contains(": no end after 1s: "), "{told}");
     assert!(start.elapsed() < Duration::from_secs(15), "after {:?}", start.elapsed());
 }
 
 fn a_node_retries_until_its_controller_listens_and_prints_it() {
     let address = free_address();
-    let waits = node(address).spawn().unwrap();
-    thread::sleep(Duration::from_millis(700));
+    let mut waits = node(address).spawn().unwrap();
+    let told = read_until(&mut waits, "\n");
     let session = builder(2, 1).listen(address.to_string()).start().unwrap();
     ask(&session, "tests.pid", 1);
     block_on(session.shutdown()).unwrap();
     let output = end(waits);
-    let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.starts_with(&format!("disco: waiting for the controller at {address}, ")), "{told}");
     assert!(told.ends_with("s more: Connection refused (os error 111)\n"), "{told}");
-    assert!(output.status.success());
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
 fn a_node_without_a_controller_fails_after_its_join_time() {
@@ -257,8 +255,11 @@ fn nodes_get_the_ids_they_ask_for_in_any_order_of_joining() {
         [Some(3), None, Some(1)].map(|id| {
             let mut node = node(address);
             id.map(|id: u32| node.env("DISCO_NODE_ID", id.to_string()));
-            let node = node.spawn().unwrap();
-            thread::sleep(Duration::from_millis(100));
+            let mut node = node.spawn().unwrap();
+            // The session starts with the last one.
+            if id != Some(1) {
+                read_until(&mut node, HAS_JOINED);
+            }
             node
         })
     });
@@ -271,13 +272,9 @@ fn nodes_get_the_ids_they_ask_for_in_any_order_of_joining() {
 }
 
 fn a_node_that_joins_after_the_start_is_told_so_and_tries_again() {
-    let (session, (node, late)) = with(builder(2, 1), |address| {
-        let first = node(address).spawn().unwrap();
-        thread::sleep(Duration::from_millis(500));
-        (first, node(address).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap())
-    });
+    let (session, (node, address)) = with(builder(2, 1), |address| (node(address).spawn().unwrap(), address));
     let session = session.unwrap();
-    let told = complaint(late);
+    let told = complaint(programs::node(address).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap());
     let why = "it closed the connection: the session has started with all its nodes\n";
     assert!(
         told.contains("waiting for the controller at ") && told.ends_with(&format!(": no end after 1s: {why}")),
@@ -290,9 +287,9 @@ fn a_node_that_joins_after_the_start_is_told_so_and_tries_again() {
 
 fn a_session_starts_although_more_nodes_join_than_it_has() {
     let address = free_address();
-    let waiting = || node(address).env("DISCO_JOIN_SECONDS", "3").spawn().unwrap();
-    let nodes: Vec<_> = (0..4).map(|_| waiting()).collect();
-    thread::sleep(Duration::from_millis(300));
+    let start = || node(address).env("DISCO_JOIN_SECONDS", "3").spawn().unwrap();
+    let mut nodes: Vec<_> = (0..4).map(|_| start()).collect();
+    nodes.iter_mut().for_each(|node| _ = read_until(node, "disco: waiting for the controller at "));
     let session = builder(3, 1).listen(address.to_string()).start().unwrap();
     let pids = [1, 2].map(|worker| ask(&session, "tests.pid", worker));
     for node in nodes {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::status::{NodeState, Status};
 use disco::{
@@ -11,8 +11,10 @@ use disco::{
 };
 use disco_channel::nodes::{self, Announce, NodeLane};
 use disco_channel::threads::ThreadLane;
+use disco_conformance::waiting;
 use disco_core::{Channel, WorkerConfig, World, worker};
 
+use crate::functions::NOBODY;
 use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, builder, end, node, with};
 
 crate::tests!(
@@ -30,15 +32,7 @@ fn ask(address: SocketAddr, token: &str) -> disco::Result<Status> {
 
 /// Asks until the status is as expected.
 fn wait_for(address: SocketAddr, is_expected: impl Fn(&Status) -> bool) -> Status {
-    let start = Instant::now();
-    loop {
-        let status = ask(address, TOKEN).unwrap();
-        if is_expected(&status) {
-            return status;
-        }
-        assert!(start.elapsed() < TEST_TIMEOUT, "{status:#?}");
-        thread::sleep(Duration::from_millis(50));
-    }
+    waiting::wait_for("the expected status", || Some(ask(address, TOKEN).unwrap()).filter(&is_expected))
 }
 
 /// A session with one other node, and its address.
@@ -49,11 +43,13 @@ fn listening(builder: Builder) -> (LaneSession, std::process::Child, SocketAddr)
 
 fn the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside() {
     let (session, node, address) = listening(builder(2, 2).groups(2));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().display().to_string();
     block_on(async {
-        let sleep = session.function("tests.sleep").await.unwrap();
+        let stay = session.function("tests.stay").await.unwrap();
         session.sync_all().await.unwrap();
-        session.call(&sleep, (3, 3.0)).await.unwrap();
-        session.call(&sleep, (9, 0.0)).await.unwrap();
+        session.call(&stay, (3, path.as_str())).await.unwrap();
+        session.call(&stay, (NOBODY, path)).await.unwrap();
     });
     let status = wait_for(address, |status| status.workers[3].unchanged > Some(Duration::from_millis(100)));
     assert_eq!((status.process, status.groups, status.failure.as_deref()), (std::process::id(), 2, None));
@@ -62,7 +58,7 @@ fn the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside() {
     assert_eq!(kinds, ["threads", "threads", "nodes", "nodes"]);
     assert_eq!(status.commands, 4);
     let stuck = &status.workers[3];
-    assert_eq!((stuck.worker, stuck.function.as_deref(), stuck.lag), (3, Some("tests.sleep"), 2));
+    assert_eq!((stuck.worker, stuck.function.as_deref(), stuck.lag), (3, Some("tests.stay"), 2));
     let [node_status] = &status.nodes[..] else { panic!("{status:?}") };
     assert_eq!((node_status.node, node_status.first_worker, node_status.workers), (1, 2, 2));
     assert!(node_status.name.starts_with("node 1 (") && node_status.state == NodeState::Running, "{node_status:?}");
@@ -75,6 +71,7 @@ fn the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside() {
     // The program's own view needs no connection, and has the same parts.
     let own = session.status();
     assert_eq!((own.commands, own.nodes.len(), own.workers.len()), (4, 1, 4));
+    drop(file);
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
     assert!(ask(address, TOKEN).unwrap_err().to_string().contains("Connection refused"));

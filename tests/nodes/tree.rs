@@ -3,11 +3,11 @@
 //! Node k has worker k. With fan-out 2, nodes 1 and 4 are children of the controller; 2 and 3 are behind 1; 5 and 6 are
 //! behind 4, and 7 is behind 6.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 use disco::error::LossCause;
 use disco::{
@@ -15,12 +15,14 @@ use disco::{
     WorkerId, WorkerRange, block_on,
 };
 use disco_channel::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
+use disco_conformance::waiting::wait_until_in_collective;
 use disco_core::function;
 use disco_core::wire::{Join, Message, Packet};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::programs::{OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
+use crate::functions::NOBODY;
+use crate::programs::{HEARTBEAT, OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
 
 crate::tests!(
     commands_values_and_the_store_reach_all_nodes_of_a_tree,
@@ -154,14 +156,14 @@ fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
             (session.function("tests.barriers").await.unwrap(), session.function("tests.panic").await.unwrap());
         // The other workers wait in a barrier for worker 7.
         session.call(&panic, (7,)).await.unwrap();
-        let called = session.call(&barriers, (1, 0, 0.0)).await;
+        let called = session.call(&barriers, (1, NOBODY)).await;
         let error = session.sync_all().await.unwrap_err();
         let Error::Worker(failure) = &error else { panic!("{error}") };
         assert_eq!((failure.worker, &*failure.operation), (WorkerId::new(7), "tests.panic"), "{error}");
         drop(called);
         session.recover().await.unwrap();
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call(&session.function("tests.barriers").await.unwrap(), (3, 0, 0.0)).await.unwrap();
+        session.call(&session.function("tests.barriers").await.unwrap(), (3, NOBODY)).await.unwrap();
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
     });
@@ -170,11 +172,11 @@ fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
 
 /// The session's error after a signal to a node while all workers except worker 2 are in a collective. All nodes end.
 fn error_after(node: u32, what: Signal, builder: Builder) -> Error {
-    let (session, mut nodes) = tree_with(builder);
+    let (session, mut nodes) = tree_with(builder.heartbeat(HEARTBEAT));
     let error = block_on(async {
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call(&session.function("tests.barriers").await.unwrap(), (1, 2, 1.0)).await.unwrap();
-        thread::sleep(Duration::from_millis(200));
+        session.call(&session.function("tests.barrier_after_abort").await.unwrap(), (2,)).await.unwrap();
+        wait_until_in_collective(&session, (0..8).filter(|worker| *worker != 2));
         signal(&nodes[node as usize - 1], what);
         let error = session.sync_all().await.unwrap_err();
         session.shutdown().await.unwrap();
@@ -221,10 +223,10 @@ fn shutdown_names_a_stuck_worker_behind_other_nodes() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let (session, nodes) = tree_with(builder(8, 1).fan_out(2).deadlines(deadlines));
     block_on(async {
-        session.call(&session.function("tests.sleep").await.unwrap(), (7, 1000.0)).await.unwrap();
+        session.call(&session.function("tests.hang").await.unwrap(), (7,)).await.unwrap();
         let error = session.shutdown().await.unwrap_err().to_string();
         assert!(error.starts_with("not stopped after 300ms: worker 7 ("), "{error}");
-        assert!(error.contains("inside `tests.sleep`") && !error.contains("worker 6"), "{error}");
+        assert!(error.contains("inside `tests.hang`") && !error.contains("worker 6"), "{error}");
     });
     nodes.into_iter().for_each(|node| _ = end(node));
 }

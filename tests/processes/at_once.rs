@@ -8,6 +8,7 @@ use std::time::Duration;
 use disco::{
     Builder, DataPlane, Error, LaneSession, ReplacementPolicy, Session, SessionExt, Value, WorkerId, block_on,
 };
+use disco_conformance::waiting::wait_until;
 
 use crate::first_line;
 use crate::replace::{call, check_sums, kill, lost};
@@ -32,9 +33,7 @@ fn start(workers: usize) -> LaneSession {
 
 /// Waits until the session knows of a loss, without a method that waits for workers.
 fn await_loss(session: &LaneSession) {
-    while session.status().failure.is_none() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("a loss", || session.status().failure.is_some());
 }
 
 /// Waits until this process has `count` children.
@@ -45,9 +44,7 @@ fn await_children(count: usize) {
         let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
         children.map(|children| children.split_whitespace().count()).sum::<usize>()
     };
-    while children() != count {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(&format!("{count} children"), || children() == count);
 }
 
 fn a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers() {
@@ -153,9 +150,7 @@ fn each_method_tries_again_to_start_new_workers() {
     kill(&session, &[1]);
     lost(&session);
     // The attempt in the background.
-    while tried.load(Ordering::SeqCst) < 1 {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the attempt", || tried.load(Ordering::SeqCst) > 0);
     assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), "no machine is free");
     block_on(session.sync_all()).unwrap();
     assert_eq!(tried.load(Ordering::SeqCst), 3);
@@ -173,9 +168,7 @@ fn a_session_ends_while_workers_start_in_the_background() {
         });
         kill(&session, &[1]);
         await_loss(&session);
-        while asked.load(Ordering::SeqCst) < 1 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("the invitation", || asked.load(Ordering::SeqCst) > 0);
         match drops {
             true => drop(session),
             false => block_on(session.shutdown()).unwrap(),

@@ -4,13 +4,14 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::{
     Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, Value, WorkerId, WorkerRange, World,
     block_on,
 };
 use disco_channel::processes::{self, ProcessLane};
+use disco_conformance::waiting::{self, wait_until, wait_until_in_collective, wait_until_inside};
 use disco_core::{
     Channel, Command, Frame, Inbox,
     channel::{Notice, Reply},
@@ -18,7 +19,7 @@ use disco_core::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::resident;
+use crate::functions::{NOBODY, resident};
 use crate::{first_line, life, programs};
 
 crate::tests!(
@@ -48,6 +49,9 @@ crate::tests!(
 /// A silence limit that no test reaches.
 const LONG: Duration = Duration::from_secs(60);
 
+/// A heartbeat interval after which the status of a session has changed.
+const HEARTBEAT: Duration = Duration::from_millis(20);
+
 /// Calls a function by name.
 fn call<A: disco::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
     block_on(async { session.call(&session.function(name).await?, args).await })
@@ -63,18 +67,6 @@ fn pid_of(session: &LaneSession, worker: u32) -> Pid {
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-}
-
-/// Polls `condition` until it holds or `limit` has passed.
-fn becomes_true_within(limit: Duration, condition: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    while start.elapsed() < limit {
-        if condition() {
-            return true;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    condition()
 }
 
 /// The loss that a session reports, from every later operation, too. The shutdown succeeds.
@@ -94,17 +86,17 @@ fn a_killed_worker_is_lost_before_the_silence_limit() {
 }
 
 fn a_worker_killed_inside_a_function_is_lost_before_the_silence_limit() {
-    let session = Builder::processes(3).silence(LONG).start().unwrap();
+    let session = Builder::processes(3).silence(LONG).heartbeat(HEARTBEAT).start().unwrap();
     let pid = pid_of(&session, 1);
-    call(&session, "tests.sleep", (1, 1000.0)).unwrap();
-    thread::sleep(Duration::from_millis(20));
+    call(&session, "tests.hang", (1,)).unwrap();
+    wait_until_inside(&session, "tests.hang", [1]);
     kill_process(pid, Signal::KILL).unwrap();
     assert_eq!(lost(session), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
 }
 
 /// A session with communicators, and the process id of worker `victim`.
 fn connected(victim: u32, silence: Duration) -> (LaneSession, Pid) {
-    let session = Builder::processes(3).silence(silence).start().unwrap();
+    let session = Builder::processes(3).silence(silence).heartbeat(HEARTBEAT).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     let pid = pid_of(&session, victim);
     (session, pid)
@@ -116,38 +108,38 @@ fn a_worker_killed_before_a_collective_is_lost_before_the_silence_limit() {
     let (session, pid) = connected(2, LONG);
     kill_process(pid, Signal::KILL).unwrap();
     // Fails if the loss is already known.
-    _ = call(&session, "tests.reduce", (1000, 1, 0, 0.0));
+    _ = call(&session, "tests.reduce", (1000, 1, NOBODY));
     assert_eq!(lost(session), KILLED);
 }
 
 fn a_worker_killed_while_peers_wait_for_it_in_a_collective_is_lost_before_the_silence_limit() {
     let (session, pid) = connected(2, LONG);
-    call(&session, "tests.reduce", (1 << 20, 1, 2, 1000.0)).unwrap();
-    thread::sleep(Duration::from_millis(50));
+    call(&session, "tests.reduce", (1 << 20, 1, 2)).unwrap();
+    wait_until_in_collective(&session, [0, 1]);
     kill_process(pid, Signal::KILL).unwrap();
     assert_eq!(lost(session), KILLED);
 }
 
 fn a_worker_killed_during_a_collective_is_lost_and_leaks_no_memory() {
     let before = life::steady_resources();
-    // Kills at several moments of the collective.
+    // Kills at several moments of the collectives.
     for round in 0..8 {
         let (session, pid) = connected(2, LONG);
-        call(&session, "tests.reduce", (4 << 20, 1_000_000, 0, 0.0)).unwrap();
-        thread::sleep(Duration::from_millis(60 + 7 * round));
+        call(&session, "tests.reduce", (4 << 20, 1_000_000, NOBODY)).unwrap();
+        wait_until_in_collective(&session, 0..3);
+        // The moment of the kill differs.
+        thread::sleep(Duration::from_millis(7 * round));
         kill_process(pid, Signal::KILL).unwrap();
         assert_eq!(lost(session), KILLED);
     }
-    assert!(
-        becomes_true_within(Duration::from_secs(5), || life::resources() == before),
-        "{before:?} before, now {:?}",
-        life::resources()
-    );
+    let is_as_before = || (life::resources() == before).then_some(());
+    waiting::poll(Duration::from_secs(5), is_as_before)
+        .unwrap_or_else(|| panic!("{before:?} before, now {:?}", life::resources()));
 }
 
 fn results_of_a_collective_stay_available_until_the_loss_of_a_worker() {
     let (session, pid) = connected(2, LONG);
-    let sum = call(&session, "tests.reduce", (1 << 20, 2, 0, 0.0)).unwrap();
+    let sum = call(&session, "tests.reduce", (1 << 20, 2, NOBODY)).unwrap();
     block_on(session.sync_all()).unwrap();
     assert_eq!(block_on(session.get(&sum, WorkerId::new(1))).unwrap(), Value::Float(3.0 * f64::from(1 << 20)));
     kill_process(pid, Signal::KILL).unwrap();
@@ -156,8 +148,8 @@ fn results_of_a_collective_stay_available_until_the_loss_of_a_worker() {
 
 fn a_worker_stopped_during_a_collective_is_lost_after_the_silence_limit() {
     let (session, pid) = connected(2, Duration::from_millis(700));
-    call(&session, "tests.reduce", (4 << 20, 1_000_000, 0, 0.0)).unwrap();
-    thread::sleep(Duration::from_millis(100));
+    call(&session, "tests.reduce", (4 << 20, 1_000_000, NOBODY)).unwrap();
+    wait_until_in_collective(&session, 0..3);
     kill_process(pid, Signal::STOP).unwrap();
     assert_eq!(lost(session), "worker 2 lost: it has sent nothing for 700ms");
 }
@@ -207,15 +199,15 @@ fn a_stopped_worker_is_lost_after_the_silence_limit_and_killed() {
 
 fn a_worker_inside_a_function_is_not_lost_after_the_silence_limit() {
     let session = Builder::processes(2).silence(Duration::from_millis(500)).start().unwrap();
-    call(&session, "tests.sleep", (1, 1.5)).unwrap();
+    call(&session, "tests.sleep", (1, 1.0)).unwrap();
     block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
 }
 
 fn a_worker_that_corrupts_its_cursor_in_the_ring_is_lost() {
     let session = Builder::processes(3).start().unwrap();
-    // Worker 2 is the second reader. It sleeps, because the reader would overwrite the cursor.
-    call(&session, "tests.scribble", (2, 5 + 2, 1000)).unwrap();
+    // Worker 2 is the second reader. It hangs, because the reader would overwrite the cursor.
+    call(&session, "tests.scribble", (2, 5 + 2, true)).unwrap();
     let nop = block_on(session.function("tests.take_4")).unwrap();
     // The controller reads the cursors when the ring is full.
     let error = loop {
@@ -229,7 +221,7 @@ fn a_worker_that_corrupts_its_cursor_in_the_ring_is_lost() {
 
 fn syncs_end_although_a_worker_corrupts_the_count_of_polling_callers() {
     let session = Builder::processes(3).start().unwrap();
-    call(&session, "tests.scribble", (2, 4, 0)).unwrap();
+    call(&session, "tests.scribble", (2, 4, false)).unwrap();
     for _ in 0..10 {
         block_on(session.sync_all()).unwrap();
         block_on(session.sync_worker(1.into())).unwrap();
@@ -291,9 +283,9 @@ fn shutdown_names_and_kills_a_stuck_worker() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
     let pid = pid_of(&session, 2);
-    call(&session, "tests.sleep", (2, 1000.0)).unwrap();
+    call(&session, "tests.hang", (2,)).unwrap();
     let error = block_on(session.shutdown()).unwrap_err().to_string();
-    let text = "not stopped after 300ms: worker 2 (finished command 4, in command 5, inside `tests.sleep`; killed)";
+    let text = "not stopped after 300ms: worker 2 (finished command 4, in command 5, inside `tests.hang`; killed)";
     assert_eq!(error, text);
     assert!(!is_alive(pid.as_raw_nonzero().get() as u32));
 }
@@ -305,19 +297,19 @@ fn workers_end_when_their_controller_is_killed() {
     assert!(pids.len() == 3 && pids.iter().all(|pid| is_alive(*pid)), "{pids:?}");
     controller.kill().unwrap();
     controller.wait().unwrap();
-    assert!(becomes_true_within(Duration::from_secs(5), || !pids.iter().any(|pid| is_alive(*pid))), "{pids:?}");
+    wait_until("the end of the workers", || !pids.iter().any(|pid| is_alive(*pid)));
 }
 
 fn a_million_calls_behind_a_stuck_worker_meet_back_pressure_and_fail_at_the_stall_deadline() {
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
     let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(3).deadlines(deadlines).start().unwrap();
-    call(&session, "tests.sleep", (1, 1000.0)).unwrap();
+    call(&session, "tests.hang", (1,)).unwrap();
     let nop = block_on(session.function("tests.take_4")).unwrap();
     let before = resident();
     let error = (0..1_000_000).find_map(|_| block_on(session.call(&nop, (1, 2.0, "text", true))).err()).unwrap();
     let text =
-        "worker 1 took no command for 1s and its lane is full: finished command 1, in command 2, inside `tests.sleep`";
+        "worker 1 took no command for 1s and its lane is full: finished command 1, in command 2, inside `tests.hang`";
     assert_eq!(error.to_string(), text);
     assert!(resident() < before + (16 << 20), "{} bytes more", resident() - before);
     assert!(block_on(session.shutdown()).unwrap_err().to_string().starts_with("not stopped after 100ms: worker 1 ("));
@@ -327,7 +319,7 @@ fn large_calls_behind_a_stuck_worker_meet_back_pressure_and_fail_at_the_stall_de
     let (stall, close) = (Duration::from_secs(1), Duration::from_millis(100));
     let deadlines = Deadlines::default().with_stall(stall).with_close(close);
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
-    call(&session, "tests.sleep", (1, 1000.0)).unwrap();
+    call(&session, "tests.hang", (1,)).unwrap();
     let length = block_on(session.function("tests.length")).unwrap();
     let text = "x".repeat(1 << 20);
     let before = resident();
@@ -343,7 +335,7 @@ fn a_worker_that_dies_after_shutdown_was_sent_is_lost() {
     call(&session, "tests.sleep", (1, 0.2)).unwrap();
     call(&session, "tests.exit", (1, 3)).unwrap();
     // The other workers wait for worker 1 in the collective.
-    call(&session, "tests.reduce", (1000, 1, 0, 0.0)).unwrap();
+    call(&session, "tests.reduce", (1000, 1, NOBODY)).unwrap();
     let error = block_on(session.shutdown()).unwrap_err();
     assert_eq!(error.to_string(), "worker 1 lost: its process ended: exit status: 3");
 }

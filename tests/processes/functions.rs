@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
 use disco::{Builder, CommunicatorExt, DType, Reduction, Session, Tensor, WorkerContext};
+use disco_conformance::waiting;
 
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.exit", exit);
 disco::register_function!("tests.overflow", overflow);
 disco::register_function!("tests.panic", panic);
 disco::register_function!("tests.sleep", sleep);
+disco::register_function!("tests.hang", hang);
 disco::register_function!("tests.print", print);
 disco::register_function!("tests.log", log);
 disco::register_function!("tests.variable", variable);
@@ -63,6 +65,14 @@ fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> disco::Result<()
     Ok(())
 }
 
+/// One worker does not return.
+fn hang(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
+    if is_me(ctx, worker) {
+        waiting::hang();
+    }
+    Ok(())
+}
+
 fn print(ctx: &mut WorkerContext, text: String) -> disco::Result<()> {
     // Worker 0 is a thread of the program, so its output has no prefix.
     if !is_me(ctx, 0) {
@@ -93,8 +103,8 @@ fn session(ctx: &mut WorkerContext) -> disco::Result<String> {
 }
 
 /// Overwrites the worker's own cursor in the ring, as a stray pointer might.
-/// Worker `worker` writes a wrong value to the ring's memory, at its pair of cache lines number `line`, and sleeps.
-fn scribble(ctx: &mut WorkerContext, worker: u32, line: u64, seconds: u64) -> disco::Result<()> {
+/// Worker `worker` writes a wrong value to the ring's memory, at its pair of cache lines number `line`.
+fn scribble(ctx: &mut WorkerContext, worker: u32, line: u64, hangs: bool) -> disco::Result<()> {
     if is_me(ctx, worker) {
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         // The ring is the smaller of two segments.
@@ -107,7 +117,9 @@ fn scribble(ctx: &mut WorkerContext, worker: u32, line: u64, seconds: u64) -> di
         let mut memory = fs::File::options().read(true).write(true).open("/proc/self/mem").unwrap();
         memory.seek(SeekFrom::Start(start + 128 * line)).unwrap();
         memory.write_all(&u64::MAX.to_ne_bytes()).unwrap();
-        thread::sleep(Duration::from_secs(seconds));
+        if hangs {
+            waiting::hang();
+        }
     }
     Ok(())
 }
@@ -153,9 +165,12 @@ fn opaque(_: &mut WorkerContext) -> disco::Result<disco::Opaque> {
     Ok(disco::Opaque::new(process::id()))
 }
 
-/// All-reduces ones, `times` times; worker `late` sleeps for `seconds` first.
-fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, late: u32, seconds: f64) -> disco::Result<f64> {
-    sleep(ctx, late, seconds)?;
+/// No worker has this number.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// All-reduces ones, `times` times; worker `stuck` hangs instead.
+fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, stuck: u32) -> disco::Result<f64> {
+    hang(ctx, stuck)?;
     let (x, y) = (ctx.empty(DType::F32, [elements])?, ctx.empty(DType::F32, [elements])?);
     x.view_mut::<f32>()?.fill(1.0);
     for _ in 0..times {

@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::Read;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
+use disco_conformance::waiting::poll;
 
 use crate::{programs, terminal};
 
@@ -212,9 +213,6 @@ fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
     for round in 0..200 {
         one(2 + round % 2, round % 10 == 9);
     }
-    let start = Instant::now();
-    while resources() != before && start.elapsed() < Duration::from_secs(10) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    poll(Duration::from_secs(10), || (resources() == before).then_some(()));
     assert_eq!(resources(), before);
 }

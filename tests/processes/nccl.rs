@@ -8,8 +8,10 @@ use disco::{
     Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Reduction, Session, SessionExt, Tensor,
     Value, WorkerContext, WorkerId, block_on,
 };
+use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::functions::NOBODY;
 use crate::{first_line, programs};
 
 crate::tests!(
@@ -21,10 +23,10 @@ crate::tests!(
 
 disco::register_function!("tests.nccl.reduce", reduce);
 
-/// All-reduces ones `times` times, and returns a sum; worker `late` sleeps for `seconds` first.
-fn reduce(ctx: &mut WorkerContext, times: i64, late: u32, seconds: f64) -> disco::Result<f32> {
-    if ctx.worker() == late.into() {
-        thread::sleep(Duration::from_secs_f64(seconds));
+/// All-reduces ones `times` times, and returns a sum; worker `stuck` hangs instead.
+fn reduce(ctx: &mut WorkerContext, times: i64, stuck: u32) -> disco::Result<f32> {
+    if ctx.worker() == stuck.into() {
+        waiting::hang();
     }
     let ones = Tensor::from_slice(&[1.0_f32; 1 << 12], [1 << 12])?;
     let (tensor, sums) = (ctx.empty(DType::F32, [1 << 12])?, Tensor::zeros(DType::F32, [1 << 12])?);
@@ -87,7 +89,7 @@ fn stop() {
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
         kill_process(pid_of(&session).await, Signal::STOP).unwrap();
-        session.call(&session.function("tests.nccl.reduce").await.unwrap(), (1, 2, 0.0)).await.unwrap();
+        session.call(&session.function("tests.nccl.reduce").await.unwrap(), (1, NOBODY)).await.unwrap();
         println!("{}", first_line(&session.sync_worker(WorkerId::new(0)).await.unwrap_err()));
         println!("{}", session.shutdown().await.unwrap_err());
     });
@@ -102,7 +104,8 @@ async fn pid_of(session: &LaneSession) -> Pid {
 
 /// Kills worker 2 before an all-reduce or while others are in one, prints the error, and goes on with a new worker.
 fn die(when: &str) {
-    let session = Builder::processes(3).silence(Duration::from_secs(60)).start().unwrap();
+    let session = Builder::processes(3).silence(Duration::from_secs(60)).heartbeat(Duration::from_millis(20));
+    let session = session.start().unwrap();
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
         let pid = pid_of(&session).await;
@@ -111,11 +114,13 @@ fn die(when: &str) {
         if when == "before" {
             kill();
         }
-        let args = if when == "in the middle" { (1_000_000, 2, 0.0) } else { (1, 2, 1000.0) };
+        let args = if when == "in the middle" { (1_000_000, NOBODY) } else { (1, 2) };
         // Fails if the loss is already known.
         _ = session.call(&reduce, args).await;
         if when != "before" {
-            thread::sleep(Duration::from_millis(200));
+            waiting::wait_until_inside(&session, "tests.nccl.reduce", 0..3);
+            // The status does not say when they wait for their streams.
+            thread::sleep(Duration::from_millis(50));
             kill();
         }
         let error = session.sync_all().await.unwrap_err();
@@ -123,7 +128,7 @@ fn die(when: &str) {
         println!("{}", first_line(&error));
         let new = session.replace_lost().await.unwrap().workers;
         session.init_ccl("nccl", &[]).await.unwrap();
-        let sums = session.call(&reduce, (3, 2, 0.0)).await.unwrap();
+        let sums = session.call(&reduce, (3, NOBODY)).await.unwrap();
         println!("{} is new: {:?}", new[0], session.get_all_as::<f32>(&sums).await.unwrap());
         session.shutdown().await.unwrap();
     });

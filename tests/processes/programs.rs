@@ -7,11 +7,14 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use disco::{Builder, DataPlane, Deadlines, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use disco_conformance::waiting;
 use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
+
+use crate::functions::NOBODY;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -78,10 +81,10 @@ fn controller() {
             println!("{}", session.get(&pids, WorkerId::new(worker)).await.unwrap());
         }
         // Worker 2 is inside a function, the others are idle.
-        session.call(&session.function("tests.sleep").await.unwrap(), (2, 1000.0)).await.unwrap();
+        session.call(&session.function("tests.hang").await.unwrap(), (2,)).await.unwrap();
     });
     println!("ready");
-    thread::sleep(Duration::from_secs(1000));
+    waiting::hang();
 }
 
 /// Starts a session under a resource limit; prints `works` or the error.
@@ -200,7 +203,7 @@ fn mpi() {
         session.init_ccl("mpi", &[]).await.unwrap();
         if how == "leave" {
             let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 20, 1_000_000, 0, 0.0)).await.unwrap();
+            session.call(&reduce, (1 << 20, 1_000_000, NOBODY)).await.unwrap();
             std::process::exit(3);
         }
         if how == "again" {
@@ -209,7 +212,7 @@ fn mpi() {
             session.sync_all().await.unwrap_err();
             session.init_ccl("mpi", &[]).await.unwrap();
             let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 10, 3, 0, 0.0)).await.unwrap();
+            session.call(&reduce, (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced again");
             return session.shutdown().await.unwrap();
@@ -218,7 +221,7 @@ fn mpi() {
             session.resize(2).await.unwrap();
             session.init_ccl("mpi", &[]).await.unwrap();
             let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 10, 3, 0, 0.0)).await.unwrap();
+            session.call(&reduce, (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced by {} ranks", session.world().size());
             return session.shutdown().await.unwrap();
@@ -237,8 +240,10 @@ fn mpi() {
             session.call(&exit.unwrap(), (2, 3)).await.unwrap();
         }
         // Fails if the loss is already known.
-        _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, 0, 0.0)).await;
-        thread::sleep(Duration::from_millis(200));
+        _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, NOBODY)).await;
+        if how != "exit" {
+            waiting::wait_until_in_collective(&session, 0..3);
+        }
         match how.as_str() {
             "KILL" | "replace" | "renumber" => kill_process(pid, Signal::KILL).unwrap(),
             "STOP" => kill_process(pid, Signal::STOP).unwrap(),

@@ -11,6 +11,8 @@ use disco::{
     Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Placement, Reduction, ReplacementPolicy,
     Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
 };
+use disco_conformance::waiting::wait_until;
+use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
@@ -176,13 +178,17 @@ fn random_workers_are_replaced_again_and_again() {
 fn kill_during(session: &LaneSession, victims: &[u32], tensor: Option<&DRef>) {
     let Some(tensor) = tensor else { return kill(session, victims) };
     let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
+    let (tell, has_reduced) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(|| {
-            thread::sleep(Duration::from_millis(3));
+        scope.spawn(move || {
+            has_reduced.recv().unwrap();
             let victims = victims.iter().map(|it| Pid::from_raw(pids[*it as usize] as i32).unwrap());
             victims.for_each(|pid| kill_process(pid, Signal::KILL).unwrap());
         });
-        while block_on(session.all_reduce(tensor, tensor, Reduction::Sum, Scope::World)).is_ok() {}
+        while block_on(session.all_reduce(tensor, tensor, Reduction::Sum, Scope::World)).is_ok() {
+            // Fails once the victims are killed.
+            _ = tell.send(());
+        }
     });
 }
 
@@ -243,7 +249,7 @@ fn a_replacement_that_fails_can_be_repeated() {
     let invitations = Arc::new(AtomicUsize::new(0));
     let count = invitations.clone();
     // Of the fourth and fifth process, the first is refused and the second never comes.
-    let builder = Builder::processes(3).start_deadline(Duration::from_secs(5)).invite(move |invitation| {
+    let builder = Builder::processes(3).start_deadline(Duration::from_secs(2)).invite(move |invitation| {
         match count.fetch_add(1, Ordering::Relaxed) {
             2 => return Err(Error::invalid("no machine is free")),
             3 => return Ok(()),
@@ -272,18 +278,20 @@ fn a_replacement_that_fails_can_be_repeated() {
     block_on(session.shutdown()).unwrap();
 }
 
+/// Polls a future once, and drops it after a time, which makes the moment of the drop differ.
+pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>, milliseconds: u64) -> Option<T> {
+    let mut future = Box::pin(future);
+    let polled = block_on(future::poll_once(&mut future));
+    thread::sleep(Duration::from_millis(milliseconds));
+    polled
+}
+
 fn a_replacement_whose_future_is_dropped_can_be_repeated() {
     let session = start(3);
     kill(&session, &[1]);
     lost(&session);
     for milliseconds in [0, 1, 5, 20, 60] {
-        let patience = async {
-            thread::sleep(Duration::from_millis(milliseconds));
-            None
-        };
-        // The first future is polled once, and dropped after a time.
-        let replaced = block_on(futures_lite::future::or(async { Some(session.replace_lost().await) }, patience));
-        assert!(replaced.is_none());
+        assert!(poll_and_drop(session.replace_lost(), milliseconds).is_none());
     }
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!(replaced.workers, [WorkerId::new(1)]);
@@ -331,9 +339,7 @@ fn a_session_ends_while_workers_start() {
         let session = session.clone();
         thread::spawn(move || block_on(session.replace_lost()).unwrap_err())
     };
-    while invited.load(Ordering::Relaxed) < 2 {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the invitation of the new worker", || invited.load(Ordering::Relaxed) == 2);
     block_on(session.shutdown()).unwrap();
     let error = replaces.join().unwrap();
     assert!(error.to_string().contains("the lane was closed while it started"), "{error}");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use disco::{Builder, Error, RegisterId, Session, SessionExt, Tensor, Value, WorkerId, WorkerRange, World, block_on};
 use disco_channel::processes::{self, ProcessLane};
+use disco_conformance::waiting::wait_until;
 use disco_core::{
     Channel, Command, Frame, Inbox,
     channel::{Notice, Reply},
@@ -47,12 +48,12 @@ fn shutdown_during_large_gets_returns() {
     let session = Builder::processes(2).start().unwrap();
     let bytes = block_on(session.function("tests.bytes")).unwrap();
     let value = block_on(session.call(&bytes, (LARGE as i64,))).unwrap();
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), session.status().commands);
     thread::scope(|scope| {
         // Each get may be before or after the shutdown.
         let get = || drop(block_on(session.get(&value, WorkerId::new(1))));
         (0..GETS).for_each(|_| drop(scope.spawn(get)));
-        thread::sleep(Duration::from_millis(50));
+        wait_until("some gets", || session.status().commands >= before + GETS as u64 / 4);
         block_on(session.shutdown()).unwrap();
     });
     assert!(start.elapsed() < Duration::from_secs(20), "after {:?}", start.elapsed());
@@ -94,7 +95,7 @@ fn a_lane_whose_inbox_accepts_no_large_replies_holds_them_back_and_delivers_smal
 
 fn assert_held_back(value: Value) {
     let mut options = processes::Options::new(WorkerConfig::new(World::new(3, 1).unwrap()));
-    let (silence, register) = (Duration::from_secs(2), RegisterId::new(1));
+    let (silence, register) = (Duration::from_secs(1), RegisterId::new(1));
     (options.silence, options.heartbeat) = (silence, silence / 5);
     let lane = ProcessLane::new(WorkerRange::new(1..3), Arc::default(), options);
     let (tell, told) = mpsc::channel();

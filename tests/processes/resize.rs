@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DType, DataPlane, Error, LaneSession, Placement, Rank, Reduction, ReplacementPolicy, Scope, Session,
-    SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
+    Builder, DType, DataPlane, Deadlines, Error, LaneSession, Placement, Rank, Reduction, ReplacementPolicy, Scope,
+    Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
 };
-
+use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::replace::{call, check_sums, kill, lost, start};
+use crate::replace::{call, check_sums, kill, lost, poll_and_drop, start};
 
 crate::tests!(
     survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
@@ -57,10 +57,15 @@ fn print(ctx: &mut WorkerContext, text: String) -> disco::Result<()> {
 
 /// One worker does not return.
 fn stay(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    while ctx.worker() == worker.into() {
-        thread::sleep(Duration::from_secs(1));
+    if ctx.worker() == worker.into() {
+        waiting::hang();
     }
     Ok(())
+}
+
+fn wait_for_end_of(pid: i64) {
+    let path = format!("/proc/{pid}");
+    waiting::wait_until(&format!("the end of process {pid}"), || !Path::new(&path).exists());
 }
 
 /// The worker, the number of workers and the group, as the worker knows them.
@@ -163,11 +168,7 @@ fn workers_at_the_end_leave_and_are_no_losses() {
     assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 2 - -", 1));
     assert_eq!(block_on(session.get_all_as::<i64>(&before)).unwrap(), [10, 11, 12]);
     check(&session, 3);
-    for pid in &pids[3..] {
-        while Path::new(&format!("/proc/{pid}")).exists() {
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
+    pids[3..].iter().copied().for_each(wait_for_end_of);
     // All lanes are closed in the end.
     assert_eq!(numbers(&resize(&session, 1)), "0 - -");
     assert_eq!(ask(&session, 3), [3]);
@@ -347,12 +348,7 @@ fn a_resize_clears_a_failure() {
 fn a_resize_whose_future_is_dropped_can_be_repeated() {
     let session = start(3);
     for (milliseconds, workers) in [(0, 4), (1, 2), (3, 5), (10, 3), (20, 4), (40, 2)] {
-        let patience = async {
-            thread::sleep(Duration::from_millis(milliseconds));
-            None
-        };
-        // The future is polled once, and dropped after a time.
-        block_on(futures_lite::future::or(async { Some(session.resize(workers).await) }, patience));
+        _ = poll_and_drop(session.resize(workers), milliseconds);
         if milliseconds == 10 {
             // If the session is lost because the resize was dropped in between, replacement goes on with it.
             let replaced = block_on(session.replace_lost()).unwrap();
@@ -375,6 +371,7 @@ fn new_workers_that_die_at_once_are_dropped() {
         thread::spawn(move || {
             // The first new workers die before, while or after they join.
             if (1..9).contains(&at) {
+                // Each at another moment.
                 thread::sleep(Duration::from_millis(3 * at));
                 child.kill().unwrap();
                 child.wait().unwrap();
@@ -397,7 +394,9 @@ fn new_workers_that_die_at_once_are_dropped() {
 }
 
 fn a_worker_of_a_lost_session_that_does_not_leave_is_killed() {
-    let session = start(4);
+    let deadlines = Deadlines::default().with_close(Duration::from_secs(1));
+    let session = Builder::processes(4).deadlines(deadlines).start().unwrap();
+    block_on(session.init_ccl("local", &[])).unwrap();
     let pids: Vec<i64> = block_on(session.get_all_as(&call(&session, "replace.pid", ()))).unwrap();
     call(&session, "resize.stay", (3,));
     kill_process(Pid::from_raw(pids[1] as i32).unwrap(), Signal::KILL).unwrap();
@@ -405,9 +404,7 @@ fn a_worker_of_a_lost_session_that_does_not_leave_is_killed() {
     let resized = resize(&session, 2);
     assert_eq!(numbers(&resized), "0 - 1 -");
     check(&session, 2);
-    while Path::new(&format!("/proc/{}", pids[3])).exists() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_end_of(pids[3]);
     check(&session, 2);
     block_on(session.shutdown()).unwrap();
 }
@@ -436,10 +433,9 @@ fn is_of_resize(text: &str) -> bool {
 
 fn callers_of_other_threads_get_whole_answers() {
     let session = start(4);
-    let is_over = AtomicBool::new(false);
+    let (is_over, answers) = (AtomicBool::new(false), [(); 5].map(|()| AtomicUsize::new(0)));
     thread::scope(|scope| {
         let caller = scope.spawn(|| {
-            let mut answers = [0; 5];
             while !is_over.load(Ordering::Relaxed) {
                 let numbers = async {
                     let handle = session.call_named("replace.number", (0,)).await?;
@@ -448,7 +444,7 @@ fn callers_of_other_threads_get_whole_answers() {
                 match block_on(numbers) {
                     Ok(numbers) => {
                         assert_eq!(numbers, (0..numbers.len() as i64).collect::<Vec<_>>());
-                        answers[numbers.len()] += 1;
+                        answers[numbers.len()].fetch_add(1, Ordering::Relaxed);
                     }
                     // The session has no epoch at this moment, or the register is one of before.
                     Err(error) => {
@@ -464,15 +460,16 @@ fn callers_of_other_threads_get_whole_answers() {
                     }
                 }
             }
-            answers
         });
         for workers in [2, 4, 3, 2, 4, 3, 4] {
+            let before = answers[workers].load(Ordering::Relaxed);
             resize(&session, workers);
-            thread::sleep(Duration::from_millis(20));
+            waiting::wait_until(&format!("an answer of {workers} workers"), || {
+                caller.is_finished() || answers[workers].load(Ordering::Relaxed) > before
+            });
         }
         is_over.store(true, Ordering::Relaxed);
-        let answers = caller.join().unwrap();
-        assert!(answers[2] > 0 && answers[3] > 0 && answers[4] > 0, "{answers:?}");
+        caller.join().unwrap();
     });
     block_on(session.recover()).unwrap();
     check(&session, 4);

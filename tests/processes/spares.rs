@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco::{Builder, DataPlane, LaneSession, ReplacementPolicy, Session, SessionExt, WorkerId, block_on};
+use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::death::is_alive;
@@ -36,18 +37,16 @@ pub(crate) fn run() {
     let session = start(2, 2);
     spares(&session, 2).iter().for_each(|pid| println!("{pid}"));
     println!("ready");
-    thread::sleep(Duration::from_secs(1000));
+    waiting::hang();
 }
 
 /// The process ids of the spares, once `count` are ready.
 fn spares(session: &LaneSession, count: usize) -> BTreeSet<u32> {
-    loop {
+    waiting::wait_for(&format!("{count} spares"), || {
         let spares = session.status().spares;
-        if spares.len() == count && spares.iter().all(|spare| spare.is_ready) {
-            return spares.into_iter().filter_map(|spare| spare.process).collect();
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+        let are_ready = spares.len() == count && spares.iter().all(|spare| spare.is_ready);
+        are_ready.then(|| spares.into_iter().filter_map(|spare| spare.process).collect())
+    })
 }
 
 fn end(pid: u32) {
@@ -114,6 +113,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced() {
         kill(&session, &[1]);
         lost(&session);
         let killer = thread::spawn(move || {
+            // The moment of its end differs.
             thread::sleep(Duration::from_micros(microseconds));
             end(spare);
         });
@@ -134,14 +134,10 @@ fn spares_end_with_their_session() {
     for drops in [false, true] {
         let session = start(2, 2);
         // Some have not reached their `main` yet.
-        let started = Instant::now();
-        let some = loop {
+        let some = waiting::wait_for("a spare", || {
             let some: Vec<u32> = session.status().spares.iter().filter_map(|spare| spare.process).collect();
-            if !some.is_empty() {
-                break some;
-            }
-            assert!(started.elapsed() < Duration::from_secs(20));
-        };
+            Some(some).filter(|some| !some.is_empty())
+        });
         match drops {
             true => drop(session),
             false => block_on(session.shutdown()).unwrap(),
@@ -158,9 +154,7 @@ fn spares_end_when_their_controller_is_killed() {
     assert!(pids.iter().copied().all(is_alive));
     controller.kill().unwrap();
     controller.wait().unwrap();
-    while pids.iter().copied().any(is_alive) {
-        thread::sleep(Duration::from_millis(1));
-    }
+    waiting::wait_until("the end of the spares", || !pids.iter().copied().any(is_alive));
 }
 
 fn a_spare_before_its_main_takes_a_place() {

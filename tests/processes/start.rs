@@ -171,14 +171,14 @@ fn as_nobody(mut command: Command) -> Option<Child> {
 
 fn a_connection_of_another_user_is_rejected_by_the_controller() {
     let (tell, told) = mpsc::channel();
-    let builder = Builder::processes(2).start_deadline(Duration::from_secs(2)).invite(move |invitation| {
+    let builder = Builder::processes(2).start_deadline(Duration::from_secs(1)).invite(move |invitation| {
         let mut intruder = programs::command("ahead of its epoch");
         intruder.env("DISCO_WORKER", invitation.text());
         tell.send(as_nobody(intruder)).unwrap();
         Ok(())
     });
     let error = builder.start().unwrap_err().to_string();
-    assert_eq!(error, "start: no end after 2s: worker 1 did not connect");
+    assert_eq!(error, "start: no end after 1s: worker 1 did not connect");
     if let Some(mut child) = told.recv().unwrap() {
         child.wait().unwrap();
     }

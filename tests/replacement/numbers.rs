@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
+use disco_conformance::waiting::wait_until;
 use disco_core::error::Error;
 use disco_core::session::{Deadlines, LaneSession, Session as _, SessionExt as _};
 use disco_core::worker::WorkerConfig;
@@ -19,8 +19,8 @@ static IS_OPEN: AtomicBool = AtomicBool::new(false);
 
 /// One worker does not return before the end of the test.
 fn stay(ctx: &mut WorkerContext, worker: u32) -> Result<()> {
-    while ctx.worker() == WorkerId::new(worker) && !IS_OPEN.load(Ordering::Relaxed) {
-        thread::sleep(Duration::from_millis(5));
+    if ctx.worker() == WorkerId::new(worker) {
+        wait_until("the end of the test", || IS_OPEN.load(Ordering::Relaxed));
     }
     Ok(())
 }

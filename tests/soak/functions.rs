@@ -9,6 +9,7 @@ use disco::function::BoxError;
 use disco::{
     Abort, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result, Tensor, Value, WorkerContext,
 };
+use disco_conformance::waiting;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -312,9 +313,7 @@ fn fail(ctx: &mut WorkerContext, worker: u32, how: String) -> Result<()> {
             let signal = if how == "kill" { Signal::KILL } else { Signal::STOP };
             kill_process(getpid(), signal).map_err(|error| Error::invalid(error.to_string()))?;
             // Another thread of the process may get the signal first.
-            loop {
-                thread::sleep(Duration::from_secs(1));
-            }
+            waiting::hang()
         }
         other => Err(Error::invalid(format!("no such failure: {other}"))),
     }
@@ -335,10 +334,9 @@ fn late(ctx: &mut WorkerContext, worker: u32, milliseconds: u64) -> Result<()> {
     }
     let (store, heard) = (ctx.store(), Arc::new(AbortFlag::default()));
     ctx.link().on_abort(&(heard.clone() as Arc<dyn Abort>));
-    while !heard.0.load(Ordering::Acquire) {
-        thread::sleep(Duration::from_millis(1));
-    }
-    thread::sleep(Duration::from_millis(milliseconds));
+    waiting::wait_until("the abort", || heard.0.load(Ordering::Acquire));
+    // The session recovers meanwhile, or does not.
+    sleep(ctx, worker, milliseconds)?;
     let start = Instant::now();
     let added = store.add("late", 1);
     let waited = store.wait("a key that no worker sets", Duration::from_secs(10));

@@ -252,6 +252,7 @@ impl<'s> Values<'s> {
             if future.as_mut().poll(&mut context).is_ready() {
                 return;
             }
+            // A random moment.
             thread::sleep(Duration::from_micros(self.random.below(3000) as u64));
         }
     }

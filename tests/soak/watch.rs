@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
+use disco_conformance::waiting::poll;
+
 /// Maximum duration of one step; longer than all deadlines of the sessions.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 /// Number of steps in a report.
@@ -72,14 +74,7 @@ impl Resources {
 
     /// Whether the resources equal these within 10 s: the system lists a thread for a moment after it was joined.
     pub(crate) fn are_restored(self) -> bool {
-        let start = Instant::now();
-        while Self::now() != self {
-            if start.elapsed() > Duration::from_secs(10) {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        true
+        poll(Duration::from_secs(10), || (Self::now() == self).then_some(())).is_some()
     }
 }
 

@@ -1,8 +1,7 @@
 //! The end of subsets and of their parents, in any order.
 
-use std::time::{Duration, Instant};
-
 use disco::{Error, Session, block_on};
+use disco_conformance::waiting::wait_until;
 
 use crate::{Door, Kind, answer, call, numbers, start};
 
@@ -74,17 +73,10 @@ fn subsets_leave_neither_threads_nor_descriptors_in_any_process(kind: Kind) {
     let before = names.map(counts);
     start_subsets(&parent, 50);
     for (name, before) in names.iter().zip(before) {
-        let start = Instant::now();
-        loop {
-            let after = counts(name);
-            // The parent starts its ticker once a wait takes long.
-            if after.iter().zip(&before).all(|(after, before)| *after <= before + 1) {
-                break;
-            }
-            // Threads end a moment after their session.
-            assert!(start.elapsed() < Duration::from_secs(10), "{name}: {before:?} before, {after:?} after");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // Threads end a moment after their session, and the parent starts its ticker once a wait takes long.
+        wait_until(&format!("no more {name} than {before:?} before"), || {
+            counts(name).iter().zip(&before).all(|(after, before)| *after <= before + 1)
+        });
     }
     block_on(parent.shutdown()).unwrap();
 }

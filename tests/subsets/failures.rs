@@ -7,8 +7,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Door, Kind, answer, builder, call, numbers, start, worker};
 
-crate::tests!(
-    a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets,
+crate::tests!(a_failure_and_a_panic_in_a_subset_fail_neither_the_parent_nor_other_subsets,);
+
+// For all kinds at the same time.
+crate::tests!(tests_that_wait:
     a_hanging_function_in_a_subset_is_left_behind_and_its_process_goes_on,
 );
 

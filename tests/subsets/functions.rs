@@ -1,10 +1,10 @@
 //! Worker functions of these tests.
 
 use std::path::Path;
-use std::time::Duration;
-use std::{fs, process, thread};
+use std::{fs, process};
 
 use disco::{CommunicatorExt, Reduction, Result, Tensor, WorkerContext};
+use disco_conformance::waiting::wait_until;
 
 disco::register_function!("subsets.worker", worker);
 disco::register_function!("subsets.pid", pid);
@@ -38,8 +38,8 @@ fn sum(ctx: &mut WorkerContext, scale: i64, elements: i64, times: i64) -> Result
 
 /// Worker `worker` waits until the file exists.
 fn wait(ctx: &mut WorkerContext, worker: u32, path: String) -> Result<()> {
-    while ctx.worker() == worker.into() && !Path::new(&path).exists() {
-        thread::sleep(Duration::from_millis(1));
+    if ctx.worker() == worker.into() {
+        wait_until("the file", || Path::new(&path).exists());
     }
     Ok(())
 }

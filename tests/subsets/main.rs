@@ -16,6 +16,7 @@ mod work;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 
 use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, WorkerId, block_on};
 use libtest_mimic::{Arguments, Trial};
@@ -53,7 +54,13 @@ fn main() -> ExitCode {
     let trials = tests
         .iter()
         .flat_map(|(kinds, tests)| tests.iter().flat_map(|test| kinds.iter().map(|kind| trial(test, *kind))));
-    let trials = trials.collect();
+    let together = failures::tests_that_wait().into_iter().map(|(name, test)| {
+        Trial::test(name, move || {
+            thread::scope(|scope| ALL.iter().for_each(|kind| _ = scope.spawn(move || test(*kind))));
+            Ok(())
+        })
+    });
+    let trials = trials.chain(together).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -47,6 +47,7 @@ fn a_subset_whose_future_is_dropped_leaves_the_parent_alone(kind: Kind) {
                     assert!(started.is_ok() && [Kind::Threads, Kind::Nodes].contains(&kind));
                     break;
                 }
+                // The start goes on for a while before the next poll, and is dropped at another stage.
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
         });

@@ -64,8 +64,7 @@ fn pid(_: &mut WorkerContext) -> Result<i64> {
 }
 
 fn sleep(_: &mut WorkerContext) -> Result<()> {
-    std::thread::sleep(std::time::Duration::from_secs(600));
-    Ok(())
+    disco_conformance::waiting::hang()
 }
 
 /// 1 MiB, more than a pipe takes.

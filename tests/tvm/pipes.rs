@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use disco::tvm::{self, JoinOptions, NodeOptions, Options, WorkerConfig};
 use disco::{
@@ -36,7 +35,7 @@ pub(crate) fn serve() -> Option<ExitCode> {
     let socket = || std::fs::File::from(std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned().unwrap());
     if role == "garbage" && id.index() == 1 {
         std::io::Write::write_all(&mut socket(), &[0xff; 8]).unwrap();
-        thread::sleep(Duration::from_secs(600));
+        disco_conformance::waiting::hang();
     }
     let config = WorkerConfig::new(World::new(workers.parse().unwrap(), groups.parse().unwrap()).unwrap());
     let link = Arc::new(Link::bare(Arc::default()));

@@ -1,5 +1,7 @@
 //! TVM's own controller (`ProcessSession`) with workers of this program.
 
+use disco_conformance::waiting::wait_until;
+
 use crate::python;
 
 crate::tests!(
@@ -203,11 +205,7 @@ os._exit(0)
 "#;
     let Some((out, err)) = python::run(&script.replace("CALL", call)) else { return };
     let pid: u32 = out.trim().parse().unwrap_or_else(|_| panic!("{out}\n{err}"));
-    let begun = std::time::Instant::now();
     let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     // A zombie waits for the process that has adopted it.
-    while state().is_some_and(|state| !state.contains(") Z ")) {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", state());
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until("the end of the worker", || state().is_none_or(|state| state.contains(") Z ")));
 }

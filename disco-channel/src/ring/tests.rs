@@ -38,7 +38,7 @@ fn readers_that_items_do_not_wake_get_them_once_the_ring_is_full_or_the_target_s
         };
         let threads: Vec<_> = readers.into_iter().map(read).collect();
         for item in 0..21 {
-            // The readers fall asleep between some of the items.
+            // The readers fall asleep between some of the items. They can't say that they sleep.
             if item % 10 == 0 {
                 thread::sleep(Duration::from_millis(20));
             }
@@ -135,6 +135,7 @@ fn the_last_reader_frees_the_item_when_it_asks_for_the_next() {
     first.recv().unwrap();
     assert_eq!(Arc::strong_count(last.recv().unwrap()), 1, "readers borrow the item");
     let first = finish(first);
+    // Time in which the item would be freed.
     thread::sleep(Duration::from_millis(10));
     assert!(!is_free(&item), "one reader is to come");
     let last = finish(last);

@@ -2,7 +2,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco_core::channel::{Notice, Reply, Signal};
 use disco_core::error::{ErrorKind, Failure};
@@ -292,14 +292,17 @@ fn a_large_reply_waits_until_the_inbox_accepts_it_or_the_lane_closes() {
     });
     let large = Command::SyncWorker { worker: WorkerId::new(0) };
     let wait_for = |count| {
+        let end = Instant::now() + LONG;
         while events.sorted().len() < count {
-            thread::sleep(Duration::from_millis(1));
+            assert!(Instant::now() < end, "{count} replies are missing: {:?}", events.sorted());
+            thread::yield_now();
         }
     };
     events.holds_back.store(true, Ordering::SeqCst);
     lane.send(&frame(1, Command::SyncAll)).unwrap();
     wait_for(1);
     lane.send(&frame(2, large.clone())).unwrap();
+    // Time in which the lane would deliver the reply.
     thread::sleep(Duration::from_millis(50));
     assert_eq!(events.sorted().len(), 1);
     events.holds_back.store(false, Ordering::SeqCst);

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco_conformance::waiting;
+
 use crate::BENCH;
 use crate::library::{INTEL, Library, MPICH, OPEN_MPI, exclusive, run, text};
 use crate::programs::build;
@@ -57,13 +59,8 @@ impl Hosts {
         }
         // The kernel reports the link as up with a delay.
         let is_up = |host| ip(&["-n", host, "link", "show", "cable"]).is_ok_and(|link| link.contains("state UP"));
-        let start = Instant::now();
-        while !(is_up(&a) && is_up(&b)) {
-            if start.elapsed() > Duration::from_secs(5) {
-                return Err("the link between the hosts did not come up within 5s".into());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        waiting::poll(Duration::from_secs(5), || (is_up(&a) && is_up(&b)).then_some(()))
+            .ok_or("the link between the hosts did not come up within 5s")?;
         let enter = format!("exec ip netns exec {}$name unshare --uts --ipc --mount sh -c", self.prefix);
         let script = format!(
             "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nname=host${{1##*.}}; shift\n\
@@ -131,14 +128,10 @@ impl Hosts {
         self.processes(host).into_iter().find(is_rank).unwrap()
     }
 
-    /// Asserts that all processes of both hosts end within 60 s.
+    /// Asserts that all processes of both hosts end.
     fn assert_processes_end(&self) {
-        let start = Instant::now();
         let left = || ["host1", "host2"].map(|host| self.processes(host)).concat();
-        while !left().is_empty() {
-            assert!(start.elapsed() < Duration::from_secs(60), "processes are left: {:?}", left());
-            thread::sleep(Duration::from_millis(20));
-        }
+        waiting::wait_until("the end of the processes of both hosts", || left().is_empty());
     }
 }
 

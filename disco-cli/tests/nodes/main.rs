@@ -9,9 +9,9 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use disco::{Session as _, SessionExt as _};
+use disco_conformance::waiting;
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -93,8 +93,7 @@ fn stall() -> ExitCode {
     let session = disco::from_env().unwrap();
     disco::block_on(session.sync_all()).unwrap();
     println!("started");
-    std::thread::sleep(Duration::from_secs(60));
-    ExitCode::FAILURE
+    waiting::hang()
 }
 
 fn main() -> ExitCode {
@@ -351,19 +350,11 @@ fn a_worker_that_reconnects_serves_one_session_after_another() {
     }
 
     let children = || fs::read_to_string(format!("/proc/{0}/task/{0}/children", node.id())).unwrap();
-    let mut child = children();
-    while child.is_empty() {
-        std::thread::sleep(Duration::from_millis(10));
-        child = children();
-    }
+    let child = waiting::wait_for("the next process of the node", || Some(children()).filter(|it| !it.is_empty()));
     kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
     node.wait().unwrap();
     let child = PathBuf::from(format!("/proc/{}/exe", child.trim()));
-    let start = Instant::now();
-    while child.read_link().is_ok() {
-        assert!(start.elapsed() < Duration::from_secs(10), "the process of the node has not ended");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    waiting::wait_until("the end of the process of the node", || child.read_link().is_err());
 }
 
 /// The commands of docs/launching.md, with a network namespace per machine. Skipped if this user can't create

@@ -6,30 +6,25 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use disco::{Session as _, SessionExt as _};
+use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Folder, PROGRAM, disco, err, hello};
 
-/// Time that a step of a test may take before the test fails.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-
-fn doze_a_minute(_: &mut disco::WorkerContext) -> disco::Result<()> {
-    thread::sleep(Duration::from_secs(60));
-    Ok(())
+fn hang(_: &mut disco::WorkerContext) -> disco::Result<()> {
+    waiting::hang()
 }
 
-disco::register_function!("nodes.doze", doze_a_minute);
+disco::register_function!("nodes.hang", hang);
 
 /// `main` of a program whose workers are inside a long function.
 pub(crate) fn doze() -> ExitCode {
     disco::init();
     let session = disco::from_env().unwrap();
     let dozed = disco::block_on(async {
-        let doze = session.function("nodes.doze").await?;
+        let doze = session.function("nodes.hang").await?;
         session.sync_all().await?;
         session.call(&doze, ()).await?;
         println!("started");
@@ -100,12 +95,8 @@ fn kill(process: i32) {
 
 /// Waits until none of the processes runs.
 fn wait_for_end_of(processes: &[i32]) {
-    let start = Instant::now();
-    let runs = |process: &&i32| PathBuf::from(format!("/proc/{process}/exe")).read_link().is_ok();
-    while let Some(process) = processes.iter().find(runs) {
-        assert!(start.elapsed() < TEST_TIMEOUT, "process {process} of {processes:?} does not end");
-        thread::sleep(Duration::from_millis(10));
-    }
+    let runs = |process: &i32| PathBuf::from(format!("/proc/{process}/exe")).read_link().is_ok();
+    waiting::wait_until(&format!("the end of processes {processes:?}"), || !processes.iter().any(runs));
 }
 
 pub(crate) fn a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read() {

@@ -1,6 +1,7 @@
 //! The answers of programs.
 
 use std::fs;
+use std::thread;
 
 use rustix::process::Signal;
 
@@ -84,11 +85,15 @@ fn a_node_answers_for_its_part_of_the_session() {
 fn a_stopped_program_is_listed_as_stopped() {
     let program = Program::start("threads", |_| {});
     program.stop();
-    let asked = status(&[&program.id().to_string()]);
+    // At the same time, because each waits for the program.
+    let (listed, asked) = thread::scope(|scope| {
+        let asked = scope.spawn(|| status(&[&program.id().to_string()]));
+        (status(&[]), asked.join().unwrap())
+    });
     assert_eq!(asked.status.code(), Some(1));
     let why = "does not answer within 5s; it is stopped, by a signal or a debugger";
     assert!(err(&asked).contains(why), "{}", err(&asked));
-    let listed = out(&status(&[]));
+    let listed = out(&listed);
     let row = listed.lines().find(|row| row.starts_with(&format!("{} ", program.id()))).unwrap();
     assert!(row.contains(why), "{row}");
     program.signal(Signal::CONT);

@@ -11,16 +11,12 @@ use std::env;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
+use disco_conformance::waiting;
 use libtest_mimic::{Arguments, Trial};
 use program::PROGRAM;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// Time limit for a state to be reached.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running program, killed on drop.
 struct Program(Child);
@@ -48,11 +44,9 @@ impl Program {
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
         };
-        let start = Instant::now();
-        while !fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().flatten().all(|task| is_stopped(&task)) {
-            assert!(start.elapsed() < TIMEOUT, "the program does not stop");
-            thread::sleep(Duration::from_millis(1));
-        }
+        waiting::wait_until("the stop of all threads of the program", || {
+            fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().flatten().all(|task| is_stopped(&task))
+        });
     }
 
     fn signal(&self, signal: Signal) {
@@ -80,15 +74,9 @@ fn json(args: &[&str]) -> Value {
 
 /// Asks the program for JSON until it is as expected.
 fn json_when(program: &Program, args: &[&str], is_expected: impl Fn(&Value) -> bool) -> Value {
-    let (start, id) = (Instant::now(), program.id().to_string());
-    loop {
-        let json = json(&[&[id.as_str(), "--json"], args].concat());
-        if is_expected(&json) {
-            return json;
-        }
-        assert!(start.elapsed() < TIMEOUT, "{json:#}");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let id = program.id().to_string();
+    let ask = || json(&[&[id.as_str(), "--json"], args].concat());
+    waiting::wait_for("the expected status", || Some(ask()).filter(&is_expected))
 }
 
 /// Whether worker 1 of each session is inside the function, and its remaining workers are in the barrier.

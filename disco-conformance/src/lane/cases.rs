@@ -13,6 +13,7 @@ use super::frames::{fingerprint, middling, naming, plain, small, various};
 use super::recorded::{Event, RecordedEvents};
 use super::role::{Role, failure};
 use super::suite::Harness;
+use crate::waiting;
 
 /// A case: its name, and the function that checks it.
 pub(super) struct Case {
@@ -379,13 +380,9 @@ fn a_dropped_lane_releases_its_inbox(harness: &dyn Harness) -> CheckResult<()> {
     let Fixture { lane, events, timeout, .. } = Fixture::start(harness, 0..2, Role::Recite)?;
     to_text(lane.send(&small(1)))?;
     drop(lane);
-    let start = std::time::Instant::now();
-    while Arc::strong_count(&events) > 1 {
-        if start.elapsed() > timeout {
-            return Err(format!("something holds the inbox {timeout:?} after the lane was dropped"));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let is_released = || (Arc::strong_count(&events) == 1).then_some(());
+    waiting::poll(timeout, is_released)
+        .ok_or_else(|| format!("something holds the inbox {timeout:?} after the lane was dropped"))?;
     match lost(&events.so_far()).is_empty() {
         true => Ok(()),
         false => Err("the dropped lane has reported workers as lost".into()),

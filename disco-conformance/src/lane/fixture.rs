@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use disco_core::channel::Signal;
 use disco_core::{Channel, Command, Frame, Value, WorkerRange};
@@ -12,6 +11,7 @@ use super::frames::plain;
 use super::recorded::{Event, RecordedEvents};
 use super::role::Role;
 use super::suite::Harness;
+use crate::waiting;
 
 /// The result of a step of a case; the error is a text.
 pub(super) type CheckResult<T> = Result<T, String>;
@@ -65,16 +65,8 @@ impl Fixture {
 
     /// Polls the lane until `poll` returns a value.
     pub(super) fn watch<T>(&self, what: &str, poll: impl Fn(&dyn Channel) -> Option<T>) -> CheckResult<T> {
-        let start = Instant::now();
-        loop {
-            match poll(&*self.lane) {
-                Some(found) => return Ok(found),
-                None if start.elapsed() > self.timeout => {
-                    return Err(format!("{what}: not within {:?}", self.timeout));
-                }
-                None => thread::sleep(Duration::from_millis(1)),
-            }
-        }
+        let found = waiting::poll(self.timeout, || poll(&*self.lane));
+        found.ok_or_else(|| format!("{what}: not within {:?}", self.timeout))
     }
 
     /// The replies of a worker, with the numbers of their commands.

@@ -12,6 +12,7 @@ use disco_core::sync;
 use disco_core::{Abort, Command, Endpoint, Error, Frame, Link, Result, Store, Value, WorkerId};
 
 use super::frames::{fingerprint, range};
+use crate::waiting;
 
 /// How long a worker waits for an abort or for its peers.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -150,8 +151,7 @@ impl Player {
             (Role::Stick, _) if self.frames == 1 && !self.worker.index().is_multiple_of(2) => {
                 let activity = link.activity();
                 activity.enter(activity.intern("f"));
-                thread::sleep(WAIT_LIMIT);
-                Ok(Value::None)
+                waiting::hang()
             }
             (Role::Recover, command) => {
                 if let Command::Recover { epoch } = command

@@ -117,11 +117,18 @@ pub(super) fn rounded(time: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use super::*;
     use crate::activity::{Activity, OpPlace};
     use crate::op::Op;
+
+    /// A limit that real time does not reach.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Moves the times that a wait remembers into the past, as if this time had passed.
+    fn pass(watch: &mut DeadlineWatch, time: Duration) {
+        [&mut watch.since, &mut watch.checked, &mut watch.warned].into_iter().for_each(|at| *at -= time);
+        watch.seen.values_mut().for_each(|(_, at)| *at -= time);
+    }
 
     #[test]
     fn the_error_of_a_collective_that_never_ends_names_it() {
@@ -140,31 +147,31 @@ mod tests {
 
     #[test]
     fn bytes_in_flight_count_as_progress() {
-        let limits = Deadlines::default().with_reply(Duration::from_millis(20)).with_stall(Duration::from_millis(20));
+        let limits = Deadlines::default().with_reply(LIMIT).with_stall(LIMIT);
         let (worker, mut watch) = (WorkerId::new(1), DeadlineWatch::new());
         let moved = |moved| Progress { moved, ..Progress::new(3, 2) };
         assert!(watch.reply(&limits, "get", vec![(worker, moved(0))]).is_none());
         for bytes in 1..5 {
-            thread::sleep(limits.reply);
+            pass(&mut watch, LIMIT);
             assert!(watch.reply(&limits, "get", vec![(worker, moved(bytes))]).is_none());
             assert!(watch.stall(&limits, worker, &moved(bytes)).is_none());
         }
-        thread::sleep(limits.reply);
+        pass(&mut watch, LIMIT);
         let late = watch.reply(&limits, "get", vec![(worker, moved(4))]).unwrap().to_string();
-        assert_eq!(late, "get: no end after 20ms: worker 1 does not answer: finished command 2, in command 3");
+        assert_eq!(late, "get: no end after 60s: worker 1 does not answer: finished command 2, in command 3");
         assert!(matches!(watch.stall(&limits, worker, &moved(4)), Some(Error::Stalled { .. })));
     }
 
     #[test]
     fn bytes_in_flight_are_no_progress_of_a_worker_function() {
-        let limits = Deadlines::default().with_call(Duration::from_millis(1));
+        let limits = Deadlines::default().with_call(LIMIT);
         let activity = Activity::default();
         activity.receive(3);
         activity.enter(activity.intern("train.step"));
         let (worker, mut watch) = (WorkerId::new(1), DeadlineWatch::new());
         let missing = |moved| vec![(worker, Progress { moved, ..activity.progress() })];
         assert!(watch.reply(&limits, "get", missing(0)).is_none());
-        thread::sleep(Duration::from_millis(5));
+        pass(&mut watch, LIMIT);
         assert!(watch.reply(&limits, "get", missing(1 << 20)).is_some());
     }
 

@@ -12,11 +12,11 @@ pub(crate) mod several_processes;
 pub(crate) mod share;
 
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, ptr, thread};
 
 use disco_gpu_double::controls::gpu_double_set;
 use disco_gpu_double::cuda;
@@ -133,15 +133,45 @@ pub(crate) fn failed(comm: CommHandle) -> Code {
 }
 
 /// Polls until `ready` returns a value.
-pub(crate) fn wait_until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_until<T>(ready: impl FnMut() -> Option<T>) -> T {
+    let answer = poll(TEST_TIMEOUT, ready);
+    answer.unwrap_or_else(|| panic!("the condition does not become true within {TEST_TIMEOUT:?}"))
+}
+
+/// Polls until `ready` returns a value. `None` if there is none after `limit`.
+pub(crate) fn poll<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ready() {
+        let is_late = start.elapsed() > limit;
+        let answer = ready();
+        if answer.is_some() || is_late {
             return answer;
         }
-        assert!(start.elapsed() < TEST_TIMEOUT, "the condition does not become true within {TEST_TIMEOUT:?}");
         thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// Waits for as long as an event needs that the calling test does not expect. On a busy machine the check of the test is
+/// weaker, but does not fail.
+pub(crate) fn settle() {
+    thread::sleep(Duration::from_millis(20));
+}
+
+/// The folder of the calling thread in `/proc`.
+pub(crate) fn this_thread() -> PathBuf {
+    Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap())
+}
+
+/// Waits until a thread is blocked inside a call.
+pub(crate) fn wait_until_blocked(thread: &Path) {
+    let stat = || fs::read_to_string(thread.join("stat")).unwrap();
+    let is_asleep = || stat().rsplit_once(") ").unwrap().1.starts_with('S');
+    // Several times, because a thread also sleeps for a moment when it takes a lock.
+    let mut times = 0;
+    wait_until(|| {
+        times = if is_asleep() { times + 1 } else { 0 };
+        (times == 10).then_some(())
+    });
 }
 
 /// The asynchronous error.

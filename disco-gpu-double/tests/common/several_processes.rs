@@ -1,7 +1,6 @@
 //! Helpers of tests with ranks in several processes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::rank_handle::RankHandle;
 
@@ -12,9 +11,6 @@ pub(crate) const INVALID_ARGUMENT: &str = "4";
 pub(crate) const INVALID_USAGE: &str = "5";
 pub(crate) const REMOTE_ERROR: &str = "6";
 pub(crate) const IN_PROGRESS: &str = "7";
-
-/// Time for which tests check that an event does not happen.
-pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 /// Lets one test run at a time.
 pub(crate) fn one_test_at_a_time() -> MutexGuard<'static, ()> {

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs};
 
 use disco_gpu_double::nccl::abi::UniqueId;
 
 use super::child::{to_bytes, to_text};
+use super::poll;
 
 const PROCESS_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESS";
 const PROCESSES_VARIABLE: &str = "GPU_DOUBLE_TEST_PROCESSES";
@@ -78,12 +79,9 @@ fn run(test: &str, (process, processes): (usize, usize), folder: &Path) -> Strin
     let file = fs::File::create(&log).unwrap();
     let outputs = (Stdio::from(file.try_clone().unwrap()), Stdio::from(file));
     let mut child = command.stdout(outputs.0).stderr(outputs.1).spawn().unwrap();
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > PROCESS_TIMEOUT {
-            child.kill().unwrap();
-        }
-        thread::sleep(Duration::from_millis(2));
+    if poll(PROCESS_TIMEOUT, || child.try_wait().unwrap()).is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
     fs::read_to_string(log).unwrap()
 }

@@ -107,7 +107,8 @@ mod tests {
     fn reply(mut endpoint: ProcessEndpoint, count: u64) -> thread::JoinHandle<Result<()>> {
         let value = Value::from(vec![7u8; LARGE]);
         let thread = thread::spawn(move || (0..count).try_for_each(|seq| endpoint.reply(seq, Ok(value.clone()))));
-        thread::sleep(Duration::from_millis(300));
+        // Time in which it would send more replies than it may.
+        thread::sleep(Duration::from_millis(200));
         thread
     }
 
