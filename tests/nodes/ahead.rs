@@ -39,10 +39,9 @@ fn is_same(one: &Tensor, other: &Tensor) -> bool {
     *one.bytes().unwrap() == *other.bytes().unwrap()
 }
 
-/// Waits until `bytes` more bytes have been sent to the node.
+/// Waits until `bytes` bytes have been sent to the node since its start.
 fn wait_for_bytes(proxy: &Proxy, bytes: usize) {
-    let begun = proxy.passed();
-    wait_until(&format!("{bytes} bytes to the node"), || proxy.passed() >= begun + bytes);
+    wait_until(&format!("{bytes} bytes to the node"), || proxy.passed() >= bytes);
 }
 
 /// Runs syncs, gets and calls on workers 2 and 3, which are on the node.
@@ -240,9 +239,10 @@ fn a_large_argument_waits_for_a_full_lane() {
         thread::sleep(Duration::from_millis(300));
     }
     let (one, other) = (large(0), Tensor::from_slice(&[7u64], [1]).unwrap());
+    let begun = proxy.passed();
     let sums = thread::scope(|scope| {
         let call = scope.spawn(|| block_on(session.call(&sum, (&one, &other))).unwrap());
-        wait_for_bytes(&proxy, LARGE);
+        wait_for_bytes(&proxy, begun + LARGE);
         assert!(!call.is_finished(), "the lane is full");
         drop(file);
         call.join().unwrap()

@@ -41,7 +41,8 @@ pub(super) fn rotations<'a>(
     if all.is_empty() {
         all.resize_with(MAX_THREADS.min(processors()), || Rotation::new(CHUNKS_PER_THREAD, stall_flag.clone()));
     }
-    let count = all.len().min(bytes.div_ceil(CHUNK_BYTES));
+    // To start a thread takes about as long as to fill a chunk.
+    let count = all.len().min(bytes.div_ceil(CHUNKS_PER_THREAD * CHUNK_BYTES));
     &mut all[..count]
 }
 

@@ -278,8 +278,10 @@ impl Rank {
         self.synchronize();
     }
 
-    /// Reads memory after all work of the stream.
+    /// Reads memory after all work of the stream. The copy itself waits for no peer, since it would hold up the calls of
+    /// other ranks on the device.
     pub(crate) fn download(&self, pointer: DevicePointer, bytes: usize) -> Vec<u8> {
+        self.synchronize();
         let mut to = vec![0; bytes];
         // SAFETY: `to` is valid until the copy is done, for which the next line waits.
         let code = unsafe { cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), pointer, bytes, self.stream) };
