@@ -14,6 +14,7 @@
 #define __grid_constant__
 #define __launch_bounds__(threads)
 #define UNROLL
+#define DO_NOT_UNROLL
 
 struct uint3 {
     unsigned x, y, z;

@@ -78,29 +78,29 @@ __device__ __forceinline__ unsigned all_ranks(const Params &p)
     return (1u << p.world) - 1;
 }
 
-// Vectors of one buffer that a thread loads before it uses the first, which hides the latency of memory; and the largest
-// number of buffers. A thread holds at most 16 vectors.
-struct One {
-    static constexpr unsigned BATCH = 1, RANKS = MAX_WORLD;
+// The largest number of ranks, and the number of vectors of each rank's buffer that a thread loads before it uses the
+// first, which hides the latency of memory. A thread holds 8 vectors in its 64 registers.
+struct Two {
+    static constexpr unsigned RANKS = 2, BATCH = 4;
 };
-struct Few {
-    static constexpr unsigned BATCH = 4, RANKS = 4;
+struct Four {
+    static constexpr unsigned RANKS = 4, BATCH = 2;
 };
-struct Many {
-    static constexpr unsigned BATCH = 2, RANKS = MAX_WORLD;
+struct All {
+    static constexpr unsigned RANKS = MAX_WORLD, BATCH = 1;
 };
 
 // Makes a call with the `Size` for a number of vectors, which is the same for all threads.
 #define WITH_SIZE(p, vectors, call)                                                                                    \
     do {                                                                                                               \
-        if ((vectors) <= vector_stride()) {                                                                            \
-            using Size = One;                                                                                          \
+        if ((vectors) <= vector_stride() || (p).world > Four::RANKS) {                                                 \
+            using Size = All;                                                                                          \
             call;                                                                                                      \
-        } else if ((p).world <= Few::RANKS) {                                                                          \
-            using Size = Few;                                                                                          \
+        } else if ((p).world > Two::RANKS) {                                                                           \
+            using Size = Four;                                                                                         \
             call;                                                                                                      \
         } else {                                                                                                       \
-            using Size = Many;                                                                                         \
+            using Size = Two;                                                                                          \
             call;                                                                                                      \
         }                                                                                                              \
     } while (0)
@@ -113,16 +113,17 @@ __device__ __forceinline__ unsigned index_of(unsigned first, unsigned at, unsign
     return i < end ? i : first;
 }
 
-template <class Size> __device__ __forceinline__ void copy_batches(const uint4 *from, uint4 *to, unsigned end)
+template <unsigned BATCH> __device__ __forceinline__ void copy_batches(const uint4 *from, uint4 *to, unsigned end)
 {
     const unsigned stride = vector_stride();
-    for (unsigned i = first_vector(); i < end; i += Size::BATCH * stride) {
-        uint4 vectors[Size::BATCH];
+    DO_NOT_UNROLL
+    for (unsigned i = first_vector(); i < end; i += BATCH * stride) {
+        uint4 vectors[BATCH];
         UNROLL
-        for (unsigned at = 0; at < Size::BATCH; at++)
+        for (unsigned at = 0; at < BATCH; at++)
             vectors[at] = from[index_of(i, at, end)];
         UNROLL
-        for (unsigned at = 0; at < Size::BATCH; at++)
+        for (unsigned at = 0; at < BATCH; at++)
             if (i + at * stride < end)
                 to[i + at * stride] = vectors[at];
     }
@@ -131,13 +132,17 @@ template <class Size> __device__ __forceinline__ void copy_batches(const uint4 *
 // Copies the input to the shared buffer.
 __device__ __forceinline__ void copy_in(const Params &p)
 {
-    WITH_SIZE(p, p.count, copy_batches<Size>(p.input, p.data[p.rank], p.count));
+    if (p.count <= vector_stride())
+        copy_batches<1>(p.input, p.data[p.rank], p.count);
+    else
+        copy_batches<4>(p.input, p.data[p.rank], p.count);
 }
 
 template <class T, class Size>
 __device__ __forceinline__ void sum_batches(const Params &p, unsigned mask, unsigned start, unsigned end, uint4 *to)
 {
     const unsigned stride = vector_stride();
+    DO_NOT_UNROLL
     for (unsigned i = start + first_vector(); i < end; i += Size::BATCH * stride) {
         uint4 vectors[Size::RANKS][Size::BATCH];
         UNROLL
@@ -167,6 +172,22 @@ __device__ __forceinline__ void store_sums(const Params &p, unsigned mask, unsig
     WITH_SIZE(p, end - start, (sum_batches<T, Size>(p, mask, start, end, to)));
 }
 
+// The sum of vector `i` over the ranks in `mask`. All loads are issued before the first addition.
+template <class T> __device__ __forceinline__ uint4 sum_of(const Params &p, unsigned mask, unsigned i)
+{
+    uint4 vectors[MAX_WORLD];
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (mask >> rank & 1)
+            vectors[rank] = p.data[rank][i];
+    Sum<T> sum;
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (mask >> rank & 1)
+            sum.add(vectors[rank]);
+    return sum.pack();
+}
+
 // Each rank reads all inputs.
 template <class T> __device__ __forceinline__ void one_shot(const Params &p)
 {
@@ -187,44 +208,19 @@ __device__ __forceinline__ unsigned vectors_per_slice(const Params &p)
     return (p.count + p.world * 8 - 1) / (p.world * 8) * 8;
 }
 
-// The end of a rank's slice.
-__device__ __forceinline__ unsigned end_of_slice(const Params &p, unsigned rank, unsigned slice)
+// Copies vector `j` of each slice.
+template <class From, class To>
+__device__ __forceinline__ void copy_vector_of_each_slice(const Params &p, unsigned slice, unsigned j, From from, To to)
 {
-    unsigned start = rank * slice;
-    return start >= p.count ? start : start + (p.count - start < slice ? p.count - start : slice);
-}
-
-template <class Size, class From>
-__device__ __forceinline__ void copy_slice_batches(const Params &p, unsigned slice, From from, uint4 *to)
-{
-    const unsigned stride = vector_stride();
-    for (unsigned j = first_vector(); j < slice; j += Size::BATCH * stride) {
-        uint4 vectors[Size::RANKS][Size::BATCH];
-        UNROLL
-        for (unsigned rank = 0; rank < Size::RANKS; rank++) {
-            unsigned first = rank * slice + j, end = end_of_slice(p, rank, slice);
-            if (rank < p.world && first < end) {
-                UNROLL
-                for (unsigned at = 0; at < Size::BATCH; at++)
-                    vectors[rank][at] = from(rank)[index_of(first, at, end)];
-            }
-        }
-        UNROLL
-        for (unsigned rank = 0; rank < Size::RANKS; rank++) {
-            unsigned first = rank * slice + j, end = end_of_slice(p, rank, slice);
-            UNROLL
-            for (unsigned at = 0; at < Size::BATCH; at++)
-                if (rank < p.world && first + at * stride < end)
-                    to[first + at * stride] = vectors[rank][at];
-        }
-    }
-}
-
-// Copies all slices. A thread copies the same vectors of each slice.
-template <class From>
-__device__ __forceinline__ void copy_slices(const Params &p, unsigned slice, From from, uint4 *to)
-{
-    WITH_SIZE(p, slice, copy_slice_batches<Size>(p, slice, from, to));
+    uint4 vectors[MAX_WORLD];
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (rank < p.world && rank * slice + j < p.count)
+            vectors[rank] = from(rank)[rank * slice + j];
+    UNROLL
+    for (unsigned rank = 0; rank < MAX_WORLD; rank++)
+        if (rank < p.world && rank * slice + j < p.count)
+            to[rank * slice + j] = vectors[rank];
 }
 
 // Each rank sums one slice, then reads the sums of the other slices.
@@ -236,14 +232,20 @@ template <class T> __device__ __forceinline__ void two_shot(const Params &p)
     const unsigned slice = vectors_per_slice(p);
     uint4 *own = p.data[p.rank];
     auto input = [&](unsigned) { return p.input; };
-    copy_slices(p, slice, input, own);
+    for (unsigned j = first_vector(); j < slice; j += vector_stride())
+        copy_vector_of_each_slice(p, slice, j, input, own);
     if (!meet(p, LEADING, all_ranks(p), handshake))
         return;
-    store_sums<T>(p, all_ranks(p), p.rank * slice, end_of_slice(p, p.rank, slice), own);
+    for (unsigned j = first_vector(); j < slice; j += vector_stride()) {
+        unsigned i = p.rank * slice + j;
+        if (i < p.count)
+            own[i] = sum_of<T>(p, all_ranks(p), i);
+    }
     if (!meet(p, MID, all_ranks(p), handshake))
         return;
     auto data = [&](unsigned rank) { return p.data[rank]; };
-    copy_slices(p, slice, data, p.output);
+    for (unsigned j = first_vector(); j < slice; j += vector_stride())
+        copy_vector_of_each_slice(p, slice, j, data, p.output);
     meet_last(p, TRAILING, all_ranks(p), handshake);
 }
 

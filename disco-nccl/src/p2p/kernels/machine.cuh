@@ -4,6 +4,7 @@
 #pragma once
 
 #define UNROLL _Pragma("unroll")
+#define DO_NOT_UNROLL _Pragma("unroll 1")
 
 // Release store at system scope: a thread of any GPU that loads the value with load_acquire sees all earlier writes.
 __device__ __forceinline__ void store_release(unsigned *word, unsigned value)
