@@ -9,6 +9,8 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use crate::features;
+
 /// A program that cargo has built.
 #[derive(Clone, Debug)]
 pub(crate) struct Built {
@@ -52,7 +54,7 @@ pub(crate) fn root() -> PathBuf {
 
 /// The cargo that runs this program, in the root of the workspace, so that every step uses the caller's toolchain.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = features::cargo(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     // What incremental builds keep is gigabytes, and a first build takes longer with it.
     if env::var_os("CARGO_INCREMENTAL").is_none() {

@@ -4,6 +4,8 @@
 #![cfg(all(feature = "mpi", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "../../../xtask/src/features.rs"]
+mod features;
 mod hosts;
 mod library;
 mod programs;

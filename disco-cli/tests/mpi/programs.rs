@@ -7,17 +7,18 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::features::{self, ALL_FEATURES};
 use crate::library::{Library, MPICH, OPEN_MPI, run, text};
 
 pub(crate) const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Builds an example of the facade and returns the folder of all examples.
+/// Builds an example of the facade and returns the folder of all examples. With the features of the gate, which has
+/// built it before.
 pub(crate) fn build(example: &str) -> PathBuf {
-    let mut cargo = Command::new(env!("CARGO"));
-    let built = cargo
-        .args(["build", "--quiet", "--package", "disco-runtime", "--features", "mpi", "--example", example])
-        .current_dir(WORKSPACE);
-    assert!(built.status().unwrap().success());
+    let mut cargo = features::cargo(env!("CARGO"));
+    let features = ALL_FEATURES.split_whitespace();
+    let built = cargo.args(["build", "--quiet", "--workspace", "--example", example]).args(features);
+    assert!(built.current_dir(WORKSPACE).status().unwrap().success());
     Path::new(env!("CARGO_BIN_EXE_disco")).parent().unwrap().join("examples")
 }
 
