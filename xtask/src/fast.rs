@@ -85,8 +85,8 @@ fn packages() -> Result<Vec<Package>> {
     Ok(serde_json::from_str::<Metadata>(&metadata).context("cannot read cargo's metadata")?.packages)
 }
 
-/// The packages of changed files, those that depend on them, also through others and in their tests, and the names of
-/// the test programs.
+/// The packages of changed files, the packages that depend on them (also through others and in their tests), and the
+/// names of the test programs.
 fn selection(files: &[String], packages: &[Package]) -> Selection {
     let changed: BTreeSet<_> = files.iter().flat_map(|file| packages_of(file)).collect();
     let mut all = changed.clone();
@@ -116,8 +116,8 @@ fn selection(files: &[String], packages: &[Package]) -> Selection {
     }
 }
 
-/// The packages that a file belongs to: none for documents and for what is not in the workspace, all for the manifest
-/// of the workspace.
+/// The packages that a file belongs to: no package for documents and for files outside of the workspace's packages, all
+/// packages for the manifest of the workspace.
 fn packages_of(file: &str) -> Vec<&'static str> {
     let is_in = |folder: &&(&str, &str)| Path::new(file).starts_with(folder.1);
     if file.ends_with(".md") {

@@ -126,8 +126,7 @@ impl Rotation {
         self.chunks.iter().flat_map(|chunk| unsafe { chunk.arrived() }).collect()
     }
 
-    /// Makes all chunks free, and frees those that are needed only while the stream makes no progress. The stream is
-    /// done.
+    /// Makes all chunks free, and frees the chunks beyond `count`. The stream is done.
     pub(super) fn reset(&mut self) {
         self.chunks.iter_mut().for_each(Chunk::release);
         self.chunks.truncate(self.count);

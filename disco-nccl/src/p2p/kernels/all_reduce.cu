@@ -90,21 +90,6 @@ struct All {
     static constexpr unsigned RANKS = MAX_WORLD, BATCH = 1;
 };
 
-// Makes a call with the `Size` for a number of vectors, which is the same for all threads.
-#define WITH_SIZE(p, vectors, call)                                                                                    \
-    do {                                                                                                               \
-        if ((vectors) <= vector_stride() || (p).world > Four::RANKS) {                                                 \
-            using Size = All;                                                                                          \
-            call;                                                                                                      \
-        } else if ((p).world > Two::RANKS) {                                                                           \
-            using Size = Four;                                                                                         \
-            call;                                                                                                      \
-        } else {                                                                                                       \
-            using Size = Two;                                                                                          \
-            call;                                                                                                      \
-        }                                                                                                              \
-    } while (0)
-
 // The index of a batch's vector `at`. Beyond the end, the thread loads its first vector again, and stores nothing: that
 // takes no branch, and no vector of another thread.
 __device__ __forceinline__ unsigned index_of(unsigned first, unsigned at, unsigned end)
@@ -169,7 +154,13 @@ __device__ __forceinline__ void sum_batches(const Params &p, unsigned mask, unsi
 template <class T>
 __device__ __forceinline__ void store_sums(const Params &p, unsigned mask, unsigned start, unsigned end, uint4 *to)
 {
-    WITH_SIZE(p, end - start, (sum_batches<T, Size>(p, mask, start, end, to)));
+    // The choice is the same for all threads.
+    if (end - start <= vector_stride() || p.world > Four::RANKS)
+        sum_batches<T, All>(p, mask, start, end, to);
+    else if (p.world > Two::RANKS)
+        sum_batches<T, Four>(p, mask, start, end, to);
+    else
+        sum_batches<T, Two>(p, mask, start, end, to);
 }
 
 // The sum of vector `i` over the ranks in `mask`. All loads are issued before the first addition.

@@ -31,12 +31,12 @@ pub struct Occupancy {
 /// multiprocessors that other work could use.
 pub const DEFAULT_MAX_BLOCKS: u32 = MAX_BLOCKS as u32;
 
-/// More blocks than these only if each thread has [`BATCH`] vectors: below, more blocks are no faster. Two ranks of one
+/// More blocks than these only if each thread has [`VECTORS_PER_THREAD`]: below, more blocks are no faster. Two ranks of one
 /// H100 sum 1 MiB in 6.9 µs with 32, 48 and 64 blocks, 4 MiB in 12.4, 11.5 and 10.8 µs.
 const FEW_BLOCKS: u32 = 32;
 
-/// Vectors that a thread loads at once, as in `all_reduce.cu`.
-const BATCH: u32 = 4;
+/// Vectors of a thread from which on a launch has more than [`FEW_BLOCKS`]. A thread of two ranks loads as many at once.
+const VECTORS_PER_THREAD: u32 = 4;
 
 /// Threads of a warp.
 const WARP: u32 = 32;
@@ -52,7 +52,7 @@ pub fn grid(algorithm: Algorithm, vectors: usize, world: usize, occupancy: Occup
     let max_blocks = blocks_per_rank(occupancy)?.min(occupancy.max_blocks).min(MAX_BLOCKS as u32).max(1);
     let threads = threads_needed.div_ceil(WARP).clamp(1, MAX_THREADS as u32 / WARP) * WARP;
     let blocks = threads_needed.div_ceil(threads);
-    Some(Grid { blocks: blocks.min(FEW_BLOCKS.max(blocks / BATCH)).clamp(1, max_blocks), threads })
+    Some(Grid { blocks: blocks.min(FEW_BLOCKS.max(blocks / VECTORS_PER_THREAD)).clamp(1, max_blocks), threads })
 }
 
 /// The grid of the barrier: one block of one warp, in which each thread synchronises with one rank. `None` as in
