@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use disco::{Builder, DataPlane, Session, SessionKind, block_on};
+use disco::{DataPlane, Session, SessionKind, Settings, block_on};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -24,13 +24,13 @@ const SEED: u64 = 0;
 /// Train a small network on handwritten digits, data-parallel
 #[derive(Parser)]
 struct Args {
-    /// Number of workers; must divide 64, the rows of a batch
-    #[arg(long, env = "DISCO_WORKERS", default_value_t = 4)]
-    workers: usize,
+    /// Number of workers; must divide 64, the rows of a batch [default: one for each node and task of a launcher, else 4]
+    #[arg(long, env = "DISCO_WORKERS")]
+    workers: Option<usize>,
     /// Backend of the data plane
     #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
     backend: String,
-    /// Kind of session: threads, processes [default: processes for `mpi`, threads for others]
+    /// Kind of session: threads, processes, nodes [default: nodes with DISCO_NODES, processes for `mpi`, else threads]
     #[arg(long, env = "DISCO_SESSION")]
     session: Option<SessionKind>,
     /// Device of each worker, separated by commas [default: worker i takes device i]
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<(), Failure> {
     let (data, held_out) = Dataset::load(args.data.as_deref())?.split(SEED);
-    let session = Builder::new(args.session.unwrap_or(SessionKind::of(&args.backend)), args.workers).start()?;
+    let session = settings(&args)?.builder().start()?;
     let bar = progress(&args);
     let outcome = block_on(async {
         session.init_ccl(&args.backend, &args.devices).await?;
@@ -109,7 +109,7 @@ fn run(args: Args) -> Result<(), Failure> {
     })?;
     bar.finish_and_clear();
 
-    let Args { workers, backend, .. } = args;
+    let (workers, backend) = (session.world().size(), args.backend);
     let test_accuracy = outcome.epochs.last().map_or(0.0, |epoch| epoch.accuracy);
     let images_per_second = outcome.images_per_second;
     if args.json {
@@ -120,6 +120,18 @@ fn run(args: Args) -> Result<(), Failure> {
         print_summary(&outcome, workers, &backend);
     }
     Ok(())
+}
+
+/// The settings of the environment, changed by the options.
+fn settings(args: &Args) -> disco::Result<Settings> {
+    let mut settings = Settings::from_env()?;
+    let usual = if settings.workers > 1 { settings.workers } else { 4 };
+    settings.workers = args.workers.unwrap_or(usual);
+    if settings.session == SessionKind::Threads {
+        settings.session = SessionKind::of(&args.backend);
+    }
+    settings.session = args.session.unwrap_or(settings.session);
+    Ok(settings)
 }
 
 /// Prints a summary of the training.

@@ -201,7 +201,8 @@ fn ranks_on_two_hosts_pass_the_conformance_suite() {
     hosts.assert_processes_end();
 }
 
-/// A session of nodes starts the ranks of MPI itself: each rank has a process manager over the session's store.
+/// A session of nodes starts the ranks of MPI itself: each rank has a process manager over the session's store. The other
+/// host has joined if its command succeeds.
 #[test]
 fn nodes_on_two_hosts_are_ranks_of_mpi_without_a_launcher() {
     let digits = build("digits").join("digits").display().to_string();
@@ -211,7 +212,8 @@ fn nodes_on_two_hosts_are_ranks_of_mpi_without_a_launcher() {
         let _exclusive = exclusive();
         let on = |host: usize, args: &[&str]| {
             let mut command = Command::new(&hosts.ssh);
-            command.args([ADDRESSES[host], "timeout", "100", DISCO]).args(args).args(["--", &digits, "--epochs", "2"]);
+            command.args([ADDRESSES[host], "timeout", "100", DISCO]).args(args);
+            command.args(["--", &digits, "--epochs", "2"]);
             command.env("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f").stdin(Stdio::null());
             command.env("DISCO_MPI_LIBRARY", folder.join(library.file));
             // Of the libraries, as under their launchers.
@@ -223,8 +225,13 @@ fn nodes_on_two_hosts_are_ranks_of_mpi_without_a_launcher() {
         let first = on(0, &run);
         let second = on(1, &["worker", "--connect", &format!("{}:4567", ADDRESSES[0])]);
         let first = first.wait_with_output().unwrap();
-        let said = format!("{}{}", text(&first), text(&second.wait_with_output().unwrap()));
-        assert!(first.status.success() && said.contains("test accuracy 0.9"), "{}: {said}", library.folder);
+        let second = second.wait_with_output().unwrap();
+        let said = format!("{}{}", text(&first), text(&second));
+        assert!(
+            first.status.success() && second.status.success() && said.contains("test accuracy 0.9"),
+            "{}: {said}",
+            library.folder
+        );
         hosts.assert_processes_end();
     }
 }
