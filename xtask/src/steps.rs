@@ -76,7 +76,7 @@ pub(crate) fn lints() -> Vec<Step> {
     });
     let clippy = WORKSPACES.map(|workspace| {
         let args = format!("clippy --quiet {} --all-targets -- -D warnings", workspace.args());
-        workspace.step(&format!("clippy, {}", workspace.name), &args)
+        step(&format!("clippy, {}", workspace.name), &args)
     });
     steps.into_iter().chain(format).chain(clippy).collect()
 }
@@ -103,7 +103,7 @@ pub(crate) fn alone() -> Vec<Step> {
 pub(crate) fn programs() -> Vec<Step> {
     let workspaces = WORKSPACES.map(|workspace| {
         let name = format!("{}, {}", workspace.name, workspace.tests);
-        let step = workspace.step(&name, &format!("test --quiet {}", workspace.args()));
+        let step = step(&name, &format!("test --quiet {}", workspace.args()));
         // This example has no other backend.
         if workspace.folder == "backend" { step.with("DISCO_REQUIRE", "mailbox") } else { step }
     });
@@ -227,16 +227,6 @@ impl Workspace {
     /// Arguments of cargo. The folder of the main workspace has dependencies with equal features already.
     fn args(self) -> String {
         format!("--manifest-path examples/{}/Cargo.toml --target-dir target", self.folder)
-    }
-
-    /// A step with the profile of the main workspace.
-    fn step(self, name: &str, args: &str) -> Step {
-        let profile = [
-            ("CARGO_PROFILE_DEV_CODEGEN_UNITS", "8"),
-            ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
-            ("CARGO_PROFILE_DEV_LTO", "off"),
-        ];
-        profile.into_iter().fold(step(name, args), |step, (variable, value)| step.with(variable, value))
     }
 }
 
