@@ -19,21 +19,27 @@ use crate::table::{self, Row};
 use crate::time_limit::{self, Exit};
 
 /// Programs that take longest and therefore start first.
-const FIRST: [&str; 4] = [
-    "disco-runtime-cli test gpus",
-    "disco-tests test conformance",
-    "disco-tests test processes",
-    "disco-tests test nodes",
-];
+const FIRST: [&str; 4] =
+    ["disco-runtime-cli test gpus", "disco-tests test conformance", "disco-nccl test kernels", "disco-tests test soak"];
 
 /// Programs that run alone at the end: MPI libraries poll without pause while a rank waits.
 const ALONE: [&str; 1] = ["disco-runtime-cli test mpi"];
 
-/// Programs that mostly wait, as `digits`, which computes for 9 s of its 69 s. The longest is first. They run beside the others.
-const WAITING: [&str; 4] =
-    ["disco-tests test digits", "disco-tests test nccl", "disco-tests test subsets", "disco-tests test failure"];
+/// Programs that wait for three quarters of their time or more. They run beside the others, the longest first.
+const WAITING: [&str; 10] = [
+    "disco-tests test processes",
+    "disco-tests test nccl",
+    "disco-tests test nodes",
+    "disco-runtime-cli test nodes",
+    "disco-tests test subsets",
+    "disco-runtime-cli test status",
+    "disco-tests test replacement",
+    "disco-conformance test doubles",
+    "disco-tests test failure",
+    "disco-tests test launchers",
+];
 /// Number of [`WAITING`] programs that run at a time.
-const WAITING_SLOTS: usize = 1;
+const WAITING_SLOTS: usize = 2;
 
 /// The program whose tests mostly wait in their own processes, and the number of them that run at a time.
 const WITH_THREADS: (&str, &str) = ("disco-tests test nccl", "5");

@@ -66,9 +66,14 @@ fn int(dtype: DType, word: u64) -> i128 {
 }
 
 fn word(element: &[u8]) -> u64 {
-    let mut wide = [0; 8];
-    wide[..element.len()].copy_from_slice(element);
-    u64::from_le_bytes(wide)
+    // Copies of constant lengths need no call of `memcpy`.
+    match *element {
+        [a] => a.into(),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => unreachable!("elements have 1, 2, 4 or 8 bytes"),
+    }
 }
 
 #[cfg(test)]
