@@ -18,7 +18,7 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 19] = [
+pub(crate) const CRATES: [(&str, &str); 22] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
     ("disco-channel", "disco-channel"),
@@ -36,49 +36,36 @@ pub(crate) const CRATES: [(&str, &str); 19] = [
     ("disco-gpu-double", "disco-gpu-double"),
     ("disco-runtime-cli", "disco-cli"),
     ("disco-benches", "benches"),
+    ("disco-mailbox", "examples/backend"),
+    ("disco-ffi-library", "examples/ffi_library"),
+    ("disco-metrics", "examples/metrics"),
     ("disco-tests", "tests"),
     ("xtask", "xtask"),
 ];
 
 /// Packages that are not published.
-const UNPUBLISHED: [&str; 4] = ["disco-gpu-double", "disco-benches", "disco-tests", "xtask"];
+const UNPUBLISHED: [&str; 7] = [
+    "disco-gpu-double",
+    "disco-benches",
+    "disco-mailbox",
+    "disco-ffi-library",
+    "disco-metrics",
+    "disco-tests",
+    "xtask",
+];
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
 const FEATURES: [&str; 11] =
     ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle"];
 
-/// An example that is a workspace of its own.
-#[derive(Clone, Copy)]
-struct Workspace {
-    /// Folder in `examples`.
-    folder: &'static str,
-    name: &'static str,
-    /// What its tests show.
-    tests: &'static str,
-}
-
-const WORKSPACES: [Workspace; 3] = [
-    Workspace { folder: "backend", name: "example of a backend", tests: "conformance" },
-    Workspace { folder: "ffi_library", name: "example of a library", tests: "calls from Disco and from Python" },
-    Workspace { folder: "metrics", name: "example of metrics", tests: "read as Prometheus does" },
-];
-
 /// Format, clippy with all features, and cycles between modules.
 pub(crate) fn lints() -> Vec<Step> {
-    let steps = [
+    vec![
         step("format", "fmt --all --check"),
         step("clippy", &format!("clippy --quiet --workspace --all-targets {ALL_FEATURES} -- -D warnings")),
         step("no cycles between modules", "run --quiet --package xtask -- modules"),
-    ];
-    let format = WORKSPACES.map(|Workspace { folder, name, .. }| {
-        step(&format!("format, {name}"), &format!("fmt --manifest-path examples/{folder}/Cargo.toml --check"))
-    });
-    let clippy = WORKSPACES.map(|workspace| {
-        let args = format!("clippy --quiet {} --all-targets -- -D warnings", workspace.args());
-        step(&format!("clippy, {}", workspace.name), &args)
-    });
-    steps.into_iter().chain(format).chain(clippy).collect()
+    ]
 }
 
 /// The steps of `cargo xtask test`.
@@ -101,18 +88,11 @@ pub(crate) fn alone() -> Vec<Step> {
 
 /// All tests and examples.
 pub(crate) fn programs() -> Vec<Step> {
-    let workspaces = WORKSPACES.map(|workspace| {
-        let name = format!("{}, {}", workspace.name, workspace.tests);
-        let step = step(&name, &format!("test --quiet {}", workspace.args()));
-        // This example has no other backend.
-        if workspace.folder == "backend" { step.with("DISCO_REQUIRE", "mailbox") } else { step }
-    });
-    let rest = [
+    vec![
         step("tests, benchmarks and examples compile", &format!("{} --quiet", Selection::default().build())),
         step("documentation tests", &format!("test --quiet --workspace {ALL_FEATURES} --doc")),
         step("tests and examples, benchmarks once each", "run --quiet --package xtask -- programs"),
-    ];
-    workspaces.into_iter().chain(rest).collect()
+    ]
 }
 
 /// The steps that `cargo xtask test --long` adds.
@@ -221,13 +201,6 @@ fn facades() -> impl Iterator<Item = (String, String)> {
 
 pub(crate) fn step(name: &str, args: &str) -> Step {
     Step { name: name.to_owned(), env: Vec::new(), args: args.to_owned() }
-}
-
-impl Workspace {
-    /// Arguments of cargo. The folder of the main workspace has dependencies with equal features already.
-    fn args(self) -> String {
-        format!("--manifest-path examples/{}/Cargo.toml --target-dir target", self.folder)
-    }
 }
 
 impl Step {

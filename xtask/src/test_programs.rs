@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{self, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
@@ -41,8 +41,12 @@ const WAITING: [&str; 10] = [
 /// Number of [`WAITING`] programs that run at a time.
 const WAITING_SLOTS: usize = 2;
 
-/// The program whose tests mostly wait in their own processes, and the number of them that run at a time.
-const WITH_THREADS: (&str, &str) = ("disco-tests test nccl", "5");
+/// Variables of programs: the number of tests at a time of one whose tests mostly wait in their own processes, and the only
+/// backend of an example.
+const VARIABLES: [(&str, &str, &str); 2] = [
+    ("disco-tests test nccl", "RUST_TEST_THREADS", "5"),
+    ("disco-mailbox test conformance", "DISCO_REQUIRE", "mailbox"),
+];
 
 /// Limit of a program. The longest takes three minutes on two cores.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(900);
@@ -253,10 +257,9 @@ impl Program {
         let folder = &self.built.folder;
         let mut command = Command::new(&self.built.file);
         command.args(self.args.split_whitespace()).current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
-        let (program, threads) = WITH_THREADS;
-        if self.label() == program && env::var_os("RUST_TEST_THREADS").is_none() {
-            command.env("RUST_TEST_THREADS", threads);
-        }
+        let label = self.label();
+        let variables = VARIABLES.iter().filter(|(program, ..)| *program == label);
+        variables.for_each(|(_, name, value)| _ = command.env(name, value));
         command
     }
 }
