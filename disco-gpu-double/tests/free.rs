@@ -64,6 +64,8 @@ fn returns_while_a_peer_waits(limit: Duration, work: impl FnOnce()) -> bool {
     let peer = use_device(1);
     let word = allocate(4);
     assert_eq!(cuMemsetD8Async(word, 0, 4, peer), OK);
+    // Else it may come after the end of the wait, and the wait would not end.
+    assert_eq!(cuStreamSynchronize(peer), OK);
     assert_eq!(cuStreamWaitValue32_v2(peer, word, 1, 0), OK);
     let address = peer.addr();
     let ender = thread::spawn(move || {

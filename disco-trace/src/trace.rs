@@ -58,10 +58,12 @@ impl Trace {
 
     /// First and last time of all recordings, in nanoseconds on the controller's clock.
     pub(crate) fn range(&self) -> (i128, i128) {
+        // Later times of a clock that jumps may be aligned with earlier ones.
         let times = |recording: &Recording| {
             let now = aligned(recording, recording.time);
-            let first = recording.records.iter().map(|record| record.start).min();
-            (first.map_or(now, |first| aligned(recording, first)), last(recording))
+            let records = recording.records.iter();
+            let records = records.map(|it| (aligned(recording, it.start), aligned(recording, end(recording, it))));
+            records.fold((now, now), |all, (start, end)| (all.0.min(start), all.1.max(start).max(end)))
         };
         let all = self.recordings().map(times);
         all.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1))).unwrap_or_default()
@@ -105,12 +107,6 @@ pub(crate) fn launch_key(record: &Record) -> Option<(OpKind, &str, u64, u64)> {
 /// Whether the record has not ended. Without a timeline, operations have ended though their ends are not recorded.
 pub(crate) fn is_running(record: &Record) -> bool {
     record.end.is_none() && record.state == OpState::Running
-}
-
-/// The time of the copy, or the latest end of a record, if that is later because a clock jumped.
-fn last(recording: &Recording) -> i128 {
-    let ends = recording.records.iter().map(|record| end(recording, record));
-    aligned(recording, ends.fold(recording.time, u64::max))
 }
 
 impl WorkerTrace {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use disco_core::activity::{Alignment, ClockPoint};
 use disco_trace::{Trace, TraceError, explain, report};
 use proptest::prelude::*;
 
@@ -129,4 +130,15 @@ fn a_full_disk_is_an_error_that_names_the_file() {
     assert_eq!(error.to_string(), "can't write /dev/full");
     let cause = std::error::Error::source(&error).unwrap();
     assert!(cause.to_string().contains("No space left"), "{cause}");
+}
+
+/// The counters of a trace have a part for each thousandth of its time.
+#[test]
+fn a_clock_that_jumps_back_by_years_does_not_make_a_file_large() {
+    let mut trace = sample::trace();
+    let recording = trace.workers[1].recording.as_mut().unwrap();
+    let time = recording.records.iter().rfind(|record| record.op.is_some()).unwrap().start;
+    let jump = |time, shift| ClockPoint { time, shift, error: 0 };
+    recording.alignment = Alignment::new([jump(0, 0), jump(time - 1, 0), jump(time, i64::MIN / 2)]);
+    assert!(written(&trace, "trace.json").len() < 4 * written(&sample::trace(), "trace.json").len());
 }
