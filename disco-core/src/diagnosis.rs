@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Write as _};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::activity::{OpDetails, OpState, Record, RecordKind, Recording, UNNAMED};
+use crate::activity::{OpDetails, OpState, Record, RecordKind, Recording, UNNAMED, recoveries};
 use crate::error::Result;
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
@@ -44,8 +45,38 @@ impl Diagnosis {
         Self::compare(&recordings)
     }
 
-    /// The same for recordings that are kept elsewhere, each with the reason if there is none.
+    /// The same for recordings that are kept elsewhere, each with the reason if there is none. Of a session that has
+    /// recovered, operations since then.
     pub fn compare(recordings: &[(WorkerId, Result<&Recording, &dyn fmt::Display>)]) -> Option<Self> {
+        Self::of_epochs(recordings).pop().flatten()
+    }
+
+    /// Compares the recordings of the time before each recovery of the session, oldest first, and of the time since the
+    /// last one.
+    pub fn of_epochs(recordings: &[(WorkerId, Result<&Recording, &dyn fmt::Display>)]) -> Vec<Option<Self>> {
+        let ends = recoveries(recordings.iter().filter_map(|(_, it)| it.ok()));
+        let Some(last) = ends.last().copied() else { return vec![Self::of_epoch(recordings)] };
+        let part = |commands: Range<u64>| -> Vec<(WorkerId, Result<Recording, &dyn fmt::Display>)> {
+            recordings.iter().map(|(worker, it)| (*worker, it.map(|it| it.of_commands(commands.clone())))).collect()
+        };
+        let compare = |parts: &[(WorkerId, Result<Recording, &dyn fmt::Display>)]| {
+            Self::of_epoch(
+                &parts.iter().map(|(worker, it)| (*worker, it.as_ref().map_err(|error| *error))).collect::<Vec<_>>(),
+            )
+        };
+        let starts = [0].into_iter().chain(ends.iter().copied());
+        let before = starts.zip(&ends).map(|(start, end)| compare(&part(start..*end)));
+        let mut now = part(last..u64::MAX);
+        for ((_, it), (_, whole)) in now.iter_mut().zip(recordings) {
+            if let (Ok(it), Ok(whole)) = (it, whole) {
+                (it.received, it.finished, it.inside) = (whole.received, whole.finished, whole.inside.clone());
+            }
+        }
+        before.chain([compare(&now)]).collect()
+    }
+
+    /// Compares recordings without recoveries.
+    fn of_epoch(recordings: &[(WorkerId, Result<&Recording, &dyn fmt::Display>)]) -> Option<Self> {
         let known = || recordings.iter().filter_map(|(worker, it)| Some((*worker, it.ok()?)));
         let (comm, is_transfer, number) = suspect(known().filter_map(|(_, recording)| stuck(recording)))?;
         // Collectives and transfers of a communicator are numbered apart.
@@ -103,11 +134,10 @@ fn ops(recording: &Recording) -> impl DoubleEndedIterator<Item = (&Record, &OpDe
         .filter_map(|record| Some((record, record.op.as_ref()?)))
 }
 
-/// The last operation, if it runs or has failed, and the worker has not recovered since. Of a group of operations, the
-/// first one.
+/// The last operation, if it runs or has failed. Of a group of operations, the first one.
 fn stuck(recording: &Recording) -> Option<(&Record, &OpDetails)> {
-    let last = recording.records.iter().rfind(|it| matches!(it.kind, RecordKind::Op(_) | RecordKind::Mark))?;
-    let is_stuck = last.op.is_some() && last.state != OpState::Done;
+    let (last, _) = ops(recording).next_back()?;
+    let is_stuck = last.state != OpState::Done;
     is_stuck.then(|| last_group(recording)).flatten().map(|(record, op, _)| (record, op))
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use disco_core::activity::{OpDetails, Record, RecordKind};
+use disco_core::activity::{OpDetails, Record, RecordKind, recoveries};
 use disco_core::{OpKind, Rank, WorkerId};
 
-use crate::trace::{Trace, aligned, end};
+use crate::trace::{Trace, WorkerTrace, aligned, end};
 
-/// The collectives of a trace, by communicator and number; sends and receives are not among them.
+/// The collectives of a trace, by recoveries before them, communicator and number; sends and receives are not among them.
 pub(crate) struct Calls<'a> {
     pub(crate) all: Vec<Call<'a>>,
     members: BTreeMap<&'a str, Vec<WorkerId>>,
@@ -17,6 +17,8 @@ pub(crate) struct Calls<'a> {
 
 /// One collective.
 pub(crate) struct Call<'a> {
+    /// Number of recoveries of the session before it.
+    pub(crate) epoch: usize,
     pub(crate) comm: &'a str,
     pub(crate) number: u64,
     /// A call for each worker that has recorded one, in the order of workers.
@@ -45,7 +47,8 @@ pub(crate) struct Entry<'a> {
 
 impl<'a> Calls<'a> {
     pub(crate) fn of(trace: &'a Trace) -> Self {
-        let mut calls: BTreeMap<(&str, u64), Vec<Entry<'_>>> = BTreeMap::new();
+        let recoveries = recoveries(trace.workers.iter().filter_map(WorkerTrace::known));
+        let mut calls: BTreeMap<(usize, &str, u64), Vec<Entry<'_>>> = BTreeMap::new();
         let mut members: BTreeMap<&str, (&OpDetails, BTreeSet<WorkerId>)> = BTreeMap::new();
         let mut split = BTreeMap::new();
         for (index, it) in trace.workers.iter().enumerate() {
@@ -65,9 +68,10 @@ impl<'a> Calls<'a> {
                 let is_alone = op.behind == 0 && next.is_none_or(|next| next.behind != 1);
                 let worker = it.worker;
                 let entry = Entry { index, worker, position, start, end, error, place, is_alone, record, op };
-                let entries = calls.entry((&op.comm, op.number)).or_default();
+                let epoch = recoveries.partition_point(|recovery| *recovery <= record.command);
+                let entries = calls.entry((epoch, &op.comm, op.number)).or_default();
                 match entries.last_mut().filter(|last| last.index == index) {
-                    // A communicator of an earlier epoch with the same name.
+                    // An earlier communicator with the same name.
                     Some(earlier) => *earlier = entry,
                     None => entries.push(entry),
                 }
@@ -78,8 +82,8 @@ impl<'a> Calls<'a> {
             (comm, if op.is_of_all() { everyone() } else { members.into_iter().collect() })
         });
         let members = members.collect();
-        let all = calls.into_iter().map(|((comm, number), entries)| Call { comm, number, entries }).collect();
-        Self { all, members, split }
+        let all = calls.into_iter().map(|((epoch, comm, number), entries)| Call { epoch, comm, number, entries });
+        Self { all: all.collect(), members, split }
     }
 
     /// The workers of a communicator, in the order of their numbers: all workers, or the workers that have called

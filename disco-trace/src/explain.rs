@@ -25,12 +25,12 @@ pub fn explain(trace: &Trace) -> String {
     parts.fold(head(trace), |text, part| format!("{text}\n{part}"))
 }
 
-/// The faults: an operation that hangs or has failed, and collectives that workers call differently.
+/// The faults: operations that hang or have failed, also before recoveries, and collectives that workers call differently.
 pub(crate) fn findings(trace: &Trace, calls: &Calls<'_>) -> String {
-    let diagnosis = diagnosis(trace);
-    let differences = differences(trace, calls, diagnosis.as_ref());
-    let hang = hang(diagnosis.as_ref());
-    if differences.is_empty() { hang } else { format!("{hang}\n{differences}") }
+    let diagnoses = diagnoses(trace);
+    let differences = differences(trace, calls, &diagnoses);
+    let hangs = hangs(&diagnoses);
+    if differences.is_empty() { hangs } else { format!("{hangs}\n{differences}") }
 }
 
 /// The program, its workers and places, the missing parts of the trace, and the error of its clocks.
@@ -91,23 +91,38 @@ fn clocks(trace: &Trace) -> String {
     }
 }
 
-fn diagnosis(trace: &Trace) -> Option<Diagnosis> {
+/// The diagnosis of the time before each recovery, and of the time since the last one.
+fn diagnoses(trace: &Trace) -> Vec<Option<Diagnosis>> {
     let recordings: Vec<_> = trace
         .workers
         .iter()
         .map(|it| (it.worker, it.recording.as_ref().map_err(|error| error as &dyn fmt::Display)))
         .collect();
-    Diagnosis::compare(&recordings)
+    Diagnosis::of_epochs(&recordings)
 }
 
-fn hang(diagnosis: Option<&Diagnosis>) -> String {
-    diagnosis.map_or("No operation hangs or has failed.\n".to_owned(), |diagnosis| format!("{diagnosis}\n"))
+fn hangs(diagnoses: &[Option<Diagnosis>]) -> String {
+    let Some((now, before)) = diagnoses.split_last() else { return String::new() };
+    let mut text = String::new();
+    let failures = (1..).zip(before).filter_map(|(recovery, diagnosis)| Some((recovery, diagnosis.as_ref()?)));
+    for (recovery, diagnosis) in failures.take(MAX_ROWS) {
+        _ = writeln!(text, "Before recovery {recovery} of {}:\n{diagnosis}\n", before.len());
+    }
+    match now {
+        Some(diagnosis) => _ = writeln!(text, "{diagnosis}"),
+        None if before.is_empty() => text += "No operation hangs or has failed.\n",
+        None => text += "No operation hangs or has failed since the last recovery.\n",
+    }
+    text
 }
 
-/// Mismatches of other operations than that of the diagnosis, which has its own.
-fn differences(trace: &Trace, calls: &Calls<'_>, diagnosis: Option<&Diagnosis>) -> String {
+/// Mismatches of other operations than those of the diagnoses, which have their own.
+fn differences(trace: &Trace, calls: &Calls<'_>, diagnoses: &[Option<Diagnosis>]) -> String {
     let mut all = mismatches(trace, calls);
-    all.retain(|it| diagnosis.is_none_or(|diagnosis| (&*diagnosis.comm, diagnosis.number) != (it.comm, it.number)));
+    all.retain(|it| {
+        let diagnosis = diagnoses.get(it.epoch).and_then(Option::as_ref);
+        diagnosis.is_none_or(|diagnosis| (&*diagnosis.comm, diagnosis.number) != (it.comm, it.number))
+    });
     let mut text = String::new();
     for it in all.iter().take(MAX_ROWS) {
         _ = writeln!(text, "Operation {} of {} was called with different arguments:", it.number, it.comm);

@@ -37,6 +37,7 @@ crate::tests![
     different_calls_of_a_collective_are_shown_by_the_table_of_the_error,
     a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands,
     the_records_of_a_split_have_its_own_ranks,
+    the_worker_that_comes_last_is_named_by_collectives_of_several_steps,
 ];
 
 /// No worker has this number.
@@ -62,6 +63,19 @@ fn sum_in_halves(ctx: &mut WorkerContext) -> Result<()> {
         thread::sleep(Duration::from_millis(50));
     }
     half.map_or(Ok(()), |mut half| half.all_reduce(&sum, &sum, Reduction::Sum))
+}
+
+/// Sums `count` elements ten times; worker 1 comes late each time.
+fn sum_behind_worker_1(ctx: &mut WorkerContext, count: i64) -> Result<()> {
+    let sum = ctx.empty(DType::F32, count)?;
+    for _ in 0..10 {
+        if ctx.worker().index() == 1 {
+            // The others do not know when they are in the operation.
+            thread::sleep(Duration::from_millis(30));
+        }
+        ctx.comm()?.all_reduce(&sum, &sum, Reduction::Sum)?;
+    }
+    Ok(())
 }
 
 /// Worker 2 broadcasts where the others sum.
@@ -100,6 +114,7 @@ disco::register_function!("records.allocate", allocate);
 disco::register_function!("records.work", work);
 disco::register_function!("records.end_before_sum", end_before_sum);
 disco::register_function!("records.sum_late", sum_late);
+disco::register_function!("records.sum_behind_worker_1", sum_behind_worker_1);
 disco::register_function!("records.sum_in_halves", sum_in_halves);
 disco::register_function!("records.sum_or_broadcast", sum_or_broadcast);
 
@@ -332,6 +347,23 @@ fn the_records_of_a_split_have_its_own_ranks(kind: SessionKind) {
     assert_eq!([0, 1, 2, 3].map(|worker| ops[worker].rank), [1, 1, 0, 0].map(|rank| Some(Rank::new(rank))));
     // Rank 0 is worker 2.
     assert!(ops[0].waited > 0 && ops[0].last == Some(Rank::new(0)), "{ops:?}");
+}
+
+/// Ranks wait for each other in each step, for different ranks.
+fn the_worker_that_comes_last_is_named_by_collectives_of_several_steps(kind: SessionKind) {
+    for count in [64, 1 << 20] {
+        let timeline = timeline(kind, 4096, move |session| {
+            init_ccl(&session);
+            call(&session, "records.sum_behind_worker_1", (count,)).unwrap();
+            block_on(session.shutdown()).unwrap();
+        });
+        let others = timeline.workers.iter().filter(|(worker, _)| worker.index() != 1);
+        let records = others.flat_map(|(_, recording)| &recording.as_ref().unwrap().records);
+        let ops: Vec<_> = records.filter_map(|record| record.op.as_ref()).collect();
+        let waited = |ops: &mut dyn Iterator<Item = &&disco::activity::OpDetails>| ops.map(|op| op.waited).sum::<u64>();
+        let for_worker_1 = waited(&mut ops.iter().filter(|op| op.last == Some(Rank::new(1))));
+        assert!(for_worker_1 as f64 > 0.9 * waited(&mut ops.iter()) as f64, "{ops:?}");
+    }
 }
 
 /// The signal reaches all sessions of this program that dump, including sessions of the other kinds.

@@ -47,7 +47,8 @@ pub use self::device::RunningOp;
 pub use self::progress::{OpRecord, OpState, Progress};
 pub use self::record::{DataPath, OpDetails, OpPlace, Record, RecordKind, UNNAMED};
 pub(crate) use self::record::{GROUP_MARK, RANK_MARK, SPLIT_MARK};
-pub use self::recording::{Recording, align};
+pub(crate) use self::recording::RECOVERY;
+pub use self::recording::{Recording, align, recoveries};
 
 /// Number of the latest operations in a [`Progress`].
 const OPS: usize = 16;
@@ -79,6 +80,8 @@ pub struct Activity {
     /// Number of the running command's record, and of the last operation's.
     command: AtomicU64,
     op: AtomicU64,
+    /// Ticks of the longest wait of the running operation, once it has waited.
+    longest_wait: AtomicU64,
     /// The id of the worker's thread; 0 before it is known.
     thread: AtomicU32,
 }
@@ -161,6 +164,7 @@ impl Activity {
             timeline,
             command: AtomicU64::new(0),
             op: AtomicU64::new(0),
+            longest_wait: AtomicU64::new(0),
             thread: AtomicU32::new(0),
         }
     }
@@ -308,12 +312,18 @@ impl Activity {
         Waiting(ticks())
     }
 
-    /// Adds a wait to the running operation. `last` is the rank that came last.
+    /// Adds a wait for rank `last` to the running operation. A rank waits in each step of a collective: the rank of its
+    /// longest wait came last.
     #[inline]
     pub fn waited(&self, since: Waiting, last: Option<Rank>) {
         let waited = ticks().saturating_sub(since.0);
         self.memory.change(self.op.load(Ordering::Relaxed), |words| {
-            words[7].store(RawRecord::waited(words[7].load(Ordering::Relaxed), waited, last), Ordering::Relaxed);
+            let word = words[7].load(Ordering::Relaxed);
+            let is_longest = word == 0 || waited > self.longest_wait.load(Ordering::Relaxed);
+            if is_longest {
+                self.longest_wait.store(waited, Ordering::Relaxed);
+            }
+            words[7].store(RawRecord::waited(word, waited, last.filter(|_| is_longest)), Ordering::Relaxed);
         });
     }
 
@@ -455,6 +465,24 @@ mod tests {
             assert!(records[1..].iter().all(|it| it.end == Some(it.start)), "{records:?}");
             assert_eq!(records[0].end.is_some(), timeline);
         }
+    }
+
+    #[test]
+    fn the_rank_of_the_longest_wait_came_last() {
+        let activity = Activity::default();
+        let waits = |waits: &[(u64, u32)]| {
+            let running = activity.start_op(&Op::Barrier, 4, OpPlace::default());
+            for (length, rank) in waits {
+                activity.waited(Waiting(ticks() - length), Some(Rank::new(*rank)));
+            }
+            running.end(true);
+            let recording = Recording::decode(&activity.encode(usize::MAX)).unwrap();
+            recording.records.last().unwrap().op.as_ref().unwrap().last
+        };
+        // An operation's longest wait is not that of an earlier operation.
+        assert_eq!(waits(&[(0, 2), (1 << 40, 1), (0, 3)]), Some(Rank::new(1)));
+        assert_eq!(waits(&[(1 << 39, 0), (0, 3)]), Some(Rank::new(0)));
+        assert_eq!(waits(&[]), None);
     }
 
     #[test]

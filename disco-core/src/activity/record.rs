@@ -3,7 +3,7 @@
 //! ```text
 //! word 0  number, from 1; 0 while the place is written     5  communicator's name << 48 | number of the operation there
 //!      1  ticks at the start                               6  command's number << 24 | 1 + root or peer
-//!      2  ticks at the end, or 0                           7  ticks waited << 24 | 1 + rank waited for last
+//!      2  ticks at the end, or 0                           7  ticks waited << 24 | 1 + rank that came last
 //!      3  kind | state << 8 | dtype << 16 | reduction << 24 | path << 32 | operations before it in its group << 40 | name << 48
 //!      4  elements of an operation, the register of a command, or the value of a counter
 //! ```
@@ -117,7 +117,7 @@ pub struct OpDetails {
     pub path: DataPath,
     /// Time that the rank waited for other ranks, in nanoseconds, as far as the backend tells.
     pub waited: u64,
-    /// The rank that it waited for last, if the backend tells.
+    /// The rank of its longest wait, which came last, if the backend tells.
     pub last: Option<Rank>,
     /// The rank of the worker in a communicator that a worker function has split off. The ranks of other communicators
     /// have the order of the workers.
@@ -320,10 +320,11 @@ impl RawRecord {
         (what >> 32) as u8
     }
 
-    /// The last word with a wait of `ticks` more.
+    /// The last word with a wait of `ticks` more, and with `last` if there is one.
     #[inline]
     pub(super) fn waited(word: u64, ticks: u64, last: Option<Rank>) -> u64 {
-        ((word >> 24) + ticks).min(MAX_40) << 24 | one_more(last)
+        let last = if last.is_some() { one_more(last) } else { word & MAX_24 };
+        ((word >> 24) + ticks).min(MAX_40) << 24 | last
     }
 
     pub(super) fn state(&self) -> Option<OpState> {

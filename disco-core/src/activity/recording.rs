@@ -1,15 +1,19 @@
 //! A copy of an activity with its records: as bytes for another process, and decoded.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::alignment::{Alignment, ClockPoint};
 use super::clock::{Reading, Scale};
 use super::memory::{Memory, parse_names};
-use super::record::{Names, RECORD_WORDS, RawRecord, Record};
+use super::record::{Names, RECORD_WORDS, RawRecord, Record, RecordKind};
 use crate::codec::WireError;
 
 /// The first word of the bytes.
 const FORMAT: u64 = u64::from_le_bytes(*b"disco r2");
+/// Name of the moment in records at which a worker begins an epoch.
+pub(crate) const RECOVERY: &str = "recover";
 /// Words before the alignment.
 const HEAD_WORDS: usize = 11;
 /// Words of a point of the alignment.
@@ -95,6 +99,24 @@ impl Recording {
         let replaced = begun.saturating_sub(records.len() as u64);
         Ok(Self { received, finished, inside, time, replaced, records, alignment })
     }
+
+    /// The records of these commands, without the state of the worker, which is that of the last command.
+    pub(crate) fn of_commands(&self, commands: Range<u64>) -> Self {
+        let records = self.records.iter().filter(|record| commands.contains(&record.command)).cloned().collect();
+        Self { records, time: self.time, replaced: self.replaced, alignment: self.alignment.clone(), ..Self::default() }
+    }
+}
+
+/// Numbers of the commands with which the session of these recordings has recovered, in order. Numbers of operations begin
+/// again with each.
+pub fn recoveries<'a>(recordings: impl IntoIterator<Item = &'a Recording>) -> Vec<u64> {
+    let records = recordings.into_iter().flat_map(|recording| &recording.records);
+    let marks = records.filter(|record| is_recovery(record)).map(|record| record.command);
+    BTreeSet::from_iter(marks).into_iter().collect()
+}
+
+fn is_recovery(record: &Record) -> bool {
+    record.kind == RecordKind::Mark && record.name.as_deref() == Some(RECOVERY)
 }
 
 /// The alignment at the start of `words`, and the words that follow. `None` if there are too few words or too many points.

@@ -5,7 +5,7 @@ mod failure;
 
 use std::sync::Arc;
 
-use crate::activity::{Current, Sampler};
+use crate::activity::{Current, RECOVERY, Sampler};
 use crate::channel::{Endpoint, Notice, Reply};
 use crate::command::{Command, Local};
 pub use crate::config::WorkerConfig;
@@ -19,9 +19,6 @@ use crate::metrics;
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::wire::Frame;
-
-/// Name of the moment in records at which a worker begins an epoch.
-const RECOVERY: &str = "recover";
 
 /// Executes the frames of `endpoint` until a shutdown command arrives or the lane closes. Runs on the worker's own
 /// thread.

@@ -1,6 +1,6 @@
 //! Explanations.
 
-use disco_core::activity::{Alignment, ClockPoint, RecordKind};
+use disco_core::activity::{Alignment, ClockPoint, OpState, RecordKind};
 use disco_core::{OpKind, Rank};
 use disco_trace::{Trace, explain};
 
@@ -11,6 +11,39 @@ fn an_explanation_has_the_hang_the_mismatch_the_times_and_the_late_worker() {
     let expected = include_str!("explain.txt");
     let text = explain(&sample::trace());
     assert_eq!(text, expected, "\n{text}");
+}
+
+/// The communicators of the new epoch have the names and numbers of the old ones.
+#[test]
+fn operations_before_a_recovery_are_not_compared_with_those_since_then() {
+    let mut trace = sample::trace();
+    let recordings = || sample::trace().workers.into_iter().map(|it| it.recording.unwrap());
+    let hang = recordings().next().unwrap().records.into_iter().rfind(|record| record.op.is_some()).unwrap();
+    for it in trace.workers.iter_mut().map(|it| it.recording.as_mut().unwrap()) {
+        let mut mark = hang.clone();
+        (mark.kind, mark.name, mark.op) = (RecordKind::Mark, Some("recover".into()), None);
+        (mark.state, mark.end, mark.command) = (OpState::Done, Some(mark.start), 9);
+        let mut again = hang.clone();
+        (again.state, again.end, again.command) = (OpState::Done, Some(again.start + 1_000), 10);
+        it.records.extend([mark, again]);
+    }
+    let before = explain(&sample::trace());
+    let (_, hang) = before.split_once("\n\nOperation 7 of ").unwrap();
+    let mismatch = hang.split_once("The workers do not call").unwrap().1.split_once("\n\n").unwrap().0;
+    let text = explain(&trace);
+    assert!(text.contains("\n\nBefore recovery 1 of 1:\nOperation 7 of plane 00000000c0ffee00, as "), "{text}");
+    // Also that worker 2 is missing.
+    assert!(text.contains(mismatch), "{text}");
+    assert!(text.contains("\n\nNo operation hangs or has failed since the last recovery.\n"), "{text}");
+    // A worker that has not called it since then is missing, though it had called the operation of this number.
+    let last = trace.workers[0].recording.as_mut().unwrap();
+    last.records.pop();
+    for it in trace.workers.iter_mut().skip(1).map(|it| it.recording.as_mut().unwrap()) {
+        let again = it.records.last_mut().unwrap();
+        (again.state, again.end) = (OpState::Running, None);
+    }
+    let text = explain(&trace);
+    assert!(text.contains("Missing: worker 0 has not called it."), "{text}");
 }
 
 #[test]
