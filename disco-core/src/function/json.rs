@@ -116,6 +116,24 @@ mod tests {
     }
 
     #[test]
+    fn floats_come_back_with_all_their_bits() {
+        fn back<T: Serialize + DeserializeOwned>(number: T) -> T {
+            Json::<T>::from_arg(Arg::Value(&Json(number).to_value().unwrap())).unwrap().0
+        }
+        let mut bits = 1u64;
+        for _ in 0..100_000 {
+            bits = bits.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let (double, single) = (f64::from_bits(bits), f32::from_bits((bits >> 32) as u32));
+            if double.is_finite() {
+                assert_eq!(back(double).to_bits(), bits, "{double}");
+            }
+            if single.is_finite() {
+                assert_eq!(back(single).to_bits(), single.to_bits(), "{single}");
+            }
+        }
+    }
+
+    #[test]
     fn json_of_another_type_is_an_error_with_the_reason_of_serde() {
         let text = Value::from("[1, true]");
         assert!(Json::<Vec<u8>>::from_arg(Arg::Value(&text)).is_none());
