@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"metadata": …, "records": [
-//!   {"dataPath": "params_shard_0.bin", "format": "raw-shard", "nbytes": 256, "records": [
+//!   {"dataPath": "params_shard_0.bin", "format": "raw-shard", "nbytes": 256, "md5sum": …, "records": [
 //!     {"name": "param_0", "shape": [4, 16], "dtype": "float32", "format": "raw", "nbytes": 256, "byteOffset": 0}, …]}, …]}
 //! ```
 //!
@@ -29,6 +29,8 @@ struct FileRecord {
     data_path: String,
     format: String,
     nbytes: u64,
+    #[serde(rename = "md5sum")]
+    md5: Option<String>,
     records: Vec<ParameterRecord>,
 }
 
@@ -49,6 +51,8 @@ pub(super) struct DataFile {
     /// The path, relative to the folder of `tensor-cache.json`.
     pub(super) path: String,
     pub(super) bytes: u64,
+    /// The MD5 sum of the whole file, in lower-case hexadecimal digits.
+    pub(super) md5: Option<String>,
 }
 
 /// A parameter, whose elements are in a file.
@@ -108,7 +112,8 @@ impl Cache {
             }
             self.parameters.push(parameter);
         }
-        self.files.push(DataFile { path: file.data_path, bytes: file.nbytes });
+        let md5 = file.md5.map(|sum| sum.to_ascii_lowercase());
+        self.files.push(DataFile { path: file.data_path, bytes: file.nbytes, md5 });
         Ok(())
     }
 

@@ -1,30 +1,43 @@
 //! Elements of parameters from files.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use disco_core::{Error, Result, Tensor, WorkerContext};
+use md5::{Digest as _, Md5};
 
 use super::cache::{DataFile, Parameter};
 
-/// Opens a file and checks its size.
+/// Opens a file and checks its size, and its MD5 sum if the metadata has one.
 ///
 /// # Errors
-/// The file can't be opened, or has another size than the metadata says.
+/// The file can't be read, or has another size or sum than the metadata says.
 pub(super) fn open(path: &Path, about: &DataFile) -> Result<File> {
     let failed = |error| Error::system(format!("can't open the weights `{}`", path.display()), error);
     let file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?.len();
-    match found == about.bytes {
-        true => Ok(file),
-        false => Err(Error::invalid(format!(
+    if found != about.bytes {
+        return Err(Error::invalid(format!(
             "the weights `{}` have {found} bytes, but the metadata says {}: the file is not complete, or is of another \
              model",
             path.display(),
             about.bytes
-        ))),
+        )));
     }
+    if let Some(sum) = &about.md5 {
+        let unread = |error| Error::system(format!("can't read the weights `{}`", path.display()), error);
+        let mut found = Md5::new();
+        io::copy(&mut &file, &mut found).map_err(unread)?;
+        if format!("{:x}", found.finalize()) != *sum {
+            return Err(Error::invalid(format!(
+                "the weights `{}` have another MD5 sum than the metadata says: the file is damaged, or is of another model",
+                path.display()
+            )));
+        }
+    }
+    Ok(file)
 }
 
 /// Reads a parameter into a tensor on the worker's device.

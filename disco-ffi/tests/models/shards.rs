@@ -57,9 +57,9 @@ fn weights() -> TempDir {
     fs::write(folder.path().join("a.bin"), halves).unwrap();
     fs::write(folder.path().join("b.bin"), [&[0xff; 4], &ints[..]].concat()).unwrap();
     let text = r#"{"metadata": {"ParamSize": 2}, "records": [
-        {"dataPath": "a.bin", "format": "raw-shard", "nbytes": 6, "records": [
+        {"dataPath": "a.bin", "format": "raw-shard", "nbytes": 6, "md5sum": "7813119bfe9e10b9992cd46b9aaa1484", "records": [
             {"name": "param_1", "shape": [3], "dtype": "float32", "format": "f32-to-bf16", "nbytes": 6, "byteOffset": 0}]},
-        {"dataPath": "b.bin", "format": "raw-shard", "nbytes": 36, "records": [
+        {"dataPath": "b.bin", "format": "raw-shard", "nbytes": 36, "md5sum": "2c9568eac341287c04f997cf900f8d75", "records": [
             {"name": "param_0", "shape": [2, 4], "dtype": "int32", "format": "raw", "nbytes": 32, "byteOffset": 4}]}]}"#;
     fs::write(metadata(&folder), text).unwrap();
     folder
@@ -228,6 +228,18 @@ fn damaged_files_are_errors_with_the_file_and_the_parameter(plane: Plane) {
     if plane == Plane::Mpi {
         return;
     }
+    reconnected(&session);
+    // One bit of the last element.
+    fs::write(&file, [0xc0, 0x3f, 0, 0xc0, 0x81, 0x3e]).unwrap();
+    let loaded = block_on(weights.load(&session, "param_1")).unwrap();
+    let error = block_on(session.sync_all()).unwrap_err();
+    let expected = format!(
+        "worker 0: ffi.load_shard: parameter `param_1`: the weights `{}` have another MD5 sum than the metadata says: the \
+         file is damaged, or is of another model",
+        file.display()
+    );
+    assert_eq!(without_numbers(&error.to_string()), expected);
+    drop(loaded);
     reconnected(&session);
     fs::remove_file(&file).unwrap();
     let loaded = block_on(weights.load(&session, "param_1")).unwrap();
