@@ -157,11 +157,10 @@ pub fn tvm_nodes(options: tvm::NodeOptions, deadlines: Deadlines) -> Result<Lane
     start(config, vec![Arc::new(lane)], deadlines)
 }
 
-fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, mut deadlines: Deadlines) -> Result<LaneSession> {
-    // The controller's deadline comes after the workers' own, so that their more precise error is reported.
-    let own = config.collective_deadline.max(config.connect_deadline);
-    deadlines.collective = deadlines.collective.max(own.saturating_add(deadlines.reply));
-    LaneSession::start(config.world, lanes, deadlines)
+fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, deadlines: Deadlines) -> Result<LaneSession> {
+    // By default, the controller's deadline comes after the workers' own, so that their more precise error is reported.
+    let longest = config.collective_deadline.max(config.connect_deadline);
+    LaneSession::start(config.world, lanes, deadlines.outlasting(longest))
 }
 
 /// Lanes to the first `workers` workers: worker 0 is a thread, the others are processes.

@@ -21,9 +21,9 @@ impl Builder {
         let Some(ranks) = crate::ranks::of_session(self.kind, self.workers)?.filter(|_| !has_launch) else {
             return Ok(self);
         };
-        let machines = ranks.machines();
+        let (machines, limit) = (ranks.machines(), self.start_limit());
         if machines == 1 && self.kind == SessionKind::Processes {
-            self.launch = Some(ranks.launch(self.start_deadline));
+            self.launch = Some(ranks.launch(limit));
             return Ok(self);
         }
         let token = Token::random()?;
@@ -39,7 +39,7 @@ impl Builder {
             one_worker_each: true,
             names: ranks.names(),
             listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| everywhere().to_owned())),
-            announce: Some(ranks.announce(&token, self.start_deadline)),
+            announce: Some(ranks.announce(&token, limit)),
             token: Some(token),
             encrypts: self.nodes.encrypts,
             max_pending: self.nodes.max_pending,
@@ -57,15 +57,13 @@ impl Builder {
             return Ok(self);
         }
         let Some(tasks) = crate::tasks::tasks()? else { return Ok(self) };
-        if let Some(limit) = crate::node::join_limit()? {
-            // Machines may start at different times.
-            self.start_deadline = self.start_deadline.max(limit);
-        }
+        // Machines may start at different times. What the program says holds.
+        self.start_deadline = self.start_deadline.or(crate::node::join_limit()?);
         match (self.kind, tasks.kind()) {
             (SessionKind::Nodes, SessionKind::Processes) => return Ok(self),
             (SessionKind::Processes, SessionKind::Processes) => {
                 tasks.check(self.kind, self.workers)?;
-                self.launch = tasks.launch(self.start_deadline);
+                self.launch = tasks.launch(self.start_limit());
             }
             _ => {
                 let nodes = if self.kind == SessionKind::Nodes { self.nodes.count } else { tasks.size() };

@@ -52,7 +52,7 @@ pub struct Builder {
     log_dir: Option<PathBuf>,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
-    start_deadline: Duration,
+    start_deadline: Option<Duration>,
     heartbeat: Option<Duration>,
     silence: Duration,
     deadlines: Deadlines,
@@ -160,7 +160,7 @@ impl Builder {
             log_dir: None,
             collective_deadline: None,
             connect_deadline: None,
-            start_deadline: Duration::from_secs(30),
+            start_deadline: None,
             heartbeat: None,
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
@@ -339,7 +339,7 @@ impl Builder {
 
     /// Time that processes and nodes may take to start. Default: 30 s.
     pub fn start_deadline(mut self, deadline: Duration) -> Self {
-        self.start_deadline = deadline;
+        self.start_deadline = Some(deadline);
         self
     }
 
@@ -425,7 +425,6 @@ impl Builder {
         config.value_limit = self.value_limit;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
-        self.deadlines = outlasting(self.deadlines, &config);
         let (recorder, commands) = (self.recorder()?, self.command_file()?);
         let wanted = recorder.as_ref().map(|recorder| recorder.config);
         config.recorder = wanted.or(commands.as_ref().map(|file| file.config)).unwrap_or(config.recorder);
@@ -458,37 +457,12 @@ impl Builder {
     }
 }
 
-/// The controller's deadlines. Its wait for a worker inside a collective or `init_ccl` outlasts the deadline of the worker itself,
-/// unless the program has set [`Deadlines::collective`].
-fn outlasting(deadlines: Deadlines, config: &WorkerConfig) -> Deadlines {
-    let default = Deadlines::default().collective;
-    let longest = config.collective_deadline.max(config.connect_deadline);
-    match deadlines.collective == default {
-        true => deadlines.with_collective(default.max(longest.saturating_add(Duration::from_secs(60)))),
-        false => deadlines,
-    }
-}
-
 impl Builder {
+    fn start_limit(&self) -> Duration {
+        self.start_deadline.unwrap_or(Duration::from_secs(30))
+    }
+
     fn heartbeat_interval(&self) -> Duration {
         self.heartbeat.unwrap_or(self.silence / 5)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_controller_waits_longer_than_a_collective_may_take() {
-        const MINUTE: Duration = Duration::from_secs(60);
-        let mut config = WorkerConfig::new(World::new(2, 1).unwrap());
-        assert_eq!(outlasting(Deadlines::default(), &config).collective, 6 * MINUTE);
-        config.collective_deadline = 20 * MINUTE;
-        assert_eq!(outlasting(Deadlines::default(), &config).collective, 21 * MINUTE);
-        let set = Deadlines::default().with_collective(MINUTE);
-        assert_eq!(outlasting(set, &config).collective, MINUTE);
-        config.connect_deadline = Duration::MAX;
-        assert_eq!(outlasting(Deadlines::default(), &config).collective, Duration::MAX);
     }
 }

@@ -55,7 +55,7 @@ impl Builder {
     fn process_options(&self, config: WorkerConfig, workers: u32) -> Result<processes::Options> {
         let mut options = processes::Options::new(config);
         (options.start, options.heartbeat, options.silence) =
-            (self.start_deadline, self.heartbeat_interval(), self.silence);
+            (self.start_limit(), self.heartbeat_interval(), self.silence);
         options.launch = self.launch.clone().map_or_else(crate::role::launch, Ok)?;
         if let Some(folder) = self.log_dir.as_ref().filter(|_| workers > 1) {
             options.output = log_files::tee(options.output, folder, WorkerRange::new(1..workers))?;
@@ -76,7 +76,7 @@ impl Builder {
         };
         let mut options = NodeOptions::new(nodes, token.clone(), config);
         (options.start, options.heartbeat, options.silence) =
-            (self.start_deadline, self.heartbeat_interval(), self.silence);
+            (self.start_limit(), self.heartbeat_interval(), self.silence);
         (options.processes, options.names) = (*kind == SessionKind::Processes, names.clone());
         options.listen = listen.clone().unwrap_or(options.listen);
         (options.encrypts, options.fan_out) = (*encrypts, self.nodes.fan_out);
@@ -88,7 +88,7 @@ impl Builder {
             Some(announce) => announce.clone(),
             None => {
                 crate::role::check()?;
-                let (start, log_dir, encrypts) = (self.start_deadline, self.log_dir.clone(), *encrypts);
+                let (start, log_dir, encrypts) = (self.start_limit(), self.log_dir.clone(), *encrypts);
                 Announce::starting(move |announcement| {
                     crate::node::start_here(announcement, &token, encrypts, start, log_dir.as_deref())
                 })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use disco::{Builder, DataPlane, Deadlines, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 
 use crate::gate::Gate;
@@ -35,6 +35,24 @@ fn calls_behind_a_stuck_worker_fail_with_stalled_and_shutdown_names_it() {
         assert!(stuck.starts_with("not stopped after "), "{stuck}");
         assert!(stuck.contains("worker 1") && stuck.contains("inside `tests.wait_on`"), "{stuck}");
         assert!(!stuck.contains("worker 0") && !stuck.contains("worker 2"), "{stuck}");
+        gate.open();
+    });
+}
+
+#[test]
+fn a_wait_for_a_collective_without_a_worker_ends_at_the_limit_of_the_program() {
+    let limit = Duration::from_millis(200);
+    let session = Builder::threads(3).deadlines(Deadlines::default().with_collective(limit)).start().unwrap();
+    block_on(async {
+        let gate = Gate::new();
+        session.init_ccl("local", &[]).await.unwrap();
+        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
+        let error = session.sync_all().await.unwrap_err();
+        // The collective itself may take 5 minutes.
+        assert!(matches!(error, Error::Deadline { after, .. } if after < 100 * limit), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("worker 0 does not answer: ") && said.contains("in barrier"), "{said}");
+        assert!(said.ends_with("\nMissing: worker 2 has not called it."), "{said}");
         gate.open();
     });
 }

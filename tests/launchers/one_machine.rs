@@ -15,6 +15,10 @@ pub(crate) fn tests() -> Tests {
         ("one_machine::tasks_end_with_a_task_0_without_a_session", tasks_end_with_a_task_0_without_a_session),
         ("one_machine::more_workers_than_tasks_are_an_error", more_workers_than_tasks_are_an_error),
         ("one_machine::a_task_without_task_0_ends_with_an_error", a_task_without_task_0_ends_with_an_error),
+        (
+            "one_machine::task_0_waits_for_the_others_as_long_as_the_variable_says",
+            task_0_waits_for_the_others_as_long_as_the_variable_says,
+        ),
         ("one_machine::the_error_of_a_killed_task_names_its_worker", the_error_of_a_killed_task_names_its_worker),
         (
             "one_machine::disco_session_threads_makes_each_task_a_program",
@@ -190,6 +194,11 @@ fn a_task_without_task_0_ends_with_an_error() {
     let said = text(&output);
     let wanted = "disco: task 1 has waited 1s for task 0, which has not called disco::init() on this machine: ";
     assert!(!output.status.success() && said.starts_with(wanted), "{said}");
+}
+
+fn task_0_waits_for_the_others_as_long_as_the_variable_says() {
+    let said = text(&run(1, starter("names", 2, &[SHORT]))[0]);
+    assert!(said.starts_with("error: ") && said.contains(" 2s"), "{said}");
 }
 
 fn the_error_of_a_killed_task_names_its_worker() {

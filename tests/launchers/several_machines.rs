@@ -15,6 +15,10 @@ pub(crate) fn tests() -> Tests {
         ),
         ("several_machines::tasks_without_a_token_are_an_error_on_each", tasks_without_a_token_are_an_error_on_each),
         ("several_machines::another_number_of_nodes_is_an_error", another_number_of_nodes_is_an_error),
+        (
+            "several_machines::task_0_waits_for_the_others_as_long_as_the_variable_says",
+            task_0_waits_for_the_others_as_long_as_the_variable_says,
+        ),
         ("several_machines::the_error_of_a_killed_task_names_its_node", the_error_of_a_killed_task_names_its_node),
     ]
 }
@@ -110,6 +114,12 @@ fn another_number_of_nodes_is_an_error() {
          start 4 tasks\n"
     );
     assert!(!outputs[1].status.success());
+}
+
+fn task_0_waits_for_the_others_as_long_as_the_variable_says() {
+    let more = [TOKEN, ("DISCO_JOIN_SECONDS", "1")];
+    let said = text(&run(1, |rank| task("names", &with(srun(5, rank, 2), &more)))[0]);
+    assert!(said.starts_with("error: start: no end after 1s: node 1 did not join"), "{said}");
 }
 
 fn the_error_of_a_killed_task_names_its_node() {

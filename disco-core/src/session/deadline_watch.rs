@@ -55,7 +55,7 @@ impl DeadlineWatch {
         mut missing: Vec<(WorkerId, Progress)>,
     ) -> Option<Error> {
         let limit = |progress: &Progress| match &progress.inside {
-            _ if waits_for_others(progress) => Some(limits.collective),
+            _ if waits_for_others(progress) => Some(limits.collective.unwrap_or(Deadlines::COLLECTIVE)),
             Some(_) => limits.call,
             None => Some(limits.reply),
         };
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_error_of_a_collective_that_never_ends_names_it() {
-        let limits = Deadlines { collective: Duration::ZERO, ..Deadlines::default() };
+        let limits = Deadlines::default().with_collective(Duration::ZERO);
         let activity = Activity::default();
         activity.receive(3);
         activity.enter(activity.intern("train.step"));
@@ -212,7 +212,7 @@ mod tests {
         };
         assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("train.step")).is_some());
         assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_none());
-        let limits = Deadlines { collective: Duration::ZERO, ..limits };
+        let limits = limits.with_collective(Duration::ZERO);
         assert!(DeadlineWatch::new().reply(&limits, "sync_all", inside("disco.init_ccl")).is_some());
     }
 

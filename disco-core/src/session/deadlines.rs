@@ -25,8 +25,9 @@ pub struct Deadlines {
     /// at least every 2 s.
     pub warn: Duration,
     /// Limit for a reply of a worker inside a collective or `disco.init_ccl`. These have deadlines of their own; this
-    /// limit is for a backend that does not keep them. Default: 6 minutes.
-    pub collective: Duration,
+    /// limit is for a backend that does not keep them, or for a program that must not wait for them. Default: a minute
+    /// more than the longer of the two, and at least 6 minutes.
+    pub collective: Option<Duration>,
     /// Limit of the wait for a full lane while its slowest worker finishes no command. Default: 5 minutes.
     pub stall: Duration,
     /// Limit of the wait for workers to leave at shutdown. Default: 30 s.
@@ -34,6 +35,9 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
+    /// The least default of [`collective`](Self::collective).
+    pub(super) const COLLECTIVE: Duration = Duration::from_secs(360);
+
     /// Sets [`reply`](Self::reply).
     #[must_use]
     pub fn with_reply(self, reply: Duration) -> Self {
@@ -55,7 +59,15 @@ impl Deadlines {
     /// Sets [`collective`](Self::collective).
     #[must_use]
     pub fn with_collective(self, collective: Duration) -> Self {
-        Self { collective, ..self }
+        Self { collective: Some(collective), ..self }
+    }
+
+    /// Sets [`collective`](Self::collective), if the program has not, for workers whose collectives and `disco.init_ccl`
+    /// may take up to `longest`.
+    #[must_use]
+    pub fn outlasting(self, longest: Duration) -> Self {
+        let usual = longest.saturating_add(Duration::from_secs(60)).max(Self::COLLECTIVE);
+        Self { collective: self.collective.or(Some(usual)), ..self }
     }
 
     /// Sets [`stall`](Self::stall).
@@ -77,9 +89,26 @@ impl Default for Deadlines {
             reply: Duration::from_secs(30),
             call: None,
             warn: Duration::from_secs(30),
-            collective: Duration::from_secs(360),
+            collective: None,
             stall: Duration::from_secs(300),
             close: Duration::from_secs(30),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_waits_longer_than_a_collective_may_take_unless_the_program_says_how_long() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let collective = |deadlines: Deadlines, longest| deadlines.outlasting(longest).collective.unwrap();
+        assert_eq!(collective(Deadlines::default(), MINUTE), 6 * MINUTE);
+        assert_eq!(collective(Deadlines::default(), 20 * MINUTE), 21 * MINUTE);
+        assert_eq!(collective(Deadlines::default(), Duration::MAX), Duration::MAX);
+        for set in [MINUTE, 6 * MINUTE] {
+            assert_eq!(collective(Deadlines::default().with_collective(set), 20 * MINUTE), set);
         }
     }
 }
