@@ -2,46 +2,46 @@
 
 use disco_core::{DType, Error, Op, Reduction, Result, Tensor};
 
-use crate::communicator::MailboxCommunicator;
+use crate::endpoint::Endpoint;
 
 /// Runs a group of operations: point-to-point operations, all sends first, or collectives in order.
-pub(crate) fn run(comm: &mut MailboxCommunicator, group: &[Op]) -> Result<()> {
+pub(crate) fn run(end: &mut Endpoint, group: &[Op]) -> Result<()> {
     for op in group {
         if let Op::Send { src, to } = op {
-            comm.post([to.index()], &src.bytes()?);
+            end.post([to.index()], &src.bytes()?);
         }
     }
     group.iter().try_for_each(|op| match op {
         Op::Send { .. } => Ok(()),
         Op::Recv { dst, from } => {
-            let bytes = comm.bytes(from.index(), dst.byte_len())?;
+            let bytes = end.bytes(from.index(), dst.byte_len())?;
             write(dst, 0, &bytes)
         }
-        Op::Barrier => barrier(comm),
+        Op::Barrier => barrier(end),
         Op::Broadcast { src, dst, root } => {
-            let bytes = match root.index() == comm.index() {
+            let bytes = match root.index() == end.index() {
                 true => {
                     let bytes = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
-                    comm.post(comm.peers(), &bytes);
+                    end.post(end.peers(), &bytes);
                     bytes
                 }
-                false => comm.bytes(root.index(), dst.byte_len())?,
+                false => end.bytes(root.index(), dst.byte_len())?,
             };
             write(dst, 0, &bytes)
         }
         Op::AllGather { src, dst } => {
-            let block = dst.byte_len() / (comm.peers().count() + 1);
+            let block = dst.byte_len() / (end.peers().count() + 1);
             let own = match src {
                 Some(src) => src.bytes()?.to_vec(),
                 // In place: the block of this rank is in `dst`.
-                None => dst.bytes()?[comm.index() * block..][..block].to_vec(),
+                None => dst.bytes()?[end.index() * block..][..block].to_vec(),
             };
-            let all = exchange(comm, &own)?;
+            let all = exchange(end, &own)?;
             all.iter().enumerate().try_for_each(|(rank, bytes)| write(dst, rank * block, bytes))
         }
         Op::AllReduce { src, dst, reduction } => {
             let own = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
-            let all = exchange(comm, &own)?;
+            let all = exchange(end, &own)?;
             // All ranks reduce in the order of ranks, so all of them get the same bits.
             let result = match dst.dtype() {
                 DType::F32 => reduce(&all, *reduction, f32::from_ne_bytes, f32::to_ne_bytes),
@@ -55,15 +55,15 @@ pub(crate) fn run(comm: &mut MailboxCommunicator, group: &[Op]) -> Result<()> {
 }
 
 /// Waits until all ranks have called it.
-pub(crate) fn barrier(comm: &mut MailboxCommunicator) -> Result<()> {
-    exchange(comm, &[]).map(drop)
+pub(crate) fn barrier(end: &mut Endpoint) -> Result<()> {
+    exchange(end, &[]).map(drop)
 }
 
 /// All-gather: returns the bytes of all ranks, in the order of ranks. All ranks pass the same number of bytes.
-pub(crate) fn exchange(comm: &mut MailboxCommunicator, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-    comm.post(comm.peers(), own);
-    let ranks = comm.peers().count() + 1;
-    let from = |rank| if rank == comm.index() { Ok(own.to_vec()) } else { comm.bytes(rank, own.len()) };
+pub(crate) fn exchange(end: &mut Endpoint, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    end.post(end.peers(), own);
+    let ranks = end.peers().count() + 1;
+    let from = |rank| if rank == end.index() { Ok(own.to_vec()) } else { end.bytes(rank, own.len()) };
     (0..ranks).map(from).collect()
 }
 

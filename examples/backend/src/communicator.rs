@@ -1,33 +1,20 @@
-//! The communicator of one rank: deadlines, aborts and `split`.
+//! The communicator of one rank: connection, refusals and `split`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::process;
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
 
-use disco_core::error::{LossCause, LostPeer};
 use disco_core::{
     Abort, Capabilities, Communicator, ConnectParams, DType, Error, Op, OpKind, Rank, Reduction, Rendezvous, Result,
 };
 
-use crate::hub::{Hub, Inbox, Message};
+use crate::endpoint::Endpoint;
+use crate::hub::{Hub, Message};
 use crate::{NAME, collective};
 
 /// The communicator of one rank.
-pub(crate) struct MailboxCommunicator {
-    hub: Arc<Hub>,
-    rank: usize,
-    inbox: Inbox,
-    /// Messages of each peer that arrived while this rank waited for another peer.
-    pending: Vec<VecDeque<Message>>,
-    /// Limit of one operation.
-    deadline: Duration,
-    /// Deadline of the running operation, and its name for errors.
-    until: Instant,
-    operation: String,
-}
+pub(crate) struct MailboxCommunicator(Endpoint);
 
 impl MailboxCommunicator {
     /// Connects this rank, and waits until all ranks have connected.
@@ -41,108 +28,20 @@ impl MailboxCommunicator {
         let hub = Hub::meet(number, params.world.size());
         // From here on, the session aborts the hub when a worker fails.
         params.link.on_abort(&(hub.clone() as Arc<dyn Abort>));
-        let mut comm = Self::new(hub, params.rank.index(), params.connect_deadline)?;
-        comm.run("connect".into(), collective::barrier)?;
-        comm.deadline = params.deadline;
-        Ok(comm)
-    }
-
-    fn new(hub: Arc<Hub>, rank: usize, deadline: Duration) -> Result<Self> {
-        let (inbox, size) = (hub.inbox(rank)?, hub.size());
-        let pending = (0..size).map(|_| VecDeque::new()).collect();
-        Ok(Self { hub, rank, inbox, pending, deadline, until: Instant::now(), operation: String::new() })
-    }
-
-    /// This rank's number.
-    pub(crate) fn index(&self) -> usize {
-        self.rank
-    }
-
-    /// The other ranks.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
-        let rank = self.rank;
-        (0..self.hub.size()).filter(move |peer| *peer != rank)
-    }
-
-    /// Sends `bytes` to each of these ranks, without waiting.
-    pub(crate) fn post(&self, to: impl IntoIterator<Item = usize>, bytes: &[u8]) {
-        self.hub.post(self.rank, to.into_iter().map(|to| (to, Message::Bytes(bytes.to_vec()))));
-    }
-
-    /// Receives the next message of a rank, which must be `len` bytes.
-    pub(crate) fn bytes(&mut self, from: usize, len: usize) -> Result<Vec<u8>> {
-        match self.message(from)? {
-            Message::Bytes(bytes) if bytes.len() == len => Ok(bytes),
-            Message::Bytes(bytes) => Err(Error::Mismatch {
-                operation: self.operation.clone(),
-                detail: format!("rank {from} sent {} bytes, rank {} expects {len}", bytes.len(), self.rank),
-            }),
-            _ => Err(self.differs(from)),
-        }
-    }
-
-    fn differs(&self, from: usize) -> Error {
-        let detail = format!("rank {from} runs another operation than rank {}", self.rank);
-        Error::Mismatch { operation: self.operation.clone(), detail }
-    }
-
-    /// Receives the next message of a rank. Waits until the deadline of the running operation, or an abort.
-    fn message(&mut self, from: usize) -> Result<Message> {
-        loop {
-            // The check for an abort comes first: messages that were sent before the abort are still received.
-            let abort_cause = self.hub.abort_cause();
-            self.inbox.try_iter().for_each(|(sender, message)| self.pending[sender].push_back(message));
-            self.pending[from].retain(|message| !matches!(message, Message::Wake));
-            match self.pending[from].pop_front() {
-                Some(Message::Dropped) => {
-                    return Err(Error::peer_lost(
-                        LostPeer::Rank(Rank::new(from as u32)),
-                        LossCause::CommunicatorDropped,
-                    ));
-                }
-                Some(message) => return Ok(message),
-                None => {}
-            }
-            if let Some(cause) = abort_cause {
-                return Err(Error::Aborted { cause });
-            }
-            match self.inbox.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
-                Ok((sender, message)) => self.pending[sender].push_back(message),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Deadline {
-                        operation: self.operation.clone(),
-                        after: self.deadline,
-                        state: format!("rank {from} has sent nothing"),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Runs an operation under the deadline. If it fails, the communicator is aborted on all ranks.
-    fn run<T>(&mut self, operation: String, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if let Some(cause) = self.hub.abort_cause() {
-            return Err(Error::Broken { operation, cause });
-        }
-        // `Duration::MAX` means no limit; it can't be added to the time.
-        let now = Instant::now();
-        self.until = now.checked_add(self.deadline).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
-        self.operation = operation;
-        let result = work(self);
-        if let Err(error) = &result {
-            self.hub.abort(&error.to_string().into());
-        }
-        result
+        let mut end = Endpoint::new(hub, params.rank.index(), params.connect_deadline)?;
+        end.run("connect".into(), collective::barrier)?;
+        end.deadline = params.deadline;
+        Ok(Self(end))
     }
 }
 
 impl Communicator for MailboxCommunicator {
     fn rank(&self) -> Rank {
-        Rank::new(self.rank as u32)
+        Rank::new(self.0.index() as u32)
     }
 
     fn size(&self) -> usize {
-        self.hub.size()
+        self.0.hub.size()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -169,57 +68,51 @@ impl Communicator for MailboxCommunicator {
             }
         }
         let Some(first) = group.first() else { return Ok(()) };
-        self.run(first.signature(self.size()), |comm| collective::run(comm, group))
+        self.0.run(first.signature(self.size()), |end| collective::run(end, group))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        self.run("split".into(), |comm| {
+        self.0.run("split".into(), |end| {
             // All ranks exchange their colors and keys.
             let mut own = [0; 9];
             own[0] = color.is_some().into();
             own[1..5].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
             own[5..].copy_from_slice(&key.to_le_bytes());
-            let all = collective::exchange(comm, &own)?;
+            let all = collective::exchange(end, &own)?;
             // Rank 0 makes the new hubs and sends each rank its own, in one `post`.
-            let place = match comm.rank {
+            let place = match end.index() {
                 0 => {
-                    let mut places = places(&comm.hub, &all);
+                    let mut places = places(&end.hub, &all);
                     let own = places[0].take();
-                    comm.hub.post(
+                    end.hub.post(
                         0,
                         places.into_iter().enumerate().skip(1).map(|(rank, place)| (rank, Message::Child(place))),
                     );
                     own
                 }
-                _ => match comm.message(0)? {
+                _ => match end.message(0)? {
                     Message::Child(place) => place,
-                    _ => return Err(comm.differs(0)),
+                    _ => return Err(end.differs(0)),
                 },
             };
-            let child = place.map(|(hub, rank)| MailboxCommunicator::new(hub, rank, comm.deadline)).transpose()?;
-            Ok(child.map(|child| Box::new(child) as _))
+            let child = place.map(|(hub, rank)| Endpoint::new(hub, rank, end.deadline)).transpose()?;
+            Ok(child.map(|child| Box::new(Self(child)) as _))
         })
     }
 
     fn synchronize(&mut self) -> Result<()> {
         // Operations are complete when `enqueue` returns.
-        self.run("synchronize".into(), |_| Ok(()))
+        self.0.run("synchronize".into(), |_| Ok(()))
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
-        self.hub.clone()
-    }
-}
-
-impl Drop for MailboxCommunicator {
-    fn drop(&mut self) {
-        self.hub.post(self.rank, self.peers().map(|peer| (peer, Message::Dropped)));
+        self.0.hub.clone()
     }
 }
 
 impl fmt::Debug for MailboxCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{NAME} rank {} of {}>", self.rank, self.hub.size())
+        write!(f, "<{NAME} rank {} of {}>", self.0.index(), self.0.hub.size())
     }
 }
 

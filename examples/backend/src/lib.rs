@@ -5,6 +5,7 @@
 
 mod collective;
 mod communicator;
+mod endpoint;
 mod hub;
 
 use std::process;
