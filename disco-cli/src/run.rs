@@ -85,7 +85,7 @@ pub(crate) struct Run {
     supervisor: Option<i32>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
-    program: Vec<String>,
+    program: Vec<OsString>,
 }
 
 impl Run {
@@ -121,7 +121,7 @@ impl Run {
         if let Some(supervisor) = self.supervisor {
             supervisor::end_with(supervisor)?;
         }
-        let words = launcher.into_iter().chain(self.program.iter().map(OsString::from));
+        let words = launcher.into_iter().chain(self.program);
         let words: Vec<OsString> = words.collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
         let mut command = Command::new(program);

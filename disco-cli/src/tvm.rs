@@ -1,5 +1,6 @@
 //! `disco tvm-worker` and `disco tvm-node`
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub(crate) struct Worker {
     entry_module: bool,
     /// The program and its arguments, which calls `disco::init()` [default: this command, with Disco's own functions]
     #[arg(last = true, value_name = "PROGRAM")]
-    program: Vec<String>,
+    program: Vec<OsString>,
 }
 
 impl Worker {
@@ -60,7 +61,7 @@ impl Worker {
         if let [program, args @ ..] = &program[..] {
             let mut command = Command::new(program);
             command.args(args).env(Place::VARIABLE, place.text());
-            return run::replace(command).with_context(|| format!("can't run `{program}`"));
+            return run::replace(command).with_context(|| format!("can't run `{}`", program.display()));
         }
         tvm::serve(&place)?;
         Ok(ExitCode::SUCCESS)
@@ -83,7 +84,7 @@ pub(crate) struct Node {
     wait: u64,
     /// The program and its arguments, which calls `disco::init()` [default: this command, with Disco's own functions]
     #[arg(last = true, value_name = "PROGRAM")]
-    program: Vec<String>,
+    program: Vec<OsString>,
 }
 
 impl Node {
@@ -94,7 +95,7 @@ impl Node {
             if self.without_authentication {
                 command.env(tvm::WITHOUT_AUTHENTICATION, "1");
             }
-            return run::replace(command).with_context(|| format!("can't run `{program}`"));
+            return run::replace(command).with_context(|| format!("can't run `{}`", program.display()));
         }
         let mut options = JoinOptions::new(self.connect);
         options.start = Duration::from_secs(self.wait);

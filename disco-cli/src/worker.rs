@@ -1,5 +1,6 @@
 //! `disco worker`
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub(crate) struct Worker {
     supervisor: Option<i32>,
     /// The program and its arguments
     #[arg(last = true, value_name = "PROGRAM")]
-    program: Vec<String>,
+    program: Vec<OsString>,
 }
 
 impl Worker {
@@ -87,7 +88,7 @@ impl Worker {
     }
 
     /// Replaces this process by the program, whose `disco::init()` joins the session.
-    fn become_program(&self, program: &str, args: &[String]) -> anyhow::Result<ExitCode> {
+    fn become_program(&self, program: &OsStr, args: &[OsString]) -> anyhow::Result<ExitCode> {
         let mut command = Command::new(program);
         command.args(args).env("DISCO_CONNECT", &self.connect).env("DISCO_JOIN_SECONDS", self.wait().to_string());
         let numbers = [
@@ -108,6 +109,6 @@ impl Worker {
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
         }
-        run::replace(command).with_context(|| format!("can't run `{program}`"))
+        run::replace(command).with_context(|| format!("can't run `{}`", program.display()))
     }
 }

@@ -16,6 +16,27 @@ fn first_line(args: &[&str]) -> String {
     refused(args).lines().next().unwrap().to_owned()
 }
 
+/// Words before `--`, of each command that becomes a program.
+#[cfg(target_os = "linux")]
+#[test]
+fn arguments_that_are_no_utf_8_reach_the_program() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    for words in [
+        "run",
+        "run --restart 1",
+        "worker --connect 127.0.0.1:9",
+        "tvm-worker 1 2 1 0 1",
+        "tvm-node --connect 127.0.0.1:9",
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_disco"));
+        command.args(words.split(' ')).args(["--", "/bin/echo"]).arg(OsStr::from_bytes(b"caf\xe9"));
+        let output = command.env("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f").output().unwrap();
+        assert_eq!(output.stdout, b"caf\xe9\n", "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn errors_quote_the_invalid_value_and_its_option() {
     let invalid =
