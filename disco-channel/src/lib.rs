@@ -43,6 +43,8 @@ pub mod nodes;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod noise;
 #[cfg(all(target_os = "linux", not(loom)))]
+mod open_files;
+#[cfg(all(target_os = "linux", not(loom)))]
 mod output;
 #[cfg(not(loom))]
 pub mod placement;

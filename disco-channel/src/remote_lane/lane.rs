@@ -14,6 +14,7 @@ use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId,
 use super::frames::{LARGE_FLAG, MAX_INLINE_BYTES};
 use super::ring::{self, Ring};
 use crate::engine::controller::{Controller, Event, FULL_BATCH_BYTES, pack, pack_after, pack_beside};
+use crate::open_files;
 use crate::reactor::Served;
 use crate::shared_ring::{WakeTarget, Writer};
 
@@ -171,14 +172,16 @@ impl<P: Peers> Channel for RemoteLane<P> {
         if self.running.get().is_some() {
             return Err(twice());
         }
-        let running = self.peers.bring_up(self.workers, self.shared.clone(), inbox)?;
+        open_files::raise_limit();
+        let running = self.peers.bring_up(self.workers, self.shared.clone(), inbox);
+        let running = open_files::explained(running, self.workers.len())?;
         self.running.set(running).map_err(|_| twice())?;
         let running = self.running()?;
         // Another thread that closes the lane sees `running`, or this one sees that the lane is closed.
         if *sync::lock(&self.is_closed) {
             _ = running.served.close(Duration::ZERO);
         }
-        running.served.wait_for_start()
+        open_files::explained(running.served.wait_for_start(), self.workers.len())
     }
 
     fn needs_bytes(&self) -> bool {

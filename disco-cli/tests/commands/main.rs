@@ -50,6 +50,24 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
     );
 }
 
+/// Each worker has some files in the controller.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_soft_limit_of_open_files_is_raised_and_the_hard_one_is_named() {
+    let ping = |limits: &str| {
+        let ping = "ping --workers 30 --session processes --rounds 1";
+        let script = format!("{limits}; exec {} {ping}", env!("CARGO_BIN_EXE_disco"));
+        Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    let raised = ping("ulimit -Sn 64");
+    assert!(raised.status.success(), "{}", err(&raised));
+    let said = err(&ping("ulimit -n 64"));
+    assert!(
+        said.contains("29 workers need about 148 open files here, and the hard limit is 64 (`ulimit -Hn`)"),
+        "{said}"
+    );
+}
+
 #[test]
 fn ping_reports_latencies_of_syncs_and_rates_of_calls() {
     for session in ["threads", "processes", "nodes"] {
