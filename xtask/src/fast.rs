@@ -53,6 +53,9 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// Folders of files whose changes are a reason to run the command over MPI.
+const OF_MPI: [&str; 2] = ["disco-mpi", "disco-cli/tests/mpi"];
+
 /// Cargo's kind of a target that is a test program.
 const TEST: &str = "test";
 
@@ -107,6 +110,10 @@ fn selection(files: &[String], packages: &[Package]) -> Selection {
     let mut tests: BTreeSet<_> = targets.map(|target| &*target.name).collect();
     if all.contains("disco-tests") {
         tests.extend(FROM_END_TO_END);
+    }
+    // The ranks of MPI run for minutes, alone.
+    if !files.iter().any(|file| OF_MPI.iter().any(|folder| Path::new(file).starts_with(folder))) {
+        tests.remove("mpi");
     }
     let names = |names: &mut dyn Iterator<Item = &&str>| names.map(|name| (*name).to_owned()).collect();
     Selection {
@@ -165,5 +172,15 @@ mod tests {
         assert_eq!(selection.changed, ["disco-core"]);
         assert_eq!(selection.above, ["disco-channel", "disco-runtime", "disco-tests"]);
         assert_eq!(selection.tests, ["failure", "session", "suite"]);
+    }
+
+    #[test]
+    fn the_command_runs_over_mpi_if_a_file_of_mpi_has_changed() {
+        let tests = ["commands", "mpi"].map(|name| Target { kind: vec!["test".to_owned()], name: name.to_owned() });
+        let packages =
+            [Package { name: "disco-runtime-cli".to_owned(), dependencies: Vec::new(), targets: tests.into() }];
+        let tests = |file: &str| selection(&[file.to_owned()], &packages).tests;
+        assert_eq!(tests("disco-cli/src/run.rs"), ["commands"]);
+        assert_eq!(tests("disco-cli/tests/mpi/hosts.rs"), ["commands", "mpi"]);
     }
 }
