@@ -53,7 +53,7 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Folders of files whose changes are a reason to run the command over MPI.
+/// Folders of files whose changes, beside others of the command, are a reason to run it over MPI.
 const OF_MPI: [&str; 2] = ["disco-mpi", "disco-cli/tests/mpi"];
 
 /// Cargo's kind of a target that is a test program.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{self, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
@@ -41,12 +41,13 @@ const WAITING: [&str; 10] = [
 /// Number of [`WAITING`] programs that run at a time.
 const WAITING_SLOTS: usize = 2;
 
+/// The test harness's variable with the number of tests at a time.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// Variables of programs: the number of tests at a time of one whose tests mostly wait in their own processes, and the only
 /// backend of an example.
-const VARIABLES: [(&str, &str, &str); 2] = [
-    ("disco-tests test nccl", "RUST_TEST_THREADS", "5"),
-    ("disco-mailbox test conformance", "DISCO_REQUIRE", "mailbox"),
-];
+const VARIABLES: [(&str, &str, &str); 2] =
+    [("disco-tests test nccl", THREADS, "5"), ("disco-mailbox test conformance", "DISCO_REQUIRE", "mailbox")];
 
 /// Limit of a program. The longest takes three minutes on two cores.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(900);
@@ -259,6 +260,8 @@ impl Program {
         command.args(self.args.split_whitespace()).current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
         let label = self.label();
         let variables = VARIABLES.iter().filter(|(program, ..)| *program == label);
+        // The user's number of tests at a time wins.
+        let variables = variables.filter(|(_, name, _)| *name != THREADS || env::var_os(THREADS).is_none());
         variables.for_each(|(_, name, value)| _ = command.env(name, value));
         command
     }
