@@ -86,7 +86,7 @@ impl VocabParallelLogits {
     /// `rows` token numbers. Ranks exchange 16 bytes a row instead of all logits.
     ///
     /// # Errors
-    /// Errors of candle and of the communicator.
+    /// A logit is NaN or infinite, on all ranks; errors of candle and of the communicator.
     pub fn argmax(&self, x: &Tensor) -> Result<Vec<u32>> {
         let own = self.own(x)?.to_dtype(DType::F32)?;
         let rows = own.dim(0)?;
@@ -95,20 +95,32 @@ impl VocabParallelLogits {
         let mut best = vec![[f64::NEG_INFINITY, f64::MAX]; rows];
         if own.dim(1)? > 0 {
             let indices = own.argmax(1)?.to_vec1::<u32>()?;
-            for (row, (best, index)) in best.iter_mut().zip(indices).enumerate() {
+            let sums = own.sum(1)?.to_vec1::<f32>()?;
+            for (row, ((best, index), sum)) in best.iter_mut().zip(indices).zip(sums).enumerate() {
                 let logit = own.i((row, index as usize))?.to_scalar::<f32>()?;
+                let logit = if sum.is_finite() { logit } else { f32::NAN };
                 *best = [f64::from(logit), (first + index as usize) as f64];
             }
         }
         let best: Vec<f64> = best.into_iter().flatten().collect();
         let best = Tensor::from_vec(best, (1, rows, 2), &Device::Cpu)?.to_device(x.device())?;
         let all = self.comm.all_gather(&best, 0)?.to_vec3::<f64>()?;
+        if all.iter().flatten().any(|best| best[0].is_nan()) {
+            return Err(not_finite());
+        }
         let larger = |row: usize| {
             let of_ranks = all.iter().map(|rank| &rank[row]);
             of_ranks.reduce(|best, next| if next[0] > best[0] { next } else { best }).map_or(0, |best| best[1] as u32)
         };
         Ok((0..rows).map(larger).collect())
     }
+}
+
+/// The error for logits of which no token can be chosen.
+pub(crate) fn not_finite() -> candle_core::Error {
+    candle_core::Error::Msg(
+        "a logit of the model is NaN or infinite: its weights are damaged, or overflow their type".into(),
+    )
 }
 
 impl Module for VocabParallelLogits {

@@ -43,13 +43,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
     /// The most tokens to generate for each prompt
-    #[arg(long, default_value_t = 256)]
-    pub(crate) max_tokens: usize,
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: u32,
     /// Temperature; 0 chooses the most probable token
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = |text: &str| number(text, f64::MAX))]
     pub(crate) temperature: f64,
     /// Choose from the most probable tokens, whose probabilities sum up to this
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = |text: &str| number(text, 1.0))]
     pub(crate) top_p: f64,
     /// Seed of the choices
     #[arg(long, default_value_t = 0)]
@@ -95,6 +95,16 @@ impl Dtype {
             Self::Bf16 => Precision::Dense(DType::BF16),
             Self::File => Precision::File,
         }
+    }
+}
+
+/// A number from 0 to `most`.
+fn number(text: &str, most: f64) -> Result<f64, String> {
+    let number = text.parse().map_err(|error| format!("{error}"))?;
+    match (0.0..=most).contains(&number) {
+        true => Ok(number),
+        false if most == f64::MAX => Err("it must be 0 or more".to_owned()),
+        false => Err(format!("it must be 0 to {most}")),
     }
 }
 

@@ -138,8 +138,13 @@ async fn generate(
     let next = session.function("generate.next").await?;
     let mut calls = VecDeque::from([session.call_named("generate.prompt", (worker, Json(batch))).await?]);
     let mut first = None;
-    while sequences.iter().any(|sequence| !sequence.has_ended) && !stop.load(Ordering::Relaxed) {
-        while calls.len() < AHEAD {
+    let left = |sequences: &[Sequence]| {
+        let open = sequences.iter().filter(|sequence| !sequence.has_ended);
+        open.map(|sequence| job.most - sequence.tokens.len()).max().unwrap_or(0)
+    };
+    while left(sequences) > 0 && !stop.load(Ordering::Relaxed) {
+        // More tokens than the job asks for may not fit in the context.
+        while calls.len() < AHEAD.min(left(sequences)) {
             calls.push_back(session.call(&next, (worker,)).await?);
         }
         let Some(call) = calls.pop_front() else { break };

@@ -53,8 +53,10 @@ fn run(args: &Args) -> Result<()> {
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let weights = Weights::open(&path)?;
     let config = Config::open(&weights)?;
+    // Also compares the tensors with the configuration, before a worker reads them.
+    let plan = plan(&config, &weights, args.workers.into())?;
     if args.show_plan {
-        print!("{}", plan(&config, &weights, args.workers.into())?);
+        print!("{plan}");
         return Ok(());
     }
     let text = Text::open(&weights)?;
@@ -79,7 +81,7 @@ fn run(args: &Args) -> Result<()> {
             measures_waits,
         },
         batch: Batch { prompts: tokens, temperature, top_p, seed },
-        most: args.max_tokens.clamp(1, config.context - longest),
+        most: (args.max_tokens as usize).min(config.context - longest),
         restarts,
     };
     let stop = stop_at_interrupt()?;

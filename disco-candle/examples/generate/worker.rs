@@ -103,6 +103,8 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>, kept: Object) -> anyhow
         });
     }
     let model = Llama::load(config, &shards, precision, comm)?;
+    // Those of loading wait for the slowest reader.
+    model.comm().take_stats()?;
     let (batch, computing, measures_waits) = (None, Duration::ZERO, load.measures_waits);
     let worker = Worker { model, weights, batch, computing, measures_waits };
     Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))

@@ -7,6 +7,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use serde_json::Value as Json;
 
 use super::LlamaError;
+use super::names::DIVISORS;
 use crate::weights::Weights;
 
 /// Hyperparameters of a llama model.
@@ -124,7 +125,7 @@ impl Config {
             (None, None) => return Err(missing("llama.vocab_size")),
         };
         let scaling = match content.metadata.get("llama.rope.scaling.type") {
-            _ if has("rope_freqs.weight") => Scaling::InFile,
+            _ if has(DIVISORS) => Scaling::InFile,
             None => Scaling::None,
             Some(Value::String(name)) if name == "none" => Scaling::None,
             Some(Value::String(name)) if name == "linear" => {
@@ -174,10 +175,16 @@ impl Config {
                 return Err(LlamaError::Feature { feature: format!("a bias of linear layers ({key})") });
             }
         }
+        let quantization = &json["quantization_config"];
+        if !quantization.is_null() {
+            let method = &quantization["quant_method"];
+            return Err(LlamaError::Feature { feature: format!("quantised weights (quantization_config, {method})") });
+        }
         match json["hidden_act"].as_str() {
             None | Some("silu") => (),
             Some(other) => return Err(LlamaError::Feature { feature: format!("the activation {other:?}") }),
         }
+        let (rope_base, scaling) = rope_from_json(json)?;
         let number = |key: &str| json[key].as_u64().map(|number| number as usize);
         let required = |key: &str| number(key).ok_or_else(|| missing(key));
         let (dim, heads) = (required("hidden_size")?, required("num_attention_heads")?);
@@ -195,8 +202,8 @@ impl Config {
             vocabulary: required("vocab_size")?,
             context: number("max_position_embeddings").unwrap_or(2048),
             eps: json["rms_norm_eps"].as_f64().ok_or_else(|| missing("rms_norm_eps"))?,
-            rope_base: json["rope_theta"].as_f64().unwrap_or(10_000.0) as f32,
-            scaling: Scaling::from_json(&json["rope_scaling"])?,
+            rope_base,
+            scaling,
             pairs: Pairs::Halves,
             tied: json["tie_word_embeddings"].as_bool().unwrap_or(false),
             eos: eos.into_iter().map(|token| token as u32).collect(),
@@ -228,12 +235,33 @@ impl Config {
     }
 }
 
+/// Base and scaling of the frequencies, from `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling`.
+fn rope_from_json(json: &Json) -> Result<(f32, Scaling), LlamaError> {
+    let parameters = &json["rope_parameters"];
+    let base = |json: &Json| json["rope_theta"].as_f64().unwrap_or(10_000.0) as f32;
+    if parameters.is_null() {
+        return Ok((base(json), Scaling::from_json("rope_scaling", &json["rope_scaling"])?));
+    }
+    if parameters.as_object().is_none_or(|values| values.values().any(Json::is_object)) {
+        return Err(LlamaError::Feature { feature: "rope_parameters that differ between layers".into() });
+    }
+    let both = ["rope_theta", "rope_scaling"].into_iter().find(|key| !json[*key].is_null());
+    if let Some(key) = both {
+        return Err(LlamaError::Inconsistent(format!("both rope_parameters and {key} are set; remove {key}")));
+    }
+    match parameters["partial_rotary_factor"].as_f64() {
+        None | Some(1.0) => Ok((base(parameters), Scaling::from_json("rope_parameters", parameters)?)),
+        Some(factor) => Err(LlamaError::Feature { feature: format!("partial_rotary_factor {factor}") }),
+    }
+}
+
 impl Scaling {
-    fn from_json(json: &Json) -> Result<Self, LlamaError> {
+    /// Reads the value `json` of the key `parent`.
+    fn from_json(parent: &str, json: &Json) -> Result<Self, LlamaError> {
         if json.is_null() {
             return Ok(Self::None);
         }
-        let number = |key: &str| json[key].as_f64().ok_or_else(|| missing(&format!("rope_scaling.{key}")));
+        let number = |key: &str| json[key].as_f64().ok_or_else(|| missing(&format!("{parent}.{key}")));
         match json["rope_type"].as_str().or(json["type"].as_str()) {
             Some("default") => Ok(Self::None),
             Some("linear") => Ok(Self::Linear { factor: number("factor")? as f32 }),
@@ -331,6 +359,30 @@ mod tests {
     fn an_unknown_rope_scaling_is_refused_by_name() {
         let error = llama("rope_scaling", serde_json::json!({"rope_type": "yarn"})).unwrap_err().to_string();
         assert!(error.contains("rope scaling \"yarn\" is not supported"), "{error}");
+    }
+
+    #[test]
+    fn rope_parameters_of_transformers_5_are_obeyed() {
+        let llama3 = serde_json::json!({
+            "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        });
+        let config = llama("rope_parameters", llama3).unwrap();
+        assert_eq!(config.rope_base, 500_000.0);
+        assert_eq!(config.scaling, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 64 });
+
+        let by_layer = serde_json::json!({"full_attention": {"rope_type": "default", "rope_theta": 10000.0}});
+        let error = llama("rope_parameters", by_layer).unwrap_err().to_string();
+        assert!(error.contains("rope_parameters that differ between layers is not supported"), "{error}");
+        let partial = serde_json::json!({"rope_type": "default", "partial_rotary_factor": 0.5});
+        let error = llama("rope_parameters", partial).unwrap_err().to_string();
+        assert!(error.contains("partial_rotary_factor 0.5 is not supported"), "{error}");
+    }
+
+    #[test]
+    fn quantised_weights_are_refused_by_their_method() {
+        let error = llama("quantization_config", serde_json::json!({"quant_method": "fp8"})).unwrap_err().to_string();
+        assert!(error.contains("quantised weights (quantization_config, \"fp8\") is not supported"), "{error}");
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod parts;
 mod plan;
 mod rope;
 mod sampler;
+mod tensors;
 
 pub use cache::Cache;
 pub use config::{Config, Pairs, Scaling};

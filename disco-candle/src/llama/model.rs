@@ -10,14 +10,14 @@ use disco_core::WorkerContext;
 use super::attention::{Attention, Pass};
 use super::mask::mask;
 use super::mlp::Mlp;
-use super::names::{Names, Role};
+use super::names::{DIVISORS, Names, Role};
 use super::parts::{Parts, Precision};
 use super::rope::Rope;
 use super::{Cache, Config, LlamaError, Sampler, Scaling};
 use crate::comm::Comm;
 use crate::heads::{HeadPlan, even_ranges};
 use crate::matrix::Matrix;
-use crate::vocabulary::{VocabParallelEmbedding, VocabParallelLogits};
+use crate::vocabulary::{VocabParallelEmbedding, VocabParallelLogits, not_finite};
 use crate::weights::Shards;
 
 /// The most tokens of each sequence that are processed together, which bounds the memory for attention.
@@ -83,7 +83,7 @@ impl Llama {
         });
         let layers = layers.collect::<Result<Vec<_>, LlamaError>>()?;
         let divisors = match config.scaling {
-            Scaling::InFile => Some(parts.tensor("rope_freqs.weight")?),
+            Scaling::InFile => Some(parts.tensor(DIVISORS)?),
             _ => None,
         };
         let dtype = precision.dtype();
@@ -181,12 +181,15 @@ impl Llama {
     /// Chooses the next token of each sequence from hidden states. All ranks get the same tokens.
     ///
     /// # Errors
-    /// A collective fails.
+    /// A logit is NaN or infinite; a collective fails.
     pub fn choose(&self, cache: &Cache, hidden: &Tensor, sampler: &Sampler) -> Result<Vec<u32>, LlamaError> {
         if sampler.is_greedy() {
             return Ok(self.logits.argmax(hidden)?);
         }
         let logits = self.logits(hidden)?.to_vec2::<f32>()?;
+        if logits.iter().flatten().any(|logit| !logit.is_finite()) {
+            return Err(not_finite().into());
+        }
         let choose = |(sequence, logits): (usize, &Vec<f32>)| sampler.choose(logits, sequence, cache.len(sequence));
         Ok(logits.iter().enumerate().map(choose).collect())
     }

@@ -2,6 +2,9 @@
 
 use crate::weights::Weights;
 
+/// The divisors of the frequencies of rotary embeddings, in GGUF files.
+pub(super) const DIVISORS: &str = "rope_freqs.weight";
+
 /// The scheme of the names in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
@@ -56,16 +59,36 @@ impl Names {
         }
     }
 
+    /// What the names of all tensors of layers begin with.
+    pub(super) fn layers(self) -> &'static str {
+        match self {
+            Self::Gguf => "blk.",
+            Self::HuggingFace => "model.layers.",
+        }
+    }
+
     /// A tensor of a layer; `*` as the layer gives a pattern for all layers.
     pub(super) fn layer(self, layer: impl std::fmt::Display, role: Role) -> String {
         match self {
-            Self::Gguf => format!("blk.{layer}.{}.weight", role.gguf()),
-            Self::HuggingFace => format!("model.layers.{layer}.{}.weight", role.hugging_face()),
+            Self::Gguf => format!("{}{layer}.{}.weight", self.layers(), role.gguf()),
+            Self::HuggingFace => format!("{}{layer}.{}.weight", self.layers(), role.hugging_face()),
         }
     }
 }
 
 impl Role {
+    pub(super) const ALL: [Self; 9] = [
+        Self::AttentionNorm,
+        Self::Query,
+        Self::Key,
+        Self::Value,
+        Self::Output,
+        Self::FfnNorm,
+        Self::Gate,
+        Self::Up,
+        Self::Down,
+    ];
+
     fn gguf(self) -> &'static str {
         match self {
             Self::AttentionNorm => "attn_norm",

@@ -2,7 +2,7 @@
 
 use super::names::{Names, Role};
 use super::parts::unit;
-use super::{Config, LlamaError};
+use super::{Config, LlamaError, tensors};
 use crate::heads::HeadPlan;
 use crate::weights::{Encoding, Plan, Split, Weights};
 
@@ -13,8 +13,11 @@ use crate::weights::{Encoding, Plan, Split, Weights};
 /// are on every rank.
 ///
 /// # Errors
-/// There are more ranks than query heads or units of hidden units, or the weights lack a tensor of the model.
+/// There are more ranks than query heads or units of hidden units. The weights lack a tensor of the model, have it in
+/// another shape than the configuration says, or have one that would change the results and is not used (a bias, a
+/// scale).
 pub fn plan(config: &Config, weights: &Weights, ranks: usize) -> Result<Plan, LlamaError> {
+    tensors::check(config, weights)?;
     let names = Names::of(weights);
     let heads = HeadPlan::new(config.heads, config.kv_heads, ranks)?;
     let width = config.head_dim;

@@ -17,6 +17,7 @@ mod losses;
 mod mpi;
 mod random;
 mod reference;
+mod refused;
 #[path = "../../examples/generate/text.rs"]
 mod text;
 #[path = "text.rs"]

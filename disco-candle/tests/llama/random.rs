@@ -63,15 +63,20 @@ impl Model {
     /// A GGUF file with the matrices of [`Model::safetensors`] for the same seed, and with a divisor of each frequency of
     /// the position embeddings.
     pub(crate) fn gguf_with_divisors(shape: Shape, seed: u64, divisors: Vec<f32>) -> Self {
+        let len = divisors.len();
+        Self::gguf_with(shape, seed, ("rope_freqs.weight", Tensor::from_vec(divisors, len, &Device::Cpu).unwrap()))
+    }
+
+    /// A GGUF file with the matrices of [`Model::safetensors`] for the same seed, and with one tensor more.
+    pub(crate) fn gguf_with(shape: Shape, seed: u64, (name, tensor): (&str, Tensor)) -> Self {
         let model = Self { folder: tempfile::tempdir().unwrap(), file: "model.gguf" };
         let rotated = [".attn_q.", ".attn_k."];
-        let tensor = |(name, tensor): (String, Tensor)| match rotated.iter().any(|part| name.contains(part)) {
+        let order = |(name, tensor): (String, Tensor)| match rotated.iter().any(|part| name.contains(part)) {
             true => (name, shape.interleaved(&tensor)),
             false => (name, tensor),
         };
-        let mut tensors: Vec<_> = shape.tensors(seed, &gguf_name).into_iter().map(tensor).collect();
-        let len = divisors.len();
-        tensors.push(("rope_freqs.weight".into(), Tensor::from_vec(divisors, len, &Device::Cpu).unwrap()));
+        let mut tensors: Vec<_> = shape.tensors(seed, &gguf_name).into_iter().map(order).collect();
+        tensors.push((name.into(), tensor));
         shape.write_gguf(&model.path(), tensors, GgmlDType::F32);
         model
     }

@@ -1,0 +1,88 @@
+//! The tensors of a model's files, compared with its configuration.
+
+use super::names::{DIVISORS, Names, Role};
+use super::{Config, LlamaError, Scaling};
+use crate::weights::Weights;
+
+/// A tensor that the model uses, and its shape.
+struct Used {
+    name: String,
+    shape: Vec<usize>,
+}
+
+/// Checks that the files have each tensor of the model in its shape, and no tensor that would change the results and is
+/// not used: in a layer, or beside a tensor that is used (a bias, a scale).
+///
+/// # Errors
+/// [`UnknownTensor`](crate::weights::WeightsError::UnknownTensor) if a tensor is missing; [`LlamaError::Inconsistent`] if it has another
+/// shape, or if there are more layers; [`LlamaError::Feature`] if a tensor is not used.
+pub(super) fn check(config: &Config, weights: &Weights) -> Result<(), LlamaError> {
+    let names = Names::of(weights);
+    let used = used(config, names);
+    // A quantised model names its scales in place of the matrices that it lacks, so what is not used comes first.
+    let unused = weights.names().filter(|name| !used.iter().any(|used| used.name == *name));
+    for name in unused {
+        refuse(name, config, names, &used)?;
+    }
+    for Used { name, shape } in &used {
+        let found = weights.info(name)?.shape();
+        if found != shape {
+            return Err(LlamaError::Inconsistent(format!(
+                "the tensor {name:?} has the shape {found:?}, but the configuration says {shape:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn used(config: &Config, names: Names) -> Vec<Used> {
+    let &Config { dim, heads, kv_heads, head_dim, ffn, vocabulary, .. } = config;
+    let tensor = |name: &str, shape: &[usize]| Used { name: name.into(), shape: shape.into() };
+    let mut used = vec![tensor(names.embedding(), &[vocabulary, dim]), tensor(names.norm(), &[dim])];
+    if !config.tied {
+        used.push(tensor(names.logits(), &[vocabulary, dim]));
+    }
+    if config.scaling == Scaling::InFile {
+        used.push(tensor(DIVISORS, &[head_dim / 2]));
+    }
+    for layer in 0..config.layers {
+        used.extend(Role::ALL.map(|role| {
+            let shape = match role {
+                Role::AttentionNorm | Role::FfnNorm => vec![dim],
+                Role::Query => vec![heads * head_dim, dim],
+                Role::Key | Role::Value => vec![kv_heads * head_dim, dim],
+                Role::Output => vec![dim, heads * head_dim],
+                Role::Gate | Role::Up => vec![ffn, dim],
+                Role::Down => vec![dim, ffn],
+            };
+            Used { name: names.layer(layer, role), shape }
+        }));
+    }
+    used
+}
+
+/// Fails if the tensor `name`, which is not used, would change the results.
+fn refuse(name: &str, config: &Config, names: Names, used: &[Used]) -> Result<(), LlamaError> {
+    // transformers computes these frequencies again, as we do, and ties the logits even if there is a matrix for them.
+    if name.ends_with(".rotary_emb.inv_freq") || config.tied && name == names.logits() {
+        return Ok(());
+    }
+    if let Some(rest) = name.strip_prefix(names.layers()) {
+        return match rest.split('.').next().and_then(|layer| layer.parse::<usize>().ok()) {
+            Some(layer) if layer >= config.layers => Err(LlamaError::Inconsistent(format!(
+                "the files have the tensor {name:?}, but the configuration says {} layers",
+                config.layers
+            ))),
+            _ => Err(unused(name)),
+        };
+    }
+    let beside = |used: &Used| {
+        let module = used.name.strip_suffix("weight").unwrap_or(&used.name);
+        name.strip_prefix(module).is_some_and(|rest| !rest.is_empty())
+    };
+    if used.iter().any(beside) { Err(unused(name)) } else { Ok(()) }
+}
+
+fn unused(name: &str) -> LlamaError {
+    LlamaError::Feature { feature: format!("the tensor {name:?}") }
+}
