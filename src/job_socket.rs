@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco_channel::processes::Invitation;
+use disco_core::error::LostPeer;
 use disco_core::{Error, Result};
 use rustix::net::sockopt;
 
@@ -114,19 +115,20 @@ impl JobSocket {
     /// Serves each invitation that task 0 sends to task `rank`, until task 0 ends.
     ///
     /// # Errors
-    /// Task 0 does not listen within `limit`, or its socket is another user's. Errors of `serve` are printed.
+    /// Task 0 does not listen within `limit`, its socket is another user's, or it was lost in a session. Other errors of
+    /// `serve` are printed.
     pub(crate) fn serve(
         job: &str,
         rank: usize,
         limit: Duration,
         serve: impl Fn(Invitation) -> Result<()>,
     ) -> Result<()> {
-        let (start, mut has_connected) = (Instant::now(), false);
+        let (start, mut has_connected, mut lost) = (Instant::now(), false, Ok(()));
         loop {
             let mut stream = match connect(job) {
                 Ok(stream) => stream,
                 // Task 0 has ended.
-                Err(_) if has_connected => return Ok(()),
+                Err(_) if has_connected => return lost,
                 Err(error) if start.elapsed() > limit => {
                     let what = format!(
                         "task {rank} has waited {limit:?} for task 0, which has not called disco::init() on this machine"
@@ -145,12 +147,17 @@ impl JobSocket {
                 .and_then(|()| stream.take(MAX_TEXT_BYTES).read_to_string(&mut text));
             match exchanged {
                 Ok(_) if !text.is_empty() => {
-                    if let Err(error) = Invitation::parse(&text).and_then(&serve) {
-                        // Not fatal: the controller has this error, too, and may start another session.
-                        _ = writeln!(io::stderr(), "disco: task {rank}: {error}");
-                    }
+                    lost = match Invitation::parse(&text).and_then(&serve) {
+                        Err(Error::Lost(loss)) if loss.peer == LostPeer::Controller => Err(Error::Lost(loss)),
+                        Err(error) => {
+                            // Not fatal: the controller has this error, too, and may start another session.
+                            _ = writeln!(io::stderr(), "disco: task {rank}: {error}");
+                            Ok(())
+                        }
+                        Ok(()) => Ok(()),
+                    };
                 }
-                _ => return Ok(()),
+                _ => return lost,
             }
         }
     }

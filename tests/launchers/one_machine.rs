@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Tests {
             task_0_waits_for_the_others_as_long_as_the_variable_says,
         ),
         ("one_machine::the_error_of_a_killed_task_names_its_worker", the_error_of_a_killed_task_names_its_worker),
+        ("one_machine::tasks_that_lose_task_0_fail", tasks_that_lose_task_0_fail),
         (
             "one_machine::disco_session_threads_makes_each_task_a_program",
             disco_session_threads_makes_each_task_a_program,
@@ -207,6 +208,15 @@ fn the_error_of_a_killed_task_names_its_worker() {
     assert_eq!(said, "error: worker 2 lost: its process ended\n");
     assert!(!outputs[2].status.success());
 }
+
+fn tasks_that_lose_task_0_fail() {
+    let outputs = run(3, starter("lose task 0", 3, &[]));
+    for output in &outputs[1..] {
+        assert_eq!((text(output), output.status.code()), (LOST.to_owned(), Some(1)));
+    }
+}
+
+const LOST: &str = "disco: the controller lost: it closed the connection\n";
 
 fn disco_session_threads_makes_each_task_a_program() {
     for output in run(2, starter("sum", 2, &[("DISCO_SESSION", "threads"), ("DISCO_WORKERS", "2")])) {

@@ -11,6 +11,7 @@ use rustix::process::{Signal, getpid, kill_process};
 disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.name", name);
 disco::register_function!("tests.die", die);
+disco::register_function!("tests.lose_task_0", lose_task_0);
 
 /// Worker function: the sum of 1, 2, … over all workers, by a collective.
 fn sum(ctx: &mut WorkerContext) -> disco::Result<f32> {
@@ -34,6 +35,14 @@ fn die(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
+/// Worker function: worker 0 kills its process, in which the controller is.
+fn lose_task_0(ctx: &mut WorkerContext) -> disco::Result<()> {
+    if ctx.worker().index() == 0 {
+        kill_process(getpid(), Signal::KILL).map_err(|error| disco::Error::invalid(error.to_string()))?;
+    }
+    Ok(())
+}
+
 /// Runs a part of the program. An error is printed as programs print it.
 pub(crate) fn run(part: &str) -> ExitCode {
     disco::init();
@@ -47,12 +56,9 @@ pub(crate) fn run(part: &str) -> ExitCode {
             println!("waits");
             disco_conformance::waiting::hang()
         }
-        "die" => disco::from_env().and_then(|session| {
-            block_on(async {
-                session.call_named("tests.die", ()).await?;
-                session.sync_all().await
-            })
-        }),
+        "die" => disco::from_env().and_then(|session| call(&session, "tests.die")),
+        "lose task 0" => disco::from_env().and_then(|session| call(&session, "tests.lose_task_0")),
+        "drop" => disco::from_env().and_then(|session| call(&session, "tests.name")),
         other => Err(disco::Error::invalid(format!("no part {other}"))),
     };
     match ended {
@@ -62,6 +68,14 @@ pub(crate) fn run(part: &str) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Calls a function; the session ends without a shutdown.
+fn call(session: &LaneSession, function: &str) -> disco::Result<()> {
+    block_on(async {
+        session.call_named(function, ()).await?;
+        session.sync_all().await
+    })
 }
 
 fn names(session: LaneSession) -> disco::Result<()> {

@@ -20,6 +20,9 @@ pub(crate) fn tests() -> Tests {
             task_0_waits_for_the_others_as_long_as_the_variable_says,
         ),
         ("several_machines::the_error_of_a_killed_task_names_its_node", the_error_of_a_killed_task_names_its_node),
+        ("several_machines::tasks_that_lose_task_0_fail", tasks_that_lose_task_0_fail),
+        ("several_machines::tasks_of_a_dropped_session_fail", tasks_of_a_dropped_session_fail),
+        ("several_machines::tasks_join_at_an_address_of_ipv6", tasks_join_at_an_address_of_ipv6),
     ]
 }
 
@@ -102,6 +105,41 @@ fn tasks_without_a_token_are_an_error_on_each() {
         let said = text(&output);
         assert!(!output.status.success() && said.contains("needs a token"), "{said}");
         assert!(said.contains("set DISCO_TOKEN_FILE=FILE"), "{said}");
+    }
+}
+
+fn tasks_that_lose_task_0_fail() {
+    let outputs = run(2, |rank| task("lose task 0", &with(srun(6, rank, 2), &[TOKEN])));
+    let said = "disco: the controller lost: it closed the connection\n";
+    assert_eq!((text(&outputs[1]).as_str(), outputs[1].status.code()), (said, Some(1)));
+}
+
+fn tasks_of_a_dropped_session_fail() {
+    let outputs = run(2, |rank| task("drop", &with(srun(7, rank, 2), &[TOKEN])));
+    assert!(outputs[0].status.success(), "{}", text(&outputs[0]));
+    let said = "disco: the controller has ended the session without a shutdown: it has failed, or its program has dropped the session\n";
+    assert_eq!((text(&outputs[1]).as_str(), outputs[1].status.code()), (said, Some(1)));
+}
+
+fn tasks_join_at_an_address_of_ipv6() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return;
+    }
+    for host in ["::1", "127.0.0.1"] {
+        let port = std::net::TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port().to_string();
+        let outputs = run(2, |rank| {
+            let variables = [("RANK", rank), ("GROUP_RANK", rank)].map(|(name, rank)| (name, rank.to_string()));
+            let torchrun = [
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_RANK", "0"),
+                ("LOCAL_WORLD_SIZE", "1"),
+                ("GROUP_WORLD_SIZE", "2"),
+                ("MASTER_ADDR", host),
+                ("MASTER_PORT", &port),
+            ];
+            task("names", &with(with(variables.into(), &torchrun), &[TOKEN]))
+        });
+        assert_eq!(text(&outputs[0]), "worker 0 of 2 in task 0\nworker 1 of 2 in task 1\n", "{host}");
     }
 }
 

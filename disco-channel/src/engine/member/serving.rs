@@ -65,6 +65,8 @@ struct Node {
     /// Frames that the lane has not taken yet, with their sizes in bytes.
     pending: VecDeque<(Frame, usize)>,
     taken: Taken,
+    /// The workers were told to leave ahead of their commands.
+    is_cut_off: bool,
 }
 
 #[derive(Debug)]
@@ -155,7 +157,13 @@ impl Member {
     pub(crate) fn node(assignment: &Assignment, needs_bytes: bool, now: Instant) -> Self {
         let Assignment { workers, heartbeat, silence, .. } = assignment;
         let count = workers.len();
-        let node = Node { workers: *workers, needs_bytes, pending: VecDeque::new(), taken: Taken::default() };
+        let node = Node {
+            workers: *workers,
+            needs_bytes,
+            pending: VecDeque::new(),
+            taken: Taken::default(),
+            is_cut_off: false,
+        };
         Self::new(Kind::Node(node), count, (*heartbeat, *silence), assignment.config.value_limit, now)
     }
 
@@ -259,7 +267,7 @@ impl Member {
             Event::BytesReceived => self.liveness.received(now),
             Event::Message(message) => self.receive(message, now)?,
             Event::Closed if self.is_leaving() => self.dismiss(),
-            Event::Closed => return Err(self.gone(LossCause::ConnectionClosed, "is gone")),
+            Event::Closed => return Err(lost(LossCause::ConnectionClosed)),
             Event::Failed(error) => return Err(error),
             Event::Full(unread) => return Err(lost(LossCause::Unread(unread))),
             Event::Unacknowledged(_) if self.is_leaving() => self.dismiss(),
@@ -310,6 +318,7 @@ impl Member {
             (Message::Collect { last }, _) => Action::Collect { last },
             (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
             (Message::Shutdown, Kind::Node(node)) => {
+                node.is_cut_off |= !is_leaving;
                 node.pending.clear();
                 self.actions.push_back(Action::Shutdown);
                 self.await_workers();
@@ -326,26 +335,11 @@ impl Member {
                 self.dismiss();
                 return Ok(());
             }
-            (Message::Bye(why), _) => {
-                let worker = format!("closed the connection: {why}");
-                return Err(self.gone(LossCause::ClosedWithReason(why), &worker));
-            }
-            (other, _) => {
-                return Err(
-                    self.gone(LossCause::ProtocolViolation(format!("it sent {other}")), &format!("sent {other:?}"))
-                );
-            }
+            (Message::Bye(why), _) => return Err(lost(LossCause::ClosedWithReason(why))),
+            (other, _) => return Err(lost(LossCause::ProtocolViolation(format!("it sent {other}")))),
         };
         self.actions.push_back(action);
         Ok(())
-    }
-
-    /// The error of a lost controller, in a node and in a worker process.
-    fn gone(&self, node: LossCause, worker: &str) -> Error {
-        match self.kind {
-            Kind::Node(_) => lost(node),
-            Kind::Worker { .. } => Error::protocol(format!("the controller {worker}")),
-        }
     }
 
     fn is_leaving(&self) -> bool {
@@ -442,7 +436,7 @@ impl Member {
         match self.kind {
             Kind::Worker { has_left } => {
                 tracing::info!(%error, "the worker stops");
-                self.stop(&error.to_string(), WORKER_GRACE, Ok(()), Some(now + WORKER_GRACE));
+                self.stop(&error.to_string(), WORKER_GRACE, Err(error), Some(now + WORKER_GRACE));
                 if has_left {
                     self.end(Ok(()));
                 }
@@ -479,10 +473,15 @@ impl Member {
             return self.end(result);
         }
         self.actions.push_back(Action::SendLast(Message::Left(stuck.clone())));
-        self.end(match stuck.is_empty() {
-            true => result,
-            false => result.and(Err(Error::state(format!("these workers did not stop: {stuck}")))),
-        });
+        let why = match &self.kind {
+            _ if !stuck.is_empty() => format!("these workers did not stop: {stuck}"),
+            Kind::Node(node) if node.is_cut_off => {
+                "the controller has ended the session without a shutdown: it has failed, or its program has dropped the session"
+                    .to_owned()
+            }
+            _ => return self.end(result),
+        };
+        self.end(result.and(Err(Error::state(why))));
     }
 
     fn end(&mut self, result: Result<()>) {

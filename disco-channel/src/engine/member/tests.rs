@@ -206,7 +206,7 @@ fn progress_of_an_idle_worker_is_polled_once_a_heartbeat_until_it_runs() {
 #[test]
 fn a_worker_process_whose_controller_is_lost_ends_or_is_killed() {
     let now = Instant::now();
-    let stopped = ["stop after 4s: the controller is gone"];
+    let stopped = ["stop after 4s: the controller lost: it closed the connection"];
     let mut stuck = Member::worker(SECOND, 1 << 20, now);
     assert_eq!(after(&mut stuck, Event::Closed, now), stopped);
     assert!(after(&mut stuck, Event::Timeout, now + 3 * SECOND).is_empty());
@@ -215,7 +215,8 @@ fn a_worker_process_whose_controller_is_lost_ends_or_is_killed() {
 
     let mut free = Member::worker(SECOND, 1 << 20, now);
     after(&mut free, Event::Closed, now);
-    assert_eq!(after(&mut free, Event::Left(String::new()), now), ["end: ok"]);
+    let lost = ["end: the controller lost: it closed the connection"];
+    assert_eq!(after(&mut free, Event::Left(String::new()), now), lost);
 
     let mut early = Member::worker(SECOND, 1 << 20, now);
     assert!(after(&mut early, Event::Left(String::new()), now).is_empty());

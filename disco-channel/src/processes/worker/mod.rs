@@ -41,8 +41,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Serves as a worker: joins the controller, and calls `run` with the worker's end of the lane.
 ///
 /// # Errors
-/// The controller does not listen or refuses this process; or the error of `run`, which is also reported to the
-/// controller.
+/// The controller does not listen, refuses this process, or is lost; or the error of `run`, which is also reported to
+/// the controller.
 pub fn serve<F>(invitation: &Invitation, run: F) -> Result<()>
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
@@ -69,9 +69,7 @@ where
     let ring = welcome.ring.map(|place| open_ring(&mut incoming, place, recorder)).transpose()?;
     let (ring, activity) = ring.unzip();
     let activity = activity.unwrap_or_else(|| Activity::new(recorder));
-    let arena = Arena::new(welcome.config.world.per_node())
-        .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
-        .ok();
+    let arena = Arena::new(welcome.config.world.per_node())?;
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let link = link::over(&store, worker, arena, &connection).recording_in(activity);
     let link = Arc::new(match beside {
@@ -93,16 +91,24 @@ where
         replies,
         shares_memory: welcome.ring.is_some(),
     };
-    let served = Arc::new(AtomicBool::new(false));
+    let (served, stopped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (rests, owns_process) = (false, beside.is_none());
-    let host =
-        Service { connection: connection.clone(), letterbox, link, store, rests, served: served.clone(), owns_process };
+    let host = Service {
+        connection: connection.clone(),
+        letterbox,
+        link,
+        store,
+        rests,
+        served: served.clone(),
+        stopped: stopped.clone(),
+        owns_process,
+    };
     let member = Member::worker(welcome.heartbeat, welcome.config.value_limit, Instant::now());
     let mut driver =
         Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host, is_busy: false };
-    let started =
-        thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || _ = driver.run());
-    started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
+    let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || driver.run());
+    let service =
+        started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
     let activity = endpoint.link().activity().clone();
     let result = run(worker, welcome.config, endpoint);
     // The process may outlive the session, so the service thread is told to end.
@@ -117,7 +123,10 @@ where
     // Fails only if the connection is closed already.
     _ = last.encode().and_then(|packet| connection.send_last(packet));
     connection.drain(FLUSH_TIMEOUT);
-    result
+    match stopped.load(Ordering::Acquire) {
+        true => result.and(service.join().unwrap_or(Ok(()))),
+        false => result,
+    }
 }
 
 fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {

@@ -25,6 +25,8 @@ pub(super) struct Service {
     pub(super) rests: bool,
     /// Whether the worker's thread has finished its work for this controller.
     pub(super) served: Arc<AtomicBool>,
+    /// Whether the controller is lost: this thread ends as soon as the worker's thread has ended.
+    pub(super) stopped: Arc<AtomicBool>,
     /// Whether the process has no other session's worker.
     pub(super) owns_process: bool,
 }
@@ -44,7 +46,7 @@ impl Host for Service {
     }
 
     fn act(&mut self, action: Action, incoming: &mut Incoming) -> Result<Vec<Event>> {
-        let Self { connection, link, store, letterbox, .. } = self;
+        let Self { connection, link, store, letterbox, stopped, .. } = self;
         match action {
             Action::Rest => {
                 letterbox.rest();
@@ -65,6 +67,7 @@ impl Host for Service {
                 connection.send_last(Message::Recording(bytes).encode()?)?;
             }
             Action::Stop { cause, .. } => {
+                stopped.store(true, Ordering::Release);
                 link.abort(u64::MAX, &cause);
                 letterbox.close();
             }
