@@ -10,7 +10,7 @@ use std::process;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use disco_channel::nodes::{JoinOptions, Token, everywhere};
+use disco_channel::nodes::{JoinOptions, Token, everywhere, host_and_port};
 use disco_channel::processes::{Invitation, Launch};
 use disco_core::env::Variable;
 use disco_core::launcher::Place;
@@ -97,7 +97,7 @@ fn serve(place: &Place) -> Result<()> {
             place.launcher, place.rank
         ))
     })?;
-    let mut options = JoinOptions::new(format!("{address}:{}", place.port()), Token::required()?);
+    let mut options = JoinOptions::new(host_and_port(address, place.port()), Token::required()?);
     options.node = Some(place.rank as u32);
     options.start = limit.unwrap_or(options.start);
     // Tasks start in any order, so a wait is normal. Its end without the controller is an error.
@@ -124,8 +124,7 @@ impl Tasks {
     /// The address where the controller waits for nodes: all interfaces of this machine, and the port that the other
     /// tasks know.
     pub(crate) fn listen(&self) -> String {
-        let any = everywhere();
-        format!("{}:{}", any.strip_suffix(":0").unwrap_or(any), self.place.port())
+        format!("{}:{}", everywhere(), self.place.port())
     }
 
     /// Checks that the tasks suffice for a session.

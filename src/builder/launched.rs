@@ -38,7 +38,7 @@ impl Builder {
             workers: SessionKind::Threads,
             one_worker_each: true,
             names: ranks.names(),
-            listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| everywhere().to_owned())),
+            listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| format!("{}:0", everywhere()))),
             announce: Some(ranks.announce(&token, limit)),
             token: Some(token),
             encrypts: self.nodes.encrypts,

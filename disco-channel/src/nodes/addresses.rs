@@ -1,6 +1,6 @@
 //! The network addresses of this machine.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use if_addrs::Interface;
 
@@ -15,11 +15,15 @@ pub(super) fn of_this_machine() -> Vec<IpAddr> {
     addresses
 }
 
-/// The address to listen on at all interfaces, on any free port: IPv4, or IPv6 on a machine that has only IPv6
-/// addresses.
+/// The address to listen on at all interfaces: that of IPv6, where connections over IPv4 come, too, or that of IPv4 on a
+/// machine without IPv6.
 pub fn everywhere() -> &'static str {
-    let addresses = of_this_machine();
-    if addresses.iter().all(IpAddr::is_ipv6) && !addresses.is_empty() { "[::]:0" } else { "0.0.0.0:0" }
+    if TcpListener::bind("[::]:0").is_ok() { "[::]" } else { "0.0.0.0" }
+}
+
+/// `HOST:PORT`, with brackets around an IPv6 address.
+pub fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// The address `other` of another machine on the interface of `own`, an address of this one. Only IPv6 link-local

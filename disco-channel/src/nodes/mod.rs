@@ -50,7 +50,7 @@ mod invitation;
 mod node;
 mod status;
 
-pub use addresses::everywhere;
+pub use addresses::{everywhere, host_and_port};
 pub use controller::{Announce, Announcement, NodeLane, NodeProcess, Options};
 pub(crate) use invitation::NodeInvitation;
 pub use node::{JoinOptions, StopHandle, serve};

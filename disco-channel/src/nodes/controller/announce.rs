@@ -80,11 +80,11 @@ impl Announcement {
             true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
             false => self.address.ip().to_string(),
         };
-        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let address = addresses::host_and_port(&host, self.address.port());
         let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let (port, per_node) = (self.address.port(), self.per_node);
+        let per_node = self.per_node;
         format!(
-            "disco worker --connect {host}:{port} --workers-per-node {per_node} --token-file FILE -- {}",
+            "disco worker --connect {address} --workers-per-node {per_node} --token-file FILE -- {}",
             program.join(" ")
         )
     }

@@ -40,7 +40,9 @@ impl Transport for Tcp {
 
     fn accept(&mut self) -> io::Result<Option<Accepted>> {
         let listener = self.listener.as_ref().ok_or(io::ErrorKind::WouldBlock)?;
-        let (stream, address) = listener.accept()?;
+        let (stream, mut address) = listener.accept()?;
+        // An address of IPv4 that came to a socket of IPv6.
+        address.set_ip(address.ip().to_canonical());
         let enter = || Ok((nodes::connection(stream, self.waker.clone())?, random::bytes()?));
         let entered = enter()
             .inspect_err(|error: &io::Error| tracing::debug!(%address, %error, "closed right after it was accepted"));
