@@ -56,7 +56,7 @@ pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession
 #[cfg(target_os = "linux")]
 pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<LaneSession> {
     let config = options.config;
-    let shared = shared_with_processes(config.world.per_node());
+    let shared = shared_with_processes(config.world.per_node())?;
     let (spares, launch) = (options.spares.clone(), options.launch.clone());
     if spares.is_some() && !launch.starts_processes() {
         return Err(Error::invalid("spares need workers that the session starts, but a launcher starts these"));
@@ -110,7 +110,7 @@ pub fn nodes(
         )));
     }
     let shared = match options.processes {
-        true => shared_with_processes(config.world.per_node()),
+        true => shared_with_processes(config.world.per_node())?,
         false => Arc::default(),
     };
     let mut lanes = match options.processes {
@@ -176,10 +176,8 @@ fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Sh
 
 /// The state that worker 0 shares with processes, with an arena for its tensors, on a machine with `ranks` ranks.
 #[cfg(target_os = "linux")]
-fn shared_with_processes(ranks: usize) -> Arc<Shared> {
-    let arena =
-        Arena::new(ranks).inspect_err(|error| tracing::warn!(%error, "no shared memory for tensors of worker 0"));
-    Arc::new(arena.map_or_else(|_| Shared::default(), Shared::with_arena))
+fn shared_with_processes(ranks: usize) -> Result<Arc<Shared>> {
+    Ok(Arc::new(Shared::with_arena(Arena::new(ranks)?)))
 }
 
 /// A lane to `threads`, workers that are threads, of the `here` workers on this machine.

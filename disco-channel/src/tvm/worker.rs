@@ -82,9 +82,7 @@ where
         )));
     }
     let config = WorkerConfig::new(World::new(workers as usize - 1, 1)?);
-    let arena = Arena::new(config.world.per_node())
-        .inspect_err(|error| tracing::warn!(%worker, %error, "no shared memory for tensors"))
-        .ok();
+    let arena = Arena::new(config.world.per_node())?;
     let theirs = WorkerId::new(worker);
     let late = Arc::new(Late::default());
     let link = Link::new(late.clone(), late.clone(), {
@@ -96,10 +94,7 @@ where
             }
         }
     });
-    let link = Arc::new(match arena {
-        Some(arena) => link.in_arena(arena),
-        None => link,
-    });
+    let link = Arc::new(link.in_arena(arena));
     late.install(&link)?;
     let (input, output) = (descriptor(place.input, false)?, descriptor(place.output, true)?);
     let served = watch(descriptor(place.input, false)?, theirs)?;

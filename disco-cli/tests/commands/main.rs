@@ -50,15 +50,45 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
     );
 }
 
+/// Runs `disco` with these arguments in a shell with these limits.
+#[cfg(target_os = "linux")]
+fn within(limits: &str, args: &str) -> Output {
+    let script = format!("{limits}; exec {} {args}", env!("CARGO_BIN_EXE_disco"));
+    Command::new("sh").args(["-c", &script]).output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_that_never_reads_its_settings_is_told_of() {
+    let run = disco(&["run", "--workers", "2", "--", "echo", "hello"]);
+    assert!(run.status.success());
+    assert_eq!(out(&run), "hello\n");
+    assert_eq!(
+        err(&run),
+        "disco: `echo` has ended without reading the settings of `disco run`; a program reads them with `disco::from_env()` \
+         or `Settings::from_env()`\n"
+    );
+    assert_eq!(err(&disco(&["run", "--", "echo", "hello"])), "", "there are no settings");
+}
+
+/// Sessions of processes reserve address space, and need little of it.
+#[cfg(target_os = "linux")]
+#[test]
+fn sessions_work_within_limits_of_files_and_of_the_address_space() {
+    // In blocks of 512 bytes (dash) or 1 KiB: at most 1 GiB. In KiB: 4 GB and 100 GB.
+    for limits in ["ulimit -f 1048576", "ulimit -v 4000000", "ulimit -v 100000000"] {
+        let check = within(limits, "check --session processes --workers 3 --filter all_reduce::f32");
+        assert!(check.status.success(), "{limits}: {}{}", out(&check), err(&check));
+    }
+    let ping = within("ulimit -f 8", "ping --session processes --workers 3 --rounds 1");
+    assert!(!ping.status.success() && err(&ping).contains(" bytes (`ulimit -f`)"), "{}", err(&ping));
+}
+
 /// Each worker has some files in the controller.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_soft_limit_of_open_files_is_raised_and_the_hard_one_is_named() {
-    let ping = |limits: &str| {
-        let ping = "ping --workers 30 --session processes --rounds 1";
-        let script = format!("{limits}; exec {} {ping}", env!("CARGO_BIN_EXE_disco"));
-        Command::new("sh").args(["-c", &script]).output().unwrap()
-    };
+    let ping = |limits: &str| within(limits, "ping --workers 30 --session processes --rounds 1");
     let raised = ping("ulimit -Sn 64");
     assert!(raised.status.success(), "{}", err(&raised));
     let said = err(&ping("ulimit -n 64"));

@@ -202,13 +202,7 @@ fn subset_lanes(
         false => world,
     };
     let shared = match parts.iter().any(|(lane, _)| lane.needs_bytes()) {
-        true => Arena::new(world.per_node()).map_or_else(
-            |error| {
-                tracing::warn!(%error, "no shared memory for tensors of worker threads");
-                Shared::default()
-            },
-            Shared::with_arena,
-        ),
+        true => Shared::with_arena(Arena::new(world.per_node())?),
         false => Shared::default(),
     };
     let (shared, mut next) = (Arc::new(shared), 0);

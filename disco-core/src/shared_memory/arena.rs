@@ -21,7 +21,8 @@ const ALIGN: usize = 128;
 /// addresses each by its offset.
 ///
 /// The segment reserves as much address space as the machine has memory. Each rank maps the segments of all ranks of
-/// the machine, so all segments together are limited to 32 TiB. Pages are allocated on first use and kept for later
+/// the machine, so all segments together are limited to 32 TiB. Limits of the process (`ulimit -f`, `ulimit -v`) make it
+/// smaller. Pages are allocated on first use and kept for later
 /// allocations.
 #[derive(Debug)]
 pub struct Arena {
@@ -50,7 +51,7 @@ impl Arena {
     /// # Errors
     /// The segment can't be reserved.
     pub fn new(ranks: usize) -> Result<Arc<Self>> {
-        let bytes = span(os::memory(), ranks);
+        let bytes = span(os::memory(), ranks, os::limit(ranks));
         let segment = Arc::new(Segment::reserve(bytes)?);
         Ok(Arc::new(Self {
             segment,
@@ -72,9 +73,13 @@ impl Arena {
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
         let no_room = || {
             let (span, ranks) = (self.segment.byte_len(), self.ranks);
+            let limited = match span < self::span(os::memory(), ranks, None) {
+                true => " within the limits of this process (`ulimit -f`, `ulimit -v`)",
+                false => "",
+            };
             let why = format!(
-                "all tensors of a worker have {span} bytes together where {ranks} workers share a machine; private memory \
-                 (`Tensor::zeros`) has no such limit"
+                "all tensors of a worker have {span} bytes together where {ranks} workers share a machine{limited}; private \
+                 memory (`Tensor::zeros`) has no such limit"
             );
             Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(why) }
         };
@@ -119,10 +124,11 @@ impl Arena {
     }
 }
 
-/// Address space of one arena, in bytes, for `ranks` ranks on a machine with `memory` bytes: a multiple of 2 MiB pages.
-fn span(memory: usize, ranks: usize) -> usize {
+/// Address space of one arena, in bytes, for `ranks` ranks on a machine with `memory` bytes, in a process that permits at
+/// most `limit` bytes: a multiple of 2 MiB pages.
+fn span(memory: usize, ranks: usize, limit: Option<usize>) -> usize {
     const HUGE_PAGE: usize = 2 << 20;
-    let share = MAX_ADDRESS_BYTES / ranks.max(1) / HUGE_PAGE * HUGE_PAGE;
+    let share = (MAX_ADDRESS_BYTES / ranks.max(1)).min(limit.unwrap_or(usize::MAX)) / HUGE_PAGE * HUGE_PAGE;
     memory.next_power_of_two().min(share).max(HUGE_PAGE)
 }
 
@@ -180,6 +186,7 @@ mod tests {
 
     #[test]
     fn arenas_of_all_ranks_of_a_machine_with_1_tib_fit_in_the_address_space() {
+        let span = |memory, ranks| span(memory, ranks, None);
         assert_eq!((span(1 << 40, 8), span(24 << 30, 126)), (1 << 40, 32 << 30), "as much as the machine has");
         for ranks in [33, 126, 1000] {
             let mapped: Result<Vec<Segment>> = (0..ranks).map(|_| Segment::reserve(span(1 << 40, ranks))).collect();

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
-use rustix::io::{Result, retry_on_intr};
+use rustix::io::{Errno, Result, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 /// Seals that fix the size, so that no peer can truncate memory that another peer has mapped.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -60,6 +61,36 @@ pub(super) fn commit(fd: BorrowedFd<'_>, range: Range<usize>) -> Result<()> {
 pub(super) fn size(fd: BorrowedFd<'_>) -> Result<(usize, bool)> {
     let seals = fs::fcntl_get_seals(fd)?;
     Ok((fs::fstat(fd)?.st_size as usize, seals.contains(SEALS)))
+}
+
+/// The most bytes of a segment that limits of this process permit, if one such segment of each of `ranks` ranks is mapped
+/// here; one mapping may have a quarter of the address space that is left.
+pub(super) fn limit(ranks: usize) -> Option<usize> {
+    let file = limit_of(Resource::Fsize);
+    let space = limit_of(Resource::As).map(|space| space.saturating_sub(mapped()) / 4 / ranks.max(1));
+    file.into_iter().chain(space).min()
+}
+
+/// A limit of this process that may be the reason of an error, in words that follow it; empty if there is none.
+pub(super) fn limit_behind(errno: Errno) -> String {
+    let limit = match errno {
+        Errno::FBIG => limit_of(Resource::Fsize).map(|bytes| ("a file", bytes, "ulimit -f")),
+        Errno::NOMEM => limit_of(Resource::As).map(|bytes| ("the address space", bytes, "ulimit -v")),
+        _ => None,
+    };
+    limit.map_or_else(String::new, |(what, bytes, ulimit)| format!("; {what} is limited to {bytes} bytes (`{ulimit}`)"))
+}
+
+fn limit_of(resource: Resource) -> Option<usize> {
+    getrlimit(resource).current.and_then(|limit| usize::try_from(limit).ok())
+}
+
+/// Bytes of the address space in use; 0 without `/proc`.
+fn mapped() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib = size.and_then(|size| size.trim().trim_end_matches("kB").trim().parse::<usize>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 /// Physical memory of this machine in bytes.

@@ -66,7 +66,8 @@ impl Segment {
     /// # Errors
     /// The segment is smaller than `at_least`, its size is not sealed, or the system can't map it.
     pub fn open(fd: OwnedFd, at_least: usize) -> Result<Self> {
-        let refuse = |errno: Errno| Error::system("a shared segment can't be mapped", errno);
+        let refuse =
+            |errno: Errno| Error::system(format!("a shared segment can't be mapped{}", os::limit_behind(errno)), errno);
         let (bytes, sealed) = os::size(fd.as_fd()).map_err(refuse)?;
         if bytes < at_least || !sealed {
             let not = if sealed { "" } else { ", and not sealed" };
@@ -128,8 +129,8 @@ impl fmt::Debug for Segment {
     }
 }
 
-fn refused(bytes: usize, errno: Errno) -> Error {
-    Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(errno.to_string()) }
+pub(super) fn refused(bytes: usize, errno: Errno) -> Error {
+    Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(format!("{errno}{}", os::limit_behind(errno))) }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-use super::os;
-use crate::error::{Error, Memory, Result};
+use super::{os, segment};
+use crate::error::{Error, Result};
 
 /// Anonymous shared memory with a copy of some bytes, sealed so that no process can change them. The system frees it
 /// with its last descriptor and mapping.
@@ -25,7 +25,7 @@ impl Snapshot {
     /// # Errors
     /// The system has too little memory or no free descriptors.
     pub fn copy<'a>(bytes: usize, parts: impl IntoIterator<Item = (usize, &'a [u8])>) -> Result<Self> {
-        let refuse = |errno: Errno| Error::OutOfMemory { bytes, memory: Memory::Shared, why: Some(errno.to_string()) };
+        let refuse = |errno| segment::refused(bytes, errno);
         let fd = os::make_growing(bytes).map_err(refuse)?;
         for (offset, part) in parts {
             os::write_at(fd.as_fd(), part, offset).map_err(refuse)?;
@@ -69,7 +69,9 @@ impl MappedSnapshot {
     /// # Errors
     /// The descriptor is not sealed against changes, or the system can't map it.
     pub fn open(fd: &OwnedFd) -> Result<Self> {
-        let refuse = |errno: Errno| Error::system("shared memory of another process can't be mapped", errno);
+        let refuse = |errno: Errno| {
+            Error::system(format!("shared memory of another process can't be mapped{}", os::limit_behind(errno)), errno)
+        };
         let (bytes, is_frozen) = os::frozen_size(fd.as_fd()).map_err(refuse)?;
         if !is_frozen || bytes == 0 {
             return Err(Error::protocol(format!("shared memory of {bytes} bytes that is not sealed")));

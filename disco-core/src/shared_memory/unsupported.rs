@@ -33,6 +33,14 @@ pub(super) fn size(_: BorrowedFd<'_>) -> Result<(usize, bool)> {
     Err(Errno::NOSYS)
 }
 
+pub(super) fn limit(_: usize) -> Option<usize> {
+    None
+}
+
+pub(super) fn limit_behind(_: Errno) -> String {
+    String::new()
+}
+
 pub(super) fn memory() -> usize {
     0
 }

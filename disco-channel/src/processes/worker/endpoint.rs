@@ -68,6 +68,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use disco_core::shared_memory::Arena;
+
     use super::super::commands::Letterbox;
     use super::super::link;
     use super::*;
@@ -90,7 +92,7 @@ mod tests {
         );
         let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
         let store = Arc::new(RemoteStore::new(connection.clone()));
-        let link = Arc::new(link::over(&store, worker, None, &connection));
+        let link = Arc::new(link::over(&store, worker, Arena::new(1).unwrap(), &connection));
         let endpoint = ProcessEndpoint {
             worker,
             connection,

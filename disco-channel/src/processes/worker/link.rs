@@ -14,12 +14,7 @@ use crate::reactor::Connection;
 use crate::remote_store::{ANSWER_LIMIT, RemoteStore};
 
 /// Makes the link of a worker process.
-pub(super) fn over(
-    store: &Arc<RemoteStore>,
-    worker: WorkerId,
-    arena: Option<Arc<Arena>>,
-    to: &Arc<Connection>,
-) -> Link {
+pub(super) fn over(store: &Arc<RemoteStore>, worker: WorkerId, arena: Arc<Arena>, to: &Arc<Connection>) -> Link {
     let connection = to.clone();
     let descriptors =
         Arc::new(RemoteDescriptors { worker, connection: to.clone(), store: store.clone(), shared: AtomicU32::new(0) });
@@ -30,10 +25,7 @@ pub(super) fn over(
             tracing::warn!(%notice, %error, "a notice can't be sent to the controller");
         }
     });
-    match arena {
-        Some(arena) => link.in_arena(arena),
-        None => link,
-    }
+    link.in_arena(arena)
 }
 
 /// Shares descriptors with peers through the controller.
