@@ -65,6 +65,23 @@ impl Launched {
     }
 }
 
+/// Environment variable with the socket where `disco run` learns that its program has read the settings.
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub const READ_SETTINGS: &str = "DISCO_RUN_SOCKET";
+
+/// Tells `disco run` that its program has read the settings.
+#[cfg(target_os = "linux")]
+fn tell_run() {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let socket = Variable::read(READ_SETTINGS);
+    let Ok(Some(name)) = socket.text() else { return };
+    let tell = || UnixDatagram::unbound()?.send_to_addr(&[0], &SocketAddr::from_abstract_name(name)?);
+    // Fails if the settings were read before.
+    _ = tell();
+}
+
 impl Settings {
     /// Reads the settings from the environment.
     ///
@@ -72,6 +89,13 @@ impl Settings {
     /// A variable is not a number, not a list of device ordinals, or not a kind of session; variables of a launcher
     /// contradict each other or lack the number of tasks, and neither session, workers nor nodes are set.
     pub fn from_env() -> Result<Self> {
+        #[cfg(target_os = "linux")]
+        tell_run();
+        Self::current()
+    }
+
+    /// The settings in the environment, before the program asks for them.
+    pub(crate) fn current() -> Result<Self> {
         const OWN: [&str; 3] = ["DISCO_SESSION", "DISCO_WORKERS", "DISCO_NODES"];
         // Disco's own variables win over those of a launcher.
         let is_set = |name: &&'static str| Variable::read(name) != Variable::new(name, None);

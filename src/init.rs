@@ -36,7 +36,8 @@ use crate::role;
 ///
 /// SIGTERM stops a node, which tells its controller so; after a second one, the node does not wait for its workers.
 ///
-/// The exit status of a worker or a node is 0 after a shutdown; else it is 1, and the error is printed.
+/// The exit status of a worker or a node is 0 after a shutdown; else it is 1, and the error is printed. A node whose
+/// controller drops the session without a shutdown prints so, too.
 pub fn init() {
     init_without_launcher();
     #[cfg(feature = "mpi")]
@@ -113,6 +114,7 @@ fn test_of(path: &str) -> &str {
 
 /// Serves and then exits if this process was started as a worker or a node.
 fn serve() {
+    crate::signals::get_errors_of_large_files();
     #[cfg(feature = "trace")]
     crate::dump::ignore_signal();
     let served = if let Some(invitation) = Invitation::take() {

@@ -58,7 +58,7 @@ pub(crate) fn become_rank() -> bool {
 /// # Errors
 /// The settings are invalid, or the launcher can't be executed.
 fn restart_under_launcher() -> Result<()> {
-    let settings = Settings::from_env()?;
+    let settings = Settings::current()?;
     if settings.backend != "mpi" || settings.workers == 1 || settings.nodes > 1 || disco_mpi::is_launched() {
         return Ok(());
     }

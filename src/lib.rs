@@ -20,6 +20,9 @@ mod ranks;
 #[cfg(target_os = "linux")]
 mod role;
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod signals;
+#[cfg(target_os = "linux")]
 mod tasks;
 mod timeline;
 #[cfg(target_os = "linux")]
@@ -42,6 +45,9 @@ pub use disco_core::{Diagnosis, activity, error, launcher, status, tensor};
 #[cfg(feature = "serde")]
 pub use disco_core::{function::Json, register_error};
 pub use disco_core::{register_function, register_object};
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub use env::READ_SETTINGS;
 pub use env::{Settings, from_env};
 pub use init::init;
 #[cfg(target_os = "linux")]

@@ -15,10 +15,9 @@ use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::{Channel, Error, Result, worker};
-use signal_hook::consts::SIGTERM;
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::log_files;
+use crate::{log_files, signals};
 
 /// Exit status of a node that SIGTERM ends while it serves no session: that of a shell for this signal.
 const STOPPED: i32 = 128 + SIGTERM;
@@ -70,7 +69,8 @@ pub fn be_node(mut options: JoinOptions) -> Result<()> {
     let refused = |error: io::Error| Error::system("a node can't handle SIGTERM", error);
     let stop = StopHandle::new();
     options.stop = Some(stop.clone());
-    let mut signals = Signals::new([SIGTERM]).map_err(refused)?;
+    let mut signals = signals::handle(&[SIGTERM]).map_err(refused)?;
+    signals::end_process_1(&[SIGINT]).map_err(refused)?;
     let on_signal = move || {
         let mut is_told = false;
         for _ in &mut signals {

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use disco::error::causes;
+#[cfg(target_os = "linux")]
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 #[cfg(target_os = "linux")]
 use crate::status;
@@ -16,6 +18,8 @@ use crate::token;
 use crate::topo;
 #[cfg(target_os = "linux")]
 use crate::tvm;
+#[cfg(target_os = "linux")]
+use crate::watch;
 #[cfg(target_os = "linux")]
 use crate::worker;
 use crate::{backends, bench, check, log, ping, plot, replay, run, trace};
@@ -48,6 +52,8 @@ enum Command {
     TvmNode(tvm::Node),
     #[cfg(target_os = "linux")]
     TvmWorker(tvm::Worker),
+    #[cfg(target_os = "linux")]
+    Watch(watch::Watch),
     #[cfg(target_os = "linux")]
     Worker(worker::Worker),
     /// Print the completion script of a shell
@@ -102,6 +108,10 @@ fn take_role() {
 }
 
 fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    #[cfg(target_os = "linux")]
+    if !matches!(command, Command::Run(_) | Command::Worker(_)) {
+        disco::signals::end_process_1(&[SIGHUP, SIGINT, SIGTERM])?;
+    }
     match command {
         Command::Backends(backends) => backends.run(out),
         Command::Bench(bench) => bench.run(out),
@@ -121,6 +131,8 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::TvmNode(node) => node.run(),
         #[cfg(target_os = "linux")]
         Command::TvmWorker(worker) => worker.run(out),
+        #[cfg(target_os = "linux")]
+        Command::Watch(watch) => watch.run(),
         #[cfg(target_os = "linux")]
         Command::Worker(worker) => worker.run(),
         Command::Completions { shell } => {

@@ -47,6 +47,8 @@ mod trace;
 mod tvm;
 mod values;
 #[cfg(target_os = "linux")]
+mod watch;
+#[cfg(target_os = "linux")]
 mod worker;
 
 pub use cli::main;

@@ -12,7 +12,7 @@ use disco::{SessionKind, World, backend};
 
 use crate::values;
 #[cfg(target_os = "linux")]
-use crate::{restart, supervisor};
+use crate::{restart, supervisor, watch};
 
 /// Run a program that makes its session with `disco::from_env()`
 ///
@@ -96,6 +96,7 @@ impl Run {
             place => place?.filter(Place::is_one_of_several),
         };
         let is_task = place.is_some();
+        let serves = place.as_ref().is_some_and(|place| place.rank > 0);
         let tasks = place.and_then(|place| place.size);
         let workers = self.workers.or(tasks).unwrap_or(self.nodes);
         World::new(workers, self.groups)?.on_nodes(self.nodes)?;
@@ -121,6 +122,8 @@ impl Run {
         if let Some(supervisor) = self.supervisor {
             supervisor::end_with(supervisor)?;
         }
+        #[cfg(target_os = "linux")]
+        let is_watched = launcher.is_empty() && !serves && self.has_settings();
         let words = launcher.into_iter().chain(self.program);
         let words: Vec<OsString> = words.collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
@@ -158,6 +161,10 @@ impl Run {
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
         }
+        #[cfg(target_os = "linux")]
+        if is_watched && let Err(error) = watch::begin(&mut command, program) {
+            tracing::debug!(%error, "nothing tells whether the program reads the settings");
+        }
         replace(command).with_context(|| format!("can't run `{}`", program.display()))
     }
 }
@@ -186,6 +193,20 @@ impl Run {
         let is_launched = self.launcher.is_some() || (self.backend == "mpi" && session == SessionKind::Processes);
         ensure!(self.listen.is_none() || is_launched, "--listen has no effect without --nodes");
         Ok(())
+    }
+
+    /// Whether options describe the session that a program makes with `disco::from_env()`.
+    #[cfg(target_os = "linux")]
+    fn has_settings(&self) -> bool {
+        self.workers.is_some()
+            || self.session.is_some()
+            || self.nodes > 1
+            || self.groups > 1
+            || self.backend != "local"
+            || !self.devices.is_empty()
+            || self.listen.is_some()
+            || self.spares.is_some()
+            || self.log_dir.is_some()
     }
 
     /// The words of the launcher, which precede the program; empty if the program is run directly.

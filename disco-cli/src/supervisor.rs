@@ -2,11 +2,19 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::process::Command;
+use std::fs;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use disco::signals;
+use rustix::io::retry_on_intr;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, set_parent_process_death_signal, waitid,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The option of the processes that a supervisor starts.
 const SUPERVISOR: &str = "--supervisor";
@@ -54,6 +62,107 @@ pub(crate) fn end_with(supervisor: i32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM)).context("this process can't be tied to its parent")?;
     ensure!(getppid() == Pid::from_raw(supervisor), "the parent process {supervisor} has ended");
     Ok(())
+}
+
+/// Runs processes one after another, and passes signals to this process on to the running one.
+pub(crate) struct Supervisor {
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    run: Mutex<Run>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Run {
+    child: Option<Pid>,
+    /// A signal has come, so no other process is started.
+    is_ended: bool,
+}
+
+impl Supervisor {
+    /// Handles SIGHUP, SIGINT and SIGTERM from now on.
+    ///
+    /// # Errors
+    /// The system refuses a handler or a thread.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let refused = "signals can't be handled";
+        let mut signals = signals::handle(&[SIGHUP, SIGINT, SIGTERM]).context(refused)?;
+        let state = Arc::<State>::default();
+        let passes = state.clone();
+        let pass_on = move || signals.forever().for_each(|signal| passes.pass_on(signal));
+        thread::Builder::new().name("disco-signals".into()).spawn(pass_on).context(refused)?;
+        Ok(Self { state })
+    }
+
+    /// Runs this command to its end.
+    ///
+    /// # Errors
+    /// The process can't be started.
+    pub(crate) fn run(&self, command: &mut Command) -> anyhow::Result<ExitStatus> {
+        let mut run = self.state.run();
+        let mut child = command.spawn().context("this program can't start itself")?;
+        let pid = Pid::from_child(&child);
+        run.child = Some(pid);
+        if run.is_ended {
+            _ = kill_process(pid, Signal::TERM);
+        }
+        drop(run);
+        // The id stays that of the child until `wait`, so that no other process gets its signals.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let waited = retry_on_intr(|| waitid(WaitId::Pid(pid), options));
+        self.state.run().child = None;
+        waited.map_err(Into::into).and_then(|_| child.wait()).context("a process can't be waited for")
+    }
+
+    /// Whether a signal has told this process to end.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state.run().is_ended
+    }
+
+    /// Waits for this time, or until a signal comes.
+    pub(crate) fn pause(&self, pause: Duration) {
+        let waited = self.state.ended.wait_timeout_while(self.state.run(), pause, |run| !run.is_ended);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl State {
+    fn run(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass_on(&self, signal: i32) {
+        let mut run = self.run();
+        run.is_ended = true;
+        self.ended.notify_all();
+        let passed = match signal {
+            SIGTERM => Signal::TERM,
+            SIGHUP => Signal::HUP,
+            // A terminal has sent it to both.
+            _ if is_in_foreground() => return,
+            _ => Signal::INT,
+        };
+        // Fails if the process has ended.
+        run.child.map(|child| _ = kill_process(child, passed));
+    }
+}
+
+/// Whether this process is one of those to which its terminal sends signals: its group is the terminal's.
+fn is_in_foreground() -> bool {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let words: Vec<_> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
+    // State, parent, group, session, terminal, group of the terminal.
+    words.get(2).is_some_and(|group| Some(group) == words.get(5))
+}
+
+/// The exit status that a shell gives for the status of a program.
+pub(crate) fn code(status: ExitStatus) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt as _;
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
 /// Pauses before a process is started again: 1 s, and twice as long after each failure, up to a maximum.

@@ -394,6 +394,8 @@ impl Builder {
         #[cfg(not(all(feature = "mpi", target_os = "linux")))]
         let this = self;
         #[cfg(target_os = "linux")]
+        crate::signals::get_errors_of_large_files();
+        #[cfg(target_os = "linux")]
         let this = this.with_tasks()?;
         this.start_configured()
     }

@@ -1,7 +1,5 @@
 //! Worker functions.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -44,8 +42,6 @@ fn limit_files(ctx: &mut WorkerContext, bytes: u64) -> Result<()> {
         return Ok(());
     }
     let failed = |error: std::io::Error| disco::Error::system("limit the size of files", error);
-    // With a handler the write is an error; without one, the signal ends the process.
-    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(failed)?;
     let maximum = getrlimit(Resource::Fsize).maximum;
     let limit = Rlimit { current: Some(maximum.map_or(bytes, |maximum| maximum.min(bytes))), maximum };
     setrlimit(Resource::Fsize, limit).map_err(|error| failed(error.into()))

@@ -1,0 +1,82 @@
+//! The background process of `disco run` that tells the user if the program has ended without reading the settings.
+//!
+//! ```text
+//! disco run ──▶ disco watch --detach ──▶ disco watch   waits for a datagram, or for the end of the program
+//!     │ then becomes
+//!     ▼
+//!  the program ── reads the settings: a datagram ──▲
+//! ```
+//!
+//! The process between them ends at once, so that the program, which knows nothing of a child, has none.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::{self, Command, ExitCode, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Tell the user if the program of `disco run` ends without reading the settings
+#[derive(Args)]
+#[command(hide = true)]
+pub(crate) struct Watch {
+    /// Start the watching process and end
+    #[arg(long)]
+    detach: bool,
+    /// The process of the program
+    process: i32,
+    /// The program's name
+    program: OsString,
+}
+
+/// Starts the process that watches this one, which is about to become `program`. `command` tells the program where to say
+/// that it has read the settings.
+///
+/// # Errors
+/// The system refuses the socket or the process.
+pub(crate) fn begin(command: &mut Command, program: &OsStr) -> io::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let name = format!("disco-run-{}-{}", process::id(), now.as_nanos());
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    let mut watch = this(process::id().to_string().as_ref(), program)?;
+    watch.arg("--detach").stdin(OwnedFd::from(socket)).stdout(Stdio::null()).status()?;
+    command.env(disco::READ_SETTINGS, name);
+    Ok(())
+}
+
+fn this(process: &OsStr, program: &OsStr) -> io::Result<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["watch".as_ref(), process]).arg(program);
+    Ok(command)
+}
+
+impl Watch {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.detach {
+            this(self.process.to_string().as_ref(), &self.program)?.spawn()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let socket = UnixDatagram::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let process = Pid::from_raw(self.process).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = process {
+            poll(&mut [PollFd::new(&socket, PollFlags::IN), PollFd::new(&process, PollFlags::IN)], None)?;
+        }
+        socket.set_nonblocking(true)?;
+        if socket.recv(&mut [0]).is_err() {
+            let program = self.program.display();
+            let text = format!(
+                "disco: `{program}` has ended without reading the settings of `disco run`; a program reads them with \
+                 `disco::from_env()` or `Settings::from_env()`\n"
+            );
+            // A closed standard error is no reason to fail.
+            _ = io::stderr().write_all(text.as_bytes());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
