@@ -21,7 +21,7 @@
 //!
 //! let variable = "DISCO_NCCL_LIBRARY"; // names a file instead of the search
 //! let candidates = &["libnccl.so.2"];
-//! match Library::find(Vendor { backend: "nccl", library: "NCCL", variable, candidates, wheels: &[] }) {
+//! match Library::find(Vendor { backend: "nccl", library: "NCCL", variable, candidates, wheels: &[], remedy: "" }) {
 //!     Ok(library) => {
 //!         let averages = library.capabilities(false).supports(OpKind::AllReduce, DType::F32, Some(Reduction::Avg));
 //!         println!("NCCL {} from {}; averages: {averages}", library.version(), library.file());

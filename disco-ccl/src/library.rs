@@ -31,6 +31,8 @@ pub struct Vendor {
     pub candidates: &'static [&'static str],
     /// Paths of the library inside Python's package folders.
     pub wheels: &'static [&'static str],
+    /// What a user without the library can do.
+    pub remedy: &'static str,
 }
 
 /// A library's version.
@@ -86,7 +88,8 @@ impl Library {
                 named.chain(python::packaged(vendor.wheels).into_iter().map(Candidate::file)).collect()
             }
         };
-        disco_dl::find(vendor.library, candidates, |library| Self::accept(vendor, &library))
+        let found = disco_dl::find(vendor.library, candidates, |library| Self::accept(vendor, &library));
+        found.map_err(|absent| absent.with_remedy(vendor.remedy))
     }
 
     fn accept(vendor: Vendor, library: &disco_dl::Library) -> Result<Self, String> {
@@ -294,8 +297,14 @@ mod tests {
     #[test]
     fn the_error_of_an_absent_library_lists_each_candidate() {
         let candidates = &["libdisco-absent.so.2", "libm.so.6"];
-        let vendor =
-            Vendor { backend: "nccl", library: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };
+        let vendor = Vendor {
+            backend: "nccl",
+            library: "NCCL",
+            variable: "DISCO_NO_VARIABLE",
+            candidates,
+            wheels: &[],
+            remedy: "",
+        };
         let absent = Library::find(vendor).unwrap_err().to_string();
         assert!(absent.starts_with("NCCL is not available; tried libdisco-absent.so.2: "), "{absent}");
         assert!(absent.ends_with("; tried libm.so.6: there is no NCCL in it"), "{absent}");

@@ -42,8 +42,14 @@ impl Fetched {
     fn library(self) -> Option<Library> {
         let file = self.folder()?.join("lib/libnccl.so.2").display().to_string();
         let candidates = vec![&*file.leak()].leak();
-        let vendor =
-            Vendor { backend: "nccl", library: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[] };
+        let vendor = Vendor {
+            backend: "nccl",
+            library: "NCCL",
+            variable: "DISCO_NO_VARIABLE",
+            candidates,
+            wheels: &[],
+            remedy: "",
+        };
         Some(Library::find(vendor).unwrap())
     }
 }

@@ -213,7 +213,7 @@ pub fn check_reach(backend: &dyn Backend, world: &World) -> Result<()> {
     Err(Error::invalid(format!("{name} reaches workers of one machine, and this session has {nodes} nodes; {others}")))
 }
 
-/// The backends of Disco: name, Cargo feature of the crate `disco`, crate.
+/// The backends of Disco: name, Cargo feature of the package `disco-runtime`, crate.
 const SHIPPED: [(&str, &str, &str); 6] = [
     ("local", "local", "disco_local"),
     ("mpi", "mpi", "disco_mpi"),
@@ -228,7 +228,7 @@ fn advice(name: &str, known: &[&str]) -> String {
     let shipped = SHIPPED.iter().map(|(shipped, ..)| *shipped);
     match (SHIPPED.iter().find(|(shipped, ..)| *shipped == name), similar(name, known.iter().copied().chain(shipped))) {
         (Some((_, feature, module)), _) => format!(
-            "enable the feature `{feature}` of the crate `disco`, or depend on `{}` and write `use {module} as _;`",
+            "enable the feature `{feature}` of the package `disco-runtime`, or depend on `{}` and write `use {module} as _;`",
             module.replace('_', "-")
         ),
         (None, Some(suggestion)) => format!("did you mean `{suggestion}`?"),
@@ -248,10 +248,9 @@ pub fn find(name: &str) -> Result<&'static dyn Backend> {
         let known: Vec<_> = all().iter().map(|backend| backend.name()).collect();
         let advice = advice(name, &known);
         let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-        Error::Unavailable(Unavailable {
-            what: format!("backend `{name}`"),
-            tried: vec![("the backends compiled into this program".into(), format!("it has {known}; {advice}"))],
-        })
+        let why = format!("it has {known}; {advice}");
+        let absent = Unavailable::new(format!("backend `{name}`"));
+        Error::Unavailable(absent.with_tried("the backends compiled into this program", why))
     })
 }
 
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(
             text("cuda_p2p"),
             format!(
-                "backend `cuda_p2p` is not available; {has}; enable the feature `nccl` of the crate `disco`, or depend on \
+                "backend `cuda_p2p` is not available; {has}; enable the feature `nccl` of the package `disco-runtime`, or depend on \
                  `disco-nccl` and write `use disco_nccl as _;`"
             )
         );

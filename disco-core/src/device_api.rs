@@ -106,7 +106,7 @@ pub fn find(kind: DeviceKind) -> Result<&'static dyn DeviceApi> {
     let found = inventory::iter::<DeviceEntry>.into_iter().map(|entry| entry.0).find(|api| api.kind() == kind);
     found.ok_or_else(|| {
         let tried = vec![("the device kinds compiled into this program".into(), "not among them".into())];
-        Error::Unavailable(Unavailable { what: format!("device kind `{kind}`"), tried })
+        Error::Unavailable(Unavailable { tried, ..Unavailable::new(format!("device kind `{kind}`")) })
     })
 }
 

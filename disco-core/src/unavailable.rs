@@ -11,12 +11,14 @@ pub struct Unavailable {
     pub what: String,
     /// Each try (a path, a device, a name) and why it failed.
     pub tried: Vec<(String, String)>,
+    /// What the user can do; empty if nothing is known.
+    pub remedy: String,
 }
 
 impl Unavailable {
     /// An error without tries.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), tried: Vec::new() }
+        Self { what: what.into(), tried: Vec::new(), remedy: String::new() }
     }
 
     /// Adds a failed try of `candidate` (a path, a device, a name).
@@ -25,12 +27,24 @@ impl Unavailable {
         self.tried.push((candidate.into(), why.into()));
         self
     }
+
+    /// Sets what the user can do.
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
 }
 
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is not available", self.what)?;
-        self.tried.iter().try_for_each(|(candidate, why)| write!(f, "; tried {candidate}: {why}"))
+        // Candidates that failed for the same reason stand together.
+        for tries in self.tried.chunk_by(|(_, one), (_, other)| one == other) {
+            let candidates: Vec<_> = tries.iter().map(|(candidate, _)| candidate.as_str()).collect();
+            write!(f, "; tried {}: {}", candidates.join(", "), tries[0].1)?;
+        }
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
     }
 }
 

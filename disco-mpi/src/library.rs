@@ -18,6 +18,8 @@ use crate::table::{Early, Table};
 
 /// Path of the library, in place of the search.
 const LIBRARY_VARIABLE: &str = "DISCO_MPI_LIBRARY";
+/// What a user without a library can do.
+const REMEDY: &str = "install one (`pip install mpich`), or set DISCO_MPI_LIBRARY to its path";
 /// Size of the buffers for texts of the library: the largest `MPI_MAX_LIBRARY_VERSION_STRING` of all ABIs.
 const MAX_TEXT_BYTES: usize = 8192;
 
@@ -77,7 +79,11 @@ impl Mpi {
     /// No library was found; with all tried paths and the reason why each failed.
     pub(crate) fn get() -> Result<&'static Self, Unavailable> {
         static FOUND: OnceLock<Result<Mpi, Unavailable>> = OnceLock::new();
-        FOUND.get_or_init(|| disco_dl::find("MPI", candidates(), Self::accept)).as_ref().map_err(Clone::clone)
+        let find = || {
+            let found = disco_dl::find("MPI", candidates(), Self::accept);
+            found.map_err(|absent| absent.with_remedy(REMEDY))
+        };
+        FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
     }
 
     fn accept(library: Library) -> Result<Self, String> {

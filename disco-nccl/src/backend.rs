@@ -20,4 +20,5 @@ const VENDOR: Vendor = Vendor {
     variable: "DISCO_NCCL_LIBRARY",
     candidates: &["libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2", "/opt/cuda/lib64/libnccl.so.2"],
     wheels: &["nvidia/nccl/lib/libnccl.so.2"],
+    remedy: "install it (`pip install nvidia-nccl-cu13`), or set DISCO_NCCL_LIBRARY to its path",
 };

@@ -36,4 +36,5 @@ const VENDOR: Vendor = Vendor {
     variable: "DISCO_RCCL_LIBRARY",
     candidates: &["librccl.so.1", "librccl.so", "/opt/rocm/lib/librccl.so.1"],
     wheels: &["torch/lib/librccl.so"],
+    remedy: "install it with ROCm or with PyTorch for ROCm, or set DISCO_RCCL_LIBRARY to its path",
 };
