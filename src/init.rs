@@ -36,8 +36,8 @@ use crate::role;
 ///
 /// SIGTERM stops a node, which tells its controller so; after a second one, the node does not wait for its workers.
 ///
-/// The exit status of a worker or a node is 0 after a shutdown; else it is 1, and the error is printed. A node whose
-/// controller drops the session without a shutdown prints so, too.
+/// The exit status of a worker or a node is 0 after a shutdown or a drop of the session; else it is 1, and the error is
+/// printed: the controller is lost, or has panicked or failed and dropped the session without a shutdown.
 pub fn init() {
     init_without_launcher();
     #[cfg(feature = "mpi")]

@@ -31,6 +31,8 @@ const RACK: &str = "DISCO_RACK";
 const WORKERS_PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
 /// Environment variable with the largest number of workers that the node accepts.
 const MAX_WORKERS: &str = "DISCO_MAX_WORKERS";
+/// Environment variable with the process that has started the node.
+const STARTER: &str = "DISCO_STARTER";
 /// Environment variable that makes the node stand by.
 const SPARE: &str = "DISCO_SPARE";
 /// Environment variable with the number of seconds to wait for the controller.
@@ -99,6 +101,7 @@ fn read(address: &str) -> Result<JoinOptions> {
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
     options.max_workers = number(MAX_WORKERS)?;
+    options.starter = number(STARTER)?;
     options.is_spare = Variable::new(SPARE, environment::take(SPARE)).flag()?.unwrap_or(false);
     options.start = join_limit()?.unwrap_or(options.start);
     environment::take(JOIN_SECONDS);
@@ -151,11 +154,10 @@ pub(crate) fn start_here(
 ) -> Result<Vec<NodeProcess>> {
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
     let start = |id: u32| {
-        // The executable that is running, even if its path now names another file.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(processes::this_program());
         command.args(crate::role::args()).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
-        command.env(JOIN_SECONDS, seconds.to_string()).env_remove(SPARE);
+        command.env(JOIN_SECONDS, seconds.to_string()).env_remove(SPARE).env(STARTER, process::id().to_string());
         token.pass_on(&mut command);
         encrypts.map(|encrypts| command.env("DISCO_ENCRYPT", if encrypts { "1" } else { "0" }));
         log_dir.map(|folder| command.env(log_files::VARIABLE, folder));

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use disco::wire::{Reader, WireError, Writer};
 use disco::{
@@ -362,4 +362,30 @@ fn dropping_a_session_ends_its_workers() {
     let handle = block_on(session.function("tests.whoami")).unwrap();
     drop(session);
     drop(handle);
+}
+
+/// The session of the test that follows.
+static OWN: OnceLock<LaneSession> = OnceLock::new();
+
+/// Worker function: the error of a method that waits for the worker itself.
+fn wait_for_oneself(ctx: &mut WorkerContext) -> Result<String> {
+    let Some(session) = OWN.get().filter(|_| ctx.worker().index() == 1) else { return Ok(String::new()) };
+    let errors = [
+        block_on(session.sync_all()).err(),
+        block_on(session.init_ccl("local", &[])).err(),
+        block_on(session.resize(3)).err(),
+    ];
+    Ok(errors.map(|error| error.map_or("none".to_owned(), |error| error.to_string())).join("\n"))
+}
+
+disco::register_function!("tests.wait_for_oneself", wait_for_oneself);
+
+#[test]
+fn a_worker_that_waits_for_itself_gets_an_error() {
+    let session = OWN.get_or_init(|| Builder::threads(2).start().unwrap());
+    let errors = block_on(session.call_named("tests.wait_for_oneself", ())).unwrap();
+    let errors: String = block_on(session.get_as(&errors, WorkerId::new(1))).unwrap();
+    let why = "worker 1 of this session would wait for itself: its functions can't call methods that wait for it";
+    assert_eq!(errors, ["sync_all", "sync_all", "resize"].map(|method| format!("{method}: {why}")).join("\n"));
+    block_on(session.shutdown()).unwrap();
 }

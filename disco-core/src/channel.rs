@@ -49,6 +49,11 @@ pub trait Channel: Debug + Send + Sync + 'static {
         false
     }
 
+    /// The place of the worker of this lane that runs on the calling thread.
+    fn worker_here(&self) -> Option<WorkerId> {
+        None
+    }
+
     /// Whether the workers run this program, and so have its worker functions. Otherwise, a session can't refuse the
     /// lookup of an unknown function.
     fn runs_this_program(&self) -> bool {

@@ -32,6 +32,7 @@ disco::register_function!("tests.mark", mark);
 disco::register_function!("tests.marks", marks);
 disco::register_function!("tests.pid", pid);
 disco::register_function!("tests.stay", stay);
+disco::register_function!("tests.stay_and_fail", stay_and_fail);
 disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.whoami", whoami);
 disco::register_function!("tests.widen", widen);
@@ -169,6 +170,12 @@ fn stay(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
         wait_for_removal(&file);
     }
     Ok(())
+}
+
+/// As [`stay`], and fails then.
+fn stay_and_fail(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
+    stay(ctx, worker, file)?;
+    if ctx.worker() == worker.into() { Err(Error::invalid("no weights")) } else { Ok(()) }
 }
 
 /// Waits until `file` is removed.

@@ -1,19 +1,28 @@
 //! Sessions that get another number of workers: the same in all kinds.
 
+use std::sync::Arc;
+
 use disco::{
     DType, DataPlane as _, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, SessionKind,
     Tensor, WorkerId, block_on,
 };
 use futures_lite::future;
 
-use crate::marker::stay;
-use crate::{builder, call};
+use crate::marker::{Marker, stay};
+use crate::{SOON, builder, call, within};
 
 crate::tests!(
     a_session_shrinks_and_grows,
     workers_that_leave_execute_the_commands_before,
     a_worker_that_hangs_can_not_be_made_to_leave,
     workers_that_came_later_execute_the_commands_before_a_shutdown,
+    a_failure_that_nobody_has_heard_of_is_an_error_of_a_resize,
+    a_failure_that_a_method_has_returned_ends_with_a_resize,
+);
+
+crate::tests!(tests_of_collectives:
+    a_failure_during_a_resize_ends_the_init_ccl_of_another_thread,
+    a_failure_during_a_resize_ends_a_checked_collective,
 );
 
 /// Checks that each worker knows its number, and that an all-reduce has an exact sum.
@@ -97,4 +106,68 @@ fn workers_that_came_later_execute_the_commands_before_a_shutdown(kind: SessionK
     let ((synced, ended), ()) = block_on(future::zip(ends, async { drop(inside) }));
     synced.unwrap();
     ended.unwrap();
+}
+
+/// Makes worker 1 stay inside a function that fails once the returned marker is dropped.
+fn fail_later(session: &LaneSession) -> Marker {
+    let marker = Marker::new();
+    call(session, "tests.stay_and_fail", (1, marker.path())).unwrap();
+    marker.wait();
+    marker
+}
+
+/// The errors of a resize during which worker 1 fails, and of the next wait.
+fn errors_of_resize(session: &LaneSession, inside: Marker) -> [String; 2] {
+    let (resized, ()) = block_on(future::zip(session.resize(6), async { drop(inside) }));
+    let synced = block_on(session.sync_all());
+    [resized.unwrap_err().to_string(), synced.unwrap_err().to_string()]
+}
+
+fn a_failure_that_nobody_has_heard_of_is_an_error_of_a_resize(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    for error in errors_of_resize(&session, fail_later(&session)) {
+        assert!(error.contains("worker 1: tests.stay_and_fail") && error.ends_with("no weights"), "{error}");
+    }
+    // Nothing has changed, and the failure is known now.
+    assert_eq!(session.world().size(), 4);
+    block_on(session.resize(6)).unwrap();
+    check(&session, 6);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_failure_that_a_method_has_returned_ends_with_a_resize(kind: SessionKind) {
+    let session = builder(kind).start().unwrap();
+    drop(fail_later(&session));
+    block_on(session.sync_all()).unwrap_err();
+    block_on(session.resize(2)).unwrap();
+    check(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_failure_during_a_resize_ends_the_init_ccl_of_another_thread(kind: SessionKind) {
+    let session = Arc::new(builder(kind).start().unwrap());
+    let inside = fail_later(&session);
+    let mut init = Box::pin(session.init_ccl("local", &[]));
+    assert!(block_on(future::poll_once(&mut init)).is_none());
+    let other = session.clone();
+    let errors = within(SOON, "the resize", move || errors_of_resize(&other, inside));
+    assert!(errors.iter().all(|error| error.ends_with("no weights")), "{errors:?}");
+    assert!(block_on(init).unwrap_err().to_string().ends_with("no weights"));
+    block_on(session.resize(6)).unwrap();
+    check(&session, 6);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn a_failure_during_a_resize_ends_a_checked_collective(kind: SessionKind) {
+    let session = Arc::new(builder(kind).check(true).start().unwrap());
+    block_on(session.init_ccl("local", &[])).unwrap();
+    let tensor = block_on(session.empty(DType::F64, [8], Placement::All)).unwrap();
+    let inside = fail_later(&session);
+    block_on(session.all_reduce(&tensor, &tensor, Reduction::Sum, Scope::World)).unwrap();
+    let other = session.clone();
+    let errors = within(SOON, "the resize", move || errors_of_resize(&other, inside));
+    assert!(errors.iter().all(|error| error.ends_with("no weights")), "{errors:?}");
+    block_on(session.resize(6)).unwrap();
+    check(&session, 6);
+    block_on(session.shutdown()).unwrap();
 }

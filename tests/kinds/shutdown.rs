@@ -1,7 +1,9 @@
 //! Shutdown and drop of a session: the results of concurrent waits, and its duration.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,7 @@ crate::tests!(
     dropping_a_session_with_a_busy_worker_returns_soon,
     dropping_a_session_with_a_stopped_worker_returns_soon,
     dropping_a_session_during_its_shutdown_returns_soon,
+    dropping_a_session_during_its_shutdown_waits_for_its_timeline,
 );
 
 /// A session whose shutdown gives up after `close`.
@@ -264,4 +267,32 @@ fn dropping_a_session_with_a_stopped_worker_returns_soon(kind: SessionKind) {
     call(&session, "tests.freeze", (3, i64::from(std::process::id()), marker.path())).unwrap();
     marker.wait();
     within(SOON, "drop", move || drop(session));
+}
+
+fn dropping_a_session_during_its_shutdown_waits_for_its_timeline(kind: SessionKind) {
+    let (begin, begun) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let is_written = Arc::new(AtomicBool::new(false));
+    let written = is_written.clone();
+    let sink = move |_| {
+        begin.send(()).unwrap();
+        gate.lock().unwrap().recv().unwrap();
+        written.store(true, Ordering::SeqCst);
+    };
+    let session = builder(kind).timeline(64, sink).start().unwrap();
+    {
+        let mut shutdown = pin!(session.shutdown());
+        assert!(block_on(future::poll_once(&mut shutdown)).is_none());
+        // The thread that closes the session passes the timeline on.
+        begun.recv().unwrap();
+    }
+    let dropped = thread::spawn(move || {
+        drop(session);
+        is_written.load(Ordering::SeqCst)
+    });
+    // Time in which a drop that does not wait ends.
+    thread::sleep(Duration::from_millis(200));
+    go_on.send(()).unwrap();
+    assert!(dropped.join().unwrap(), "the timeline is not written yet");
 }

@@ -11,6 +11,7 @@ use rustix::process::{Signal, getpid, kill_process};
 disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.name", name);
 disco::register_function!("tests.die", die);
+disco::register_function!("tests.fail", fail);
 disco::register_function!("tests.lose_task_0", lose_task_0);
 
 /// Worker function: the sum of 1, 2, … over all workers, by a collective.
@@ -33,6 +34,11 @@ fn die(ctx: &mut WorkerContext) -> disco::Result<()> {
         kill_process(getpid(), Signal::KILL).map_err(|error| disco::Error::invalid(error.to_string()))?;
     }
     Ok(())
+}
+
+/// Worker function: fails.
+fn fail(_: &mut WorkerContext) -> disco::Result<()> {
+    Err(disco::Error::invalid("no weights"))
 }
 
 /// Worker function: worker 0 kills its process, in which the controller is.
@@ -59,6 +65,8 @@ pub(crate) fn run(part: &str) -> ExitCode {
         "die" => disco::from_env().and_then(|session| call(&session, "tests.die")),
         "lose task 0" => disco::from_env().and_then(|session| call(&session, "tests.lose_task_0")),
         "drop" => disco::from_env().and_then(|session| call(&session, "tests.name")),
+        "fail" => disco::from_env().and_then(|session| call(&session, "tests.fail")),
+        "panic" => disco::from_env().map(|_session| panic!("on purpose")),
         other => Err(disco::Error::invalid(format!("no part {other}"))),
     };
     match ended {

@@ -21,7 +21,10 @@ pub(crate) fn tests() -> Tests {
         ),
         ("several_machines::the_error_of_a_killed_task_names_its_node", the_error_of_a_killed_task_names_its_node),
         ("several_machines::tasks_that_lose_task_0_fail", tasks_that_lose_task_0_fail),
-        ("several_machines::tasks_of_a_dropped_session_fail", tasks_of_a_dropped_session_fail),
+        (
+            "several_machines::tasks_of_a_session_that_is_dropped_fail_with_it",
+            tasks_of_a_session_that_is_dropped_fail_with_it,
+        ),
         ("several_machines::tasks_join_at_an_address_of_ipv6", tasks_join_at_an_address_of_ipv6),
     ]
 }
@@ -114,11 +117,16 @@ fn tasks_that_lose_task_0_fail() {
     assert_eq!((text(&outputs[1]).as_str(), outputs[1].status.code()), (said, Some(1)));
 }
 
-fn tasks_of_a_dropped_session_fail() {
-    let outputs = run(2, |rank| task("drop", &with(srun(7, rank, 2), &[TOKEN])));
-    assert!(outputs[0].status.success(), "{}", text(&outputs[0]));
-    let said = "disco: the controller has ended the session without a shutdown: it has failed, or its program has dropped the session\n";
-    assert_eq!((text(&outputs[1]).as_str(), outputs[1].status.code()), (said, Some(1)));
+fn tasks_of_a_session_that_is_dropped_fail_with_it() {
+    let ended = |step, part| {
+        let outputs = run(2, |rank| task(part, &with(srun(step, rank, 2), &[TOKEN])));
+        (outputs[1].status.code(), text(&outputs[1]))
+    };
+    assert_eq!(ended(7, "drop"), (Some(0), String::new()));
+    let dropped = "disco: the controller has ended the session without a shutdown after a failure: ";
+    let (status, said) = ended(8, "fail");
+    assert!(said.starts_with(dropped) && said.ends_with("no weights\n") && status == Some(1), "{status:?} {said}");
+    assert_eq!(ended(9, "panic"), (Some(1), format!("{dropped}the program has panicked\n")));
 }
 
 fn tasks_join_at_an_address_of_ipv6() {

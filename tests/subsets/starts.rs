@@ -1,6 +1,7 @@
 //! Starts of subsets: wrong arguments, states of the parent, dropped futures, records.
 
 use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use disco::{Error, Session, block_on};
 use futures_lite::future::poll_once;
@@ -13,6 +14,7 @@ crate::tests!(
     a_subset_whose_future_is_dropped_leaves_the_parent_alone,
     a_worker_that_is_inside_a_function_joins_later,
     an_invitation_is_not_recorded,
+    a_start_during_which_the_parent_fails_and_recovers_is_an_error_at_once,
 );
 
 fn wrong_workers_are_refused(kind: Kind) {
@@ -90,4 +92,30 @@ fn an_invitation_is_not_recorded(kind: Kind) {
     };
     assert_eq!(joins.len(), of_other_processes, "{log}");
     assert!(joins.iter().all(|line| line.contains("{\"sized\":[\"bytes\",")), "{joins:?}");
+}
+
+/// The call that lets the workers join is behind the one that fails.
+fn a_start_during_which_the_parent_fails_and_recovers_is_an_error_at_once(kind: Kind) {
+    // The start deadline of the parent, 30 s by default, is also that of the subset.
+    let parent = start(kind);
+    let door = Door::new();
+    call(&parent, "subsets.wait", (1, door.text())).unwrap();
+    call(&parent, "subsets.fail", (1,)).unwrap();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let subset = scope.spawn(|| block_on(parent.subset([2, 1])));
+        scope.spawn(|| door.open());
+        // Another thread begins an epoch, however often the start has looked.
+        while !subset.is_finished() {
+            _ = block_on(parent.sync_all());
+            _ = block_on(parent.recover());
+        }
+        // If the start comes to its call after the recovery, it succeeds.
+        if let Ok(subset) = subset.join().unwrap() {
+            assert_eq!(answer(&subset).unwrap(), [0, 1]);
+        }
+    });
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);
+    block_on(parent.shutdown()).unwrap();
 }

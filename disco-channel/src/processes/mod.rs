@@ -38,7 +38,7 @@ mod controller;
 mod invitation;
 mod worker;
 
-pub use controller::{Launch, Options, ProcessLane, Sink, Spares};
+pub use controller::{Launch, Options, ProcessLane, Sink, Spares, this_program};
 pub use invitation::{Invitation, VARIABLE};
 pub(crate) use worker::serve_beside;
 pub use worker::{ProcessEndpoint, serve};

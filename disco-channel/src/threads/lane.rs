@@ -185,6 +185,11 @@ impl Channel for ThreadLane {
         Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).beside(beside)))
     }
 
+    fn worker_here(&self) -> Option<WorkerId> {
+        let links = &self.worker_set.get()?.links;
+        self.workers.iter().zip(links).find(|(_, link)| link.activity().is_of_this_thread()).map(|(worker, _)| worker)
+    }
+
     fn progress(&self, worker: WorkerId) -> Progress {
         self.link(worker).map(|link| link.activity().progress()).unwrap_or_default()
     }

@@ -43,10 +43,10 @@ fn backends_lists_the_library_the_hip_version_and_the_devices() {
 fn a_missing_library_or_function_is_the_reason_for_an_unavailable_backend() {
     let nothing = with("gpu-double-none", &[], |_| {});
     let why = unavailable_reason("rccl", &nothing, &[]);
-    assert!(why.starts_with("RCCL is not available; tried librccl.so.1: cannot open shared object file"), "{why}");
+    assert!(why.starts_with("RCCL is not available; tried librccl.so.1, librccl.so, "), "{why}");
     let only_rccl = with("gpu-double-rccl", &["librccl.so.1"], |_| {});
     let why = unavailable_reason("rccl", &only_rccl, &[]);
-    assert!(why.starts_with("HIP is not available; tried libamdhip64.so.7: cannot open shared object file"), "{why}");
+    assert!(why.starts_with("HIP is not available; tried libamdhip64.so.7, "), "{why}");
     let only_hip = with("gpu-double-amdhip64", &["libamdhip64.so.6"], |_| {});
     assert!(unavailable_reason("rccl", &only_hip, &[]).starts_with("RCCL is not available; "));
     let why = unavailable_reason("rccl", &hip_folder(), &[("GPU_DOUBLE_INIT", "100")]);

@@ -281,7 +281,8 @@ fn a_library_that_is_absent_or_not_mpi_is_the_reason_for_an_unavailable_backend(
         "{absent}"
     );
     let other = line(backends("libm.so.6"));
-    assert!(other.ends_with("tried libm.so.6: there is no MPI in it"), "{other}");
+    let remedy = "; install one (`pip install mpich`), or set DISCO_MPI_LIBRARY to its path";
+    assert!(other.ends_with(&format!("tried libm.so.6: there is no MPI in it{remedy}")), "{other}");
     let folder = env::temp_dir().join(format!("disco-stub-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let (source, stub) = (folder.join("stub.rs"), folder.join("libmpi.so"));

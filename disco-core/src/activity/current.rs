@@ -67,6 +67,13 @@ impl Drop for Current {
     }
 }
 
+impl Activity {
+    /// Whether it is that of the worker that the calling thread runs.
+    pub fn is_of_this_thread(self: &Arc<Self>) -> bool {
+        CURRENT.with_borrow(|current| current.as_ref().is_some_and(|current| Arc::ptr_eq(current, self)))
+    }
+}
+
 /// Records the way that the data of the running operation takes, for the worker that the calling thread runs; does nothing
 /// on other threads. Backends call it inside of [`Communicator::enqueue`](crate::Communicator::enqueue).
 #[inline]

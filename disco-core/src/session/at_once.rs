@@ -42,10 +42,12 @@ impl LaneSession {
         method().await.inspect_err(|error| self.note_told(error))
     }
 
-    /// If `error` is a loss, no later method returns the loss again.
+    /// If `error` is a loss or the failure of a worker, no later method returns it again that would otherwise not fail.
     pub(super) fn note_told(&self, error: &Error) {
-        if matches!(error, Error::Lost(_)) {
-            self.reply_table.take_untold();
+        match error {
+            Error::Lost(_) => _ = self.reply_table.take_untold(),
+            Error::Worker(_) | Error::Earlier { .. } => self.reply_table.note_failure_told(),
+            _ => {}
         }
     }
 

@@ -262,7 +262,8 @@ pub trait DataPlane: Session {
     }
 
     /// Each worker sends `src` to the worker at the same position in the next group, which must receive it; workers of
-    /// the last group do nothing.
+    /// the last group do nothing. As with [`send_to_worker`](Self::send_to_worker), no other caller may submit a collective
+    /// between this call and the receiving one.
     fn send_to_next_group(&self, src: &DRef) -> impl Future<Output = Result<()>> + Send {
         collective(self, PlaneFunction::SendToNextGroup, (src,))
     }
@@ -274,6 +275,9 @@ pub trait DataPlane: Session {
     }
 
     /// Worker `from` sends its `src` to worker `to`, which must receive it; the others do nothing.
+    ///
+    /// The transfer is two commands. A collective of another caller between them would wait for the receiver, and the
+    /// receiver for it: callers that share a session hold a lock over both calls.
     fn send_to_worker(&self, src: &DRef, from: WorkerId, to: WorkerId) -> impl Future<Output = Result<()>> + Send {
         between(self, PlaneFunction::SendToWorker, src, from, to)
     }

@@ -27,6 +27,8 @@ use crate::sync;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
 
+/// Times that a resize waits for commands that other callers have sent meanwhile.
+const MAX_SETTLES: u32 = 100;
 /// Interval of looking whether workers have left.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -157,11 +159,25 @@ impl LaneSession {
                 let command = Command::Resize { epoch: 0, members: plan.members.clone().into() };
                 before.iter().try_for_each(|lane| lane.check(&command))?;
                 let first = self.order().next_seq();
-                if !is_lost && !plan.gone.is_empty() && !self.settle().await? {
+                let mut new = self.start_growth(&plan, busy).await?;
+                let mut settles = if is_lost { 0 } else { MAX_SETTLES };
+                let is_changed = loop {
+                    let settled = match settles {
+                        0 => None,
+                        _ => match self.settle().await? {
+                            Some(next) => Some(next),
+                            None => break false,
+                        },
+                    };
+                    match self.change(&plan, new, &taken.lost, first, settled)? {
+                        None => break true,
+                        Some(unused) => (new, settles) = (unused, settles - 1),
+                    }
+                };
+                if !is_changed {
                     continue;
                 }
-                let new = self.start_growth(&plan, busy).await?;
-                self.change(plan, new, &std::mem::take(&mut taken.lost), first)?;
+                taken.lost.clear();
             } else if !is_lost {
                 return Ok(self.reply_table.epoch());
             }
@@ -171,14 +187,17 @@ impl LaneSession {
         }
     }
 
-    /// Waits until all workers have executed all earlier commands, so that none of them that leaves is inside a function.
-    /// Returns false if the session is lost.
-    async fn settle(&self) -> Result<bool> {
+    /// Waits until all workers have executed all earlier commands, so that none of them is inside a function, or fails in
+    /// the next epoch. Returns the number of the next command, or none if the session is lost.
+    ///
+    /// # Errors
+    /// A failure that no method has returned: it would be forgotten with the epoch.
+    async fn settle(&self) -> Result<Option<u64>> {
         let question = Question::new("resize", None, Command::SyncAll);
+        let this = self.order().next_seq();
         match self.ask_while(ReplyTable::check_lost, Values::SMALL, question, |_, _| Ok(())).await {
-            // Failures of workers end with the epoch.
-            Ok(()) => Ok(true),
-            Err(Error::Lost(_)) => Ok(false),
+            Ok(()) => self.reply_table.check_told().map(|()| Some(this + 1)),
+            Err(Error::Lost(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -199,8 +218,16 @@ impl LaneSession {
     }
 
     /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun. No caller waits for replies
-    /// of the workers that leave to commands before number `first`.
-    fn change(&self, plan: Plan, new: Vec<NewLane>, lost: &BTreeSet<WorkerId>, first: u64) -> Result<()> {
+    /// of the workers that leave to commands before number `first`. Changes nothing, and returns the new lanes, if the next
+    /// command has not the number `settled`: other callers have sent some that may run still.
+    fn change(
+        &self,
+        plan: &Plan,
+        new: Vec<NewLane>,
+        lost: &BTreeSet<WorkerId>,
+        first: u64,
+        settled: Option<u64>,
+    ) -> Result<Option<Vec<NewLane>>> {
         let Plan { members, gone, new: places } = plan;
         let before = self.lanes();
         let (unused, unanswered) = {
@@ -210,28 +237,32 @@ impl LaneSession {
                 end(&new);
                 return Err(Error::Closed("resize".to_owned()));
             }
+            if settled.is_some_and(|next| next != order.next_seq()) {
+                return Ok(Some(new));
+            }
             tracing::info!(workers = members.world().size(), "resized");
             let gone_ranges = WorkerRange::cover(gone.iter().copied(), |_, _| true);
             let unanswered: Vec<_> =
                 gone_ranges.iter().flat_map(|places| self.reply_table.dismiss(*places, first)).collect();
             let (lanes, inboxes): (Vec<_>, Vec<_>) = new.into_iter().map(|new| new.take(&self.reply_table)).unzip();
-            let (lanes, unused) = before.with(lanes, members);
+            let (lanes, unused) = before.with(lanes, members.clone());
             self.set_lanes(&mut order, lanes);
             self.reply_table.change_members();
             inboxes.iter().for_each(|inbox| inbox.repeat_losses());
-            self.replacing.note_resized(&gone, places);
+            self.replacing.note_resized(gone, *places);
             (unused, unanswered)
         };
         unanswered.into_iter().for_each(|(pending, why)| pending.end(why));
         let is_used = |place: &WorkerId| unused.iter().all(|lane| !Arc::ptr_eq(lane, before.owner(*place)));
-        let leaving: Vec<_> = gone.into_iter().filter(|place| !lost.contains(place)).filter(is_used).collect();
+        let stays = gone.iter().copied().filter(|place| !lost.contains(place));
+        let leaving: Vec<_> = stays.filter(is_used).collect();
         self.close_unused(unused);
         if !leaving.is_empty() {
             let (table, replacing) = (self.reply_table.clone(), self.replacing.clone());
             // At the end of the session, the lanes end the workers.
             _ = self.replacing.spawn("disco-close", move || see_off(&table, &replacing, &before, &leaving));
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The command that begins an epoch for the session's workers, of which some may be new.

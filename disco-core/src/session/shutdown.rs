@@ -4,6 +4,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_lite::future;
@@ -98,7 +99,10 @@ impl LaneSession {
         }
         self.subsets.end();
         // Ends running operations, also if the future of an unfinished shutdown was dropped.
-        self.reply_table.lose(&Error::Closed("drop".to_owned()));
+        self.reply_table.lose(&match thread::panicking() {
+            true => Error::state("the program has panicked"),
+            false => Error::Closed("drop".to_owned()),
+        });
         self.signal_shutdown();
         let limit = DROP_LIMIT.min(self.limits.close);
         if let Err(error) = close(&self.lanes(), &self.reply_table, self.recorder.as_ref(), limit) {

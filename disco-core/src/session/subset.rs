@@ -152,7 +152,7 @@ impl LaneSession {
     }
 
     async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<LaneSession> {
-        let (start, parents) = (Arc::new(Start::default()), self.lanes());
+        let (start, epoch, parents) = (Arc::new(Start::default()), self.reply_table.epoch(), self.lanes());
         let (world, lanes) = subset_lanes(&parents, world, workers, &start)?;
         let mut starting = Starting { start, lanes: Vec::new() };
         starting.begin(world, lanes, self.limits)?;
@@ -162,6 +162,12 @@ impl LaneSession {
                 starting.lanes.clear();
                 return result;
             }
+            // An invitation may have reached another worker, which leaves with the lanes, or none.
+            if epoch != self.reply_table.epoch() {
+                return Err(Error::state(
+                    "subset: the session was resized or has recovered meanwhile; start the subset again",
+                ));
+            }
             self.check("subset", ReplyTable::check)?;
             let invitation = sync::lock(&starting.start.state).invitations.pop_front();
             match invitation {
@@ -169,10 +175,6 @@ impl LaneSession {
                     let join = self.function(JOIN_SUBSET).await?;
                     let args = (workers[worker.index()].wire(), invitation);
                     self.submit(&join, args.into_args()).await?;
-                    // Otherwise, the invitation may have reached another worker, which leaves with the lanes.
-                    if self.lanes().members != parents.members {
-                        return Err(Error::state("subset: the session was resized meanwhile; start the subset again"));
-                    }
                 }
                 None => either::or(changed, failed).await,
             }

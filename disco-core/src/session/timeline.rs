@@ -1,7 +1,10 @@
 //! The timeline of a session: the records of the controller, and those of all workers until they left.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, Mutex};
+
+use parking_lot::ReentrantMutex;
 
 use super::collecting::Collection;
 use super::lane_set::Lanes;
@@ -45,8 +48,8 @@ struct OpenTimeline {
     sampler: Mutex<Sampler>,
     /// The recordings that workers send when they leave.
     collection: Arc<Collection>,
-    /// Gets the timeline at the end.
-    sink: Mutex<Option<Sink>>,
+    /// Gets the timeline at the end. Locked while it runs, so that a drop of the session waits for it.
+    sink: ReentrantMutex<Cell<Option<Sink>>>,
 }
 
 impl LaneSession {
@@ -59,7 +62,7 @@ impl LaneSession {
         self.reply_table.collect(&collection);
         let sink: Sink = Box::new(sink);
         let (activity, sampler) = (Activity::new(config), Mutex::default());
-        let timeline = OpenTimeline { activity, sampler, collection, sink: Mutex::new(Some(sink)) };
+        let timeline = OpenTimeline { activity, sampler, collection, sink: ReentrantMutex::new(Cell::new(Some(sink))) };
         self.recorder.get_or_insert_default().timeline = Some(Arc::new(timeline));
         self
     }
@@ -142,7 +145,8 @@ impl Recorder {
     /// Passes the timeline to the sink, the first time. The workers have left.
     pub(super) fn finish(&self, lanes: &[Arc<dyn Channel>], members: &Members, status: Status) {
         let Some(timeline) = &self.timeline else { return };
-        let Some(sink) = sync::lock(&timeline.sink).take() else { return };
+        let sinks = timeline.sink.lock();
+        let Some(sink) = sinks.take() else { return };
         // For the workers of this machine. Nodes have sent the records of their workers at the end of these.
         for lane in lanes {
             if let Err(error) = lane.signal(Signal::Collect { last: usize::MAX }) {

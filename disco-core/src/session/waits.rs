@@ -14,7 +14,7 @@ use super::lanes::LaneSession;
 use super::reply_table::Replies;
 use crate::activity::Progress;
 use crate::env;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::WorkerId;
 
 /// Spin time of a wait for a reply: longer than a round trip between threads that have to be woken, so that one slow
@@ -105,6 +105,12 @@ impl LaneSession {
         let pending = &asked.expected.pending;
         let _asleep = self.sleepers.sleep();
         lanes.poll();
+        let own = lanes.iter().find_map(|lane| lanes.members.worker(lane.worker_here()?));
+        if let Some(worker) = own.filter(|worker| pending.missing().contains(worker)) {
+            return Err(Error::state(format!(
+                "{operation}: {worker} of this session would wait for itself: its functions can't call methods that wait for it"
+            )));
+        }
         let ticks = self.ticker.start();
         let mut watch = DeadlineWatch::new();
         loop {

@@ -65,8 +65,10 @@ struct Node {
     /// Frames that the lane has not taken yet, with their sizes in bytes.
     pending: VecDeque<(Frame, usize)>,
     taken: Taken,
-    /// The workers were told to leave ahead of their commands.
-    is_cut_off: bool,
+    /// Why this epoch has failed, if it has.
+    failure: Option<Arc<str>>,
+    /// The failure of the session that the controller has dropped.
+    dropped_after: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -162,7 +164,8 @@ impl Member {
             needs_bytes,
             pending: VecDeque::new(),
             taken: Taken::default(),
-            is_cut_off: false,
+            failure: None,
+            dropped_after: None,
         };
         Self::new(Kind::Node(node), count, (*heartbeat, *silence), assignment.config.value_limit, now)
     }
@@ -305,7 +308,11 @@ impl Member {
             (Message::Frame { .. }, Kind::Node(_)) if is_leaving => return Ok(()),
             (Message::Frame { seq, bytes, transfer: None }, Kind::Node(node)) => {
                 let decode = if node.needs_bytes { Frame::decode } else { wire::decode_frame };
-                node.pending.push_back((decode(seq, &bytes)?, bytes.len()));
+                let frame = decode(seq, &bytes)?;
+                if let Command::Recover { .. } | Command::Resize { .. } = frame.command() {
+                    node.failure = None;
+                }
+                node.pending.push_back((frame, bytes.len()));
                 return Ok(());
             }
             (Message::Frame { seq, bytes, transfer: Some(transfer) }, Kind::Node(node)) => {
@@ -314,11 +321,21 @@ impl Member {
                 node.pending.push_back((wire::decode_frame_after(seq, &bytes, received)?, size));
                 return Ok(());
             }
-            (Message::Abort { epoch, cause }, _) => Action::Abort { epoch, cause },
+            (Message::Abort { epoch, cause }, kind) => {
+                // That of all epochs ends them without a failure.
+                if let Kind::Node(node) = kind
+                    && epoch != u64::MAX
+                {
+                    node.failure = Some(cause.clone());
+                }
+                Action::Abort { epoch, cause }
+            }
             (Message::Collect { last }, _) => Action::Collect { last },
             (Message::Shutdown, Kind::Worker { .. }) => Action::Shutdown,
             (Message::Shutdown, Kind::Node(node)) => {
-                node.is_cut_off |= !is_leaving;
+                if !is_leaving {
+                    node.dropped_after = node.failure.take();
+                }
                 node.pending.clear();
                 self.actions.push_back(Action::Shutdown);
                 self.await_workers();
@@ -475,9 +492,8 @@ impl Member {
         self.actions.push_back(Action::SendLast(Message::Left(stuck.clone())));
         let why = match &self.kind {
             _ if !stuck.is_empty() => format!("these workers did not stop: {stuck}"),
-            Kind::Node(node) if node.is_cut_off => {
-                "the controller has ended the session without a shutdown: it has failed, or its program has dropped the session"
-                    .to_owned()
+            Kind::Node(Node { dropped_after: Some(failure), .. }) => {
+                format!("the controller has ended the session without a shutdown after a failure: {failure}")
             }
             _ => return self.end(result),
         };

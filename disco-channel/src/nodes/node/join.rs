@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use disco_core::error::{Loss, LossCause, LostPeer};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
+use rustix::process::getppid;
 
 use super::children::Listener;
 use super::stop::StopHandle;
@@ -57,6 +58,8 @@ pub struct JoinOptions {
     /// Whether the node stands by until it takes the place of a lost node of the session, or the session ends. The session
     /// must listen after its start: [`Options::answers_status`](crate::nodes::Options::answers_status).
     pub is_spare: bool,
+    /// The process that has started this one, its parent: once that has ended, the node joins no more.
+    pub starter: Option<u32>,
     /// Timeout for the controller to accept this node. Refusals without a proof of the token are retried until then.
     pub start: Duration,
     /// Folder for files with the output of each worker, if workers are processes of the node.
@@ -72,8 +75,22 @@ impl JoinOptions {
     pub fn new(address: impl Into<String>, token: Token) -> Self {
         let start = Duration::from_secs(30);
         let (address, encrypts, node, rack, per_node, max_workers) = (address.into(), None, None, None, None, None);
-        let (is_spare, log_dir, stop, report): (_, _, _, fn(&str)) = (false, None, None, |_| {});
-        Self { address, token, encrypts, node, rack, per_node, max_workers, is_spare, start, log_dir, stop, report }
+        let (is_spare, starter, log_dir, stop, report): (_, _, _, _, fn(&str)) = (false, None, None, None, |_| {});
+        Self {
+            address,
+            token,
+            encrypts,
+            node,
+            rack,
+            per_node,
+            max_workers,
+            is_spare,
+            starter,
+            start,
+            log_dir,
+            stop,
+            report,
+        }
     }
 }
 
@@ -200,6 +217,10 @@ fn reach(upper: Upper, options: &JoinOptions, waker: &Arc<Waker>, listener: &mut
             Err(Failed::ForNow(why) | Failed::NoListener(why)) => why,
             Err(Failed::Refused(why)) => refused.insert(why).clone(),
         };
+        let has_parent = |starter: u32| getppid().is_some_and(|parent| parent.as_raw_nonzero().get() as u32 == starter);
+        if let Some(starter) = options.starter.filter(|starter| !has_parent(*starter)) {
+            return Err(Error::state(format!("the program that has started this node, process {starter}, has ended")));
+        }
         let left = options.start.saturating_sub(start.elapsed());
         // The controller listened there before it sent this node.
         if left <= MIN_ATTEMPT || is_absent && upper == Upper::Vacancy {

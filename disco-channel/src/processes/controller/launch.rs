@@ -48,13 +48,20 @@ struct Program {
     env: Vec<(OsString, OsString)>,
 }
 
+/// The executable that is running, even if its path now names another file; without `/proc`, the one with which it was
+/// started.
+pub fn this_program() -> PathBuf {
+    let running = PathBuf::from("/proc/self/exe");
+    let started = || env::args_os().next().map(PathBuf::from);
+    if running.exists() { running } else { started().unwrap_or(running) }
+}
+
 impl Launch {
     /// Starts this program once more, with the same arguments.
     pub fn this_program() -> Self {
         let mut args = env::args_os();
         let name = args.next().unwrap_or_default();
-        // Refers to the running file even after its path was replaced.
-        Self(How::Program(Program { path: "/proc/self/exe".into(), name, args: args.collect(), env: Vec::new() }))
+        Self(How::Program(Program { path: this_program(), name, args: args.collect(), env: Vec::new() }))
     }
 
     /// Starts another program.

@@ -7,5 +7,5 @@ mod transport;
 
 pub use crate::output::Sink;
 pub use lane::{Options, ProcessLane};
-pub use launch::Launch;
+pub use launch::{Launch, this_program};
 pub use spares::Spares;

@@ -70,6 +70,20 @@ impl ReplyTable {
         }
     }
 
+    /// A method has returned the failure of this epoch.
+    pub(in crate::session) fn note_failure_told(&self) {
+        self.lock().is_told = true;
+    }
+
+    /// Fails with a failure of a worker that no method has returned.
+    pub(in crate::session) fn check_told(&self) -> Result<()> {
+        let state = self.lock();
+        match &state.failure {
+            Some(failure) if !state.is_told => Err(Error::Worker(failure.clone())),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes the loss that no method has returned.
     pub(in crate::session) fn take_untold(&self) -> Option<Error> {
         self.lock().untold.take()
@@ -113,7 +127,7 @@ impl ReplyTable {
     /// Begins the next epoch of a lost session, which takes no commands before [`Self::revive`].
     pub(in crate::session) fn begin_next_epoch(&self) -> u64 {
         let mut state = self.lock();
-        (state.failure, state.is_explained, state.evidence) = (None, false, None);
+        (state.failure, state.is_explained, state.is_told, state.evidence) = (None, false, false, None);
         state.epoch += 1;
         state.epoch
     }

@@ -58,6 +58,8 @@ struct TableState {
     members: Members,
     /// The root cause of this epoch.
     failure: Option<Arc<Failure>>,
+    /// Whether a method has returned the failure.
+    is_told: bool,
     /// Why the session has ended, for good unless it is a loss of workers that are replaced.
     lost: Option<Error>,
     /// The first loss that no method has returned.
@@ -153,7 +155,7 @@ impl ReplyTable {
     pub(super) fn next_epoch(&self) -> Option<u64> {
         let mut state = self.lock();
         state.failure.take()?;
-        (state.is_explained, state.evidence) = (false, None);
+        (state.is_explained, state.is_told, state.evidence) = (false, false, None);
         state.epoch += 1;
         self.failed.store(state.lost.is_some(), Ordering::Release);
         Some(state.epoch)
@@ -173,7 +175,9 @@ impl ReplyTable {
         state.lost.get_or_insert_with(|| why.clone());
         state.untold.get_or_insert_with(|| why.clone());
         self.failed.store(true, Ordering::Release);
-        let (epoch, cause) = (state.epoch, why.to_string().into());
+        // The end of the session is no failure of its epoch.
+        let epoch = if matches!(why, Error::Closed(_)) { u64::MAX } else { state.epoch };
+        let cause = why.to_string().into();
         // While workers are replaced, these are commands for the new workers.
         let pending = std::mem::take(&mut state.pending);
         drop(state);
