@@ -1,6 +1,7 @@
 //! This process's side of being a rank that an MPI launcher has started.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{self, Command};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use disco_channel::nodes::{JoinOptions, Token};
 use disco_channel::processes::Invitation;
 use disco_core::env::Variable;
+use disco_core::error::LossCause;
 use disco_core::{Error, Result};
 use disco_mpi::{Host, NodeInvitation, SessionInvitation};
 
@@ -59,10 +61,26 @@ pub(crate) fn become_rank() -> bool {
 /// The settings are invalid, or the launcher can't be executed.
 fn restart_under_launcher() -> Result<()> {
     let settings = Settings::current()?;
-    if settings.backend != "mpi" || settings.workers == 1 || settings.nodes > 1 || disco_mpi::is_launched() {
+    let is_due = settings.backend == "mpi" && settings.nodes == 1;
+    if is_due { restart_under(settings.workers, disco_mpi::launcher) } else { Ok(()) }
+}
+
+/// Replaces this process by MPI's launcher with this program, unless it runs under one: each session of the program over
+/// MPI has `workers` workers. Returns if the library needs no launcher.
+///
+/// # Errors
+/// There is no MPI library, or the launcher can't be executed.
+#[doc(hidden)]
+pub fn restart_under_mpi(workers: usize, has_several_sessions: bool) -> Result<()> {
+    let one = disco_mpi::launcher as fn(usize) -> _;
+    restart_under(workers, if has_several_sessions { disco_mpi::launcher_of_sessions } else { one })
+}
+
+fn restart_under(workers: usize, launcher: fn(usize) -> Result<Vec<OsString>>) -> Result<()> {
+    if workers == 1 || disco_mpi::is_launched() {
         return Ok(());
     }
-    let launcher = disco_mpi::launcher(settings.workers)?;
+    let launcher = launcher(workers)?;
     let [program, options @ ..] = &launcher[..] else { return Ok(()) };
     let failed = |error| Error::system(format!("mpi: `{}` can't be run", program.display()), error);
     let this = env::current_exe().map_err(failed)?;
@@ -82,9 +100,12 @@ fn serve(host: &Host) -> Result<()> {
                 }
                 SessionInvitation::Node(invitation) => join(rank, invitation),
             };
-            if let Err(error) = served {
+            match served {
+                Ok(()) => {}
+                // Rank 0 itself tells of the failure.
+                Err(Error::Lost(loss)) if matches!(loss.cause, LossCause::ClosedWithReason(_)) => {}
                 // Not fatal: the controller has this error, too, and may start another session.
-                _ = writeln!(io::stderr(), "disco: {name}: {error}");
+                Err(error) => _ = writeln!(io::stderr(), "disco: {name}: {error}"),
             }
         }));
     }

@@ -54,6 +54,9 @@ pub use init::init;
 #[doc(hidden)]
 pub use init::{init_in_test, init_without_launcher};
 pub use kind::SessionKind;
+#[cfg(all(feature = "mpi", target_os = "linux"))]
+#[doc(hidden)]
+pub use launched::restart_under_mpi;
 pub use pollster::block_on;
 #[cfg(target_os = "linux")]
 pub use {
@@ -91,6 +94,7 @@ mod guide {
     }
     chapters! {
         QuickStart "quick-start.md"
+        FromTorchAndMpi "from-torch-and-mpi.md"
         Concepts "concepts.md"
         Functions "functions.md"
         Sessions "sessions.md"
@@ -109,6 +113,10 @@ mod guide {
     #[cfg(feature = "ffi")]
     chapters! {
         Libraries "libraries.md"
+    }
+    #[cfg(feature = "serde")]
+    chapters! {
+        OwnTypes "own-types.md"
     }
     #[cfg(feature = "candle")]
     chapters! {

@@ -11,7 +11,7 @@ use disco_conformance::{Check as Case, Harness, Outcome, SessionSpec};
 use serde::Serialize;
 
 use crate::output::json;
-use crate::values;
+use crate::{run, values};
 
 /// Check a backend on this machine: all its operations on all element types, and its behavior on failures
 #[derive(Args)]
@@ -115,6 +115,7 @@ impl Check {
             anyhow::bail!("--filter matches no check: no name contains `{}`", self.filter);
         }
         let session = self.session.unwrap_or(SessionKind::of(&self.backend));
+        run::start_ranks(&self.backend, session, self.workers, true)?;
         let suite = Suite::new(Arc::new(CliHarness { session, backend: self.backend, world, devices: self.devices }));
         let mut report = Report::default();
         for case in &cases {

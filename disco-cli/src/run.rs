@@ -223,6 +223,20 @@ impl Run {
     }
 }
 
+/// Starts this command again as ranks of MPI, if the workers of its sessions are such ranks and need that: all that MPI's
+/// launcher starts, or those of several sessions.
+///
+/// # Errors
+/// There is no MPI library, or its launcher can't be executed.
+pub(crate) fn start_ranks(backend: &str, session: SessionKind, workers: usize, several: bool) -> anyhow::Result<()> {
+    #[cfg(all(feature = "mpi", target_os = "linux"))]
+    if backend == "mpi" && session == SessionKind::Processes {
+        disco::restart_under_mpi(workers, several)?;
+    }
+    _ = (backend, session, workers, several);
+    Ok(())
+}
+
 /// Replaces this process by the program; returns only if that fails.
 #[cfg(unix)]
 pub(crate) fn replace(mut command: Command) -> io::Result<ExitCode> {

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use disco_core::store::SharedStore;
 use disco_core::sync;
-use disco_core::{Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Result, Store, WorkerId, WorkerRange};
+use disco_core::{
+    Abort, Attendance, ConnectParams, Error, Rank, Rendezvous, Result, Store, Unavailable, WorkerId, WorkerRange,
+};
 
 use crate::abi::{Abi, Handle as _};
 use crate::communicator::Communicator;
@@ -225,11 +227,13 @@ impl Meeting {
         }
         let about = &mpi.about;
         if !about.speaks_pmi() {
-            return Err(Error::invalid(format!(
-                "mpi: {1} needs its launcher to start ranks: run `disco run --backend mpi --workers {0} -- PROGRAM` or `mpirun -n {0} PROGRAM`",
-                self.size,
-                about.name()
-            )));
+            let what =
+                format!("backend mpi: a process without the launcher of {}, which starts its ranks,", about.name());
+            return Err(Error::Unavailable(Unavailable::new(what).with_remedy(format!(
+                "set DISCO_BACKEND=mpi and DISCO_WORKERS={0}, with which `disco::init()` starts this program under it, or run `mpirun -n {0} \
+                 PROGRAM`",
+                self.size
+            ))));
         }
         // The initialisation can't be interrupted, so no rank starts it before all ranks have arrived.
         let machines = self.await_all("about to initialise", &Machine::this().write())?;

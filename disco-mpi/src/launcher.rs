@@ -8,7 +8,7 @@ use std::thread;
 use disco_core::Result;
 use disco_core::launcher::Place;
 
-use crate::library::Mpi;
+use crate::library::{About, Mpi};
 
 /// The place of this process among the tasks of a launcher that can start MPI.
 fn place() -> Option<Place> {
@@ -62,8 +62,7 @@ pub fn launcher(ranks: usize) -> Result<Vec<OsString>> {
     if about.speaks_pmi() {
         return Ok(Vec::new());
     }
-    let beside = Path::new(about.library()).parent().and_then(Path::parent).map(|folder| folder.join("bin/mpirun"));
-    let program = beside.filter(|path| path.is_file()).map_or_else(|| "mpirun".into(), Into::into);
+    let program = beside(about, "mpirun").unwrap_or_else(|| "mpirun".into());
     let mut command: Vec<OsString> = vec![program, "-n".into(), ranks.to_string().into()];
     // Rank 0 runs the controller and a worker, for which one processor is too few, so ranks are not bound.
     command.extend(["--bind-to".into(), "none".into()]);
@@ -74,6 +73,23 @@ pub fn launcher(ranks: usize) -> Result<Vec<OsString>> {
         command.push("--allow-run-as-root".into());
     }
     Ok(command)
+}
+
+/// [`launcher`] for a program with several sessions, one after another: also for a library that needs no launcher, whose
+/// processes serve one session only. Empty if such a library has none in its installation.
+///
+/// # Errors
+/// No MPI library was found.
+pub fn launcher_of_sessions(ranks: usize) -> Result<Vec<OsString>> {
+    let about = Mpi::get()?.about();
+    let without = || beside(about, "mpiexec").map(|program| vec![program, "-n".into(), ranks.to_string().into()]);
+    if about.speaks_pmi() { Ok(without().unwrap_or_default()) } else { launcher(ranks) }
+}
+
+/// A program in the library's installation.
+fn beside(about: &About, program: &str) -> Option<OsString> {
+    let installation = Path::new(about.library()).parent().and_then(Path::parent)?;
+    Some(installation.join("bin").join(program)).filter(|path| path.is_file()).map(Into::into)
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub use backend::{BACKEND, Mpi};
 pub use connect::connect_comm;
 pub use host::Host;
 pub use invitation::{NodeInvitation, SessionInvitation};
-pub use launcher::{is_launched, launcher};
+pub use launcher::{is_launched, launcher, launcher_of_sessions};
 
 /// The name of the backend.
 pub(crate) const NAME: &str = "mpi";

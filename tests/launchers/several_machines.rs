@@ -123,7 +123,8 @@ fn tasks_of_a_session_that_is_dropped_fail_with_it() {
         (outputs[1].status.code(), text(&outputs[1]))
     };
     assert_eq!(ended(7, "drop"), (Some(0), String::new()));
-    let dropped = "disco: the controller has ended the session without a shutdown after a failure: ";
+    let dropped =
+        "disco: the controller lost: it closed the connection: its program has dropped the session after a failure: ";
     let (status, said) = ended(8, "fail");
     assert!(said.starts_with(dropped) && said.ends_with("no weights\n") && status == Some(1), "{status:?} {said}");
     assert_eq!(ended(9, "panic"), (Some(1), format!("{dropped}the program has panicked\n")));

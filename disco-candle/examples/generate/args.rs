@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::DType;
 use clap::{Parser, ValueEnum};
 use disco::SessionKind;
@@ -61,9 +61,9 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) raw: bool,
     /// How often the text continues after the loss of a worker, with a new worker in its place or, where that can't be, in a
-    /// new session
-    #[arg(long, value_name = "TIMES", default_value_t = 1)]
-    pub(crate) restarts: usize,
+    /// new session [default: 1; 0 for `mpi`, which can do neither]
+    #[arg(long, value_name = "TIMES")]
+    pub(crate) restarts: Option<usize>,
     /// Measure the time that workers wait for each other apart from collectives; this costs a barrier for each collective
     #[arg(long)]
     pub(crate) measure_waits: bool,
@@ -112,6 +112,18 @@ impl Args {
     /// The kind of session.
     pub(crate) fn kind(&self) -> SessionKind {
         self.session.unwrap_or(SessionKind::of(&self.backend))
+    }
+
+    /// How often the text continues after the loss of a worker.
+    pub(crate) fn restarts(&self) -> Result<usize> {
+        match self.restarts {
+            Some(1..) if self.backend == "mpi" => bail!(
+                "--restarts can't hold with the backend mpi: new workers can't join the ranks of MPI, and a process has one session \
+                 over it; `disco run --restart` starts the whole program again"
+            ),
+            None if self.backend == "mpi" => Ok(0),
+            restarts => Ok(restarts.unwrap_or(1)),
+        }
     }
 
     /// The prompts of the arguments and of the file.

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    let restarts = args.restarts()?;
     let path = model::find(args.model.as_deref(), &SMOLLM2)?;
     let weights = Weights::open(&path)?;
     let config = Config::open(&weights)?;
@@ -69,7 +70,7 @@ fn run(args: &Args) -> Result<()> {
         "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
         config.context
     );
-    let Args { temperature, top_p, seed, restarts, measure_waits: measures_waits, .. } = *args;
+    let Args { temperature, top_p, seed, measure_waits: measures_waits, .. } = *args;
     let ignores_interrupts = args.kind() != SessionKind::Threads;
     let job = Job {
         backend: args.backend.clone(),

@@ -21,7 +21,7 @@ use self::job::{PREPARE, RUN, VERIFY};
 use self::operation::Operation;
 use crate::output::{OutputFile, json};
 use crate::report::{Figures, Report, Row};
-use crate::{plot, values};
+use crate::{plot, run, values};
 
 /// Target duration of one measurement without `--iters`, in seconds.
 const TARGET_SECONDS: f64 = 0.02;
@@ -93,6 +93,7 @@ impl Bench {
         let probe = backend::find(&self.backend)?.probe()?;
         let picture = self.plot.as_deref().map(OutputFile::open).transpose()?;
         let kind = self.session.unwrap_or(SessionKind::of(&self.backend));
+        run::start_ranks(&self.backend, kind, self.workers, false)?;
         let hop = || placement::cache_line_latency().map(|hop| hop.as_nanos());
         let mut report = Report {
             version: env!("CARGO_PKG_VERSION").into(),

@@ -35,7 +35,7 @@ use self::plan::{Pace, Plans};
 use self::recorded::Recorded;
 use self::report::Report;
 use crate::output::json;
-use crate::values as options;
+use crate::{run, values as options};
 
 /// The name of a backend for a replay without a data plane.
 const NO_BACKEND: &str = "none";
@@ -125,6 +125,9 @@ impl Replay {
         let data_plane = data_plane(&recorded, self.backend.as_deref(), placement)?;
         let speed = if self.as_fast_as_possible { f64::INFINITY } else { self.speed };
         let pace = Pace { speed, is_busy: self.busy, has_data_plane: data_plane.is_some() };
+        if let Some(backend) = self.backend.as_deref().filter(|_| settings.is_none()) {
+            run::start_ranks(backend, kind, world.size(), false)?;
+        }
         let mut plans = Plans::new(&recorded, placement, pace);
         let session = match &settings {
             Some(settings) => settings.builder().groups(world.groups()).start()?,

@@ -174,7 +174,7 @@ fn an_unsuitable_library_is_the_reason_for_an_unavailable_backend() {
     let other = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
     let foreign = with("gpu-double-foreign", &NAMES, |object| object[18] = other);
     let why = unavailable_reason("nccl", &foreign, &[]);
-    assert!(why.starts_with("NCCL is not available; tried libnccl.so.2: "), "{why}");
+    assert!(why.starts_with("NCCL is not available; tried libnccl.so.2"), "{why}");
     let no_library = with("gpu-double-text", &NAMES, |object| *object = b"not a library".to_vec());
     assert!(
         unavailable_reason("nccl", &no_library, &[]).contains("file too short"),

@@ -168,12 +168,17 @@ fn the_mpich_family_needs_no_launcher() {
     [MPICH, MPICH_STANDARD, INTEL, INTEL_STANDARD, DEBIAN_MPICH].into_iter().for_each(assert_needs_no_launcher);
 }
 
+/// As a session of each library needs it, or several sessions.
 #[test]
-fn open_mpi_without_its_launcher_is_an_error_with_the_command_to_run() {
-    let Some(folder) = OPEN_MPI.folder() else { return };
-    let run = OPEN_MPI.disco(&folder, &BENCH);
-    let why = "needs its launcher to start ranks: run `disco run --backend mpi --workers 2 -- PROGRAM` or `mpirun -n 2 PROGRAM`";
-    assert!(!run.status.success() && text(&run).contains(why), "{}", text(&run));
+fn bench_and_check_start_the_launcher_of_the_library() {
+    let check = ["check", "--backend", "mpi", "--workers", "2", "--filter", "abort::"];
+    for library in [MPICH, OPEN_MPI] {
+        let Some(folder) = library.folder() else { continue };
+        let bench = library.disco(&folder, &BENCH);
+        assert!(bench.status.success() && text(&bench).contains("wrong elements: 0"), "{}", text(&bench));
+        let check = library.disco(&folder, &check);
+        assert!(check.status.success() && text(&check).contains(" 0 failed"), "{}", text(&check));
+    }
 }
 
 #[test]

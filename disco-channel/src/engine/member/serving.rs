@@ -490,14 +490,15 @@ impl Member {
             return self.end(result);
         }
         self.actions.push_back(Action::SendLast(Message::Left(stuck.clone())));
-        let why = match &self.kind {
-            _ if !stuck.is_empty() => format!("these workers did not stop: {stuck}"),
+        let error = match &self.kind {
+            _ if !stuck.is_empty() => Error::state(format!("these workers did not stop: {stuck}")),
             Kind::Node(Node { dropped_after: Some(failure), .. }) => {
-                format!("the controller has ended the session without a shutdown after a failure: {failure}")
+                let why = format!("its program has dropped the session after a failure: {failure}");
+                lost(LossCause::ClosedWithReason(why))
             }
             _ => return self.end(result),
         };
-        self.end(result.and(Err(Error::state(why))));
+        self.end(result.and(Err(error)));
     }
 
     fn end(&mut self, result: Result<()>) {
