@@ -109,10 +109,11 @@ pub fn nodes(
             "{here} of {workers} workers on this machine: the number must be 1 to {workers}"
         )));
     }
-    let shared = match options.processes {
-        true => shared_with_processes(config.world.per_node())?,
-        false => Arc::default(),
-    };
+    let arena = Arena::new(config.world.per_node())?;
+    let shared = Arc::new(match config.world.nodes() {
+        1 => Shared::with_arena(arena),
+        _ => Shared::default().beside_nodes(arena),
+    });
     let mut lanes = match options.processes {
         true => lanes_to_processes(local, here, &shared),
         false => vec![lane_to_threads(config, WorkerRange::new(0..here), here, &shared)],

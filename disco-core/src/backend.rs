@@ -64,6 +64,12 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
+    /// Whether ranks of several nodes check when they connect that all are on one machine, if the backend does not
+    /// [span machines](Self::spans_machines).
+    fn joins_nodes_of_one_machine(&self) -> bool {
+        false
+    }
+
     /// Loads the library and reads its version, without starting it.
     ///
     /// # Errors
@@ -201,7 +207,7 @@ pub fn all() -> Vec<&'static dyn Backend> {
 /// The workers are on several machines and the backend reaches one. The text lists the backends of this program that
 /// span machines.
 pub fn check_reach(backend: &dyn Backend, world: &World) -> Result<()> {
-    if world.nodes() == 1 || backend.spans_machines() {
+    if world.nodes() == 1 || backend.spans_machines() || backend.joins_nodes_of_one_machine() {
         return Ok(());
     }
     let others: Vec<_> = all().into_iter().filter(|other| other.spans_machines()).map(|other| other.name()).collect();
@@ -257,6 +263,44 @@ pub fn find(name: &str) -> Result<&'static dyn Backend> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A backend of one machine.
+    #[derive(Debug)]
+    struct Here;
+
+    impl Backend for Here {
+        fn name(&self) -> &'static str {
+            "here"
+        }
+
+        fn spans_machines(&self) -> bool {
+            false
+        }
+
+        fn probe(&self) -> Result<Probe, Unavailable> {
+            Err(Unavailable::new("here"))
+        }
+
+        fn rendezvous(&self, _: &World) -> Result<Rendezvous> {
+            Rendezvous::new("here")
+        }
+
+        fn connect(&self, _: ConnectParams<'_>, _: &Rendezvous) -> Result<Box<dyn Communicator>> {
+            Err(Error::NoCommunicator)
+        }
+    }
+
+    #[test]
+    fn a_backend_of_one_machine_is_refused_for_several_nodes() {
+        let world = World::new(4, 1).unwrap();
+        assert!(check_reach(&Here, &world).is_ok());
+        let refused = check_reach(&Here, &world.on_nodes(2).unwrap()).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "here reaches workers of one machine, and this session has 2 nodes; this program has no backend that reaches \
+             further: its features are nccl, rccl, mpi"
+        );
+    }
 
     #[test]
     fn a_backend_that_is_not_linked_is_an_error_that_names_the_remedy() {

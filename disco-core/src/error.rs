@@ -190,7 +190,7 @@ pub enum Error {
         found: String,
     },
     /// A worker function got too few or too many arguments.
-    #[error("expected {expected} arguments, got {found}")]
+    #[error("expected {expected} argument{}, got {found}", if *expected == 1 { "" } else { "s" })]
     ArgumentCount {
         /// Number of arguments that the function takes.
         expected: usize,

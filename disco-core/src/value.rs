@@ -195,6 +195,24 @@ impl fmt::Display for Value {
     }
 }
 
+macro_rules! from_vec {
+    ($($ty:ty),*) => {
+        $(impl From<Vec<$ty>> for Value {
+            fn from(items: Vec<$ty>) -> Self {
+                Value::Array(items.into_iter().map(Value::from).collect())
+            }
+        })*
+    };
+}
+
+from_vec!(f64, f32, i64, i32, u32, bool, String);
+
+impl<A: Into<Self>, B: Into<Self>> From<(A, B)> for Value {
+    fn from((a, b): (A, B)) -> Self {
+        Value::Array([a.into(), b.into()].into())
+    }
+}
+
 macro_rules! from {
     ($($ty:ty => $variant:ident($x:ident) $value:expr),* $(,)?) => {
         $(impl From<$ty> for Value {
@@ -241,6 +259,15 @@ macro_rules! try_from {
                 fn try_from(int: $ty) -> Result<Self, Error> {
                     let int_or_error = i64::try_from(int).map_err(|_| Error::invalid(format!("{int} does not fit in i64")));
                     int_or_error.map(Value::Int)
+                }
+            }
+
+            /// As for one integer.
+            impl TryFrom<Vec<$ty>> for Value {
+                type Error = Error;
+
+                fn try_from(ints: Vec<$ty>) -> Result<Self, Error> {
+                    ints.into_iter().map(Value::try_from).collect::<Result<_, _>>().map(Value::Array)
                 }
             }
         )*

@@ -26,6 +26,10 @@ impl Backend for Local {
         false
     }
 
+    fn joins_nodes_of_one_machine(&self) -> bool {
+        true
+    }
+
     fn probe(&self) -> Result<Probe, Unavailable> {
         Ok(Probe::new("built in", env!("CARGO_PKG_VERSION")))
     }

@@ -14,7 +14,7 @@ use crate::agree::Call;
 use crate::board::Presence;
 use crate::group::Group;
 use crate::meeting::Token;
-use crate::{collective, meeting, point_to_point, processes, split};
+use crate::{collective, machine, meeting, point_to_point, processes, split};
 
 /// One rank of a group of threads or processes. It may be sent to another thread.
 ///
@@ -63,6 +63,9 @@ impl Communicator {
         }
         let token = Token::from_bytes(at.as_bytes())?;
         let (rank, size) = (params.rank.index(), params.world.size());
+        if params.world.nodes() > 1 {
+            machine::check(&*params.link.store(), token, rank)?;
+        }
         let group = match params.link.arena() {
             None => meeting::meet(token, rank, size, params.connect_deadline, &params.link)?,
             Some(_) => processes::meet(token, rank, size, params.connect_deadline, &params.link)?,

@@ -59,6 +59,7 @@ mod identity;
 #[cfg(not(loom))]
 mod kernel;
 #[cfg(not(loom))]
+mod machine;
 mod meeting;
 #[cfg(not(loom))]
 mod parts;

@@ -60,8 +60,8 @@ fn an_unknown_function_is_an_error_that_suggests_a_similar_name() {
 fn an_argument_of_the_wrong_type_is_an_error_with_its_position() {
     for (expected, args) in [
         ("argument 0: expected an int, got a string", vec![Value::from("one")]),
-        ("expected 1 arguments, got 0", vec![]),
-        ("expected 1 arguments, got 2", vec![Value::Int(1), Value::Int(2)]),
+        ("expected 1 argument, got 0", vec![]),
+        ("expected 1 argument, got 2", vec![Value::Int(1), Value::Int(2)]),
     ] {
         let session = threads(1);
         block_on(async {

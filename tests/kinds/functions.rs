@@ -28,6 +28,7 @@ disco::register_function!("tests.increment", increment);
 disco::register_function!("tests.keyed", keyed);
 disco::register_function!("tests.late", late);
 disco::register_function!("tests.late_sum", late_sum);
+disco::register_function!("tests.lists", lists);
 disco::register_function!("tests.mark", mark);
 disco::register_function!("tests.marks", marks);
 disco::register_function!("tests.pid", pid);
@@ -57,6 +58,18 @@ pub(crate) struct Layer {
     pub(crate) name: String,
     pub(crate) units: usize,
     pub(crate) rate: Option<f64>,
+}
+
+fn lists(
+    _: &mut WorkerContext,
+    rates: Vec<f32>,
+    mut names: Vec<String>,
+    counts: Vec<usize>,
+    (number, word): (i64, String),
+) -> Result<(Vec<f32>, Vec<String>)> {
+    names.extend(counts.iter().map(usize::to_string));
+    names.extend([number.to_string(), word]);
+    Ok((rates, names))
 }
 
 fn whoami(ctx: &mut WorkerContext) -> Result<i64> {

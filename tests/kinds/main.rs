@@ -53,12 +53,8 @@ fn main() -> ExitCode {
     let tests = (0..most).flat_map(|at| tests.iter().filter_map(move |tests| tests.get(at)));
     let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
     let mut trials: Vec<Trial> = tests.flat_map(|test| kinds.map(|kind| trial(test, kind))).collect();
-    // Collectives of `local` do not reach the workers of other nodes.
     trials.extend(
-        [records::tests_of_collectives(), resize::tests_of_collectives()]
-            .iter()
-            .flatten()
-            .flat_map(|test| [kinds[0], kinds[1]].map(|kind| trial(test, kind))),
+        records::tests_of_collectives().iter().flat_map(|test| [kinds[0], kinds[1]].map(|kind| trial(test, kind))),
     );
     trials.extend(records::tests_of_processes().iter().map(|test| trial(test, SessionKind::Processes)));
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -19,14 +19,11 @@ crate::tests![
     wrong_shapes_are_errors_that_name_worker_operation_and_reason,
 ];
 
-/// A session of two groups of two, or `None` for nodes, which `local` does not reach.
-fn plane(kind: SessionKind) -> Option<LaneSession> {
-    if kind == SessionKind::Nodes {
-        return None;
-    }
+/// A session of two groups of two.
+fn plane(kind: SessionKind) -> LaneSession {
     let session = builder(kind).groups(2).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
-    Some(session)
+    session
 }
 
 /// A handle of a tensor with the elements `of[w]` on worker w.
@@ -60,7 +57,7 @@ fn at(root: usize, scope: Scope, world: Vec<i64>, groups: [Vec<i64>; 2]) -> Vec<
 }
 
 fn rooted_collectives_take_any_root(kind: SessionKind) {
-    let Some(session) = plane(kind) else { return };
+    let session = plane(kind);
     block_on(async {
         let numbers =
             tensors(&session, [&[0, 1, 2, 3], &[10, 11, 12, 13], &[20, 21, 22, 23], &[30, 31, 32, 33]]).await?;
@@ -104,7 +101,7 @@ fn rooted_collectives_take_any_root(kind: SessionKind) {
 }
 
 fn v_collectives_take_counts_of_each_worker(kind: SessionKind) {
-    let Some(session) = plane(kind) else { return };
+    let session = plane(kind);
     block_on(async {
         let parts = tensors(&session, [&[1], &[], &[2, 3, 4], &[5, 6]]).await?;
         let dst = zeros(&session, 6).await?;
@@ -135,7 +132,7 @@ fn v_collectives_take_counts_of_each_worker(kind: SessionKind) {
 }
 
 fn a_barrier_waits_for_the_slowest_worker(kind: SessionKind) {
-    let Some(session) = plane(kind) else { return };
+    let session = plane(kind);
     block_on(async {
         for (scope, waiting) in [(Scope::World, &[0, 1, 3][..]), (Scope::Group, &[3])] {
             let late = stay(&session, 2);
@@ -157,7 +154,7 @@ fn a_barrier_waits_for_the_slowest_worker(kind: SessionKind) {
 }
 
 fn roots_and_counts_out_of_range_are_rejected_by_the_controller(kind: SessionKind) {
-    let Some(session) = plane(kind) else { return };
+    let session = plane(kind);
     block_on(async {
         let (x, root) = (zeros(&session, 4).await?, Rank::new(2));
         let text = |result: Result<()>| match result.unwrap_err() {
@@ -184,7 +181,7 @@ fn roots_and_counts_out_of_range_are_rejected_by_the_controller(kind: SessionKin
 }
 
 fn wrong_shapes_are_errors_that_name_worker_operation_and_reason(kind: SessionKind) {
-    let Some(session) = plane(kind) else { return };
+    let session = plane(kind);
     block_on(async {
         let mut texts = Vec::new();
         for case in 0..4 {

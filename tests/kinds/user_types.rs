@@ -41,7 +41,7 @@ fn a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason(k
     let error = block_on(session.sync_worker(WorkerId::new(3))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Argument);
     let expected = "tests.widen (command 2, register 1): argument 1: expected \
-                    disco_core::function::json::Json<kinds::functions::Layer>, got JSON that does not fit: missing field \
+                    kinds::functions::Layer, got JSON that does not fit: missing field \
                     `units` at line 1 column 16";
     let error = error.to_string();
     assert!(error.starts_with("worker ") && error.ends_with(expected), "{error}");
@@ -52,12 +52,12 @@ fn get_as_rejects_json_of_the_wrong_type(kind: SessionKind) {
     let session = builder(kind).start().unwrap();
     let layers = call(&session, "tests.widen", (3, Json(dense()))).unwrap();
     let error = block_on(session.get_as::<Json<Vec<f64>>>(&layers, WorkerId::new(2))).unwrap_err().to_string();
-    let expected = "get: expected disco_core::function::json::Json<alloc::vec::Vec<f64>>, worker 2 has JSON that does not fit: \
+    let expected = "get: expected alloc::vec::Vec<f64>, worker 2 has JSON that does not fit: \
                     invalid type: map, expected a sequence at line 1 column 0";
     assert_eq!(error, expected);
     let number = call(&session, "tests.whoami", ()).unwrap();
     let error = block_on(session.get_as::<Json<i64>>(&number, WorkerId::new(2))).unwrap_err().to_string();
-    assert_eq!(error, "get: expected disco_core::function::json::Json<i64>, worker 2 has an int");
+    assert_eq!(error, "get: expected i64, worker 2 has an int");
     block_on(session.shutdown()).unwrap();
 }
 

@@ -26,6 +26,7 @@ crate::tests!(
     a_value_above_the_limit_is_an_error_that_names_the_alternatives,
     small_commands_work_during_concurrent_large_sets,
     a_worker_that_dies_during_the_transfer_of_a_tensor_is_named,
+    lists_and_pairs_are_arguments_and_results,
 );
 
 /// Sizes around the limit of inline values, and above the capacity of an arena or a socket buffer.
@@ -307,5 +308,23 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: SessionKind
         });
         assert!(told.contains("worker") && told.contains("lost"), "{name}: {told}");
         assert!(start.elapsed() < Duration::from_secs(20), "{name}");
+    }
+}
+
+fn lists_and_pairs_are_arguments_and_results(kind: SessionKind) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            let rates = vec![0.5f32, 1e-7, -3.0];
+            let names = vec!["a".to_owned(), "b".to_owned()];
+            let args = (rates.clone(), names.clone(), vec![7usize, 0], (3, "three"));
+            let all = session.call_named("tests.lists", args).await.unwrap();
+            for (of_rates, of_names) in session.get_all_as::<(Vec<f32>, Vec<String>)>(&all).await.unwrap() {
+                assert_eq!(of_rates, rates, "{name}");
+                assert_eq!(of_names, ["a", "b", "7", "0", "3", "three"], "{name}");
+            }
+            let error = session.get_as::<Vec<f64>>(&all, WorkerId::new(1)).await.unwrap_err().to_string();
+            assert_eq!(error, "get: expected an array of floats, worker 1 has an array");
+            session.shutdown().await.unwrap();
+        });
     }
 }

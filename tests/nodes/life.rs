@@ -1,9 +1,15 @@
 //! Sessions of nodes without loss: values, store, recovery, output, shutdown.
 
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fs, thread};
 
-use disco::{Builder, DataPlane, Session, SessionExt, SessionKind, Tensor, Value, WorkerId, block_on};
+use disco::error::ErrorKind;
+use disco::{
+    Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, SessionKind, Tensor,
+    Value, WorkerId, block_on,
+};
 
 use crate::functions::NOBODY;
 use crate::programs::{self, ask, builder, end, pair};
@@ -21,7 +27,7 @@ crate::tests!(
     nodes_and_workers_end_when_their_session_is_dropped,
     commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node,
     token_address_and_invitation_are_removed_from_the_environment_of_workers,
-    a_backend_of_one_machine_is_rejected_with_the_backends_that_reach_others,
+    nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what_to_use,
     a_session_of_one_node_starts_without_other_machines,
     a_node_that_receives_large_frames_is_not_lost,
     large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them,
@@ -207,14 +213,44 @@ fn token_address_and_invitation_are_removed_from_the_environment_of_workers() {
     assert!(end(node).status.success());
 }
 
-fn a_backend_of_one_machine_is_rejected_with_the_backends_that_reach_others() {
-    let session = Builder::nodes(2, 1).start().unwrap();
-    let error = block_on(session.init_ccl("local", &[])).unwrap_err().to_string();
-    let others = error.strip_prefix(
-        "local reaches workers of one machine, and this session has 2 nodes; backends that reach further: by-store, ",
-    );
-    assert!(others.is_some_and(|others| others.contains("nccl")), "{error}");
+/// A process namespace of its own makes a container.
+fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what_to_use() {
+    let sum = |session: &LaneSession| {
+        block_on(async {
+            session.init_ccl("local", &[]).await?;
+            let x = session.empty(DType::I64, [4], Placement::All).await?;
+            session.set_each(&x, |worker| Tensor::from_slice(&[worker.wire(); 4], [4]).unwrap()).await?;
+            session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await?;
+            session.get_as::<Tensor>(&x, WorkerId::new(3)).await?.to_vec::<i64>()
+        })
+    };
+    for kind in [SessionKind::Processes, SessionKind::Threads] {
+        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        assert_eq!(sum(&session).unwrap(), [6; 4]);
+        block_on(session.shutdown()).unwrap();
+    }
+    let unshare = ["--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child=KILL"];
+    if !Command::new("unshare").args(unshare).arg("true").stderr(Stdio::null()).status().is_ok_and(|it| it.success()) {
+        return;
+    }
+    let child = Arc::new(Mutex::new(None));
+    let started = child.clone();
+    let builder = builder(2, 2).announce(move |announcement| {
+        let node = programs::node(announcement.address);
+        let mut container = Command::new("unshare");
+        container.args(unshare).arg(node.get_program()).stderr(Stdio::piped());
+        node.get_envs().for_each(|(name, value)| _ = container.env(name, value.unwrap()));
+        *started.lock().unwrap() = Some(container.spawn().unwrap());
+        Ok(())
+    });
+    let session = builder.start().unwrap();
+    let error = sum(&session).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unavailable), "{error}");
+    let error = error.to_string();
+    let parts = ["shares no memory with rank ", "features = [\"mpi\"]", "`pip install mpich`", "no launcher is needed"];
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     block_on(session.shutdown()).unwrap();
+    end(child.lock().unwrap().take().unwrap());
 }
 
 fn a_session_of_one_node_starts_without_other_machines() {

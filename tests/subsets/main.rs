@@ -5,8 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
-#[path = "../nodes/by_store.rs"]
-mod by_store;
 mod ends;
 mod failures;
 mod functions;
@@ -33,8 +31,6 @@ enum Kind {
     Tree,
 }
 
-/// The kinds whose workers are on one machine, which the backend `local` reaches.
-const LOCAL: [Kind; 2] = [Kind::Threads, Kind::Processes];
 const ALL: [Kind; 4] = [Kind::Threads, Kind::Processes, Kind::Nodes, Kind::Tree];
 
 fn main() -> ExitCode {
@@ -42,13 +38,12 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One test at a time, because a test counts this process's threads and descriptors.
     arguments.test_threads = Some(1);
-    let tests: [(&[Kind], Tests); 7] = [
+    let tests: [(&[Kind], Tests); 6] = [
         (&ALL, ends::tests()),
         (&ALL, failures::tests()),
         (&ALL, starts::tests()),
         (&ALL, work::tests()),
-        (&LOCAL, work::tests_of_one_machine()),
-        (&LOCAL, failures::tests_of_one_machine()),
+        (&ALL, failures::tests_of_one_machine()),
         (&[Kind::Processes, Kind::Tree], failures::tests_of_processes()),
     ];
     let trials = tests

@@ -2,7 +2,7 @@
 
 use disco::{DType, DataPlane, Error, LaneSession, Placement, Scope, Session, SessionExt, Tensor, block_on};
 
-use crate::{Door, Kind, LOCAL, answer, builder, call, numbers, start, worker};
+use crate::{Door, Kind, answer, builder, call, numbers, start, worker};
 
 crate::tests!(
     workers_have_the_numbers_of_their_order_and_the_processes_of_the_parent_s_workers,
@@ -13,9 +13,6 @@ crate::tests!(
     tensors_reach_and_leave_worker_0_of_a_subset_in_any_process,
     a_subset_of_a_subset_is_a_subset,
     handles_of_the_parent_are_refused,
-);
-
-crate::tests!(tests_of_one_machine:
     controllers_tensors_are_scattered_and_gathered_in_a_subset_of_any_processes,
     groups_of_a_subset_are_consecutive_workers,
 );
@@ -38,12 +35,8 @@ fn sums(scale: i64, workers: i64, elements: i64) -> Vec<i64> {
     (0..elements).map(|i| ids + workers * i).collect()
 }
 
-/// Sums in all sessions at once, with other numbers in each, and checks all elements of all workers. Between nodes, where
-/// `local` does not reach, the workers only meet.
-fn sum_in(kind: Kind, sessions: &[&LaneSession]) {
-    if !LOCAL.contains(&kind) {
-        return meet_in(sessions);
-    }
+/// Sums in all sessions at once, with other numbers in each, and checks all elements of all workers.
+fn sum_in(sessions: &[&LaneSession]) {
     const ELEMENTS: i64 = 3001;
     let scale = |at: usize| 7 + 1000 * at as i64;
     block_on(async {
@@ -65,26 +58,10 @@ fn sum_in(kind: Kind, sessions: &[&LaneSession]) {
     });
 }
 
-fn meet_in(sessions: &[&LaneSession]) {
-    block_on(async {
-        for session in sessions {
-            session.init_ccl("by-store", &[]).await.unwrap();
-        }
-        for _ in 0..5 {
-            for session in sessions {
-                session.barrier(Scope::World).await.unwrap();
-            }
-        }
-        for session in sessions {
-            session.sync_all().await.unwrap();
-        }
-    });
-}
-
 fn disjoint_subsets_sum_at_once(kind: Kind) {
     let parent = start(kind);
     let (one, other) = (block_on(parent.subset([2, 0])).unwrap(), block_on(parent.subset([1, 3])).unwrap());
-    sum_in(kind, &[&one, &other]);
+    sum_in(&[&one, &other]);
     block_on(async {
         one.shutdown().await.unwrap();
         other.shutdown().await.unwrap();
@@ -95,7 +72,7 @@ fn disjoint_subsets_sum_at_once(kind: Kind) {
 fn overlapping_subsets_and_their_parent_sum_at_once(kind: Kind) {
     let parent = start(kind);
     let (one, other) = (block_on(parent.subset([0, 1, 2])).unwrap(), block_on(parent.subset([2, 1])).unwrap());
-    sum_in(kind, &[&one, &parent, &other]);
+    sum_in(&[&one, &parent, &other]);
     block_on(parent.shutdown()).unwrap();
 }
 
@@ -211,7 +188,7 @@ fn a_subset_of_a_subset_is_a_subset(kind: Kind) {
     let inner = block_on(outer.subset([2, 0])).unwrap();
     let pids = numbers(&parent, "subsets.pid").unwrap();
     assert_eq!(numbers(&inner, "subsets.pid").unwrap(), [pids[0], pids[3]]);
-    sum_in(kind, &[&inner, &outer, &parent]);
+    sum_in(&[&inner, &outer, &parent]);
     block_on(outer.shutdown()).unwrap();
     assert!(matches!(answer(&inner).unwrap_err(), Error::Closed(_)));
     assert_eq!(answer(&parent).unwrap(), [0, 1, 2, 3]);

@@ -14,11 +14,13 @@ use crate::value::Value;
 /// A type that a worker function can take.
 ///
 /// `Option<T>` also takes none. `Rc<T>` takes a value that a worker function returned as [`Opaque`]. Integer types take
-/// integers that fit; floats take integers too.
+/// integers that fit; floats take integers too. `Vec<T>` of numbers, truth values or strings takes an array, and a pair
+/// an array of two; each element is a value of its own, so a [`Tensor`] is the type for many numbers.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't be an argument of a worker function",
-    label = "not an argument of a worker function",
-    note = "an argument is an integer of up to 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
+    message = "`{Self}` is no type of values: no argument of a worker function, and nothing that `get_as` reads",
+    label = "not a type of values",
+    note = "a value is an integer of up to 64 bits, `usize`, `f32`, `f64`, `bool`, `String`, `Arc<str>`, `Vec<u8>`, a `Vec` of numbers or strings, a pair, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, an `Option` of one of these, or `Rc<T>` of a value that another worker function returned as `Opaque`",
+    note = "a struct of any serde type is taken as `Json(value): Json<T>` (feature `serde`), an own type with `register_object!`, and many numbers as a `Tensor`",
     note = "a worker function takes owned arguments: `String` instead of `&str`, `Tensor` instead of `&Tensor`"
 )]
 pub trait FromArg: Sized {
@@ -38,7 +40,8 @@ pub trait FromArg: Sized {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the result of a worker function",
     label = "not a result of a worker function",
-    note = "a result is `()`, an integer, a float, a `bool`, a string, `Vec<u8>`, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, or an `Option` of one of these",
+    note = "a result is `()`, an integer, a float, a `bool`, a string, `Vec<u8>`, a `Vec` of numbers or strings, a pair, a `Tensor`, a `Shape`, a `DType`, a `Device`, a `Value`, an `Object`, a `Function`, or an `Option` of one of these",
+    note = "a struct of any serde type is returned as `Json(value)` (feature `serde`), an own type with `register_object!`, and many numbers as a `Tensor`",
     note = "a value of another type stays on its worker if the function returns `Opaque::new(value)`"
 )]
 pub trait IntoObject {
@@ -87,6 +90,52 @@ from_arg! {
     Tensor, "a tensor", Value::Tensor(x) => Some(x.clone());
     Vec<Value>, "an array", Value::Array(x) => Some(x.to_vec());
     Vec<(Value, Value)>, "a map", Value::Map(x) => Some(x.to_vec());
+}
+
+macro_rules! vec_from_arg {
+    ($($ty:ty, $expected:literal;)*) => {
+        $(impl FromArg for Vec<$ty> {
+            fn expected() -> &'static str {
+                concat!("an array of ", $expected)
+            }
+
+            fn from_arg(arg: Arg<'_>) -> Option<Self> {
+                match arg.value()? {
+                    Value::Array(items) => items.iter().map(|item| <$ty>::from_arg(Arg::Value(item))).collect(),
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+vec_from_arg! {
+    f64, "floats";
+    f32, "floats";
+    i64, "ints";
+    i32, "ints of 32 bits";
+    u64, "unsigned ints";
+    usize, "unsigned ints";
+    isize, "ints";
+    u32, "unsigned ints of 32 bits";
+    bool, "bools";
+    String, "strings";
+}
+
+impl<A: FromArg, B: FromArg> FromArg for (A, B) {
+    fn expected() -> &'static str {
+        "a pair"
+    }
+
+    fn from_arg(arg: Arg<'_>) -> Option<Self> {
+        match arg.value()? {
+            Value::Array(items) => match &items[..] {
+                [a, b] => Some((A::from_arg(Arg::Value(a))?, B::from_arg(Arg::Value(b))?)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 macro_rules! integer_from_arg {
@@ -277,7 +326,7 @@ macro_rules! integer_into_object {
             /// An integer that does not fit in `i64` makes the worker function fail.
             impl IntoObject for $ty {
                 fn into_object(self) -> Object {
-                    Object::Value(Value::Int(i64::try_from(self).unwrap_or(i64::MAX)))
+                    Object::Value(Value::try_from(self).unwrap_or(Value::None))
                 }
 
                 fn try_into_object(self) -> Result<Object, BoxError> {
@@ -288,7 +337,14 @@ macro_rules! integer_into_object {
     };
 }
 
-integer_into_object!(u64, usize, isize);
+integer_into_object!(u64, usize, isize, Vec<u64>, Vec<usize>, Vec<isize>);
+
+impl<A: Into<Value>, B: Into<Value>> IntoObject for (A, B) {
+    fn into_object(self) -> Object {
+        Object::Value(self.into())
+    }
+}
+
 into_object!(
     Value,
     i64,
@@ -307,6 +363,13 @@ into_object!(
     Vec<u8>,
     Vec<Value>,
     Vec<(Value, Value)>,
+    Vec<f64>,
+    Vec<f32>,
+    Vec<i64>,
+    Vec<i32>,
+    Vec<u32>,
+    Vec<bool>,
+    Vec<String>,
     DType,
     Device,
     Shape,

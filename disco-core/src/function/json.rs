@@ -66,7 +66,7 @@ impl<T: Serialize> Json<T> {
 
 impl<T: DeserializeOwned> FromArg for Json<T> {
     fn expected() -> &'static str {
-        type_name::<Self>()
+        type_name::<T>()
     }
 
     fn from_arg(arg: Arg<'_>) -> Option<Self> {

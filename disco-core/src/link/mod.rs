@@ -14,9 +14,11 @@
 //! store and the descriptors of workers that are threads of one process.
 
 mod descriptors;
+mod proc_descriptors;
 mod shared;
 mod worker;
 
 pub use descriptors::{Descriptors, SharedFd};
+pub use proc_descriptors::ProcDescriptors;
 pub use shared::Shared;
 pub use worker::Link;

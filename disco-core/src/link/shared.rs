@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::descriptors::{Descriptors, SharedFd};
+use super::proc_descriptors::ProcDescriptors;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::shared_memory::Arena;
@@ -20,6 +21,8 @@ pub struct Shared {
     fds: Mutex<HashMap<SharedFd, OwnedFd>>,
     next_fd: AtomicU32,
     arena: Option<Arc<Arena>>,
+    /// How the workers of this process share descriptors with other nodes of this machine, in a session of nodes.
+    beyond: Option<Arc<dyn Descriptors>>,
 }
 
 impl Default for Shared {
@@ -32,12 +35,18 @@ impl Default for Shared {
 impl Shared {
     /// An empty exchange with `store`, which other processes may share.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
-        Self { store, fds: Mutex::default(), next_fd: AtomicU32::default(), arena: None }
+        Self { store, fds: Mutex::default(), next_fd: AtomicU32::default(), arena: None, beyond: None }
     }
 
     /// An empty exchange whose workers allocate their host tensors in `arena`.
     pub fn with_arena(arena: Arc<Arena>) -> Self {
         Self { arena: Some(arena), ..Self::default() }
+    }
+
+    /// Lets the workers, which allocate their host tensors in `arena`, share memory with other nodes of this machine.
+    #[must_use]
+    pub fn beside_nodes(self, arena: Arc<Arena>) -> Self {
+        Self { arena: Some(arena), beyond: Some(Arc::new(ProcDescriptors::default())), ..self }
     }
 
     /// The store.
@@ -73,6 +82,11 @@ impl Shared {
     /// The allocator of host tensors of this process's workers.
     pub(super) fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.as_ref()
+    }
+
+    /// How a worker of this process shares descriptors.
+    pub(super) fn descriptors(self: &Arc<Self>) -> Arc<dyn Descriptors> {
+        self.beyond.clone().unwrap_or_else(|| self.clone())
     }
 
     fn fds(&self) -> MutexGuard<'_, HashMap<SharedFd, OwnedFd>> {

@@ -41,7 +41,7 @@ impl Link {
     /// The link of a worker that is a thread of the controller's process. `notify` gets its notices.
     pub fn of_thread(shared: Arc<Shared>, notify: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         let (store, arena) = (shared.store().clone(), shared.arena().cloned());
-        Self { arena, ..Self::new(store, shared, notify) }
+        Self { arena, ..Self::new(store, shared.descriptors(), notify) }
     }
 
     /// The link of a communicator without a session. It logs notices.

@@ -66,7 +66,8 @@ impl Arguments {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be an argument of a call",
     label = "not an argument of a worker function",
-    note = "an argument is an integer, a float, a `bool`, a string, bytes (`Vec<u8>`, `&[u8]`), a `Tensor` or `&Tensor`, a `Shape`, a `DType`, a `Device`, a `DRef` or `&DRef`, a `Value`, or an `Option` of one of these"
+    note = "an argument is an integer, a float, a `bool`, a string, bytes (`Vec<u8>`, `&[u8]`), a `Tensor` or `&Tensor`, a `Vec` of numbers or strings, a pair, a `Shape`, a `DType`, a `Device`, a `DRef` or `&DRef`, a `Value`, or an `Option` of one of these",
+    note = "a struct of any serde type is passed as `Json(value)` (feature `serde`), an own type with `register_object!`, and many numbers as a `Tensor`"
 )]
 pub trait IntoArg {
     /// Appends the argument to `args`.
@@ -105,7 +106,7 @@ macro_rules! into_arg {
     };
 }
 
-into_arg!(u64, usize, isize);
+into_arg!(u64, usize, isize, Vec<u64>, Vec<usize>, Vec<isize>);
 
 impl IntoArg for &DRef {
     fn push_to(self, args: &mut Arguments) {

@@ -88,8 +88,7 @@ impl LaneSession {
     /// that is done; the tensors must have equal shapes.
     ///
     /// If a worker is on another node than the controller's, each worker of the subset counts as on a node of its own: it
-    /// connects to this program at another port of the address at which the parent listened, and `local` does not reach the
-    /// others.
+    /// connects to this program at another port of the address at which the parent listened.
     ///
     /// The call that starts the workers takes its place in the order of the parent's commands, so a parent's worker that is
     /// inside a function joins when it has finished. The start takes at most the time that the parent had for its own.
@@ -204,6 +203,7 @@ fn subset_lanes(
         false => world,
     };
     let shared = match parts.iter().any(|(lane, _)| lane.needs_bytes()) {
+        true if world.nodes() > 1 => Shared::default().beside_nodes(Arena::new(world.per_node())?),
         true => Shared::with_arena(Arena::new(world.per_node())?),
         false => Shared::default(),
     };

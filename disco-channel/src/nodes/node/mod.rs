@@ -13,6 +13,7 @@ mod upstream;
 use std::sync::Arc;
 
 use disco_core::link::Shared;
+use disco_core::shared_memory::Arena;
 use disco_core::wire::{Assignment, Message};
 use disco_core::{Channel, Error, Result};
 
@@ -49,7 +50,8 @@ where
     let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
     let store = Arc::new(RemoteStore::new(connection.clone()));
     let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), store.clone(), &assignment));
-    let shared = Arc::new(Shared::new(store.clone()));
+    let arena = Arena::new(assignment.config.world.per_node())?;
+    let shared = Arc::new(Shared::new(store.clone()).beside_nodes(arena));
     let output = {
         let upstream = upstream.clone();
         Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))

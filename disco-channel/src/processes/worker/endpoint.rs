@@ -92,7 +92,7 @@ mod tests {
         );
         let commands = Commands::new(worker, connection.clone(), None, letterbox.clone());
         let store = Arc::new(RemoteStore::new(connection.clone()));
-        let link = Arc::new(link::over(&store, worker, Arena::new(1).unwrap(), &connection));
+        let link = Arc::new(link::over(&store, worker, Arena::new(1).unwrap(), &connection, false));
         let endpoint = ProcessEndpoint {
             worker,
             connection,

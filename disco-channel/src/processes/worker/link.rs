@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use disco_core::link::{Descriptors, SharedFd};
+use disco_core::link::{Descriptors, ProcDescriptors, SharedFd};
 use disco_core::shared_memory::Arena;
 use disco_core::wire::{self, Message};
 use disco_core::{Error, Link, Result, WorkerId};
@@ -13,11 +13,19 @@ use disco_core::{Error, Link, Result, WorkerId};
 use crate::reactor::Connection;
 use crate::remote_store::{ANSWER_LIMIT, RemoteStore};
 
-/// Makes the link of a worker process.
-pub(super) fn over(store: &Arc<RemoteStore>, worker: WorkerId, arena: Arc<Arena>, to: &Arc<Connection>) -> Link {
+/// Makes the link of a worker process, in a session that may have other nodes on this machine.
+pub(super) fn over(
+    store: &Arc<RemoteStore>,
+    worker: WorkerId,
+    arena: Arc<Arena>,
+    to: &Arc<Connection>,
+    has_nodes: bool,
+) -> Link {
     let connection = to.clone();
-    let descriptors =
-        Arc::new(RemoteDescriptors { worker, connection: to.clone(), store: store.clone(), shared: AtomicU32::new(0) });
+    let of_lane =
+        || RemoteDescriptors { worker, connection: to.clone(), store: store.clone(), shared: AtomicU32::new(0) };
+    let descriptors: Arc<dyn Descriptors> =
+        if has_nodes { Arc::new(ProcDescriptors::default()) } else { Arc::new(of_lane()) };
     let link = Link::new(store.clone(), descriptors, move |notice| {
         let packet = wire::encode_notice(&notice);
         let result = packet.and_then(|packet| connection.send(Message::Notice(packet.into()).encode()?, None));

@@ -71,7 +71,8 @@ where
     let activity = activity.unwrap_or_else(|| Activity::new(recorder));
     let arena = Arena::new(welcome.config.world.per_node())?;
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let link = link::over(&store, worker, arena, &connection).recording_in(activity);
+    let has_nodes = welcome.config.world.nodes() > 1;
+    let link = link::over(&store, worker, arena, &connection, has_nodes).recording_in(activity);
     let link = Arc::new(match beside {
         Some(other) => link.beside(other),
         None => link,
