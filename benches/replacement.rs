@@ -167,8 +167,7 @@ impl Nodes {
         command.spawn().expect("this program can be started")
     }
 
-    /// The time from the death of a node to the sum of all workers. `local` does not reach other nodes, so the all-reduce
-    /// goes through the session's store.
+    /// The time from the death of a node to the sum of all workers, through the session's store.
     fn survive(&mut self, stand_by: bool) -> Duration {
         if stand_by {
             self.children.push(Self::node(self.address, true));

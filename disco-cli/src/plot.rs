@@ -48,7 +48,7 @@ pub(crate) struct Plot {
     #[arg(required = true, value_name = "FILE.json")]
     results: Vec<PathBuf>,
     /// File to write: a picture (`.svg`), or a page with pictures and tables (`.html`)
-    #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = values::picture)]
+    #[arg(short, long, value_name = "FILE.svg|FILE.html", value_parser = values::picture)]
     out: PathBuf,
 }
 

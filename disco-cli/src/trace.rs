@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use disco_trace::report::{self, Measured};
 use disco_trace::{Trace as Recorded, explain, flight_recorder};
 
-use crate::log;
 use crate::output::OutputFile;
+use crate::{log, values};
 
 /// Explain a trace that a session has written, make a report of it, or convert it
 #[derive(Args)]
@@ -38,7 +38,7 @@ struct Report {
     /// Trace: `.json` or `.json.gz`
     file: PathBuf,
     /// HTML file to write
-    #[arg(short, long, value_name = "FILE.html")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = values::page)]
     out: PathBuf,
     /// Output of `disco bench --json` to compare bandwidths with; repeatable
     #[arg(long, value_name = "FILE.json")]

@@ -150,6 +150,11 @@ pub(crate) fn picture(text: &str) -> Result<PathBuf, String> {
     with_extension(text, &["svg", "html"]).map_err(why)
 }
 
+/// A path for a page: its extension is `html`, or it has none.
+pub(crate) fn page(text: &str) -> Result<PathBuf, String> {
+    with_extension(text, &["html"]).map_err(|page| format!("pages are written as HTML: name the file {page}"))
+}
+
 /// The path, if its extension is one of these, or it has none; otherwise the path with the first one.
 fn with_extension(text: &str, all: &[&str]) -> Result<PathBuf, String> {
     let path = Path::new(text);

@@ -1,5 +1,7 @@
 //! The start of sessions whose workers are processes, here or on other nodes.
 
+use std::io::{self, Write as _};
+
 use disco_channel::nodes::{Announce, Options as NodeOptions, Token};
 use disco_channel::{processes, session};
 use disco_core::session::LaneSession;
@@ -82,6 +84,10 @@ impl Builder {
         (options.encrypts, options.fan_out) = (*encrypts, self.nodes.fan_out);
         options.max_pending = self.nodes.max_pending.unwrap_or(options.max_pending);
         options.max_unsent = self.nodes.max_unsent;
+        // Nodes that this program starts have its functions and its token.
+        if announce.is_some() {
+            options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
+        }
         // Clients have the token only if the user has.
         options.answers_status = announce.is_some() && !one_worker_each;
         options.announce = match announce {

@@ -49,7 +49,8 @@ struct Target {
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
 }
 
 /// The cargo that runs this program, in the root of the workspace, so that every step uses the caller's toolchain.

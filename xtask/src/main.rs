@@ -63,7 +63,7 @@ enum Command {
     Deny,
     /// Check that the modules of each crate have no cycle
     Modules,
-    /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/performance.md
+    /// Measure Disco beside TVM and MPI libraries, and write the tables of docs/maintainers/performance.md
     Peers(peers::Peers),
     /// Run test programs and examples, several at a time: all of them, or those of some packages
     Programs(test_programs::Selection),

@@ -55,7 +55,7 @@ pub(super) fn session(out: &mut impl Write, status: &Status) -> anyhow::Result<(
     writeln!(out)?;
     if !nodes.is_empty() {
         output::table(out, &NODE_HEAD, nodes.iter().map(node_row))?;
-        writeln!(out)?;
+        writeln!(out, "the figures of a node's workers are at most as old as `silent` says, and one heartbeat\n")?;
     }
     output::table(out, &WORKER_HEAD, workers.iter().map(|worker| worker_row(worker, nodes)))?;
     if !spares.is_empty() {

@@ -11,7 +11,7 @@ use super::data::{Calls, DISCO, Data, Ping, TVM, TVM_NODELAY, spread};
 use crate::built::root;
 
 /// Documents with tables.
-const DOCUMENTS: [&str; 2] = ["README.md", "docs/performance.md"];
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/performance.md", "docs/maintainers/performance.md"];
 const BEGIN: &str = "<!-- peers: ";
 const END: &str = "<!-- peers end -->";
 

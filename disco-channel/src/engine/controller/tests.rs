@@ -77,6 +77,7 @@ impl Bench {
             stays_open,
             has_standby,
             missing: Missing::default(),
+            report: |_| {},
         };
         let (heartbeat, start) = (1000 * MS, 30_000 * MS);
         let config = WorkerConfig::new(world);

@@ -127,6 +127,7 @@ impl SimController {
                     stays_open: true,
                     has_standby: false,
                     missing: Missing::default(),
+                    report: |_| {},
                 };
                 let (heartbeat, silence, start) = (HEARTBEAT, SILENCE, START);
                 let assignment = Assignment {

@@ -71,6 +71,8 @@ pub struct Options {
     ///
     /// [`JoinOptions::is_spare`]: crate::nodes::JoinOptions::is_spare
     pub answers_status: bool,
+    /// Gets the nodes with the token that are refused, with the reasons, to be shown to the user.
+    pub report: fn(&str),
     /// The nodes join after the start of the session.
     is_later: bool,
     /// The lane at whose address nodes stand by, and come late.
@@ -105,6 +107,7 @@ impl Options {
             max_pending: MAX_PENDING.max(nodes),
             max_unsent: None,
             answers_status: true,
+            report: |_| {},
             is_later: false,
             entrance: Arc::default(),
         }
@@ -274,6 +277,7 @@ impl Peers for Options {
             stays_open: self.answers_status,
             has_standby: self.is_entrance(),
             missing: missing.clone(),
+            report: self.report,
         };
         let assignment = Assignment {
             node: 0,

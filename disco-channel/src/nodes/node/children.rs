@@ -87,6 +87,7 @@ impl Peers for Children {
             stays_open: false,
             has_standby: false,
             missing: Missing::default(),
+            report: |_| {},
         };
         let terms = Terms::Nodes(terms, Assignment { workers, ..self.assignment.clone() });
         let served = controller::serve(listener, terms, 0, (shared, inbox.clone()), sink, None)?;

@@ -91,7 +91,7 @@ pub(crate) struct Applicant {
 
 impl Nodes {
     pub(crate) fn new(terms: NodeTerms) -> Self {
-        let (pending, refused) = (Pending::new(), Refused::default());
+        let (pending, refused) = (Pending::new(), Refused::new(terms.report));
         let (joined, beat, paused, complete_since) = (BTreeMap::new(), None, None, None);
         let (standby, missing) = (terms.has_standby.then(Standby::default), MissingOwner(terms.missing.clone()));
         let (has_started, visitors) = (false, 0);

@@ -13,8 +13,10 @@ const MAX_REASONS_WITHOUT_TOKEN: usize = 3;
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The refused connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Refused {
+    /// Gets those that have the token.
+    report: fn(&str),
     /// The refusals that an error lists, with their reasons.
     reasons: Vec<(String, Standing)>,
     /// Number of refusals that are not listed.
@@ -37,6 +39,10 @@ pub(super) enum Standing {
 }
 
 impl Refused {
+    pub(super) fn new(report: fn(&str)) -> Self {
+        Self { report, reasons: Vec::new(), unlisted: 0, logged: None, others: 0 }
+    }
+
     /// Adds a refused connection.
     pub(super) fn add(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
         let text = format!("{name}: {error}");
@@ -63,7 +69,10 @@ impl Refused {
 
     fn log(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
         match standing {
-            Standing::Proved => tracing::warn!(from = name, %error, "a connection was refused"),
+            Standing::Proved => {
+                tracing::warn!(from = name, %error, "a connection was refused");
+                (self.report)(&format!("node {name} is refused: {error}"));
+            }
             Standing::Unidentified => tracing::debug!(from = name, %error, "a connection was refused"),
             Standing::Unproved if self.is_quiet(now) => self.others += 1,
             Standing::Unproved => {
@@ -111,11 +120,13 @@ impl fmt::Display for Refused {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     /// The text after these refusals.
     fn listed(came: &[(&str, Standing)]) -> String {
-        let (mut refused, now) = (Refused::default(), Instant::now());
+        let (mut refused, now) = (Refused::new(|_| {}), Instant::now());
         came.iter().for_each(|(name, standing)| refused.add(name, &Error::invalid("no"), *standing, now));
         refused.to_string()
     }
@@ -146,9 +157,23 @@ mod tests {
         assert_eq!(listed(&came), "a at 10.0.0.1:7: no; a at 10.0.0.1:8: no");
     }
 
+    thread_local! {
+        static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[test]
+    fn a_node_with_the_token_is_reported_when_it_is_refused_and_others_are_not() {
+        let mut refused = Refused::new(|text| TOLD.with_borrow_mut(|told| told.push(text.to_owned())));
+        let (now, error) = (Instant::now(), Error::refused("it runs another program"));
+        for (name, standing) in [("a", Standing::Unidentified), ("b", Standing::Unproved), ("c", Standing::Proved)] {
+            refused.add(name, &error, standing, now);
+        }
+        assert_eq!(TOLD.take(), ["node c is refused: it runs another program"]);
+    }
+
     #[test]
     fn a_flood_is_logged_once_a_second_and_the_rest_is_counted() {
-        let (mut refused, now) = (Refused::default(), Instant::now());
+        let (mut refused, now) = (Refused::new(|_| {}), Instant::now());
         let names: Vec<String> = (0..100).map(|index| format!("127.0.0.1:{index}")).collect();
         let error = Error::invalid("its token does not match");
         names.iter().for_each(|name| refused.add(name, &error, Standing::Unproved, now));

@@ -28,6 +28,8 @@ pub(crate) struct NodeTerms {
     pub(crate) has_standby: bool,
     /// Tells other lanes how many nodes this lane waits for.
     pub(crate) missing: Missing,
+    /// Gets the nodes with the token that are refused, with the reasons, to be shown to the user.
+    pub(crate) report: fn(&str),
 }
 
 /// The nodes to admit.

@@ -228,6 +228,7 @@ fn relay() -> Bench {
         stays_open: false,
         has_standby: false,
         missing: Missing::default(),
+        report: |_| {},
     };
     let config = WorkerConfig::new(world);
     let (workers, heartbeat, start) = (WorkerRange::new(8..14), 1000 * MS, 30_000 * MS);

@@ -66,6 +66,7 @@ fn terms(tree: Tree, world: Size, per_node: usize) -> NodeTerms {
         stays_open: false,
         has_standby: false,
         missing: Missing::default(),
+        report: |_| {},
     }
 }
 
