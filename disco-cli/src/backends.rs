@@ -1,15 +1,14 @@
 //! `disco backends`
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
 use disco::{Probe, Unavailable, backend};
 use serde::Serialize;
-use terminal_size::{Width, terminal_size_of};
 
-use crate::output::{json, wrapped};
+use crate::output::{columns, json, wrapped};
 
 /// Indent of the further lines of a backend, in columns.
 const INDENT: usize = 11;
@@ -68,15 +67,6 @@ impl Backends {
             found.with_context(|| format!("backend `{name}` is required"))?;
         }
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// Maximum line width: the width of the terminal, or unlimited if standard output is no terminal.
-fn columns() -> usize {
-    match (io::stdout().is_terminal(), terminal_size_of(io::stdout())) {
-        (false, _) => usize::MAX,
-        (true, Some((Width(columns), _))) => columns.into(),
-        (true, None) => 80,
     }
 }
 

@@ -115,6 +115,7 @@ impl Check {
             anyhow::bail!("--filter matches no check: no name contains `{}`", self.filter);
         }
         let session = self.session.unwrap_or(SessionKind::of(&self.backend));
+        run::check_reach(&self.backend, session, world)?;
         run::start_ranks(&self.backend, session, self.workers, true)?;
         let suite = Suite::new(Arc::new(CliHarness { session, backend: self.backend, world, devices: self.devices }));
         let mut report = Report::default();

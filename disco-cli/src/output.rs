@@ -1,11 +1,12 @@
 //! Output of results: JSON on standard output, and files.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::Serialize;
+use terminal_size::{Width, terminal_size_of};
 
 /// Writes one JSON value and a line end. An error of `out` is returned as an [`io::Error`].
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
@@ -14,7 +15,23 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Resu
     Ok(out.write_all(&text)?)
 }
 
-/// Writes a table with aligned columns. An error of `out` is returned as an [`io::Error`].
+/// Maximum line width: the width of the terminal, or unlimited if standard output is no terminal.
+pub(crate) fn columns() -> usize {
+    match (io::stdout().is_terminal(), terminal_size_of(io::stdout())) {
+        (false, _) => usize::MAX,
+        (true, Some((Width(columns), _))) => columns.into(),
+        (true, None) => 80,
+    }
+}
+
+/// Writes a text, whose lines are [wrapped] at the width of the terminal.
+pub(crate) fn text(out: &mut impl Write, text: &str) -> io::Result<()> {
+    let width = columns();
+    text.lines().flat_map(|line| wrapped(line, width, 4)).try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// Writes a table with aligned columns, or if it is wider than the terminal a paragraph for each row. An error of `out` is
+/// returned as an [`io::Error`].
 pub(crate) fn table<const N: usize>(
     out: &mut impl Write,
     head: &[&str; N],
@@ -23,11 +40,24 @@ pub(crate) fn table<const N: usize>(
     let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
     let widths: [usize; N] = std::array::from_fn(width);
+    let most = columns();
+    if widths.iter().sum::<usize>() + 2 * (N - 1) > most {
+        return rows[1..]
+            .iter()
+            .flat_map(|row| paragraph(head, row, most))
+            .try_for_each(|line| writeln!(out, "{line}"));
+    }
     for row in &rows {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
+}
+
+/// A row in words: its first cell, then each other one behind its head.
+fn paragraph<const N: usize>(head: &[&str; N], row: &[String; N], width: usize) -> Vec<String> {
+    let cells = head.iter().zip(row).skip(1).map(|(head, cell)| format!("{head} {cell}"));
+    wrapped(&format!("{} {}: {}", head[0], row[0], cells.collect::<Vec<_>>().join(", ")), width, 4)
 }
 
 /// The lines of a text, wrapped at `width`: between words, or inside a word wider than a line. Continuation lines are
@@ -120,6 +150,13 @@ mod tests {
         OutputFile::open(&path).unwrap().write(b"now").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"now");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_row_that_is_wider_than_the_terminal_is_a_paragraph() {
+        let row = ["3", "node 1", "all_reduce, in sum"].map(str::to_owned);
+        let lines = paragraph(&["worker", "where", "inside"], &row, 30);
+        assert_eq!(lines, ["worker 3: where node 1, inside", "    all_reduce, in sum"]);
     }
 
     #[test]

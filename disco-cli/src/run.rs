@@ -223,6 +223,15 @@ impl Run {
     }
 }
 
+/// Checks that a backend reaches the workers of a session that is started here: nodes are two, as by default.
+///
+/// # Errors
+/// The backend is unknown, or reaches workers of one machine only.
+pub(crate) fn check_reach(backend: &str, session: SessionKind, world: World) -> anyhow::Result<()> {
+    let world = if session == SessionKind::Nodes { world.on_nodes(2)? } else { world };
+    Ok(disco_core::backend::check_reach(backend::find(backend)?, &world)?)
+}
+
 /// Starts this command again as ranks of MPI, if the workers of its sessions are such ranks and need that: all that MPI's
 /// launcher starts, or those of several sessions.
 ///

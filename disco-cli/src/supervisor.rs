@@ -146,7 +146,9 @@ impl State {
             _ => Signal::INT,
         };
         // Fails if the process has ended.
-        run.child.map(|child| _ = kill_process(child, passed));
+        if let Some(child) = run.child {
+            _ = kill_process(child, passed);
+        }
     }
 }
 

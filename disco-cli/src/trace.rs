@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use disco_trace::report::{self, Measured};
 use disco_trace::{Trace as Recorded, explain, flight_recorder};
 
-use crate::output::OutputFile;
+use crate::output::{self, OutputFile};
 use crate::{log, values};
 
 /// Explain a trace that a session has written, make a report of it, or convert it
@@ -61,7 +61,7 @@ struct Export {
 impl Trace {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         match self.command {
-            Command::Explain(Explain { file }) => write!(out, "{}", explain(&Recorded::read(&file)?))?,
+            Command::Explain(Explain { file }) => output::text(out, &explain(&Recorded::read(&file)?).to_string())?,
             Command::Report(Report { file, out, bench }) => {
                 let measured = bench.iter().map(|path| Measured::read(path)).collect::<Result<Vec<_>, _>>()?;
                 let out = OutputFile::open(&out)?;

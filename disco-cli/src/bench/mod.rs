@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use clap::Args;
 use disco::{
-    Builder, DRef, DType, DataPlane, Reduction, Session, SessionExt, SessionKind, Shape, backend, block_on, placement,
+    Builder, DRef, DType, DataPlane, Reduction, Session, SessionExt, SessionKind, Shape, World, backend, block_on,
+    placement,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -93,6 +94,7 @@ impl Bench {
         let probe = backend::find(&self.backend)?.probe()?;
         let picture = self.plot.as_deref().map(OutputFile::open).transpose()?;
         let kind = self.session.unwrap_or(SessionKind::of(&self.backend));
+        run::check_reach(&self.backend, kind, World::new(self.workers, 1)?)?;
         run::start_ranks(&self.backend, kind, self.workers, false)?;
         let hop = || placement::cache_line_latency().map(|hop| hop.as_nanos());
         let mut report = Report {

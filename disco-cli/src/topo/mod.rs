@@ -11,7 +11,7 @@ use disco::nccl::p2p::{self, RANKS, Site, Survey, Topology};
 use disco::{Error, Unavailable};
 use serde::Serialize;
 
-use crate::output::{OutputFile, json};
+use crate::output::{OutputFile, columns, json, wrapped};
 use crate::values;
 
 /// Show this machine's GPUs, the links between them, and whether peer-to-peer kernels can use them
@@ -139,9 +139,14 @@ fn print(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
         Some(_) => writeln!(out, "{:<10} {topology}", "topology")?,
         None => writeln!(out, "{:<10} none", "devices")?,
     }
-    why.iter().try_for_each(|why| writeln!(out, "{:<10} {why}", ""))?;
-    all_reduce.iter().try_for_each(|all_reduce| writeln!(out, "{:<10} {all_reduce}", "all_reduce"))?;
-    kernels.iter().try_for_each(|kernels| writeln!(out, "{:<10} {}", "kernels", kernels.detail))
+    let width = columns();
+    let mut line = |head: &str, text: &str| {
+        let lines = wrapped(&format!("{head:<10} {text}"), width, 11);
+        lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+    };
+    why.iter().try_for_each(|why| line("", why))?;
+    all_reduce.iter().try_for_each(|all_reduce| line("all_reduce", all_reduce))?;
+    kernels.iter().try_for_each(|kernels| line("kernels", &kernels.detail))
 }
 
 fn matrix(links: &[Vec<u32>], out: &mut impl Write) -> io::Result<()> {
