@@ -15,7 +15,12 @@ use crate::output::OutputFile;
 use crate::report::{Figures, Report, Series};
 use crate::values;
 
+/// Width and height of the panels, in pixels.
 const SIZE: (u32, u32) = (1200, 560);
+const MARGIN: u32 = 12;
+/// Series in a row of the legend, and the height of a row.
+const LEGEND_COLUMNS: usize = 2;
+const LEGEND_ROW: u32 = 22;
 /// Colors that color-blind readers can distinguish on white: seven of Okabe and Ito (2008), and darker ones. Their
 /// number is coprime to that of [`MARKERS`], so 60 series differ in color or marker.
 const COLORS: [RGBColor; 12] = [
@@ -79,9 +84,13 @@ pub(crate) fn draw(reports: &[Report], file: OutputFile) -> anyhow::Result<()> {
 }
 
 fn picture_of(series: &[Series], picture: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(picture, SIZE).into_drawing_area();
+    let rows = series.len().div_ceil(LEGEND_COLUMNS) as u32;
+    let size = (SIZE.0, SIZE.1 + LEGEND_ROW * rows + MARGIN);
+    let area = SVGBackend::with_string(picture, size).into_drawing_area();
     area.fill(&WHITE)?;
-    let (left, right) = area.split_horizontally(SIZE.0 / 2);
+    let (panels, below) = area.split_vertically(SIZE.1);
+    legend(&below, series)?;
+    let (left, right) = panels.split_horizontally(SIZE.0 / 2);
     let time = |figures: &Figures| figures.time_us;
     let bandwidth = |figures: &Figures| figures.busbw;
     let (low, high) = range(series, time);
@@ -113,7 +122,7 @@ where
     let (first, last) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 20))
-        .margin(12)
+        .margin(MARGIN)
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d((first / 1.2..last * 1.2).log_scale().base(2.0), values)?;
@@ -128,17 +137,23 @@ where
     for (index, series) in series.iter().enumerate() {
         let color = COLORS[index % COLORS.len()].stroke_width(2);
         let points = || series.points.iter().map(|(size, figures)| (*size, value(figures)));
-        chart.draw_series(LineSeries::new(points(), color))?.label(&series.name).legend(move |(x, y)| {
-            EmptyElement::at((x, y)) + PathElement::new([(0, 0), (20, 0)], color) + mark(index, 10)
-        });
+        chart.draw_series(LineSeries::new(points(), color))?;
         chart.draw_series(points().map(|point| EmptyElement::at(point) + mark(index, 0)))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    Ok(())
+}
+
+/// The names of the series with their lines and markers, below the panels, where they cover no line.
+fn legend(area: &DrawingArea<SVGBackend<'_>, Shift>, series: &[Series]) -> Result<(), Box<dyn std::error::Error>> {
+    let width = (SIZE.0 - 2 * MARGIN) as i32 / LEGEND_COLUMNS as i32;
+    for (index, series) in series.iter().enumerate() {
+        let (row, column) = ((index / LEGEND_COLUMNS) as i32, (index % LEGEND_COLUMNS) as i32);
+        let at = (MARGIN as i32 + column * width, row * LEGEND_ROW as i32 + LEGEND_ROW as i32 / 2);
+        let color = COLORS[index % COLORS.len()].stroke_width(2);
+        let line = EmptyElement::at(at) + PathElement::new([(0, 0), (20, 0)], color) + mark(index, 10);
+        area.draw(&line)?;
+        area.draw(&Text::new(series.name.clone(), (at.0 + 28, at.1 - 7), ("sans-serif", 14)))?;
+    }
     Ok(())
 }
 
