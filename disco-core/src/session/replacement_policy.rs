@@ -40,6 +40,10 @@ impl ReplacementPolicy {
     /// workers have their places, as in [`Session::replace_lost`](super::Session::replace_lost), which returns them. If they can't
     /// start, methods fail with the reason, and each of them tries again.
     ///
+    /// Callers that share the session hear of the loss only if they wait for it or call next: a collective that another
+    /// caller has submitted, and that the loss has ended, leaves its tensors as they were. Such callers compare the epoch
+    /// ([`Replaced::epoch`](super::Replaced::epoch), [`Resized::epoch`](super::Resized::epoch)) or replace workers themselves.
+    ///
     /// No more than one new worker starts in each place before the next method, so a worker that always ends does not
     /// start again and again on its own. [`at_most`](Self::at_most) limits the number for a program that calls on.
     pub const fn at_once() -> Self {
