@@ -1,4 +1,98 @@
-#![doc = include_str!("../README.md")]
+//! Disco is an SPMD runtime for distributed inference and training. One **controller**, your program, broadcasts calls
+//! to N **workers**. The workers run the same functions on their own data and exchange tensors through a **backend**
+//! that is chosen at run time.
+//!
+//! ```
+//! use disco::{Builder, Result, Session, SessionExt, WorkerContext};
+//!
+//! /// Runs on every worker.
+//! fn scale(ctx: &mut WorkerContext, by: f64) -> Result<f64> {
+//!     Ok(by * ctx.worker().index() as f64)
+//! }
+//! disco::register_function!("docs.scale", scale);
+//!
+//! fn main() -> Result<()> {
+//!     let session = Builder::threads(3).start()?;
+//!     disco::block_on(async {
+//!         let scaled = session.call_named("docs.scale", (2.5,)).await?;
+//!         assert_eq!(session.get_all_as::<f64>(&scaled).await?, [0.0, 2.5, 5.0]);
+//!         session.shutdown().await
+//!     })
+//! }
+//! ```
+//!
+//! # Where to start
+//! | to do | start at |
+//! |---|---|
+//! | start workers as threads, processes or nodes | [`Builder`]; [`init`] for processes and nodes; [`from_env`] and [`Settings`] for environment variables |
+//! | write a worker function | [`register_function!`], [`WorkerContext`], [`function`]; [`Opaque`] for an object that stays on its worker |
+//! | call functions and get their results | [`SessionExt`] and [`Session`]; a [`DRef`] is a handle to one object on each worker |
+//! | exchange tensors from the controller | [`DataPlane`], with [`Placement`], [`Scope`] and [`Reduction`] |
+//! | exchange tensors in a worker function | [`CommunicatorExt`] on [`WorkerContext::comm`] |
+//! | read and write tensors | [`Tensor`], [`tensor`]; [`DType`], [`Shape`], [`Device`] |
+//! | match errors | [`Error`], [`error`]; [`Unavailable`] for a library that is missing |
+//! | limit waits | [`Deadlines`], [`Builder::deadlines`] |
+//! | continue without lost workers, or with another number of workers | [`Session::replace_lost`], [`Session::resize`], [`ReplacementPolicy`] |
+//! | split the workers | [`Builder::groups`], [`LaneSession::subset`] |
+//! | see the progress of the workers | [`LaneSession::status`], [`status`], [`activity`], [`Diagnosis`]; [`programs`] for all sessions of a machine |
+//! | run on several machines or under a launcher | [`join`], [`JoinOptions`], [`Token`], [`launcher`]; [`serve`] and [`Invitation`] for other ways to start processes |
+//! | send values of your own types | [`WireObject`], [`register_object!`], [`wire`]; the feature `serde` |
+//! | write a backend | [`Backend`], [`Communicator`], [`backend`]; [`DeviceApi`], [`device_api`] for a kind of device |
+//! | measure the latency between the processors of your threads | [`placement`] |
+//! | work with sessions of TVM's Disco | [`tvm`] |
+//!
+//! # Features and platforms
+//! | feature | adds |
+//! |---|---|
+//! | `local` (default) | the backend `local`: host tensors of threads, processes and nodes of one machine |
+//! | `checkpoint` (default) | [`checkpoint`]: checkpoints that any number of workers loads |
+//! | `trace` (default) | [`trace`], `Builder::trace`, `Builder::record` and `Builder::dump`: files of timelines, commands and flight recorders |
+//! | `mpi` | [`mpi`], the backend `mpi`: host tensors over the MPI library of the machine |
+//! | `nccl` | [`nccl`], the backends `nccl` and `cuda_p2p`, and the device kind `cuda`: NVIDIA GPUs |
+//! | `nccl-without-bindings` | the same, if another crate of the program chooses the version of the bindings of `cudarc` |
+//! | `rccl` | [`rccl`], the backends `rccl` and `rocm_p2p`, and the device kind `rocm`: AMD GPUs |
+//! | `candle` | [`candle`]: collectives, layers and split weights for models of the crate `candle` |
+//! | `ffi` | [`ffi`] and [`export_function!`]: shared libraries on the workers, with functions of the TVM-FFI C ABI |
+//! | `metrics` | [`metrics`]: counters and histograms through the crate `metrics` |
+//! | `ndarray` | `Tensor::from_ndarray` and `View::as_ndarray`: host tensors as arrays of the crate `ndarray` |
+//! | `serde` | [`Json`] values and [`register_error!`]: arguments, results and errors of your own types |
+//!
+//! No feature needs a vendor library to build: MPI, NCCL, CUDA, RCCL and HIP are opened at run time. Sessions of
+//! processes and nodes, and the items for them, exist on Linux only.
+//!
+//! # The guide
+//! The guide is the folder `docs` of the repository. It starts with `docs/quick-start.md`; `docs/environment.md` lists
+//! the environment variables, and `docs/support.md` lists the tested platforms. `README.md` compares Disco with other
+//! systems, and `ARCHITECTURE.md` explains the code.
+//!
+// Targets of links to items that a feature or a platform adds. Without it, the link leads to the table of features. A
+// link to a crate leads to its row below: rustdoc shows no link to a crate whose documentation was not built.
+#![cfg_attr(feature = "candle", doc = "[`candle`]: #reexport.candle")]
+#![cfg_attr(not(feature = "candle"), doc = "[`candle`]: #features-and-platforms")]
+#![cfg_attr(feature = "checkpoint", doc = "[`checkpoint`]: #reexport.checkpoint")]
+#![cfg_attr(not(feature = "checkpoint"), doc = "[`checkpoint`]: #features-and-platforms")]
+#![cfg_attr(feature = "ffi", doc = "[`ffi`]: #reexport.ffi")]
+#![cfg_attr(not(feature = "ffi"), doc = "[`ffi`]: #features-and-platforms")]
+#![cfg_attr(feature = "mpi", doc = "[`mpi`]: #reexport.mpi")]
+#![cfg_attr(not(feature = "mpi"), doc = "[`mpi`]: #features-and-platforms")]
+#![cfg_attr(feature = "nccl-without-bindings", doc = "[`nccl`]: #reexport.nccl")]
+#![cfg_attr(not(feature = "nccl-without-bindings"), doc = "[`nccl`]: #features-and-platforms")]
+#![cfg_attr(feature = "rccl", doc = "[`rccl`]: #reexport.rccl")]
+#![cfg_attr(not(feature = "rccl"), doc = "[`rccl`]: #features-and-platforms")]
+#![cfg_attr(feature = "trace", doc = "[`trace`]: #reexport.trace")]
+#![cfg_attr(not(feature = "trace"), doc = "[`trace`]: #features-and-platforms")]
+#![cfg_attr(not(feature = "ffi"), doc = "[`export_function!`]: #features-and-platforms")]
+#![cfg_attr(not(feature = "serde"), doc = "[`Json`]: #features-and-platforms")]
+#![cfg_attr(not(feature = "metrics"), doc = "[`metrics`]: #features-and-platforms")]
+#![cfg_attr(not(feature = "serde"), doc = "[`register_error!`]: #features-and-platforms")]
+#![cfg_attr(not(target_os = "linux"), doc = "[`Invitation`]: #features-and-platforms")]
+#![cfg_attr(not(target_os = "linux"), doc = "[`JoinOptions`]: #features-and-platforms")]
+#![cfg_attr(not(target_os = "linux"), doc = "[`Token`]: #features-and-platforms")]
+#![cfg_attr(not(target_os = "linux"), doc = "[`join`]: #features-and-platforms")]
+#![cfg_attr(not(target_os = "linux"), doc = "[`programs`]: #features-and-platforms")]
+#![cfg_attr(not(target_os = "linux"), doc = "[`serve`]: #features-and-platforms")]
+#![cfg_attr(not(target_os = "linux"), doc = "[`tvm`]: #features-and-platforms")]
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 mod builder;
 #[cfg(all(feature = "trace", target_os = "linux"))]

@@ -1,5 +1,5 @@
-//! Models of [candle](candle_core) on Disco: collectives with gradients, layers that are split over ranks, and weights
-//! of which each rank reads its share.
+//! Models of [candle](https://docs.rs/candle-core) on Disco: collectives with gradients, layers that are split over
+//! ranks, and weights of which each rank reads its share.
 //!
 //! ```text
 //! safetensors, GGUF ──▶ weights::Shards   this rank's share of each tensor, by a split plan
@@ -45,6 +45,8 @@
 //! | weights from files | [`weights`] |
 //! | errors of Disco inside errors of candle | [`to_candle`], [`find_disco_error`] |
 //! | threads of candle's kernels | [`compute_threads`] |
+
+#![doc(html_root_url = "https://docs.rs/disco-candle/latest")]
 
 mod agree;
 mod collective;

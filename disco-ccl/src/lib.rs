@@ -70,6 +70,8 @@
 //! p2p             memory that ranks of one machine share
 //! ```
 
+#![doc(html_root_url = "https://docs.rs/disco-ccl/latest")]
+
 pub mod abi;
 mod backend;
 mod blocking;

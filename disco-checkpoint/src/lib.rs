@@ -47,6 +47,8 @@
 //!
 //! The guide's chapter on checkpoints documents the format of the index. Shards are plain safetensors.
 
+#![doc(html_root_url = "https://docs.rs/disco-checkpoint/latest")]
+
 mod assemble;
 mod checksum;
 mod dtype;

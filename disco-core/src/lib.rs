@@ -32,6 +32,8 @@
 //! | add a transport | [`Channel`], [`Endpoint`] |
 //! | read the crate graph, the path of a command and the invariants | `ARCHITECTURE.md` of the repository |
 
+#![doc(html_root_url = "https://docs.rs/disco-core/latest")]
+
 pub mod abort;
 pub mod activity;
 pub mod attendance;

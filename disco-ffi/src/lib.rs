@@ -33,6 +33,8 @@
 //! | `shards/` | [`ShardLoader`]: weights in `tensor-cache.json` |
 //! | [`abi`] | layouts and numbers |
 
+#![doc(html_root_url = "https://docs.rs/disco-ffi/latest")]
+
 pub mod abi;
 mod call;
 pub mod current;

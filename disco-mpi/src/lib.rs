@@ -35,6 +35,8 @@
 //!
 //! [`connect_comm`] makes a communicator of an `MPI_Comm` that the program already has.
 
+#![doc(html_root_url = "https://docs.rs/disco-mpi/latest")]
+
 mod abi;
 mod backend;
 mod collective;

@@ -33,6 +33,8 @@
 //! [`cuda::WorkerStream`] for a program with streams and memory of its own; [`cuda::capture`] for CUDA graphs;
 //! [`extension`] for functions of NCCL beyond Disco's contract; [`p2p::kernels`] for the algorithms.
 
+#![doc(html_root_url = "https://docs.rs/disco-nccl/latest")]
+
 mod backend;
 pub mod cuda;
 pub mod p2p;

@@ -31,6 +31,8 @@
 //! Next: [`BACKEND`] and [`P2P`]; [`capture`] for HIP graphs; [`extension`] for functions of RCCL beyond Disco's
 //! contract.
 
+#![doc(html_root_url = "https://docs.rs/disco-rccl/latest")]
+
 mod backend;
 mod hip;
 

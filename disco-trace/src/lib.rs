@@ -22,6 +22,8 @@
 //! flight_recorder    dumps with the keys of PyTorch's flight recorder
 //! ```
 
+#![doc(html_root_url = "https://docs.rs/disco-trace/latest")]
+
 mod analysis;
 mod calls;
 mod chrome;
