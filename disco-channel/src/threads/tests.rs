@@ -286,7 +286,7 @@ fn a_large_reply_waits_until_the_inbox_accepts_it_or_the_lane_closes() {
     let (lane, events) = start(0..1, |_, mut endpoint| {
         while let Ok(frame) = endpoint.recv() {
             let (seq, bytes) = (frame.seq(), if *frame.command() == Command::SyncAll { 1 } else { 100_000 });
-            endpoint.reply(seq, Ok(Value::from(vec![7; bytes])))?;
+            endpoint.reply(seq, Ok(Value::from(vec![7u8; bytes])))?;
         }
         Ok(())
     });

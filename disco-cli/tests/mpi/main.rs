@@ -266,8 +266,19 @@ fn a_launcher_of_another_mpi_is_an_error_that_names_the_right_one() {
 #[test]
 fn a_second_session_without_a_launcher_is_an_error() {
     let Some(folder) = MPICH.folder() else { return };
-    // The suite starts several sessions.
-    let checked = MPICH.disco(&folder, &["check", "--backend", "mpi", "--workers", "2", "--filter", "the_others"]);
+    // Without a launcher beside the library. The suite starts several sessions.
+    let alone = env::temp_dir().join(format!("disco-mpi-alone-{}", std::process::id()));
+    fs::create_dir_all(&alone).unwrap();
+    let library = alone.join("libmpi.so.12");
+    _ = fs::remove_file(&library);
+    std::os::unix::fs::symlink(folder.join(MPICH.file), &library).unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_disco"));
+    check.args(["check", "--backend", "mpi", "--workers", "2", "--filter", "the_others"]);
+    // The libraries that it needs.
+    let real = folder.join(MPICH.file);
+    check.env("LD_LIBRARY_PATH", real.parent().unwrap());
+    let checked = run(check.env("DISCO_MPI_LIBRARY", &library));
+    fs::remove_dir_all(alone).unwrap();
     let why =
         "MPI can be initialised only once in a process: start one session, or run the program under MPI's launcher";
     assert!(!checked.status.success() && text(&checked).contains(why), "{}", text(&checked));

@@ -53,8 +53,8 @@ pub(crate) fn status_shows_the_nodes_and_workers() {
     assert!(lines[0].starts_with(&head) && lines[0].ends_with(": 4 workers, groups: 2, commands: 1"), "{text}");
     assert!(lines[2].starts_with("node ") && lines[2].contains("round trip"), "{text}");
     assert!(lines[3].starts_with("node 1 (") && lines[3].contains("running  127.0.0.1:"), "{text}");
-    assert!(lines[5].starts_with("worker  where"), "{text}");
-    let places: Vec<Vec<&str>> = lines[6..]
+    assert!(lines[6].starts_with("worker  where"), "{text}");
+    let places: Vec<Vec<&str>> = lines[7..]
         .iter()
         .map(|line| line.split("  ").map(str::trim).filter(|word| !word.is_empty()).take(2).collect())
         .collect();

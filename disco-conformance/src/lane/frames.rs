@@ -18,7 +18,7 @@ pub(super) fn small(seq: u64) -> Arc<Frame> {
 
 /// A frame of about 2 KiB: a lane that limits bytes takes a few thousand of them.
 pub(super) fn middling(seq: u64) -> Arc<Frame> {
-    call(seq, 0, vec![Value::from(vec![7; 2 << 10])])
+    call(seq, 0, vec![Value::from(vec![7u8; 2 << 10])])
 }
 
 /// A frame that names workers.

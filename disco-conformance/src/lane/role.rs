@@ -165,7 +165,7 @@ impl Player {
             (Role::Acknowledge, _) => Ok(Value::None),
             (Role::Enlarge, _) => {
                 thread::sleep(SLOW_REPLY);
-                Ok(Value::from(vec![7; 8 << 20]))
+                Ok(Value::from(vec![7u8; 8 << 20]))
             }
             (Role::Meet, command) => self.meet(link, seq, command).map_err(|error| {
                 let message = error.to_string();

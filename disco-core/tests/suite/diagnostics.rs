@@ -48,12 +48,12 @@ fn the_message_for_an_invalid_argument_of_a_worker_function_lists_the_valid_type
     check(
         "argument",
         "fn f(_: &mut WorkerContext, _: i64, _: Mine) -> Result<()> { Ok(()) }\nregister_function!(\"f\", f);",
-        &["error[E0277]: `Mine` can't be an argument of a worker function", "note: an argument is an integer"],
+        &["error[E0277]: `Mine` is no type of values", "note: a value is an integer", "`Json(value): Json<T>`"],
     );
     check(
         "borrowed",
         "fn f(_: &mut WorkerContext, _: &Tensor) -> Result<()> { Ok(()) }\nregister_function!(\"f\", f);",
-        &["can't be an argument of a worker function", "a worker function takes owned arguments"],
+        &["no argument of a worker function", "a worker function takes owned arguments"],
     );
 }
 

@@ -131,9 +131,9 @@ fn arguments() -> Vec<(&'static str, Value)> {
         ("call.arg.str.nul", "a\0b".into()),
         ("call.arg.str.nul_long", "abcd\0efgh".into()),
         ("call.arg.bytes.empty", Value::Bytes([].into())),
-        ("call.arg.bytes.short", vec![0, 0xff, 0x80].into()),
-        ("call.arg.bytes.seven", vec![1, 2, 3, 4, 5, 6, 7].into()),
-        ("call.arg.bytes.eight", vec![1, 2, 3, 4, 5, 6, 7, 8].into()),
+        ("call.arg.bytes.short", vec![0u8, 0xff, 0x80].into()),
+        ("call.arg.bytes.seven", vec![1u8, 2, 3, 4, 5, 6, 7].into()),
+        ("call.arg.bytes.eight", vec![1u8, 2, 3, 4, 5, 6, 7, 8].into()),
         ("call.arg.bytes.long", (0xf0..=0xff).collect::<Vec<u8>>().into()),
         ("call.arg.shape.scalar", shape(&[])),
         ("call.arg.shape.one", shape(&[1])),
@@ -159,7 +159,7 @@ fn debug_values() -> Vec<([&'static str; 2], Value)> {
         row("debug.set.str.seven", "debug.get.str.seven", "1234567".into()),
         row("debug.set.str.eight", "debug.get.str.eight", "12345678".into()),
         row("debug.set.str.long", "debug.get.str.long", "hello \"wörld\"\n\t\\/\u{1} 🕺".into()),
-        row("debug.set.bytes.short", "debug.get.bytes.short", vec![1, 255].into()),
+        row("debug.set.bytes.short", "debug.get.bytes.short", vec![1u8, 255].into()),
         row("debug.set.bytes.long", "debug.get.bytes.long", (0..10).collect::<Vec<u8>>().into()),
         row("debug.set.shape", "debug.get.shape", Shape::from([2, 3, 4]).into()),
         row("debug.set.shape.scalar", "debug.get.shape.scalar", Shape::scalar().into()),
@@ -195,14 +195,14 @@ fn read_only_arguments() -> Vec<(&'static str, Vec<Value>)> {
         Device::new(DeviceKind::Cuda, 1).into(),
         "abc".into(),
         "hello world".into(),
-        vec![1].into(),
+        vec![1u8].into(),
         b"0123456789"[..].into(),
         Shape::from([2, 3]).into(),
         Value::Register(register(3)),
     ];
     vec![
         ("call.arg.raw_str", vec!["raw string".into()]),
-        ("call.arg.byte_array", vec![vec![1, 2, 3].into()]),
+        ("call.arg.byte_array", vec![vec![1u8, 2, 3].into()]),
         ("call.mixed.all", mixed),
     ]
 }
@@ -212,7 +212,7 @@ fn read_only_replies() -> Vec<(&'static str, Value)> {
     vec![
         ("debug.get.str.short.received", "abc".into()),
         ("debug.get.str.seven.received", "1234567".into()),
-        ("debug.get.bytes.short.received", vec![1, 255].into()),
+        ("debug.get.bytes.short.received", vec![1u8, 255].into()),
     ]
 }
 
@@ -336,7 +336,7 @@ fn json_is_escaped_as_tvm_escapes_it() {
         )
     );
     assert_eq!(
-        text([0xfb, 0xff, 0xbf].repeat(3).into()),
+        text([0xfbu8, 0xff, 0xbf].repeat(3).into()),
         r#"{"root_index":0,"nodes":[{"type":"ffi.Bytes","data":"+\/+\/+\/+\/+\/+\/"}]}0"#
     );
 }
