@@ -276,7 +276,7 @@ fn a_second_session_without_a_launcher_is_an_error() {
     check.args(["check", "--backend", "mpi", "--workers", "2", "--filter", "the_others"]);
     // The libraries that it needs.
     let real = folder.join(MPICH.file);
-    check.env("LD_LIBRARY_PATH", real.parent().unwrap());
+    check.env("LD_LIBRARY_PATH", real.parent().unwrap().join("mpich"));
     let checked = run(check.env("DISCO_MPI_LIBRARY", &library));
     fs::remove_dir_all(alone).unwrap();
     let why =
