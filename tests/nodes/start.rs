@@ -15,6 +15,7 @@ use disco_core::wire::VERSION;
 use crate::programs::{self, HAS_JOINED, TOKEN, ask, builder, command, complaint, end, node, pair, read_until, with};
 
 crate::tests!(
+    a_node_whose_starter_has_ended_waits_for_no_controller,
     listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process,
     listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_the_reason,
     a_session_that_listens_without_a_token_does_not_start,
@@ -399,4 +400,11 @@ fn a_node_with_an_invalid_environment_fails_with_the_variable() {
 /// A free address, on which nothing listens yet.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn a_node_whose_starter_has_ended_waits_for_no_controller() {
+    // Nobody listens there, and the parent of the node is this process.
+    let orphan = programs::node("127.0.0.1:9").env("DISCO_STARTER", "1").spawn().unwrap();
+    let said = "disco: the program that has started this node, process 1, has ended\n";
+    assert!(programs::complaint(orphan).ends_with(said));
 }
