@@ -6,7 +6,7 @@
 //! drop. Every result is compared with plain loops, no step may take
 //! longer than a minute, and no resource may be left behind.
 //!
-//! `DISCO_SOAK_SECONDS` sets the duration (default 30) and `DISCO_SOAK_SEED` the seed of the first session; each later
+//! `DISCO_SOAK_SECONDS` sets the duration (default 15) and `DISCO_SOAK_SEED` the seed of the first session; each later
 //! session increments the seed. A failure prints the seed of its session, which repeats its setup and its steps.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 
 fn soak() -> user::Wrong<()> {
     let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let seconds = number("DISCO_SOAK_SECONDS").unwrap_or(30);
+    let seconds = number("DISCO_SOAK_SECONDS").unwrap_or(15);
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let first = number("DISCO_SOAK_SEED").unwrap_or_else(now);
     watch::start_watchdog();

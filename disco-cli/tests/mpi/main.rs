@@ -176,9 +176,11 @@ fn bench_and_check_start_the_launcher_of_the_library() {
         let Some(folder) = library.folder() else { continue };
         let bench = library.disco(&folder, &BENCH);
         assert!(bench.status.success() && text(&bench).contains("wrong elements: 0"), "{}", text(&bench));
-        let check = library.disco(&folder, &check);
-        assert!(check.status.success() && text(&check).contains(" 0 failed"), "{}", text(&check));
     }
+    // Open MPI has the same launcher for both.
+    let Some(folder) = MPICH.folder() else { return };
+    let check = MPICH.disco(&folder, &check);
+    assert!(check.status.success() && text(&check).contains(" 0 failed"), "{}", text(&check));
 }
 
 #[test]
