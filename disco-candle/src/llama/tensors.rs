@@ -19,7 +19,7 @@ struct Used {
 pub(super) fn check(config: &Config, weights: &Weights) -> Result<(), LlamaError> {
     let names = Names::of(weights);
     let used = used(config, names);
-    // A quantised model names its scales in place of the matrices that it lacks, so what is not used comes first.
+    // A quantised model has scales in place of matrices, so unused tensors are looked at before missing ones.
     let unused = weights.names().filter(|name| !used.iter().any(|used| used.name == *name));
     for name in unused {
         refuse(name, config, names, &used)?;

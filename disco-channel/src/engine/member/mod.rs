@@ -3,8 +3,9 @@
 //! A member [joins](joining): it introduces itself, and the controller accepts or refuses it. Then it
 //! [serves](serving): it passes on messages of the controller, acknowledges frames, reports the progress of its
 //! workers, sends heartbeats, and stops its workers at shutdown or when the controller is lost. A node relays the
-//! messages of its workers ([`upward`]).
+//! messages of its workers ([`upward`]). It [ends](ending) after a shutdown, a failure or a loss.
 
+mod ending;
 mod heartbeats;
 pub(crate) mod joining;
 pub(crate) mod serving;

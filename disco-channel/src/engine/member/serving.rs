@@ -23,15 +23,11 @@ const TIMER_INTERVAL: Duration = Duration::from_millis(200);
 const MIN_POLL_INTERVAL_PER_WORKER: Duration = Duration::from_micros(400);
 /// Time without a change after which progress is polled once in a heartbeat's interval.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Time that a worker has to end by itself after its controller is lost.
-const WORKER_GRACE: Duration = Duration::from_secs(4);
-/// Time that a node's workers have to end after the controller is lost.
-const NODE_GRACE: Duration = Duration::from_secs(1);
 
 /// A member that the controller has accepted.
 pub(crate) struct Member {
-    kind: Kind,
-    phase: Phase,
+    pub(super) kind: Kind,
+    pub(super) phase: Phase,
     pub(super) liveness: Liveness,
     attention: Attention,
     pub(super) clock: MachineClock,
@@ -49,7 +45,7 @@ pub(crate) struct Member {
     pub(super) actions: VecDeque<Action>,
 }
 
-enum Kind {
+pub(super) enum Kind {
     /// A worker process. Its worker's thread decodes and acknowledges frames.
     Worker {
         has_left: bool,
@@ -58,21 +54,21 @@ enum Kind {
 }
 
 /// State of a node, which has a lane of its own.
-struct Node {
+pub(super) struct Node {
     workers: WorkerRange,
     /// Whether the lane passes frames on as bytes.
     needs_bytes: bool,
     /// Frames that the lane has not taken yet, with their sizes in bytes.
-    pending: VecDeque<(Frame, usize)>,
+    pub(super) pending: VecDeque<(Frame, usize)>,
     taken: Taken,
     /// Why this epoch has failed, if it has.
     failure: Option<Arc<str>>,
     /// The failure of the session that the controller has dropped.
-    dropped_after: Option<Arc<str>>,
+    pub(super) dropped_after: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     Serving,
     /// The workers were told to leave.
     Leaving,
@@ -441,69 +437,6 @@ impl Member {
             self.send_heartbeat(now);
         }
         Ok(())
-    }
-
-    /// Stops a member whose workers were already told to leave, as the controller does not wait for it any more.
-    fn dismiss(&mut self) {
-        self.stop("the session shuts down", Duration::ZERO, Ok(()), None);
-    }
-
-    /// Stops the member, since the controller is lost or an action failed.
-    fn fail(&mut self, error: Error, now: Instant) {
-        match self.kind {
-            Kind::Worker { has_left } => {
-                tracing::info!(%error, "the worker stops");
-                self.stop(&error.to_string(), WORKER_GRACE, Err(error), Some(now + WORKER_GRACE));
-                if has_left {
-                    self.end(Ok(()));
-                }
-            }
-            Kind::Node(_) => {
-                tracing::error!(%error, "the node stops its workers");
-                // The connection may still work, for instance after a message that this end could not decode.
-                self.actions.push_back(Action::Send(Message::Bye(error.to_string())));
-                self.stop(&error.to_string(), NODE_GRACE, Err(error), None);
-            }
-        }
-    }
-
-    fn stop(&mut self, why: &str, limit: Duration, result: Result<()>, kill: Option<Instant>) {
-        if let Kind::Node(node) = &mut self.kind {
-            node.pending.clear();
-        }
-        self.phase = Phase::Stopping { result, kill };
-        self.actions.push_back(Action::Stop { cause: why.into(), limit });
-    }
-
-    /// Handles that the workers have left, except those named in `stuck`.
-    fn leave(&mut self, stuck: String) {
-        let result = match (&mut self.kind, std::mem::replace(&mut self.phase, Phase::Leaving)) {
-            (Kind::Worker { has_left }, phase @ (Phase::Serving | Phase::Leaving)) => {
-                *has_left = true;
-                self.phase = phase;
-                return;
-            }
-            (_, Phase::Stopping { result, .. }) => result,
-            _ => Ok(()),
-        };
-        if let Kind::Worker { .. } = self.kind {
-            return self.end(result);
-        }
-        self.actions.push_back(Action::SendLast(Message::Left(stuck.clone())));
-        let error = match &self.kind {
-            _ if !stuck.is_empty() => Error::state(format!("these workers did not stop: {stuck}")),
-            Kind::Node(Node { dropped_after: Some(failure), .. }) => {
-                let why = format!("its program has dropped the session after a failure: {failure}");
-                lost(LossCause::ClosedWithReason(why))
-            }
-            _ => return self.end(result),
-        };
-        self.end(result.and(Err(error)));
-    }
-
-    fn end(&mut self, result: Result<()>) {
-        self.phase = Phase::Over;
-        self.actions.push_back(Action::End(result));
     }
 }
 

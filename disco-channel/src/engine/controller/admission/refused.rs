@@ -15,7 +15,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// The refused connections.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// Gets those that have the token.
+    /// Gets each refused node that has the token.
     report: fn(&str),
     /// The refusals that an error lists, with their reasons.
     reasons: Vec<(String, Standing)>,
