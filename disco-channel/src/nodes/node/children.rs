@@ -42,7 +42,7 @@ impl Listener {
         // Keeps the interface of a link-local address.
         own.set_port(0);
         let listener = match is_everywhere {
-            true => TcpListener::bind((addresses::everywhere().trim_matches(['[', ']']), 0)),
+            true => TcpListener::bind(format!("{}:0", addresses::everywhere())),
             false => TcpListener::bind(own),
         };
         let listener = listener.map_err(refused)?;
