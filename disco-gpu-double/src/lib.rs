@@ -141,7 +141,8 @@
 //! |---|---|
 //! | allocations and frees of device or pinned memory, queries of events, calls that wait for the device, modules, memory of other processes: in the capturing thread, and for a global capture in all threads; not if the capture or the thread is relaxed | 900 `STREAM_CAPTURE_UNSUPPORTED` |
 //! | a query of the captured stream or a wait for it, in all modes; the default stream | 900 |
-//! | allocations and frees of a pool on the captured stream, and copies of host memory that is not pinned (the real driver adds nodes for them) | 900 |
+//! | allocations of `cuMemAllocFromPoolAsync` and of HIP on the captured stream, and copies of host memory that is not pinned (the real driver adds nodes for them) | 900 |
+//! | a free of memory that the capture has not allocated by `cuMemAllocAsync`; an end of the capture with such memory that is not freed (the real driver launches that graph once) | 1 `INVALID_VALUE` |
 //! | a query of an event whose last record is in a capture | 907 `CAPTURED_EVENT` |
 //! | a wait for an event outside of the capture; for an event of another capture | 905; 902 |
 //! | an end of the capture with streams that have not joined again; on another stream; on another thread | 904; 903; 908 |

@@ -11,6 +11,7 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use common::{OK, Rank, allocate, at, enter, free, new_stream, on_ranks, ready, settle, use_device};
+use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::cuda::abi::{Code, Event, Graph, GraphExec, Pool, Stream};
 use disco_gpu_double::cuda::exports::context::cuCtxSynchronize;
 use disco_gpu_double::cuda::exports::copy::{
@@ -24,7 +25,7 @@ use disco_gpu_double::cuda::exports::graph::{
 use disco_gpu_double::cuda::exports::memory::{
     cuMemAlloc_v2, cuMemFree_v2, cuMemFreeHost, cuMemHostAlloc, cuMemsetD8Async,
 };
-use disco_gpu_double::cuda::exports::pool::cuMemAllocFromPoolAsync;
+use disco_gpu_double::cuda::exports::pool::{cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync};
 use disco_gpu_double::cuda::exports::stream::{
     cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent,
 };
@@ -70,6 +71,13 @@ fn status(stream: Stream) -> c_int {
     let mut status = 9;
     assert_eq!(cuStreamIsCapturing(stream, Some(&mut status)), OK);
     status
+}
+
+/// Number of allocations of device memory and of pinned memory.
+fn live() -> u64 {
+    let mut counts = Counts::default();
+    gpu_double_counts(Some(&mut counts));
+    counts.allocations
 }
 
 fn event() -> Event {
@@ -268,6 +276,43 @@ fn an_unsafe_call_is_refused_and_invalidates_the_capture() {
     assert_eq!((cuThreadExchangeStreamCaptureMode(Some(&mut before)), before), (OK, RELAXED));
     assert_eq!([cuMemFreeHost(host), cuEventDestroy_v2(mark), cuStreamDestroy_v2(stream)], [OK; 3]);
     free(memory);
+}
+
+#[test]
+fn memory_of_a_graph_is_the_same_for_each_launch_and_ends_with_the_graph() {
+    let _turn = turn();
+    let stream = use_device(0);
+    let (to, host, mut own) = (allocate(4), pinned(4), 0);
+    let before = live();
+    begin(stream, RELAXED);
+    assert_eq!(cuMemAllocAsync(Some(&mut own), 4, stream), OK);
+    // The first two bytes of the memory are never written.
+    assert_eq!(cuMemsetD8Async(own + 2, 7, 2, stream), OK);
+    assert_eq!(cuMemcpyDtoDAsync_v2(to, own, 4, stream), OK);
+    assert_eq!(cuMemFreeAsync(own, stream), OK);
+    let exec = end(stream);
+    for _ in 0..2 {
+        assert_eq!([cuMemsetD8Async(to, 0, 4, stream), cuGraphLaunch(exec, stream)], [OK; 2]);
+        // SAFETY: the memory is valid until the stream is done.
+        assert_eq!(unsafe { cuMemcpyDtoHAsync_v2(host, to, 4, stream) }, OK);
+        assert_eq!(cuStreamSynchronize(stream), OK);
+        // SAFETY: the copy is done.
+        assert_eq!(unsafe { host.cast::<[u8; 4]>().read() }, [0xA5, 0xA5, 7, 7]);
+    }
+    assert_eq!((live(), cuGraphExecDestroy(exec), live()), (before + 1, OK, before));
+    // Memory that is not of the capture, and memory that the graph keeps.
+    let mut other = 0;
+    assert_eq!(cuMemAllocAsync(Some(&mut other), 4, stream), OK);
+    begin(stream, RELAXED);
+    assert_eq!(cuMemFreeAsync(other, stream), Code::INVALID_VALUE);
+    assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED);
+    begin(stream, RELAXED);
+    assert_eq!(cuMemAllocAsync(Some(&mut own), 4, stream), OK);
+    assert_eq!(failed_end(stream), Code::INVALID_VALUE);
+    assert_eq!([cuMemFreeAsync(other, stream), cuStreamSynchronize(stream)], [OK; 2]);
+    assert_eq!(live(), before);
+    free(to);
+    assert_eq!([cuMemFreeHost(host), cuStreamDestroy_v2(stream)], [OK; 2]);
 }
 
 #[test]

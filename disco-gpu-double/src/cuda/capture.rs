@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, ThreadId};
 
-use super::abi::Code;
+use super::abi::{Code, DevicePointer};
 use super::graph::Node;
+use super::graph_memory::GraphMemory;
 use super::stream::Stream;
 use crate::sync::lock;
 
@@ -76,6 +77,8 @@ struct CaptureState {
     /// Nodes in the order of the calls.
     nodes: Vec<Node>,
     members: BTreeMap<usize, Member>,
+    /// What the nodes allocate.
+    memory: Vec<Arc<GraphMemory>>,
 }
 
 /// A stream of a capture.
@@ -133,9 +136,10 @@ pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode) -> Result<(), Code> {
     Ok(())
 }
 
-/// `cuStreamEndCapture`: the captured nodes. An error also ends the capture, except for a call on the wrong stream or
+/// `cuStreamEndCapture`: the captured nodes, and the memory that they allocate. Refuses a graph that keeps memory, which the
+/// driver would launch once. An error also ends the capture, except for a call on the wrong stream or
 /// thread.
-pub(crate) fn end(stream: &Stream) -> Result<Vec<Node>, Code> {
+pub(crate) fn end(stream: &Stream) -> Result<(Vec<Node>, Vec<Arc<GraphMemory>>), Code> {
     let capture = stream.capture.current().ok_or(Code::ILLEGAL_STATE)?;
     if capture.origin != stream.id() {
         return Err(Code::STREAM_CAPTURE_UNMATCHED);
@@ -145,7 +149,7 @@ pub(crate) fn end(stream: &Stream) -> Result<Vec<Node>, Code> {
     }
     lock(&CAPTURES).retain(|other| !Arc::ptr_eq(other, &capture));
     LIVE.fetch_sub(1, SeqCst);
-    let CaptureState { is_invalid, nodes, members, .. } = {
+    let CaptureState { is_invalid, nodes, members, memory, .. } = {
         let mut state = capture.state();
         mem::replace(&mut *state, CaptureState { is_over: true, ..CaptureState::default() })
     };
@@ -154,7 +158,8 @@ pub(crate) fn end(stream: &Stream) -> Result<Vec<Node>, Code> {
         |origin: &Member| members.iter().all(|(id, member)| origin.clock.count(*id) == member.clock.count(*id));
     match members.get(&capture.origin) {
         _ if is_invalid => Err(Code::STREAM_CAPTURE_INVALIDATED),
-        Some(origin) if reaches(origin) => Ok(nodes),
+        Some(_) if memory.iter().any(|memory| !memory.is_freed.load(SeqCst)) => Err(Code::INVALID_VALUE),
+        Some(origin) if reaches(origin) => Ok((nodes, memory)),
         _ => Err(Code::STREAM_CAPTURE_UNJOINED),
     }
 }
@@ -177,6 +182,26 @@ impl Capture {
             nodes.push(node);
             *member.clock.0.entry(stream.id()).or_default() += 1;
         }
+    }
+
+    /// Adds an allocation from the pool of a stream's device.
+    pub(crate) fn allocate(&self, stream: &Stream, bytes: usize) -> Result<DevicePointer, Code> {
+        let memory = GraphMemory::new(stream.device(), bytes)?;
+        memory.node().into_iter().for_each(|node| self.add(stream, node));
+        let pointer = memory.pointer();
+        self.state().memory.push(memory);
+        Ok(pointer)
+    }
+
+    /// Adds a free of memory that this capture has allocated. Refuses other memory, and invalidates the capture.
+    pub(crate) fn free(&self, stream: &Stream, pointer: DevicePointer) -> Result<(), Code> {
+        let found = self.state().memory.iter().rfind(|memory| memory.pointer() == pointer).cloned();
+        let Some(memory) = found.filter(|memory| memory.free()) else {
+            self.invalidate();
+            return Err(Code::INVALID_VALUE);
+        };
+        memory.node().into_iter().for_each(|node| self.add(stream, node));
+        Ok(())
     }
 
     /// The current point of a stream.

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::abi::{self, Code};
+use super::graph_memory::GraphMemory;
 use super::stream::{Stream, Work};
 use crate::handles::Handles;
 
@@ -15,7 +16,11 @@ static GRAPHS: Handles<Graph> = Handles::new(0x9_0000_0000);
 static EXECS: Handles<Graph> = Handles::new(0xA_0000_0000);
 
 /// The captured nodes. Running launches keep their nodes.
-pub(crate) struct Graph(Vec<Node>);
+pub(crate) struct Graph {
+    nodes: Vec<Node>,
+    /// Freed with the graph and its instances.
+    _memory: Vec<Arc<GraphMemory>>,
+}
 
 /// A node with the same work at each launch.
 pub(crate) fn node(work: Work) -> Node {
@@ -26,9 +31,9 @@ pub(crate) fn node(work: Work) -> Node {
     })
 }
 
-/// A graph of these nodes.
-pub(crate) fn insert(nodes: Vec<Node>) -> abi::Graph {
-    GRAPHS.insert(Arc::new(Graph(nodes)))
+/// A graph of these nodes, with the memory that they allocate.
+pub(crate) fn insert((nodes, memory): (Vec<Node>, Vec<Arc<GraphMemory>>)) -> abi::Graph {
+    GRAPHS.insert(Arc::new(Graph { nodes, _memory: memory }))
 }
 
 /// `cuGraphInstantiate`: an instance does not depend on its graph.
@@ -39,7 +44,7 @@ pub(crate) fn instantiate(graph: abi::Graph) -> Result<abi::GraphExec, Code> {
 /// `cuGraphLaunch`. On a stream that is being captured, the nodes become nodes of that capture.
 pub(crate) fn launch(exec: abi::GraphExec, stream: &Stream) -> Result<(), Code> {
     let graph = find(exec)?;
-    graph.0.iter().for_each(|node| stream.launch(Arc::clone(node)));
+    graph.nodes.iter().for_each(|node| stream.launch(Arc::clone(node)));
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use crate::settings;
 static ALLOCATIONS: RwLock<BTreeMap<usize, Arc<Allocation>>> = RwLock::new(BTreeMap::new());
 
 /// Fill byte of fresh memory.
-const FRESH_FILL_BYTE: u8 = 0xA5;
+pub(crate) const FRESH_FILL_BYTE: u8 = 0xA5;
 
 /// An allocation. Its memory lives as long as some work refers to it, even after it was freed.
 pub(crate) struct Allocation {
@@ -127,7 +127,9 @@ pub(crate) fn free(pointer: DevicePointer) -> Result<(), Code> {
 
 /// Frees memory of a pool when the stream reaches the free. The bytes are available for other allocations at once.
 pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), Code> {
-    stream.capture.refuse()?;
+    if let Some(capture) = stream.capture.current() {
+        return capture.free(stream, pointer);
+    }
     let found = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner).get(&(pointer as usize)).cloned();
     let allocation = found.filter(|found| found.pool.is_some()).ok_or(Code::INVALID_VALUE)?;
     if !allocation.release_bytes() {
@@ -142,6 +144,14 @@ pub(crate) fn free_async(pointer: DevicePointer, stream: &Stream) -> Result<(), 
         Ok(())
     }));
     Ok(())
+}
+
+/// Frees memory of a pool that no later work uses.
+pub(crate) fn discard(pointer: DevicePointer) {
+    if let Some(allocation) = remove(pointer) {
+        allocation.release_bytes();
+        allocation.block.retire();
+    }
 }
 
 /// Removes an allocation. Work that still refers to it fails.
@@ -343,6 +353,12 @@ impl Span {
     pub(crate) unsafe fn copy_to(&self, to: *mut u8) {
         // SAFETY: the span has `self.bytes` bytes, and the caller guarantees room for them.
         unsafe { ptr::copy(self.pointer(), to, self.bytes) };
+    }
+
+    /// All bytes of the span's allocation.
+    pub(crate) fn whole(&self) -> Self {
+        let (address, bytes) = (self.base(), self.allocation.block.bytes());
+        Self { allocation: Arc::clone(&self.allocation), address, bytes }
     }
 
     /// The part of the span at an offset, cut at the end of the span.

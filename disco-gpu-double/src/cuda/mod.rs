@@ -14,6 +14,7 @@
 //! per_thread the default streams of threads
 //! capture    stream captures
 //! graph      captured nodes, and their launches
+//! graph_memory  memory that a graph allocates and frees
 //! hardware   hardware queues that streams share
 //! event      events: points in streams, and waits for them
 //! word       words of memory that streams write and wait for
@@ -32,6 +33,7 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub mod exports;
 pub(crate) mod graph;
+pub(crate) mod graph_memory;
 pub(crate) mod hardware;
 pub(crate) mod identity;
 pub(crate) mod ipc;

@@ -9,6 +9,8 @@ use super::write_output;
 use crate::cuda::abi::{Access, Code, DevicePointer, Pool, PoolProps, Stream};
 use crate::cuda::{capture, device, memory, peer, pool, stream};
 
+/// `CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`, of 32 bits. No memory of the double waits for another stream.
+const INTERNAL_DEPENDENCIES: c_int = 3;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`
 const THRESHOLD: c_int = 4;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
@@ -88,12 +90,16 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     }))
 }
 
-/// `CUresult cuMemAllocAsync(CUdeviceptr *, size_t bytes, CUstream)`: from the default pool of the stream's device.
+/// `CUresult cuMemAllocAsync(CUdeviceptr *, size_t bytes, CUstream)`: from the default pool of the stream's device. In a
+/// capture, memory of the graph.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(at: Option<&mut DevicePointer>, bytes: usize, on: Stream) -> Code {
     Code::of(device::begin_call("cuMemAllocAsync").and_then(|device| {
-        let (at, device) = (at.ok_or(Code::INVALID_VALUE)?, stream::find(on, device)?.device());
-        *at = memory::allocate_from(device, bytes, pool::of_device(device))?;
+        let (at, stream) = (at.ok_or(Code::INVALID_VALUE)?, stream::find(on, device)?);
+        *at = match stream.capture.current() {
+            Some(capture) => capture.allocate(&stream, bytes)?,
+            None => memory::allocate_from(stream.device(), bytes, pool::of_device(stream.device()))?,
+        };
         Ok(())
     }))
 }
@@ -118,8 +124,11 @@ pub(crate) fn create(at: Option<&mut Pool>, props: Option<&PoolProps>) -> Result
 /// `value` is null or points to 64 bits.
 pub(crate) unsafe fn set(handle: Pool, attribute: c_int, value: *const c_void) -> Result<(), Code> {
     let pool = pool::find(handle)?;
-    if attribute != THRESHOLD || value.is_null() {
+    if value.is_null() || ![THRESHOLD, INTERNAL_DEPENDENCIES].contains(&attribute) {
         return Err(Code::INVALID_VALUE);
+    }
+    if attribute == INTERNAL_DEPENDENCIES {
+        return Ok(());
     }
     // SAFETY: the caller guarantees what `# Safety` requires.
     pool.set_threshold(unsafe { value.cast::<u64>().read() } as usize);
