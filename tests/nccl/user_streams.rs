@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use disco::nccl::cuda::{Cuda, WorkerStream};
+use disco::nccl::cuda::{Cuda, WorkerStream, keep_pool_memory};
 use disco::nccl::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
 use disco::{
     CommunicatorExt as _, DType, DataPlane, Device, DeviceApi as _, DeviceKind, Error, Reduction, Session, Tensor,
@@ -290,4 +290,71 @@ on_the_double!(streams_of_other_devices_and_captures_are_refused, [], {
         Ok(())
     });
     graph.unwrap();
+});
+
+/// Captures copies on the program's stream, and a sum of what they write, as one graph. Replays it with new inputs.
+fn capture_both(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let (rank, ranks) = (ctx.worker().index(), ctx.world().size());
+    let (worker, stream) = (WorkerStream::of(ctx.queue())?, own_stream(ctx, CREATED)?);
+    // SAFETY: the uses of the slices are ordered by their stream, by fences and by waits for the stream.
+    unsafe { stream.context().disable_event_tracking() };
+    let mut inputs = stream.alloc_zeros::<f32>(LEN).unwrap();
+    let mut slice = stream.alloc_zeros::<f32>(LEN).unwrap();
+    let mut sums = stream.alloc_zeros::<f32>(LEN).unwrap();
+    let mut step = || {
+        // Memory of the graph alone, when captured.
+        // SAFETY: the memory is written before it is read.
+        let pointer = unsafe { result::malloc_async(stream.cu_stream(), LEN * size_of::<f32>()) }.unwrap();
+        // SAFETY: the allocation has `LEN` elements, and the slice is leaked below.
+        let mut copy = unsafe { stream.upgrade_device_ptr::<f32>(pointer, LEN) };
+        stream.memcpy_dtod(&inputs, &mut copy).unwrap();
+        stream.memcpy_dtod(&copy, &mut slice).unwrap();
+        // SAFETY: later work of the stream does not use the memory.
+        unsafe { result::free_async(copy.leak(), stream.cu_stream()) }.unwrap();
+        worker.lend(&mut slice, &stream, |tensor| ctx.comm()?.all_reduce_in_place(tensor, Reduction::Sum))?;
+        stream.memcpy_dtod(&slice, &mut sums).unwrap();
+        Ok(())
+    };
+    step()?;
+    let graph = worker.capture(&stream, &mut step)?;
+    for round in 0..ROUNDS {
+        write_late(&stream, &mut inputs, &input(rank, round));
+        worker.fence_from(&stream)?;
+        graph.launch()?;
+        worker.fence_to(&stream)?;
+        // The next write may not overtake the graph.
+        write_late(&stream, &mut inputs, &[-2.0; LEN]);
+        assert_eq!(stream.clone_dtoh(&sums).unwrap(), expected(ranks, round), "round {round}");
+    }
+    Ok(())
+}
+
+disco::register_function!("tests.nccl.capture_both", capture_both);
+
+on_the_double_or_a_gpu!(
+    work_of_a_stream_of_the_program_is_captured_with_its_collective,
+    ["GPU_DOUBLE_DELAY_US" = "20"],
+    {
+        let session = session(2);
+        block_on(async {
+            session.init_ccl("nccl", &[]).await.unwrap();
+            call(&session, "tests.nccl.capture_both", ()).await.unwrap();
+            session.shutdown().await.unwrap();
+        });
+        check_nothing_is_left();
+    }
+);
+
+on_the_double!(the_pool_of_a_device_keeps_its_memory, [], {
+    keep_pool_memory(0).unwrap();
+    let context = CudaContext::new(0).unwrap();
+    let (mut threshold, ordinal) = (0u64, context.cu_device());
+    // SAFETY: the device exists.
+    let pool = unsafe { result::device::get_mem_pool(ordinal) }.unwrap();
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the pool is that of the device, and the attribute has 64 bits.
+    unsafe { sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut threshold).cast()) }.result().unwrap();
+    assert_eq!(threshold, u64::MAX);
+    let error = text(keep_pool_memory(99));
+    assert!(error.contains("cuDeviceGet"), "{error}");
 });

@@ -16,7 +16,7 @@ use disco_dl::{Candidate, Library};
 pub(crate) struct Driver {
     /// The newest CUDA version that the driver supports.
     pub(crate) version: Version,
-    /// Missing functions of [`PEER_FUNCTIONS`], [`KERNEL_FUNCTIONS`] and [`SHARED_POOL_FUNCTIONS`].
+    /// Missing functions of [`PEER_FUNCTIONS`], [`KERNEL_FUNCTIONS`] and [`DEFAULT_POOL_FUNCTIONS`].
     lacking: Vec<&'static CStr>,
     /// Functions for memory pools, or the first that the driver lacks.
     pub(crate) pools: Result<PoolFunctions, &'static CStr>,
@@ -93,8 +93,9 @@ pub(crate) const KERNEL_FUNCTIONS: &[&CStr] = &[
     c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
 ];
 
-/// Functions for the access of peers to the pool from which the program allocates. Optional.
-pub(crate) const SHARED_POOL_FUNCTIONS: &[&CStr] = &[c"cuDeviceGetMemPool", c"cuMemPoolSetAccess"];
+/// Functions for the pool from which the program allocates. Optional.
+pub(crate) const DEFAULT_POOL_FUNCTIONS: &[&CStr] =
+    &[c"cuDeviceGetMemPool", c"cuMemPoolSetAccess", c"cuMemPoolSetAttribute"];
 
 /// Functions for memory pools, in the order of [`PoolFunctions`]. Optional.
 const POOL_FUNCTIONS: [&CStr; 8] = [
@@ -136,7 +137,7 @@ pub(crate) fn get() -> Result<&'static Driver, Unavailable> {
 }
 
 /// Checks that the driver has these functions of [`PEER_FUNCTIONS`], [`KERNEL_FUNCTIONS`] or
-/// [`SHARED_POOL_FUNCTIONS`].
+/// [`DEFAULT_POOL_FUNCTIONS`].
 ///
 /// # Errors
 /// The names of the missing functions, or why there is no driver.
@@ -179,7 +180,7 @@ fn inspect(library: &Library) -> Result<Driver, String> {
             // SAFETY: the names are those of the CUDA functions with the signatures of `TimingFunctions`.
             let timing = unsafe { TimingFunctions::resolve(library, &TIMING_FUNCTIONS, check_code) };
             let get_error_string = resolve_error_string(library);
-            let lacking = lacking(&[PEER_FUNCTIONS, KERNEL_FUNCTIONS, SHARED_POOL_FUNCTIONS].concat());
+            let lacking = lacking(&[PEER_FUNCTIONS, KERNEL_FUNCTIONS, DEFAULT_POOL_FUNCTIONS].concat());
             Ok(Driver { version, lacking, pools, graphs, timing, get_error_string })
         }
         code => {

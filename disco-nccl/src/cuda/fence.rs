@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaStream, result, sys};
-use disco_ccl::{EventHandle, Queue, Runtime};
+use disco_ccl::{EventHandle, Graph, Queue, Runtime};
 use disco_core::{Communicator, DeviceKind, Error, Result, sync};
 
 use super::error::check;
 use super::stream::Stream;
-use super::{current, driver, peers};
+use super::{current, driver, pool};
 
 /// The stream of a worker's queue, for programs that compute on a stream of their own, as candle does.
 ///
@@ -50,6 +50,8 @@ use super::{current, driver, peers};
 ///     Ok(())
 /// }
 /// ```
+///
+/// [`WorkerStream::capture`] captures work of both streams in one graph.
 ///
 /// Memory that the program has allocated through cudarc is [lent](WorkerStream::lend) to a collective; this includes the
 /// fences. Clones share the stream.
@@ -105,7 +107,7 @@ impl WorkerStream {
     /// buffers, and memory of a pool is closed to other devices at first.
     pub(super) fn open_to_peers(&self) -> Result<()> {
         if !self.0.is_pool_open.load(Ordering::Relaxed) {
-            peers::open_pool_to_accessors(self.0.runtime.device().ordinal)?;
+            pool::open_pool_to_accessors(self.0.runtime.device().ordinal)?;
             self.0.is_pool_open.store(true, Ordering::Relaxed);
         }
         Ok(())
@@ -119,12 +121,7 @@ impl WorkerStream {
     /// `stream` is on another device; one of the streams is being captured; errors of the driver.
     pub fn fence_from(&self, stream: &CudaStream) -> Result<()> {
         self.check(stream, "fence_from")?;
-        let event = sync::lock(&self.0.event);
-        // SAFETY: the event exists until `self` is dropped, and belongs to the context of the borrowed stream.
-        let recorded = unsafe { result::event::record(event.0.cast(), stream.cu_stream()) };
-        check("cuEventRecord", recorded)?;
-        // SAFETY: the event exists until `self` is dropped.
-        unsafe { self.0.runtime.driver().wait_event(*event) }
+        self.wait_for(stream)
     }
 
     /// Makes later work of `stream` wait for all work that was submitted to the worker's stream so far. Does not block.
@@ -135,6 +132,56 @@ impl WorkerStream {
     /// `stream` is on another device; one of the streams is being captured; errors of the driver.
     pub fn fence_to(&self, stream: &CudaStream) -> Result<()> {
         self.check(stream, "fence_to")?;
+        self.hold(stream)
+    }
+
+    /// Captures the work that `work` gives to the worker's stream and to `stream`, as a graph that can be launched many
+    /// times, on the worker's stream. Fences and [loans](WorkerStream::lend) between the two streams become part of the
+    /// graph, in which `stream` begins behind the worker's work so far, and all its work comes before the end.
+    ///
+    /// The program allocates what it needs before the capture, or frees it during the capture. It must not use cudarc's
+    /// [event tracking](cudarc::driver::CudaContext::disable_event_tracking) for the memory, whose events are those of
+    /// earlier work. [`Runtime::capture`] lists what else a capture refuses.
+    ///
+    /// ```no_run
+    /// use disco_core::{CommunicatorExt as _, Reduction, Result, WorkerContext};
+    /// use disco_nccl::cuda::{Graph, WorkerStream};
+    /// use disco_nccl::cudarc::driver::{CudaSlice, CudaStream};
+    ///
+    /// /// Kernels of the program and the sum of what they write, as one graph.
+    /// fn step(ctx: &mut WorkerContext, stream: &CudaStream, gradient: &mut CudaSlice<f32>) -> Result<Graph> {
+    ///     let worker = WorkerStream::of(ctx.queue())?;
+    ///     worker.capture(stream, || {
+    ///         // … launch kernels on `stream` that write the gradient …
+    ///         worker.lend(gradient, stream, |tensor| ctx.comm()?.all_reduce_in_place(tensor, Reduction::Sum))
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// `stream` is on another device; one of the streams is being captured; the errors of [`Runtime::capture`] and of
+    /// `work`.
+    pub fn capture(&self, stream: &CudaStream, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        self.check(stream, "capture")?;
+        self.runtime().capture(|| {
+            self.hold(stream)?;
+            work()?;
+            self.wait_for(stream)
+        })
+    }
+
+    /// Makes the worker's stream wait for `stream`.
+    fn wait_for(&self, stream: &CudaStream) -> Result<()> {
+        let event = sync::lock(&self.0.event);
+        // SAFETY: the event exists until `self` is dropped, and belongs to the context of the borrowed stream.
+        let recorded = unsafe { result::event::record(event.0.cast(), stream.cu_stream()) };
+        check("cuEventRecord", recorded)?;
+        // SAFETY: the event exists until `self` is dropped.
+        unsafe { self.0.runtime.driver().wait_event(*event) }
+    }
+
+    /// Makes `stream` wait for the worker's stream.
+    fn hold(&self, stream: &CudaStream) -> Result<()> {
         let event = sync::lock(&self.0.event);
         // SAFETY: the event exists until `self` is dropped.
         unsafe { self.0.runtime.driver().record_event(*event) }?;
@@ -160,15 +207,16 @@ impl WorkerStream {
         }
         // User code may have made another device current.
         current::set(own)?;
-        for (stream, name) in [(&*self.0.stream, "the worker's stream"), (stream, "the program's stream")] {
-            if is_capturing(stream)? {
-                return Err(Error::state(format!(
-                    "{operation}: {name} is being captured, and a fence would add the other stream to the capture: \
-                     capture the collective with disco_nccl::cuda::capture"
-                )));
-            }
-        }
-        Ok(())
+        let why = match (is_capturing(&self.0.stream)?, is_capturing(stream)?) {
+            (true, false) => "the worker's stream is being captured",
+            (false, true) => "the program's stream is being captured",
+            // Both are in one capture, which includes the fence.
+            _ => return Ok(()),
+        };
+        Err(Error::state(format!(
+            "{operation}: {why}, and a fence would add the other stream to the capture: capture both with \
+             WorkerStream::capture, or the collective alone with disco_nccl::cuda::capture"
+        )))
     }
 }
 

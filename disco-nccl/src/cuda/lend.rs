@@ -25,6 +25,9 @@ impl WorkerStream {
     /// Memory of cudarc may be in the device's pool, which is closed to other devices at first. The first call gives all
     /// devices access that can have it, because NCCL lets the ranks of one process access each other's buffers.
     ///
+    /// In a [capture](WorkerStream::capture), the operations become part of the graph, which uses the memory at each launch:
+    /// the program keeps the slice as long as the graph, unless the graph has allocated it.
+    ///
     /// The program has the slice again when `lend` returns, also after an error, but then its elements are unspecified.
     /// After an error, `lend` waits up to 10 s until this rank and the other ranks of the process no longer access the
     /// memory. If they still do, or if a clone of the tensor outlives `work`, the slice is replaced by a new one of the
@@ -58,13 +61,18 @@ impl WorkerStream {
                 "lend: memory of cuda:{ordinal} can't be used by the worker on {device}"
             )));
         }
-        self.open_to_peers()?;
+        let is_capturing = self.runtime().is_capturing()?;
+        if !is_capturing {
+            self.open_to_peers()?;
+        }
         self.fence_from(stream)?;
         let mut loan = Loan { worker: self, slice, keeper: Keeper::new(self.runtime()), is_over: false };
         let result = loan.run(work);
         let fenced = self.fence_to(stream);
-        let is_kept = !loan.is_returned();
-        loan.is_over = result.is_ok() && fenced.is_ok() && !is_kept;
+        // A graph keeps the tensors of its operations.
+        let is_kept = !is_capturing && !loan.is_returned();
+        // Nothing of a capture has run.
+        loan.is_over = is_capturing || (result.is_ok() && fenced.is_ok() && !is_kept);
         drop(loan);
         let result = result?;
         fenced?;

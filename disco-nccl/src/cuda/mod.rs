@@ -5,6 +5,7 @@
 //! device    the device kind `cuda`
 //! stream    the driver's functions for one device and one stream
 //! peers     the driver's functions for memory that several devices access
+//! pool      the pool from which a program allocates
 //! fence     fences between a worker's stream and streams of the program
 //! lend      memory of the program, lent to a tensor for one operation
 //! current   the current context of a thread
@@ -18,6 +19,7 @@ pub(crate) mod error;
 mod fence;
 mod lend;
 mod peers;
+mod pool;
 mod stream;
 
 use std::any::Any;
@@ -26,9 +28,11 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 pub use device::Cuda;
 pub(crate) use device::{attribute_of, details, site};
-use disco_ccl::{Graph, Queue, Runtime};
+pub use disco_ccl::Graph;
+use disco_ccl::{Queue, Runtime};
 use disco_core::{DeviceKind, Error, Result, WorkerContext};
 pub use fence::WorkerStream;
+pub use pool::keep_pool_memory;
 
 /// The CUDA stream of a worker's queue, as a stream of cudarc. Work that is launched on it is ordered with the worker's
 /// collectives. Its context is the device's primary context. A program that computes on a stream of its own orders the

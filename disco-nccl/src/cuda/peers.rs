@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUresult, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
@@ -19,18 +19,6 @@ const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 const WRITE_ORDERED: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
 /// The wait ends once the word's value is at least the expected one, by a comparison that may wrap.
 const WAIT_GEQ: u32 = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-
-/// `CUmemAccessDesc`, whose fields have other names in the bindings of CUDA 13.2 and later.
-#[repr(C)]
-struct Access {
-    kind: c_int,
-    id: c_int,
-    flags: c_int,
-}
-
-const LOCATION_DEVICE: c_int = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_int;
-const ACCESS_READ_WRITE: c_int = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_int;
-const _: () = assert!(size_of::<Access>() == size_of::<sys::CUmemAccessDesc>());
 
 impl Peers for Stream {
     fn bus_id(&self) -> Result<BusId> {
@@ -110,26 +98,6 @@ impl Peers for Stream {
     }
 }
 
-/// Gives the other devices access to the pool from which `cuMemAllocAsync` allocates on a device. Does nothing if the
-/// device has no pools.
-pub(super) fn open_pool_to_accessors(ordinal: i32) -> Result<()> {
-    if driver::require(driver::SHARED_POOL_FUNCTIONS).is_err() {
-        return Ok(());
-    }
-    // SAFETY: the driver has just returned the device.
-    let pool = match unsafe { result::device::get_mem_pool(device_of(ordinal)?) } {
-        Err(error) if error.0 == CUresult::CUDA_ERROR_NOT_SUPPORTED => return Ok(()),
-        pool => check("cuDeviceGetMemPool", pool)?,
-    };
-    let access = |id| Access { kind: LOCATION_DEVICE, id, flags: ACCESS_READ_WRITE };
-    let all: Vec<_> = accessors(ordinal).into_iter().map(access).collect();
-    if all.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: the device's pool exists, and `all` has `all.len()` descriptions.
-    check("cuMemPoolSetAccess", unsafe { sys::cuMemPoolSetAccess(pool, all.as_ptr().cast(), all.len()) }.result())
-}
-
 /// Ordinals of the other devices that can access a device's memory.
 pub(super) fn accessors(ordinal: i32) -> Vec<i32> {
     let can_access = |peer: &i32| {
@@ -146,6 +114,6 @@ pub(super) fn accessors(ordinal: i32) -> Vec<i32> {
     }
 }
 
-fn device_of(ordinal: i32) -> Result<sys::CUdevice> {
+pub(super) fn device_of(ordinal: i32) -> Result<sys::CUdevice> {
     check("cuDeviceGet", result::device::get(ordinal))
 }
