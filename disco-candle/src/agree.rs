@@ -35,6 +35,7 @@ impl Comm {
         )))
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the values of ranks are compared once, when a model is loaded")]
     fn values_of_ranks(&self, value: u64, device: &Device) -> candle_core::Result<Vec<u64>> {
         let own = Tensor::new(&[value.cast_signed()], device)?;
         let all = self.all_gather(&own, 0)?.to_vec1::<i64>()?;

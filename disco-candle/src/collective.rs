@@ -112,6 +112,16 @@ pub(crate) fn part(parts: &[usize], rank: usize) -> Range<usize> {
     start..start + parts[rank]
 }
 
+/// The elements of a contiguous tensor in its storage.
+///
+/// # Errors
+/// The tensor is not contiguous; `operation` is named.
+pub(crate) fn contiguous_range(operation: &str, layout: &Layout) -> Result<Range<usize>> {
+    let range = layout.contiguous_offsets().map(|(start, end)| start..end);
+    let refused = || format!("{operation}: the tensor is not contiguous; call `contiguous` first");
+    range.ok_or_else(|| candle_core::Error::Msg(refused()))
+}
+
 /// A collective, and the collective that makes the gradient of its argument from the gradient of its result.
 #[derive(Clone, Debug)]
 pub(crate) struct WithGradient {
@@ -128,11 +138,7 @@ impl WithGradient {
     }
 
     fn range(&self, layout: &Layout) -> Result<Range<usize>> {
-        let range = layout.contiguous_offsets().map(|(start, end)| start..end);
-        range.ok_or_else(|| {
-            let name = self.forward.name();
-            candle_core::Error::Msg(format!("{name}: the tensor is not contiguous; call `contiguous` first"))
-        })
+        contiguous_range(self.forward.name(), layout)
     }
 
     fn run(&self, storage: &mut CpuStorage, range: Range<usize>) -> Result<()> {

@@ -42,6 +42,8 @@ struct Inner {
 struct State {
     /// None for a single rank without a session.
     comm: Option<Box<dyn Communicator>>,
+    /// Whether collectives are left out.
+    is_silent: bool,
     stats: Stats,
     measures_waits: bool,
     /// The stream of `comm`, once a collective on CUDA has needed it.
@@ -102,6 +104,7 @@ impl Comm {
     fn of(rank: usize, size: usize, in_group: bool, comm: Option<Box<dyn Communicator>>) -> Self {
         let state = State {
             comm,
+            is_silent: false,
             stats: Stats::default(),
             measures_waits: false,
             #[cfg(feature = "cuda")]
@@ -164,7 +167,7 @@ impl Comm {
     /// Runs one collective. Does nothing on a communicator without a session.
     pub(crate) fn enqueue(&self, op: Op) -> Result<()> {
         self.with(|state| {
-            let Some(comm) = &mut state.comm else { return Ok(()) };
+            let Some(comm) = state.comm.as_mut().filter(|_| !state.is_silent) else { return Ok(()) };
             if state.measures_waits {
                 let start = Instant::now();
                 comm.enqueue(&[Op::Barrier])?;
@@ -178,6 +181,24 @@ impl Comm {
             state.stats.time += begun.elapsed();
             Ok(())
         })
+    }
+
+    /// Runs work whose collectives are left out, so that its results are wrong and no rank waits for another one.
+    pub(crate) fn silently<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let set = |is_silent| {
+            self.with(|state| {
+                state.is_silent = is_silent;
+                Ok(())
+            })
+        };
+        set(true)?;
+        let outcome = work();
+        set(false).map(|()| outcome)
+    }
+
+    /// Waits for all collectives, until the deadline of the communicator. Does nothing without a session.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.with(|state| state.comm.as_mut().map_or(Ok(()), |comm| comm.synchronize()))
     }
 
     /// The stream on which the collectives run. None on a communicator without a session.

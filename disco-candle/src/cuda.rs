@@ -4,17 +4,26 @@
 //! its handle means another stream on NCCL's threads. [`WorkerStream::lend`] orders candle's stream and the worker's
 //! stream by events, both ways, without waiting.
 //!
-//! This file was type-checked against candle's CUDA code, without a GPU. `WorkerStream` has tests on a double of the
-//! driver and of NCCL.
+//! This file was compiled with candle's CUDA code, and a draft of it has run on a GPU (`docs/gpu-evidence.md`).
+//! `WorkerStream` has tests on a double of the driver and of NCCL.
+
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
+use candle_core::{CudaDevice, DType, Device};
 use disco_core::{Error, Result, Tensor};
-use disco_nccl::cuda::WorkerStream;
+use disco_nccl::cuda::{Graph, WorkerStream};
 use disco_nccl::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits};
+
+use crate::comm::Comm;
+use crate::error::{find_disco_error, to_candle};
+
+/// The oldest compute capability that computes with bf16.
+const BF16_CAPABILITY: (i32, i32) = (8, 0);
 
 /// Matches a storage whose elements have a type of Disco: `$slice` is its memory, `$variant` its variant. `$slice_of` is the storage's
 /// `slice`, borrowed as the body needs.
@@ -81,6 +90,85 @@ fn arrange<T: DeviceRepr + ValidAsZeroBits>(
         check("memcpy_dtod", stream.memcpy_dtod(&from, &mut to))?;
     }
     Ok(arranged)
+}
+
+/// A device of candle with a stream of its own: see [`device`](crate::device()).
+pub(crate) fn device(device: disco_core::Device, dtype: DType) -> Result<Device> {
+    let ordinal = usize::try_from(device.ordinal).map_err(|_| Error::invalid(format!("{device} has no number")))?;
+    let made = Device::new_cuda_with_stream(ordinal).map_err(|error| match find_disco_error(&error) {
+        Some(error) => error.clone(),
+        None => Error::invalid(format!("candle can't use {device}: {error}")),
+    })?;
+    let cuda = made.as_cuda_device().map_err(|error| Error::invalid(error.to_string()))?;
+    let capability = check("cuDeviceGetAttribute", cuda.cuda_stream().context().compute_capability())?;
+    if dtype == DType::BF16 && capability < BF16_CAPABILITY {
+        let (major, minor) = capability;
+        return Err(Error::invalid(format!(
+            "{device} has compute capability {major}.{minor}, and can't compute with bf16, which needs 8.0: use f16 or f32"
+        )));
+    }
+    disco_nccl::cuda::keep_pool_memory(device.ordinal)?;
+    // SAFETY: all uses of candle's memory are on the device's one stream, or on the worker's stream, which `lend` orders
+    // with it by fences.
+    unsafe { cuda.disable_event_tracking() };
+    Ok(made)
+}
+
+/// Refuses to load `needed` bytes of weights that the device has no room for.
+pub(crate) fn require_memory(device: &CudaDevice, needed: u64) -> Result<()> {
+    let stream = device.cuda_stream();
+    let (free, all) = check("cuMemGetInfo", stream.context().mem_get_info())?;
+    if needed <= free as u64 {
+        return Ok(());
+    }
+    let mib = |bytes: u64| format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20));
+    let (ordinal, needed, free, all) = (stream.context().ordinal(), mib(needed), mib(free as u64), mib(all as u64));
+    Err(Error::invalid(format!(
+        "cuda:{ordinal} has too little memory for this rank's part of the model: {needed} are needed, {free} of {all} are free; \
+         use more ranks, or a smaller type"
+    )))
+}
+
+/// Work of candle's stream and of the worker's stream, which a launch repeats.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    graph: Graph,
+    worker: WorkerStream,
+    stream: Arc<CudaStream>,
+}
+
+/// Captures the work that `work` enqueues, and runs none of it. It has run before, so that its kernels are loaded, and it
+/// keeps no memory that it allocates.
+///
+/// # Errors
+/// The errors of `work`; the communicator has no session; a step that a capture refuses; errors of the driver.
+pub(crate) fn capture<E: From<candle_core::Error>>(
+    comm: &Comm,
+    device: &CudaDevice,
+    work: impl FnOnce() -> std::result::Result<(), E>,
+) -> std::result::Result<Captured, E> {
+    let stream = device.cuda_stream();
+    let mut failure = None;
+    let capture = || {
+        let worker = comm.stream()?.ok_or(Error::NoCommunicator)?;
+        let graph = worker.capture(&stream, || {
+            work().map_err(|error| {
+                failure = Some(error);
+                Error::state("the captured work has failed")
+            })
+        })?;
+        Ok(Captured { graph, worker, stream: stream.clone() })
+    };
+    let captured: Result<Captured> = capture();
+    captured.map_err(|error| failure.unwrap_or_else(|| to_candle(error).into()))
+}
+
+impl Captured {
+    /// Repeats the work, behind all earlier work of candle's stream, and before all later work.
+    pub(crate) fn launch(&self) -> candle_core::Result<()> {
+        let launched = self.worker.fence_from(&self.stream).and_then(|()| self.graph.launch());
+        launched.and_then(|()| self.worker.fence_to(&self.stream)).map_err(to_candle)
+    }
 }
 
 /// An error of a function of cudarc.

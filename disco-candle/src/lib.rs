@@ -44,15 +44,18 @@
 //! | split attention heads that do not divide by the ranks | [`HeadPlan`] |
 //! | weights from files | [`weights`] |
 //! | errors of Disco inside errors of candle | [`to_candle`], [`find_disco_error`] |
+//! | the device of a worker's tensors | [`device`](device()) |
 //! | threads of candle's kernels | [`compute_threads`] |
 
 #![doc(html_root_url = "https://docs.rs/disco-candle/latest")]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait for results"))]
 
 mod agree;
 mod collective;
 mod comm;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod device;
 mod dimension;
 mod error;
 mod heads;
@@ -60,6 +63,7 @@ mod lend;
 mod linear;
 pub mod llama;
 mod matrix;
+mod read;
 mod threads;
 mod vocabulary;
 pub mod weights;
@@ -67,9 +71,10 @@ pub mod weights;
 /// The version of candle whose types are in this crate's interface.
 pub use candle_core;
 pub use comm::{Comm, Stats};
+pub use device::device;
 pub use error::{find_disco_error, to_candle};
 pub use heads::HeadPlan;
 pub use linear::{ColumnParallelLinear, RowParallelLinear};
 pub use matrix::Matrix;
 pub use threads::compute_threads;
-pub use vocabulary::{VocabParallelEmbedding, VocabParallelLogits};
+pub use vocabulary::{Argmax, VocabParallelEmbedding, VocabParallelLogits};

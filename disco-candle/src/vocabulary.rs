@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, IndexOp as _, Module, Result, Tensor};
+use candle_core::{DType, Module, Result, Tensor};
 
 use crate::comm::Comm;
 use crate::linear::sum;
@@ -12,6 +12,8 @@ use crate::matrix::Matrix;
 #[derive(Clone, Debug)]
 pub struct VocabParallelEmbedding {
     weight: Tensor,
+    /// The first of this rank's tokens, and the first one after them: numbers `[1]` on the device.
+    bounds: [Tensor; 2],
     tokens: Range<usize>,
     comm: Comm,
 }
@@ -26,34 +28,34 @@ impl VocabParallelEmbedding {
             let (shape, len) = (weight.shape(), tokens.len());
             return Err(candle_core::Error::Msg(format!("the embedding {shape:?} is for {len} tokens of this rank")));
         }
-        Ok(Self { weight, tokens, comm })
+        let bound = |number: usize| Tensor::new(&[number as i64], weight.device());
+        Ok(Self { bounds: [bound(tokens.start)?, bound(tokens.end)?], weight, tokens, comm })
+    }
+
+    /// The rows of this rank's tokens, and zeros for all others: `[count, features]`.
+    fn own(&self, tokens: &Tensor) -> Result<Tensor> {
+        let dtype = self.weight.dtype();
+        if self.tokens.is_empty() {
+            return Tensor::zeros((tokens.dim(0)?, self.weight.dim(1)?), dtype, self.weight.device());
+        }
+        let [first, end] = &self.bounds;
+        let is_own = (tokens.broadcast_ge(first)? * tokens.broadcast_lt(end)?)?;
+        // Row 0 stands for the tokens of other ranks.
+        let rows = (tokens.broadcast_sub(first)? * is_own.to_dtype(DType::I64)?)?;
+        self.weight.index_select(&rows, 0)?.broadcast_mul(&is_own.to_dtype(dtype)?.unsqueeze(1)?)
     }
 }
 
 impl Module for VocabParallelEmbedding {
     /// Token numbers `[..]` of dtype u32, the same on all ranks, to `[.., features]`, the same on all ranks. A number
-    /// outside of the vocabulary gives zeros.
+    /// outside of the vocabulary gives zeros. The numbers stay on the device.
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         if self.comm.size() == 1 {
             return candle_nn::Embedding::new(self.weight.clone(), self.weight.dim(1)?).forward(tokens);
         }
-        let (first, end) = (self.tokens.start as u32, self.tokens.end as u32);
         let mut dims = tokens.dims().to_vec();
-        let tokens = tokens.flatten_all()?.to_vec1::<u32>()?;
-        let is_own = |token: &u32| (first..end).contains(token);
-        let own: Vec<u32> = tokens.iter().map(|token| if is_own(token) { token - first } else { 0 }).collect();
-        let mask: Vec<f32> = tokens.iter().map(|token| f32::from(u8::from(is_own(token)))).collect();
-        let device = self.weight.device();
-        let features = self.weight.dim(1)?;
-        dims.push(features);
-        // A rank without tokens has no row that could stand for those of other ranks.
-        let partial = match end > first {
-            true => {
-                let rows = self.weight.index_select(&Tensor::new(own, device)?, 0)?;
-                rows.broadcast_mul(&Tensor::new(mask, device)?.unsqueeze(1)?.to_dtype(self.weight.dtype())?)?
-            }
-            false => Tensor::zeros((tokens.len(), features), self.weight.dtype(), device)?,
-        };
+        dims.push(self.weight.dim(1)?);
+        let partial = self.own(&tokens.flatten_all()?.to_dtype(DType::I64)?)?;
         sum(&self.comm, partial)?.reshape(dims)
     }
 }
@@ -82,37 +84,66 @@ impl VocabParallelLogits {
         self.matrix.forward(x)
     }
 
-    /// The token with the largest logit of each row, the first one of equals, on all ranks: `[rows, features]` to
-    /// `rows` token numbers. Ranks exchange 16 bytes a row instead of all logits.
+    /// The token with the largest logit of each row, the first one of equals, on all ranks: `[rows, features]` to `rows`
+    /// tokens, which stay on the device. Ranks exchange 24 bytes a row instead of all logits.
     ///
     /// # Errors
-    /// A logit is NaN or infinite, on all ranks; errors of candle and of the communicator.
-    pub fn argmax(&self, x: &Tensor) -> Result<Vec<u32>> {
+    /// Errors of candle and of the communicator.
+    pub fn argmax(&self, x: &Tensor) -> Result<Argmax> {
         let own = self.own(x)?.to_dtype(DType::F32)?;
-        let rows = own.dim(0)?;
         let first: usize = self.extents[..self.comm.rank()].iter().sum();
-        // Two f64 a row: the logit, and the number of the token, which f64 has exactly.
-        let mut best = vec![[f64::NEG_INFINITY, f64::MAX]; rows];
-        if own.dim(1)? > 0 {
-            let indices = own.argmax(1)?.to_vec1::<u32>()?;
-            let sums = own.sum(1)?.to_vec1::<f32>()?;
-            for (row, ((best, index), sum)) in best.iter_mut().zip(indices).zip(sums).enumerate() {
-                let logit = own.i((row, index as usize))?.to_scalar::<f32>()?;
-                let logit = if sum.is_finite() { logit } else { f32::NAN };
-                *best = [f64::from(logit), (first + index as usize) as f64];
-            }
+        let all = self.comm.all_gather(&best_of(&own, first)?.unsqueeze(0)?, 0)?;
+        let column = |index| all.narrow(1, index, 1)?.squeeze(1)?.contiguous();
+        let best = column(0)?.argmax_keepdim(0)?;
+        Ok(Argmax(Tensor::cat(&[column(1)?.gather(&best, 0)?, column(2)?.sum_keepdim(0)?], 0)?))
+    }
+}
+
+/// The largest of a rank's logits `[rows, own tokens]`: f64 `[3, rows]`, the logits, the numbers of their tokens, which f64
+/// has exactly, and the sums of all logits, which are finite if all logits are.
+fn best_of(own: &Tensor, first: usize) -> Result<Tensor> {
+    let (rows, tokens) = own.dims2()?;
+    let zeros = Tensor::zeros((1, rows), DType::F64, own.device())?;
+    if tokens == 0 {
+        return Tensor::cat(&[&zeros.affine(1.0, f64::NEG_INFINITY)?, &zeros, &zeros], 0);
+    }
+    let row = |values: Tensor| values.to_dtype(DType::F64)?.unsqueeze(0);
+    let numbers = (row(own.argmax(1)?)? + first as f64)?;
+    Tensor::cat(&[&row(own.max(1)?)?, &numbers, &row(own.sum(1)?)?], 0)
+}
+
+/// The tokens with the largest logits, on the device: see [`VocabParallelLogits::argmax`].
+#[derive(Clone, Debug)]
+pub struct Argmax(
+    /// f64 `[2, rows]`: the numbers of the tokens, and the sums of all logits.
+    pub(crate) Tensor,
+);
+
+impl Argmax {
+    /// The numbers of the tokens, u32 `[rows]`, on the device.
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn tokens(&self) -> Result<Tensor> {
+        self.0.narrow(0, 0, 1)?.squeeze(0)?.to_dtype(DType::U32)
+    }
+
+    /// The numbers of the tokens. Waits for the device.
+    ///
+    /// # Errors
+    /// A logit is NaN or infinite, on all ranks; errors of candle.
+    #[expect(clippy::disallowed_methods, reason = "the caller asks for the numbers")]
+    pub fn to_vec(&self) -> Result<Vec<u32>> {
+        Self::checked(&self.0.flatten_all()?.to_vec1()?)
+    }
+
+    /// The numbers of the tokens, from all values of the tensor.
+    pub(crate) fn checked(values: &[f64]) -> Result<Vec<u32>> {
+        let (numbers, sums) = values.split_at(values.len() / 2);
+        match sums.iter().all(|sum| sum.is_finite()) {
+            true => Ok(numbers.iter().map(|number| *number as u32).collect()),
+            false => Err(not_finite()),
         }
-        let best: Vec<f64> = best.into_iter().flatten().collect();
-        let best = Tensor::from_vec(best, (1, rows, 2), &Device::Cpu)?.to_device(x.device())?;
-        let all = self.comm.all_gather(&best, 0)?.to_vec3::<f64>()?;
-        if all.iter().flatten().any(|best| best[0].is_nan()) {
-            return Err(not_finite());
-        }
-        let larger = |row: usize| {
-            let of_ranks = all.iter().map(|rank| &rank[row]);
-            of_ranks.reduce(|best, next| if next[0] > best[0] { next } else { best }).map_or(0, |best| best[1] as u32)
-        };
-        Ok((0..rows).map(larger).collect())
     }
 }
 

@@ -14,8 +14,9 @@ use candle_core::quantized::gguf_file::Content;
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
 use clap::Parser;
+use disco::{DeviceKind, device_api};
 use disco_candle::Comm;
-use disco_candle::llama::{Config, Llama, Precision, Sampler, plan};
+use disco_candle::llama::{Config, Llama, Precision, Sampler, Steps, plan};
 use disco_candle::weights::{Shards, Weights};
 
 use crate::dequantise::dequantise;
@@ -70,6 +71,7 @@ fn timed(count: usize, run: impl FnOnce(usize) -> Result<Vec<u32>>) -> Result<(V
     Ok((tokens, count as f64 / start.elapsed().as_secs_f64()))
 }
 
+#[expect(clippy::disallowed_methods, reason = "as users of candle do")]
 fn candle_tokens(model: &mut ModelWeights, count: usize) -> Result<Vec<u32>> {
     model.clear_kv_cache();
     let (mut input, mut position, mut tokens) = (PROMPT.to_vec(), 0, Vec::new());
@@ -84,14 +86,11 @@ fn candle_tokens(model: &mut ModelWeights, count: usize) -> Result<Vec<u32>> {
 }
 
 fn own_tokens(model: &Llama, count: usize) -> Result<Vec<u32>> {
-    let (mut cache, mut hidden) = model.prompt(&[PROMPT.to_vec()])?;
+    let mut queue = device_api::find(DeviceKind::Cpu)?.bind(disco::Device::CPU)?;
+    let mut generation = model.generate(&[PROMPT.to_vec()], Sampler::GREEDY, Steps::Growing)?;
     let mut tokens = Vec::new();
     while tokens.len() < count {
-        let token = model.choose(&cache, &hidden, &Sampler::GREEDY)?;
-        tokens.extend(&token);
-        if tokens.len() < count {
-            hidden = model.step(&mut cache, &token)?;
-        }
+        tokens.extend(generation.next(model, &mut *queue)?);
     }
     Ok(tokens)
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use candle_core::{DType, Device};
+use candle_core::DType;
 use clap::Parser;
 use disco::{
     Builder, DataPlane as _, Json, Session as _, SessionExt as _, SessionKind, WorkerContext, WorkerId, block_on,
@@ -35,6 +35,9 @@ struct Args {
     /// Backend of the data plane
     #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
     backend: String,
+    /// Device of each worker, separated by commas [default: worker i of a machine takes device i]
+    #[arg(long, env = "DISCO_DEVICES", value_delimiter = ',')]
+    devices: Vec<i32>,
     /// Kind of session: threads, processes [default: processes for `mpi`, threads for others]
     #[arg(long, env = "DISCO_SESSION")]
     session: Option<SessionKind>,
@@ -45,17 +48,19 @@ struct Args {
 }
 
 /// Worker function: the embeddings of sentences.
+#[expect(clippy::disallowed_methods, reason = "the result of the function")]
 fn embed(
     ctx: &mut WorkerContext,
     Json(folder): Json<PathBuf>,
     Json(sentences): Json<Vec<Vec<u32>>>,
 ) -> Result<Json<Vec<Vec<f32>>>> {
     disco_candle::compute_threads(1)?;
+    let device = disco_candle::device(ctx, DType::F32)?;
     let comm = Comm::world(ctx)?;
     let config = config(&folder)?;
     let weights = Arc::new(Weights::open(folder.join("model.safetensors"))?);
     let plan = bert::plan(&config, comm.size())?;
-    let shards = Shards::new(weights, plan, comm.rank(), comm.size(), DType::F32, Device::Cpu);
+    let shards = Shards::new(weights, plan, comm.rank(), comm.size(), DType::F32, device);
     let embeddings = Bert::load(&config, &shards, &comm)?.embed(&sentences)?;
     Ok(Json(embeddings.to_vec2()?))
 }
@@ -95,7 +100,7 @@ fn run(args: &Args) -> Result<()> {
     let kind = args.session.unwrap_or(SessionKind::of(&args.backend));
     let session = Builder::new(kind, args.workers).start()?;
     let Json(embeddings) = block_on(async {
-        session.init_ccl(&args.backend, &[]).await?;
+        session.init_ccl(&args.backend, &args.devices).await?;
         let embeddings = session.call_named("embed.embed", (Json(folder), Json(tokens))).await?;
         let embeddings: Json<Vec<Vec<f32>>> = session.get_as(&embeddings, WorkerId::new(0)).await?;
         session.shutdown().await?;

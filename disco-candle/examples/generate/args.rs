@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Backend of the data plane
     #[arg(long, env = "DISCO_BACKEND", default_value = "local")]
     pub(crate) backend: String,
+    /// Device of each worker, separated by commas [default: worker i of a machine takes device i]
+    #[arg(long, env = "DISCO_DEVICES", value_delimiter = ',')]
+    pub(crate) devices: Vec<i32>,
     /// Threads of each worker [default: the cores of the machine, shared equally]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
@@ -67,6 +70,15 @@ pub(crate) struct Args {
     /// Measure the time that workers wait for each other apart from collectives; this costs a barrier for each collective
     #[arg(long)]
     pub(crate) measure_waits: bool,
+    /// Enqueue the work of each token on a GPU one by one, instead of replaying it as a graph
+    #[arg(long)]
+    pub(crate) no_graph: bool,
+    /// Print the numbers of the generated tokens instead of the texts, a line `tokens [..]` for each sequence
+    #[arg(long)]
+    pub(crate) print_tokens: bool,
+    /// Print the largest logits after each prompt on standard error, a line `logits [[token, logit], ..]` each
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
+    pub(crate) print_logits: usize,
     /// Print which part of each tensor each worker reads, and exit
     #[arg(long)]
     pub(crate) show_plan: bool,

@@ -18,6 +18,8 @@ const AHEAD: usize = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) backend: String,
+    /// The device of each worker; empty for the session's choice.
+    pub(crate) devices: Vec<i32>,
     pub(crate) load: Load,
     pub(crate) batch: Batch,
     /// The most tokens of each sequence.
@@ -77,7 +79,7 @@ pub(crate) fn run(
 ) -> Result<Outcome> {
     let mut sequences = vec![Sequence::default(); job.batch.prompts.len()];
     let mut restarts = job.restarts;
-    let connect = |session: LaneSession| block_on(session.init_ccl(&job.backend, &[])).map(|()| session);
+    let connect = |session: LaneSession| block_on(session.init_ccl(&job.backend, &job.devices)).map(|()| session);
     let mut session = connect(start()?)?;
     let mut worker = None;
     loop {
@@ -86,7 +88,7 @@ pub(crate) fn run(
             Err(error) if restarts > 0 && is_loss(&error) && !stop.load(Ordering::Relaxed) => {
                 restarts -= 1;
                 on(Event::Restart(error));
-                if block_on(replace(&session, &job.backend)).is_err() {
+                if block_on(replace(&session, job)).is_err() {
                     // Fails, since the session is lost.
                     _ = block_on(session.shutdown());
                     (session, worker) = (connect(start()?)?, None);
@@ -101,9 +103,9 @@ pub(crate) fn run(
 }
 
 /// Replaces lost workers by new ones, and connects all workers again.
-async fn replace(session: &LaneSession, backend: &str) -> Result<()> {
+async fn replace(session: &LaneSession, job: &Job) -> Result<()> {
     session.replace_lost().await?;
-    session.init_ccl(backend, &[]).await
+    session.init_ccl(&job.backend, &job.devices).await
 }
 
 /// Whether the texts can continue with other workers.

@@ -74,12 +74,14 @@ fn run(args: &Args) -> Result<()> {
     let ignores_interrupts = args.kind() != SessionKind::Threads;
     let job = Job {
         backend: args.backend.clone(),
+        devices: args.devices.clone(),
         load: Load {
-            model: path,
-            dtype: args.dtype,
             threads: threads::per_worker(args),
             ignores_interrupts,
             measures_waits,
+            print_logits: args.print_logits,
+            uses_graphs: !args.no_graph,
+            ..Load::new(path, args.dtype)
         },
         batch: Batch { prompts: tokens, temperature, top_p, seed },
         most: (args.max_tokens as usize).min(config.context - longest),
@@ -89,6 +91,7 @@ fn run(args: &Args) -> Result<()> {
     let bar = progress();
     let mut output = Output::new(prompts);
     let mut failure = None;
+    let mut numbers = vec![Vec::new(); output.sequences()];
     let outcome = generate::run(
         &job,
         || start(args),
@@ -97,9 +100,14 @@ fn run(args: &Args) -> Result<()> {
             let shown = match event {
                 Event::Loaded => {
                     bar.finish_and_clear();
-                    output.begin()
+                    if args.print_tokens { Ok(()) } else { output.begin() }
+                }
+                Event::Token { sequence, token } if args.print_tokens => {
+                    numbers[sequence].push(token);
+                    Ok(())
                 }
                 Event::Token { sequence, token } => output.push(sequence, token, &text),
+                Event::End { .. } if args.print_tokens => Ok(()),
                 Event::End { sequence } => output.end(sequence, &text),
                 Event::Restart(error) => {
                     eprintln!("\ngenerate: {error}\ngenerate: the text continues with a new worker");
@@ -115,7 +123,10 @@ fn run(args: &Args) -> Result<()> {
     );
     bar.finish_and_clear();
     let outcome = outcome?;
-    output.finish(&text)?;
+    match args.print_tokens {
+        true => numbers.iter().for_each(|numbers| println!("tokens {}", serde_json::json!(numbers))),
+        false => output.finish(&text)?,
+    }
     report::print(&outcome);
     failure.map_or(Ok(()), Err)
 }

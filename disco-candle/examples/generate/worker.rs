@@ -6,10 +6,9 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use candle_core::{Device, Tensor};
 use disco::{Json, Object, Opaque, WorkerContext};
 use disco_candle::Comm;
-use disco_candle::llama::{Cache, Config, Llama, LlamaError, Precision, Sampler, plan};
+use disco_candle::llama::{Config, Generation, Llama, LlamaError, Precision, Sampler, Steps, plan};
 use disco_candle::weights::{Shards, Weights};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
@@ -31,6 +30,25 @@ pub(crate) struct Load {
     pub(crate) ignores_interrupts: bool,
     /// Whether waits for other workers are measured apart, which costs a barrier for each collective.
     pub(crate) measures_waits: bool,
+    /// Number of the largest logits of each prompt that worker 0 prints.
+    pub(crate) print_logits: usize,
+    /// Whether steps on a GPU are replayed as a graph.
+    pub(crate) uses_graphs: bool,
+}
+
+impl Load {
+    /// Loads a model for workers of one thread.
+    pub(crate) fn new(model: PathBuf, dtype: Dtype) -> Self {
+        Self {
+            model,
+            dtype,
+            threads: 1,
+            ignores_interrupts: false,
+            measures_waits: false,
+            print_logits: 0,
+            uses_graphs: true,
+        }
+    }
 }
 
 /// The argument of `generate.prompt`.
@@ -64,15 +82,12 @@ struct Worker {
     weights: Arc<Weights>,
     batch: Option<Running>,
     computing: Duration,
-    measures_waits: bool,
+    load: Load,
 }
 
 /// A batch under way.
 struct Running {
-    cache: Cache,
-    sampler: Sampler,
-    /// The last token of each sequence.
-    last: Vec<u32>,
+    generation: Generation,
     ended: Vec<bool>,
 }
 
@@ -95,7 +110,8 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>, kept: Object) -> anyhow
     let config = Config::open(&weights)?;
     let plan = plan(&config, &weights, comm.size())?;
     let precision: Precision = load.dtype.precision();
-    let mut shards = Shards::new(weights.clone(), plan, comm.rank(), comm.size(), precision.dtype(), Device::Cpu);
+    let device = disco_candle::device(ctx, precision.dtype())?;
+    let mut shards = Shards::new(weights.clone(), plan, comm.rank(), comm.size(), precision.dtype(), device);
     if let Some(bar) = PROGRESS.get().filter(|_| comm.rank() == 0) {
         shards = shards.with_progress(|done, all| {
             bar.set_length(all);
@@ -105,38 +121,39 @@ fn load(ctx: &mut WorkerContext, Json(load): Json<Load>, kept: Object) -> anyhow
     let model = Llama::load(config, &shards, precision, comm)?;
     // Those of loading wait for the slowest reader.
     model.comm().take_stats()?;
-    let (batch, computing, measures_waits) = (None, Duration::ZERO, load.measures_waits);
-    let worker = Worker { model, weights, batch, computing, measures_waits };
+    let worker = Worker { model, weights, batch: None, computing: Duration::ZERO, load };
     Ok(Object::Opaque(Opaque::new(RefCell::new(worker))))
 }
 
 /// Worker function: processes the prompts. Returns the first token of each sequence, or none if the text has ended.
 fn prompt(
-    _: &mut WorkerContext,
+    ctx: &mut WorkerContext,
     worker: Rc<RefCell<Worker>>,
     Json(batch): Json<Batch>,
 ) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
     let worker = &mut *worker.borrow_mut();
     let start = Instant::now();
-    let (cache, hidden) = worker.model.prompt(&batch.prompts)?;
-    let (last, ended) = (vec![0; batch.prompts.len()], vec![false; batch.prompts.len()]);
+    if worker.load.print_logits > 0 {
+        worker.print_logits(&batch.prompts)?;
+    }
     let sampler = Sampler::new(batch.temperature, batch.top_p, batch.seed);
-    let running = worker.batch.insert(Running { cache, sampler, last, ended });
-    let tokens = running.choose(&worker.model, &hidden);
+    let steps = if worker.uses_graphs() { Steps::Fixed } else { Steps::Growing };
+    let generation = worker.model.generate(&batch.prompts, sampler, steps)?;
+    let running = worker.batch.insert(Running { generation, ended: vec![false; batch.prompts.len()] });
+    let tokens = running.next(&worker.model, ctx);
     worker.computing += start.elapsed();
     tokens
 }
 
 /// Worker function: computes the next token of each sequence; none for sequences that have ended.
-fn next(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
+fn next(ctx: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
     let worker = &mut *worker.borrow_mut();
     let start = Instant::now();
     let Some(running) = &mut worker.batch else { return Ok(Json(Vec::new())) };
     if running.ended.iter().all(|ended| *ended) {
         return Ok(Json(vec![None; running.ended.len()]));
     }
-    let hidden = worker.model.step(&mut running.cache, &running.last)?;
-    let tokens = running.choose(&worker.model, &hidden);
+    let tokens = running.next(&worker.model, ctx);
     worker.computing += start.elapsed();
     tokens
 }
@@ -147,11 +164,11 @@ fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> disco::Result<
     let stats = worker.model.comm().take_stats()?;
     Ok(Json(Figures {
         weights: worker.model.bytes(),
-        cache: worker.batch.as_ref().map_or(0, |running| running.cache.bytes()),
+        cache: worker.batch.as_ref().map_or(0, |running| running.generation.cache().bytes()),
         bytes_read: worker.weights.bytes_read(),
         collectives: stats.collectives,
         in_collectives: stats.time,
-        waiting: if worker.measures_waits { stats.waiting } else { Duration::ZERO },
+        waiting: if worker.load.measures_waits { stats.waiting } else { Duration::ZERO },
         computing: worker.computing,
     }))
 }
@@ -169,15 +186,35 @@ impl Worker {
         (self.batch, self.computing) = (None, Duration::ZERO);
         Ok(())
     }
+
+    /// Whether steps are replayed as a graph: on a GPU, unless each collective begins with a barrier of the hosts.
+    fn uses_graphs(&self) -> bool {
+        self.load.uses_graphs && !self.load.measures_waits && !self.model.device().is_cpu()
+    }
+
+    /// Prints the largest logits after each prompt on worker 0.
+    #[expect(clippy::disallowed_methods, reason = "all of them are sorted on the host")]
+    fn print_logits(&self, prompts: &[Vec<u32>]) -> Result<(), LlamaError> {
+        let (_, hidden) = self.model.prompt(prompts)?;
+        let logits = self.model.logits(&hidden)?.to_vec2::<f32>()?;
+        for logits in logits.iter().filter(|_| self.model.comm().rank() == 0) {
+            let mut order: Vec<usize> = (0..logits.len()).collect();
+            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+            let largest: Vec<_> =
+                order.iter().take(self.load.print_logits).map(|token| (token, logits[*token])).collect();
+            eprintln!("logits {}", serde_json::json!(largest));
+        }
+        Ok(())
+    }
 }
 
 impl Running {
-    /// Chooses the next token of each sequence that has not ended.
-    fn choose(&mut self, model: &Llama, hidden: &Tensor) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
-        self.last = model.choose(&self.cache, hidden, &self.sampler)?;
+    /// The next token of each sequence that has not ended.
+    fn next(&mut self, model: &Llama, ctx: &mut WorkerContext) -> Result<Json<Vec<Option<u32>>>, LlamaError> {
+        let tokens = self.generation.next(model, ctx.queue())?;
         let ends = |token: &u32| model.config().eos.contains(token);
-        self.ended.iter_mut().zip(&self.last).for_each(|(ended, token)| *ended |= ends(token));
-        let tokens = self.last.iter().zip(&self.ended);
-        Ok(Json(tokens.map(|(token, ended)| Some(*token).filter(|_| !ended)).collect()))
+        self.ended.iter_mut().zip(&tokens).for_each(|(ended, token)| *ended |= ends(token));
+        let tokens = tokens.into_iter().zip(&self.ended);
+        Ok(Json(tokens.map(|(token, ended)| Some(token).filter(|_| !ended)).collect()))
     }
 }

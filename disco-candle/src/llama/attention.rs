@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Module as _, Tensor};
 
-use super::cache::Layer;
+use super::cache::{Layer, Slots};
 use super::names::Role;
 use super::parts::{Parts, Stack};
 use super::rope::Rotation;
@@ -28,8 +28,8 @@ pub(super) struct Attention {
 pub(super) struct Pass {
     pub(super) rotation: Rotation,
     pub(super) mask: Option<Tensor>,
-    /// Slots used by earlier tokens.
-    pub(super) used: usize,
+    /// The slots of the tokens.
+    pub(super) slots: Slots,
 }
 
 impl Attention {
@@ -55,6 +55,11 @@ impl Attention {
         })
     }
 
+    /// The shape of keys and values of one token of each sequence.
+    pub(super) fn shape(&self, sequences: usize) -> [usize; 4] {
+        [sequences, self.groups.len(), 1, self.head_dim]
+    }
+
     /// The attention of all ranks for `x`, `[sequences, tokens, dim]`.
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass, cache: &mut Layer) -> candle_core::Result<Tensor> {
         let (sequences, tokens, _) = x.dims3()?;
@@ -63,7 +68,7 @@ impl Attention {
             |index| projected.at(index)?.reshape((sequences, tokens, (), self.head_dim))?.transpose(1, 2)?.contiguous();
         let query = (pass.rotation.apply(&by_head(0)?)? * (self.head_dim as f64).powf(-0.5))?;
         let key = pass.rotation.apply(&by_head(1)?)?;
-        let [keys, values] = cache.append(pass.used, [&key, &by_head(2)?])?;
+        let [keys, values] = cache.append(&pass.slots, [&key, &by_head(2)?])?;
         let y = self.attend(&query, &keys, &values, pass.mask.as_ref())?;
         self.output.forward(&y.transpose(1, 2)?.reshape((sequences, tokens, ()))?)
     }

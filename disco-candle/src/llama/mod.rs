@@ -8,7 +8,8 @@
 //! ```
 //!
 //! [`Config`] comes from a GGUF file or from the `config.json` beside safetensors files. [`plan()`] says which part of
-//! each tensor a rank reads. [`Llama`] computes, with the keys and values of earlier tokens in a [`Cache`]. Every rank
+//! each tensor a rank reads. [`Llama`] computes, with the keys and values of earlier tokens in a [`Cache`];
+//! [`Llama::generate`] begins a [`Generation`], whose tokens it chooses by a [`Sampler`]. Every rank
 //! calls the same methods in the same order with the same tokens, and gets the same results.
 //!
 //! The numbers of query heads, of kv heads and of ranks are independent. A kv head is replicated on each rank that has
@@ -18,6 +19,7 @@ mod attention;
 mod cache;
 mod config;
 mod error;
+mod generation;
 mod mask;
 mod mlp;
 mod model;
@@ -31,6 +33,7 @@ mod tensors;
 pub use cache::Cache;
 pub use config::{Config, Pairs, Scaling};
 pub use error::LlamaError;
+pub use generation::{Generation, Steps};
 pub use model::Llama;
 pub use parts::Precision;
 pub use plan::plan;

@@ -8,16 +8,19 @@ use candle_nn::RmsNorm;
 use disco_core::WorkerContext;
 
 use super::attention::{Attention, Pass};
+use super::cache::Slots;
 use super::mask::mask;
 use super::mlp::Mlp;
 use super::names::{DIVISORS, Names, Role};
 use super::parts::{Parts, Precision};
 use super::rope::Rope;
-use super::{Cache, Config, LlamaError, Sampler, Scaling};
+use super::{Cache, Config, LlamaError, Scaling};
 use crate::comm::Comm;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::heads::{HeadPlan, even_ranges};
 use crate::matrix::Matrix;
-use crate::vocabulary::{VocabParallelEmbedding, VocabParallelLogits, not_finite};
+use crate::vocabulary::{Argmax, VocabParallelEmbedding, VocabParallelLogits};
 use crate::weights::Shards;
 
 /// The most tokens of each sequence that are processed together, which bounds the memory for attention.
@@ -61,6 +64,11 @@ impl Llama {
         let fingerprint = shards.fingerprint();
         comm.require_same(COMPARED, fingerprint, shards.device()).map_err(crate::to_candle)?;
         let names = Names::of(shards.weights());
+        #[cfg(feature = "cuda")]
+        if let Device::Cuda(device) = shards.device() {
+            cuda::require_memory(device, shards.memory_bytes(precision == Precision::File))
+                .map_err(crate::to_candle)?;
+        }
         let parts = Parts { shards, names, precision, bytes: Cell::new(0) };
         let heads = HeadPlan::new(config.heads, config.kv_heads, comm.size())?;
         let norm = |name: &str| Ok::<_, LlamaError>(RmsNorm::new(parts.tensor(name)?, config.eps));
@@ -87,7 +95,7 @@ impl Llama {
             _ => None,
         };
         let dtype = precision.dtype();
-        Ok(Self {
+        let model = Self {
             norm: norm(names.norm())?,
             rope: Rope::new(&config, divisors.as_ref(), dtype, &device)?,
             embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
@@ -99,7 +107,31 @@ impl Llama {
             device,
             bytes: parts.bytes.get(),
             config,
-        })
+        };
+        if !model.device.is_cpu() {
+            model.warm_up()?;
+        }
+        Ok(model)
+    }
+
+    /// Computes a little of everything, without collectives. A device loads a kernel when it is first needed, which may wait
+    /// for other kernels of the process: of ranks that share a device, one may be in a collective that waits for this rank.
+    /// [`Llama::load`] calls it on a device other than the host.
+    ///
+    /// # Errors
+    /// Errors of candle, such as a device with too little memory.
+    pub fn warm_up(&self) -> Result<(), LlamaError> {
+        let compute = || {
+            for prompts in [vec![vec![0, 0]], vec![vec![0], vec![0, 0]]] {
+                let (mut cache, hidden) = self.prompt(&prompts)?;
+                self.logits(&hidden)?;
+                let hidden = self.step(&mut cache, &self.most_probable(&hidden)?.tokens()?)?;
+                self.most_probable(&hidden)?;
+            }
+            Ok::<_, LlamaError>(())
+        };
+        self.comm.silently(compute).map_err(crate::to_candle)??;
+        Ok(self.device.synchronize()?)
     }
 
     /// Goes on after lost workers were replaced and `init_ccl` was called: the communicator becomes a
@@ -152,22 +184,49 @@ impl Llama {
         let mut last = None;
         for from in (0..longest).step_by(CHUNK) {
             let chunk = tokens.narrow(1, from, CHUNK.min(longest - from))?;
-            last = Some(self.forward(&mut cache, &chunk)?);
+            last = Some(self.prefill(&mut cache, &chunk)?);
         }
         last.map(|last| (cache, last)).ok_or_else(|| LlamaError::Call("no prompt".into()))
     }
 
-    /// Processes one more token of each sequence. Returns its hidden states, `[sequences, dim]`.
+    /// Processes one more token of each sequence, u32 `[sequences]` on the model's device. Returns its hidden states,
+    /// `[sequences, dim]`. The host waits for nothing.
     ///
     /// # Errors
     /// The number of tokens is not the number of sequences, the context is used up, or a collective fails.
-    pub fn step(&self, cache: &mut Cache, tokens: &[u32]) -> Result<Tensor, LlamaError> {
+    pub fn step(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, LlamaError> {
+        self.prepare_step(cache)?;
+        let hidden = self.compute_step(cache, tokens, cache.used + 1)?;
+        cache.used += 1;
+        Ok(hidden)
+    }
+
+    /// Makes room for a step. Returns whether it has the memory of the last one.
+    pub(super) fn prepare_step(&self, cache: &mut Cache) -> Result<bool, LlamaError> {
+        self.check_room(cache.used + 1)?;
+        Ok(cache.make_room(self.dtype, &self.device)?)
+    }
+
+    /// A step, whose tokens attend to the first `width` slots. All that it reads and writes is on the device: with the
+    /// same `width` and memory, the host does the same for each token.
+    pub(super) fn compute_step(&self, cache: &mut Cache, tokens: &Tensor, width: usize) -> Result<Tensor, LlamaError> {
         let sequences = cache.sequences();
-        if tokens.len() != sequences {
-            let text = format!("a step got {} tokens for a cache of {sequences} sequences", tokens.len());
+        if tokens.dims() != [sequences] {
+            let text = format!("a step got tokens {:?} for a cache of {sequences} sequences", tokens.shape());
             return Err(LlamaError::Call(text));
         }
-        self.forward(cache, &Tensor::new(tokens, &self.device)?.unsqueeze(1)?)
+        let cursor = cache.cursor()?;
+        let mask = cursor.open(width)?;
+        // A token attends to all slots, unless prompts have padding, or slots are not used yet.
+        let is_open = width == cache.used + 1 && cache.starts.iter().all(|start| *start == 0);
+        let shape = self.layers.first().map_or([sequences, 0, 1, 0], |block| block.attention.shape(sequences));
+        let pass = Pass {
+            rotation: self.rope.rotation_at(&cursor.positions)?,
+            mask: (!is_open).then_some(mask),
+            slots: Slots::At { index: cursor.index(&shape)?, width },
+        };
+        cursor.advance()?;
+        self.forward(cache, &tokens.unsqueeze(1)?, &pass)
     }
 
     /// The logits of all tokens of the vocabulary for hidden states, `[sequences, vocabulary]`.
@@ -178,40 +237,52 @@ impl Llama {
         Ok(self.logits.forward(hidden)?.to_dtype(DType::F32)?)
     }
 
-    /// Chooses the next token of each sequence from hidden states. All ranks get the same tokens.
+    /// The most probable token of each sequence for hidden states, `[sequences, dim]`. All ranks get the same tokens, which
+    /// stay on the device.
     ///
     /// # Errors
-    /// A logit is NaN or infinite; a collective fails.
-    pub fn choose(&self, cache: &Cache, hidden: &Tensor, sampler: &Sampler) -> Result<Vec<u32>, LlamaError> {
-        if sampler.is_greedy() {
-            return Ok(self.logits.argmax(hidden)?);
-        }
-        let logits = self.logits(hidden)?.to_vec2::<f32>()?;
-        if logits.iter().flatten().any(|logit| !logit.is_finite()) {
-            return Err(not_finite().into());
-        }
-        let choose = |(sequence, logits): (usize, &Vec<f32>)| sampler.choose(logits, sequence, cache.len(sequence));
-        Ok(logits.iter().enumerate().map(choose).collect())
+    /// A collective fails.
+    pub fn most_probable(&self, hidden: &Tensor) -> Result<Argmax, LlamaError> {
+        Ok(self.logits.argmax(hidden)?)
     }
 
-    /// Processes tokens `[sequences, count]`. Returns the hidden states of the last ones.
-    fn forward(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, LlamaError> {
+    /// The device of the weights.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Processes tokens `[sequences, count]` of prompts, from the first free slot on.
+    fn prefill(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, LlamaError> {
         let (_, count) = tokens.dims2()?;
         let slots = cache.used + count;
-        if slots > self.config.context {
-            return Err(LlamaError::Context { tokens: slots, context: self.config.context });
-        }
+        self.check_room(slots)?;
         let pass = Pass {
             rotation: self.rope.rotation(&cache.starts, cache.used, count)?,
             mask: mask(&cache.starts, cache.used, count, self.dtype, &self.device)?,
-            used: cache.used,
+            slots: Slots::From(cache.used),
         };
+        let hidden = self.forward(cache, tokens, &pass)?;
+        cache.fill(slots);
+        Ok(hidden)
+    }
+
+    /// # Errors
+    /// The context has fewer than `slots` slots.
+    fn check_room(&self, slots: usize) -> Result<(), LlamaError> {
+        match slots > self.config.context {
+            true => Err(LlamaError::Context { tokens: slots, context: self.config.context }),
+            false => Ok(()),
+        }
+    }
+
+    /// Processes tokens `[sequences, count]`. Returns the hidden states of the last ones.
+    fn forward(&self, cache: &mut Cache, tokens: &Tensor, pass: &Pass) -> Result<Tensor, LlamaError> {
+        let (_, count) = tokens.dims2()?;
         let mut x = self.embedding.forward(tokens)?;
         for (block, layer) in self.layers.iter().zip(&mut cache.layers) {
-            x = (&x + block.attention.forward(&block.attention_norm.forward(&x)?, &pass, layer)?)?;
+            x = (&x + block.attention.forward(&block.attention_norm.forward(&x)?, pass, layer)?)?;
             x = (&x + block.mlp.forward(&block.ffn_norm.forward(&x)?)?)?;
         }
-        cache.used = slots;
         let last = x.narrow(1, count - 1, 1)?.squeeze(1)?.contiguous()?;
         Ok(self.norm.forward(&last)?)
     }

@@ -24,15 +24,14 @@ impl Rope {
     /// `divisors`: the divisor of each frequency, for [`Scaling::InFile`].
     pub(super) fn new(config: &Config, divisors: Option<&Tensor>, dtype: DType, device: &Device) -> Result<Self> {
         let half = config.head_dim / 2;
-        let mut frequencies: Vec<f32> = (0..half)
+        let frequencies = (0..half)
             .map(|i| config.rope_base.powf(-((2 * i) as f32) / config.head_dim as f32))
-            .map(|frequency| scaled(frequency, config.scaling))
-            .collect();
+            .map(|frequency| scaled(frequency, config.scaling));
+        let mut frequencies = Tensor::from_iter(frequencies, device)?;
         if let Some(divisors) = divisors {
-            let divisors = divisors.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-            frequencies.iter_mut().zip(divisors).for_each(|(frequency, divisor)| *frequency /= divisor);
+            frequencies = (frequencies / divisors.to_dtype(DType::F32)?.flatten_all()?)?;
         }
-        let frequencies = Tensor::from_vec(frequencies, (1, half), device)?;
+        let frequencies = frequencies.unsqueeze(0)?;
         let positions = Tensor::arange(0, config.context as u32, device)?.to_dtype(DType::F32)?;
         let angles = positions.reshape((config.context, 1))?.broadcast_mul(&frequencies)?;
         let (cos, sin) = (angles.cos()?.to_dtype(dtype)?, angles.sin()?.to_dtype(dtype)?);
@@ -54,6 +53,12 @@ impl Rope {
                 table.index_select(&positions, 0)?.reshape((starts.len(), count, ()))
             }
         };
+        Ok(Rotation { cos: pick(&self.cos)?, sin: pick(&self.sin)?, pairs: self.pairs })
+    }
+
+    /// The rotation of one token of each sequence, at positions that are on the device: i64 `[sequences]`.
+    pub(super) fn rotation_at(&self, positions: &Tensor) -> Result<Rotation> {
+        let pick = |table: &Tensor| table.index_select(positions, 0)?.unsqueeze(1);
         Ok(Rotation { cos: pick(&self.cos)?, sin: pick(&self.sin)?, pairs: self.pairs })
     }
 }

@@ -87,6 +87,19 @@ impl Shards {
         self.weights.names().filter_map(|name| bytes(name).ok()).sum()
     }
 
+    /// Bytes of memory of all parts of this rank: in the type of these shards, or as in the files.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn memory_bytes(&self, is_as_in_files: bool) -> u64 {
+        if is_as_in_files {
+            return self.expected_bytes();
+        }
+        let bytes = |name: &str| {
+            let elements = self.part(name)?.shape(self.weights.info(name)?.shape()).iter().product::<usize>();
+            Ok::<_, WeightsError>((elements * self.dtype_of(name)?.size_in_bytes()) as u64)
+        };
+        self.weights.names().filter_map(|name| bytes(name).ok()).sum()
+    }
+
     /// Reads this rank's part of a tensor. Floats become the type of these shards; integers keep their type.
     ///
     /// # Errors

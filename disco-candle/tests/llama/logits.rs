@@ -35,7 +35,7 @@ fn logits(
     let (mut cache, hidden) = model.prompt(&[prompt])?;
     let mut all = model.logits(&hidden)?.flatten_all()?.to_vec1::<f32>()?;
     for token in tokens {
-        let hidden = model.step(&mut cache, &[token])?;
+        let hidden = model.step(&mut cache, &candle_core::Tensor::new(&[token], &Device::Cpu)?)?;
         all.extend(model.logits(&hidden)?.flatten_all()?.to_vec1::<f32>()?);
     }
     Ok(Tensor::from_slice(&all, [all.len()])?)

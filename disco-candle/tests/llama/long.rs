@@ -42,15 +42,9 @@ fn tokens_of_smollm2_on_1_to_4_processes_are_those_of_one_process() {
     dequantise(&path, &exact).unwrap();
     let (expected, _) = Reference::open(&exact).generate(&prompt, COUNT);
     for workers in 1..=4 {
-        let load = Load {
-            model: path.clone(),
-            dtype: Dtype::F32,
-            threads: 1,
-            ignores_interrupts: false,
-            measures_waits: false,
-        };
+        let load = Load::new(path.clone(), Dtype::F32);
         let batch = Batch { prompts: vec![prompt.clone()], temperature: 0.0, top_p: 1.0, seed: 0 };
-        let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts: 0 };
+        let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: COUNT, restarts: 0 };
         let mut tokens = Vec::new();
         let start = || Builder::new(SessionKind::Processes, workers).start();
         let outcome = run(&job, start, &AtomicBool::new(false), |event| {

@@ -24,10 +24,9 @@ disco::register_function!("tests.process", process);
 /// Generates with two processes, of which worker 1 is killed after the fifth token. Returns the number of sessions, the
 /// tokens, the texts of the errors that were followed by a restart, and the final error.
 fn generate_with_a_loss(model: &Model, restarts: usize) -> (usize, Vec<u32>, Vec<String>, Option<String>) {
-    let load =
-        Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false, measures_waits: false };
+    let load = Load::new(model.path(), Dtype::F32);
     let batch = Batch { prompts: vec![vec![3, 14, 15, 92]], temperature: 1.0, top_p: 0.9, seed: 7 };
-    let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts };
+    let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: COUNT, restarts };
     let (victim, sessions) = (RefCell::new(None), Cell::new(0));
     let start = || -> Result<LaneSession> {
         let session = Builder::processes(2).start()?;
@@ -60,10 +59,9 @@ fn a_new_worker_continues_the_text_after_the_loss_of_a_worker() {
     assert_eq!((sessions, error), (1, None));
     assert_eq!(errors.len(), 1);
     assert!(errors[0].contains("worker 1") && errors[0].contains("SIGKILL"), "{errors:?}");
-    let load =
-        Load { model: model.path(), dtype: Dtype::F32, threads: 1, ignores_interrupts: false, measures_waits: false };
+    let load = Load::new(model.path(), Dtype::F32);
     let batch = Batch { prompts: vec![vec![3, 14, 15, 92]], temperature: 1.0, top_p: 0.9, seed: 7 };
-    let job = Job { backend: "local".into(), load, batch, most: COUNT, restarts: 0 };
+    let job = Job { backend: "local".into(), devices: Vec::new(), load, batch, most: COUNT, restarts: 0 };
     let mut expected = Vec::new();
     let outcome = run(
         &job,

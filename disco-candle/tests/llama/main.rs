@@ -1,6 +1,6 @@
 //! Models of the llama architecture on several workers, compared with candle-transformers' own models in one process.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
 #![cfg(target_os = "linux")]
 
 #[allow(dead_code, reason = "as the test needs")]
@@ -18,6 +18,7 @@ mod mpi;
 mod random;
 mod reference;
 mod refused;
+mod steps;
 #[path = "../../examples/generate/text.rs"]
 mod text;
 #[path = "text.rs"]

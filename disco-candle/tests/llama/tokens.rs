@@ -35,14 +35,9 @@ pub(crate) fn tokens_over(
     batch: &Batch,
     count: usize,
 ) -> Vec<Vec<u32>> {
-    let load = Load {
-        model: model.to_owned(),
-        dtype: Dtype::F32,
-        threads: 1,
-        ignores_interrupts: false,
-        measures_waits: false,
-    };
-    let job = Job { backend: backend.into(), load, batch: batch.clone(), most: count, restarts: 0 };
+    let load = Load::new(model.to_owned(), Dtype::F32);
+    let job =
+        Job { backend: backend.into(), devices: Vec::new(), load, batch: batch.clone(), most: count, restarts: 0 };
     let mut tokens = vec![Vec::new(); batch.prompts.len()];
     let start = || Builder::new(kind, workers).start();
     let outcome = run(&job, start, &AtomicBool::new(false), |event| {

@@ -89,7 +89,9 @@ fn a_split_vocabulary_gives_the_embedding_the_logits_and_the_first_largest_token
             let extents = own.iter().map(Range::len).collect();
             let layer = VocabParallelLogits::new(Matrix::dense(rows(&tied, &tokens_of_rank)), extents, comm.clone());
             assert_close(&layer.forward(&x)?, &logits, 1e-6);
-            assert_eq!(layer.argmax(&x)?, expected);
+            let best = layer.argmax(&x)?;
+            assert_eq!(best.to_vec()?, expected);
+            assert_eq!(best.tokens()?.to_vec1::<u32>()?, expected);
             Ok(())
         });
     }

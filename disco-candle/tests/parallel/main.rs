@@ -1,6 +1,6 @@
 //! Collectives and layers on several ranks, compared with the same computation on one rank.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
 
 #[allow(dead_code, reason = "the example uses the rest")]
 #[path = "../../examples/embed/bert.rs"]

@@ -1,0 +1,183 @@
+//! Texts that grow token by token.
+
+#[cfg(feature = "cuda")]
+use candle_core::CudaDevice;
+use candle_core::{DType, Device, Tensor};
+use disco_core::Queue;
+
+use super::{Cache, Llama, LlamaError, Sampler};
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::read::Reading;
+use crate::vocabulary::{Argmax, not_finite};
+
+/// The shapes of the steps of a [`Generation`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Steps {
+    /// Tokens attend to the slots that are used.
+    #[default]
+    Growing,
+    /// Tokens attend to all slots of the cache, and masks exclude those that are not used yet. So all steps have the same
+    /// shapes until the cache gets larger memory. On a CUDA device, a step with the greedy sampler is captured once, with its
+    /// collectives, and replayed as a graph, so that a token costs one launch.
+    Fixed,
+}
+
+/// A batch of texts under way: their cache, and the choice of their tokens. Every rank calls [`Generation::next`] with equal
+/// arguments, and gets the same tokens.
+///
+/// Tokens stay on the device. With the [greedy](Sampler::is_greedy) sampler on a device other than the host, the next step
+/// is enqueued before the host waits for the tokens of the last one, so the device computes without a pause; one small copy
+/// to the host is all that the host waits for. Other samplers choose on the host, from one copy of the logits.
+#[derive(Debug)]
+pub struct Generation {
+    cache: Cache,
+    sampler: Sampler,
+    steps: Steps,
+    /// The hidden states of the last tokens of the prompts, before the first choice.
+    hidden: Option<Tensor>,
+    chosen: Chosen,
+    /// The copy of tokens that the device chooses while the program has those before.
+    ahead: Option<Reading>,
+    #[cfg(feature = "cuda")]
+    graph: Option<cuda::Captured>,
+}
+
+/// The last choice, in memory that stays the same.
+#[derive(Debug)]
+struct Chosen {
+    /// The last token of each sequence, u32 `[sequences]`.
+    tokens: Tensor,
+    /// The values of an [`Argmax`].
+    values: Tensor,
+}
+
+impl Llama {
+    /// Begins texts: processes a batch of prompts.
+    ///
+    /// # Errors
+    /// As [`Llama::prompt`].
+    pub fn generate(&self, prompts: &[Vec<u32>], sampler: Sampler, steps: Steps) -> Result<Generation, LlamaError> {
+        let (cache, hidden) = self.prompt(prompts)?;
+        let chosen = Chosen {
+            tokens: Tensor::zeros(prompts.len(), DType::U32, self.device())?,
+            values: Tensor::zeros((2, prompts.len()), DType::F64, self.device())?,
+        };
+        Ok(Generation {
+            cache,
+            sampler,
+            steps,
+            hidden: Some(hidden),
+            chosen,
+            ahead: None,
+            #[cfg(feature = "cuda")]
+            graph: None,
+        })
+    }
+}
+
+impl Generation {
+    /// The keys and values so far.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The next token of each sequence. `queue` is that of the worker.
+    ///
+    /// # Errors
+    /// A logit is NaN or infinite, the context is used up, or a collective fails.
+    pub fn next(&mut self, model: &Llama, queue: &mut dyn Queue) -> Result<Vec<u32>, LlamaError> {
+        let current = match self.ahead.take() {
+            Some(current) => current,
+            None => self.enqueue(model, queue)?,
+        };
+        if !self.sampler.is_greedy() {
+            return self.choose(model, &current.finish(model.comm(), queue)?);
+        }
+        if !matches!(model.device(), Device::Cpu) && self.cache.used < model.config().context {
+            self.ahead = Some(self.enqueue(model, queue)?);
+        }
+        Ok(Argmax::checked(&current.finish::<f64>(model.comm(), queue)?)?)
+    }
+
+    /// Enqueues the next choice, and the copy of what the host needs: the tokens, or the logits to choose from.
+    fn enqueue(&mut self, model: &Llama, queue: &mut dyn Queue) -> Result<Reading, LlamaError> {
+        let hidden = self.hidden.take();
+        if self.sampler.is_greedy() {
+            match hidden {
+                Some(hidden) => self.chosen.take_best(model, &hidden)?,
+                None => self.greedy_step(model)?,
+            }
+            return Ok(Reading::begin::<f64>(&self.chosen.values, model.comm(), queue)?);
+        }
+        let hidden = hidden.map_or_else(|| self.step(model), Ok)?;
+        Ok(Reading::begin::<f32>(&model.logits(&hidden)?.contiguous()?, model.comm(), queue)?)
+    }
+
+    fn greedy_step(&mut self, model: &Llama) -> Result<(), LlamaError> {
+        #[cfg(feature = "cuda")]
+        if let (Steps::Fixed, Device::Cuda(device)) = (self.steps, model.device()) {
+            return self.replay(model, device);
+        }
+        let hidden = self.step(model)?;
+        self.chosen.take_best(model, &hidden)
+    }
+
+    /// Processes the last tokens. Returns their hidden states.
+    fn step(&mut self, model: &Llama) -> Result<Tensor, LlamaError> {
+        model.prepare_step(&mut self.cache)?;
+        let width = match self.steps {
+            Steps::Growing => self.cache.used + 1,
+            Steps::Fixed => self.cache.capacity(),
+        };
+        let hidden = model.compute_step(&mut self.cache, &self.chosen.tokens, width)?;
+        self.cache.used += 1;
+        Ok(hidden)
+    }
+
+    /// A step with its choice, as a graph. The first step in new memory runs without one: it loads kernels and fills candle's
+    /// cache of the kernels' arguments, neither of which a capture can do.
+    #[cfg(feature = "cuda")]
+    fn replay(&mut self, model: &Llama, device: &CudaDevice) -> Result<(), LlamaError> {
+        let is_same = model.prepare_step(&mut self.cache)?;
+        let _cache = device.enable_cuda_graph_htod_cache();
+        let width = self.cache.capacity();
+        let (cache, chosen) = (&mut self.cache, &self.chosen);
+        let mut step = || {
+            let hidden = model.compute_step(cache, &chosen.tokens, width)?;
+            chosen.take_best(model, &hidden)
+        };
+        match (&self.graph, is_same) {
+            (Some(graph), true) => graph.launch()?,
+            (_, false) => {
+                self.graph = None;
+                step()?;
+            }
+            (None, true) => self.graph.insert(cuda::capture(model.comm(), device, step)?).launch()?,
+        }
+        self.cache.used += 1;
+        Ok(())
+    }
+
+    /// Chooses from the logits of all sequences.
+    fn choose(&mut self, model: &Llama, logits: &[f32]) -> Result<Vec<u32>, LlamaError> {
+        if logits.iter().any(|logit| !logit.is_finite()) {
+            return Err(not_finite().into());
+        }
+        let rows = logits.chunks_exact(logits.len() / self.cache.sequences());
+        let choose = |(sequence, logits)| self.sampler.choose(logits, sequence, self.cache.len(sequence));
+        let tokens: Vec<u32> = rows.enumerate().map(choose).collect();
+        self.chosen.tokens = Tensor::new(&tokens[..], model.device())?;
+        Ok(tokens)
+    }
+}
+
+impl Chosen {
+    /// The most probable tokens for hidden states.
+    fn take_best(&self, model: &Llama, hidden: &Tensor) -> Result<(), LlamaError> {
+        let best = model.most_probable(hidden)?;
+        self.tokens.slice_set(&best.tokens()?, 0, 0)?;
+        Ok(self.values.slice_set(&best.0, 0, 0)?)
+    }
+}
