@@ -52,12 +52,13 @@
 //! | `nccl-without-bindings` | the same, if another crate of the program chooses the version of the bindings of `cudarc` |
 //! | `rccl` | [`rccl`], the backends `rccl` and `rocm_p2p`, and the device kind `rocm`: AMD GPUs |
 //! | `candle` | [`candle`]: collectives, layers and split weights for models of the crate `candle` |
+//! | `candle-cuda` | the same on CUDA devices; the CUDA toolkit builds it |
 //! | `ffi` | [`ffi`] and [`export_function!`]: shared libraries on the workers, with functions of the TVM-FFI C ABI |
 //! | `metrics` | [`metrics`]: counters and histograms through the crate `metrics` |
 //! | `ndarray` | `Tensor::from_ndarray` and `View::as_ndarray`: host tensors as arrays of the crate `ndarray` |
 //! | `serde` | [`Json`] values and [`register_error!`]: arguments, results and errors of your own types |
 //!
-//! No feature needs a vendor library to build: MPI, NCCL, CUDA, RCCL and HIP are opened at run time. Sessions of
+//! No other feature needs a vendor library to build: MPI, NCCL, CUDA, RCCL and HIP are opened at run time. Sessions of
 //! processes and nodes, and the items for them, exist on Linux only.
 //!
 //! # The guide

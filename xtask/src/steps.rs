@@ -227,7 +227,7 @@ mod tests {
     use crate::features::ALL_FEATURES;
 
     /// Features whose build needs the CUDA toolkit.
-    const WITH_TOOLKIT: [&str; 1] = ["disco-candle/cuda"];
+    const WITH_TOOLKIT: [&str; 2] = ["disco-candle/cuda", "disco-runtime/candle-cuda"];
 
     const MANIFEST: &str = include_str!("../../Cargo.toml");
 
@@ -268,7 +268,7 @@ mod tests {
         let names =
             between("[features]\n", "\n[").lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
         let features: Vec<_> = names
-            .filter(|name| !["default", "nccl-without-bindings"].contains(name) && !name.starts_with('#'))
+            .filter(|name| !["default", "nccl-without-bindings", "candle-cuda"].contains(name) && !name.starts_with('#'))
             .collect();
         assert_eq!(FEATURES[..], features);
     }

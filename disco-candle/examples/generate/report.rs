@@ -19,17 +19,21 @@ pub(crate) fn print(outcome: &Outcome) {
     eprintln!("generation  {tokens} tokens, {:.1} tokens/s", rate(further, generating));
     for (number, worker) in workers.iter().enumerate() {
         let share = |time: Duration| 100.0 * time.as_secs_f64() / worker.computing.as_secs_f64().max(1e-9);
-        let waiting = match worker.waiting.is_zero() {
-            true => "including waits for other workers".to_owned(),
-            false => format!("and waits for other workers {:.1} %", share(worker.waiting)),
+        let collectives = match (worker.is_on_device, share(worker.in_collectives)) {
+            (true, _) => "enqueued; a timeline (`DISCO_TRACE`) has their times".to_owned(),
+            (_, time) if worker.waiting.is_zero() => {
+                format!("took {time:.1} % of the time, including waits for other workers")
+            }
+            (_, time) => {
+                format!("took {time:.1} % of the time, and waits for other workers {:.1} %", share(worker.waiting))
+            }
         };
         eprintln!(
-            "worker {number}    weights {:.1} MB, keys and values {:.1} MB, {:.1} MB read; {} collectives took {:.1} % of the time, {waiting}",
+            "worker {number}    weights {:.1} MB, keys and values {:.1} MB, {:.1} MB read; {} collectives {collectives}",
             worker.weights as f64 / 1e6,
             worker.cache as f64 / 1e6,
             worker.bytes_read as f64 / 1e6,
-            worker.collectives,
-            share(worker.in_collectives)
+            worker.collectives
         );
     }
 }

@@ -68,6 +68,8 @@ pub(crate) struct Figures {
     pub(crate) cache: usize,
     pub(crate) bytes_read: u64,
     pub(crate) collectives: u64,
+    /// Whether collectives run on a device, behind the calls of the host. Then the times below are those of the calls.
+    pub(crate) is_on_device: bool,
     /// Time in collectives, without `waiting`.
     pub(crate) in_collectives: Duration,
     /// Time until the last worker arrived, if it is measured apart.
@@ -167,6 +169,7 @@ fn figures(_: &mut WorkerContext, worker: Rc<RefCell<Worker>>) -> disco::Result<
         cache: worker.batch.as_ref().map_or(0, |running| running.generation.cache().bytes()),
         bytes_read: worker.weights.bytes_read(),
         collectives: stats.collectives,
+        is_on_device: !worker.model.device().is_cpu(),
         in_collectives: stats.time,
         waiting: if worker.load.measures_waits { stats.waiting } else { Duration::ZERO },
         computing: worker.computing,
