@@ -268,7 +268,9 @@ mod tests {
         let names =
             between("[features]\n", "\n[").lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
         let features: Vec<_> = names
-            .filter(|name| !["default", "nccl-without-bindings", "candle-cuda"].contains(name) && !name.starts_with('#'))
+            .filter(|name| {
+                !["default", "nccl-without-bindings", "candle-cuda"].contains(name) && !name.starts_with('#')
+            })
             .collect();
         assert_eq!(FEATURES[..], features);
     }
