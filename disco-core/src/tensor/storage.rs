@@ -88,7 +88,8 @@ impl Storage {
     ///
     /// # Safety
     /// `pointer` is valid for `bytes` initialised bytes on `device`, for reads and writes, until `owner` is dropped,
-    /// and nothing else touches them while an [`Access`] is held.
+    /// and nothing else touches them while an [`Access`] is held. [`Storage::owner`] gives shared references to the owner
+    /// to all code that can name its type, so these give no access to the bytes.
     pub unsafe fn from_raw(
         pointer: *mut u8,
         bytes: usize,
@@ -114,6 +115,11 @@ impl Storage {
     /// Whether a worker got the storage as an argument.
     pub(crate) fn is_argument(&self) -> bool {
         self.is_argument.load(Ordering::Relaxed)
+    }
+
+    /// The owner that [`Storage::from_raw`] got, if it is an `O`. A crate recognises its own storages by a private type.
+    pub fn owner<O: Any>(&self) -> Option<&O> {
+        self.owner.downcast_ref()
     }
 
     /// Address of the first byte, in the device's address space.
@@ -181,6 +187,12 @@ impl Storage {
             Err(_) => Err(Error::Busy("a view or an operation reads it")),
         }
     }
+
+    /// Makes the only reader the writer.
+    fn upgrade_claim(&self) -> Result<()> {
+        let upgraded = self.borrows.compare_exchange(1, -1, Ordering::Acquire, Ordering::Relaxed);
+        upgraded.map(drop).map_err(|_| Error::Busy("another view or operation reads it"))
+    }
 }
 
 impl fmt::Debug for Storage {
@@ -203,6 +215,18 @@ impl Access {
     /// The claimed storage.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
+    }
+
+    /// Makes this an access for writing, without a moment in which the storage is not claimed.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while there are other readers. The access stays one for reading.
+    pub fn upgrade(&mut self) -> Result<()> {
+        if !self.writes {
+            self.storage.upgrade_claim()?;
+            self.writes = true;
+        }
+        Ok(())
     }
 }
 
@@ -273,5 +297,33 @@ impl Drop for HostBlock {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, freed once.
         unsafe { dealloc(self.pointer, self.layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_is_upgraded_unless_another_one_reads() {
+        let storage = Storage::host(1).unwrap();
+        let (mut first, second) = (storage.read().unwrap(), storage.read().unwrap());
+        assert!(matches!(first.upgrade(), Err(Error::Busy(_))));
+        assert!(storage.read().is_ok(), "the access still reads");
+        drop(second);
+        first.upgrade().unwrap();
+        first.upgrade().unwrap();
+        assert!(matches!(storage.read(), Err(Error::Busy(_))));
+        drop(first);
+        assert!(storage.write().is_ok());
+    }
+
+    #[test]
+    fn the_owner_is_found_by_its_type_only() {
+        struct Mine;
+        // SAFETY: no byte is accessed.
+        let storage = unsafe { Storage::from_raw(std::ptr::null_mut(), 0, Device::CPU, Box::new(Mine)) };
+        assert!(storage.owner::<Mine>().is_some() && storage.owner::<u8>().is_none());
+        assert!(Storage::of_vec(vec![1u8]).owner::<Vec<u8>>().is_none(), "a lent vector is not visible");
     }
 }
