@@ -34,6 +34,21 @@ pub trait DeviceApi: Debug + Send + Sync + 'static {
 ///
 /// Operations execute in the order of the calls. Tensors are contiguous; both tensors of a copy have the same number of
 /// bytes. A vendor's crate downcasts a queue, as [`Any`], to its own type to get the vendor's stream.
+///
+/// # Pinned memory
+/// A copy between an ordinary host tensor and a device goes through memory of the queue, which the host fills or empties.
+/// A copy of a tensor in pinned memory ([`Queue::alloc_pinned`]), or of a window of it, is one asynchronous copy of the
+/// driver. The stream reads or writes the tensor after the call has returned. Therefore the queue claims the storage until
+/// the stream has passed the last copy of it:
+///
+/// - [`Queue::copy_in`] claims the storage for reading, [`Queue::copy_out`] for writing. Until the claim ends, views that
+///   it excludes fail with [`Error::Busy`]: the copy may still be running. Views that exclude the claim make the copy fail
+///   with [`Error::Busy`]. The claim is for the whole storage, so use two allocations for double buffering.
+/// - All copies of one queue share its claim, because they run in order.
+/// - The claim ends in [`Queue::synchronize`], in a [`Queue::poll`] that returns true for an event behind the last copy,
+///   and, if the stream has passed the last copy, in this queue's next copy from or to the host. The synchronisation of a
+///   communicator does not end it.
+/// - The claim keeps the memory alive if the tensor or the queue is dropped.
 pub trait Queue: Any + Debug {
     /// The device.
     fn device(&self) -> Device;
@@ -44,22 +59,36 @@ pub trait Queue: Any + Debug {
     /// The device has too little free memory.
     fn alloc(&mut self, bytes: usize) -> Result<Arc<Storage>>;
 
-    /// Copies from the host to the device.
+    /// Allocates zeroed host memory for copies: [pinned memory](Queue#pinned-memory) if the device has such memory,
+    /// ordinary memory otherwise. Use it for tensors that are copied many times: an allocation takes longer than a copy of
+    /// as many bytes, the system can't swap pinned memory out, and while the process has a communicator, dropped pinned
+    /// memory is kept for the next allocation of the same size.
     ///
     /// # Errors
-    /// The sizes differ, or the driver fails.
+    /// The host has too little memory, or the driver fails.
+    fn alloc_pinned(&mut self, bytes: usize) -> Result<Arc<Storage>> {
+        Storage::host(bytes)
+    }
+
+    /// Copies from the host to the device. Reads the source before it returns, unless the source is in [pinned
+    /// memory](Queue#pinned-memory).
+    ///
+    /// # Errors
+    /// The sizes differ, a view writes to the source ([`Error::Busy`]), or the driver fails.
     fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
-    /// Copies from the device to the host; complete after [`Queue::synchronize`].
+    /// Copies from the device to the host; complete after [`Queue::synchronize`], or once the claim of [pinned
+    /// memory](Queue#pinned-memory) has ended.
     ///
     /// # Errors
-    /// As [`Queue::copy_in`].
+    /// As [`Queue::copy_in`]. While the program views the target, this call fails with [`Error::Busy`] if the target is
+    /// in [pinned memory](Queue#pinned-memory), otherwise the synchronisation does.
     fn copy_out(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
     /// Copies within the device, also between windows of one storage.
     ///
     /// # Errors
-    /// As [`Queue::copy_in`], or the tensors overlap in part.
+    /// The sizes differ, the tensors overlap in part, or the driver fails.
     fn copy_within(&mut self, dst: &Tensor, src: &Tensor) -> Result<()>;
 
     /// Records an event at this point of the stream.
@@ -199,6 +228,7 @@ impl Queue for HostQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
 
     #[test]
     fn the_host_is_always_available() {
@@ -207,6 +237,17 @@ mod tests {
         let event = queue.record().unwrap();
         assert!(queue.poll(event).unwrap());
         assert!(queue.poll(event).is_err(), "a passed mark is forgotten");
+    }
+
+    #[test]
+    fn pinned_memory_of_the_host_is_zeroed_ordinary_memory() {
+        let mut queue = find(DeviceKind::Cpu).unwrap().bind(Device::CPU).unwrap();
+        let storage = queue.alloc_pinned(5).unwrap();
+        assert!(storage.device().is_host());
+        let tensor = Tensor::from_storage(storage, DType::U8, [5]).unwrap();
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), [0; 5]);
+        queue.copy_out(&tensor, &Tensor::from_slice(&[1u8, 2, 3, 4, 5], [5]).unwrap()).unwrap();
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), [1, 2, 3, 4, 5], "the copy is over");
     }
 
     #[test]

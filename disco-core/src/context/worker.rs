@@ -167,6 +167,15 @@ impl WorkerContext {
         Tensor::in_new_storage(dtype, shape, |bytes| self.queue.alloc(bytes))
     }
 
+    /// A zeroed host tensor for copies from and to this worker's device, in [pinned memory](Queue#pinned-memory) if the
+    /// device has such memory: see [`Queue::alloc_pinned`].
+    ///
+    /// # Errors
+    /// The shape is invalid, the host has too little memory, or the driver fails.
+    pub fn empty_pinned(&mut self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        Tensor::in_new_storage(dtype, shape, |bytes| self.queue.alloc_pinned(bytes))
+    }
+
     /// Sends to the worker at the same position in the next group. `examples/pipeline.rs` of the package `disco` is a
     /// complete program.
     ///
