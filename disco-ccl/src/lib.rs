@@ -47,6 +47,7 @@
 //!   heap          device memory of tensors
 //!   pool          pools of device memory in the driver
 //!   pinned        pinned host memory
+//!   event         events by which the host sees how far a stream is
 //!   device        the devices of this process
 //!   queue         a worker's stream and its events
 //!   reaper        the thread that frees memory once the device is done with it
@@ -82,6 +83,7 @@ mod config;
 mod connect;
 mod device;
 mod driver;
+mod event;
 mod extension;
 mod heap;
 mod init;

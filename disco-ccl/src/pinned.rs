@@ -1,6 +1,6 @@
 //! Pinned host memory. While this process has a communicator or peer-to-peer memory, dropped pinned memory is parked
 //! for reuse and not freed: the driver's free (`cuMemFreeHost`, `hipHostFree`) waits for all work of the device and of
-//! its peers, which could be a collective that waits for this rank.
+//! its peers, which could be a collective that waits for this rank. Otherwise it is freed in the background.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use disco_core::Result;
 use disco_core::sync;
 
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, when_idle};
 
 static PARKED: Mutex<Parked> = Mutex::new(Parked { deferrals: 0, blocks: Vec::new() });
 
@@ -79,14 +79,19 @@ impl Drop for Pinned {
 }
 
 impl Block {
+    /// Frees the memory in the background once the stream is idle: the free would wait for the stream, and would end a
+    /// capture.
     fn free(self) {
-        let (driver, data) = (self.runtime.driver(), self.data);
-        driver.with_current(&mut || {
-            // SAFETY: this driver allocated the memory, no stream uses it, and it is freed once.
-            if let Err(error) = unsafe { driver.free_pinned(data) } {
-                tracing::warn!(%error, "pinned memory can't be freed and is leaked");
-            }
-        });
+        let (runtime, mut block) = (self.runtime.clone(), Some(self));
+        when_idle(&runtime, "pinned memory", move || _ = block.take().map(Self::free_now));
+    }
+
+    /// Frees the memory. The device is current.
+    fn free_now(self) {
+        // SAFETY: this driver allocated the memory, no stream uses it, and it is freed once.
+        if let Err(error) = unsafe { self.runtime.driver().free_pinned(self.data) } {
+            tracing::warn!(%error, "pinned memory can't be freed and is leaked");
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,15 +15,13 @@ use disco_core::device_api::Event;
 use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Error, Result, Tensor};
 
-use crate::driver::EventHandle;
+use crate::event::OwnedEvent;
 use crate::runtime::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
 
 /// The reason that a capture gives when it refuses waits.
 pub(crate) const CAPTURE_DOES_NOT_RUN: &str = "captured work runs when its graph is launched: synchronize after that";
-/// How long the drop of a queue waits for copies.
-const DROP_COPIES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Polls before the wait sleeps between polls, and the sleep.
 const POLLS_BEFORE_SLEEP: u32 = 2000;
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
@@ -32,9 +31,9 @@ pub struct Queue {
     runtime: Arc<Runtime>,
     recorded: u64,
     /// Events that the stream was not seen to pass.
-    recorded_events: VecDeque<(Event, EventHandle)>,
+    recorded_events: VecDeque<(Event, OwnedEvent)>,
     /// Events for reuse.
-    free_events: Vec<EventHandle>,
+    free_events: Vec<OwnedEvent>,
     staging: Staging,
 }
 
@@ -159,17 +158,10 @@ impl disco_core::Queue for Queue {
     fn record(&mut self) -> Result<Event> {
         self.runtime.make_current()?;
         self.runtime.refuse_in_capture("record", "the host can't query an event of a graph")?;
-        let handle = match self.free_events.pop() {
-            Some(handle) => handle,
-            None => self.runtime.driver().create_event()?,
-        };
-        // SAFETY: the event was created by this driver and is not destroyed before the queue is dropped.
-        if let Err(error) = unsafe { self.runtime.driver().record_event(handle) } {
-            self.free_events.push(handle);
-            return Err(error);
-        }
+        let mut event = self.free_events.pop().map_or_else(|| OwnedEvent::new(&self.runtime), Ok)?;
+        event.record()?;
         self.recorded += 1;
-        self.recorded_events.push_back((Event(self.recorded), handle));
+        self.recorded_events.push_back((Event(self.recorded), event));
         Ok(Event(self.recorded))
     }
 
@@ -180,13 +172,12 @@ impl disco_core::Queue for Queue {
         )?;
         let at = self.recorded_events.iter().position(|(open, _)| *open == event);
         let at = at.ok_or_else(|| Error::state(format!("{event:?} was not recorded on this queue")))?;
-        // SAFETY: the event was created by this driver and is not destroyed before the queue is dropped.
-        let passed = unsafe { self.runtime.driver().is_event_complete(self.recorded_events[at].1) };
-        if !matches!(passed, Ok(false)) {
-            self.free_events.extend(self.recorded_events.remove(at).map(|(_, handle)| handle));
-            self.runtime.check()?;
+        let passed = self.recorded_events[at].1.is_passed();
+        if matches!(passed, Ok(false)) {
+            return passed;
         }
-        passed
+        self.free_events.extend(self.recorded_events.remove(at).map(|(_, owned)| owned));
+        self.runtime.check().and(passed)
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<()> {
@@ -203,14 +194,10 @@ impl disco_core::Queue for Queue {
 }
 
 impl Drop for Queue {
+    /// Does not wait: the memory of running copies is kept until they are over.
     fn drop(&mut self) {
-        if self.staging.is_in_use() && self.wait(DROP_COPIES_TIMEOUT).is_err() {
-            tracing::warn!(device = %self.runtime.device(), "copies are not complete; their pinned memory is leaked");
-            self.staging.forget();
-        }
-        for handle in self.recorded_events.drain(..).map(|(_, handle)| handle).chain(self.free_events.drain(..)) {
-            // SAFETY: this driver created the event, and it is destroyed once.
-            unsafe { self.runtime.driver().destroy_event(handle) };
+        if !self.runtime.is_idle().unwrap_or(false) {
+            self.runtime.drop_when_unused(mem::take(&mut self.staging));
         }
     }
 }

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
@@ -269,11 +269,12 @@ impl Runtime {
         self.wait_all_idle(IDLE_TIMEOUT) && polling::wait_up_to(IDLE_TIMEOUT, || self.holds.load(Ordering::SeqCst) == 0)
     }
 
-    /// Drops `owner`, which owns device memory, once the device is done with the memory: on the thread that frees
-    /// memory, with the device current. Does not wait. If the streams are busy for more than 60 s, the owner is leaked.
+    /// Drops `owner`, which owns memory, once the device is done with the memory: on the thread that frees memory, with
+    /// the device current. Does not wait. If the streams are busy for more than 60 s, the owner is leaked.
     pub fn drop_when_unused(self: &Arc<Self>, owner: impl Send + 'static) {
-        let mut owner = Some(owner);
-        teardown::when_idle(self, "memory of the program", move || drop(owner.take()));
+        // A job that is given up drops its closure, but not the owner in it.
+        let mut owner = Some(ManuallyDrop::new(owner));
+        teardown::when_idle(self, "memory of the program", move || drop(owner.take().map(ManuallyDrop::into_inner)));
     }
 
     /// Waits up to 5 s until no [`Hold`] exists.

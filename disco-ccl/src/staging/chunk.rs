@@ -9,7 +9,8 @@ use std::sync::Arc;
 use disco_core::tensor::Access;
 use disco_core::{Result, Tensor};
 
-use crate::driver::{CopyKind, EventHandle};
+use crate::driver::CopyKind;
+use crate::event::OwnedEvent;
 use crate::pinned::Pinned;
 use crate::runtime::Runtime;
 
@@ -23,9 +24,8 @@ pub(super) struct Chunk {
     runtime: Arc<Runtime>,
     pinned: Pinned,
     taken: usize,
-    event: EventHandle,
-    /// Whether the event was recorded behind the chunk's last copy.
-    is_recorded: bool,
+    /// Recorded behind the chunk's last copy.
+    event: OwnedEvent,
     /// Pieces for host tensors, delivered once the stream has passed the event or is done.
     pending_pieces: Vec<Piece>,
 }
@@ -57,8 +57,8 @@ pub(super) struct Arrived<'a> {
 impl Chunk {
     pub(super) fn new(runtime: &Arc<Runtime>) -> Result<Self> {
         let pinned = Pinned::new(runtime, CHUNK_BYTES)?;
-        let (runtime, event) = (runtime.clone(), runtime.driver().create_event()?);
-        Ok(Self { runtime, pinned, taken: 0, event, is_recorded: false, pending_pieces: Vec::new() })
+        let event = OwnedEvent::new(runtime)?;
+        Ok(Self { runtime: runtime.clone(), pinned, taken: 0, event, pending_pieces: Vec::new() })
     }
 
     /// Number of bytes that are not taken.
@@ -75,7 +75,7 @@ impl Chunk {
     pub(super) fn take(&mut self, offset: usize, bytes: usize) -> Part {
         let part = Part { offset, at: self.taken, bytes: bytes.min(self.room()) };
         self.taken = (part.at + part.bytes).next_multiple_of(ALIGNMENT);
-        self.is_recorded = false;
+        self.event.reset();
         part
     }
 
@@ -114,18 +114,12 @@ impl Chunk {
 
     /// Records the event behind the chunk's last copy, if it is not recorded.
     pub(super) fn record(&mut self) -> Result<()> {
-        if !self.is_recorded {
-            // SAFETY: the event lives as long as its chunk.
-            unsafe { self.runtime.driver().record_event(self.event) }?;
-            self.is_recorded = true;
-        }
-        Ok(())
+        if self.event.is_recorded() { Ok(()) } else { self.event.record() }
     }
 
     /// Whether the stream has passed all copies of the chunk; false if the event is not recorded.
     pub(super) fn is_passed(&self) -> Result<bool> {
-        // SAFETY: the event lives as long as its chunk.
-        Ok(self.is_recorded && unsafe { self.runtime.driver().is_event_complete(self.event) }?)
+        self.event.is_passed()
     }
 
     /// Whether any piece waits for its delivery.
@@ -216,12 +210,5 @@ impl Arrived<'_> {
         // SAFETY: the piece is inside of its tensor, in other memory than the chunk, and the caller guarantees that only
         // this thread accesses these bytes.
         unsafe { to.copy_from_nonoverlapping(contents.as_ptr(), contents.len()) };
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: the event was created for this chunk, and is destroyed once.
-        unsafe { self.runtime.driver().destroy_event(self.event) };
     }
 }

@@ -23,7 +23,6 @@ mod chunk;
 mod parallel;
 mod rotation;
 
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -36,7 +35,7 @@ use crate::runtime::Runtime;
 /// Number of chunks of copies by one thread.
 const CHUNK_COUNT: usize = 4;
 
-/// The chunks of one stream, and the running copies in them.
+/// The chunks of one stream, and the running copies in them. The owner drops it only when no stream uses it.
 pub(crate) struct Staging {
     /// The chunks of copies by one thread. It also has all pieces that wait for [`Staging::finish_copies`], in the order
     /// of their copies.
@@ -112,16 +111,6 @@ impl Staging {
         let outcome = parallel::deliver(unsafe { self.rotation.arrived() });
         self.rotation.reset();
         outcome
-    }
-
-    /// Whether the stream may use any chunk.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.rotation.is_in_use() || self.thread_rotations.iter().any(Rotation::is_in_use)
-    }
-
-    /// Leaks all chunks, because work of the stream does not end.
-    pub(crate) fn forget(&mut self) {
-        mem::forget(mem::take(self));
     }
 }
 

@@ -133,11 +133,6 @@ impl Rotation {
         self.is_stalled.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the stream may use any chunk.
-    pub(super) fn is_in_use(&self) -> bool {
-        self.chunks.iter().any(Chunk::is_in_use)
-    }
-
     /// Makes another chunk the one in use: the least recently used one if the stream has passed it, otherwise a new
     /// one.
     fn next_chunk(&mut self, runtime: &Arc<Runtime>, claim: Option<&Access>) -> Result<()> {
