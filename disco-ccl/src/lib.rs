@@ -47,6 +47,7 @@
 //!   heap          device memory of tensors
 //!   pool          pools of device memory in the driver
 //!   pinned        pinned host memory
+//!   pinned_claims claims of pinned host tensors during their copies
 //!   event         events by which the host sees how far a stream is
 //!   device        the devices of this process
 //!   queue         a worker's stream and its events
@@ -93,6 +94,7 @@ mod memory;
 mod owned;
 pub mod p2p;
 mod pinned;
+mod pinned_claims;
 mod polling;
 mod pool;
 mod premul;

@@ -8,8 +8,9 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use disco_core::Result;
 use disco_core::sync;
+use disco_core::tensor::Storage;
+use disco_core::{Device, DeviceKind, Result};
 
 use crate::runtime::{Runtime, when_idle};
 
@@ -37,9 +38,33 @@ unsafe impl Send for Block {}
 // SAFETY: a shared block only gives out the address. Users of the address order their accesses.
 unsafe impl Sync for Block {}
 
+/// The owner of a host tensor's memory. Only this module makes it.
+struct TensorMemory(Pinned);
+
 /// While a value exists, pinned memory is not freed, since kernels of this process may wait for their peers.
 #[derive(Debug)]
 pub(crate) struct DeferFrees(());
+
+/// Allocates zeroed pinned memory as host storage. The device is current.
+///
+/// # Errors
+/// Errors of the driver.
+pub(crate) fn alloc(runtime: &Arc<Runtime>, bytes: usize) -> Result<Arc<Storage>> {
+    let pinned = Pinned::new(runtime, bytes.max(1))?;
+    let data = pinned.data();
+    // SAFETY: the memory has at least `bytes` bytes at this address, and nothing else uses it.
+    unsafe { data.write_bytes(0, bytes) };
+    // SAFETY: the memory has at least `bytes` bytes, initialised above, and lives until the owner is dropped. Nothing can
+    // get its address from the owner, whose type is private.
+    Ok(unsafe { Storage::from_raw(data, bytes, Device::CPU, Box::new(TensorMemory(pinned))) })
+}
+
+/// Whether [`alloc`] has allocated this storage for a device of this kind. All devices of a driver access its pinned
+/// memory.
+pub(crate) fn is_pinned(storage: &Storage, kind: DeviceKind) -> bool {
+    let block = storage.owner::<TensorMemory>().and_then(|memory| memory.0.0.as_ref());
+    block.is_some_and(|block| block.runtime.device().kind == kind)
+}
 
 impl Pinned {
     /// Allocates `bytes` uninitialized bytes. The device is current.

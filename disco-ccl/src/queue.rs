@@ -15,7 +15,10 @@ use disco_core::device_api::Event;
 use disco_core::tensor::Storage;
 use disco_core::{Device, DeviceKind, Error, Result, Tensor};
 
+use crate::driver::CopyKind;
 use crate::event::OwnedEvent;
+use crate::pinned;
+use crate::pinned_claims::PinnedClaims;
 use crate::runtime::Graph;
 use crate::runtime::Runtime;
 use crate::staging::Staging;
@@ -35,6 +38,7 @@ pub struct Queue {
     /// Events for reuse.
     free_events: Vec<OwnedEvent>,
     staging: Staging,
+    pinned_claims: PinnedClaims,
 }
 
 impl Queue {
@@ -46,6 +50,7 @@ impl Queue {
             recorded_events: VecDeque::new(),
             free_events: Vec::new(),
             staging: Staging::default(),
+            pinned_claims: PinnedClaims::default(),
         }
     }
 
@@ -100,6 +105,30 @@ impl Queue {
         }
     }
 
+    /// Copies between pinned host memory and the device, by one asynchronous copy of the driver. The storage of `host`
+    /// is claimed until the stream has passed the copy.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: the program views `host`; errors of the driver, after which the claim stays until the stream has
+    /// passed a later event.
+    ///
+    /// # Safety
+    /// `device` has as many bytes as `host`, which is in pinned memory, on this device, and its memory is freed in stream
+    /// order.
+    unsafe fn copy_pinned(&mut self, host: &Tensor, device: *mut u8, kind: CopyKind) -> Result<()> {
+        let is_out = kind == CopyKind::ToHost;
+        let behind = self.pinned_claims.claim(&self.runtime, host.storage(), is_out, self.recorded)?;
+        let (to, from) = if is_out { (host.data(), device) } else { (device, host.data()) };
+        // SAFETY: the caller guarantees that `device` is valid for the copy. The claim keeps the memory of `host`.
+        unsafe { self.runtime.driver().copy(to, from, host.byte_len(), kind) }?;
+        behind.record()
+    }
+
+    /// Whether a host tensor is in memory that is pinned for this device.
+    fn is_pinned(&self, tensor: &Tensor) -> bool {
+        pinned::is_pinned(tensor.storage(), self.runtime.device().kind)
+    }
+
     fn wait(&self, deadline: Duration) -> Result<()> {
         let (start, mut polls) = (Instant::now(), 0);
         while !self.runtime.is_idle()? {
@@ -126,10 +155,21 @@ impl disco_core::Queue for Queue {
         self.runtime.clear(&storage).map(|()| storage)
     }
 
+    fn alloc_pinned(&mut self, bytes: usize) -> Result<Arc<Storage>> {
+        self.runtime.make_current()?;
+        self.runtime.refuse_in_capture("allocation", "allocate tensors before the capture")?;
+        pinned::alloc(&self.runtime, bytes)
+    }
+
     fn copy_in(&mut self, dst: &Tensor, src: &Tensor) -> Result<()> {
         self.check_copy("copy to device", dst, src, [false, true])?;
         if src.byte_len() == 0 {
             return Ok(());
+        }
+        self.pinned_claims.release_passed()?;
+        if self.is_pinned(src) {
+            // SAFETY: `dst` has as many bytes as `src`, on this device, and its memory is freed in stream order.
+            return unsafe { self.copy_pinned(src, dst.data(), CopyKind::ToDevice) };
         }
         let bytes = src.bytes()?;
         // SAFETY: `dst` has as many bytes as `src`, on this device, and its memory is freed in stream order.
@@ -140,6 +180,11 @@ impl disco_core::Queue for Queue {
         self.check_copy("copy to host", dst, src, [true, false])?;
         if src.byte_len() == 0 {
             return Ok(());
+        }
+        self.pinned_claims.release_passed()?;
+        if self.is_pinned(dst) {
+            // SAFETY: `src` has as many bytes as `dst`, on this device, and its memory is freed in stream order.
+            return unsafe { self.copy_pinned(dst, src.data(), CopyKind::ToHost) };
         }
         // SAFETY: `src` has as many bytes as `dst`, on this device, and its memory is freed in stream order.
         unsafe { self.staging.copy_out(&self.runtime, dst, src.data()) }
@@ -177,6 +222,9 @@ impl disco_core::Queue for Queue {
             return passed;
         }
         self.free_events.extend(self.recorded_events.remove(at).map(|(_, owned)| owned));
+        if passed.is_ok() {
+            self.pinned_claims.release_before(event);
+        }
         self.runtime.check().and(passed)
     }
 
@@ -184,6 +232,7 @@ impl disco_core::Queue for Queue {
         self.runtime.refuse_in_capture("synchronize", CAPTURE_DOES_NOT_RUN)?;
         self.wait(deadline)?;
         self.runtime.make_current()?;
+        self.pinned_claims.release_all();
         self.runtime.read_device_times(true);
         self.staging.finish_copies()
     }
@@ -197,7 +246,7 @@ impl Drop for Queue {
     /// Does not wait: the memory of running copies is kept until they are over.
     fn drop(&mut self) {
         if !self.runtime.is_idle().unwrap_or(false) {
-            self.runtime.drop_when_unused(mem::take(&mut self.staging));
+            self.runtime.drop_when_unused((mem::take(&mut self.staging), mem::take(&mut self.pinned_claims)));
         }
     }
 }

@@ -15,18 +15,18 @@ use crate::costs::threads;
 use crate::memory::run_on_two;
 use crate::on_the_double;
 
-const MIB: usize = 1 << 20;
-const SYNCHRONIZE_DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const SYNCHRONIZE_DEADLINE: Duration = Duration::from_secs(30);
 
-fn queue() -> Box<dyn Queue> {
+pub(crate) fn queue() -> Box<dyn Queue> {
     Cuda.bind(Device::new(DeviceKind::Cuda, 0)).unwrap()
 }
 
-fn device_tensor(queue: &mut dyn Queue, bytes: usize) -> Tensor {
+pub(crate) fn device_tensor(queue: &mut dyn Queue, bytes: usize) -> Tensor {
     Tensor::from_storage(queue.alloc(bytes).unwrap(), DType::U8, [bytes as i64]).unwrap()
 }
 
-fn host_tensor(bytes: &[u8]) -> Tensor {
+pub(crate) fn host_tensor(bytes: &[u8]) -> Tensor {
     Tensor::from_slice(bytes, [bytes.len() as i64]).unwrap()
 }
 
@@ -35,19 +35,19 @@ fn zeros(bytes: usize) -> Tensor {
 }
 
 /// A tensor on the device with these bytes.
-fn on_device(queue: &mut dyn Queue, bytes: &[u8]) -> Tensor {
+pub(crate) fn on_device(queue: &mut dyn Queue, bytes: &[u8]) -> Tensor {
     let device = device_tensor(queue, bytes.len());
     queue.copy_in(&device, &host_tensor(bytes)).unwrap();
     device
 }
 
-fn assert_has(tensor: &Tensor, bytes: &[u8]) {
+pub(crate) fn assert_has(tensor: &Tensor, bytes: &[u8]) {
     let found = tensor.to_vec::<u8>().unwrap();
     let difference = found.iter().zip(bytes).position(|(found, expected)| found != expected);
     assert!(found.len() == bytes.len() && difference.is_none(), "{tensor} differs from byte {difference:?} on");
 }
 
-fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+pub(crate) fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + at / 4096 + seed) as u8).collect()
 }
 

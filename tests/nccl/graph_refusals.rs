@@ -19,6 +19,7 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
     let (x, large) = (tensor(ctx, LEN)?, tensor(ctx, 2 * LEN)?);
     let shifted = large.window(1, [LEN as i64])?;
     let host = Tensor::zeros(DType::F32, [LEN as i64])?;
+    let pinned = ctx.empty_pinned(DType::F32, [LEN as i64])?;
     let before = ctx.queue().record()?;
     let deadline = ctx.deadline();
     let mut all: Vec<disco::Result<()>> = Vec::new();
@@ -30,10 +31,13 @@ fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
         all.push(ctx.comm()?.enqueue(&[Op::AllToAll { src: None, dst: large.clone() }]));
         all.push(ctx.queue().copy_in(&x, &host));
         all.push(ctx.queue().copy_out(&host, &x));
+        all.push(ctx.queue().copy_in(&x, &pinned));
+        all.push(ctx.queue().copy_out(&pinned, &x));
         all.push(ctx.queue().record().map(drop));
         all.push(ctx.queue().poll(before).map(drop));
         all.push(ctx.queue().synchronize(deadline));
         all.push(tensor(ctx, 1).map(drop));
+        all.push(ctx.empty_pinned(DType::F32, 1).map(drop));
         all.push(disco::nccl::BACKEND.empty(ctx.queue(), DType::F32, [8]).map(drop));
         all.push(capture(ctx, |_| Ok(())).map(drop));
         if let Ok(shared) =
@@ -100,7 +104,7 @@ disco::register_function!("tests.graphs.failed_captures", failed_captures);
 disco::register_function!("tests.graphs.capture_beside_an_end", capture_beside_an_end);
 
 /// The rejections of both backends, one per line.
-const REFUSED: [&str; 13] = [
+const REFUSED: [&str; 16] = [
     "barrier: the stream is being captured; a barrier makes the host wait, and a graph runs only after the capture",
     "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
     "split: the stream is being captured; split communicators before the capture",
@@ -109,9 +113,12 @@ const REFUSED: [&str; 13] = [
      the operation once before the capture",
     "copy to device: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
     "copy to host: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
+    "copy to device: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
+    "copy to host: the stream is being captured; a graph can't copy host tensors: copy before the capture or after a launch",
     "record: the stream is being captured; the host can't query an event of a graph",
     "poll: the stream is being captured; the driver ends a capture whose thread queries an event: poll after the capture",
     "synchronize: the stream is being captured; captured work runs when its graph is launched: synchronize after that",
+    "allocation: the stream is being captured; allocate tensors before the capture",
     "allocation: the stream is being captured; allocate tensors before the capture",
     "allocation: the stream is being captured; allocate tensors before the capture",
     "capture: the stream is being captured; a second capture can't begin before the first has ended",

@@ -26,7 +26,9 @@ mod one_device;
 mod order;
 mod overlap;
 mod p2p;
+mod pinned;
 mod processes;
+mod random_copies;
 mod user_streams;
 mod waits;
 
