@@ -2,7 +2,7 @@
 
 use disco_core::{DType, Result, Tensor, WorkerContext};
 
-use super::fixture;
+use super::fixture::{self, HostMemory};
 
 /// Guard elements after each window.
 const GUARD: usize = 3;
@@ -15,27 +15,25 @@ pub(crate) struct Buffer {
     whole: Tensor,
     window: Tensor,
     content: Vec<u8>,
+    memory: HostMemory,
 }
 
 impl Buffer {
-    /// Makes a window with `content` at element `offset` of its storage. If `in_private`, the storage of a host tensor
-    /// is private memory of this process.
+    /// Makes a window with `content` at element `offset` of its storage. A host tensor is in `memory`, and so are the
+    /// host's sides of copies.
     pub(crate) fn new(
         ctx: &mut WorkerContext,
         dtype: DType,
         content: Vec<u8>,
         offset: usize,
-        in_private: bool,
+        memory: HostMemory,
     ) -> Result<Self> {
         let count = content.len() / dtype.size();
         let shape = [(offset + count + GUARD) as i64];
-        let whole = match in_private && ctx.device().is_host() {
-            true => Tensor::zeros(dtype, shape)?,
-            false => ctx.empty(dtype, shape)?,
-        };
+        let whole = memory.empty(ctx, dtype, shape)?;
         let window = whole.window(offset, [count as i64])?;
-        fixture::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()))?;
-        Ok(Self { whole, window, content })
+        fixture::upload(ctx, &whole, &guarded(&window, &content, whole.byte_len()), memory)?;
+        Ok(Self { whole, window, content, memory })
     }
 
     /// The elements.
@@ -50,7 +48,7 @@ impl Buffer {
 
     /// The current bytes of the window, and a text if a guard was written.
     pub(crate) fn read(&self, ctx: &mut WorkerContext) -> Result<(Vec<u8>, Option<String>)> {
-        let bytes = fixture::download(ctx, &self.whole)?;
+        let bytes = fixture::download(ctx, &self.whole, self.memory)?;
         let range = self.window.byte_range();
         let window = bytes[range.clone()].to_vec();
         let touched = (0..range.start).chain(range.end..bytes.len()).find(|at| bytes[*at] != POISON);

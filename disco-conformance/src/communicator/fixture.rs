@@ -1,6 +1,6 @@
 //! The context and the communicator of a check on one worker.
 
-use disco_core::{Communicator, DType, Error, Op, Rank, Result, Tensor, WorkerContext};
+use disco_core::{Communicator, DType, Error, Op, Rank, Result, Shape, Tensor, WorkerContext};
 
 use super::buffer::Buffer;
 
@@ -29,6 +29,17 @@ impl Scope {
     }
 }
 
+/// Where the host tensors of a check are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostMemory {
+    /// In memory of the worker's allocator.
+    Shared,
+    /// In private memory of this process, which other processes can't access.
+    Private,
+    /// In pinned memory, where the worker's device has such memory.
+    Pinned,
+}
+
 /// One worker with the communicator of a check.
 #[derive(Debug)]
 pub(crate) struct Fixture<'a> {
@@ -43,9 +54,8 @@ pub(crate) struct Fixture<'a> {
     pub(crate) exact: bool,
     /// Whether the backend must [detect dropped peers](crate::Harness::detects_dropped_peers).
     pub(crate) detects_dropped_peers: bool,
-    /// Whether host tensors are in private memory of this process, which other processes can't access, instead of
-    /// memory of the worker's allocator.
-    pub(crate) in_private: bool,
+    /// Where host tensors are.
+    pub(crate) memory: HostMemory,
 }
 
 impl<'a> Fixture<'a> {
@@ -69,7 +79,16 @@ impl<'a> Fixture<'a> {
                 color
             }
         };
-        Ok(Self { ctx, scope, child, color: color.into(), run, exact, detects_dropped_peers, in_private: false })
+        Ok(Self {
+            ctx,
+            scope,
+            child,
+            color: color.into(),
+            run,
+            exact,
+            detects_dropped_peers,
+            memory: HostMemory::Shared,
+        })
     }
 
     /// The communicator.
@@ -95,19 +114,19 @@ impl<'a> Fixture<'a> {
 
     /// A guarded tensor on the worker's device.
     pub(crate) fn buffer(&mut self, dtype: DType, content: Vec<u8>, offset: usize) -> Result<Buffer> {
-        Buffer::new(self.ctx, dtype, content, offset, self.in_private)
+        Buffer::new(self.ctx, dtype, content, offset, self.memory)
     }
 
     /// A tensor on the worker's device.
     pub(crate) fn tensor(&mut self, dtype: DType, content: &[u8]) -> Result<Tensor> {
         let tensor = self.ctx.empty(dtype, [(content.len() / dtype.size()) as i64])?;
-        upload(self.ctx, &tensor, content)?;
+        upload(self.ctx, &tensor, content, self.memory)?;
         Ok(tensor)
     }
 
     /// The bytes of a tensor.
     pub(crate) fn bytes(&mut self, tensor: &Tensor) -> Result<Vec<u8>> {
-        download(self.ctx, tensor)
+        download(self.ctx, tensor, self.memory)
     }
 
     /// A key of the store that is unique to this communicator and this run.
@@ -121,16 +140,35 @@ pub(crate) fn rank(index: usize) -> Rank {
     Rank::new(index as u32)
 }
 
-/// Overwrites a tensor of the worker.
-pub(crate) fn upload(ctx: &mut WorkerContext, tensor: &Tensor, bytes: &[u8]) -> Result<()> {
-    let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+impl HostMemory {
+    /// A zeroed tensor that is on the worker's device if this is a host.
+    pub(crate) fn empty(self, ctx: &mut WorkerContext, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        match self {
+            Self::Shared => ctx.empty(dtype, shape),
+            _ if !ctx.device().is_host() => ctx.empty(dtype, shape),
+            _ => self.empty_host(ctx, dtype, shape),
+        }
+    }
+
+    /// A zeroed host tensor for a copy.
+    fn empty_host(self, ctx: &mut WorkerContext, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        match self {
+            Self::Pinned => ctx.empty_pinned(dtype, shape),
+            Self::Shared | Self::Private => Tensor::zeros(dtype, shape),
+        }
+    }
+}
+
+/// Overwrites a tensor of the worker, by a copy from a host tensor in this memory.
+pub(crate) fn upload(ctx: &mut WorkerContext, tensor: &Tensor, bytes: &[u8], memory: HostMemory) -> Result<()> {
+    let host = memory.empty_host(ctx, tensor.dtype(), tensor.shape().clone())?;
     host.bytes_mut()?.copy_from_slice(bytes);
     ctx.queue().copy_in(tensor, &host)
 }
 
-/// The bytes of a tensor of the worker.
-pub(crate) fn download(ctx: &mut WorkerContext, tensor: &Tensor) -> Result<Vec<u8>> {
-    let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+/// The bytes of a tensor of the worker, by a copy to a host tensor in this memory.
+pub(crate) fn download(ctx: &mut WorkerContext, tensor: &Tensor, memory: HostMemory) -> Result<Vec<u8>> {
+    let host = memory.empty_host(ctx, tensor.dtype(), tensor.shape().clone())?;
     let deadline = ctx.deadline();
     ctx.queue().copy_out(&host, tensor)?;
     ctx.queue().synchronize(deadline)?;

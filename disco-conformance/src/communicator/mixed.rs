@@ -11,7 +11,7 @@ use disco_core::{Communicator, DType, Error, Op, OpKind, Reduction, Result};
 
 use super::collective::case::{Case, Layout};
 use super::collective::maker;
-use super::fixture::Fixture;
+use super::fixture::{Fixture, HostMemory};
 use super::part::Part;
 use super::transfer::{Pattern, Transfer};
 use super::verdict::{Tally, Verdict};
@@ -200,7 +200,7 @@ impl<'w, 's> Walk<'w, 's> {
         let (dtype, reduction) = *pick(shared, &legal);
         let count = *pick(shared, if size > 4 { &FEW_COUNTS } else { &COUNTS });
         let (root, salt) = (below(shared, size as u64) as usize, shared() >> 16);
-        self.fixture.in_private = below(&mut self.own, 2) == 0;
+        self.fixture.memory = *pick(&mut self.own, &[HostMemory::Shared, HostMemory::Private, HostMemory::Pinned]);
         let offset = below(&mut self.own, 4) as usize;
         self.steps += 1;
         let number = self.steps;

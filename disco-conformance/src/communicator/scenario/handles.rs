@@ -3,7 +3,7 @@
 use disco_core::{DRef, DType, DataPlane, OpKind, Placement, Rank, Reduction, Result, Scope};
 use disco_core::{Session, SessionExt, Shape, Tensor, WorkerContext};
 
-use crate::communicator::fixture;
+use crate::communicator::fixture::{self, HostMemory};
 use crate::communicator::suite::CheckResult;
 
 const NUMBERS: &str = "disco.conformance.numbers";
@@ -32,7 +32,7 @@ fn numbers(ctx: &mut WorkerContext, lens: Shape, ranks: usize) -> Result<Tensor>
     let len = lens[worker % ranks];
     let tensor = ctx.empty(DType::I32, [len])?;
     let bytes: Vec<u8> = (0..len as usize).flat_map(|index| number(worker, index).to_le_bytes()).collect();
-    fixture::upload(ctx, &tensor, &bytes)?;
+    fixture::upload(ctx, &tensor, &bytes, HostMemory::Shared)?;
     Ok(tensor)
 }
 

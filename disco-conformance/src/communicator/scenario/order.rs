@@ -10,7 +10,7 @@ use disco_core::{
 };
 use pollster::block_on;
 
-use crate::communicator::fixture;
+use crate::communicator::fixture::{self, HostMemory};
 use crate::communicator::suite::CheckResult;
 
 const THREADS: i64 = 4;
@@ -35,13 +35,13 @@ fn start(_: &mut WorkerContext) -> Result<Opaque> {
 fn append(ctx: &mut WorkerContext, log: Rc<Log>, call: i64) -> Result<()> {
     log.0.borrow_mut().push(call);
     let mine = ctx.empty(DType::I32, [1])?;
-    fixture::upload(ctx, &mine, &(call as i32).to_le_bytes())?;
+    fixture::upload(ctx, &mine, &(call as i32).to_le_bytes(), HostMemory::Shared)?;
     let seen = |ctx: &mut WorkerContext, tensor: &Tensor, reduction| {
         let most = ctx.empty(DType::I32, [1])?;
         let comm = ctx.comm()?;
         comm.all_reduce(tensor, &most, reduction)?;
         comm.synchronize()?;
-        fixture::download(ctx, &most)
+        fixture::download(ctx, &most, HostMemory::Shared)
     };
     let (least, most) = (seen(ctx, &mine, Reduction::Min)?, seen(ctx, &mine, Reduction::Max)?);
     match least == most {
