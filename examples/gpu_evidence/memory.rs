@@ -8,23 +8,29 @@ use disco::{DType, Tensor};
 use crate::driver::{self, Pinned};
 use crate::ranks::{self, GpuRank, HANG_LIMIT, KERNEL_WAIT_LIMIT, Result, Row, launch, median, row, sizes, sum, times};
 
-/// Host to device and back: by the queue from ordinary memory, and by the driver from pinned memory, in turn.
+/// Host to device and back, in turn: by the queue from ordinary memory and from its pinned memory, and by the driver from
+/// pinned memory.
 pub(crate) fn copies(size: usize) -> Result<Vec<Row>> {
     ranks::run(size, |rank| {
         let mut rows = Vec::new();
         for bytes in sizes([4 << 10, 1 << 20, 8 << 20, 64 << 20, 1 << 30]) {
             let tensor = rank.tensor(bytes, 1.0)?;
-            let host = Tensor::zeros(DType::F32, [(bytes / 4) as i64])?;
+            let shape = [(bytes / 4) as i64];
+            let host = Tensor::zeros(DType::F32, shape)?;
+            let ours = Tensor::in_new_storage(DType::F32, shape, |bytes| rank.queue.alloc_pinned(bytes))?;
             let mut pinned = Pinned::new(bytes)?;
             let stream = driver::stream_of(&mut *rank.queue);
-            let mut seconds = ["copy_in", "raw_in", "copy_out", "raw_out"].map(|name| (name, Vec::new()));
+            let mut seconds =
+                ["copy_in", "pinned_in", "raw_in", "copy_out", "pinned_out", "raw_out"].map(|name| (name, Vec::new()));
             for _ in 0..times(9) {
                 for (name, seconds) in &mut seconds {
                     let start = Instant::now();
                     match *name {
                         "copy_in" => rank.queue.copy_in(&tensor, &host)?,
+                        "pinned_in" => rank.queue.copy_in(&tensor, &ours)?,
                         "raw_in" => pinned.copy_to(&tensor, stream)?,
                         "copy_out" => rank.queue.copy_out(&host, &tensor)?,
+                        "pinned_out" => rank.queue.copy_out(&ours, &tensor)?,
                         _ => pinned.copy_from(&tensor, stream)?,
                     }
                     rank.queue.synchronize(HANG_LIMIT)?;
