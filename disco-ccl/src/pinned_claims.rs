@@ -9,9 +9,14 @@ use disco_core::tensor::{Access, Storage};
 use crate::event::OwnedEvent;
 use crate::runtime::Runtime;
 
-/// One claim for each storage, in the order of the last copies. All copies of a stream share the claim of a storage.
+/// The claims of one stream. All its copies share the claim of a storage.
 #[derive(Default)]
-pub(crate) struct PinnedClaims(Vec<Claim>);
+pub(crate) struct PinnedClaims {
+    /// One for each storage, in the order of the last copies.
+    claims: Vec<Claim>,
+    /// Events for reuse.
+    free_events: Vec<OwnedEvent>,
+}
 
 struct Claim {
     access: Access,
@@ -35,19 +40,20 @@ impl PinnedClaims {
         writes: bool,
         events_before: u64,
     ) -> Result<&mut OwnedEvent> {
-        let known = self.0.iter().position(|claim| Arc::ptr_eq(claim.access.storage(), storage));
+        let known = self.claims.iter().position(|claim| Arc::ptr_eq(claim.access.storage(), storage));
         let at = match known {
-            Some(at) if writes => self.0[at].access.upgrade().map(|()| at)?,
+            Some(at) if writes => self.claims[at].access.upgrade().map(|()| at)?,
             Some(at) => at,
             None => {
                 let access = if writes { storage.write() } else { storage.read() }?;
-                self.0.push(Claim { access, event: OwnedEvent::new(runtime)?, events_before });
-                self.0.len() - 1
+                let event = self.free_events.pop().map_or_else(|| OwnedEvent::new(runtime), Ok)?;
+                self.claims.push(Claim { access, event, events_before });
+                self.claims.len() - 1
             }
         };
-        self.0[at..].rotate_left(1);
-        let last = self.0.len() - 1;
-        let claim = &mut self.0[last];
+        self.claims[at..].rotate_left(1);
+        let last = self.claims.len() - 1;
+        let claim = &mut self.claims[last];
         claim.events_before = events_before;
         claim.event.reset();
         Ok(&mut claim.event)
@@ -59,20 +65,24 @@ impl PinnedClaims {
     /// Errors of the driver, also of work that has failed.
     pub(crate) fn release_passed(&mut self) -> Result<()> {
         let mut passed = 0;
-        while passed < self.0.len() && self.0[passed].event.is_passed()? {
+        while passed < self.claims.len() && self.claims[passed].event.is_passed()? {
             passed += 1;
         }
-        self.0.drain(..passed);
+        self.release_first(passed);
         Ok(())
     }
 
     /// Releases the storages whose copies are all before an event. The stream has passed the event.
     pub(crate) fn release_before(&mut self, event: Event) {
-        self.0.retain(|claim| claim.events_before >= event.0);
+        self.release_first(self.claims.partition_point(|claim| claim.events_before < event.0));
     }
 
     /// Releases all storages. The stream has passed all copies.
     pub(crate) fn release_all(&mut self) {
-        self.0.clear();
+        self.release_first(self.claims.len());
+    }
+
+    fn release_first(&mut self, count: usize) {
+        self.free_events.extend(self.claims.drain(..count).map(|claim| claim.event));
     }
 }
