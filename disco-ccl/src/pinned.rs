@@ -91,24 +91,29 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let Some(block) = self.0.take() else { return };
-        let mut parked = parked();
-        match parked.deferrals {
-            0 => {
-                drop(parked);
-                block.free();
-            }
-            _ => parked.blocks.push(block),
-        }
+        let unparked = self.0.take().and_then(Block::park_if_deferred);
+        unparked.into_iter().for_each(Block::free);
     }
 }
 
 impl Block {
+    /// Parks the memory while frees are deferred; otherwise returns it.
+    fn park_if_deferred(self) -> Option<Self> {
+        let mut parked = parked();
+        if parked.deferrals == 0 {
+            return Some(self);
+        }
+        parked.blocks.push(self);
+        None
+    }
+
     /// Frees the memory in the background once the stream is idle: the free would wait for the stream, and would end a
-    /// capture.
+    /// capture. Parks it if frees are deferred by then.
     fn free(self) {
         let (runtime, mut block) = (self.runtime.clone(), Some(self));
-        when_idle(&runtime, "pinned memory", move || _ = block.take().map(Self::free_now));
+        when_idle(&runtime, "pinned memory", move || {
+            block.take().and_then(Self::park_if_deferred).into_iter().for_each(Self::free_now);
+        });
     }
 
     /// Frees the memory. The device is current.

@@ -18,9 +18,9 @@ use disco::{
 };
 use disco_conformance::waiting::poll;
 
-use crate::alone::text;
+use crate::alone::{session, text, works_again};
 use crate::copies::{MIB, SYNCHRONIZE_DEADLINE, assert_has, device_tensor, host_tensor, on_device, pattern, queue};
-use crate::costs::{becomes, check_nothing_is_left, check_nothing_is_left_of, counts};
+use crate::costs::{becomes, check_nothing_is_left, check_nothing_is_left_of, counts, threads};
 use crate::memory::run_on_two;
 use crate::on_the_double;
 use crate::p2p::call;
@@ -91,9 +91,10 @@ on_the_double!(
     }
 );
 
-on_the_double!(a_copy_whose_event_is_not_recorded_keeps_its_claim, ["GPU_DOUBLE_FAULTS" = "cuEventRecord:0:1=1"], {
+on_the_double!(a_copy_whose_event_is_not_recorded_keeps_its_claim, ["GPU_DOUBLE_FAULTS" = "cuEventRecord:0:2=1"], {
     let mut queue = queue();
     let (device, dst) = (on_device(&mut *queue, &[7]), pinned(&mut *queue, &[0]));
+    queue.copy_out(&dst, &device).unwrap();
     assert!(text(queue.copy_out(&dst, &device)).contains("cuEventRecord"));
     wait_for_the_stream(&*queue);
     queue.copy_in(&device, &host_tensor(&[8])).unwrap();
@@ -250,6 +251,21 @@ on_the_double!(pinned_memory_that_is_dropped_during_a_capture_is_freed_after_it,
     queue.synchronize(SYNCHRONIZE_DEADLINE).unwrap();
     assert_has(&back, &[2; 4]);
     becomes("allocations", || counts().allocations, before);
+});
+
+on_the_double!(pinned_memory_is_not_freed_if_a_communicator_is_made_before_the_stream_is_idle, [], {
+    let mut queue = Cuda.bind(Device::new(DeviceKind::Cuda, 3)).unwrap();
+    let gate = Gate::close(&mut *queue);
+    drop(queue.alloc_pinned(12_345).unwrap());
+    let session = session(2);
+    works_again(&session);
+    gate.open();
+    becomes("background threads", || threads("disco-ccl-reap"), 0);
+    let before = counts().allocations;
+    let again = queue.alloc_pinned(12_345).unwrap();
+    assert_eq!(counts().allocations, before, "the dropped memory is used again");
+    drop((session, gate, again, queue));
+    check_nothing_is_left();
 });
 
 on_the_double!(
