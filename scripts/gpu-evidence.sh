@@ -131,6 +131,7 @@ one_rank() {
     step check_nccl_1 60 "$B/disco" check --backend nccl --workers 1
     one_device_test one_rank_scales 30 order::one_rank_scales_all_elements
     one_device_test graphs_nccl_1 60 graphs::one_rank_captures_and_launches
+    one_device_test random_copies 30 random_copies::random_copies_of_pinned_and_ordinary_tensors_arrive_intact
 }
 
 case $part in

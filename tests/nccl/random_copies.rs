@@ -3,8 +3,9 @@
 use disco::nccl::cuda::Cuda;
 use disco::{DType, Device, DeviceApi as _, DeviceKind, Error, Queue, Tensor};
 
+use crate::alone::on_gpus;
 use crate::copies::{MIB, SYNCHRONIZE_DEADLINE, assert_has, device_tensor, pattern};
-use crate::on_the_double;
+use crate::on_the_double_or_a_gpu;
 
 const STEPS: usize = 700;
 /// Sizes of tensors. Several threads run ordinary copies of 4 MiB or more.
@@ -159,12 +160,14 @@ impl Mix {
     }
 }
 
-on_the_double!(random_copies_of_pinned_and_ordinary_tensors_arrive_intact, ["GPU_DOUBLE_DELAY_US" = "300"], {
+on_the_double_or_a_gpu!(random_copies_of_pinned_and_ordinary_tensors_arrive_intact, ["GPU_DOUBLE_DELAY_US" = "300"], {
     for seed in 1..=2 {
         let mut mix = Mix::new(seed);
         (0..STEPS).for_each(|_| mix.step());
         mix.synchronize();
         let [reads, writes] = [&mix.reads, &mix.writes];
-        assert!([reads, writes].iter().all(|tally| tally.free > 5 && tally.busy > 5), "{reads:?}, {writes:?}");
+        let has_both = |tally: &&Tally| tally.free > 5 && tally.busy > 5;
+        // The speed of a GPU is not known.
+        assert!(on_gpus() || [reads, writes].iter().all(has_both), "{reads:?}, {writes:?}");
     }
 });
