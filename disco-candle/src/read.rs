@@ -48,7 +48,10 @@ impl Reading {
     /// The tensor is on another device than the queue; errors of the driver.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only streams need a communicator"))]
     pub(crate) fn begin<T: Element>(tensor: &Tensor, comm: &Comm, queue: &mut dyn Queue) -> Result<Self> {
-        let host = disco_core::Tensor::zeros(T::DTYPE, [tensor.elem_count() as i64]).map_err(to_candle)?;
+        let host = disco_core::Tensor::in_new_storage(T::DTYPE, [tensor.elem_count() as i64], |bytes| {
+            queue.alloc_pinned(bytes)
+        });
+        let host = host.map_err(to_candle)?;
         tensor.inplace_op1(&Read {
             queue: RefCell::new(&mut *queue),
             host: &host,
