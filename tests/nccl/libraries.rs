@@ -1,7 +1,7 @@
 //! Functions of users' libraries on workers with a GPU.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use disco::ffi::Libraries as _;
@@ -52,10 +52,8 @@ fn address(_: &mut WorkerContext, tensor: Tensor) -> disco::Result<i64> {
     Ok(tensor.data().addr() as i64)
 }
 
-/// The compiled library; none, with a line on standard output, if there is no C compiler.
-fn library() -> Option<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("disco-nccl-libraries-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
+/// The compiled library in `folder`; none, with a line on standard output, if there is no C compiler.
+fn library(folder: &Path) -> Option<PathBuf> {
     let (source, library) = (folder.join("stream.c"), folder.join("libstream.so"));
     fs::write(&source, SOURCE).unwrap();
     match Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).args([&library, &source]).status() {
@@ -82,7 +80,8 @@ on_the_double! {
         if std::env::var_os("DISCO_TVM_FFI_LIBRARY").is_none_or(|file| file.is_empty()) {
             return println!("skipped: libtvm_ffi is not there: `cargo xtask test` fetches it");
         }
-        let Some(library) = library() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let Some(library) = library(folder.path()) else { return };
         let session = session(2);
         let all = |name: &'static str, by_library: bool, args: Vec<&disco::DRef>| {
             let mut arguments = disco::Arguments::default();
