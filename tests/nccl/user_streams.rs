@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use disco::nccl::cuda::{Cuda, WorkerStream, keep_pool_memory};
+use disco::nccl::cuda::{Cuda, WorkerStream, keep_pool_memory, unused_pool_memory};
 use disco::nccl::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
 use disco::{
     CommunicatorExt as _, DType, DataPlane, Device, DeviceApi as _, DeviceKind, Error, Reduction, Session, Tensor,
@@ -316,7 +316,8 @@ fn capture_both(ctx: &mut WorkerContext) -> disco::Result<()> {
         Ok(())
     };
     step()?;
-    let graph = worker.capture(&stream, &mut step)?;
+    // SAFETY: the slices outlive the graph, and the waits for the sums are waits for the launches.
+    let graph = unsafe { worker.capture(&stream, &mut step) }?;
     for round in 0..ROUNDS {
         write_late(&stream, &mut inputs, &input(rank, round));
         worker.fence_from(&stream)?;
@@ -354,7 +355,16 @@ on_the_double!(the_pool_of_a_device_keeps_its_memory, [], {
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     // SAFETY: the pool is that of the device, and the attribute has 64 bits.
     unsafe { sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut threshold).cast()) }.result().unwrap();
-    assert_eq!(threshold, u64::MAX);
+    assert_eq!((threshold, unused_pool_memory(0).unwrap()), (u64::MAX, 0));
+    let stream = context.new_stream().unwrap();
+    // SAFETY: nothing uses the memory.
+    let freed = unsafe {
+        let pointer = result::malloc_async(stream.cu_stream(), 1000).unwrap();
+        assert_eq!(unused_pool_memory(0).unwrap(), 0);
+        result::free_async(pointer, stream.cu_stream())
+    };
+    freed.unwrap();
+    assert_eq!(unused_pool_memory(0).unwrap(), 1000);
     let error = text(keep_pool_memory(99));
     assert!(error.contains("cuDeviceGet"), "{error}");
 });

@@ -95,7 +95,7 @@ pub(crate) const KERNEL_FUNCTIONS: &[&CStr] = &[
 
 /// Functions for the pool from which the program allocates. Optional.
 pub(crate) const DEFAULT_POOL_FUNCTIONS: &[&CStr] =
-    &[c"cuDeviceGetMemPool", c"cuMemPoolSetAccess", c"cuMemPoolSetAttribute"];
+    &[c"cuDeviceGetMemPool", c"cuMemPoolGetAttribute", c"cuMemPoolSetAccess", c"cuMemPoolSetAttribute"];
 
 /// Functions for memory pools, in the order of [`PoolFunctions`]. Optional.
 const POOL_FUNCTIONS: [&CStr; 8] = [

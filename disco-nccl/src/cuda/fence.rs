@@ -118,7 +118,7 @@ impl WorkerStream {
     /// For a per-thread default stream, the work is that of the calling thread.
     ///
     /// # Errors
-    /// `stream` is on another device; one of the streams is being captured; errors of the driver.
+    /// `stream` is on another device; only one of the streams is being captured; errors of the driver.
     pub fn fence_from(&self, stream: &CudaStream) -> Result<()> {
         self.check(stream, "fence_from")?;
         self.wait_for(stream)
@@ -129,7 +129,7 @@ impl WorkerStream {
     /// For a per-thread default stream, the later work is that of the calling thread.
     ///
     /// # Errors
-    /// `stream` is on another device; one of the streams is being captured; errors of the driver.
+    /// `stream` is on another device; only one of the streams is being captured; errors of the driver.
     pub fn fence_to(&self, stream: &CudaStream) -> Result<()> {
         self.check(stream, "fence_to")?;
         self.hold(stream)
@@ -139,9 +139,13 @@ impl WorkerStream {
     /// times, on the worker's stream. Fences and [loans](WorkerStream::lend) between the two streams become part of the
     /// graph, in which `stream` begins behind the worker's work so far, and all its work comes before the end.
     ///
-    /// The program allocates what it needs before the capture, or frees it during the capture. It must not use cudarc's
-    /// [event tracking](cudarc::driver::CudaContext::disable_event_tracking) for the memory, whose events are those of
-    /// earlier work. [`Runtime::capture`] lists what else a capture refuses.
+    /// The work allocates memory that it also frees. It must not use cudarc's [event
+    /// tracking](cudarc::driver::CudaContext::disable_event_tracking) for other memory, whose events are those of earlier
+    /// work. [`Runtime::capture`] lists what else a capture refuses.
+    ///
+    /// # Safety
+    /// Memory that `work` uses and does not allocate stays allocated until the last launch is done, and no clone of a lent
+    /// tensor outlives `work`.
     ///
     /// ```no_run
     /// use disco_core::{CommunicatorExt as _, Reduction, Result, WorkerContext};
@@ -151,17 +155,18 @@ impl WorkerStream {
     /// /// Kernels of the program and the sum of what they write, as one graph.
     /// fn step(ctx: &mut WorkerContext, stream: &CudaStream, gradient: &mut CudaSlice<f32>) -> Result<Graph> {
     ///     let worker = WorkerStream::of(ctx.queue())?;
-    ///     worker.capture(stream, || {
+    ///     // SAFETY: the program launches the graph while it has the gradient.
+    ///     unsafe { worker.capture(stream, || {
     ///         // … launch kernels on `stream` that write the gradient …
     ///         worker.lend(gradient, stream, |tensor| ctx.comm()?.all_reduce_in_place(tensor, Reduction::Sum))
-    ///     })
+    ///     }) }
     /// }
     /// ```
     ///
     /// # Errors
     /// `stream` is on another device; one of the streams is being captured; the errors of [`Runtime::capture`] and of
     /// `work`.
-    pub fn capture(&self, stream: &CudaStream, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    pub unsafe fn capture(&self, stream: &CudaStream, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         self.check(stream, "capture")?;
         self.runtime().capture(|| {
             self.hold(stream)?;
@@ -210,7 +215,7 @@ impl WorkerStream {
         let why = match (is_capturing(&self.0.stream)?, is_capturing(stream)?) {
             (true, false) => "the worker's stream is being captured",
             (false, true) => "the program's stream is being captured",
-            // Both are in one capture, which includes the fence.
+            // Streams that are both captured are taken to be in one capture, which includes the fence.
             _ => return Ok(()),
         };
         Err(Error::state(format!(

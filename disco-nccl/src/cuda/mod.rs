@@ -32,7 +32,7 @@ pub use disco_ccl::Graph;
 use disco_ccl::{Queue, Runtime};
 use disco_core::{DeviceKind, Error, Result, WorkerContext};
 pub use fence::WorkerStream;
-pub use pool::keep_pool_memory;
+pub use pool::{keep_pool_memory, unused_pool_memory};
 
 /// The CUDA stream of a worker's queue, as a stream of cudarc. Work that is launched on it is ordered with the worker's
 /// collectives. Its context is the device's primary context. A program that computes on a stream of its own orders the

@@ -43,6 +43,22 @@ pub fn keep_pool_memory(ordinal: i32) -> Result<()> {
     set(Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, (&raw mut off).cast())
 }
 
+/// Bytes of freed memory that the pool of a device keeps, and that the driver counts as used. 0 if the device has no pools.
+///
+/// # Errors
+/// There is no such device; errors of the driver.
+pub fn unused_pool_memory(ordinal: i32) -> Result<u64> {
+    let Some(pool) = default_pool(ordinal)? else { return Ok(0) };
+    let get = |attribute| {
+        let mut bytes = 0u64;
+        // SAFETY: the device's pool exists, and the attribute has 64 bits.
+        let got = unsafe { sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()) };
+        check("cuMemPoolGetAttribute", got.result()).map(|()| bytes)
+    };
+    let reserved = get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+    Ok(reserved.saturating_sub(get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?))
+}
+
 /// Gives the other devices access to the pool of a device. Does nothing if the device has no pools.
 pub(super) fn open_pool_to_accessors(ordinal: i32) -> Result<()> {
     let Some(pool) = default_pool(ordinal)? else { return Ok(()) };
