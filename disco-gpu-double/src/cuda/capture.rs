@@ -195,7 +195,7 @@ impl Capture {
 
     /// Adds a free of memory that this capture has allocated. Refuses other memory, and invalidates the capture.
     pub(crate) fn free(&self, stream: &Stream, pointer: DevicePointer) -> Result<(), Code> {
-        let found = self.state().memory.iter().rfind(|memory| memory.pointer() == pointer).cloned();
+        let found = self.state().memory.iter().find(|memory| memory.pointer() == pointer).cloned();
         let Some(memory) = found.filter(|memory| memory.free()) else {
             self.invalidate();
             return Err(Code::INVALID_VALUE);

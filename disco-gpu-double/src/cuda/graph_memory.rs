@@ -37,7 +37,7 @@ impl GraphMemory {
         })))
     }
 
-    /// Marks the memory as freed. Returns false if it was.
+    /// Marks the memory as freed. Returns false if it was already freed.
     pub(crate) fn free(&self) -> bool {
         !self.is_freed.swap(true, SeqCst)
     }
