@@ -1,7 +1,7 @@
 //! Weights of a linear layer: a dense matrix, or quantised blocks.
 
 use candle_core::quantized::{QMatMul, QTensor};
-use candle_core::{DType, Error, Module, Result, Tensor};
+use candle_core::{DType, Device, Error, Module, Result, Tensor};
 
 /// A matrix of weights, one row for each output, as `y = x·Wᵀ` uses it.
 #[derive(Clone, Debug)]
@@ -25,6 +25,16 @@ impl Matrix {
     /// Errors of candle's `QMatMul`.
     pub fn quantized(weight: QTensor) -> Result<Self> {
         Ok(Self(Kind::Quantized(QMatMul::from_qtensor(weight)?)))
+    }
+
+    /// The device of the weights.
+    pub(crate) fn device(&self) -> Device {
+        match &self.0 {
+            Kind::Dense(weight) | Kind::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
+                weight.device().clone()
+            }
+            Kind::Quantized(QMatMul::QTensor(weight)) => weight.device(),
+        }
     }
 
     /// Bytes of memory of the weights.

@@ -66,14 +66,20 @@ pub struct VocabParallelLogits {
     matrix: Matrix,
     /// Number of tokens of each rank.
     extents: Vec<usize>,
+    /// 0, 1, … for this rank's tokens, u32 `[1, own tokens]` on the device.
+    numbers: Tensor,
     comm: Comm,
 }
 
 impl VocabParallelLogits {
     /// The layer of this rank's tokens: `matrix` is `[own tokens, features]`. Rank `r` has `extents[r]` tokens, in rank
     /// order.
-    pub fn new(matrix: Matrix, extents: Vec<usize>, comm: Comm) -> Self {
-        Self { matrix, extents, comm }
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn new(matrix: Matrix, extents: Vec<usize>, comm: Comm) -> Result<Self> {
+        let numbers = Tensor::arange(0, extents[comm.rank()] as u32, &matrix.device())?.unsqueeze(0)?;
+        Ok(Self { matrix, extents, numbers, comm })
     }
 
     /// The logits of this rank's tokens: `[.., features]` to `[.., own tokens]`.
@@ -91,25 +97,30 @@ impl VocabParallelLogits {
     /// Errors of candle and of the communicator.
     pub fn argmax(&self, x: &Tensor) -> Result<Argmax> {
         let own = self.own(x)?.to_dtype(DType::F32)?;
-        let first: usize = self.extents[..self.comm.rank()].iter().sum();
-        let all = self.comm.all_gather(&best_of(&own, first)?.unsqueeze(0)?, 0)?;
+        let all = self.comm.all_gather(&self.best_of(&own)?.unsqueeze(0)?, 0)?;
         let column = |index| all.narrow(1, index, 1)?.squeeze(1)?.contiguous();
         let best = column(0)?.argmax_keepdim(0)?;
         Ok(Argmax(Tensor::cat(&[column(1)?.gather(&best, 0)?, column(2)?.sum_keepdim(0)?], 0)?))
     }
-}
 
-/// The largest of a rank's logits `[rows, own tokens]`: f64 `[3, rows]`, the logits, the numbers of their tokens, which f64
-/// has exactly, and the sums of all logits, which are finite if all logits are.
-fn best_of(own: &Tensor, first: usize) -> Result<Tensor> {
-    let (rows, tokens) = own.dims2()?;
-    let zeros = Tensor::zeros((1, rows), DType::F64, own.device())?;
-    if tokens == 0 {
-        return Tensor::cat(&[&zeros.affine(1.0, f64::NEG_INFINITY)?, &zeros, &zeros], 0);
+    /// The largest of this rank's logits `[rows, own tokens]`: f64 `[3, rows]`, the logits, the numbers of their tokens,
+    /// which f64 has exactly, and the sums of all logits, which are finite if all logits are.
+    fn best_of(&self, own: &Tensor) -> Result<Tensor> {
+        let (rows, tokens) = own.dims2()?;
+        let zeros = Tensor::zeros((1, rows), DType::F64, own.device())?;
+        if tokens == 0 {
+            return Tensor::cat(&[&zeros.affine(1.0, f64::NEG_INFINITY)?, &zeros, &zeros], 0);
+        }
+        let row = |values: Tensor| values.to_dtype(DType::F64)?.reshape((1, rows));
+        let largest = own.max_keepdim(1)?;
+        // On a device, candle's `argmax` returns any one of equals. The last number stands for all others, so that it is one of
+        // a token in any case.
+        let last = self.numbers.narrow(1, tokens - 1, 1)?.broadcast_as(own.shape())?;
+        let numbers = own.broadcast_eq(&largest)?.where_cond(&self.numbers.broadcast_as(own.shape())?, &last)?;
+        let first: usize = self.extents[..self.comm.rank()].iter().sum();
+        let numbers = (row(numbers.min(1)?)? + first as f64)?;
+        Tensor::cat(&[&row(largest)?, &numbers, &row(own.sum(1)?)?], 0)
     }
-    let row = |values: Tensor| values.to_dtype(DType::F64)?.unsqueeze(0);
-    let numbers = (row(own.argmax(1)?)? + first as f64)?;
-    Tensor::cat(&[&row(own.max(1)?)?, &numbers, &row(own.sum(1)?)?], 0)
 }
 
 /// The tokens with the largest logits, on the device: see [`VocabParallelLogits::argmax`].
@@ -128,7 +139,7 @@ impl Argmax {
         self.0.narrow(0, 0, 1)?.squeeze(0)?.to_dtype(DType::U32)
     }
 
-    /// The numbers of the tokens. Waits for the device.
+    /// The numbers of the tokens. Waits for the device, without a deadline: [`Comm::synchronize`] has one.
     ///
     /// # Errors
     /// A logit is NaN or infinite, on all ranks; errors of candle.

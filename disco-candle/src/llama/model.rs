@@ -99,7 +99,7 @@ impl Llama {
             norm: norm(names.norm())?,
             rope: Rope::new(&config, divisors.as_ref(), dtype, &device)?,
             embedding: VocabParallelEmbedding::new(embedding, rows[comm.rank()].clone(), comm.clone())?,
-            logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone()),
+            logits: VocabParallelLogits::new(logits, rows.iter().map(Range::len).collect(), comm.clone())?,
             layers,
             comm,
             fingerprint,

@@ -87,7 +87,7 @@ fn a_split_vocabulary_gives_the_embedding_the_logits_and_the_first_largest_token
             assert_close(&layer.forward(&tokens)?, &embedded, 0.0);
 
             let extents = own.iter().map(Range::len).collect();
-            let layer = VocabParallelLogits::new(Matrix::dense(rows(&tied, &tokens_of_rank)), extents, comm.clone());
+            let layer = VocabParallelLogits::new(Matrix::dense(rows(&tied, &tokens_of_rank)), extents, comm.clone())?;
             assert_close(&layer.forward(&x)?, &logits, 1e-6);
             let best = layer.argmax(&x)?;
             assert_eq!(best.to_vec()?, expected);
