@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use disco_core::{Error, Result};
 
 use crate::comm::Comm;
-use crate::error::find_disco_error;
+use crate::error::{find_disco_error, to_candle};
 
 impl Comm {
     /// Compares `value` with the values of all ranks, which call this method, too. `what` names it in the error. The
@@ -38,7 +38,9 @@ impl Comm {
     #[expect(clippy::disallowed_methods, reason = "the values of ranks are compared once, when a model is loaded")]
     fn values_of_ranks(&self, value: u64, device: &Device) -> candle_core::Result<Vec<u64>> {
         let own = Tensor::new(&[value.cast_signed()], device)?;
-        let all = self.all_gather(&own, 0)?.to_vec1::<i64>()?;
+        let all = self.all_gather(&own, 0)?;
+        self.synchronize().map_err(to_candle)?;
+        let all = all.to_vec1::<i64>()?;
         Ok(all.into_iter().map(i64::cast_unsigned).collect())
     }
 }

@@ -125,7 +125,7 @@ impl Comm {
             return Err(Error::invalid(format!("{self:?} can't become {rank} of {size} ranks")));
         }
         self.with(|state| {
-            state.comm = Some(comm);
+            (state.comm, state.is_silent) = (Some(comm), false);
             #[cfg(feature = "cuda")]
             {
                 state.stream = None;
@@ -164,6 +164,30 @@ impl Comm {
         self.with(|state| Ok(std::mem::take(&mut state.stats)))
     }
 
+    /// Whether each collective starts with a barrier.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn measures_waits(&self) -> Result<bool> {
+        self.with(|state| Ok(state.measures_waits))
+    }
+
+    /// Runs work whose collectives do not run yet. Returns their counts, which are not part of the statistics.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn uncounted<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Stats)> {
+        let before = self.take_stats()?;
+        let outcome = work();
+        self.with(|state| Ok((outcome, std::mem::replace(&mut state.stats, before))))
+    }
+
+    /// Adds collectives to the statistics that run without a call of [`Comm::enqueue`].
+    #[cfg(feature = "cuda")]
+    pub(crate) fn count(&self, stats: &Stats) -> Result<()> {
+        self.with(|state| {
+            state.stats.collectives += stats.collectives;
+            state.stats.bytes += stats.bytes;
+            Ok(())
+        })
+    }
+
     /// Runs one collective. Does nothing on a communicator without a session.
     pub(crate) fn enqueue(&self, op: Op) -> Result<()> {
         self.with(|state| {
@@ -183,21 +207,25 @@ impl Comm {
         })
     }
 
-    /// Runs work whose collectives are left out, so that its results are wrong and no rank waits for another one.
-    pub(crate) fn silently<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
-        let set = |is_silent| {
-            self.with(|state| {
-                state.is_silent = is_silent;
-                Ok(())
-            })
-        };
-        set(true)?;
-        let outcome = work();
-        set(false).map(|()| outcome)
+    fn set_silent(&self, is_silent: bool) -> Result<()> {
+        self.with(|state| {
+            state.is_silent = is_silent;
+            Ok(())
+        })
     }
 
-    /// Waits for all collectives, until the deadline of the communicator. Does nothing without a session.
-    pub(crate) fn synchronize(&self) -> Result<()> {
+    /// Runs work whose collectives are left out, so that its results are wrong and no rank waits for another one.
+    pub(crate) fn silently<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let _silence = Silence::new(self)?;
+        Ok(work())
+    }
+
+    /// Waits for all collectives. On a device, collectives run behind the calls of the host: call it before a copy to the
+    /// host that waits for the device, which has no deadline. Does nothing without a session.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] with the missing rank; a collective has failed; the handle is on another thread than its worker.
+    pub fn synchronize(&self) -> Result<()> {
         self.with(|state| state.comm.as_mut().map_or(Ok(()), |comm| comm.synchronize()))
     }
 
@@ -226,6 +254,23 @@ impl Comm {
         });
         let other_thread = || Error::invalid(format!("{self:?} belongs to the thread of its worker, not to this one"));
         used.unwrap_or_else(|_| Err(other_thread()))
+    }
+}
+
+/// Collectives of a communicator are left out until the drop, also by a panic.
+struct Silence<'a>(&'a Comm);
+
+impl<'a> Silence<'a> {
+    fn new(comm: &'a Comm) -> Result<Self> {
+        comm.set_silent(true).map(|()| Self(comm))
+    }
+}
+
+impl Drop for Silence<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.set_silent(false) {
+            tracing::error!(%error, "a communicator leaves out its collectives");
+        }
     }
 }
 

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
 use candle_core::{CudaDevice, DType, Device};
-use disco_core::{Error, Result, Tensor};
+use disco_core::{Error, Queue, Result, Tensor};
 use disco_nccl::cuda::{Graph, WorkerStream};
 use disco_nccl::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits};
 
-use crate::comm::Comm;
-use crate::error::{find_disco_error, to_candle};
+use crate::comm::{Comm, Stats};
+use crate::error::to_candle;
 
 /// The oldest compute capability that computes with bf16.
 const BF16_CAPABILITY: (i32, i32) = (8, 0);
@@ -95,10 +95,8 @@ fn arrange<T: DeviceRepr + ValidAsZeroBits>(
 /// A device of candle with a stream of its own: see [`device`](crate::device()).
 pub(crate) fn device(device: disco_core::Device, dtype: DType) -> Result<Device> {
     let ordinal = usize::try_from(device.ordinal).map_err(|_| Error::invalid(format!("{device} has no number")))?;
-    let made = Device::new_cuda_with_stream(ordinal).map_err(|error| match find_disco_error(&error) {
-        Some(error) => error.clone(),
-        None => Error::invalid(format!("candle can't use {device}: {error}")),
-    })?;
+    let made = Device::new_cuda_with_stream(ordinal);
+    let made = made.map_err(|error| Error::invalid(format!("candle can't use {device}: {error}")))?;
     let cuda = made.as_cuda_device().map_err(|error| Error::invalid(error.to_string()))?;
     let capability = check("cuDeviceGetAttribute", cuda.cuda_stream().context().compute_capability())?;
     if dtype == DType::BF16 && capability < BF16_CAPABILITY {
@@ -118,11 +116,12 @@ pub(crate) fn device(device: disco_core::Device, dtype: DType) -> Result<Device>
 pub(crate) fn require_memory(device: &CudaDevice, needed: u64) -> Result<()> {
     let stream = device.cuda_stream();
     let (free, all) = check("cuMemGetInfo", stream.context().mem_get_info())?;
-    if needed <= free as u64 {
+    let free = free as u64 + disco_nccl::cuda::unused_pool_memory(stream.context().ordinal() as i32)?;
+    if needed <= free {
         return Ok(());
     }
     let mib = |bytes: u64| format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20));
-    let (ordinal, needed, free, all) = (stream.context().ordinal(), mib(needed), mib(free as u64), mib(all as u64));
+    let (ordinal, needed, free, all) = (stream.context().ordinal(), mib(needed), mib(free), mib(all as u64));
     Err(Error::invalid(format!(
         "cuda:{ordinal} has too little memory for this rank's part of the model: {needed} are needed, {free} of {all} are free; \
          use more ranks, or a smaller type"
@@ -135,29 +134,46 @@ pub(crate) struct Captured {
     graph: Graph,
     worker: WorkerStream,
     stream: Arc<CudaStream>,
+    comm: Comm,
+    /// The collectives of a launch.
+    stats: Stats,
 }
 
-/// Captures the work that `work` enqueues, and runs none of it. It has run before, so that its kernels are loaded, and it
-/// keeps no memory that it allocates.
+/// The stream of the worker's queue.
 ///
 /// # Errors
-/// The errors of `work`; the communicator has no session; a step that a capture refuses; errors of the driver.
-pub(crate) fn capture<E: From<candle_core::Error>>(
+/// The queue is on a device of another kind; errors of the driver.
+pub(crate) fn stream(comm: &Comm, queue: &mut (dyn Queue + 'static)) -> Result<WorkerStream> {
+    let of_comm = comm.stream()?.filter(|stream| stream.stream().cu_stream().addr() == queue.raw().addr());
+    of_comm.map_or_else(|| WorkerStream::of(queue), Ok)
+}
+
+/// Captures the work that `work` enqueues, and runs none of it. The caller has run `work` once, so that its kernels are
+/// loaded. `work` frees all memory that it allocates.
+///
+/// # Safety
+/// All other memory that `work` uses lives as long as the result, or until the last launch is done.
+///
+/// # Errors
+/// The errors of `work`; an operation that a capture refuses; errors of the driver.
+pub(crate) unsafe fn capture<E: From<candle_core::Error>>(
     comm: &Comm,
+    queue: &mut (dyn Queue + 'static),
     device: &CudaDevice,
     work: impl FnOnce() -> std::result::Result<(), E>,
 ) -> std::result::Result<Captured, E> {
-    let stream = device.cuda_stream();
     let mut failure = None;
+    let work = || {
+        work().map_err(|error| {
+            failure = Some(error);
+            Error::state("the captured work has failed")
+        })
+    };
     let capture = || {
-        let worker = comm.stream()?.ok_or(Error::NoCommunicator)?;
-        let graph = worker.capture(&stream, || {
-            work().map_err(|error| {
-                failure = Some(error);
-                Error::state("the captured work has failed")
-            })
-        })?;
-        Ok(Captured { graph, worker, stream: stream.clone() })
+        let (worker, stream) = (self::stream(comm, queue)?, device.cuda_stream());
+        // SAFETY: the caller keeps the memory that `work` uses.
+        let (graph, stats) = comm.uncounted(|| unsafe { worker.capture(&stream, work) })?;
+        Ok(Captured { graph: graph?, worker, stream, comm: comm.clone(), stats })
     };
     let captured: Result<Captured> = capture();
     captured.map_err(|error| failure.unwrap_or_else(|| to_candle(error).into()))
@@ -167,7 +183,8 @@ impl Captured {
     /// Repeats the work, behind all earlier work of candle's stream, and before all later work.
     pub(crate) fn launch(&self) -> candle_core::Result<()> {
         let launched = self.worker.fence_from(&self.stream).and_then(|()| self.graph.launch());
-        launched.and_then(|()| self.worker.fence_to(&self.stream)).map_err(to_candle)
+        let launched = launched.and_then(|()| self.worker.fence_to(&self.stream));
+        launched.and_then(|()| self.comm.count(&self.stats)).map_err(to_candle)
     }
 }
 

@@ -62,6 +62,7 @@ fn embed(
     let plan = bert::plan(&config, comm.size())?;
     let shards = Shards::new(weights, plan, comm.rank(), comm.size(), DType::F32, device);
     let embeddings = Bert::load(&config, &shards, &comm)?.embed(&sentences)?;
+    comm.synchronize()?;
     Ok(Json(embeddings.to_vec2()?))
 }
 

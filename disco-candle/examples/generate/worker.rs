@@ -139,7 +139,8 @@ fn prompt(
         worker.print_logits(&batch.prompts)?;
     }
     let sampler = Sampler::new(batch.temperature, batch.top_p, batch.seed);
-    let steps = if worker.uses_graphs() { Steps::Fixed } else { Steps::Growing };
+    let replays = worker.load.uses_graphs && sampler.is_greedy() && !worker.model.device().is_cpu();
+    let steps = if replays { Steps::Fixed } else { Steps::Growing };
     let generation = worker.model.generate(&batch.prompts, sampler, steps)?;
     let running = worker.batch.insert(Running { generation, ended: vec![false; batch.prompts.len()] });
     let tokens = running.next(&worker.model, ctx);
@@ -190,16 +191,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether steps are replayed as a graph: on a GPU, unless each collective begins with a barrier of the hosts.
-    fn uses_graphs(&self) -> bool {
-        self.load.uses_graphs && !self.load.measures_waits && !self.model.device().is_cpu()
-    }
-
     /// Prints the largest logits after each prompt on worker 0.
     #[expect(clippy::disallowed_methods, reason = "all of them are sorted on the host")]
     fn print_logits(&self, prompts: &[Vec<u32>]) -> Result<(), LlamaError> {
         let (_, hidden) = self.model.prompt(prompts)?;
-        let logits = self.model.logits(&hidden)?.to_vec2::<f32>()?;
+        let logits = self.model.logits(&hidden)?;
+        self.model.comm().synchronize().map_err(disco_candle::to_candle)?;
+        let logits = logits.to_vec2::<f32>()?;
         for logits in logits.iter().filter(|_| self.model.comm().rank() == 0) {
             let mut order: Vec<usize> = (0..logits.len()).collect();
             order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));

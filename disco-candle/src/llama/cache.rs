@@ -1,6 +1,6 @@
 //! The keys and values of earlier tokens, and the place of the next ones.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Tensor};
 
 /// Slots of a new cache, unless the prompt needs more.
 const FIRST_SLOTS: usize = 64;
@@ -84,6 +84,8 @@ impl Cache {
     pub(super) fn make_room(&mut self, dtype: DType, device: &Device) -> Result<bool> {
         let is_same = self.cursor.is_some() && self.used < self.capacity();
         if !is_same {
+            // Memory that is half replaced has no place.
+            self.cursor = None;
             let used = self.used;
             self.layers.iter_mut().try_for_each(|layer| layer.reserve(used, used + 1))?;
             self.cursor = Some(Cursor::new(&self.starts, used, self.capacity(), dtype, device)?);
@@ -93,7 +95,16 @@ impl Cache {
 
     /// The place of the next token, after [`Cache::make_room`].
     pub(super) fn cursor(&self) -> Result<&Cursor> {
-        self.cursor.as_ref().ok_or_else(|| candle_core::Error::Msg("the cache has no room for a token".into()))
+        self.cursor.as_ref().ok_or_else(|| Error::Msg("the cache has no room for a token".into()))
+    }
+
+    /// Counts the slot of a step as used, or forgets the place on the device that a failed step may have moved on.
+    pub(super) fn finish_step<T, E>(&mut self, step: std::result::Result<T, E>) -> std::result::Result<T, E> {
+        match &step {
+            Ok(_) => self.used += 1,
+            Err(_) => self.cursor = None,
+        }
+        step
     }
 
     /// Counts slots as used that a prompt has filled.
@@ -133,7 +144,7 @@ impl Layer {
         write: impl Fn(&Tensor, &Tensor) -> Result<()>,
         new: &[Tensor; 2],
     ) -> Result<[Tensor; 2]> {
-        let [keys, values] = self.0.as_ref().ok_or_else(|| candle_core::Error::Msg("a step needs a prompt".into()))?;
+        let [keys, values] = self.0.as_ref().ok_or_else(|| Error::Msg("a step needs a prompt".into()))?;
         write(keys, &new[0])?;
         write(values, &new[1])?;
         Ok([keys.narrow(2, 0, width)?, values.narrow(2, 0, width)?])

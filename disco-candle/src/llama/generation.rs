@@ -1,14 +1,18 @@
 //! Texts that grow token by token.
 
+use std::sync::Arc;
+
 #[cfg(feature = "cuda")]
 use candle_core::CudaDevice;
-use candle_core::{DType, Device, Tensor};
+#[cfg(feature = "cuda")]
+use candle_core::Device;
+use candle_core::{DType, Tensor};
 use disco_core::Queue;
 
 use super::{Cache, Llama, LlamaError, Sampler};
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::read::Reading;
+use crate::read::{Reader, Reading};
 use crate::vocabulary::{Argmax, not_finite};
 
 /// The shapes of the steps of a [`Generation`].
@@ -19,8 +23,9 @@ pub enum Steps {
     #[default]
     Growing,
     /// Tokens attend to all slots of the cache, and masks exclude those that are not used yet. So all steps have the same
-    /// shapes until the cache gets larger memory. On a CUDA device, a step with the greedy sampler is captured once, with its
-    /// collectives, and replayed as a graph, so that a token costs one launch.
+    /// shapes until the cache gets larger memory. On a CUDA device of [`device`](crate::device()), a step with the greedy
+    /// sampler is captured once, with its collectives, and replayed as a graph, so that a token costs one launch; not with
+    /// [`Comm::measure_waits`](crate::Comm::measure_waits), whose barriers a graph can't have.
     Fixed,
 }
 
@@ -38,8 +43,13 @@ pub struct Generation {
     /// The hidden states of the last tokens of the prompts, before the first choice.
     hidden: Option<Tensor>,
     chosen: Chosen,
-    /// The copy of tokens that the device chooses while the program has those before.
+    reader: Reader,
+    /// The copy of the next tokens, which the device computes while the program handles the current ones.
     ahead: Option<Reading>,
+    /// The model with the ranks that began the texts.
+    ranks: Arc<()>,
+    /// Whether a token could not be computed.
+    has_failed: bool,
     #[cfg(feature = "cuda")]
     graph: Option<cuda::Captured>,
 }
@@ -70,7 +80,10 @@ impl Llama {
             steps,
             hidden: Some(hidden),
             chosen,
+            reader: Reader::default(),
             ahead: None,
+            ranks: self.ranks(),
+            has_failed: false,
             #[cfg(feature = "cuda")]
             graph: None,
         })
@@ -86,19 +99,34 @@ impl Generation {
     /// The next token of each sequence. `queue` is that of the worker.
     ///
     /// # Errors
-    /// A logit is NaN or infinite, the context is used up, or a collective fails.
+    /// A logit is NaN or infinite, the context is used up, or a collective fails. After an error, and after a
+    /// [`rejoin`](Llama::rejoin) of the model, the texts can't go on.
     pub fn next(&mut self, model: &Llama, queue: &mut dyn Queue) -> Result<Vec<u32>, LlamaError> {
+        if !Arc::ptr_eq(&self.ranks, &model.ranks()) {
+            let text = "the texts were begun by another model, or before other ranks took part; begin them again";
+            return Err(LlamaError::Call(text.into()));
+        }
+        if self.has_failed {
+            return Err(LlamaError::Call("a token could not be computed before; begin the texts again".into()));
+        }
+        let tokens = self.compute_next(model, queue);
+        self.has_failed = tokens.is_err();
+        tokens
+    }
+
+    fn compute_next(&mut self, model: &Llama, queue: &mut dyn Queue) -> Result<Vec<u32>, LlamaError> {
         let current = match self.ahead.take() {
             Some(current) => current,
             None => self.enqueue(model, queue)?,
         };
         if !self.sampler.is_greedy() {
-            return self.choose(model, &current.finish(model.comm(), queue)?);
+            let logits = self.reader.finish(current, model.comm(), queue)?;
+            return self.choose(model, &logits);
         }
-        if !matches!(model.device(), Device::Cpu) && self.cache.used < model.config().context {
+        if !model.device().is_cpu() && self.cache.used < model.config().context {
             self.ahead = Some(self.enqueue(model, queue)?);
         }
-        Ok(Argmax::checked(&current.finish::<f64>(model.comm(), queue)?)?)
+        Ok(Argmax::checked(&self.reader.finish::<f64>(current, model.comm(), queue)?)?)
     }
 
     /// Enqueues the next choice, and the copy of what the host needs: the tokens, or the logits to choose from.
@@ -107,18 +135,21 @@ impl Generation {
         if self.sampler.is_greedy() {
             match hidden {
                 Some(hidden) => self.chosen.take_best(model, &hidden)?,
-                None => self.greedy_step(model)?,
+                None => self.greedy_step(model, queue)?,
             }
-            return Ok(Reading::begin::<f64>(&self.chosen.values, model.comm(), queue)?);
+            return Ok(self.reader.begin::<f64>(&self.chosen.values, model.comm(), queue)?);
         }
         let hidden = hidden.map_or_else(|| self.step(model), Ok)?;
-        Ok(Reading::begin::<f32>(&model.logits(&hidden)?.contiguous()?, model.comm(), queue)?)
+        Ok(self.reader.begin::<f32>(&model.logits(&hidden)?.contiguous()?, model.comm(), queue)?)
     }
 
-    fn greedy_step(&mut self, model: &Llama) -> Result<(), LlamaError> {
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only graphs need the queue"))]
+    fn greedy_step(&mut self, model: &Llama, queue: &mut dyn Queue) -> Result<(), LlamaError> {
         #[cfg(feature = "cuda")]
-        if let (Steps::Fixed, Device::Cuda(device)) = (self.steps, model.device()) {
-            return self.replay(model, device);
+        if let (Steps::Fixed, Device::Cuda(device)) = (self.steps, model.device())
+            && !model.comm().measures_waits().map_err(crate::to_candle)?
+        {
+            return self.replay(model, device, queue);
         }
         let hidden = self.step(model)?;
         self.chosen.take_best(model, &hidden)
@@ -131,15 +162,15 @@ impl Generation {
             Steps::Growing => self.cache.used + 1,
             Steps::Fixed => self.cache.capacity(),
         };
-        let hidden = model.compute_step(&mut self.cache, &self.chosen.tokens, width)?;
-        self.cache.used += 1;
-        Ok(hidden)
+        let step = model.compute_step(&mut self.cache, &self.chosen.tokens, width);
+        self.cache.finish_step(step)
     }
 
     /// A step with its choice, as a graph. The first step in new memory runs without one: it loads kernels and fills candle's
     /// cache of the kernels' arguments, neither of which a capture can do.
     #[cfg(feature = "cuda")]
-    fn replay(&mut self, model: &Llama, device: &CudaDevice) -> Result<(), LlamaError> {
+    #[allow(unsafe_code, reason = "a graph uses the memory of this value")]
+    fn replay(&mut self, model: &Llama, device: &CudaDevice, queue: &mut dyn Queue) -> Result<(), LlamaError> {
         let is_same = model.prepare_step(&mut self.cache)?;
         let _cache = device.enable_cuda_graph_htod_cache();
         let width = self.cache.capacity();
@@ -148,16 +179,20 @@ impl Generation {
             let hidden = model.compute_step(cache, &chosen.tokens, width)?;
             chosen.take_best(model, &hidden)
         };
-        match (&self.graph, is_same) {
-            (Some(graph), true) => graph.launch()?,
+        let done = match (&self.graph, is_same) {
+            (Some(graph), true) => graph.launch().map_err(LlamaError::from),
             (_, false) => {
                 self.graph = None;
-                step()?;
+                step()
             }
-            (None, true) => self.graph.insert(cuda::capture(model.comm(), device, step)?).launch()?,
-        }
-        self.cache.used += 1;
-        Ok(())
+            // SAFETY: this value has the cache and the last choice as long as the graph, and launches it with the same model
+            // only, which has the weights.
+            (None, true) => match unsafe { cuda::capture(model.comm(), queue, device, step) } {
+                Ok(graph) => self.graph.insert(graph).launch().map_err(LlamaError::from),
+                Err(error) => Err(error),
+            },
+        };
+        self.cache.finish_step(done)
     }
 
     /// Chooses from the logits of all sequences.

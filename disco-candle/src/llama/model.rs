@@ -1,7 +1,8 @@
 //! The model of one rank.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Module as _, Tensor};
 use candle_nn::RmsNorm;
@@ -44,6 +45,8 @@ pub struct Llama {
     dtype: DType,
     device: Device,
     bytes: usize,
+    /// Replaced when other ranks take part: texts that began before can't go on.
+    ranks: RefCell<Arc<()>>,
 }
 
 #[derive(Debug)]
@@ -106,6 +109,7 @@ impl Llama {
             dtype,
             device,
             bytes: parts.bytes.get(),
+            ranks: RefCell::default(),
             config,
         };
         if !model.device.is_cpu() {
@@ -114,13 +118,14 @@ impl Llama {
         Ok(model)
     }
 
-    /// Computes a little of everything, without collectives. A device loads a kernel when it is first needed, which may wait
+    /// Computes short prompts and steps, without collectives. A device loads a kernel when it is first needed, which may wait
     /// for other kernels of the process: of ranks that share a device, one may be in a collective that waits for this rank.
-    /// [`Llama::load`] calls it on a device other than the host.
+    /// Products of long prompts may still need other kernels. [`Llama::load`] calls it on a device other than the host.
     ///
     /// # Errors
-    /// Errors of candle, such as a device with too little memory.
+    /// Errors of candle, such as a device with too little memory; an earlier collective has failed.
     pub fn warm_up(&self) -> Result<(), LlamaError> {
+        self.comm.synchronize().map_err(crate::to_candle)?;
         let compute = || {
             for prompts in [vec![vec![0, 0]], vec![vec![0], vec![0, 0]]] {
                 let (mut cache, hidden) = self.prompt(&prompts)?;
@@ -144,7 +149,13 @@ impl Llama {
     pub fn rejoin(&self, ctx: &mut WorkerContext) -> Result<(), LlamaError> {
         let joined =
             self.comm.rejoin(ctx).and_then(|()| self.comm.require_same(COMPARED, self.fingerprint, &self.device));
+        *self.ranks.borrow_mut() = Arc::default();
         Ok(joined.map_err(crate::to_candle)?)
+    }
+
+    /// An identity of this model with its present ranks.
+    pub(super) fn ranks(&self) -> Arc<()> {
+        self.ranks.borrow().clone()
     }
 
     /// The communicator of the ranks that compute the model, with its [statistics](Comm::take_stats).
@@ -196,9 +207,8 @@ impl Llama {
     /// The number of tokens is not the number of sequences, the context is used up, or a collective fails.
     pub fn step(&self, cache: &mut Cache, tokens: &Tensor) -> Result<Tensor, LlamaError> {
         self.prepare_step(cache)?;
-        let hidden = self.compute_step(cache, tokens, cache.used + 1)?;
-        cache.used += 1;
-        Ok(hidden)
+        let step = self.compute_step(cache, tokens, cache.used + 1);
+        cache.finish_step(step)
     }
 
     /// Makes room for a step. Returns whether it has the memory of the last one.

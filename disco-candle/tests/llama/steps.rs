@@ -16,7 +16,7 @@ use disco_candle::Comm;
 use disco_candle::llama::{Config, Llama, Precision, Sampler, Steps, plan};
 use disco_candle::weights::{Shards, Weights};
 
-use crate::random::{Model, NINE_HEADS};
+use crate::random::{Model, NINE_HEADS, THREE_HEADS};
 
 /// Tokens of each text. The cache has 64 slots at first, so it gets larger memory on the way.
 const COUNT: usize = 12;
@@ -87,7 +87,6 @@ impl Queue for Counting {
 }
 
 fn load(path: PathBuf, comm: Comm) -> anyhow::Result<Llama> {
-    disco_candle::compute_threads(1)?;
     let weights = Arc::new(Weights::open(path)?);
     let config = Config::open(&weights)?;
     let plan = plan(&config, &weights, comm.size())?;
@@ -102,6 +101,7 @@ fn texts(
     Json((temperature, top_p)): Json<(f64, f64)>,
     Json(is_fixed): Json<Option<bool>>,
 ) -> anyhow::Result<Json<Vec<Vec<u32>>>> {
+    disco_candle::compute_threads(1)?;
     let model = load(path, Comm::world(ctx)?)?;
     if ctx.worker().index() == 0 {
         // Other workers take no part in it.
@@ -160,6 +160,26 @@ fn steps_of_all_shapes_and_workers_choose_the_tokens_of_whole_prompts() {
                 assert_eq!(texts, expected[0], "{workers} workers, fixed shapes: {is_fixed}, {sampling:?}");
             }
         }
+    }
+}
+
+#[test]
+fn texts_end_with_their_context_and_belong_to_their_model() {
+    let model = Model::gguf(THREE_HEADS, 11, GgmlDType::F32);
+    let [llama, other] = [(), ()].map(|()| load(model.path(), Comm::alone()).unwrap());
+    let prompt = vec![1; THREE_HEADS.context - 2];
+    for steps in [Steps::Growing, Steps::Fixed] {
+        let mut queue = Counting::new();
+        let mut generation = llama.generate(std::slice::from_ref(&prompt), Sampler::GREEDY, steps).unwrap();
+        let error = generation.next(&other, &mut queue).unwrap_err().to_string();
+        assert!(error.contains("begun by another model"), "{error}");
+        for _ in 0..3 {
+            generation.next(&llama, &mut queue).unwrap();
+        }
+        let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
+        assert!(error.contains("the sequence would have 65 tokens, but the context of the model has 64"), "{error}");
+        let error = generation.next(&llama, &mut queue).unwrap_err().to_string();
+        assert_eq!(error, "a token could not be computed before; begin the texts again");
     }
 }
 
