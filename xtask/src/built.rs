@@ -69,7 +69,14 @@ pub(crate) fn cargo() -> Command {
 /// # Errors
 /// The build fails.
 pub(crate) fn build(args: &str) -> Result<Vec<Built>> {
-    let mut command = cargo();
+    build_with(cargo(), args)
+}
+
+/// [`build`], with a cargo that has an environment of its own.
+///
+/// # Errors
+/// The build fails.
+pub(crate) fn build_with(mut command: Command, args: &str) -> Result<Vec<Built>> {
     command.args(args.split_whitespace()).args(["--quiet", "--message-format", "json-render-diagnostics"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     ensure!(output.status.success(), "cargo {args}: {}", output.status);

