@@ -1,49 +1,16 @@
 #!/bin/bash
 # Tests and measures the backends `nccl` and `cuda_p2p` on one NVIDIA GPU. Usage: `bash FOLDER/gpu-evidence.sh PART`, in
 # the folder that `cargo xtask gpu-bundle` makes. Part 0 touches everything once within 3 minutes. The others take at
-# most 9.5 minutes each: 1 one rank, and threads that share the device; 2 processes that share it; 3 failures, sanitizers
-# and PyTorch. The most important steps come first. A step that fails or hangs takes at most its own time limit.
+# most 9 minutes each: 1 one rank, and threads that share the device; 2 processes that share it; 3 failures, sanitizers
+# and PyTorch; 4 language models beside transformers. The most important steps come first. A step that fails or hangs takes
+# at most its own time limit. The variables that change a run are in gpu-steps.sh.
 # $OUT/summary.tsv has a line for each step, $OUT/figures.txt the figures, $OUT/logs-PART.tgz all output. The exit code
 # is 1 if a step fails.
-#
-# OUT: folder of the results; W: folder of the unpacked programs; BUDGET: seconds of a part.
-# SYS_NCCL, NVRTC: paths of the machine's libraries, which replace the search.
-# NCCL_SHARED: path that replaces the library of the kit.
-# GPU_EVIDENCE_QUICK=1: small sizes and counts, for `cargo xtask gpu-rehearsal` on the test double.
 set -u
-part=${1:?the first argument is the part: 0, 1, 2 or 3}
+part=${1:?the first argument is the part: 0, 1, 2, 3 or 4}
 here=$(cd "$(dirname "$0")" && pwd)
-OUT=${OUT:-/tmp/out} W=${W:-/tmp/disco-gpu}
-L=$W/logs-$part B=$W/bin
-mkdir -p "$OUT" "$L"
-began=$SECONDS budget=${BUDGET:-560} failed=0
-quick=${GPU_EVIDENCE_QUICK:-0}
-PATH=$PATH:/usr/local/cuda/bin
+. "$here/gpu-steps.sh"
 
-say() { printf '%s\n' "$*" | tee -a "$OUT/summary.tsv"; }
-skip() { say "$1	skipped	$2"; }
-# short FULL QUICK: prints FULL, or QUICK in a rehearsal.
-short() { if [ "$quick" = 1 ]; then echo "$2"; else echo "$1"; fi; }
-has() { command -v "$1" > /dev/null; }
-
-# step NAME LIMIT COMMAND...: runs a command, for at most LIMIT seconds.
-step() {
-    local name=$1 limit=$2 start=$SECONDS left=$((budget - (SECONDS - began))) code; shift 2
-    [ "$quick" = 1 ] && limit=$((limit * 4)) # other work may share the processors
-    if [ "$left" -lt 15 ]; then skip "$name" "the part's time is over"; return 0; fi
-    [ "$limit" -gt "$left" ] && limit=$left
-    timeout -k 5 "$limit" "$@" > "$L/$name.log" 2>&1 < /dev/null; code=$?
-    [ $code -ne 0 ] && failed=$((failed + 1))
-    say "$name	code $code	$((SECONDS - start)) s	$(grep . "$L/$name.log" | tail -n 1 | cut -c1-160)"
-    return $code
-}
-# in_env A=B... -- NAME LIMIT COMMAND...: runs a step with these environment variables.
-in_env() {
-    local -a variables=()
-    while [ "$1" != -- ]; do variables+=("$1"); shift; done
-    local name=$2 limit=$3; shift 3
-    step "$name" "$limit" env "${variables[@]}" "$@"
-}
 # one_device_test NAME LIMIT TEST [A=B ...]: runs a test of one process, whose ranks are threads.
 one_device_test() {
     in_env DISCO_TEST_GPU=1 "${@:4}" -- "$1" "$2" "$B/nccl_tests" "$3::inside" --exact --ignored --nocapture --test-threads=1
@@ -74,56 +41,16 @@ torch() {
     fi
 }
 
-# Starts and ends MPS, without which processes of one GPU take turns of milliseconds. Each process under MPS gets few
-# connections, of which a GPU has a limited number.
-mps_start() {
-    if ! has nvidia-cuda-mps-control; then
-        skip mps_start "there is no nvidia-cuda-mps-control: processes take turns of milliseconds"
-        return
-    fi
-    export CUDA_MPS_PIPE_DIRECTORY=$W/mps CUDA_MPS_LOG_DIRECTORY=$W/mps CUDA_DEVICE_MAX_CONNECTIONS=8
-    mkdir -p "$W/mps"
-    step mps_start 15 nvidia-cuda-mps-control -d
-}
-mps_end() {
-    has nvidia-cuda-mps-control && step mps_end 15 bash -c 'echo quit | nvidia-cuda-mps-control'
-    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-    export CUDA_DEVICE_MAX_CONNECTIONS=32
-}
-
-# The machine.
-if [ ! -x "$B/disco" ]; then
-    mkdir -p "$W/lib"
-    tar xJf "$here/bin.tar.xz" -C "$W"
-    for packed in "$here"/lib/*.so.xz; do xz -dc "$packed" > "$W/lib/$(basename "${packed%.xz}")"; done
-fi
-python=$(command -v python3)
-site=$($python -c 'import nvidia; print(list(nvidia.__path__)[0])' 2> /dev/null)
-has_torch=$($python -c 'import torch; print(int(torch.cuda.is_available()))' 2> /dev/null || echo 0)
-found() { find / -xdev -name "$1" 2> /dev/null | head -n 1; }
-sys_nccl=${SYS_NCCL:-$(ls "$site"/nccl/lib/libnccl.so.2 2> /dev/null || found libnccl.so.2)}
-nvrtc=${NVRTC:-$(ls "$site"/cu13/lib/libnvrtc.so.13 2> /dev/null || found 'libnvrtc.so.1[23]')}
-shared_nccl=${NCCL_SHARED:-$W/lib/nccl-2.30.7.so}
-export RUST_BACKTRACE=1 DISCO_NCCL_LIBRARY=${sys_nccl:-$shared_nccl}
-[ -n "$nvrtc" ] && export DISCO_NVRTC_LIBRARY=$nvrtc
-export DISCO_P2P_TOPOLOGY=fully_connected # one device has no links to itself
-export CUDA_MODULE_LOADING=EAGER          # no kernel is loaded while another spins
-export CUDA_DEVICE_MAX_CONNECTIONS=32     # streams of several ranks share no queue; some steps show the default
-export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
-several="NCCL_MULTI_RANK_GPU_ENABLE=1 DISCO_SHARE_DEVICES=1 NCCL_MAX_CTAS=8 DISCO_NCCL_LIBRARY=$shared_nccl"
 epochs=$(short 30 1)
-
+figures=(copies alloc trim_2 alias_8 alias_32 times_1 times_2 launch_raw_2 ours_2 launch_raw_2_again ours_2_again replays_2 graph_2
+    graph_one_shot_2 graph_two_shot_2 graph_one_shot_4 graph_two_shot_4 bench_nccl torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2 bench_p2p_2)
 processes=(--workers 2 --devices 0,0 --session processes)
 sizes=(--min-bytes 16 --factor 4 --max-bytes "$(short 64M 1M)")
 # check NAME LIMIT BACKEND FILTER: the conformance suite of two processes that share the device.
 check() { in_env $several -- "$1" "$2" "$B/disco" check --backend "$3" "${processes[@]}" --filter "$4"; }
 # bench NAME BACKEND: times of two processes that share the device.
 bench() { in_env $several -- "$1" 60 "$B/disco" bench all_reduce "${processes[@]}" --backend "$2" "${sizes[@]}"; }
-machine() {
-    step environment 40 bash -c "uname -a; ldd --version | head -1; nvidia-smi; nvidia-smi topo -m; nvidia-smi nvlink -s | head -20
-        free -g | head -2; nproc; df -h /dev/shm | tail -1; ls -l '$sys_nccl' '$nvrtc' '$shared_nccl'; ulimit -l
-        CUDA_MODULE_LOADING=LAZY $python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version(), torch.cuda.get_device_properties(0))'
-        command -v nvcc compute-sanitizer ncu nvidia-cuda-mps-control; true"
+backends() {
     step backends 30 "$B/disco" backends
     in_env DISCO_P2P_TOPOLOGY= -- topo 30 "$B/disco" topo
 }
@@ -137,6 +64,7 @@ one_rank() {
 case $part in
 0)
     machine
+    backends
     one_rank
     ranks sums_processes_2 60 processes::sum 2 DISCO_P2P_ONE_SHOT=1024
     ranks around_processes_4 60 processes::go_around 4
@@ -153,6 +81,7 @@ case $part in
     ;;
 1)
     machine
+    backends
     one_rank
     step digits_nccl_1 60 "$B/digits" --backend nccl --workers 1 --epochs "$epochs" --json
     # shellcheck disable=SC2046
@@ -211,18 +140,12 @@ case $part in
     bench bench_p2p_2 cuda_p2p
     mps_end
     ;;
+4)
+    . "$here/gpu-models.sh"
+    ;;
 *)
     echo "there is no part $part" >&2; exit 2
     ;;
 esac
 
-dmesg 2> /dev/null | grep -i 'xid' | tail -5 > "$L/xid.log"
-tar czf "$OUT/logs-$part.tgz" -C "$W" "logs-$part"
-for name in copies alloc trim_2 alias_8 alias_32 times_1 times_2 launch_raw_2 ours_2 launch_raw_2_again ours_2_again replays_2 graph_2 \
-    graph_one_shot_2 graph_two_shot_2 graph_one_shot_4 graph_two_shot_4 bench_nccl torch_1 torch_nccl_2 torch_symm_2 bench_nccl_2 bench_p2p_2; do
-    [ -f "$L/$name.log" ] && { echo "== $name"; tail -n 60 "$L/$name.log" | cut -c1-200; } >> "$OUT/figures.txt"
-done
-cat "$L"/waits_*.log 2> /dev/null | grep -v '^ranks' >> "$OUT/figures.txt"
-say "== part $part	$failed steps failed	$((SECONDS - began)) s"
-[ "$quick" = 1 ] || tail -c 6000 "$OUT/figures.txt" 2> /dev/null
-[ "$failed" -eq 0 ]
+finish "${figures[@]}"

@@ -96,6 +96,14 @@ pub(crate) fn check() -> Result<()> {
     toolkit.generate().map(|_| ())
 }
 
+/// The example `generate` with CUDA.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn generate() -> Result<Built> {
+    Toolkit::fetch()?.generate()
+}
+
 /// Folders of the toolkit.
 struct Toolkit {
     /// The root of nvcc.

@@ -158,7 +158,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("packages build", &packages()),
         step("dependencies", "run --quiet --package xtask -- deny"),
         step("disco-candle with CUDA", "run --quiet --package xtask -- cuda"),
-        step("GPU evidence kit on the double", "run --quiet --package xtask -- gpu-rehearsal"),
+        step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),
         sanitized(
             "address sanitizer",
             "--package disco-core --package disco-channel --package disco-local --lib --tests",

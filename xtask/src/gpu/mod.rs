@@ -1,4 +1,4 @@
-//! The GPU evidence kit, which tests on a GPU the properties that the test double can't show: programs, libraries and a script in one
+//! The GPU evidence kit, which tests on a GPU the properties that the test double can't show: programs, libraries and scripts in one
 //! folder, for a machine with one GPU and without Rust and network.
 //!
 //! ```text
@@ -16,8 +16,9 @@ mod rehearsal;
 pub(crate) use bundle::bundle;
 pub(crate) use rehearsal::rehearse;
 
-/// The script, and the files that it runs in addition to the programs.
-const SCRIPTS: [&str; 2] = ["gpu-evidence.sh", "torch_compare.py"];
+/// The script, and the files that it reads and runs in addition to the programs.
+const SCRIPTS: [&str; 6] =
+    ["gpu-evidence.sh", "gpu-steps.sh", "gpu-models.sh", "gpu_models.py", "gpu_generate.py", "torch_compare.py"];
 
 /// The parts of the script, each for one session on a GPU machine.
-const PARTS: [&str; 4] = ["0", "1", "2", "3"];
+const PARTS: [&str; 5] = ["0", "1", "2", "3", "4"];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::built;
+use crate::{built, cuda};
 
 /// A program: its name in the kit, and the file that cargo built.
 pub(crate) struct Program {
@@ -13,12 +13,13 @@ pub(crate) struct Program {
 }
 
 /// Names in the kit, with the kind and name of each cargo target.
-const PROGRAMS: [(&str, &str, &str); 5] = [
+const PROGRAMS: [(&str, &str, &str); 6] = [
     ("disco", "bin", "disco"),
     ("digits", "example", "digits"),
     ("gpu_evidence", "example", "gpu_evidence"),
     ("nccl_tests", "test", "nccl"),
     ("nccl_bench", "bench", "nccl"),
+    ("generate", "example", "generate"),
 ];
 
 const BUILDS: [&str; 4] = [
@@ -28,7 +29,10 @@ const BUILDS: [&str; 4] = [
     "test --package disco-benches --features nccl --bench nccl --no-run",
 ];
 
-/// Builds the programs.
+/// The example `generate` for the CPU.
+const GENERATE: &str = "build --package disco-candle --example generate";
+
+/// Builds the programs: optimized and with `generate` for CUDA, or for a rehearsal on the CPU.
 ///
 /// # Errors
 /// The build fails, or a program is missing.
@@ -38,6 +42,10 @@ pub(crate) fn build(is_release: bool) -> Result<Vec<Program>> {
     for build in BUILDS {
         println!("== cargo {build}");
         built.extend(built::build(&format!("{build}{release}"))?);
+    }
+    match is_release {
+        true => built.push(cuda::generate()?),
+        false => built.extend(built::build(GENERATE)?),
     }
     let find = |(name, kind, target): (&'static str, &str, &str)| {
         let found = built.iter().find(|built| built.name == target && built.kind == kind);
