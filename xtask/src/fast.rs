@@ -35,7 +35,10 @@ pub(crate) fn steps(commit: &str) -> Result<Vec<Step>> {
 }
 
 /// Files that differ between `commit`'s branching point and the working tree, relative to the root.
-fn files_since(commit: &str) -> Result<Vec<String>> {
+///
+/// # Errors
+/// Git fails, for example because it does not know the commit.
+pub(crate) fn files_since(commit: &str) -> Result<Vec<String>> {
     let base = git(&["merge-base", commit, "HEAD"])?;
     let changed = git(&["diff", "--name-only", base.trim()])?;
     let new = git(&["ls-files", "--others", "--exclude-standard"])?;

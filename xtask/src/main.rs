@@ -51,6 +51,10 @@ enum Command {
         /// Folder to create; an existing one is replaced
         #[arg(default_value = "target/gpu-bundle")]
         folder: PathBuf,
+        /// Only print which parts of the kit are due: those whose code has changed since docs/gpu-evidence.md says that a
+        /// GPU has run them
+        #[arg(long)]
+        due: bool,
     },
     /// Compile `disco-candle` and its example `generate` for CUDA, with nvcc from wheels, in `target/cuda`
     Cuda,
@@ -70,7 +74,7 @@ enum Command {
     Peers(peers::Peers),
     /// Run test programs and examples, several at a time: all of them, or those of some packages
     Programs(test_programs::Selection),
-    /// Run all parts of `gpu-evidence.sh` on the test double, with small sizes and counts
+    /// Run all parts of `gpu-evidence.sh` without a GPU, on the test double and the CPU, with small sizes and counts
     GpuRehearsal,
 }
 
@@ -89,7 +93,8 @@ impl Command {
     fn run(self) -> anyhow::Result<()> {
         let is_long = matches!(self, Self::Test { long: true });
         let steps = match self {
-            Self::GpuBundle { folder } => return gpu::bundle(&folder),
+            Self::GpuBundle { due: true, .. } => return gpu::due(),
+            Self::GpuBundle { folder, .. } => return gpu::bundle(&folder),
             Self::Cuda => return cuda::check(),
             Self::Fetch { models } => return models::fetch(&models),
             Self::Book => return tools::book(),

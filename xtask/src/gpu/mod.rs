@@ -5,20 +5,20 @@
 //! bundle     builds and packs the folder
 //! rehearsal  runs the script on the test double
 //! programs   the programs of the kit
+//! parts      the parts of the script, and which of them are due
 //! fatbin     machine code in a library of CUDA kernels
 //! ```
 
 mod bundle;
 mod fatbin;
+mod parts;
 mod programs;
 mod rehearsal;
 
 pub(crate) use bundle::bundle;
+pub(crate) use parts::due;
 pub(crate) use rehearsal::rehearse;
 
 /// The script, and the files that it reads and runs in addition to the programs.
 const SCRIPTS: [&str; 6] =
     ["gpu-evidence.sh", "gpu-steps.sh", "gpu-models.sh", "gpu_models.py", "gpu_generate.py", "torch_compare.py"];
-
-/// The parts of the script, each for one session on a GPU machine.
-const PARTS: [&str; 5] = ["0", "1", "2", "3", "4"];

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{PARTS, programs};
+use super::parts::PARTS;
+use super::programs;
 use crate::built::root;
 use crate::libraries;
 
@@ -46,7 +47,7 @@ impl Rehearsal<'_> {
         }
         let object = self.object()?;
         NAMES.into_iter().try_for_each(|name| symlink(&object, double.join(name)))?;
-        for part in PARTS {
+        for part in PARTS.iter().map(|part| part.name) {
             let start = Instant::now();
             let status = self.part(part, &double).status().context("bash can't be started")?;
             ensure!(status.success(), "part {part} of the GPU evidence kit: {status}");
