@@ -80,6 +80,8 @@ pub(crate) fn alias(size: usize) -> Result<Vec<Row>> {
             let words = driver::alloc(4096)?;
             let waiting = driver::stream_of(&mut *rank.queue);
             driver::write(waiting, words, 0, 0)?;
+            // The 0 must not follow the 1 that a free stream writes.
+            rank.finish()?;
             driver::wait_for(waiting, words, 0, 1)?;
             let (mut free, mut stuck) = (None, Vec::new());
             for (index, stream) in (1..).zip(streams) {
