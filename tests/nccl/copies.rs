@@ -10,6 +10,8 @@ use disco::{
     CommunicatorExt as _, DType, Device, DeviceApi as _, DeviceKind, Error, Queue, Reduction, Tensor, WorkerContext,
 };
 
+use disco_conformance::waiting::poll;
+
 use crate::alone::text;
 use crate::costs::threads;
 use crate::memory::run_on_two;
@@ -167,28 +169,34 @@ on_the_double!(a_large_copy_to_a_viewed_tensor_is_busy_and_all_others_are_comple
     assert_has(&viewed, &contents);
 });
 
-/// Set while a peer's stream is to wait.
-static IS_PEER_LATE: AtomicBool = AtomicBool::new(true);
+/// Set while rank 1 is to wait.
+pub(crate) static IS_PEER_LATE: AtomicBool = AtomicBool::new(true);
 
-/// Runs large copies on rank 0 while its stream waits for rank 1 in a collective, which rank 1 enters once the copies
-/// have returned.
-fn copy_before_the_peer_comes(ctx: &mut WorkerContext) -> disco::Result<()> {
+/// Runs `copies` on rank 0 while its stream waits for rank 1 in a collective, which rank 1 enters once `copies` clears
+/// [`IS_PEER_LATE`].
+pub(crate) fn before_the_peer_comes(
+    ctx: &mut WorkerContext,
+    copies: impl FnOnce(&mut WorkerContext) -> disco::Result<()>,
+) -> disco::Result<()> {
     let tensor = ctx.empty(DType::F32, [8])?;
     // Connects the ranks: the next launch returns at once.
     ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     ctx.comm()?.synchronize()?;
     if ctx.worker().index() == 1 {
-        let start = Instant::now();
-        while IS_PEER_LATE.load(Ordering::SeqCst) && start.elapsed() < SYNCHRONIZE_DEADLINE {
-            thread::sleep(Duration::from_millis(1));
-        }
-        ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
-        return ctx.comm()?.synchronize();
+        let has_come = || (!IS_PEER_LATE.load(Ordering::SeqCst)).then_some(());
+        poll(SYNCHRONIZE_DEADLINE, has_come).expect("rank 0 copies");
     }
+    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
+    if ctx.worker().index() == 0 {
+        copies(ctx)?;
+    }
+    ctx.comm()?.synchronize()
+}
+
+fn large_copies(ctx: &mut WorkerContext) -> disco::Result<()> {
     let contents = pattern(21 * MIB + 77, 3);
     let (device, source) = (ctx.empty(DType::U8, [contents.len() as i64])?, host_tensor(&contents));
     let (viewed, back, to) = (zeros(contents.len()), zeros(contents.len()), zeros(12 * MIB + 5));
-    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     let view = viewed.bytes()?;
     ctx.queue().copy_in(&device, &source)?;
     source.bytes_mut()?.fill(0);
@@ -205,13 +213,17 @@ fn copy_before_the_peer_comes(ctx: &mut WorkerContext) -> disco::Result<()> {
     ctx.queue().copy_out(&viewed, &device)?;
     ctx.queue().synchronize(SYNCHRONIZE_DEADLINE)?;
     assert_has(&viewed, &contents);
-    ctx.comm()?.synchronize()
+    Ok(())
 }
 
-disco::register_function!("tests.copies.copy_before_the_peer_comes", copy_before_the_peer_comes);
+fn large_copies_before_the_peer_comes(ctx: &mut WorkerContext) -> disco::Result<()> {
+    before_the_peer_comes(ctx, large_copies)
+}
+
+disco::register_function!("tests.copies.large", large_copies_before_the_peer_comes);
 
 on_the_double!(large_copies_behind_a_stream_that_waits_for_a_peer_return_and_are_complete_later, [], {
-    run_on_two("tests.copies.copy_before_the_peer_comes");
+    run_on_two("tests.copies.large");
 });
 
 /// Asserts that a copy fails at the function, that no thread of them is left, and that later copies arrive.

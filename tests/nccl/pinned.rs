@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "a stream that waits for the host")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use disco::nccl::cudarc::driver::sys;
 use disco::nccl::disco_ccl;
 use disco::rccl::Hip;
 use disco::tensor::Storage;
-use disco::{
-    Builder, CommunicatorExt as _, DType, Device, DeviceApi as _, DeviceKind, Error, Queue, Reduction, Tensor,
-    WorkerContext, block_on,
-};
+use disco::{Builder, DType, Device, DeviceApi as _, DeviceKind, Error, Queue, Tensor, WorkerContext, block_on};
 use disco_conformance::waiting::poll;
 
 use crate::alone::{session, text, works_again};
-use crate::copies::{MIB, SYNCHRONIZE_DEADLINE, assert_has, device_tensor, host_tensor, on_device, pattern, queue};
+use crate::copies::{
+    IS_PEER_LATE, MIB, SYNCHRONIZE_DEADLINE, assert_has, before_the_peer_comes, device_tensor, host_tensor, on_device,
+    pattern, queue,
+};
 use crate::costs::{becomes, check_nothing_is_left, check_nothing_is_left_of, counts, threads};
 use crate::memory::run_on_two;
 use crate::on_the_double;
@@ -316,26 +316,11 @@ on_the_double!(memory_that_cuda_has_pinned_is_ordinary_memory_for_hip, [], {
     assert_has(&dst, &[1, 2, 3]);
 });
 
-/// Set while a peer's stream is to wait.
-static IS_PEER_LATE: AtomicBool = AtomicBool::new(true);
-
-/// Copies pinned tensors on rank 0 while its stream waits for rank 1 in a collective, which rank 1 enters once the
-/// copies have returned.
-fn copy_before_the_peer_comes(ctx: &mut WorkerContext) -> disco::Result<()> {
-    let tensor = ctx.empty(DType::F32, [8])?;
-    // Connects the ranks: the next launch returns at once.
-    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
-    ctx.comm()?.synchronize()?;
-    if ctx.worker().index() == 1 {
-        let has_come = || (!IS_PEER_LATE.load(Ordering::SeqCst)).then_some(());
-        poll(SYNCHRONIZE_DEADLINE, has_come).expect("rank 0 copies");
-        ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
-        return ctx.comm()?.synchronize();
-    }
+/// Copies pinned tensors while the stream waits for a peer.
+fn pinned_copies(ctx: &mut WorkerContext) -> disco::Result<()> {
     let shape = [(12 * MIB) as i64];
     let contents = pattern(12 * MIB, 7);
     let device = ctx.empty(DType::U8, shape)?;
-    ctx.comm()?.all_reduce_in_place(&tensor, Reduction::Sum)?;
     let start = Instant::now();
     let (src, back, unused) =
         (ctx.empty_pinned(DType::U8, shape)?, ctx.empty_pinned(DType::U8, shape)?, ctx.empty_pinned(DType::U8, shape)?);
@@ -352,14 +337,17 @@ fn copy_before_the_peer_comes(ctx: &mut WorkerContext) -> disco::Result<()> {
     IS_PEER_LATE.store(false, Ordering::SeqCst);
     ctx.queue().synchronize(SYNCHRONIZE_DEADLINE)?;
     assert_has(&back, &contents);
-    ctx.comm()?.synchronize()
+    Ok(())
 }
 
-disco::register_function!("tests.pinned.copy_before_the_peer_comes", copy_before_the_peer_comes);
+fn pinned_copies_before_the_peer_comes(ctx: &mut WorkerContext) -> disco::Result<()> {
+    before_the_peer_comes(ctx, pinned_copies)
+}
+
+disco::register_function!("tests.pinned.copies", pinned_copies_before_the_peer_comes);
 
 on_the_double!(copies_of_pinned_tensors_behind_a_stream_that_waits_for_a_peer_return, [], {
-    run_on_two("tests.pinned.copy_before_the_peer_comes");
-    check_nothing_is_left();
+    run_on_two("tests.pinned.copies");
 });
 
 /// Pinned memory of a worker on the host is ordinary memory, and its copies are complete at once.

@@ -13,6 +13,7 @@ use disco::{
 
 use crate::alone::{session, text, works_again};
 use crate::costs::check_nothing_is_left;
+use crate::memory::run_on_two;
 use crate::p2p::call;
 use crate::{on_the_double, on_the_double_or_a_gpu};
 
@@ -219,13 +220,7 @@ fn lend_from_pool(ctx: &mut WorkerContext) -> disco::Result<()> {
 disco::register_function!("tests.nccl.lend_from_pool", lend_from_pool);
 
 on_the_double_or_a_gpu!(lent_memory_of_the_devices_pool_is_opened_to_peers, [], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        call(&session, "tests.nccl.lend_from_pool", ()).await.unwrap();
-        session.shutdown().await.unwrap();
-    });
-    check_nothing_is_left();
+    run_on_two("tests.nccl.lend_from_pool");
 });
 
 /// Keeps a clone of a lent tensor.
@@ -260,13 +255,7 @@ fn keep(ctx: &mut WorkerContext) -> disco::Result<()> {
 disco::register_function!("tests.nccl.keep", keep);
 
 on_the_double!(lent_memory_that_a_clone_keeps_is_replaced_and_freed_later, [], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        call(&session, "tests.nccl.keep", ()).await.unwrap();
-        session.shutdown().await.unwrap();
-    });
-    check_nothing_is_left();
+    run_on_two("tests.nccl.keep");
 });
 
 on_the_double!(streams_of_other_devices_and_captures_are_refused, [], {
@@ -336,13 +325,7 @@ on_the_double_or_a_gpu!(
     work_of_a_stream_of_the_program_is_captured_with_its_collective,
     ["GPU_DOUBLE_DELAY_US" = "20"],
     {
-        let session = session(2);
-        block_on(async {
-            session.init_ccl("nccl", &[]).await.unwrap();
-            call(&session, "tests.nccl.capture_both", ()).await.unwrap();
-            session.shutdown().await.unwrap();
-        });
-        check_nothing_is_left();
+        run_on_two("tests.nccl.capture_both");
     }
 );
 
@@ -358,12 +341,10 @@ on_the_double!(the_pool_of_a_device_keeps_its_memory, [], {
     assert_eq!((threshold, unused_pool_memory(0).unwrap()), (u64::MAX, 0));
     let stream = context.new_stream().unwrap();
     // SAFETY: nothing uses the memory.
-    let freed = unsafe {
-        let pointer = result::malloc_async(stream.cu_stream(), 1000).unwrap();
-        assert_eq!(unused_pool_memory(0).unwrap(), 0);
-        result::free_async(pointer, stream.cu_stream())
-    };
-    freed.unwrap();
+    let pointer = unsafe { result::malloc_async(stream.cu_stream(), 1000) }.unwrap();
+    assert_eq!(unused_pool_memory(0).unwrap(), 0);
+    // SAFETY: the memory is freed once.
+    unsafe { result::free_async(pointer, stream.cu_stream()) }.unwrap();
     assert_eq!(unused_pool_memory(0).unwrap(), 1000);
     let error = text(keep_pool_memory(99));
     assert!(error.contains("cuDeviceGet"), "{error}");
