@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-use candle_core::CudaDevice;
-#[cfg(feature = "cuda")]
-use candle_core::Device;
+use candle_core::{CudaDevice, Device};
 use candle_core::{DType, Tensor};
 use disco_core::Queue;
 
