@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::features;
 
@@ -62,6 +63,21 @@ pub(crate) fn cargo() -> Command {
         command.env("CARGO_INCREMENTAL", "0");
     }
     command
+}
+
+/// The packages that `cargo metadata ARGS` lists, with the fields of `P`.
+///
+/// # Errors
+/// Cargo fails, or a package lacks a field.
+pub(crate) fn packages<P: DeserializeOwned>(args: &[&str]) -> Result<Vec<P>> {
+    #[derive(Deserialize)]
+    struct Metadata<P> {
+        packages: Vec<P>,
+    }
+    let output = cargo().args(["metadata", "--quiet", "--format-version", "1"]).args(args).output()?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let metadata: Metadata<P> = serde_json::from_slice(&output.stdout).context("cannot read cargo's metadata")?;
+    Ok(metadata.packages)
 }
 
 /// Runs `cargo ARGS` and returns the programs that it built. `args` are separated by spaces.

@@ -79,7 +79,8 @@ const STUBS: [Stub; 5] = [
 /// The compute capability of kernels: that of H100 and H200.
 const COMPUTE_CAPABILITY: &str = "90";
 
-/// What is built: optimized, so that the check and the kit share the kernels, which take most of the time.
+/// Arguments of the builds. The check is optimized, too, so that it shares the kernels with the kit: they take most of the
+/// time.
 const TARGETS: &str =
     "--release --package disco-candle --features cuda --lib --example generate --target-dir target/cuda";
 
@@ -179,18 +180,12 @@ fn functions(module: &str) -> BTreeSet<&str> {
 /// The folder of cudarc's sources.
 fn sources_of_cudarc() -> Result<PathBuf> {
     #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
     struct Package {
         name: String,
         manifest_path: PathBuf,
     }
-    let output = built::cargo().args(["metadata", "--quiet", "--format-version", "1"]).output()?;
-    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let metadata: Metadata = serde_json::from_slice(&output.stdout)?;
-    let package = metadata.packages.into_iter().find(|package| package.name == "cudarc");
+    let packages: Vec<Package> = built::packages(&[])?;
+    let package = packages.into_iter().find(|package| package.name == "cudarc");
     let manifest = package.context("the workspace does not depend on cudarc")?.manifest_path;
     Ok(manifest.parent().context("cudarc has no folder")?.to_owned())
 }

@@ -18,7 +18,7 @@ use crate::test_programs::{FROM_END_TO_END, Selection};
 /// Git or cargo fails.
 pub(crate) fn steps(commit: &str) -> Result<Vec<Step>> {
     let files = files_since(commit)?;
-    let selection = selection(&files, &packages()?);
+    let selection = selection(&files, &built::packages(&["--no-deps"])?);
     let mut steps = steps::lints();
     if files.iter().any(|file| file.ends_with(".md")) {
         steps.push(steps::guide());
@@ -63,11 +63,6 @@ const OF_MPI: [&str; 2] = ["disco-mpi", "disco-cli/tests/mpi"];
 const TEST: &str = "test";
 
 #[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
 struct Package {
     name: String,
     dependencies: Vec<Dependency>,
@@ -83,12 +78,6 @@ struct Dependency {
 struct Target {
     kind: Vec<String>,
     name: String,
-}
-
-/// The packages of the workspace.
-fn packages() -> Result<Vec<Package>> {
-    let metadata = output(built::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
-    Ok(serde_json::from_str::<Metadata>(&metadata).context("cannot read cargo's metadata")?.packages)
 }
 
 /// The packages of changed files, the packages that depend on them (also through others and in their tests), and the
