@@ -89,9 +89,9 @@ fn run(args: &Args) -> Result<()> {
     };
     let stop = stop_at_interrupt()?;
     let bar = progress();
+    let mut numbers = vec![Vec::new(); prompts.len()];
     let mut output = Output::new(prompts);
     let mut failure = None;
-    let mut numbers = vec![Vec::new(); output.sequences()];
     let outcome = generate::run(
         &job,
         || start(args),

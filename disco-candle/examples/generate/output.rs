@@ -31,11 +31,6 @@ impl Output {
         Self { sequences, shown: 0, has_begun: false }
     }
 
-    /// Number of sequences.
-    pub(crate) fn sequences(&self) -> usize {
-        self.sequences.len()
-    }
-
     /// Prints the first title, once.
     ///
     /// # Errors
