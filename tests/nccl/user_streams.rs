@@ -281,7 +281,7 @@ on_the_double!(streams_of_other_devices_and_captures_are_refused, [], {
     graph.unwrap();
 });
 
-/// Captures copies on the program's stream, and a sum of what they write, as one graph. Replays it with new inputs.
+/// Captures copies on the program's stream and the sum of their results as one graph. Replays it with new inputs.
 fn capture_both(ctx: &mut WorkerContext) -> disco::Result<()> {
     let (rank, ranks) = (ctx.worker().index(), ctx.world().size());
     let (worker, stream) = (WorkerStream::of(ctx.queue())?, own_stream(ctx, CREATED)?);

@@ -403,7 +403,7 @@ fn free_address() -> SocketAddr {
 }
 
 fn a_node_whose_starter_has_ended_waits_for_no_controller() {
-    // Nobody listens there, and the parent of the node is this process.
+    // No process listens at that address. The parent of the node is this process.
     let orphan = programs::node("127.0.0.1:9").env("DISCO_STARTER", "1").spawn().unwrap();
     let said = "disco: the program that has started this node, process 1, has ended\n";
     assert!(programs::complaint(orphan).ends_with(said));

@@ -20,8 +20,8 @@ pub enum Steps {
     /// Tokens attend to the slots that are used.
     #[default]
     Growing,
-    /// Tokens attend to all slots of the cache, and masks exclude those that are not used yet. So all steps have the same
-    /// shapes until the cache gets larger memory. On a CUDA device of [`device`](crate::device()), a step with the greedy
+    /// Tokens attend to all slots of the cache; masks exclude unused slots. So all steps have the same shapes until the cache
+    /// gets larger memory. On a CUDA device of [`device`](crate::device()), a step with the greedy
     /// sampler is captured once, with its collectives, and replayed as a graph, so that a token costs one launch; not with
     /// [`Comm::measure_waits`](crate::Comm::measure_waits), whose barriers a graph can't have.
     Fixed,

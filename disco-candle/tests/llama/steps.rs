@@ -26,7 +26,7 @@ fn prompts() -> Vec<Vec<u32>> {
     [55, 3, 60].map(|len| (0..len).map(|at| (7 * at + len) % 100).collect()).into()
 }
 
-/// A queue that counts what it is asked for.
+/// A queue that counts its copies and waits.
 #[derive(Debug)]
 struct Counting {
     queue: Box<dyn Queue>,

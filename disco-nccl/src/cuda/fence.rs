@@ -152,7 +152,7 @@ impl WorkerStream {
     /// use disco_nccl::cuda::{Graph, WorkerStream};
     /// use disco_nccl::cudarc::driver::{CudaSlice, CudaStream};
     ///
-    /// /// Kernels of the program and the sum of what they write, as one graph.
+    /// /// Kernels of the program and the sum of their results, as one graph.
     /// fn step(ctx: &mut WorkerContext, stream: &CudaStream, gradient: &mut CudaSlice<f32>) -> Result<Graph> {
     ///     let worker = WorkerStream::of(ctx.queue())?;
     ///     // SAFETY: the program launches the graph while it has the gradient.

@@ -71,7 +71,7 @@ pub(crate) fn due() -> Result<()> {
 }
 
 impl Part {
-    /// Whether the part is due, and why. `files` are those that have changed since the last run.
+    /// Whether the part is due, and why. `files` have changed since the last run.
     fn state(&self, last: Option<&Measured>, files: Result<Vec<String>>) -> (bool, String) {
         if self.depends.is_empty() {
             return (true, "always".to_owned());
