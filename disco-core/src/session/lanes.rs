@@ -306,9 +306,12 @@ impl LaneSession {
         }
         self.check("set", live)?;
         let values = self.prepare("set", Some(worker), live, std::slice::from_ref(&value)).await?;
+        let snapshot = values.snapshot();
         let command = Command::DebugSet { register: handle.register(), worker, value };
         let question = Question::new("set", Some(worker), command);
-        self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await
+        self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await?;
+        snapshot.iter().for_each(|snapshot| self.transfers.take_back(snapshot));
+        Ok(())
     }
 
     async fn find_function(&self, name: &str) -> Result<DRef> {

@@ -13,7 +13,7 @@ use crate::channel::{Channel, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
-use crate::shared_memory::Snapshot;
+use crate::shared_memory::{ReusedMemory, Snapshot};
 use crate::value::Value;
 use crate::wire::{self, Frame, Pieces, SessionTransfers, Transfer};
 
@@ -55,6 +55,8 @@ struct Ahead {
 pub(super) struct Transfers {
     last: AtomicU64,
     shared: Arc<SessionTransfers>,
+    /// For the copies of tensors that one worker copies before it replies.
+    memory: ReusedMemory,
 }
 
 impl Values {
@@ -72,7 +74,13 @@ impl Values {
     ///
     /// # Errors
     /// The values are above a lane's limit.
-    fn check(operation: &str, to: Option<WorkerId>, lanes: &Lanes, values: &[Value]) -> Result<Self> {
+    fn check(
+        operation: &str,
+        to: Option<WorkerId>,
+        lanes: &Lanes,
+        values: &[Value],
+        memory: &ReusedMemory,
+    ) -> Result<Self> {
         let bytes = payload_len(values);
         if bytes <= SMALL_FRAME {
             return Ok(Self::SMALL);
@@ -84,7 +92,11 @@ impl Values {
             return Err(above_limit(operation, to, bytes, limit));
         }
         let wants_copy = concerned().any(|lane| lane.needs_bytes() && lane.shares_memory());
-        let snapshot = wants_copy.then(|| wire::snapshot(values)).flatten();
+        let reused = || match (to, values) {
+            (Some(_), [Value::Tensor(tensor)]) if wants_copy => wire::snapshot_in(memory, tensor),
+            _ => None,
+        };
+        let snapshot = reused().or_else(|| wants_copy.then(|| wire::snapshot(values)).flatten());
         Ok(Self(Some(Box::new(Large { snapshot, ahead: None, lanes: lanes.clone() }))))
     }
 
@@ -105,6 +117,11 @@ impl Values {
         if let Some(ahead) = &large.ahead {
             frame.set_transfer(&ahead.transfer);
         }
+    }
+
+    /// The copy in shared memory.
+    pub(super) fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.0.as_ref()?.snapshot.clone()
     }
 
     /// Records that all lanes have the frame.
@@ -137,7 +154,7 @@ impl LaneSession {
             return Ok(Values::SMALL);
         }
         let all = self.lanes();
-        let mut prepared = Values::check(operation, to, &all, values)?;
+        let mut prepared = Values::check(operation, to, &all, values, &self.transfers.memory)?;
         let place = to.and_then(|worker| all.members.place(worker));
         let lanes = all.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, place));
         let lanes: Vec<_> = lanes.cloned().collect();
@@ -191,6 +208,13 @@ impl LaneSession {
                 return Err(ahead.stalled(operation, self.limits.stall));
             }
         }
+    }
+}
+
+impl Transfers {
+    /// Takes memory back whose tensor the worker has copied.
+    pub(super) fn take_back(&self, snapshot: &Snapshot) {
+        self.memory.take_back(snapshot);
     }
 }
 

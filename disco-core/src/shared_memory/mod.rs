@@ -8,4 +8,4 @@ mod snapshot;
 
 pub use arena::Arena;
 pub use segment::Segment;
-pub use snapshot::{MappedSnapshot, Snapshot};
+pub use snapshot::{MappedSnapshot, ReusedMemory, Snapshot};

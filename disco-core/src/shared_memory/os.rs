@@ -46,10 +46,18 @@ pub(super) fn freeze(fd: BorrowedFd<'_>) -> Result<()> {
     fs::fcntl_add_seals(fd, FROZEN)
 }
 
-/// The size of a descriptor in bytes, and whether its content never changes.
-pub(super) fn frozen_size(fd: BorrowedFd<'_>) -> Result<(usize, bool)> {
-    let seals = fs::fcntl_get_seals(fd)?;
-    Ok((fs::fstat(fd)?.st_size as usize, seals.contains(FROZEN)))
+/// The part of a descriptor that never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sealed {
+    No,
+    Size,
+    /// Size and content.
+    Content,
+}
+
+/// The device and the inode of a descriptor: the same for all descriptors of one memory.
+pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
+    fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Allocates the pages of a non-empty range.
@@ -57,10 +65,15 @@ pub(super) fn commit(fd: BorrowedFd<'_>, range: Range<usize>) -> Result<()> {
     retry_on_intr(|| fs::fallocate(fd, FallocateFlags::empty(), range.start as u64, range.len() as u64))
 }
 
-/// The size of a descriptor in bytes, and whether it is sealed.
-pub(super) fn size(fd: BorrowedFd<'_>) -> Result<(usize, bool)> {
+/// The size of a descriptor in bytes, and how it is sealed.
+pub(super) fn size(fd: BorrowedFd<'_>) -> Result<(usize, Sealed)> {
     let seals = fs::fcntl_get_seals(fd)?;
-    Ok((fs::fstat(fd)?.st_size as usize, seals.contains(SEALS)))
+    let sealed = match () {
+        () if seals.contains(FROZEN) => Sealed::Content,
+        () if seals.contains(SEALS) => Sealed::Size,
+        () => Sealed::No,
+    };
+    Ok((fs::fstat(fd)?.st_size as usize, sealed))
 }
 
 /// The most bytes of a segment that limits of this process permit, if one such segment of each of `ranks` ranks is mapped

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-use super::os;
+use super::os::{self, Sealed};
 use crate::error::{Error, Memory, Result};
 
 /// Zeroed shared memory that other processes map by its descriptor: a memfd whose size is sealed.
@@ -69,8 +69,8 @@ impl Segment {
         let refuse =
             |errno: Errno| Error::system(format!("a shared segment can't be mapped{}", os::limit_behind(errno)), errno);
         let (bytes, sealed) = os::size(fd.as_fd()).map_err(refuse)?;
-        if bytes < at_least || !sealed {
-            let not = if sealed { "" } else { ", and not sealed" };
+        if bytes < at_least || sealed == Sealed::No {
+            let not = if sealed == Sealed::No { ", and not sealed" } else { "" };
             return Err(Error::protocol(format!("a shared segment of {bytes} bytes where {at_least} were due{not}")));
         }
         Self::map(fd, bytes).map_err(refuse)

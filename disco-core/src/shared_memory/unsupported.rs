@@ -21,7 +21,15 @@ pub(super) fn freeze(_: BorrowedFd<'_>) -> Result<()> {
     Err(Errno::NOSYS)
 }
 
-pub(super) fn frozen_size(_: BorrowedFd<'_>) -> Result<(usize, bool)> {
+/// The part of a descriptor that never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sealed {
+    No,
+    Size,
+    Content,
+}
+
+pub(super) fn identity(_: BorrowedFd<'_>) -> Result<(u64, u64)> {
     Err(Errno::NOSYS)
 }
 
@@ -29,7 +37,7 @@ pub(super) fn commit(_: BorrowedFd<'_>, _: Range<usize>) -> Result<()> {
     Err(Errno::NOSYS)
 }
 
-pub(super) fn size(_: BorrowedFd<'_>) -> Result<(usize, bool)> {
+pub(super) fn size(_: BorrowedFd<'_>) -> Result<(usize, Sealed)> {
     Err(Errno::NOSYS)
 }
 

@@ -11,7 +11,7 @@ use super::{INLINE_LIMIT, Reader, WireError, Writer};
 use crate::device::Device;
 use crate::error::Result;
 use crate::shape::Shape;
-use crate::shared_memory::{MappedSnapshot, Snapshot};
+use crate::shared_memory::{MappedSnapshot, ReusedMemory, Snapshot};
 use crate::tensor::{Storage, Tensor};
 use crate::value::Value;
 
@@ -85,6 +85,12 @@ pub(super) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Resul
         true => Ok(None),
         false => Snapshot::copy(bytes, parts.iter().map(|(at, bytes)| (*at, &**bytes))).map(Some),
     }
+}
+
+/// A copy of a tensor in memory that is used again; none if it is no large contiguous host tensor, or there is no memory.
+pub(crate) fn snapshot_in(memory: &ReusedMemory, tensor: &Tensor) -> Option<Arc<Snapshot>> {
+    let bytes = tensor_bytes(tensor).ok().filter(|bytes| bytes.len() > INLINE_LIMIT)?;
+    memory.copy(&bytes).map(Arc::new)
 }
 
 /// The large tensors among `values` with their offsets in the memory beside the packet, and the size of that memory.

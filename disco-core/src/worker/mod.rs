@@ -248,8 +248,9 @@ impl Worker {
         Ok(host)
     }
 
-    /// Copies a tensor into the register's tensor, or into a new tensor on the worker's device. Other values replace
-    /// the register's content.
+    /// Copies a tensor into the register's tensor, or into a new tensor on the worker's device. The copy is complete when this
+    /// returns, since the controller uses the memory again that a tensor comes in. Other values replace the register's
+    /// content.
     fn assign(&mut self, register: RegisterId, value: &Value) -> Result<(), BoxError> {
         self.context.synchronize()?;
         let Value::Tensor(new) = value else {
@@ -262,10 +263,12 @@ impl Worker {
                 let text = format!("{new} does not fit into the worker's {old}; dtype and shape must be equal");
                 return Err(Error::invalid(text).into());
             }
-            return Ok(self.context.queue().copy_in(&old, new)?);
+            self.context.queue().copy_in(&old, new)?;
+            return Ok(self.context.synchronize()?);
         }
         let own = self.context.empty(new.dtype(), new.shape().clone())?;
         self.context.queue().copy_in(&own, new)?;
+        self.context.synchronize()?;
         self.registers.set(register, Object::Value(Value::Tensor(own)));
         Ok(())
     }

@@ -606,7 +606,7 @@ fn a_small_tensor_is_encoded_inside_the_packet() {
 fn beside(frame: &Frame) -> (Vec<u8>, Arc<MappedSnapshot>) {
     let (bytes, snapshot) = frame.bytes_and_snapshot().unwrap();
     let fd = snapshot.as_fd().try_clone_to_owned().unwrap();
-    (bytes, Arc::new(MappedSnapshot::open(&fd).unwrap()))
+    (bytes, MappedSnapshot::open(&fd, None).unwrap())
 }
 
 #[test]

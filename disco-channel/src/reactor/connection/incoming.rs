@@ -33,6 +33,8 @@ pub(crate) struct Incoming {
     fds: VecDeque<OwnedFd>,
     /// Shared memory with the large tensors of the next frame or reply.
     beside: Option<Arc<MappedSnapshot>>,
+    /// The last of it that is reused.
+    reused: Option<Arc<MappedSnapshot>>,
     /// The largest packet accepted.
     limit: usize,
     is_closed: bool,
@@ -55,6 +57,7 @@ impl Incoming {
             moved: 0,
             fds,
             beside: None,
+            reused: None,
             limit,
             is_closed: false,
             opener: None,
@@ -210,8 +213,11 @@ impl Incoming {
                 }
                 Some(Message::Beside) => self.beside = Some(self.map_snapshot()?),
                 Some(message) => {
-                    if let Message::Reply { .. } = &message {
-                        self.beside = None;
+                    if let Message::Reply { .. } = &message
+                        && self.beside.take().is_some_and(|beside| beside.is_reused())
+                    {
+                        // The caller keeps the tensors of a reply.
+                        return Err(WireError::SharedTensor("the memory of a reply is not sealed".to_owned()));
                     }
                     return Ok(Some(message));
                 }
@@ -225,8 +231,12 @@ impl Incoming {
     }
 
     fn map_snapshot(&mut self) -> Result<Arc<MappedSnapshot>, WireError> {
-        let fd = self.take_fd().map_err(|error| WireError::SharedTensor(error.to_string()))?;
-        MappedSnapshot::open(&fd).map(Arc::new).map_err(|error| WireError::SharedTensor(error.to_string()))
+        let mapped = self.take_fd().and_then(|fd| MappedSnapshot::open(&fd, self.reused.as_ref()));
+        let mapped = mapped.map_err(|error| WireError::SharedTensor(error.to_string()))?;
+        if mapped.is_reused() {
+            self.reused = Some(mapped.clone());
+        }
+        Ok(mapped)
     }
 
     /// Adds a part of a large packet. Returns the message once the packet is complete.
