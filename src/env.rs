@@ -11,15 +11,16 @@ use disco_core::{Error, Result};
 use crate::{Builder, SessionKind};
 
 /// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
-/// `DISCO_LISTEN`, `DISCO_MAX_PENDING`, `DISCO_MAX_UNSENT`, `DISCO_SPARES`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and
-/// `DISCO_DEVICES`.
+/// `DISCO_LISTEN`, `DISCO_MAX_PENDING`, `DISCO_MAX_UNSENT`, `DISCO_SPARES`, `DISCO_APART`, `DISCO_LOG_DIR`, `DISCO_BACKEND`
+/// and `DISCO_DEVICES`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where the workers run. Default: nodes if `nodes` is above 1, else [`SessionKind::of`] the backend. Under a
+    /// Where the workers run. Default: nodes if `nodes` is above 1, else processes if `apart` is set, else
+    /// [`SessionKind::of`] the backend. Under a
     /// launcher: processes if all tasks are on this machine or are ranks of MPI, else nodes.
     pub session: SessionKind,
-    /// Number of workers. Default: 1 per node; under a launcher its number of tasks.
+    /// Number of workers. Default: 1 per node; under a launcher its number of tasks, without MPI's rank 0 if `apart` is set.
     pub workers: usize,
     /// Number of groups. Default: 1.
     pub groups: usize,
@@ -34,6 +35,8 @@ pub struct Settings {
     pub max_unsent: Option<usize>,
     /// Number of processes that wait to take the places of lost ones; see [`Builder::spares`]. Default: 0.
     pub spares: usize,
+    /// Whether no worker is a thread of this process; see [`Builder::apart`]. Default: false.
+    pub apart: bool,
     /// Folder for the output of workers that are processes; see [`Builder::log_dir`]. Default: none.
     pub log_dir: Option<PathBuf>,
     /// Backend for `init_ccl`. Default: `local`.
@@ -48,6 +51,8 @@ struct Launched {
     tasks: usize,
     /// The kind of session whose workers are the tasks.
     kind: SessionKind,
+    /// The tasks are ranks of MPI.
+    are_ranks: bool,
 }
 
 impl Launched {
@@ -55,11 +60,11 @@ impl Launched {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         if let Some(tasks) = crate::ranks::count() {
             // A session on several machines becomes one of nodes when it starts.
-            return Ok(Some(Self { tasks, kind: SessionKind::Processes }));
+            return Ok(Some(Self { tasks, kind: SessionKind::Processes, are_ranks: true }));
         }
         #[cfg(target_os = "linux")]
         if let Some(tasks) = crate::tasks::tasks()? {
-            return Ok(Some(Self { tasks: tasks.size(), kind: tasks.kind() }));
+            return Ok(Some(Self { tasks: tasks.size(), kind: tasks.kind(), are_ranks: false }));
         }
         Ok(None)
     }
@@ -122,7 +127,7 @@ impl Settings {
             None => builder,
         };
         #[cfg(target_os = "linux")]
-        let builder = builder.spares(self.spares);
+        let builder = builder.spares(self.spares).apart(self.apart);
         #[cfg(target_os = "linux")]
         if self.session == SessionKind::Nodes {
             let builder = builder.node_count(self.nodes).announce(|announcement| {
@@ -156,12 +161,16 @@ impl Settings {
         let backend = text("DISCO_BACKEND")?.unwrap_or_else(|| "local".into());
         let given = text("DISCO_SESSION")?.map(kind).transpose()?;
         let launched = launched.filter(|_| given != Some(SessionKind::Threads));
-        let tasks = launched.as_ref().map_or(1, |launched| launched.tasks);
+        let apart = variable("DISCO_APART").flag()?.unwrap_or(false);
+        // Rank 0 of a session apart has no worker.
+        let tasks =
+            launched.as_ref().map_or(1, |launched| launched.tasks - usize::from(apart && launched.are_ranks));
         let are_nodes = launched.as_ref().is_some_and(|launched| launched.kind == SessionKind::Nodes);
         let nodes = number("DISCO_NODES", if are_nodes { tasks } else { 1 })?;
         let usual = match &launched {
             _ if nodes > 1 => SessionKind::Nodes,
             Some(launched) => launched.kind,
+            None if apart => SessionKind::Processes,
             None => SessionKind::of(&backend),
         };
         let session = given.unwrap_or(usual);
@@ -172,7 +181,20 @@ impl Settings {
         let limit = |name| variable(name).number::<usize>();
         let (max_pending, max_unsent) = (limit("DISCO_MAX_PENDING")?, limit("DISCO_MAX_UNSENT")?);
         let spares = number("DISCO_SPARES", 0)?;
-        Ok(Self { session, workers, groups, nodes, listen, max_pending, max_unsent, spares, log_dir, backend, devices })
+        Ok(Self {
+            session,
+            workers,
+            groups,
+            nodes,
+            listen,
+            max_pending,
+            max_unsent,
+            spares,
+            apart,
+            log_dir,
+            backend,
+            devices,
+        })
     }
 }
 
@@ -201,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_launcher_sets_the_defaults_and_disco_s_variables_win() {
-        let settings = |vars, kind| read_launched(vars, Some(Launched { tasks: 4, kind })).unwrap();
+        let settings = |vars, kind| read_launched(vars, Some(Launched { tasks: 4, kind, are_ranks: false })).unwrap();
         let machine = settings(&[], SessionKind::Processes);
         assert_eq!((machine.session, machine.workers, machine.nodes), (SessionKind::Processes, 4, 1));
         let machines = settings(&[], SessionKind::Nodes);

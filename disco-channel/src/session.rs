@@ -48,8 +48,8 @@ pub fn threads(config: WorkerConfig, deadlines: Deadlines) -> Result<LaneSession
     Ok(start(config, lanes, deadlines)?.with_growth(grow))
 }
 
-/// Starts a session whose worker 0 is a thread of this process and whose other workers are processes of this machine.
-/// Blocks until they have started, for at most [`processes::Options::start`].
+/// Starts a session whose workers are processes of this machine, except worker 0, which is a thread of this process unless
+/// [`processes::Options::apart`] is set. Blocks until they have started, for at most [`processes::Options::start`].
 ///
 /// # Errors
 /// A worker's process can't be started, ends, or does not connect in time. The error names the worker and the reason.
@@ -87,13 +87,14 @@ impl Drop for End {
 }
 
 /// Starts a session whose first `here` workers are on this machine, and whose other workers are on `options.nodes`
-/// nodes. Worker 0 is a thread of this process. The other local workers are processes, started as `local` says, if
-/// `options.processes` is set, else threads; `local.config` is ignored in favour of `options.config`. Blocks until all
-/// nodes have joined and started their workers, for at most [`nodes::Options::start`].
+/// nodes. Worker 0 is a thread of this process unless `local.apart` is set. The other local workers are processes, started as
+/// `local` says, if `options.processes` is set, else threads; `local.config` is ignored in favour of `options.config`. Blocks
+/// until all nodes have joined and started their workers, for at most [`nodes::Options::start`].
 ///
 /// # Errors
 /// A process can't be started, or a node does not join in time or is refused (the error names it and the reason); the
-/// address is in use; `here` is 0 or exceeds the number of workers.
+/// address is in use; `here` exceeds the number of workers, or is 0 and `local.apart` is not set; `local.apart` is set and
+/// there are threads.
 #[cfg(target_os = "linux")]
 pub fn nodes(
     options: nodes::Options,
@@ -103,11 +104,14 @@ pub fn nodes(
 ) -> Result<LaneSession> {
     let config = options.config;
     local.config = config;
-    if !(1..=config.world.size() as u32).contains(&here) {
-        let workers = config.world.size();
+    let (workers, least) = (config.world.size(), u32::from(!local.apart));
+    if !(least..=workers as u32).contains(&here) {
         return Err(Error::invalid(format!(
-            "{here} of {workers} workers on this machine: the number must be 1 to {workers}"
+            "{here} of {workers} workers on this machine: the number must be {least} to {workers}"
         )));
+    }
+    if local.apart && here > 0 && !options.processes {
+        return Err(Error::invalid("a session apart needs workers that are processes, but those on this machine are threads"));
     }
     let arena = Arena::new(config.world.per_node())?;
     let shared = Arc::new(match config.world.nodes() {
@@ -116,6 +120,7 @@ pub fn nodes(
     });
     let mut lanes = match options.processes {
         true => lanes_to_processes(local, here, &shared),
+        false if here == 0 => Vec::new(),
         false => vec![lane_to_threads(config, WorkerRange::new(0..here), here, &shared)],
     };
     if options.nodes > 0 {
@@ -164,18 +169,22 @@ fn start(config: WorkerConfig, lanes: Vec<Arc<dyn Channel>>, deadlines: Deadline
     LaneSession::start(config.world, lanes, deadlines.outlasting(longest))
 }
 
-/// Lanes to the first `workers` workers: worker 0 is a thread, the others are processes.
+/// Lanes to the first `workers` workers, which are processes, except worker 0 unless the session is apart.
 #[cfg(target_os = "linux")]
 fn lanes_to_processes(options: processes::Options, workers: u32, shared: &Arc<Shared>) -> Vec<Arc<dyn Channel>> {
-    let mut lanes = vec![lane_to_threads(options.config, WorkerRange::new(0..1), workers, shared)];
-    if workers > 1 {
-        let others = WorkerRange::new(1..workers);
-        lanes.push(Arc::new(ProcessLane::new(others, shared.clone(), options)));
+    let first_process = u32::from(!options.apart);
+    let (threads, processes) = (WorkerRange::new(0..first_process), WorkerRange::new(first_process..workers));
+    let mut lanes = Vec::new();
+    if !threads.is_empty() {
+        lanes.push(lane_to_threads(options.config, threads, workers, shared));
+    }
+    if !processes.is_empty() {
+        lanes.push(Arc::new(ProcessLane::new(processes, shared.clone(), options)));
     }
     lanes
 }
 
-/// The state that worker 0 shares with processes, with an arena for its tensors, on a machine with `ranks` ranks.
+/// The state that this process shares with workers, with an arena for the tensors of worker 0, on a machine with `ranks` ranks.
 #[cfg(target_os = "linux")]
 fn shared_with_processes(ranks: usize) -> Result<Arc<Shared>> {
     Ok(Arc::new(Shared::with_arena(Arena::new(ranks)?)))

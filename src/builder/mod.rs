@@ -59,6 +59,8 @@ pub struct Builder {
     replacement: ReplacementPolicy,
     #[cfg(target_os = "linux")]
     spares: usize,
+    #[cfg(target_os = "linux")]
+    apart: bool,
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
@@ -124,15 +126,15 @@ impl Builder {
         Self::new(SessionKind::Threads, workers)
     }
 
-    /// A session of `workers` workers: worker 0 is a thread of this process, the others are processes of this machine.
-    /// This program is executed again for each of them, so it has to call [`init`](crate::init). If an MPI launcher has
+    /// A session of `workers` workers: worker 0 is a thread of this process, unless the session is
+    /// [apart](Self::apart), the others are processes of this machine. This program is executed again for each of them, so it has to call [`init`](crate::init). If an MPI launcher has
     /// started ranks, on this machine or several, the ranks are the workers.
     pub fn processes(workers: usize) -> Self {
         Self::new(SessionKind::Processes, workers)
     }
 
     /// A session of `nodes` machines with `per_node` workers each. This machine is node 0, and worker 0 is a thread of
-    /// this process.
+    /// this process, unless the session is [apart](Self::apart).
     ///
     /// With [`announce`](Self::announce) or [`listen`](Self::listen), the session waits for other machines to
     /// [join](crate::join). Without, all nodes are started on this machine, by executing this program again, for trials
@@ -167,6 +169,8 @@ impl Builder {
             replacement: ReplacementPolicy::default(),
             #[cfg(target_os = "linux")]
             spares: 0,
+            #[cfg(target_os = "linux")]
+            apart: false,
             recorder: None,
             #[cfg(all(feature = "trace", target_os = "linux"))]
             dump: None,
@@ -240,7 +244,7 @@ impl Builder {
     }
 
     /// Uses worker processes that another launcher, such as `mpiexec`, starts on this machine and as this user. For
-    /// each worker from 1 on, `invite` gets an invitation and passes its [text](Invitation::text) on to that worker,
+    /// each worker that is no thread of this process, `invite` gets an invitation and passes its [text](Invitation::text) on to that worker,
     /// which [serves] with it, or is [started](crate::init) with it in `DISCO_WORKER`. The session does not forward the
     /// output of these workers.
     ///
@@ -329,7 +333,7 @@ impl Builder {
     /// Appends the output of each worker process N to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, in addition to
     /// printing it. A second run of the program appends to the same files.
     ///
-    /// Worker 0, a thread of this process, and workers started by another launcher have no log files. Nodes on other
+    /// Workers that are threads of this process or started by another launcher have no log files. Nodes on other
     /// machines write the files of their workers to [`JoinOptions::log_dir`](crate::JoinOptions).
     #[cfg(target_os = "linux")]
     pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
@@ -418,6 +422,7 @@ impl Builder {
         {
             self.check_log_dir()?;
             self.check_spares()?;
+            self.check_apart()?;
         }
         let mut config = WorkerConfig::new(world);
         config.check = match self.check {

@@ -21,6 +21,37 @@ impl Builder {
         self
     }
 
+    /// Whether all workers are processes, worker 0 too, so that this process outlives any of them: worker 0 is lost,
+    /// [replaced](crate::Session::replace_lost) and [resized](crate::Session::resize) away like the others. For sessions of
+    /// processes, and of nodes whose workers are processes. Default: false, and worker 0 is a thread of this process.
+    ///
+    /// Tensors go to worker 0 and come back by value then, as to other workers: `copy_to_worker_0`, `copy_from_worker_0`,
+    /// `broadcast` and `scatter` of a tensor, `set` and `get` copy them through shared memory. The first two return when the
+    /// copy is complete.
+    ///
+    /// Under `srun` or `torchrun`, this process starts worker 0 itself. Under MPI's launcher, rank 0 is the controller and
+    /// computes nothing, so `n` workers need `n` + 1 ranks.
+    pub fn apart(mut self, apart: bool) -> Self {
+        self.apart = apart;
+        self
+    }
+
+    /// Rejects sessions with workers that are threads of this process.
+    pub(super) fn check_apart(&self) -> Result<()> {
+        let workers = match self.kind {
+            SessionKind::Threads => "the workers of this session are threads",
+            // Ranks of MPI are no threads of this process.
+            SessionKind::Nodes if self.nodes.workers == SessionKind::Threads && !self.nodes.one_worker_each => {
+                "the workers of its nodes are threads"
+            }
+            _ => return Ok(()),
+        };
+        match self.apart {
+            true => Err(Error::invalid(format!("a session apart needs workers that are processes, but {workers}"))),
+            false => Ok(()),
+        }
+    }
+
     /// Rejects log files for workers that are threads: their output is that of the program.
     pub(super) fn check_log_dir(&self) -> Result<()> {
         let has_processes = match self.kind {
@@ -53,14 +84,15 @@ impl Builder {
         session::processes(options, self.deadlines)
     }
 
-    /// Options for starting workers 1 to `workers` - 1 as processes.
+    /// Options for starting those of the first `workers` workers as processes that are no threads of this process.
     fn process_options(&self, config: WorkerConfig, workers: u32) -> Result<processes::Options> {
         let mut options = processes::Options::new(config);
         (options.start, options.heartbeat, options.silence) =
             (self.start_limit(), self.heartbeat_interval(), self.silence);
-        options.launch = self.launch.clone().map_or_else(crate::role::launch, Ok)?;
-        if let Some(folder) = self.log_dir.as_ref().filter(|_| workers > 1) {
-            options.output = log_files::tee(options.output, folder, WorkerRange::new(1..workers))?;
+        (options.launch, options.apart) = (self.launch.clone().map_or_else(crate::role::launch, Ok)?, self.apart);
+        let processes = WorkerRange::new(u32::from(!self.apart)..workers);
+        if let Some(folder) = self.log_dir.as_ref().filter(|_| !processes.is_empty()) {
+            options.output = log_files::tee(options.output, folder, processes)?;
         }
         Ok(options)
     }
@@ -68,7 +100,10 @@ impl Builder {
     pub(super) fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
         let Nodes { count, workers: kind, one_worker_each, names, listen, token, encrypts, announce, .. } = &self.nodes;
         let world = config.world;
-        let (nodes, here) = if *one_worker_each { (world.size() - 1, 1) } else { (count - 1, world.per_node() as u32) };
+        let (nodes, here) = match one_worker_each {
+            true => (world.size() - usize::from(!self.apart), u32::from(!self.apart)),
+            false => (count - 1, world.per_node() as u32),
+        };
         let given = token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
         let token = match (given, announce) {
             (Some(token), _) => token,
@@ -102,7 +137,11 @@ impl Builder {
         };
         let local = match options.processes {
             true => self.process_options(config, here)?,
-            false => processes::Options::new(config),
+            false => {
+                let mut local = processes::Options::new(config);
+                local.apart = self.apart;
+                local
+            }
         };
         session::nodes(options, here, local, self.deadlines)
     }

@@ -193,8 +193,7 @@ pub trait Session: Debug + Send + Sync {
     ///
     /// # Errors
     /// Nothing has changed if: `workers` is 0, is not divided by the groups, or is not a multiple of the workers of a node in a
-    /// session of several machines; only a part of a node's workers would leave; worker 0 is lost; the session can't start
-    /// workers; a launcher such as `mpiexec` or TVM has started the workers that would leave; a new worker can't be started;
+    /// session of several machines; only a part of a node's workers would leave; the session can't start workers; a launcher such as `mpiexec` or TVM has started the workers that would leave; a new worker can't be started;
     /// workers do not execute the earlier commands in time. A session that was lost stays lost then.
     async fn resize(&self, workers: usize) -> Result<Resized>;
 

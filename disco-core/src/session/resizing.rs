@@ -66,9 +66,6 @@ impl Plan {
             Ok(world) => world,
             Err(error) => return refuse(error.to_string()),
         };
-        if lost.contains(&WorkerId::new(0)) {
-            return refuse("worker 0 is lost, and only a new session can have another one".to_owned());
-        }
         let (mut stay, mut gone): (Vec<_>, Vec<_>) = lanes.members.places().partition(|place| !lost.contains(place));
         gone.extend(stay.drain(size.min(stay.len())..));
         gone.sort();
@@ -308,6 +305,7 @@ mod tests {
         assert_eq!(resize(five, &[2], 3).unwrap(), [0, 1, 3]);
         assert_eq!(resize(five, &[], 2).unwrap(), [0, 1]);
         assert_eq!(resize(five, &[2, 4], 5).unwrap(), [0, 1, 3, 5, 6]);
+        assert_eq!(resize(five, &[0], 5).unwrap(), [1, 2, 3, 4, 5]);
         assert_eq!(resize(five, &[], 5).unwrap(), [0, 1, 2, 3, 4]);
     }
 
@@ -317,10 +315,6 @@ mod tests {
         let refused = |world, lost: &[u32], size| resize(world, lost, size).unwrap_err();
         assert_eq!(refused(four, &[], 0), "resize to 0: 0 workers in 2 groups: a session needs at least 1 worker");
         assert_eq!(refused(four, &[1], 3), "resize to 3: 3 workers in 2 groups: groups must be of equal size");
-        assert_eq!(
-            refused(four, &[0], 2),
-            "resize to 2: worker 0 is lost, and only a new session can have another one"
-        );
         let on_nodes = World::new(6, 1).unwrap().on_nodes(3).unwrap();
         assert_eq!(resize(on_nodes, &[2, 3], 4).unwrap(), [0, 1, 4, 5]);
         assert_eq!(

@@ -34,6 +34,8 @@ pub struct Options {
     /// Whether commands go through a ring in shared memory. If not, or without shared memory, they go over the
     /// connections.
     pub ring: bool,
+    /// Whether worker 0 of a [session](crate::session) is a process, too, and not a thread of the controller's process.
+    pub apart: bool,
     /// Timeout for workers to start and connect.
     pub start: Duration,
     /// Heartbeat interval of a worker.
@@ -60,7 +62,7 @@ impl Options {
         let output =
             Arc::new(|worker: WorkerId, is_err, line: &[u8]| terminal::print(&worker.to_string(), is_err, line));
         let (launch, spares) = (Launch::this_program(), None);
-        Self { launch, config, ring: true, start, heartbeat, silence, output, spares, is_replacement: false }
+        Self { launch, config, ring: true, apart: false, start, heartbeat, silence, output, spares, is_replacement: false }
     }
 }
 

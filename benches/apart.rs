@@ -1,0 +1,123 @@
+//! What does it cost that worker 0 is a process, as in a session apart, and not a thread of the controller?
+
+#![allow(missing_docs, clippy::expect_used, reason = "criterion's macros; a benchmark that fails ends")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group};
+use disco::{
+    Builder, DRef, DType, DataPlane as _, LaneSession, Placement, Session as _, SessionExt as _, Tensor,
+    WorkerContext, WorkerId, block_on,
+};
+
+/// Number of workers.
+const WORKERS: usize = 2;
+/// Number of calls of one measurement.
+const CALLS: u32 = 10_000;
+/// Number of syncs of one measurement.
+const TRIPS: u32 = 500;
+/// Size in bytes of the tensor that is broadcast.
+const BYTES: usize = 64 << 20;
+
+disco::register_function!("benches.nothing", nothing);
+
+fn nothing(_: &mut WorkerContext) -> disco::Result<()> {
+    Ok(())
+}
+
+/// A session with a data plane, and a tensor on each worker.
+struct Subject {
+    session: LaneSession,
+    nothing: DRef,
+    copy: DRef,
+}
+
+impl Subject {
+    fn start(apart: bool) -> Self {
+        let session = Builder::processes(WORKERS).apart(apart).start().expect("workers can be started");
+        let prepare = async {
+            session.init_ccl("local", &[]).await?;
+            let copy = session.empty(DType::U8, [BYTES as i64], Placement::All).await?;
+            Ok::<_, disco::Error>((session.function("benches.nothing").await?, copy))
+        };
+        let (nothing, copy) = block_on(prepare).expect("workers live");
+        Self { session, nothing, copy }
+    }
+
+    fn calls(&self) -> Duration {
+        let start = Instant::now();
+        let calls = async {
+            for _ in 0..CALLS {
+                self.session.call(&self.nothing, ()).await?;
+            }
+            self.session.sync_all().await
+        };
+        block_on(calls).expect("workers live");
+        start.elapsed() / CALLS
+    }
+
+    fn syncs(&self, worker: u32) -> Duration {
+        let start = Instant::now();
+        (0..TRIPS).for_each(|_| block_on(self.session.sync_worker(WorkerId::new(worker))).expect("workers live"));
+        start.elapsed() / TRIPS
+    }
+
+    fn broadcast(&self, tensor: &Tensor) -> Duration {
+        let start = Instant::now();
+        let broadcast = async {
+            self.session.broadcast(tensor, &self.copy).await?;
+            self.session.sync_all().await
+        };
+        block_on(broadcast).expect("workers live");
+        start.elapsed()
+    }
+}
+
+fn apart(criterion: &mut Criterion) {
+    let [ordinary, apart] = [false, true].map(Subject::start);
+    let tensor = || {
+        let tensor = Tensor::zeros(DType::U8, [BYTES as i64]).expect("there is room");
+        // Touches the pages before the clock starts.
+        tensor.bytes_mut().expect("it is new").fill(1);
+        tensor
+    };
+    let (source, target) = (tensor(), tensor());
+    let mut group = criterion.benchmark_group(format!("apart/{WORKERS}"));
+    group.sample_size(10);
+    group.bench_function("broadcast", |bencher| bencher.iter(|| apart.broadcast(&source)));
+    group.finish();
+    common::compare("apart/calls", || apart.calls(), &mut [("a thread", &mut || ordinary.calls())]);
+    for worker in 0..WORKERS as u32 {
+        let mut floor = || ordinary.syncs(worker);
+        common::compare(&format!("apart/sync/{worker}"), || apart.syncs(worker), &mut [("a thread", &mut floor)]);
+    }
+    let mut and_a_memcpy = || {
+        let broadcast = ordinary.broadcast(&source);
+        let start = Instant::now();
+        target.copy_from(&source).expect("they are alike");
+        broadcast + start.elapsed()
+    };
+    let memcpy = || {
+        let start = Instant::now();
+        target.copy_from(&source).expect("they are alike");
+        start.elapsed()
+    };
+    common::compare("apart/memcpy", || memcpy(), &mut [("a thread", &mut || ordinary.broadcast(&source))]);
+    common::compare(
+        "apart/broadcast",
+        || apart.broadcast(&source),
+        &mut [("a thread, and a memcpy", &mut and_a_memcpy)],
+    );
+    for Subject { session, .. } in [ordinary, apart] {
+        block_on(session.shutdown()).expect("workers live");
+    }
+}
+
+criterion_group!(benches, apart);
+
+fn main() {
+    common::run(benches);
+}
