@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
 use disco::{
-    Builder, DRef, DType, DataPlane as _, LaneSession, Placement, Session as _, SessionExt as _, Tensor,
-    WorkerContext, WorkerId, block_on,
+    Builder, DRef, DType, DataPlane as _, LaneSession, Placement, Session as _, SessionExt as _, Tensor, WorkerContext,
+    WorkerId, block_on,
 };
 
 /// Number of workers.

@@ -163,8 +163,7 @@ impl Settings {
         let launched = launched.filter(|_| given != Some(SessionKind::Threads));
         let apart = variable("DISCO_APART").flag()?.unwrap_or(false);
         // Rank 0 of a session apart has no worker.
-        let tasks =
-            launched.as_ref().map_or(1, |launched| launched.tasks - usize::from(apart && launched.are_ranks));
+        let tasks = launched.as_ref().map_or(1, |launched| launched.tasks - usize::from(apart && launched.are_ranks));
         let are_nodes = launched.as_ref().is_some_and(|launched| launched.kind == SessionKind::Nodes);
         let nodes = number("DISCO_NODES", if are_nodes { tasks } else { 1 })?;
         let usual = match &launched {

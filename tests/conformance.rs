@@ -1,6 +1,7 @@
 //! The conformance suite over every lane and every backend of this program. Tests have names like
 //! `local::all_reduce::bf16::avg` and `threads::frames_arrive_complete_and_in_order_on_all_workers`. Between processes,
-//! `local` is tested as `local-processes` with tensors in shared memory and as `local-private` with tensors that peers
+//! `local` is tested as `local-processes` and, without a worker in this process, as `local-apart` with tensors in shared memory,
+//! and as `local-private` with tensors that peers
 //! can't reach.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -196,11 +197,13 @@ fn serve(invitation: Result<Invitation>) -> ExitCode {
 
 /// The built-in backend between processes.
 #[derive(Debug)]
-struct LocalProcesses;
+struct LocalProcesses {
+    apart: bool,
+}
 
 impl Harness for LocalProcesses {
     fn name(&self) -> &str {
-        "local-processes"
+        if self.apart { "local-apart" } else { "local-processes" }
     }
 
     fn backend(&self) -> &str {
@@ -208,11 +211,13 @@ impl Harness for LocalProcesses {
     }
 
     fn worlds(&self) -> Vec<World> {
-        [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
+        let worlds = if self.apart { [(2, 1), (4, 2)] } else { [(3, 1), (4, 2)] };
+        worlds.map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
     }
 
     fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
         let builder = Builder::processes(spec.world.size()).groups(spec.world.groups()).check(spec.check);
+        let builder = builder.apart(self.apart);
         Ok(Box::new(builder.collective_deadline(spec.collective_deadline).start()?))
     }
 
@@ -236,7 +241,8 @@ fn main() -> ExitCode {
     disco::init();
     Runner::new()
         .backend(ThreadSessions::of("local").exact().detecting_mismatches().detecting_dropped_peers())
-        .backend(LocalProcesses)
+        .backend(LocalProcesses { apart: false })
+        .backend(LocalProcesses { apart: true })
         .backend(private::Private)
         .lane(Threads)
         .lane(Processes { ring: true })

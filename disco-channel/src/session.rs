@@ -111,7 +111,9 @@ pub fn nodes(
         )));
     }
     if local.apart && here > 0 && !options.processes {
-        return Err(Error::invalid("a session apart needs workers that are processes, but those on this machine are threads"));
+        return Err(Error::invalid(
+            "a session apart needs workers that are processes, but those on this machine are threads",
+        ));
     }
     let arena = Arena::new(config.world.per_node())?;
     let shared = Arc::new(match config.world.nodes() {

@@ -1,9 +1,9 @@
 //! `get_all`, `set_each` and `call_named`.
 
 use disco::error::ErrorKind;
-use disco::{Error, Session as _, SessionExt as _, SessionKind, Value, WorkerId, block_on};
+use disco::{Error, Session as _, SessionExt as _, Value, WorkerId, block_on};
 
-use crate::{builder, call};
+use crate::{Kind, builder, call};
 
 crate::tests![
     get_all_returns_the_values_of_all_workers_in_order,
@@ -15,7 +15,7 @@ crate::tests![
     call_named_looks_the_function_up_once,
 ];
 
-fn get_all_returns_the_values_of_all_workers_in_order(kind: SessionKind) {
+fn get_all_returns_the_values_of_all_workers_in_order(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let workers = call(&session, "tests.whoami", ()).unwrap();
     for _ in 0..20 {
@@ -26,7 +26,7 @@ fn get_all_returns_the_values_of_all_workers_in_order(kind: SessionKind) {
     assert_eq!(closed.to_string(), "get_all: the session is shut down");
 }
 
-fn get_all_returns_values_of_any_kind_and_size(kind: SessionKind) {
+fn get_all_returns_values_of_any_kind_and_size(kind: Kind) {
     let session = builder(kind).start().unwrap();
     for value in [Value::None, Value::from("a text"), Value::from(vec![7u8; 300_000]), Value::Float(0.5)] {
         let echoed = call(&session, "tests.echo", (value.clone(),)).unwrap();
@@ -35,7 +35,7 @@ fn get_all_returns_values_of_any_kind_and_size(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn get_all_returns_the_root_cause_after_a_failure(kind: SessionKind) {
+fn get_all_returns_the_root_cause_after_a_failure(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let before = call(&session, "tests.whoami", ()).unwrap();
     let after = call(&session, "tests.diverge", (2, 5, false)).unwrap();
@@ -47,7 +47,7 @@ fn get_all_returns_the_root_cause_after_a_failure(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn get_all_as_another_type_names_the_worker(kind: SessionKind) {
+fn get_all_as_another_type_names_the_worker(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let numbers = call(&session, "tests.whoami", ()).unwrap();
     block_on(session.set(&numbers, WorkerId::new(3), Value::from("three"))).unwrap();
@@ -56,7 +56,7 @@ fn get_all_as_another_type_names_the_worker(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn set_each_gives_each_worker_its_own_value(kind: SessionKind) {
+fn set_each_gives_each_worker_its_own_value(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let seeds = call(&session, "tests.whoami", ()).unwrap();
     block_on(session.set_each(&seeds, |worker| 1000 + worker.wire())).unwrap();
@@ -65,7 +65,7 @@ fn set_each_gives_each_worker_its_own_value(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn set_each_stops_at_the_first_failing_worker(kind: SessionKind) {
+fn set_each_stops_at_the_first_failing_worker(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let numbers = call(&session, "tests.whoami", ()).unwrap();
     let register = Value::Register(numbers.register());
@@ -76,7 +76,7 @@ fn set_each_stops_at_the_first_failing_worker(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn call_named_looks_the_function_up_once(kind: SessionKind) {
+fn call_named_looks_the_function_up_once(kind: Kind) {
     let session = builder(kind).start().unwrap();
     block_on(async {
         let two = session.call_named("tests.count", (1,)).await.unwrap();

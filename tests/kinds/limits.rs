@@ -3,11 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use disco::{
-    Builder, DataPlane as _, Deadlines, Result, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
-};
+use disco::{Builder, DataPlane as _, Deadlines, Result, Session as _, SessionExt as _, WorkerId, block_on};
 
-use crate::{SOON, within};
+use crate::{Kind, SOON, within};
 
 crate::tests!(
     limits_of_the_maximum_duration_never_expire,
@@ -38,8 +36,8 @@ fn run(name: &'static str, builder: impl FnOnce() -> Builder + Send + 'static) -
     ran.unwrap_or_else(|()| panic!("{name}: panicked"))
 }
 
-fn limits_of_the_maximum_duration_never_expire(kind: SessionKind) {
-    let of = move || Builder::new(kind, 2);
+fn limits_of_the_maximum_duration_never_expire(kind: Kind) {
+    let of = move || kind.builder(2);
     for (name, result) in [
         ("collective_deadline", run("collective_deadline", move || of().collective_deadline(MAX))),
         ("connect_deadline", run("connect_deadline", move || of().connect_deadline(MAX))),
@@ -53,8 +51,8 @@ fn limits_of_the_maximum_duration_never_expire(kind: SessionKind) {
     }
 }
 
-fn limits_of_zero_neither_panic_nor_hang(kind: SessionKind) {
-    let of = move || Builder::new(kind, 2);
+fn limits_of_zero_neither_panic_nor_hang(kind: Kind) {
+    let of = move || kind.builder(2);
     // A limit of 0 may still be met.
     for result in [
         run("deadlines", move || of().deadlines(all(Duration::ZERO))),
@@ -65,17 +63,17 @@ fn limits_of_zero_neither_panic_nor_hang(kind: SessionKind) {
     ] {
         assert!(result.is_err() || matches!(result, Ok(2)), "{result:?}");
     }
-    if kind != SessionKind::Threads {
+    if kind != Kind::Threads {
         let error = run("heartbeat", move || of().heartbeat(Duration::ZERO)).unwrap_err().to_string();
         assert!(error.starts_with("the heartbeat interval 0ns must be above 0 "), "{error}");
     }
 }
 
-fn worlds_that_are_too_large_or_empty_are_rejected(kind: SessionKind) {
+fn worlds_that_are_too_large_or_empty_are_rejected(kind: Kind) {
     for workers in [0, 70_001, u32::MAX as usize, 1 << 32, 1 << 63, usize::MAX] {
-        run("workers", move || Builder::new(kind, workers)).unwrap_err();
+        run("workers", move || kind.builder(workers)).unwrap_err();
     }
-    if kind == SessionKind::Nodes {
+    if kind.is_nodes() {
         for (nodes, per_node) in [(1 << 63, 2), (2, 1 << 63), (usize::MAX, usize::MAX), (0, 2), (3, 0)] {
             run("nodes", move || Builder::nodes(nodes, per_node)).unwrap_err();
         }

@@ -20,6 +20,7 @@ mod trace_files;
 mod user_types;
 mod values;
 
+use std::fmt;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
@@ -51,16 +52,57 @@ fn main() -> ExitCode {
     // Interleaves the modules, so that tests that compute run beside tests that wait.
     let most = tests.iter().map(Vec::len).max().unwrap_or(0);
     let tests = (0..most).flat_map(|at| tests.iter().filter_map(move |tests| tests.get(at)));
-    let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
-    let mut trials: Vec<Trial> = tests.flat_map(|test| kinds.map(|kind| trial(test, kind))).collect();
-    trials.extend(
-        records::tests_of_collectives().iter().flat_map(|test| [kinds[0], kinds[1]].map(|kind| trial(test, kind))),
-    );
-    trials.extend(records::tests_of_processes().iter().map(|test| trial(test, SessionKind::Processes)));
+    let mut trials: Vec<Trial> = tests.flat_map(|test| Kind::ALL.map(|kind| trial(test, kind))).collect();
+    let processes = [Kind::Processes, Kind::ProcessesApart];
+    let collectives = records::tests_of_collectives();
+    let kinds = processes.iter().chain([&Kind::Threads]);
+    trials.extend(kinds.flat_map(|kind| collectives.iter().map(|test| trial(test, *kind))));
+    trials.extend(records::tests_of_processes().iter().flat_map(|test| processes.map(|kind| trial(test, kind))));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trial(&(name, test): &(&'static str, fn(SessionKind)), kind: SessionKind) -> Trial {
+/// Where the workers of a session run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Threads,
+    Processes,
+    ProcessesApart,
+    Nodes,
+    NodesApart,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Threads, Self::Processes, Self::ProcessesApart, Self::Nodes, Self::NodesApart];
+
+    fn session(self) -> SessionKind {
+        match self {
+            Self::Threads => SessionKind::Threads,
+            Self::Processes | Self::ProcessesApart => SessionKind::Processes,
+            Self::Nodes | Self::NodesApart => SessionKind::Nodes,
+        }
+    }
+
+    fn is_apart(self) -> bool {
+        matches!(self, Self::ProcessesApart | Self::NodesApart)
+    }
+
+    fn is_nodes(self) -> bool {
+        self.session() == SessionKind::Nodes
+    }
+
+    /// A session of `workers` workers.
+    fn builder(self, workers: usize) -> Builder {
+        Builder::new(self.session(), workers).apart(self.is_apart())
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.session(), if self.is_apart() { "-apart" } else { "" })
+    }
+}
+
+fn trial(&(name, test): &(&'static str, fn(Kind)), kind: Kind) -> Trial {
     let run = move || {
         test(kind);
         Ok::<(), Failed>(())
@@ -69,7 +111,7 @@ fn trial(&(name, test): &(&'static str, fn(SessionKind)), kind: SessionKind) -> 
 }
 
 /// Tests by name; each runs once per kind of session.
-type Tests = Vec<(&'static str, fn(SessionKind))>;
+type Tests = Vec<(&'static str, fn(Kind))>;
 
 /// Names tests after their functions.
 macro_rules! tests {
@@ -78,16 +120,19 @@ macro_rules! tests {
     };
     ($list:ident: $($name:ident),* $(,)?) => {
         pub(crate) fn $list() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn(disco::SessionKind))),*]
+            vec![$((stringify!($name), $name as fn(crate::Kind))),*]
         }
     };
 }
 pub(crate) use tests;
 
-/// A session of four workers. A session of nodes has two, with threads as workers: workers 2 and 3 share the other
-/// node's process.
-fn builder(kind: SessionKind) -> Builder {
-    Builder::new(kind, 4).node_workers(SessionKind::Threads)
+/// A session of four workers. A session of nodes has two, with threads as workers unless it is apart: workers 2 and 3 share
+/// the other node's process.
+fn builder(kind: Kind) -> Builder {
+    match kind {
+        Kind::Nodes => kind.builder(4).node_workers(SessionKind::Threads),
+        kind => kind.builder(4),
+    }
 }
 
 /// Calls a function by name.

@@ -3,13 +3,13 @@
 use disco::error::ErrorKind;
 use disco::{
     DRef, DType, DataPlane as _, Error, LaneSession, Placement, Rank, Reduction, Result, Scope, Session as _,
-    SessionExt as _, SessionKind, Tensor, WorkerId, block_on,
+    SessionExt as _, Tensor, WorkerId, block_on,
 };
 use disco_conformance::waiting::wait_until_in_collective;
 use futures_lite::future;
 
-use crate::builder;
 use crate::marker::stay;
+use crate::{Kind, builder};
 
 crate::tests![
     rooted_collectives_take_any_root,
@@ -20,7 +20,7 @@ crate::tests![
 ];
 
 /// A session of two groups of two.
-fn plane(kind: SessionKind) -> LaneSession {
+fn plane(kind: Kind) -> LaneSession {
     let session = builder(kind).groups(2).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     session
@@ -56,7 +56,7 @@ fn at(root: usize, scope: Scope, world: Vec<i64>, groups: [Vec<i64>; 2]) -> Vec<
     (0..4).map(worker).collect()
 }
 
-fn rooted_collectives_take_any_root(kind: SessionKind) {
+fn rooted_collectives_take_any_root(kind: Kind) {
     let session = plane(kind);
     block_on(async {
         let numbers =
@@ -100,7 +100,7 @@ fn rooted_collectives_take_any_root(kind: SessionKind) {
     .unwrap();
 }
 
-fn v_collectives_take_counts_of_each_worker(kind: SessionKind) {
+fn v_collectives_take_counts_of_each_worker(kind: Kind) {
     let session = plane(kind);
     block_on(async {
         let parts = tensors(&session, [&[1], &[], &[2, 3, 4], &[5, 6]]).await?;
@@ -131,7 +131,7 @@ fn v_collectives_take_counts_of_each_worker(kind: SessionKind) {
     .unwrap();
 }
 
-fn a_barrier_waits_for_the_slowest_worker(kind: SessionKind) {
+fn a_barrier_waits_for_the_slowest_worker(kind: Kind) {
     let session = plane(kind);
     block_on(async {
         for (scope, waiting) in [(Scope::World, &[0, 1, 3][..]), (Scope::Group, &[3])] {
@@ -153,7 +153,7 @@ fn a_barrier_waits_for_the_slowest_worker(kind: SessionKind) {
     .unwrap();
 }
 
-fn roots_and_counts_out_of_range_are_rejected_by_the_controller(kind: SessionKind) {
+fn roots_and_counts_out_of_range_are_rejected_by_the_controller(kind: Kind) {
     let session = plane(kind);
     block_on(async {
         let (x, root) = (zeros(&session, 4).await?, Rank::new(2));
@@ -180,7 +180,7 @@ fn roots_and_counts_out_of_range_are_rejected_by_the_controller(kind: SessionKin
     .unwrap();
 }
 
-fn wrong_shapes_are_errors_that_name_worker_operation_and_reason(kind: SessionKind) {
+fn wrong_shapes_are_errors_that_name_worker_operation_and_reason(kind: Kind) {
     let session = plane(kind);
     block_on(async {
         let mut texts = Vec::new();

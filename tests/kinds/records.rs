@@ -9,15 +9,15 @@ use disco::activity::{DataPath, OpState, Record, RecordKind, Recording, span};
 use disco::trace::Trace;
 use disco::trace::command_log::{Call, CommandKind, Line, Reader};
 use disco::{
-    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _,
-    SessionKind, Tensor, Timeline, WorkerContext, block_on,
+    CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _, Tensor,
+    Timeline, WorkerContext, block_on,
 };
 use disco_conformance::waiting::{wait_until, wait_until_in_collective, wait_until_inside};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::functions::wait_for_removal;
 use crate::marker::stay;
-use crate::{SOON, builder, call, within};
+use crate::{Kind, SOON, builder, call, within};
 
 crate::tests![
     records_can_be_read_while_a_worker_hangs,
@@ -126,7 +126,7 @@ fn sync(session: &LaneSession) -> Result<()> {
     block_on(session.sync_all())
 }
 
-fn a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error(kind: SessionKind) {
+fn a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error(kind: Kind) {
     let session = builder(kind).collective_deadline(Duration::from_millis(700)).start().unwrap();
     init_ccl(&session);
     call(&session, "records.sum_late", (NOBODY,)).unwrap();
@@ -144,7 +144,7 @@ fn a_worker_that_does_not_call_a_collective_is_named_by_the_table_of_the_error(k
     assert!(table.ends_with("\nMissing: worker 1 has not called it."), "{table}");
 }
 
-fn different_calls_of_a_collective_are_shown_by_the_table_of_the_error(kind: SessionKind) {
+fn different_calls_of_a_collective_are_shown_by_the_table_of_the_error(kind: Kind) {
     let session = builder(kind).check(true).start().unwrap();
     init_ccl(&session);
     call(&session, "records.sum_or_broadcast", ()).unwrap();
@@ -160,7 +160,7 @@ fn different_calls_of_a_collective_are_shown_by_the_table_of_the_error(kind: Ses
     }
 }
 
-fn a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error(kind: SessionKind) {
+fn a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error(kind: Kind) {
     let session = builder(kind).start().unwrap();
     init_ccl(&session);
     call(&session, "records.sum_late", (NOBODY,)).unwrap();
@@ -181,7 +181,7 @@ fn a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error(kind
     assert!(error.to_string().starts_with("worker 3 lost: ") && error.to_string().ends_with(table), "{error}");
 }
 
-fn records_can_be_read_while_a_worker_hangs(kind: SessionKind) {
+fn records_can_be_read_while_a_worker_hangs(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let inside = stay(&session, 3);
     wait_until("the end of the call on workers 0 to 2", || {
@@ -201,7 +201,7 @@ fn records_can_be_read_while_a_worker_hangs(kind: SessionKind) {
 }
 
 /// Runs `run` in a session with a timeline of `records` records, and returns the timeline.
-fn timeline(kind: SessionKind, records: usize, run: impl FnOnce(LaneSession) + Send + 'static) -> Timeline {
+fn timeline(kind: Kind, records: usize, run: impl FnOnce(LaneSession) + Send + 'static) -> Timeline {
     let kept: Arc<Mutex<Option<Timeline>>> = Arc::default();
     let sink = kept.clone();
     let builder = builder(kind).collective_deadline(Duration::from_millis(700));
@@ -216,7 +216,7 @@ pub(crate) fn commands(recording: &Recording) -> Vec<(u64, &str)> {
     commands.map(|record| (record.command, record.name.as_deref().unwrap_or("-"))).collect()
 }
 
-fn a_timeline_has_each_command_of_every_worker(kind: SessionKind) {
+fn a_timeline_has_each_command_of_every_worker(kind: Kind) {
     let timeline = timeline(kind, 4096, |session| {
         for _ in 0..5 {
             call(&session, "records.work", (0.001,)).unwrap();
@@ -241,7 +241,7 @@ fn a_timeline_has_each_command_of_every_worker(kind: SessionKind) {
     }
 }
 
-fn a_timeline_has_the_counters_of_the_session(kind: SessionKind) {
+fn a_timeline_has_the_counters_of_the_session(kind: Kind) {
     // A session samples its counters at most once in this time.
     let sample = || thread::sleep(Duration::from_millis(20));
     let timeline = timeline(kind, 4096, move |session| {
@@ -265,16 +265,18 @@ fn a_timeline_has_the_counters_of_the_session(kind: SessionKind) {
     assert!(registers.iter().any(|count| *count >= 21), "{registers:?}");
     assert!(*registers.last().unwrap() <= 3, "{registers:?}");
     assert!(!values(&timeline.controller, "room for commands to ").is_empty());
-    let sent = values(&timeline.controller, "bytes sent to worker");
-    assert!(sent.is_sorted() && sent.is_empty() == (kind == SessionKind::Threads), "{sent:?}");
-    if kind == SessionKind::Processes {
+    // Those of the last lane.
+    let lane = if kind == Kind::NodesApart { "workers 2" } else { "worker" };
+    let sent = values(&timeline.controller, &format!("bytes sent to {lane}"));
+    assert!(sent.is_sorted() && sent.is_empty() == (kind == Kind::Threads), "{sent:?}");
+    if kind.session() == disco::SessionKind::Processes {
         let (_, worker) = &timeline.workers[3];
         let bytes = values(worker.as_ref().unwrap(), "bytes of shared tensors");
         assert!(bytes.iter().any(|bytes| *bytes >= 4 << 20), "{bytes:?}");
     }
 }
 
-fn a_timeline_of_few_records_has_the_last_ones(kind: SessionKind) {
+fn a_timeline_of_few_records_has_the_last_ones(kind: Kind) {
     let timeline = timeline(kind, 8, |session| {
         for _ in 0..100 {
             call(&session, "records.work", (0.0,)).unwrap();
@@ -294,7 +296,7 @@ fn a_timeline_of_few_records_has_the_last_ones(kind: SessionKind) {
     }
 }
 
-fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(kind: SessionKind) {
+fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(kind: Kind) {
     let timeline = timeline(kind, 4096, |session| {
         init_ccl(&session);
         for _ in 0..5 {
@@ -329,7 +331,7 @@ fn a_timeline_of_a_failed_session_has_its_collectives_inside_of_their_commands(k
     }
 }
 
-fn the_records_of_a_split_have_its_own_ranks(kind: SessionKind) {
+fn the_records_of_a_split_have_its_own_ranks(kind: Kind) {
     let timeline = timeline(kind, 4096, |session| {
         init_ccl(&session);
         call(&session, "records.sum_in_halves", ()).unwrap();
@@ -350,7 +352,7 @@ fn the_records_of_a_split_have_its_own_ranks(kind: SessionKind) {
 }
 
 /// Ranks wait for each other in each step, for different ranks.
-fn the_worker_that_comes_last_is_named_by_collectives_of_several_steps(kind: SessionKind) {
+fn the_worker_that_comes_last_is_named_by_collectives_of_several_steps(kind: Kind) {
     for count in [64, 1 << 20] {
         let timeline = timeline(kind, 4096, move |session| {
             init_ccl(&session);
@@ -367,11 +369,11 @@ fn the_worker_that_comes_last_is_named_by_collectives_of_several_steps(kind: Ses
 }
 
 /// The signal reaches all sessions of this program that dump, including sessions of the other kinds.
-fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
+fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let session = builder(kind).dump(folder.path().join("dump.json.gz")).start().unwrap();
     // Collectives of `local` do not reach other nodes.
-    let sums = kind != SessionKind::Nodes;
+    let sums = !kind.is_nodes();
     if sums {
         init_ccl(&session);
         call(&session, "records.sum_late", (NOBODY,)).unwrap();
@@ -414,7 +416,7 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: SessionKind) {
     kill_process(getpid(), Signal::USR1).unwrap();
 }
 
-fn a_command_log_has_each_command_and_the_calls_of_every_worker(kind: SessionKind) {
+fn a_command_log_has_each_command_and_the_calls_of_every_worker(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let (log, trace) = (folder.path().join("commands.jsonl.gz"), folder.path().join("trace.json"));
     let session = builder(kind).groups(2).record(&log).trace(&trace).start().unwrap();
@@ -424,7 +426,10 @@ fn a_command_log_has_each_command_and_the_calls_of_every_worker(kind: SessionKin
     block_on(session.sync_all()).unwrap();
     within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
     let reader = Reader::open(&log).unwrap();
-    assert_eq!((reader.head().session.as_str(), reader.head().workers, reader.head().groups), (kind.name(), 4, 2));
+    assert_eq!(
+        (reader.head().session.as_str(), reader.head().workers, reader.head().groups),
+        (kind.session().name(), 4, 2)
+    );
     let lines: Vec<Line> = reader.collect::<std::result::Result<_, _>>().unwrap();
     let kinds = lines.iter().filter_map(|line| match line {
         Line::Command(command) => Some(command.kind),

@@ -3,11 +3,11 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use disco::{DataPlane as _, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
+use disco::{DataPlane as _, Session as _, SessionExt as _, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_inside;
 use futures_lite::future;
 
-use crate::{SOON, builder, call};
+use crate::{Kind, SOON, builder, call};
 
 crate::tests!(
     a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch,
@@ -15,7 +15,7 @@ crate::tests!(
     workers_reconnect_although_one_enters_the_failed_checked_collective_late,
 );
 
-fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: SessionKind) {
+fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let late = call(&session, "tests.late", (0, 3, file.path().display().to_string())).unwrap();
@@ -32,8 +32,10 @@ fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: 
         let told: String = session.get_as(&late, WorkerId::new(3)).await.unwrap();
         // A worker process learns of the abort at once, but of the recovery only with the next command.
         let cause = match kind {
-            SessionKind::Processes => "worker 0: tests.late (command 2, register 1): out of luck",
-            _ => "the session failed and has recovered since",
+            Kind::Processes | Kind::ProcessesApart | Kind::NodesApart => {
+                "worker 0: tests.late (command 2, register 1): out of luck"
+            }
+            Kind::Threads | Kind::Nodes => "the session failed and has recovered since",
         };
         let over = format!("Err(\"aborted, because {cause}\") false");
         assert_eq!(told, format!("{over} {over} true"));
@@ -47,7 +49,7 @@ fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: 
     });
 }
 
-fn a_store_obtained_before_a_recovery_does_not_work_after_it(kind: SessionKind) {
+fn a_store_obtained_before_a_recovery_does_not_work_after_it(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let failed = call(&session, "tests.hold", (0,)).unwrap();
     block_on(async {
@@ -63,8 +65,8 @@ fn a_store_obtained_before_a_recovery_does_not_work_after_it(kind: SessionKind) 
     });
 }
 
-fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind: SessionKind) {
-    if kind == SessionKind::Nodes {
+fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind: Kind) {
+    if kind.is_nodes() {
         // This program has no backend that reaches several nodes.
         return;
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use disco::{
-    DType, DataPlane as _, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, SessionKind,
-    Tensor, WorkerId, block_on,
+    DType, DataPlane as _, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, Tensor, WorkerId,
+    block_on,
 };
 use futures_lite::future;
 
 use crate::marker::{Marker, stay};
-use crate::{SOON, builder, call, within};
+use crate::{Kind, SOON, builder, call, within};
 
 crate::tests!(
     a_session_shrinks_and_grows,
@@ -41,7 +41,7 @@ fn check(session: &LaneSession, workers: usize) {
     .unwrap();
 }
 
-fn a_session_shrinks_and_grows(kind: SessionKind) {
+fn a_session_shrinks_and_grows(kind: Kind) {
     let session = builder(kind).start().unwrap();
     check(&session, 4);
     let before = call(&session, "tests.count", (7,)).unwrap();
@@ -58,7 +58,7 @@ fn a_session_shrinks_and_grows(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn workers_that_leave_execute_the_commands_before(kind: SessionKind) {
+fn workers_that_leave_execute_the_commands_before(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let session = builder(kind).start().unwrap();
     let file = folder.path().join("file");
@@ -72,7 +72,7 @@ fn workers_that_leave_execute_the_commands_before(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_worker_that_hangs_can_not_be_made_to_leave(kind: SessionKind) {
+fn a_worker_that_hangs_can_not_be_made_to_leave(kind: Kind) {
     let session = builder(kind).call_deadline(std::time::Duration::from_millis(300)).start().unwrap();
     let inside = stay(&session, 3);
     let error = block_on(session.resize(2)).unwrap_err();
@@ -89,7 +89,7 @@ fn a_worker_that_hangs_can_not_be_made_to_leave(kind: SessionKind) {
 }
 
 /// The first workers leave while a worker that came later still has commands to execute.
-fn workers_that_came_later_execute_the_commands_before_a_shutdown(kind: SessionKind) {
+fn workers_that_came_later_execute_the_commands_before_a_shutdown(kind: Kind) {
     let session = builder(kind).start().unwrap();
     block_on(session.resize(6)).unwrap();
     check(&session, 6);
@@ -116,7 +116,7 @@ fn errors_of_resize(session: &LaneSession, inside: Marker) -> [String; 2] {
     [resized.unwrap_err().to_string(), synced.unwrap_err().to_string()]
 }
 
-fn a_failure_that_nobody_has_heard_of_is_an_error_of_a_resize(kind: SessionKind) {
+fn a_failure_that_nobody_has_heard_of_is_an_error_of_a_resize(kind: Kind) {
     let session = builder(kind).start().unwrap();
     for error in errors_of_resize(&session, fail_later(&session)) {
         assert!(error.contains("worker 1: tests.stay_and_fail") && error.ends_with("no weights"), "{error}");
@@ -128,7 +128,7 @@ fn a_failure_that_nobody_has_heard_of_is_an_error_of_a_resize(kind: SessionKind)
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_failure_that_a_method_has_returned_ends_with_a_resize(kind: SessionKind) {
+fn a_failure_that_a_method_has_returned_ends_with_a_resize(kind: Kind) {
     let session = builder(kind).start().unwrap();
     drop(fail_later(&session));
     block_on(session.sync_all()).unwrap_err();
@@ -137,7 +137,7 @@ fn a_failure_that_a_method_has_returned_ends_with_a_resize(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_failure_during_a_resize_ends_the_init_ccl_of_another_thread(kind: SessionKind) {
+fn a_failure_during_a_resize_ends_the_init_ccl_of_another_thread(kind: Kind) {
     let session = Arc::new(builder(kind).start().unwrap());
     let inside = fail_later(&session);
     let mut init = Box::pin(session.init_ccl("local", &[]));
@@ -151,7 +151,7 @@ fn a_failure_during_a_resize_ends_the_init_ccl_of_another_thread(kind: SessionKi
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_failure_during_a_resize_ends_a_checked_collective(kind: SessionKind) {
+fn a_failure_during_a_resize_ends_a_checked_collective(kind: Kind) {
     let session = Arc::new(builder(kind).check(true).start().unwrap());
     block_on(session.init_ccl("local", &[])).unwrap();
     let tensor = block_on(session.empty(DType::F64, [8], Placement::All)).unwrap();

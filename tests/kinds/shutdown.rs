@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Deadlines, Error, LaneSession, Result, Session as _, SessionKind, Value, WorkerId, block_on};
+use disco::{Deadlines, Error, LaneSession, Result, Session as _, Value, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::marker::{Marker, hang, stay};
-use crate::{SOON, builder, call, within};
+use crate::{Kind, SOON, builder, call, within};
 
 crate::tests!(
     waits_end_when_shutdown_gives_up_on_a_stuck_worker,
@@ -32,12 +32,12 @@ crate::tests!(
 );
 
 /// A session whose shutdown gives up after `close`.
-fn closing_after(kind: SessionKind, close: Duration) -> LaneSession {
+fn closing_after(kind: Kind, close: Duration) -> LaneSession {
     builder(kind).deadlines(Deadlines::default().with_close(close)).start().unwrap()
 }
 
 /// A session whose shutdown gives up after `close`, and whose worker 3 hangs.
-fn busy(kind: SessionKind, close: Duration) -> Arc<LaneSession> {
+fn busy(kind: Kind, close: Duration) -> Arc<LaneSession> {
     let session = closing_after(kind, close);
     hang(&session, 3);
     Arc::new(session)
@@ -98,7 +98,7 @@ impl Waits {
     }
 }
 
-fn waits_end_when_shutdown_gives_up_on_a_stuck_worker(kind: SessionKind) {
+fn waits_end_when_shutdown_gives_up_on_a_stuck_worker(kind: Kind) {
     let session = busy(kind, Duration::from_millis(300));
     let waits = Waits::start(&session);
     let error = block_on(session.shutdown()).unwrap_err().to_string();
@@ -106,7 +106,7 @@ fn waits_end_when_shutdown_gives_up_on_a_stuck_worker(kind: SessionKind) {
     waits.end_closed();
 }
 
-fn a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit(kind: SessionKind) {
+fn a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit(kind: Kind) {
     let session = builder(kind).call_deadline(Duration::from_millis(500)).start().unwrap();
     hang(&session, 3);
     let error = block_on(session.sync_all()).unwrap_err().to_string();
@@ -138,7 +138,7 @@ fn fill(session: &LaneSession) {
     }
 }
 
-fn waits_for_commands_that_a_shutdown_overtook_end_when_the_workers_have_left(kind: SessionKind) {
+fn waits_for_commands_that_a_shutdown_overtook_end_when_the_workers_have_left(kind: Kind) {
     let session = Arc::new(builder(kind).start().unwrap());
     let inside = stay(&session, 3);
     let waits = Waits::start(&session);
@@ -149,7 +149,7 @@ fn waits_for_commands_that_a_shutdown_overtook_end_when_the_workers_have_left(ki
     waits.end_closed();
 }
 
-fn waits_for_a_worker_that_has_left_end_while_shutdown_waits_for_a_stuck_worker(kind: SessionKind) {
+fn waits_for_a_worker_that_has_left_end_while_shutdown_waits_for_a_stuck_worker(kind: Kind) {
     let session = busy(kind, Duration::from_secs(60));
     let inside = stay(&session, 2);
     let before = session.status().commands;
@@ -167,8 +167,8 @@ fn waits_for_a_worker_that_has_left_end_while_shutdown_waits_for_a_stuck_worker(
     assert_eq!(error.to_string(), "sync_worker: the session is shut down");
 }
 
-fn waits_for_a_worker_killed_during_a_shutdown_end(kind: SessionKind) {
-    if kind == SessionKind::Threads {
+fn waits_for_a_worker_killed_during_a_shutdown_end(kind: Kind) {
+    if kind == Kind::Threads {
         return;
     }
     let session = builder(kind).start().unwrap();
@@ -184,7 +184,7 @@ fn waits_for_a_worker_killed_during_a_shutdown_end(kind: SessionKind) {
     waits.end_closed();
 }
 
-fn replies_that_come_before_the_workers_leave_are_delivered(kind: SessionKind) {
+fn replies_that_come_before_the_workers_leave_are_delivered(kind: Kind) {
     let session = Arc::new(closing_after(kind, Duration::from_secs(30)));
     let inside = stay(&session, 3);
     let waits = Waits::start(&session);
@@ -196,7 +196,7 @@ fn replies_that_come_before_the_workers_leave_are_delivered(kind: SessionKind) {
     }
 }
 
-fn two_concurrent_shutdowns_end_together_with_the_same_error(kind: SessionKind) {
+fn two_concurrent_shutdowns_end_together_with_the_same_error(kind: Kind) {
     let session = busy(kind, Duration::from_secs(1));
     let start = Instant::now();
     let [first, second] = [0, 1].map(|_| {
@@ -215,7 +215,7 @@ fn two_concurrent_shutdowns_end_together_with_the_same_error(kind: SessionKind) 
     block_on(session.shutdown()).unwrap();
 }
 
-fn shutdown_does_not_block_a_single_threaded_executor(kind: SessionKind) {
+fn shutdown_does_not_block_a_single_threaded_executor(kind: Kind) {
     let session = closing_after(kind, Duration::from_secs(30));
     let mut inside = Some(stay(&session, 3));
     let is_done = Cell::new(false);
@@ -238,7 +238,7 @@ fn shutdown_does_not_block_a_single_threaded_executor(kind: SessionKind) {
     assert!(polls > 10, "worker 3 leaves its call while the task runs, and the task ran {polls} times");
 }
 
-fn looking_up_a_function_after_shutdown_is_an_error(kind: SessionKind) {
+fn looking_up_a_function_after_shutdown_is_an_error(kind: Kind) {
     let session = builder(kind).start().unwrap();
     block_on(async {
         session.function("tests.count").await.unwrap();
@@ -250,18 +250,18 @@ fn looking_up_a_function_after_shutdown_is_an_error(kind: SessionKind) {
     });
 }
 
-fn dropping_a_session_with_a_busy_worker_returns_soon(kind: SessionKind) {
+fn dropping_a_session_with_a_busy_worker_returns_soon(kind: Kind) {
     let session = busy(kind, Duration::from_secs(30));
     within(SOON, "drop", move || drop(session));
 }
 
-fn dropping_a_session_during_its_shutdown_returns_soon(kind: SessionKind) {
+fn dropping_a_session_during_its_shutdown_returns_soon(kind: Kind) {
     let session = busy(kind, Duration::from_secs(1000));
     assert!(block_on(future::poll_once(session.shutdown())).is_none());
     within(SOON, "drop", move || drop(session));
 }
 
-fn dropping_a_session_with_a_stopped_worker_returns_soon(kind: SessionKind) {
+fn dropping_a_session_with_a_stopped_worker_returns_soon(kind: Kind) {
     let session = builder(kind).silence(Duration::from_secs(60)).start().unwrap();
     let marker = Marker::new();
     call(&session, "tests.freeze", (3, i64::from(std::process::id()), marker.path())).unwrap();
@@ -269,7 +269,7 @@ fn dropping_a_session_with_a_stopped_worker_returns_soon(kind: SessionKind) {
     within(SOON, "drop", move || drop(session));
 }
 
-fn dropping_a_session_during_its_shutdown_waits_for_its_timeline(kind: SessionKind) {
+fn dropping_a_session_during_its_shutdown_waits_for_its_timeline(kind: Kind) {
     let (begin, begun) = mpsc::channel();
     let (go_on, gate) = mpsc::channel::<()>();
     let gate = Mutex::new(gate);

@@ -6,7 +6,7 @@ use disco::trace::Trace;
 use disco::{LaneSession, Session as _, SessionExt as _, SessionKind, block_on};
 
 use crate::records::commands;
-use crate::{SOON, builder, call, within};
+use crate::{Kind, SOON, builder, call, within};
 
 crate::tests![
     a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program,
@@ -19,7 +19,7 @@ const MANY: [usize; 2] = [5_000, 1_000_000];
 /// Records that each worker keeps.
 const KEPT: usize = 1 << 16;
 
-fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: SessionKind) {
+fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json.gz");
     let run = move |path: PathBuf| {
@@ -35,20 +35,21 @@ fn a_trace_file_has_the_timeline_and_an_unwritable_one_ends_no_program(kind: Ses
     let submitted = commands(trace.controller.as_ref().unwrap()).into_iter().map(|(number, _)| number);
     assert!(submitted.eq(1..=7));
     let places: Vec<_> = trace.workers.iter().map(|worker| (&worker.place[..], &worker.kind[..])).collect();
-    let last = match kind {
+    let last = match kind.session() {
         SessionKind::Processes => ("this machine", "process"),
         SessionKind::Nodes => (places[3].0, "worker of a node"),
         _ => ("this machine", "thread"),
     };
-    assert_eq!((places[0], places[3]), (("this machine", "thread"), last));
-    assert_eq!(places[3].0.starts_with("node 1 ("), kind == SessionKind::Nodes, "{places:?}");
+    let first = ("this machine", if kind.is_apart() { "process" } else { "thread" });
+    assert_eq!((places[0], places[3]), (first, last));
+    assert_eq!(places[3].0.starts_with("node 1 ("), kind.is_nodes(), "{places:?}");
     for worker in &trace.workers {
         assert_eq!(commands(worker.recording.as_ref().unwrap()).len(), 7, "{worker:?}");
     }
     run("/proc/no such folder/out.json".into());
 }
 
-fn two_sessions_at_once_write_a_trace_each(kind: SessionKind) {
+fn two_sessions_at_once_write_a_trace_each(kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let paths = ["one.json", "two.json.gz"].map(|name| folder.path().join(name));
     let sessions: Vec<LaneSession> = paths.iter().map(|path| builder(kind).trace(path).start().unwrap()).collect();
@@ -72,7 +73,7 @@ fn numbers(path: &Path) -> Vec<Vec<u64>> {
     trace.workers.iter().map(|worker| of(worker.recording.as_ref().unwrap())).collect()
 }
 
-fn a_trace_of_many_commands_has_the_last_ones(kind: SessionKind) {
+fn a_trace_of_many_commands_has_the_last_ones(kind: Kind) {
     let many = MANY[usize::from(std::env::var_os("DISCO_LONG_TESTS").is_some())];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json.gz");

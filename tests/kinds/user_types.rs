@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use disco::error::ErrorKind;
-use disco::{Error, Json, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
+use disco::{Error, Json, Session as _, SessionExt as _, WorkerId, block_on};
 
 use crate::functions::{Diverged, Layer};
-use crate::{builder, call};
+use crate::{Kind, builder, call};
 
 crate::tests![
     a_serde_value_makes_a_round_trip_to_all_workers,
@@ -21,7 +21,7 @@ fn dense() -> Layer {
     Layer { name: "dense \"1\"".into(), units: 64, rate: Some(0.25) }
 }
 
-fn a_serde_value_makes_a_round_trip_to_all_workers(kind: SessionKind) {
+fn a_serde_value_makes_a_round_trip_to_all_workers(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let layers = call(&session, "tests.widen", (3, Json(dense()))).unwrap();
     // The result is an argument, too.
@@ -35,7 +35,7 @@ fn a_serde_value_makes_a_round_trip_to_all_workers(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason(kind: SessionKind) {
+fn a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason(kind: Kind) {
     let session = builder(kind).start().unwrap();
     call(&session, "tests.widen", (3, Json(BTreeMap::from([("name", "dense")])))).unwrap();
     let error = block_on(session.sync_worker(WorkerId::new(3))).unwrap_err();
@@ -48,7 +48,7 @@ fn a_json_argument_of_the_wrong_type_names_worker_function_argument_and_reason(k
     block_on(session.shutdown()).unwrap();
 }
 
-fn get_as_rejects_json_of_the_wrong_type(kind: SessionKind) {
+fn get_as_rejects_json_of_the_wrong_type(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let layers = call(&session, "tests.widen", (3, Json(dense()))).unwrap();
     let error = block_on(session.get_as::<Json<Vec<f64>>>(&layers, WorkerId::new(2))).unwrap_err().to_string();
@@ -61,7 +61,7 @@ fn get_as_rejects_json_of_the_wrong_type(kind: SessionKind) {
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_value_without_a_json_form_is_an_error_as_argument_and_result(kind: SessionKind) {
+fn a_value_without_a_json_form_is_an_error_as_argument_and_result(kind: Kind) {
     let session = builder(kind).start().unwrap();
     let why = "does not become JSON: key must be a string";
     let error = call(&session, "tests.echo", (Json(BTreeMap::from([((1, 2), 3)])),)).unwrap_err();
@@ -74,7 +74,7 @@ fn a_value_without_a_json_form_is_an_error_as_argument_and_result(kind: SessionK
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_registered_error_type_reaches_the_controller_as_a_value(kind: SessionKind) {
+fn a_registered_error_type_reaches_the_controller_as_a_value(kind: Kind) {
     let session = builder(kind).start().unwrap();
     for (worker, is_cause) in [(0, false), (1, true), (3, false), (2, true)] {
         call(&session, "tests.diverge", (worker, 17, is_cause)).unwrap();
@@ -91,7 +91,7 @@ fn a_registered_error_type_reaches_the_controller_as_a_value(kind: SessionKind) 
     block_on(session.shutdown()).unwrap();
 }
 
-fn a_registered_error_too_large_to_send_reaches_the_controller_as_text(kind: SessionKind) {
+fn a_registered_error_too_large_to_send_reaches_the_controller_as_text(kind: Kind) {
     let session = builder(kind).start().unwrap();
     call(&session, "tests.diverge_at_length", (3, 70_000)).unwrap();
     let error = block_on(session.sync_all()).unwrap_err();

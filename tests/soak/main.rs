@@ -17,6 +17,8 @@ mod command_log;
 mod content;
 mod exchange;
 mod functions;
+#[path = "../leftovers/mod.rs"]
+mod leftovers;
 mod library;
 mod model;
 mod random;
@@ -35,9 +37,9 @@ use std::{env, panic};
 use disco::SessionKind;
 use libtest_mimic::{Arguments, Failed, Trial};
 
+use crate::leftovers::Resources;
 use crate::random::Random;
 use crate::session::Setup;
-use crate::watch::Resources;
 
 /// Number of sessions before resident memory is first measured.
 const WARM_UP: u64 = 6;

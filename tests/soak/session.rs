@@ -36,6 +36,8 @@ pub(crate) struct Setup {
     /// For nodes: their number, and whether their workers are processes.
     nodes: usize,
     of_processes: bool,
+    /// For processes, and nodes of processes: whether worker 0 is a process, too.
+    apart: bool,
     /// For nodes: the most children of one end; with more nodes, nodes relay for others.
     fan_out: usize,
     /// For nodes: whether connections are encrypted.
@@ -101,10 +103,13 @@ impl Setup {
             SessionKind::Threads => &[End::Shutdown, End::ShutdownWhileOthersWait, End::Drop],
             _ => &[End::Shutdown, End::ShutdownWhileOthersWait, End::Drop, End::Kill, End::Exit, End::Stop],
         };
+        let of_processes = random.chance(50);
+        let has_processes = kind == SessionKind::Processes || (kind == SessionKind::Nodes && of_processes);
         Self {
             kind,
             nodes,
-            of_processes: random.chance(50),
+            of_processes,
+            apart: has_processes && random.chance(50),
             fan_out: 1 + random.below(3),
             encrypts: random.chance(75),
             workers,
@@ -151,7 +156,7 @@ impl Setup {
             true => builder.replacement(ReplacementPolicy::at_once()),
             false => builder,
         };
-        builder.groups(self.groups).check(self.check).deadlines(deadlines).start()
+        builder.apart(self.apart).groups(self.groups).check(self.check).deadlines(deadlines).start()
     }
 
     /// The first worker that may be killed: not one in the controller's process.
@@ -159,7 +164,7 @@ impl Setup {
         match (self.kind, self.of_processes) {
             (SessionKind::Threads, _) => 0,
             (SessionKind::Nodes, false) => self.workers / self.nodes,
-            _ => 1,
+            _ => usize::from(!self.apart),
         }
     }
 }

@@ -25,13 +25,15 @@ use tempfile::TempDir;
 enum Kind {
     Threads,
     Processes,
+    /// Processes, worker 0 too.
+    Apart,
     /// Two nodes, each with two threads.
     Nodes,
     /// Four nodes, each with one process; two of them are behind others.
     Tree,
 }
 
-const ALL: [Kind; 4] = [Kind::Threads, Kind::Processes, Kind::Nodes, Kind::Tree];
+const ALL: [Kind; 5] = [Kind::Threads, Kind::Processes, Kind::Apart, Kind::Nodes, Kind::Tree];
 
 fn main() -> ExitCode {
     disco::init();
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
         (&ALL, starts::tests()),
         (&ALL, work::tests()),
         (&ALL, failures::tests_of_one_machine()),
-        (&[Kind::Processes, Kind::Tree], failures::tests_of_processes()),
+        (&[Kind::Processes, Kind::Apart, Kind::Tree], failures::tests_of_processes()),
     ];
     let trials = tests
         .iter()
@@ -86,6 +88,7 @@ fn builder(kind: Kind) -> Builder {
     match kind {
         Kind::Threads => Builder::threads(4),
         Kind::Processes => Builder::processes(4),
+        Kind::Apart => Builder::processes(4).apart(true),
         Kind::Nodes => Builder::nodes(2, 2).node_workers(SessionKind::Threads),
         Kind::Tree => Builder::nodes(4, 1).fan_out(1),
     }

@@ -88,7 +88,7 @@ fn an_invitation_is_not_recorded(kind: Kind) {
         Kind::Threads => 0,
         // Worker 1 is a thread of this process.
         Kind::Nodes => 1,
-        Kind::Processes | Kind::Tree => 2,
+        Kind::Processes | Kind::Apart | Kind::Tree => 2,
     };
     assert_eq!(joins.len(), of_other_processes, "{log}");
     assert!(joins.iter().all(|line| line.contains("{\"sized\":[\"bytes\",")), "{joins:?}");

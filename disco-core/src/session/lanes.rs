@@ -294,6 +294,7 @@ impl LaneSession {
     /// Implements [`Session::set`] in a session that `live` accepts.
     pub(super) async fn set_while(
         &self,
+        operation: &'static str,
         live: fn(&ReplyTable) -> Result<()>,
         handle: &DRef,
         worker: WorkerId,
@@ -302,13 +303,13 @@ impl LaneSession {
         self.freed_ids.check(handle)?;
         self.world().check(worker)?;
         if matches!(value, Value::Register(_)) {
-            return Err(Error::invalid("set: a register can't hold a register"));
+            return Err(Error::invalid(format!("{operation}: a register can't hold a register")));
         }
-        self.check("set", live)?;
-        let values = self.prepare("set", Some(worker), live, std::slice::from_ref(&value)).await?;
+        self.check(operation, live)?;
+        let values = self.prepare(operation, Some(worker), live, std::slice::from_ref(&value)).await?;
         let snapshot = values.snapshot();
         let command = Command::DebugSet { register: handle.register(), worker, value };
-        let question = Question::new("set", Some(worker), command);
+        let question = Question::new(operation, Some(worker), command);
         self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await?;
         snapshot.iter().for_each(|snapshot| self.transfers.take_back(snapshot));
         Ok(())
@@ -421,7 +422,7 @@ impl Session for LaneSession {
     }
 
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
-        self.while_running(|| self.set_while(ReplyTable::check_lost, handle, worker, value)).await
+        self.while_running(|| self.set_while("set", ReplyTable::check_lost, handle, worker, value)).await
     }
 
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {

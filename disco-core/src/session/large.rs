@@ -9,6 +9,7 @@ use futures_lite::future;
 use super::lane_set::Lanes;
 use super::lanes::LaneSession;
 use super::reply_table::ReplyTable;
+use super::worker_0::takes_references;
 use crate::channel::{Channel, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -89,7 +90,7 @@ impl Values {
         let concerned = || lanes.iter().filter(|lane| is_concerned(&***lane, place));
         let limit = concerned().map(|lane| lane.value_limit()).min().unwrap_or(usize::MAX);
         if bytes > limit {
-            return Err(above_limit(operation, to, bytes, limit));
+            return Err(above_limit(operation, to, bytes, limit, takes_references(lanes)));
         }
         let wants_copy = concerned().any(|lane| lane.needs_bytes() && lane.shares_memory());
         let reused = || match (to, values) {
@@ -294,19 +295,20 @@ fn is_concerned(lane: &dyn Channel, place: Option<WorkerId>) -> bool {
     place.is_none_or(|place| lane.workers().contains(place))
 }
 
-fn above_limit(operation: &str, to: Option<WorkerId>, bytes: usize, limit: usize) -> Error {
+/// The error of values that are too large. Worker 0 takes tensors of any size if it `takes_references`.
+fn above_limit(operation: &str, to: Option<WorkerId>, bytes: usize, limit: usize, takes_references: bool) -> Error {
     let (what, instead) = match to {
-        Some(worker) => (
-            format!("a value of {bytes} bytes for {worker}"),
-            "copy the tensor to worker 0 (`copy_to_worker_0`), and send it from there (`send_to_worker`)",
-        ),
-        None => (
-            format!("arguments of {bytes} bytes"),
-            "copy the tensor to worker 0 (`copy_to_worker_0`), pass it on (`broadcast_from_worker0`), and call with its handle",
-        ),
+        Some(worker) => (format!("a value of {bytes} bytes for {worker}"), "and send it from there (`send_to_worker`)"),
+        None => {
+            (format!("arguments of {bytes} bytes"), "pass it on (`broadcast_from_worker0`), and call with its handle")
+        }
+    };
+    let instead = match takes_references {
+        true => format!(", or copy the tensor to worker 0 (`copy_to_worker_0`), {instead}"),
+        false => String::new(),
     };
     Error::invalid(format!(
         "{operation}: {what} can't go to another process, the limit is {limit} bytes for the values of one command; raise the \
-         limit (`Builder::value_limit`), or {instead}"
+         limit (`Builder::value_limit`){instead}"
     ))
 }

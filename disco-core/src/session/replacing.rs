@@ -318,7 +318,7 @@ impl LaneSession {
             // Workers that have left meanwhile were removed.
             let worker = self.lanes().members.worker(place).unwrap_or(place);
             for (handle, value) in restore.map(|restore| restore(worker)).unwrap_or_default() {
-                self.set_while(ReplyTable::check_replaced, &handle, worker, value).await?;
+                self.set_while("set", ReplyTable::check_replaced, &handle, worker, value).await?;
             }
             sync::lock(&self.replacing.to_restore).remove(&place);
         }

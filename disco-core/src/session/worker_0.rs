@@ -30,10 +30,11 @@ impl LaneSession {
     /// Implements [`Session::copy_to_worker_0`](super::Session::copy_to_worker_0).
     pub(super) async fn copy_to_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
-        match self.copy_by_reference("copy_to_worker_0", to, command).await? {
-            true => Ok(()),
-            false => self.set(to, WORKER_0, host.clone().into()).await,
+        if self.copy_by_reference("copy_to_worker_0", to, command).await? {
+            return Ok(());
         }
+        let set = || self.set_while("copy_to_worker_0", ReplyTable::check_lost, to, WORKER_0, host.clone().into());
+        self.while_running(set).await
     }
 
     /// Sends the command, which has a tensor of this process, if worker 0 can read it. Returns whether it can.
@@ -49,7 +50,7 @@ impl LaneSession {
 
 /// Whether worker 0 gets tensors by reference: it has been worker 0 from the start, as a thread of this process. Workers of
 /// TVM's Disco are in other processes, but their lane copies.
-fn takes_references(lanes: &Lanes) -> bool {
+pub(super) fn takes_references(lanes: &Lanes) -> bool {
     let lane = lanes.owner(WORKER_0);
     lanes.members.place(WORKER_0) == Some(WORKER_0) && !(lane.needs_bytes() && lane.runs_this_program())
 }

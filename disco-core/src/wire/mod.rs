@@ -60,9 +60,9 @@ pub mod tvm;
 mod value;
 
 pub use answer::{decode_notice, decode_reply, encode_notice, encode_reply};
+pub(crate) use beside::snapshot_in;
 pub use command::{decode_frame, decode_frame_after, decode_frame_beside};
 pub use frame::Frame;
-pub(crate) use beside::snapshot_in;
 pub(crate) use frame::{Freed, snapshot};
 pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
 pub use message::{Message, Times, write_frame};

@@ -62,7 +62,18 @@ impl Options {
         let output =
             Arc::new(|worker: WorkerId, is_err, line: &[u8]| terminal::print(&worker.to_string(), is_err, line));
         let (launch, spares) = (Launch::this_program(), None);
-        Self { launch, config, ring: true, apart: false, start, heartbeat, silence, output, spares, is_replacement: false }
+        Self {
+            launch,
+            config,
+            ring: true,
+            apart: false,
+            start,
+            heartbeat,
+            silence,
+            output,
+            spares,
+            is_replacement: false,
+        }
     }
 }
 

@@ -1,0 +1,50 @@
+//! Sessions apart, in which no worker lives in the controller's process: the end of each worker, worker 0 too, and what it
+//! leaves behind.
+//!
+//! Tests execute this program again as workers and nodes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod functions;
+mod kills;
+#[path = "../leftovers/mod.rs"]
+mod leftovers;
+mod worker_0;
+
+use std::process::ExitCode;
+
+use disco::{DRef, IntoArgs, LaneSession, SessionExt as _, block_on};
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    disco::init();
+    let mut arguments = Arguments::from_args();
+    // One test at a time, because tests count this process's children and descriptors.
+    arguments.test_threads = Some(1);
+    let tests: [(&str, fn()); 6] = [
+        ("sessions_go_on_whichever_worker_dies_however", kills::any_worker_any_way),
+        ("worker_0_is_lost_and_replaced_like_the_others", worker_0::is_lost_and_replaced),
+        ("worker_0_is_resized_away_and_the_next_one_takes_its_number", worker_0::is_resized_away),
+        ("worker_0_of_nodes_is_replaced_by_a_process_of_this_machine", worker_0::of_nodes_is_replaced),
+        ("worker_0_is_replaced_at_once", worker_0::is_replaced_at_once),
+        ("sessions_of_threads_are_not_apart", worker_0::of_threads_is_refused),
+    ];
+    let trials = tests.map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
+}
+
+/// Calls a function by name.
+fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> DRef {
+    block_on(session.call_named(name, args)).unwrap()
+}
+
+/// The result of a function without arguments on each worker.
+fn numbers(session: &LaneSession, name: &str) -> Vec<i64> {
+    block_on(session.get_all_as(&call(session, name, ()))).unwrap()
+}
