@@ -5,10 +5,10 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disco::block_on;
 use disco::checkpoint::Folder;
-use disco::{SessionKind, block_on};
 
-use crate::{assert_loads, end, names, save_numbers, session};
+use crate::{Kind, assert_loads, end, names, save_numbers, session};
 
 crate::tests![tests: a_killed_program_leaves_complete_checkpoints_only];
 
@@ -17,7 +17,7 @@ pub(crate) const FOLDER: &str = "CHECKPOINT_CRASH_FOLDER";
 
 /// Saves one checkpoint after the other.
 pub(crate) fn save_until_killed(folder: &Path) {
-    let session = session(SessionKind::Processes);
+    let session = session(Kind::Processes);
     let folder = Folder::new(folder).keep(2);
     let first = folder.steps().unwrap().last().map_or(0, |last| last + 1);
     for step in first.. {
@@ -35,7 +35,7 @@ impl Drop for Killed {
     }
 }
 
-fn a_killed_program_leaves_complete_checkpoints_only(_: SessionKind) {
+fn a_killed_program_leaves_complete_checkpoints_only(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = Folder::new(folder.path());
     let mut newest = None;
@@ -56,7 +56,7 @@ fn a_killed_program_leaves_complete_checkpoints_only(_: SessionKind) {
         newest = steps.last().copied();
     }
     let newest = newest.unwrap();
-    let session = session(SessionKind::Threads);
+    let session = session(Kind::Threads);
     assert_eq!(assert_loads(&session, folder.path(), newest), [""; 0]);
     // The next save removes what the programs have left.
     block_on(save_numbers(&session, checkpoints.keep(1), newest + 1)).unwrap();

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use disco::block_on;
 use disco::checkpoint::{self, Folder};
-use disco::{SessionKind, block_on};
 
-use crate::{assert_loads, end, names, save_numbers, session};
+use crate::{Kind, assert_loads, end, names, save_numbers, session};
 
 crate::tests![
     tests: damage_is_named_and_the_checkpoint_before_is_loaded,
@@ -42,7 +42,7 @@ fn len(path: &Path) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-fn damage_is_named_and_the_checkpoint_before_is_loaded(kind: SessionKind) {
+fn damage_is_named_and_the_checkpoint_before_is_loaded(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(save_numbers(&session, folder.path(), 1)).unwrap();
     let path = block_on(save_numbers(&session, folder.path(), 2)).unwrap();
@@ -89,7 +89,7 @@ fn damage_is_named_and_the_checkpoint_before_is_loaded(kind: SessionKind) {
     end(&session);
 }
 
-fn without_an_undamaged_checkpoint_all_reasons_are_named(kind: SessionKind) {
+fn without_an_undamaged_checkpoint_all_reasons_are_named(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let mut paths = Vec::new();
     for step in [1, 2] {
@@ -110,7 +110,7 @@ fn without_an_undamaged_checkpoint_all_reasons_are_named(kind: SessionKind) {
     end(&session);
 }
 
-fn each_flipped_bit_is_noticed(kind: SessionKind) {
+fn each_flipped_bit_is_noticed(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let path = block_on(save_numbers(&session, folder.path(), 1)).unwrap();
     end(&session);
@@ -133,7 +133,7 @@ fn each_flipped_bit_is_noticed(kind: SessionKind) {
     folder.verify(1).unwrap();
 }
 
-fn each_truncation_is_noticed(kind: SessionKind) {
+fn each_truncation_is_noticed(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let path = block_on(save_numbers(&session, folder.path(), 1)).unwrap();
     end(&session);
@@ -158,7 +158,7 @@ fn each_truncation_is_noticed(kind: SessionKind) {
     folder.verify(1).unwrap();
 }
 
-fn an_index_of_another_version_is_an_error(kind: SessionKind) {
+fn an_index_of_another_version_is_an_error(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(save_numbers(&session, folder.path(), 1)).unwrap();
     let path = block_on(save_numbers(&session, folder.path(), 2)).unwrap();
@@ -172,7 +172,7 @@ fn an_index_of_another_version_is_an_error(kind: SessionKind) {
     end(&session);
 }
 
-fn a_refused_checkpoint_is_a_warning(kind: SessionKind) {
+fn a_refused_checkpoint_is_a_warning(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(save_numbers(&session, folder.path(), 1)).unwrap();
     let path = block_on(save_numbers(&session, folder.path(), 2)).unwrap();

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use disco::checkpoint::{self, Error, Layout};
-use disco::{Error as SessionError, Session as _, SessionExt as _, SessionKind, block_on};
+use disco::{Error as SessionError, Session as _, SessionExt as _, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{assert_loads, call, end, handles, names, save_numbers, session, worker};
+use crate::{Kind, assert_loads, call, end, handles, names, save_numbers, session, worker};
 
 crate::tests![
     tests: a_worker_that_dies_while_it_writes_is_named_with_its_shard,
@@ -27,7 +27,16 @@ crate::tests![
 /// Elements of a tensor that takes a while to write.
 const LARGE: usize = 16 << 20;
 
-fn a_worker_that_dies_while_it_writes_is_named_with_its_shard(kind: SessionKind) {
+/// Of a session apart, whose worker 0 can die.
+pub(crate) const OF_WORKER_0: (&str, fn(Kind)) =
+    ("worker_0_that_dies_while_it_writes_is_named_with_its_shard", |kind| dies_while_it_writes(kind, 0));
+
+fn a_worker_that_dies_while_it_writes_is_named_with_its_shard(kind: Kind) {
+    dies_while_it_writes(kind, 2);
+}
+
+fn dies_while_it_writes(kind: Kind, victim: usize) {
+    let shard_name = format!("worker-{victim}-of-4.safetensors");
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         save_numbers(&session, folder.path(), 1).await.unwrap();
@@ -36,19 +45,19 @@ fn a_worker_that_dies_while_it_writes_is_named_with_its_shard(kind: SessionKind)
         let large = session.call_named("tests.large", (LARGE,)).await.unwrap();
         let saving = checkpoint::save(&session, folder.path(), 2, [("x", &large, Layout::PerWorker)]).await.unwrap();
         let partial = names(folder.path()).into_iter().find(|name| name.ends_with(".partial")).unwrap();
-        let (shard, start) = (folder.path().join(partial).join("worker-2-of-4.safetensors"), Instant::now());
+        let (shard, start) = (folder.path().join(partial).join(&shard_name), Instant::now());
         while !shard.exists() {
-            assert!(start.elapsed() < Duration::from_secs(60), "worker 2 does not begin to write");
+            assert!(start.elapsed() < Duration::from_secs(60), "worker {victim} does not begin to write");
         }
-        kill_process(Pid::from_raw(processes[2] as i32).unwrap(), Signal::KILL).unwrap();
+        kill_process(Pid::from_raw(processes[victim] as i32).unwrap(), Signal::KILL).unwrap();
         let error = saving.await.unwrap_err();
         let text = error.to_string();
         let Error::Lost { files, source, .. } = error else { panic!("{text}") };
-        assert_eq!(files, ["worker-2-of-4.safetensors"]);
+        assert_eq!(files, [&shard_name[..]]);
         assert!(matches!(source, SessionError::Lost(_)), "{source}");
         assert!(
             text.starts_with(&format!(
-                "checkpoint `{}` was not saved, because `worker-2-of-4.safetensors` is not complete: worker 2 lost: its \
+                "checkpoint `{}` was not saved, because `{shard_name}` is not complete: worker {victim} lost: its \
                  process ended: signal: 9",
                 folder.path().join("step-000002").display()
             )),
@@ -62,7 +71,7 @@ fn a_worker_that_dies_while_it_writes_is_named_with_its_shard(kind: SessionKind)
     end(&next);
 }
 
-fn a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on(kind: SessionKind) {
+fn a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let (same, _) = handles(&session, 1).await;
@@ -96,7 +105,7 @@ fn a_worker_that_replaced_a_writer_is_named_and_the_session_goes_on(kind: Sessio
     end(&session);
 }
 
-fn a_file_that_can_not_grow_is_named_with_its_worker(kind: SessionKind) {
+fn a_file_that_can_not_grow_is_named_with_its_worker(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         call(&session, "tests.limit_files", (1_000_000,)).await;
@@ -121,7 +130,7 @@ fn a_file_that_can_not_grow_is_named_with_its_worker(kind: SessionKind) {
 /// The variable with the folder of a small disk, of the program that [`on_a_small_disk`] runs in.
 pub(crate) const SMALL_DISK: &str = "CHECKPOINT_SMALL_DISK";
 
-fn a_full_disk_is_named_with_its_worker(_: SessionKind) {
+fn a_full_disk_is_named_with_its_worker(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let in_namespace = |script: &str| {
         let mut command = Command::new("unshare");
@@ -140,7 +149,7 @@ fn a_full_disk_is_named_with_its_worker(_: SessionKind) {
 
 /// Saves more and then less than fits on a disk of 8 MiB. Workers keep the memory of the copies, also of failed saves.
 pub(crate) fn on_a_small_disk(folder: &Path) {
-    let session = session(SessionKind::Processes);
+    let session = session(Kind::Processes);
     block_on(async {
         let large = session.call_named("tests.large", (1 << 20,)).await.unwrap();
         let reusing = checkpoint::Folder::new(folder).reuse_memory(true);
@@ -158,7 +167,7 @@ pub(crate) fn on_a_small_disk(folder: &Path) {
     end(&session);
 }
 
-fn a_folder_that_can_not_be_made_is_named(kind: SessionKind) {
+fn a_folder_that_can_not_be_made_is_named(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let file = folder.path().join("file");
     fs::write(&file, "a file").unwrap();
@@ -168,7 +177,7 @@ fn a_folder_that_can_not_be_made_is_named(kind: SessionKind) {
     end(&session);
 }
 
-fn a_shard_that_can_not_be_made_is_named_with_its_worker(kind: SessionKind) {
+fn a_shard_that_can_not_be_made_is_named_with_its_worker(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let (_, split) = handles(&session, 1).await;
@@ -189,7 +198,7 @@ fn a_shard_that_can_not_be_made_is_named_with_its_worker(kind: SessionKind) {
     end(&session);
 }
 
-fn a_writer_without_progress_is_named(kind: SessionKind) {
+fn a_writer_without_progress_is_named(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let large = session.call_named("tests.large", (LARGE,)).await.unwrap();
@@ -205,7 +214,7 @@ fn a_writer_without_progress_is_named(kind: SessionKind) {
     end(&session);
 }
 
-fn a_failed_worker_ends_the_save(kind: SessionKind) {
+fn a_failed_worker_ends_the_save(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let (same, _) = handles(&session, 1).await;
@@ -229,7 +238,7 @@ fn a_failed_worker_ends_the_save(kind: SessionKind) {
     end(&session);
 }
 
-fn after_the_shutdown_a_save_ends(kind: SessionKind) {
+fn after_the_shutdown_a_save_ends(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let (same, _) = handles(&session, 1).await;

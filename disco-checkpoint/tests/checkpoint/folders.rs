@@ -3,9 +3,9 @@
 use std::fs;
 
 use disco::checkpoint::{self, Folder, Layout};
-use disco::{SessionExt as _, SessionKind, block_on};
+use disco::{SessionExt as _, block_on};
 
-use crate::{assert_loads, end, handles, names, save_numbers, session};
+use crate::{Kind, assert_loads, end, handles, names, save_numbers, session};
 
 crate::tests![
     tests: the_last_checkpoints_are_kept,
@@ -18,7 +18,7 @@ crate::tests![
     a_later_step_with_more_digits_is_newer,
 ];
 
-fn the_last_checkpoints_are_kept(kind: SessionKind) {
+fn the_last_checkpoints_are_kept(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let keep = Folder::new(folder.path()).keep(2);
     for step in [10, 20, 30, 40] {
@@ -36,7 +36,7 @@ fn the_last_checkpoints_are_kept(kind: SessionKind) {
     end(&session);
 }
 
-fn a_second_checkpoint_of_a_step_is_refused(kind: SessionKind) {
+fn a_second_checkpoint_of_a_step_is_refused(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let path = block_on(save_numbers(&session, folder.path(), 3)).unwrap();
     let error = block_on(save_numbers(&session, folder.path(), 3)).unwrap_err().to_string();
@@ -51,7 +51,7 @@ fn a_second_checkpoint_of_a_step_is_refused(kind: SessionKind) {
     end(&session);
 }
 
-fn a_damaged_checkpoint_of_the_same_step_is_replaced(kind: SessionKind) {
+fn a_damaged_checkpoint_of_the_same_step_is_replaced(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let path = block_on(save_numbers(&session, folder.path(), 3)).unwrap();
     fs::remove_file(path.join("worker-1-of-4.safetensors")).unwrap();
@@ -61,7 +61,7 @@ fn a_damaged_checkpoint_of_the_same_step_is_replaced(kind: SessionKind) {
     end(&session);
 }
 
-fn saves_of_different_steps_at_once_are_both_complete(kind: SessionKind) {
+fn saves_of_different_steps_at_once_are_both_complete(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let (first, second) = (handles(&session, 1).await, handles(&session, 2).await);
@@ -82,7 +82,7 @@ fn saves_of_different_steps_at_once_are_both_complete(kind: SessionKind) {
     end(&session);
 }
 
-fn of_two_saves_of_one_step_the_first_wins(kind: SessionKind) {
+fn of_two_saves_of_one_step_the_first_wins(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let (same, split) = handles(&session, 6).await;
@@ -101,7 +101,7 @@ fn of_two_saves_of_one_step_the_first_wins(kind: SessionKind) {
     end(&session);
 }
 
-fn a_dropped_save_leaves_nothing(kind: SessionKind) {
+fn a_dropped_save_leaves_nothing(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let large = session.call_named("tests.large", (8 << 20,)).await.unwrap();
@@ -114,7 +114,7 @@ fn a_dropped_save_leaves_nothing(kind: SessionKind) {
     end(&session);
 }
 
-fn folders_of_programs_that_have_ended_are_removed(kind: SessionKind) {
+fn folders_of_programs_that_have_ended_are_removed(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     let (stale, removed) =
         (folder.path().join(".step-000001.9-0-1.partial"), folder.path().join(".step-000001.9-0-2.removed"));
@@ -137,7 +137,7 @@ fn folders_of_programs_that_have_ended_are_removed(kind: SessionKind) {
     end(&session);
 }
 
-fn a_later_step_with_more_digits_is_newer(kind: SessionKind) {
+fn a_later_step_with_more_digits_is_newer(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     for step in [999_999, 1_000_000] {
         block_on(save_numbers(&session, folder.path(), step)).unwrap();

@@ -1,10 +1,10 @@
 //! Every layout, saved and loaded by any number of workers, against plain slices.
 
 use disco::checkpoint::{self, Layout};
-use disco::{Builder, LaneSession, SessionExt as _, SessionKind, Tensor, block_on};
+use disco::{Builder, LaneSession, SessionExt as _, Tensor, block_on};
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::{end, names, scattered};
+use crate::{Kind, end, names, scattered};
 
 crate::tests![
     tests: any_number_of_workers_loads_what_any_number_has_saved,
@@ -46,7 +46,7 @@ fn start((groups, group_size): Shape) -> LaneSession {
     Builder::threads(groups * group_size).groups(groups).start().unwrap()
 }
 
-fn any_number_of_workers_loads_what_any_number_has_saved(_: SessionKind) {
+fn any_number_of_workers_loads_what_any_number_has_saved(_: Kind) {
     let worlds: Vec<Shape> =
         (1..=6).flat_map(|n| (1..=n).filter(move |g| n % g == 0).map(move |g| (g, n / g))).collect();
     let layouts =
@@ -98,7 +98,7 @@ fn any_number_of_workers_loads_what_any_number_has_saved(_: SessionKind) {
         .unwrap();
 }
 
-fn every_dtype_keeps_its_bytes(_: SessionKind) {
+fn every_dtype_keeps_its_bytes(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let session = start((1, 3));
     // Also tensors without axes and without elements.
@@ -133,7 +133,7 @@ fn every_dtype_keeps_its_bytes(_: SessionKind) {
     end(&session);
 }
 
-fn parts_of_unequal_size_load_in_as_many_workers(_: SessionKind) {
+fn parts_of_unequal_size_load_in_as_many_workers(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let session = start((1, 3));
     let rows = |worker: usize| Tensor::from_vec(vec![worker as i32; 2 * (worker + 1)], [worker + 1, 2]).unwrap();
@@ -172,7 +172,7 @@ fn parts_of_unequal_size_load_in_as_many_workers(_: SessionKind) {
     end(&session);
 }
 
-fn tensors_of_groups_are_saved_beside_tensors_of_unequal_size(_: SessionKind) {
+fn tensors_of_groups_are_saved_beside_tensors_of_unequal_size(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let session = start((2, 2));
     block_on(async {
@@ -187,7 +187,7 @@ fn tensors_of_groups_are_saved_beside_tensors_of_unequal_size(_: SessionKind) {
     end(&session);
 }
 
-fn shards_are_plain_safetensors(_: SessionKind) {
+fn shards_are_plain_safetensors(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let session = start((1, 2));
     block_on(async {

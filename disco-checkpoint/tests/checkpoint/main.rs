@@ -34,40 +34,58 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     }
-    let kinds = [SessionKind::Threads, SessionKind::Processes, SessionKind::Nodes];
+    let kinds = [Kind::Threads, Kind::Processes, Kind::Apart, Kind::Nodes];
     let in_all_kinds = snapshots::tests().into_iter().chain(damage::tests());
     let mut trials: Vec<_> = in_all_kinds.flat_map(|test| kinds.map(|kind| trial(test, kind))).collect();
     let in_processes = failures::tests().into_iter().chain(crashes::tests()).chain(memory::tests());
-    trials.extend(in_processes.map(|test| trial(test, SessionKind::Processes)));
+    trials.extend(in_processes.map(|test| trial(test, Kind::Processes)));
+    trials.push(trial(failures::OF_WORKER_0, Kind::Apart));
     let in_threads = layouts::tests().into_iter().chain(folders::tests()).chain(damage::tests_of_files());
-    trials.extend(in_threads.map(|test| trial(test, SessionKind::Threads)));
+    trials.extend(in_threads.map(|test| trial(test, Kind::Threads)));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
+/// Where the workers of a session run.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Threads,
+    Processes,
+    /// Processes, worker 0 too.
+    Apart,
+    /// Two nodes, with threads.
+    Nodes,
+}
+
 /// Tests by name.
-type Tests = Vec<(&'static str, fn(SessionKind))>;
+type Tests = Vec<(&'static str, fn(Kind))>;
 
 /// Names tests after their functions.
 macro_rules! tests {
     ($list:ident: $($name:ident),* $(,)?) => {
         pub(crate) fn $list() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn(disco::SessionKind))),*]
+            vec![$((stringify!($name), $name as fn(crate::Kind))),*]
         }
     };
 }
 pub(crate) use tests;
 
-fn trial((name, test): (&'static str, fn(SessionKind)), kind: SessionKind) -> Trial {
+fn trial((name, test): (&'static str, fn(Kind)), kind: Kind) -> Trial {
     let run = move || {
         test(kind);
         Ok::<(), Failed>(())
     };
-    Trial::test(format!("{name}::{kind}"), run)
+    Trial::test(format!("{name}::{kind:?}"), run)
 }
 
-/// A session of four workers. A session of nodes has two, with threads as workers.
-fn session(kind: SessionKind) -> LaneSession {
-    Builder::new(kind, 4).node_workers(SessionKind::Threads).start().unwrap()
+/// A session of four workers.
+fn session(kind: Kind) -> LaneSession {
+    let builder = match kind {
+        Kind::Threads => Builder::threads(4),
+        Kind::Processes => Builder::processes(4),
+        Kind::Apart => Builder::processes(4).apart(true),
+        Kind::Nodes => Builder::nodes(2, 2).node_workers(SessionKind::Threads),
+    };
+    builder.start().unwrap()
 }
 
 /// A handle with a tensor of its own for each worker, or none.

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use disco::checkpoint::{self, Error, Folder, Layout, Saving};
-use disco::{Builder, DRef, LaneSession, Session as _, SessionExt as _, SessionKind, block_on};
+use disco::{Builder, DRef, LaneSession, Session as _, SessionExt as _, block_on};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{call, end, names, session, worker};
+use crate::{Kind, call, end, names, session, worker};
 
 crate::tests![
     tests: every_checkpoint_has_the_values_of_the_time_of_its_save,
@@ -198,7 +198,7 @@ impl<'s> Program<'s> {
     }
 }
 
-fn every_checkpoint_has_the_values_of_the_time_of_its_save(_: SessionKind) {
+fn every_checkpoint_has_the_values_of_the_time_of_its_save(_: Kind) {
     let config = Config { cases: 24, max_shrink_iters: 20, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&proptest::collection::vec(step(), 10..40), |steps| {
@@ -223,7 +223,7 @@ fn every_checkpoint_has_the_values_of_the_time_of_its_save(_: SessionKind) {
 /// The variable with the folder of the program that measures its memory.
 pub(crate) const FOLDER: &str = "CHECKPOINT_MEMORY_FOLDER";
 
-fn memory_is_released_by_a_save_without_the_option_and_at_the_end_of_the_session(_: SessionKind) {
+fn memory_is_released_by_a_save_without_the_option_and_at_the_end_of_the_session(_: Kind) {
     let folder = tempfile::tempdir().unwrap();
     // A program of its own: other tests need memory, too.
     let ran = Command::new(std::env::current_exe().unwrap()).env(FOLDER, folder.path()).output().unwrap();
@@ -239,7 +239,7 @@ fn resident() -> i64 {
 
 /// Saves tensors of 128 MiB by four threads, and measures the memory that stays.
 pub(crate) fn measure(folder: &Path) {
-    let session = session(SessionKind::Threads);
+    let session = session(Kind::Threads);
     let large = block_on(async {
         let large = session.call_named("tests.large", (8 << 20,)).await.unwrap();
         session.sync_all().await.unwrap();

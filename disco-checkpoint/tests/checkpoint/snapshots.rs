@@ -1,9 +1,9 @@
 //! Saves that overlap with later calls, notes, layouts without a whole tensor, and errors of entries.
 
 use disco::checkpoint::{self, Layout};
-use disco::{SessionExt as _, SessionKind, Tensor, block_on};
+use disco::{SessionExt as _, Tensor, block_on};
 
-use crate::{call, end, numbers, replicated, save_numbers, scattered, session, values};
+use crate::{Kind, call, end, numbers, replicated, save_numbers, scattered, session, values};
 
 crate::tests![
     tests: a_checkpoint_has_the_values_of_the_time_of_the_save,
@@ -19,7 +19,7 @@ fn is_send<F: Future + Send>(future: F) -> F {
     future
 }
 
-fn a_checkpoint_has_the_values_of_the_time_of_the_save(kind: SessionKind) {
+fn a_checkpoint_has_the_values_of_the_time_of_the_save(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let x = replicated(&session, &numbers(0, 300_000)).await;
@@ -40,7 +40,7 @@ fn a_checkpoint_has_the_values_of_the_time_of_the_save(kind: SessionKind) {
     end(&session);
 }
 
-fn notes_come_back_with_the_tensors(kind: SessionKind) {
+fn notes_come_back_with_the_tensors(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         let (same, _) = crate::handles(&session, 2).await;
@@ -54,7 +54,7 @@ fn notes_come_back_with_the_tensors(kind: SessionKind) {
     end(&session);
 }
 
-fn tensors_of_their_own_load_in_the_same_world_only(kind: SessionKind) {
+fn tensors_of_their_own_load_in_the_same_world_only(kind: Kind) {
     let (folder, four) = (tempfile::tempdir().unwrap(), session(kind));
     block_on(async {
         // Worker 2 has none.
@@ -88,7 +88,7 @@ fn tensors_of_their_own_load_in_the_same_world_only(kind: SessionKind) {
     end(&two);
 }
 
-fn the_order_of_the_writes_does_not_matter(kind: SessionKind) {
+fn the_order_of_the_writes_does_not_matter(kind: Kind) {
     let session = session(kind);
     let contents = |delays: [i64; 4]| {
         let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn the_order_of_the_writes_does_not_matter(kind: SessionKind) {
     end(&session);
 }
 
-fn entries_that_are_not_what_their_layout_says_are_refused(kind: SessionKind) {
+fn entries_that_are_not_what_their_layout_says_are_refused(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     // The text of the error behind the path of the checkpoint, with the worker before it.
     let checkpoint = format!("`{}`: ", folder.path().join("step-000001").display());
@@ -154,7 +154,7 @@ fn entries_that_are_not_what_their_layout_says_are_refused(kind: SessionKind) {
     end(&session);
 }
 
-fn requests_that_do_not_fit_are_refused(kind: SessionKind) {
+fn requests_that_do_not_fit_are_refused(kind: Kind) {
     let (folder, session) = (tempfile::tempdir().unwrap(), session(kind));
     assert!(block_on(checkpoint::load(&session, folder.path())).unwrap().is_none());
     assert!(block_on(checkpoint::load(&session, folder.path().join("none"))).unwrap().is_none());
