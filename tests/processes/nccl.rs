@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{
-    Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Reduction, Session, SessionExt, Tensor,
-    Value, WorkerContext, WorkerId, block_on,
+    Builder, CommunicatorExt, DType, DataPlane, Deadlines, Error, LaneSession, Placement, Reduction, Session,
+    SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
 };
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,6 +18,7 @@ crate::tests!(
     a_worker_killed_before_an_all_reduce_of_nccl_is_lost_with_its_signal,
     a_worker_killed_while_peers_wait_for_it_in_an_all_reduce_of_nccl_is_lost_with_its_signal,
     a_worker_killed_during_all_reduces_of_nccl_is_lost_with_its_signal,
+    worker_0_of_a_session_apart_is_killed_during_all_reduces_of_nccl,
     the_deadline_of_an_all_reduce_of_nccl_names_the_operation_and_a_stopped_rank,
 );
 
@@ -64,6 +65,11 @@ fn a_worker_killed_during_all_reduces_of_nccl_is_lost_with_its_signal() {
     assert_eq!(end_of("in the middle"), KILLED);
 }
 
+fn worker_0_of_a_session_apart_is_killed_during_all_reduces_of_nccl() {
+    let said = "worker 0 lost: its process ended: signal: 9 (SIGKILL)\nworker 0 is new: [27.0, 27.0, 27.0]\n";
+    assert_eq!(end_of("apart"), said);
+}
+
 fn the_deadline_of_an_all_reduce_of_nccl_names_the_operation_and_a_stopped_rank() {
     let said = end_of("stop");
     let [waited, killed] = said.lines().collect::<Vec<_>>().try_into().unwrap();
@@ -88,33 +94,46 @@ fn stop() {
     let session = session.start().unwrap();
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
-        kill_process(pid_of(&session).await, Signal::STOP).unwrap();
+        kill_process(pid_of(&session, 2).await, Signal::STOP).unwrap();
         session.call(&session.function("tests.nccl.reduce").await.unwrap(), (1, NOBODY)).await.unwrap();
         println!("{}", first_line(&session.sync_worker(WorkerId::new(0)).await.unwrap_err()));
         println!("{}", session.shutdown().await.unwrap_err());
     });
 }
 
-/// The process id of worker 2.
-async fn pid_of(session: &LaneSession) -> Pid {
+/// The process id of a worker.
+async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
     let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
-    let Value::Int(pid) = session.get(&pids, WorkerId::new(2)).await.unwrap() else { panic!() };
+    let Value::Int(pid) = session.get(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }
 
-/// Kills worker 2 before an all-reduce or while others are in one, prints the error, and goes on with a new worker.
+/// Checks that a tensor of the controller reaches the devices of all workers.
+async fn check_broadcast(session: &LaneSession, round: i64) -> disco::Result<()> {
+    let sent = Tensor::from_vec((round..round + 100_000).collect::<Vec<i64>>(), [100_000])?;
+    let all = session.empty(DType::I64, [100_000], Placement::All).await?;
+    session.broadcast(&sent, &all).await?;
+    for back in session.get_all_as::<Tensor>(&all).await? {
+        assert!(back.to_vec::<i64>()? == sent.to_vec::<i64>()?, "round {round}");
+    }
+    Ok(())
+}
+
+/// Kills worker 2, or worker 0 of a session apart, before an all-reduce or while others are in one, prints the error, and
+/// goes on with a new worker.
 fn die(when: &str) {
+    let is_apart = when == "apart";
     let session = Builder::processes(3).silence(Duration::from_secs(60)).heartbeat(Duration::from_millis(20));
-    let session = session.start().unwrap();
+    let session = session.apart(is_apart).start().unwrap();
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
-        let pid = pid_of(&session).await;
+        let pid = pid_of(&session, if is_apart { 0 } else { 2 }).await;
         let kill = || kill_process(pid, Signal::KILL).unwrap();
         let reduce = session.function("tests.nccl.reduce").await.unwrap();
         if when == "before" {
             kill();
         }
-        let args = if when == "in the middle" { (1_000_000, NOBODY) } else { (1, 2) };
+        let args = if is_apart || when == "in the middle" { (1_000_000, NOBODY) } else { (1, 2) };
         // Fails if the loss is already known.
         _ = session.call(&reduce, args).await;
         if when != "before" {
@@ -130,6 +149,9 @@ fn die(when: &str) {
         session.init_ccl("nccl", &[]).await.unwrap();
         let sums = session.call(&reduce, (3, NOBODY)).await.unwrap();
         println!("{} is new: {:?}", new[0], session.get_all_as::<f32>(&sums).await.unwrap());
+        for round in 0..3 {
+            check_broadcast(&session, round).await.unwrap();
+        }
         session.shutdown().await.unwrap();
     });
 }
