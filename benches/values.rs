@@ -18,7 +18,7 @@ use disco::{
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 256 << 20];
 /// Size in bytes of the transfer behind which small commands wait.
 const LARGE: usize = 256 << 20;
-/// The worker that tensors are sent to. (Worker 0 is a thread of this process in all sessions.)
+/// The worker that tensors are sent to. (Worker 0 is a thread of this process in these sessions.)
 const FAR: WorkerId = WorkerId::new(2);
 
 disco::register_function!("benches.nothing", nothing);

@@ -140,11 +140,13 @@ pub trait Session: Debug + Send + Sync {
     /// [`WorkerConfig::value_limit`](crate::worker::WorkerConfig::value_limit) and the worker is in another process.
     async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()>;
 
-    /// Copies worker 0's tensor into a host tensor. The copy is complete after the next sync of worker 0.
+    /// Copies worker 0's tensor into a host tensor. The copy is complete after the next sync of worker 0, or, if worker 0 is
+    /// in another process, when this method returns; the tensors must have equal shapes there.
     async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()>;
 
     /// Copies a host tensor into worker 0's tensor. The host tensor must not be written to before the next sync of
-    /// worker 0.
+    /// worker 0, or, if worker 0 is in another process, before this method returns; the tensors must have equal shapes
+    /// there.
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()>;
 
     /// Clears a failure on all workers, after which the session takes commands again. Registers whose command failed or
