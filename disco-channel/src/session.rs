@@ -63,7 +63,7 @@ pub fn processes(options: processes::Options, deadlines: Deadlines) -> Result<La
     }
     let lanes = lanes_to_processes(options.clone(), config.world.size() as u32, &shared);
     let grow = move |new, world| {
-        let mut options = options.clone().more()?;
+        let mut options = options.clone().more(new)?;
         options.config = config.in_world(world);
         Ok(Arc::new(ProcessLane::new(new, shared.clone(), options)) as Arc<dyn Channel>)
     };

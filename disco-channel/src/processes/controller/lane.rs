@@ -78,12 +78,12 @@ impl Options {
 }
 
 impl Options {
-    /// Options for more processes.
+    /// Options for more processes, those of `workers`.
     ///
     /// # Errors
     /// Their launcher starts processes only once.
-    pub(crate) fn more(self) -> Result<Self> {
-        match self.launch.is_repeatable() {
+    pub(crate) fn more(self, workers: WorkerRange) -> Result<Self> {
+        match self.launch.is_repeatable(workers) {
             true => Ok(self),
             false => {
                 Err(Error::state("resize: the launcher of the workers starts processes only once; start a new session"))
@@ -101,7 +101,7 @@ impl fmt::Debug for Options {
 impl Peers for Options {
     const NAME: &'static str = "processes";
 
-    fn check_part(&self, _: WorkerRange, _: WorkerRange) -> Result<(), String> {
+    fn check_part(&self, _: WorkerRange, part: WorkerRange) -> Result<(), String> {
         if self.launch.is_in_subset() {
             return Err(
                 "workers of a subset run in the processes of its parent session; replace those, and start another \
@@ -109,7 +109,7 @@ impl Peers for Options {
                     .to_owned(),
             );
         }
-        match self.launch.is_repeatable() {
+        match self.launch.is_repeatable(part) {
             true => Ok(()),
             false => Err("their launcher starts processes only once; a new session can have other workers".to_owned()),
         }

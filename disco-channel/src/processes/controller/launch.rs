@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use disco_core::{Error, Result};
+use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::spares::Spare;
 use crate::environment;
@@ -30,6 +30,8 @@ enum How {
     Elsewhere {
         invite: Arc<Invite>,
         is_repeatable: bool,
+        /// The program of worker 0, if this session starts it.
+        worker_0: Option<Program>,
     },
     /// The workers are threads in processes of another session.
     Subset {
@@ -82,7 +84,7 @@ impl Launch {
     /// Starts nothing: a launcher such as `mpiexec` has started the processes, and `invite` passes each worker its
     /// invitation.
     pub fn elsewhere(invite: impl Fn(&Invitation) -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(How::Elsewhere { invite: Arc::new(invite), is_repeatable: true })
+        Self(How::Elsewhere { invite: Arc::new(invite), is_repeatable: true, worker_0: None })
     }
 
     /// Starts nothing: the workers are threads in the processes of another session's workers, to which `invite` passes the
@@ -104,14 +106,28 @@ impl Launch {
         self
     }
 
+    /// Starts worker 0 as `program` says, because the launcher's process for it is the controller's. `program` must start
+    /// processes itself.
+    pub fn starting_worker_0(mut self, program: Self) -> Self {
+        if let (How::Elsewhere { worker_0, .. }, How::Program(program)) = (&mut self.0, program.0) {
+            *worker_0 = Some(program);
+        }
+        self
+    }
+
     /// Whether this starts processes, and not a launcher.
     pub fn starts_processes(&self) -> bool {
         matches!(self.0, How::Program(_))
     }
 
-    /// Whether another process can be started for a worker that is lost.
-    pub(super) fn is_repeatable(&self) -> bool {
-        !matches!(self.0, How::Elsewhere { is_repeatable: false, .. })
+    /// Whether other processes can be started for these workers.
+    pub(super) fn is_repeatable(&self, workers: WorkerRange) -> bool {
+        match &self.0 {
+            How::Elsewhere { is_repeatable: false, worker_0, .. } => {
+                worker_0.is_some() && workers.iter().eq([WorkerId::new(0)])
+            }
+            _ => true,
+        }
     }
 
     /// Starts a process that waits until it gets an invitation.
@@ -143,20 +159,29 @@ impl Launch {
     /// The process can't be started, or `invite` fails.
     pub(super) fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> Result<Process> {
         match &self.0 {
+            How::Elsewhere { worker_0: Some(program), .. } if invitation.worker == WorkerId::new(0) => {
+                program.start(invitation, pipes)
+            }
             How::Elsewhere { invite, .. } | How::Subset { invite } => invite(invitation).map(|()| Process::Unknown),
-            How::Program(program) => program.start(invitation, pipes).map_err(|error| {
-                Error::system(format!("{}: {} can't be started", invitation.worker, program.name.display()), error)
-            }),
+            How::Program(program) => program.start(invitation, pipes),
         }
     }
 }
 
 impl Program {
     /// Starts the process with null standard input, and pipes for its output.
-    fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> io::Result<Process> {
-        let (process, [out, err]) = self.spawn(&invitation.text(), Stdio::null())?;
+    ///
+    /// # Errors
+    /// The process can't be started.
+    fn start(&self, invitation: &Invitation, pipes: &mut Vec<Pipe>) -> Result<Process> {
         let worker = invitation.worker;
-        pipes.extend([Pipe::out(worker, out)?, Pipe::err(worker, err)?]);
+        let start = || -> io::Result<(Process, [Pipe; 2])> {
+            let (process, [out, err]) = self.spawn(&invitation.text(), Stdio::null())?;
+            Ok((process, [Pipe::out(worker, out)?, Pipe::err(worker, err)?]))
+        };
+        let (process, output) = start()
+            .map_err(|error| Error::system(format!("{worker}: {} can't be started", self.name.display()), error))?;
+        pipes.extend(output);
         Ok(process)
     }
 
