@@ -1,7 +1,8 @@
 //! Tasks that a launcher has started without MPI: `srun`, `torchrun`, pods of Kubernetes. Task 0 is the controller's
 //! process, and the other tasks are its workers.
 //!
-//! - On one machine, each task is a worker process; [`job_socket`](crate::job_socket) gives it its invitation.
+//! - On one machine, each task is a worker process; [`job_socket`](crate::job_socket) gives it its invitation. Worker 0 is a
+//!   thread of task 0, or of a session [apart](crate::Builder::apart) a process that task 0 starts.
 //! - On several machines, each task is a node. All tasks know the machine and the port of task 0 from the launcher's
 //!   variables, and need the same token.
 
@@ -146,10 +147,15 @@ impl Tasks {
         }
     }
 
-    /// Launches the tasks of this machine as worker processes. A task that does not come within `limit` is an error.
-    pub(crate) fn launch(&self, limit: Duration) -> Option<Launch> {
-        let socket = self.socket.clone()?;
+    /// Launches the tasks of this machine as worker processes. A task that does not come within `limit` is an error. If the
+    /// session is `apart`, this program is executed again for worker 0.
+    ///
+    /// # Errors
+    /// This program can't be executed as a worker.
+    pub(crate) fn launch(&self, limit: Duration, apart: bool) -> Result<Option<Launch>> {
+        let Some(socket) = self.socket.clone() else { return Ok(None) };
         let send = move |invitation: &Invitation| socket.send(invitation.worker.index(), &invitation.text(), limit);
-        Some(Launch::elsewhere(send).only_once())
+        let launch = Launch::elsewhere(send).only_once();
+        Ok(Some(if apart { launch.starting_worker_0(crate::role::launch()?) } else { launch }))
     }
 }

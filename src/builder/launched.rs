@@ -63,7 +63,7 @@ impl Builder {
             (SessionKind::Nodes, SessionKind::Processes) => return Ok(self),
             (SessionKind::Processes, SessionKind::Processes) => {
                 tasks.check(self.kind, self.workers)?;
-                self.launch = tasks.launch(self.start_limit());
+                self.launch = tasks.launch(self.start_limit(), self.apart)?;
             }
             _ => {
                 let nodes = if self.kind == SessionKind::Nodes { self.nodes.count } else { tasks.size() };

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod apart;
 mod one_machine;
 mod program;
 mod several_machines;
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
     if let Ok(part) = env::var(PART) {
         return program::run(&part);
     }
-    let tests = [one_machine::tests(), several_machines::tests(), torchrun::tests()].concat();
+    let tests = [apart::tests(), one_machine::tests(), several_machines::tests(), torchrun::tests()].concat();
     let trials = tests.into_iter().map(|(name, test)| {
         Trial::test(name, move || {
             test();

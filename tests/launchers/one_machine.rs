@@ -98,7 +98,7 @@ fn a_second_program_of_task_0_can_not_take_the_tasks_of_the_first() {
 }
 
 /// A job that no other test has.
-fn job() -> String {
+pub(crate) fn job() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
@@ -129,7 +129,7 @@ fn assert_not_needed(task: &Output) {
 }
 
 /// Starts tasks of `torchrun` that run a part of the program.
-fn starter(part: &'static str, size: usize, more: &[(&'static str, &str)]) -> impl Fn(usize) -> Child {
+pub(crate) fn starter(part: &'static str, size: usize, more: &[(&'static str, &str)]) -> impl Fn(usize) -> Child {
     let job = job();
     let more: Vec<_> = more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     move |rank| task(part, &[torchrun(&job, rank, size), more.clone()].concat())
@@ -142,20 +142,22 @@ fn tasks_of_torchrun_are_worker_processes() {
     assert_others_are_silent(&outputs);
 }
 
+/// The variables of `srun --nodes 1 --ntasks SIZE`.
+pub(crate) fn srun(job: &str, rank: usize, size: usize) -> Vec<(&'static str, String)> {
+    vec![
+        ("SLURM_JOB_ID", job.into()),
+        ("SLURM_STEP_ID", "0".into()),
+        ("SLURM_STEP_NUM_TASKS", size.to_string()),
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", rank.to_string()),
+        ("SLURM_STEP_NUM_NODES", "1".into()),
+        ("SLURM_STEP_NODELIST", "node7".into()),
+    ]
+}
+
 fn tasks_of_srun_are_worker_processes() {
     let job = job();
-    let outputs = run(2, |rank| {
-        let variables = [
-            ("SLURM_JOB_ID", job.clone()),
-            ("SLURM_STEP_ID", "0".into()),
-            ("SLURM_STEP_NUM_TASKS", "2".into()),
-            ("SLURM_PROCID", rank.to_string()),
-            ("SLURM_LOCALID", rank.to_string()),
-            ("SLURM_STEP_NUM_NODES", "1".into()),
-            ("SLURM_STEP_NODELIST", "node7".into()),
-        ];
-        task("names", &variables)
-    });
+    let outputs = run(2, |rank| task("names", &srun(&job, rank, 2)));
     assert_eq!(text(&outputs[0]), "worker 0 of 2 in task 0\nworker 1 of 2 in task 1\n");
     assert_others_are_silent(&outputs);
 }

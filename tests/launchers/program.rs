@@ -11,8 +11,9 @@ use rustix::process::{Signal, getpid, kill_process};
 disco::register_function!("tests.sum", sum);
 disco::register_function!("tests.name", name);
 disco::register_function!("tests.die", die);
+disco::register_function!("tests.process", process);
 disco::register_function!("tests.fail", fail);
-disco::register_function!("tests.lose_task_0", lose_task_0);
+disco::register_function!("tests.lose_worker_0", lose_worker_0);
 
 /// Worker function: the sum of 1, 2, … over all workers, by a collective.
 fn sum(ctx: &mut WorkerContext) -> disco::Result<f32> {
@@ -36,13 +37,18 @@ fn die(ctx: &mut WorkerContext) -> disco::Result<()> {
     Ok(())
 }
 
+/// Worker function: the id of the worker's process.
+fn process(_: &mut WorkerContext) -> disco::Result<i64> {
+    Ok(std::process::id().into())
+}
+
 /// Worker function: fails.
 fn fail(_: &mut WorkerContext) -> disco::Result<()> {
     Err(disco::Error::invalid("no weights"))
 }
 
-/// Worker function: worker 0 kills its process, in which the controller is.
-fn lose_task_0(ctx: &mut WorkerContext) -> disco::Result<()> {
+/// Worker function: worker 0 kills its process, in which the controller is unless the session is apart.
+fn lose_worker_0(ctx: &mut WorkerContext) -> disco::Result<()> {
     if ctx.worker().index() == 0 {
         kill_process(getpid(), Signal::KILL).map_err(|error| disco::Error::invalid(error.to_string()))?;
     }
@@ -63,7 +69,11 @@ pub(crate) fn run(part: &str) -> ExitCode {
             disco_conformance::waiting::hang()
         }
         "die" => disco::from_env().and_then(|session| call(&session, "tests.die")),
-        "lose task 0" => disco::from_env().and_then(|session| call(&session, "tests.lose_task_0")),
+        "lose task 0" => disco::from_env().and_then(|session| call(&session, "tests.lose_worker_0")),
+        "replace worker 0" => disco::from_env().and_then(|session| replace(session, "tests.lose_worker_0")),
+        "replace the last" => disco::from_env().and_then(|session| replace(session, "tests.die")),
+        "resize" => disco::from_env().and_then(resize),
+        "kill the controller" => disco::from_env().and_then(kill_the_controller),
         "drop" => disco::from_env().and_then(|session| call(&session, "tests.name")),
         "fail" => disco::from_env().and_then(|session| call(&session, "tests.fail")),
         "panic" => disco::from_env().map(|_session| panic!("on purpose")),
@@ -84,6 +94,42 @@ fn call(session: &LaneSession, function: &str) -> disco::Result<()> {
         session.call_named(function, ()).await?;
         session.sync_all().await
     })
+}
+
+/// Calls a function that ends a worker, prints the loss, replaces the worker, and has all workers exchange tensors.
+fn replace(session: LaneSession, function: &str) -> disco::Result<()> {
+    if let Err(error) = call(&session, function) {
+        println!("{error}");
+    }
+    let replaced = block_on(session.replace_lost())?.workers;
+    println!("new: {replaced:?}");
+    sums(session)
+}
+
+/// Loses worker 0, goes on without it, and then asks for one worker more.
+fn resize(session: LaneSession) -> disco::Result<()> {
+    if let Err(error) = call(&session, "tests.lose_worker_0") {
+        println!("{error}");
+    }
+    let left = session.world().size() - 1;
+    block_on(async {
+        session.resize(left).await?;
+        if let Err(error) = session.resize(left + 1).await {
+            println!("{error}");
+        }
+        Ok::<_, disco::Error>(())
+    })?;
+    names(session)
+}
+
+/// Prints the processes of the workers, and kills this one.
+fn kill_the_controller(session: LaneSession) -> disco::Result<()> {
+    let processes = block_on(async {
+        let processes = session.call_named("tests.process", ()).await?;
+        session.get_all_as::<i64>(&processes).await
+    });
+    println!("{:?}", processes?);
+    kill_process(getpid(), Signal::KILL).map_err(|error| disco::Error::invalid(error.to_string()))
 }
 
 fn names(session: LaneSession) -> disco::Result<()> {

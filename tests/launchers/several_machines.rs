@@ -29,10 +29,10 @@ pub(crate) fn tests() -> Tests {
     ]
 }
 
-const TOKEN: (&str, &str) = ("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f");
+pub(crate) const TOKEN: (&str, &str) = ("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f");
 
 /// The variables of `srun --nodes SIZE --ntasks SIZE`. Each test has its own step, and so its own port.
-fn srun(step: u32, rank: usize, size: usize) -> Vec<(&'static str, String)> {
+pub(crate) fn srun(step: u32, rank: usize, size: usize) -> Vec<(&'static str, String)> {
     vec![
         ("SLURM_JOB_ID", process::id().to_string()),
         ("SLURM_STEP_ID", step.to_string()),
