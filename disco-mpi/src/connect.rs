@@ -7,6 +7,7 @@ use std::env;
 use std::ffi::{c_int, c_void};
 use std::fs;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::ops::Range;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -82,13 +83,11 @@ pub(crate) fn connect<A: Abi>(
     check_threads(mpi)?;
     let flag = Arc::new(AbortFlag::default());
     params.link.on_abort(&(flag.clone() as Arc<dyn Abort>));
-    meeting.check_world(mpi)?;
-    // Making a communicator can't be interrupted, so no rank starts it before all ranks have arrived.
-    meeting.await_all("here", b"")?;
+    let first = meeting.first_in_world(mpi)?;
     if has_no_launcher {
         unlink_shared_memory();
     }
-    let comm = mpi.communicator_of(meeting.size, tag(at))?;
+    let comm = mpi.communicator_of(first..first + meeting.size, tag(at))?;
     let attendance = Attendance::new(meeting.store, meeting.key, params.rank.index(), meeting.size);
     Ok(Box::new(Communicator::new(mpi, comm, params.deadline, flag, Some(attendance))?.exchange_faulty_reductions()?))
 }
@@ -300,10 +299,19 @@ impl Meeting {
         PMI_VARIABLES.into_iter().zip(values).for_each(|(name, value)| set_var(name, &value));
     }
 
-    /// Checks that MPI's world has the ranks of the session. With the launcher of another MPI, each rank is a world of
-    /// its own.
-    fn check_world<A: Abi>(&self, mpi: &Installed<A>) -> Result<()> {
+    /// Waits until all ranks have initialised MPI, and returns the rank of the session's first rank in MPI's world: 0, or 1
+    /// under a launcher if its rank 0 is a controller without a worker.
+    fn first_in_world<A: Abi>(&self, mpi: &Installed<A>) -> Result<usize> {
         let (rank, size) = mpi.rank_and_size(mpi.constants.comm_world)?;
+        self.check_size(mpi, size)?;
+        let first = first_by(self.rank, rank, launcher::is_launched())?;
+        // Making a communicator can't be interrupted, so no rank starts it before all ranks have arrived.
+        let all = self.await_all("here", &[first])?;
+        first_by_all(&all.concat())
+    }
+
+    /// Checks the size of MPI's world. With the launcher of another MPI, each rank is a world of its own.
+    fn check_size<A: Abi>(&self, mpi: &Installed<A>, size: usize) -> Result<()> {
         let about = &mpi.about;
         if size < self.size && !launcher::is_launched() {
             return Err(Error::invalid(format!(
@@ -322,14 +330,7 @@ impl Meeting {
                 about.launcher()
             )));
         }
-        match rank == self.rank.index() {
-            true => Ok(()),
-            false => Err(Error::invalid(format!(
-                "mpi: {} is rank {rank} of MPI's world, whose ranks keep their numbers; if the session was resized: end it, and start \
-                 again, from a checkpoint if there is one",
-                self.rank
-            ))),
-        }
+        Ok(())
     }
 
     /// Waits until all ranks have reached `point`, and returns the values that they have brought, in rank order.
@@ -354,23 +355,54 @@ impl Meeting {
     }
 }
 
+/// The rank of the session's first rank in MPI's world, by `rank` of the session, which is `in_world` there.
+///
+/// # Errors
+/// It is neither 0 nor, under a launcher, 1.
+fn first_by(rank: Rank, in_world: usize, is_launched: bool) -> Result<u8> {
+    match in_world.checked_sub(rank.index()) {
+        Some(0) => Ok(0),
+        Some(1) if is_launched => Ok(1),
+        _ => Err(moved(rank, in_world)),
+    }
+}
+
+/// The rank of the session's first rank in MPI's world, by each rank of the session.
+///
+/// # Errors
+/// The ranks differ.
+fn first_by_all(firsts: &[u8]) -> Result<usize> {
+    let first = firsts.first().copied().unwrap_or(0);
+    match firsts.iter().enumerate().find(|(_, other)| **other != first) {
+        None => Ok(first.into()),
+        Some((rank, other)) => Err(moved(Rank::new(rank as u32), rank + usize::from(*other))),
+    }
+}
+
+fn moved(rank: Rank, in_world: usize) -> Error {
+    Error::invalid(format!(
+        "mpi: {rank} is rank {in_world} of MPI's world, whose ranks keep their numbers; if the session was resized: end it, and start \
+         again, from a checkpoint if there is one"
+    ))
+}
+
 impl<A: Abi> Installed<A> {
-    /// Makes a communicator of the first `size` ranks of MPI's world. All of them call this with the same tag. Other
-    /// threads may make other communicators at the same time, with other tags.
-    fn communicator_of(&self, size: usize, tag: c_int) -> Result<A::Handle> {
+    /// Makes a communicator of these ranks of MPI's world. All of them call this with the same tag. Other threads may make
+    /// other communicators at the same time, with other tags.
+    fn communicator_of(&self, ranks: Range<usize>, tag: c_int) -> Result<A::Handle> {
         let (table, world) = (&self.table, self.constants.comm_world);
         let mut comm = self.constants.comm_null;
-        let ranks: Vec<c_int> = (0..size as c_int).collect();
-        let (mut all, mut first) = (comm, comm);
+        let ranks: Vec<c_int> = ranks.map(|rank| rank as c_int).collect();
+        let (mut all, mut some) = (comm, comm);
         // SAFETY: the world is valid after the initialisation of MPI.
         self.about.check("MPI_Comm_group", unsafe { (table.comm_group)(world, &mut all) })?;
-        // SAFETY: the group of the world has these ranks, as `check_world` has checked.
-        let code = unsafe { (table.group_incl)(all, size as c_int, ranks.as_ptr(), &mut first) };
+        // SAFETY: the group of the world has these ranks: each is the rank there of a process that has arrived.
+        let code = unsafe { (table.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &mut some) };
         self.about.check("MPI_Group_incl", code)?;
         // SAFETY: all ranks of the group make this call.
-        let code = unsafe { (table.comm_create_group)(world, first, tag, &mut comm) };
+        let code = unsafe { (table.comm_create_group)(world, some, tag, &mut comm) };
         self.about.check("MPI_Comm_create_group", code)?;
-        for mut group in [all, first] {
+        for mut group in [all, some] {
             // SAFETY: the group was made above and is not used any more.
             self.about.check("MPI_Group_free", unsafe { (table.group_free)(&mut group) })?;
         }
@@ -405,6 +437,16 @@ mod tests {
     use disco_core::Link;
 
     use super::*;
+
+    #[test]
+    fn a_session_begins_at_rank_0_of_mpi_or_under_a_launcher_at_rank_1() {
+        let by = |rank, in_world, is_launched| first_by(Rank::new(rank), in_world, is_launched).ok();
+        assert_eq!([by(2, 2, true), by(2, 2, false), by(2, 3, true)], [Some(0), Some(0), Some(1)]);
+        assert_eq!([by(2, 3, false), by(2, 4, true), by(2, 1, true)], [None; 3]);
+        assert_eq!([first_by_all(&[0, 0]).ok(), first_by_all(&[1, 1, 1]).ok()], [Some(0), Some(1)]);
+        let moved = first_by_all(&[0, 1, 1]).unwrap_err().to_string();
+        assert!(moved.starts_with("mpi: rank 1 is rank 2 of MPI's world, whose ranks keep their numbers; "), "{moved}");
+    }
 
     /// MPICH names its files in shared memory by this name.
     #[test]
