@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::process;
 use std::ptr;
 use std::sync::{OnceLock, mpsc};
@@ -106,10 +107,10 @@ impl Host {
         format!("rank {rank} on {machine}")
     }
 
-    /// The number of machines of the first `ranks` ranks, if each machine has an equal number of consecutive ranks;
-    /// otherwise the number of ranks. Containers count as separate machines if their processes can't reach each other.
-    pub fn machines(&self, ranks: usize) -> usize {
-        machine::count(&self.machines[..ranks.min(self.size)])
+    /// The number of machines of these ranks, if each machine has an equal number of consecutive ranks; otherwise the number
+    /// of ranks. Containers count as separate machines if their processes can't reach each other.
+    pub fn machines(&self, ranks: Range<usize>) -> usize {
+        machine::count(self.machines.get(ranks).unwrap_or_default())
     }
 
     /// Sends an invitation to another rank. Rank 0 calls this.

@@ -18,11 +18,11 @@ impl Builder {
     #[cfg(feature = "mpi")]
     pub(super) fn with_ranks(mut self) -> Result<Self> {
         let has_launch = self.kind == SessionKind::Processes && self.launch.is_some();
-        let Some(ranks) = crate::ranks::of_session(self.kind, self.workers)?.filter(|_| !has_launch) else {
+        let Some(ranks) = crate::ranks::of_session(self.kind, self.workers, self.apart)?.filter(|_| !has_launch) else {
             return Ok(self);
         };
-        let (machines, limit) = (ranks.machines(), self.start_limit());
-        if machines == 1 && self.kind == SessionKind::Processes {
+        let (are_here, machines, limit) = (ranks.are_here(), ranks.machines(), self.start_limit());
+        if are_here && self.kind == SessionKind::Processes {
             self.launch = Some(ranks.launch(limit));
             return Ok(self);
         }
@@ -31,14 +31,14 @@ impl Builder {
         self.nodes = Nodes {
             // If machines have unequal numbers of ranks, each rank is its own node.
             count: match machines {
-                1 => self.nodes.count,
+                1 if are_here => self.nodes.count,
                 machines if self.workers.is_multiple_of(machines) => machines,
                 _ => self.workers,
             },
             workers: SessionKind::Threads,
             one_worker_each: true,
             names: ranks.names(),
-            listen: self.nodes.listen.or(listen).or_else(|| (machines > 1).then(|| format!("{}:0", everywhere()))),
+            listen: self.nodes.listen.or(listen).or_else(|| (!are_here).then(|| format!("{}:0", everywhere()))),
             announce: Some(ranks.announce(&token, limit)),
             token: Some(token),
             encrypts: self.nodes.encrypts,
