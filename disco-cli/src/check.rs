@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use disco::{Builder, Session, SessionKind, World, backend};
+use disco::{Session, SessionKind, World, backend};
 use disco_conformance::communicator::Suite;
 use disco_conformance::{Check as Case, Harness, Outcome, SessionSpec};
 use serde::Serialize;
 
 use crate::output::json;
-use crate::{run, values};
+use crate::session::Layout;
+use crate::values;
 
 /// Check a backend on this machine: all its operations on all element types, and its behavior on failures
 #[derive(Args)]
@@ -44,7 +45,7 @@ pub(crate) struct Check {
 struct CliHarness {
     backend: String,
     world: World,
-    session: SessionKind,
+    layout: Layout,
     devices: Vec<i32>,
 }
 
@@ -84,7 +85,7 @@ impl Harness for CliHarness {
     }
 
     fn start(&self, spec: &SessionSpec) -> disco::Result<Box<dyn Session>> {
-        let builder = Builder::new(self.session, spec.world.size()).groups(spec.world.groups());
+        let builder = self.layout.builder(spec.world.size()).groups(spec.world.groups());
         Ok(Box::new(builder.check(spec.check).collective_deadline(spec.collective_deadline).start()?))
     }
 
@@ -114,10 +115,10 @@ impl Check {
         if cases.is_empty() {
             anyhow::bail!("--filter matches no check: no name contains `{}`", self.filter);
         }
-        let session = self.session.unwrap_or(SessionKind::of(&self.backend));
-        run::check_reach(&self.backend, session, world)?;
-        run::start_ranks(&self.backend, session, self.workers, true)?;
-        let suite = Suite::new(Arc::new(CliHarness { session, backend: self.backend, world, devices: self.devices }));
+        let layout = Layout::new(self.session, &self.backend);
+        layout.check_reach(&self.backend, world)?;
+        layout.start_ranks(&self.backend, self.workers, true)?;
+        let suite = Suite::new(Arc::new(CliHarness { layout, backend: self.backend, world, devices: self.devices }));
         let mut report = Report::default();
         for case in &cases {
             let row = Row::new(case.name(), suite.run(case));

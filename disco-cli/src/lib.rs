@@ -32,6 +32,7 @@ mod report;
 #[cfg(target_os = "linux")]
 mod restart;
 mod run;
+mod session;
 #[cfg(target_os = "linux")]
 mod stacks;
 #[cfg(target_os = "linux")]

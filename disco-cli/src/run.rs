@@ -10,6 +10,7 @@ use clap::Args;
 use disco::launcher::Place;
 use disco::{SessionKind, World, backend};
 
+use crate::session::Layout;
 use crate::values;
 #[cfg(target_os = "linux")]
 use crate::{restart, supervisor, watch};
@@ -101,8 +102,8 @@ impl Run {
         let workers = self.workers.or(tasks).unwrap_or(self.nodes);
         World::new(workers, self.groups)?.on_nodes(self.nodes)?;
         backend::find(&self.backend)?.probe()?;
-        let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
-        let session = self.session.unwrap_or(usual);
+        let usual = (self.nodes > 1).then_some(SessionKind::Nodes);
+        let session = Layout::new(self.session.or(usual), &self.backend).kind;
         match is_task {
             // The launcher decides where the workers run.
             true => values::check_devices(&self.backend, &self.devices)?,
@@ -221,29 +222,6 @@ impl Run {
         }
         Ok(Vec::new())
     }
-}
-
-/// Checks that a backend reaches the workers of a session that is started here: nodes are two, as by default.
-///
-/// # Errors
-/// The backend is unknown, or reaches workers of one machine only.
-pub(crate) fn check_reach(backend: &str, session: SessionKind, world: World) -> anyhow::Result<()> {
-    let world = if session == SessionKind::Nodes { world.on_nodes(2)? } else { world };
-    Ok(disco_core::backend::check_reach(backend::find(backend)?, &world)?)
-}
-
-/// Starts this command again as ranks of MPI, if the workers of its sessions are such ranks and need that: all that MPI's
-/// launcher starts, or those of several sessions.
-///
-/// # Errors
-/// There is no MPI library, or its launcher can't be executed.
-pub(crate) fn start_ranks(backend: &str, session: SessionKind, workers: usize, several: bool) -> anyhow::Result<()> {
-    #[cfg(all(feature = "mpi", target_os = "linux"))]
-    if backend == "mpi" && session == SessionKind::Processes {
-        disco::restart_under_mpi(workers, several)?;
-    }
-    _ = (backend, session, workers, several);
-    Ok(())
 }
 
 /// Replaces this process by the program; returns only if that fails.

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use clap::Args;
 use disco::{
-    Builder, DRef, DType, DataPlane, Reduction, Session, SessionExt, SessionKind, Shape, World, backend, block_on,
-    placement,
+    DRef, DType, DataPlane, Reduction, Session, SessionExt, SessionKind, Shape, World, backend, block_on, placement,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -22,7 +21,8 @@ use self::job::{PREPARE, RUN, VERIFY};
 use self::operation::Operation;
 use crate::output::{OutputFile, json};
 use crate::report::{Figures, Report, Row};
-use crate::{plot, run, values};
+use crate::session::Layout;
+use crate::{plot, values};
 
 /// Target duration of one measurement without `--iters`, in seconds.
 const TARGET_SECONDS: f64 = 0.02;
@@ -93,9 +93,9 @@ impl Bench {
         self.check_options()?;
         let probe = backend::find(&self.backend)?.probe()?;
         let picture = self.plot.as_deref().map(OutputFile::open).transpose()?;
-        let kind = self.session.unwrap_or(SessionKind::of(&self.backend));
-        run::check_reach(&self.backend, kind, World::new(self.workers, 1)?)?;
-        run::start_ranks(&self.backend, kind, self.workers, false)?;
+        let layout = Layout::new(self.session, &self.backend);
+        layout.check_reach(&self.backend, World::new(self.workers, 1)?)?;
+        layout.start_ranks(&self.backend, self.workers, false)?;
         let hop = || placement::cache_line_latency().map(|hop| hop.as_nanos());
         let mut report = Report {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -103,14 +103,14 @@ impl Bench {
             backend: self.backend.clone(),
             library: format!("{} {}", probe.library, probe.version),
             workers: self.workers,
-            session: kind.name().into(),
+            session: layout.kind.name().into(),
             cpus: available_parallelism().map_or(1, usize::from),
             hop_ns: [hop(), None],
             initial_warmup_iters: 0,
             rows: Vec::new(),
             avg_busbw: None,
         };
-        let session = Builder::new(kind, self.workers).start()?;
+        let session = layout.builder(self.workers).start()?;
         block_on(session.init_ccl(&self.backend, &self.devices))?;
         if !self.json {
             report.print_header(out)?;

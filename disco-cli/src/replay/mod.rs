@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Args;
-use disco::{Builder, LaneSession, Session as _, SessionKind, Settings, World, block_on};
+use disco::{LaneSession, Session as _, SessionKind, Settings, World, block_on};
 
 use self::conductor::{Conductor, data_plane};
 use self::placement::Placement;
@@ -35,7 +35,8 @@ use self::plan::{Pace, Plans};
 use self::recorded::Recorded;
 use self::report::Report;
 use crate::output::json;
-use crate::{run, values as options};
+use crate::session::Layout;
+use crate::values as options;
 
 /// The name of a backend for a replay without a data plane.
 const NO_BACKEND: &str = "none";
@@ -121,17 +122,18 @@ impl Replay {
                 ensure!(self.node_workers.is_none(), "--node-workers has no effect without --session nodes");
             }
         }
+        let layout = Layout { kind };
         let placement = Placement { recorded: of_log, replayed: world };
         let data_plane = data_plane(&recorded, self.backend.as_deref(), placement)?;
         let speed = if self.as_fast_as_possible { f64::INFINITY } else { self.speed };
         let pace = Pace { speed, is_busy: self.busy, has_data_plane: data_plane.is_some() };
         if let Some(backend) = self.backend.as_deref().filter(|_| settings.is_none()) {
-            run::start_ranks(backend, kind, world.size(), false)?;
+            layout.start_ranks(backend, world.size(), false)?;
         }
         let mut plans = Plans::new(&recorded, placement, pace);
         let session = match &settings {
             Some(settings) => settings.builder().groups(world.groups()).start()?,
-            None => self.start(kind, world)?,
+            None => self.start(layout, world)?,
         };
         let of_workers = std::mem::take(&mut plans.workers);
         let mut conductor = Conductor::new(&session, &recorded, placement, pace, data_plane.clone(), of_workers)?;
@@ -148,8 +150,8 @@ impl Replay {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn start(&self, kind: SessionKind, world: World) -> disco::Result<LaneSession> {
-        let builder = Builder::new(kind, world.size()).groups(world.groups());
+    fn start(&self, layout: Layout, world: World) -> disco::Result<LaneSession> {
+        let builder = layout.builder(world.size()).groups(world.groups());
         #[cfg(target_os = "linux")]
         let builder = {
             let workers = self.node_workers.unwrap_or(SessionKind::Processes);
