@@ -62,25 +62,27 @@ pub(crate) fn become_rank() -> bool {
 fn restart_under_launcher() -> Result<()> {
     let settings = Settings::current()?;
     let is_due = settings.backend == "mpi" && settings.nodes == 1;
-    if is_due { restart_under(settings.workers, disco_mpi::launcher) } else { Ok(()) }
+    if is_due { restart_under(settings.workers, settings.apart, disco_mpi::launcher) } else { Ok(()) }
 }
 
 /// Replaces this process by MPI's launcher with this program, unless it runs under one: each session of the program over
-/// MPI has `workers` workers. Returns if the library needs no launcher.
+/// MPI has `workers` workers, and is `apart` or not. Returns if the sessions need no launcher.
 ///
 /// # Errors
 /// There is no MPI library, or the launcher can't be executed.
 #[doc(hidden)]
-pub fn restart_under_mpi(workers: usize, has_several_sessions: bool) -> Result<()> {
+pub fn restart_under_mpi(workers: usize, apart: bool, has_several_sessions: bool) -> Result<()> {
     let one = disco_mpi::launcher as fn(usize) -> _;
-    restart_under(workers, if has_several_sessions { disco_mpi::launcher_of_sessions } else { one })
+    // Each session apart has new processes, and a process initialises MPI once.
+    let has_several = has_several_sessions && !apart;
+    restart_under(workers, apart, if has_several { disco_mpi::launcher_of_sessions } else { one })
 }
 
-fn restart_under(workers: usize, launcher: fn(usize) -> Result<Vec<OsString>>) -> Result<()> {
+fn restart_under(workers: usize, apart: bool, launcher: fn(usize) -> Result<Vec<OsString>>) -> Result<()> {
     if workers == 1 || disco_mpi::is_launched() {
         return Ok(());
     }
-    let launcher = launcher(workers)?;
+    let launcher = launcher(ranks::needed(workers, apart))?;
     let [program, options @ ..] = &launcher[..] else { return Ok(()) };
     let failed = |error| Error::system(format!("mpi: `{}` can't be run", program.display()), error);
     let this = env::current_exe().map_err(failed)?;

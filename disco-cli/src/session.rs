@@ -36,7 +36,7 @@ impl Layout {
     pub(crate) fn start_ranks(self, backend: &str, workers: usize, several: bool) -> anyhow::Result<()> {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         if backend == "mpi" && self.kind == SessionKind::Processes {
-            disco::restart_under_mpi(workers, several)?;
+            disco::restart_under_mpi(workers, false, several)?;
         }
         _ = (backend, workers, several);
         Ok(())
