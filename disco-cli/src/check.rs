@@ -26,9 +26,12 @@ pub(crate) struct Check {
     /// Number of equal groups that the workers are split into
     #[arg(long, default_value_t = 1, value_parser = values::groups)]
     groups: usize,
-    /// Kind of session: where the workers run [default: processes for backend mpi, else threads]
+    /// Kind of session: where the workers run [default: processes for backend mpi and with --apart, else threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
+    /// Make worker 0 a process, too, so that this process outlives any worker
+    #[arg(long)]
+    apart: bool,
     /// Device of each worker, separated by commas [default: worker i uses device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
@@ -115,7 +118,7 @@ impl Check {
         if cases.is_empty() {
             anyhow::bail!("--filter matches no check: no name contains `{}`", self.filter);
         }
-        let layout = Layout::new(self.session, &self.backend);
+        let layout = Layout::new(self.session, SessionKind::of(&self.backend), self.apart)?;
         layout.check_reach(&self.backend, world)?;
         layout.start_ranks(&self.backend, self.workers, true)?;
         let suite = Suite::new(Arc::new(CliHarness { layout, backend: self.backend, world, devices: self.devices }));

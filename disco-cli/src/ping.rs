@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
-use disco::{Builder, DRef, Session, SessionExt, SessionKind, Value, WorkerContext, WorkerId, block_on};
+use disco::{DRef, Session, SessionExt, SessionKind, Value, WorkerContext, WorkerId, block_on};
 use serde::Serialize;
 
 use crate::output::json;
+use crate::session::Layout;
 use crate::values;
 
 /// Measure the control plane: latency of syncs and rate of calls
@@ -20,9 +21,12 @@ pub(crate) struct Ping {
     /// Number of workers
     #[arg(long, default_value_t = 4, value_parser = values::workers)]
     workers: usize,
-    /// Kind of session: where the workers run
-    #[arg(long, default_value_t, value_parser = values::sessions())]
-    session: SessionKind,
+    /// Kind of session: where the workers run [default: processes with --apart, else threads]
+    #[arg(long, value_parser = values::sessions())]
+    session: Option<SessionKind>,
+    /// Make worker 0 a process, too, so that this process outlives any worker
+    #[arg(long)]
+    apart: bool,
     /// With `--session nodes`: number of nodes that share the workers, all started on this machine [default: 2]
     #[arg(long, value_parser = values::nodes)]
     nodes: Option<usize>,
@@ -83,12 +87,13 @@ disco::register_function!("disco-cli.nop_4", nop_4);
 
 impl Ping {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        if self.session != SessionKind::Nodes {
+        let layout = Layout::new(self.session, SessionKind::default(), self.apart)?;
+        if layout.kind != SessionKind::Nodes {
             ensure!(self.nodes.is_none(), "--nodes has no effect without --session nodes");
             ensure!(self.node_workers.is_none(), "--node-workers has no effect without --session nodes");
         }
         let start = Instant::now();
-        let builder = Builder::new(self.session, self.workers);
+        let builder = layout.builder(self.workers);
         #[cfg(target_os = "linux")]
         let builder = {
             let workers = self.node_workers.unwrap_or(SessionKind::Processes);
@@ -96,7 +101,7 @@ impl Ping {
         };
         let session = builder.start()?;
         block_on(session.sync_all())?;
-        let report = block_on(self.measure(&session, start.elapsed()))?;
+        let report = block_on(self.measure(&session, layout.kind, start.elapsed()))?;
         block_on(session.shutdown())?;
         if self.json {
             json(out, &report)?;
@@ -106,7 +111,7 @@ impl Ping {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn measure(&self, session: &dyn Session, ready: Duration) -> disco::Result<Report> {
+    async fn measure(&self, session: &dyn Session, kind: SessionKind, ready: Duration) -> disco::Result<Report> {
         let (nop, nop_4) = (session.function("disco-cli.nop").await?, session.function("disco-cli.nop_4").await?);
         let object = session.call(&nop, ()).await?;
         // Warms up threads, caches and registers.
@@ -114,7 +119,7 @@ impl Ping {
         let last = WorkerId::new(self.workers as u32 - 1);
         Ok(Report {
             workers: self.workers,
-            session: self.session.name(),
+            session: kind.name(),
             cpus: available_parallelism().map_or(1, |cpus| cpus.get()),
             ready_ms: ready.as_secs_f64() * 1e3,
             sync_one: self.latency(async || session.sync_worker(last).await).await?,

@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use disco::launcher::Place;
 use disco::{SessionKind, World, backend};
+use disco_core::env::Variable;
 
 use crate::session::Layout;
 use crate::values;
@@ -30,10 +31,13 @@ pub(crate) struct Run {
     /// Number of equal groups that the workers are split in
     #[arg(long, default_value_t = 1, value_parser = values::groups)]
     groups: usize,
-    /// Kind of session: where the workers run [default: nodes if --nodes is above 1, processes for backend mpi, else
-    /// threads]
+    /// Kind of session: where the workers run [default: nodes if --nodes is above 1, processes for backend mpi and with
+    /// --apart, else threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
+    /// Make worker 0 a process, too, so that the program's process outlives any worker [default: DISCO_APART, else off]
+    #[arg(long)]
+    apart: bool,
     /// Number of machines, including this one; prints the command to run on the others, which need the token
     #[arg(long, default_value_t = 1, value_parser = values::nodes)]
     nodes: usize,
@@ -91,6 +95,9 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let usual = if self.nodes > 1 { SessionKind::Nodes } else { SessionKind::of(&self.backend) };
+        let apart = self.apart || Variable::read("DISCO_APART").flag()?.unwrap_or(false);
+        let layout = Layout::new(self.session, usual, apart)?;
         let place = match Place::from_env() {
             // The options say what the launcher does not.
             Err(_) if self.workers.is_some() || self.nodes > 1 || self.session.is_some() => None,
@@ -98,18 +105,16 @@ impl Run {
         };
         let is_task = place.is_some();
         let serves = place.as_ref().is_some_and(|place| place.rank > 0);
-        let tasks = place.and_then(|place| place.size);
+        let tasks = place.and_then(|place| self.workers_of(&place, layout));
         let workers = self.workers.or(tasks).unwrap_or(self.nodes);
         World::new(workers, self.groups)?.on_nodes(self.nodes)?;
         backend::find(&self.backend)?.probe()?;
-        let usual = (self.nodes > 1).then_some(SessionKind::Nodes);
-        let session = Layout::new(self.session.or(usual), &self.backend).kind;
         match is_task {
             // The launcher decides where the workers run.
             true => values::check_devices(&self.backend, &self.devices)?,
-            false => self.check_effects(session)?,
+            false => self.check_effects(layout.kind)?,
         }
-        let launcher = if is_task && self.launcher.is_none() { Vec::new() } else { self.launcher(workers)? };
+        let launcher = if is_task && self.launcher.is_none() { Vec::new() } else { self.launcher(workers, layout)? };
         ensure!(
             self.log_dir.is_none() || launcher.is_empty(),
             "--log-dir has no effect on ranks started by MPI's launcher: their output goes through the launcher"
@@ -138,7 +143,10 @@ impl Run {
             command.env("DISCO_NODES", self.nodes.to_string());
         }
         if !is_task || self.session.is_some() {
-            command.env("DISCO_SESSION", session.name());
+            command.env("DISCO_SESSION", layout.kind.name());
+        }
+        if layout.apart {
+            command.env("DISCO_APART", "1");
         }
         if !self.devices.is_empty() {
             let devices: Vec<_> = self.devices.iter().map(i32::to_string).collect();
@@ -201,6 +209,7 @@ impl Run {
     fn has_settings(&self) -> bool {
         self.workers.is_some()
             || self.session.is_some()
+            || self.apart
             || self.nodes > 1
             || self.groups > 1
             || self.backend != "local"
@@ -210,15 +219,22 @@ impl Run {
             || self.log_dir.is_some()
     }
 
+    /// Number of workers that the tasks of a launcher have, if the launcher says how many tasks it has started.
+    fn workers_of(&self, place: &Place, layout: Layout) -> Option<usize> {
+        let are_ranks = self.backend == "mpi" && place.starts_mpi;
+        // Rank 0 of a session apart has no worker.
+        place.size.map(|tasks| tasks - usize::from(layout.apart && are_ranks))
+    }
+
     /// The words of the launcher, which precede the program; empty if the program is run directly.
     #[cfg_attr(not(feature = "mpi"), expect(unused_variables))]
-    fn launcher(&self, workers: usize) -> anyhow::Result<Vec<OsString>> {
+    fn launcher(&self, workers: usize, layout: Layout) -> anyhow::Result<Vec<OsString>> {
         if let Some(launcher) = &self.launcher {
             return Ok(launcher.split_whitespace().map(OsString::from).collect());
         }
         #[cfg(feature = "mpi")]
         if self.backend == "mpi" && workers > 1 && self.nodes == 1 {
-            return Ok(disco::mpi::launcher(workers)?);
+            return Ok(disco::mpi::launcher(workers + usize::from(layout.apart))?);
         }
         Ok(Vec::new())
     }

@@ -1,22 +1,38 @@
 //! Sessions that the subcommands start.
 
+use anyhow::ensure;
 use disco::{Builder, SessionKind, World, backend};
 
 /// Where the workers of a session run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) kind: SessionKind,
+    /// Whether all workers are processes, also worker 0.
+    pub(crate) apart: bool,
 }
 
 impl Layout {
-    /// The layout that `--session` names, or else the one that suits the backend.
-    pub(crate) fn new(session: Option<SessionKind>, backend: &str) -> Self {
-        Self { kind: session.unwrap_or(SessionKind::of(backend)) }
+    /// The layout that `--session` and `--apart` describe. Without `--session` it is the `usual` kind, or processes instead of
+    /// threads if the session is apart.
+    ///
+    /// # Errors
+    /// `--session threads` for a session apart.
+    pub(crate) fn new(session: Option<SessionKind>, usual: SessionKind, apart: bool) -> anyhow::Result<Self> {
+        let usual = if apart && usual == SessionKind::Threads { SessionKind::Processes } else { usual };
+        let kind = session.unwrap_or(usual);
+        ensure!(
+            !apart || kind != SessionKind::Threads,
+            "--apart needs workers that are processes, but those of `--session threads` are threads; use `--session processes`"
+        );
+        Ok(Self { kind, apart })
     }
 
     /// A session with `workers` workers.
     pub(crate) fn builder(self, workers: usize) -> Builder {
-        Builder::new(self.kind, workers)
+        let builder = Builder::new(self.kind, workers);
+        #[cfg(target_os = "linux")]
+        let builder = builder.apart(self.apart);
+        builder
     }
 
     /// Checks that a backend reaches the workers of a session that is started here: nodes are two, as by default.
@@ -36,7 +52,7 @@ impl Layout {
     pub(crate) fn start_ranks(self, backend: &str, workers: usize, several: bool) -> anyhow::Result<()> {
         #[cfg(all(feature = "mpi", target_os = "linux"))]
         if backend == "mpi" && self.kind == SessionKind::Processes {
-            disco::restart_under_mpi(workers, false, several)?;
+            disco::restart_under_mpi(workers, self.apart, several)?;
         }
         _ = (backend, workers, several);
         Ok(())

@@ -46,9 +46,12 @@ pub(crate) struct Bench {
     /// Number of workers
     #[arg(short = 'g', long, default_value_t = 2, value_parser = values::workers)]
     workers: usize,
-    /// Kind of session: where the workers run [default: processes for backend mpi, else threads]
+    /// Kind of session: where the workers run [default: processes for backend mpi and with --apart, else threads]
     #[arg(long, value_parser = values::sessions())]
     session: Option<SessionKind>,
+    /// Make worker 0 a process, too, so that this process outlives any worker
+    #[arg(long)]
+    apart: bool,
     /// Device of each worker, separated by commas [default: worker i uses device i]
     #[arg(long, value_delimiter = ',', value_name = "ORDINALS")]
     devices: Vec<i32>,
@@ -93,7 +96,7 @@ impl Bench {
         self.check_options()?;
         let probe = backend::find(&self.backend)?.probe()?;
         let picture = self.plot.as_deref().map(OutputFile::open).transpose()?;
-        let layout = Layout::new(self.session, &self.backend);
+        let layout = Layout::new(self.session, SessionKind::of(&self.backend), self.apart)?;
         layout.check_reach(&self.backend, World::new(self.workers, 1)?)?;
         layout.start_ranks(&self.backend, self.workers, false)?;
         let hop = || placement::cache_line_latency().map(|hop| hop.as_nanos());

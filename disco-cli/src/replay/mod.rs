@@ -53,9 +53,13 @@ const NO_BACKEND: &str = "none";
 pub(crate) struct Replay {
     /// File that `disco run --record`, `Builder::record` or DISCO_RECORD has written
     file: PathBuf,
-    /// Kind of session: where the workers run [default: the recorded one; processes instead of threads for backend mpi]
+    /// Kind of session: where the workers run [default: the recorded one; processes instead of threads for backend mpi and
+    /// with --apart]
     #[arg(long, value_parser = options::sessions())]
     session: Option<SessionKind>,
+    /// Make worker 0 a process, too, so that this process outlives any worker
+    #[arg(long)]
+    apart: bool,
     /// Number of workers [default: as recorded]
     #[arg(long, value_parser = options::workers)]
     workers: Option<usize>,
@@ -91,24 +95,25 @@ impl Replay {
         let has_data_plane = self.backend.as_deref() != Some(NO_BACKEND);
         let recorded = Recorded::read(&self.file, has_data_plane)?;
         let is_own = self.session.is_none() && self.workers.is_none() && self.nodes.is_none();
-        let settings = match is_own && env::var_os("DISCO_SESSION").is_some() {
+        let mut settings = match is_own && env::var_os("DISCO_SESSION").is_some() {
             true => Some(Settings::from_env()?),
             false => None,
         };
-        if let Some(settings) = &settings {
+        if let Some(settings) = &mut settings {
+            settings.apart |= self.apart;
             (self.session, self.workers) = (Some(settings.session), Some(settings.workers));
+            self.apart = settings.apart;
             self.groups.get_or_insert(settings.groups);
             self.backend.get_or_insert_with(|| settings.backend.clone());
         }
         let head = &recorded.head;
-        let kind = match (self.session, self.backend.as_deref().map(SessionKind::of)) {
-            (Some(kind), _) => kind,
+        let usual = match (head.session.parse()?, self.backend.as_deref().map(SessionKind::of)) {
             // The ranks of this backend are processes.
-            (None, Some(SessionKind::Processes)) if head.session == SessionKind::Threads.name() => {
-                SessionKind::Processes
-            }
-            _ => head.session.parse()?,
+            (SessionKind::Threads, Some(SessionKind::Processes)) => SessionKind::Processes,
+            (recorded, _) => recorded,
         };
+        let layout = Layout::new(self.session, usual, self.apart)?;
+        let kind = layout.kind;
         let of_log = World::new(head.workers, head.groups)?;
         let mut world = World::new(self.workers.unwrap_or(head.workers), self.groups.unwrap_or(head.groups))?;
         let nodes = match &settings {
@@ -122,7 +127,6 @@ impl Replay {
                 ensure!(self.node_workers.is_none(), "--node-workers has no effect without --session nodes");
             }
         }
-        let layout = Layout { kind };
         let placement = Placement { recorded: of_log, replayed: world };
         let data_plane = data_plane(&recorded, self.backend.as_deref(), placement)?;
         let speed = if self.as_fast_as_possible { f64::INFINITY } else { self.speed };

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[cfg(target_os = "linux")]
+mod apart;
 mod bench;
 mod options;
 mod output;

@@ -117,6 +117,9 @@ fn an_address_without_a_port_is_rejected_by_the_parser() {
     assert!(listen.ends_with("`0.0.0.0` is not HOST:PORT: the port is missing, as in 0.0.0.0:4567"), "{listen}");
 }
 
+const APART_OF_THREADS: &str =
+    "--apart needs workers that are processes, but those of `--session threads` are threads; use `--session processes`";
+
 #[test]
 fn options_without_effect_are_rejected() {
     for (args, expected) in [
@@ -146,6 +149,8 @@ fn options_without_effect_are_rejected() {
             &["run", "--nodes", "2", "--session", "threads", "--", "echo", "started"],
             "--session threads runs on one machine, but --nodes asks for 2",
         ),
+        (&["run", "--apart", "--session", "threads", "--", "echo", "started"], APART_OF_THREADS),
+        (&["ping", "--apart", "--session", "threads"], APART_OF_THREADS),
     ] {
         assert_eq!(refused(args), format!("disco: {expected}\n"));
     }
