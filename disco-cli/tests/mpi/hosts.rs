@@ -192,6 +192,20 @@ fn ranks_on_two_hosts_form_one_session() {
     }
 }
 
+/// Rank 0 has no worker, so the hosts have one worker each, or one and two.
+#[test]
+fn ranks_on_two_hosts_form_one_session_apart_from_rank_0() {
+    for (library, workers) in [(MPICH, "3"), (OPEN_MPI, "2")] {
+        let Some(folder) = library.folder() else { continue };
+        let Some(hosts) = Hosts::new() else { return };
+        let args = [&BENCH[..], &["--apart", "--workers", workers]].concat();
+        let ran = run(&mut hosts.launch(library, &folder, &[], &args));
+        let said = text(&ran);
+        assert!(ran.status.success() && said.contains("wrong elements: 0"), "{}: {said}", library.folder);
+        hosts.assert_processes_end();
+    }
+}
+
 #[test]
 fn ranks_on_two_hosts_pass_the_conformance_suite() {
     let Some(folder) = MPICH.folder() else { return };

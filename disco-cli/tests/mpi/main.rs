@@ -4,6 +4,7 @@
 #![cfg(all(feature = "mpi", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod apart;
 #[path = "../../../xtask/src/features.rs"]
 mod features;
 mod hosts;
