@@ -78,26 +78,39 @@ impl Hosts {
 
     /// The command that starts `disco` as four ranks, two on each host.
     fn launch(&self, library: Library, folder: &Path, options: &[&str], args: &[&str]) -> Command {
-        let both = |suffix: &str| ADDRESSES.map(|address| format!("{address}{suffix}")).join(",");
+        self.launch_ranks([2, 2], library, folder, options, args)
+    }
+
+    /// The command that starts `disco` as so many ranks on each host; with Intel MPI as many on each.
+    fn launch_ranks(
+        &self,
+        ranks: [usize; 2],
+        library: Library,
+        folder: &Path,
+        options: &[&str],
+        args: &[&str],
+    ) -> Command {
+        let counted = [0, 1].map(|host| format!("{}:{}", ADDRESSES[host], ranks[host])).join(",");
         let mut command = Command::new(&self.ssh);
         command
             .args([ADDRESSES[0], "timeout", "120"])
             .arg(folder.join(library.launcher[0]))
             .args(&library.launcher[1..])
-            .args(["-n", "4"]);
+            .args(["-n", &ranks.iter().sum::<usize>().to_string()]);
         match library.folder {
             name if name == OPEN_MPI.folder => {
-                command.args(["--host", &both(":2"), "--prtemca", "plm_ssh_agent"]).arg(&self.ssh);
+                command.args(["--host", &counted, "--prtemca", "plm_ssh_agent"]).arg(&self.ssh);
                 command.args(["-x", "DISCO_MPI_LIBRARY"]);
             }
             name if name == INTEL.folder => {
-                command.args(["-iface", "cable", "-hosts", &both(""), "-ppn", "2", "-bootstrap", "ssh"]);
+                let [hosts, each] = [ADDRESSES.join(","), ranks[0].to_string()];
+                command.args(["-iface", "cable", "-hosts", &hosts, "-ppn", &each, "-bootstrap", "ssh"]);
                 command.arg("-bootstrap-exec").arg(&self.ssh);
                 // Intel MPI looks for its network providers in the folder of an installation.
                 command.env("LD_LIBRARY_PATH", folder.join("lib")).env("FI_PROVIDER_PATH", folder.join("lib"));
             }
             _ => {
-                command.args(["-localhost", ADDRESSES[0], "-hosts", &both(""), "-ppn", "2", "-launcher", "ssh"]);
+                command.args(["-localhost", ADDRESSES[0], "-hosts", &counted, "-launcher", "ssh"]);
                 command.arg("-launcher-exec").arg(&self.ssh);
                 // UCX takes both hosts for one machine and would use shared memory.
                 command.env("UCX_NET_DEVICES", "cable");
@@ -192,14 +205,14 @@ fn ranks_on_two_hosts_form_one_session() {
     }
 }
 
-/// Rank 0 has no worker, so the hosts have one worker each, or one and two.
+/// Rank 0 has no worker, so it is alone on its host, or the hosts have one and two workers.
 #[test]
 fn ranks_on_two_hosts_form_one_session_apart_from_rank_0() {
-    for (library, workers) in [(MPICH, "3"), (OPEN_MPI, "2")] {
+    for (library, ranks, workers) in [(MPICH, [1, 2], "2"), (OPEN_MPI, [2, 2], "3")] {
         let Some(folder) = library.folder() else { continue };
         let Some(hosts) = Hosts::new() else { return };
         let args = [&BENCH[..], &["--apart", "--workers", workers]].concat();
-        let ran = run(&mut hosts.launch(library, &folder, &[], &args));
+        let ran = run(&mut hosts.launch_ranks(ranks, library, &folder, &[], &args));
         let said = text(&ran);
         assert!(ran.status.success() && said.contains("wrong elements: 0"), "{}: {said}", library.folder);
         hosts.assert_processes_end();

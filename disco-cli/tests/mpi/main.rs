@@ -116,7 +116,9 @@ fn commands_recorded_on_local_are_replayed_on_ranks_of_mpi() {
     });
     recorded.unwrap();
     let replay = ["replay", file.to_str().unwrap(), "--backend", "mpi", "--as-fast-as-possible", "--json"];
-    for replayed in [MPICH.disco(&folder, &replay), MPICH.launch(&folder, 4, &replay)] {
+    let apart = [&replay[..], &["--apart"]].concat();
+    for replayed in [MPICH.disco(&folder, &replay), MPICH.launch(&folder, 4, &replay), MPICH.launch(&folder, 5, &apart)]
+    {
         assert!(replayed.status.success(), "{}", text(&replayed));
         let report: serde_json::Value = serde_json::from_slice(&replayed.stdout).unwrap();
         assert_eq!(report["replayed"]["session"], "processes");

@@ -207,6 +207,9 @@ fn other_worlds() {
     let report = replay(&file, &["--workers", "2", "--groups", "1", "--session", "processes"]);
     check_commands(&report);
     assert_eq!(numbers(&report, "operations", "name"), operations(2, 1));
+    let report = replay(&file, &["--apart"]);
+    check_commands(&report);
+    assert_eq!(report["replayed"]["session"], "processes");
     let uneven = disco(&["replay", file.to_str().unwrap(), "--workers", "3"]).output().unwrap();
     assert_eq!(err(&uneven), "disco: 3 workers in 2 groups: groups must be of equal size\n");
 }
