@@ -236,6 +236,18 @@ mod tests {
     }
 
     #[test]
+    fn a_session_apart_has_processes_and_no_worker_on_rank_0_of_mpi() {
+        let apart = [("DISCO_APART", "1")];
+        let workers = |are_ranks| {
+            let launched = Launched { tasks: 4, kind: SessionKind::Processes, are_ranks };
+            read_launched(&apart, Some(launched)).unwrap().workers
+        };
+        assert_eq!([true, false].map(workers), [3, 4]);
+        let alone = read(&apart).unwrap();
+        assert_eq!((alone.session, alone.workers, alone.apart), (SessionKind::Processes, 1, true));
+    }
+
+    #[test]
     fn unset_variables_have_defaults() {
         let settings = read(&[]).unwrap();
         assert_eq!((settings.workers, settings.groups, settings.backend.as_str()), (1, 1, "local"));
