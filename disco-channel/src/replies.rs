@@ -142,9 +142,12 @@ impl LeftReplies {
         self.replies.leave(worker, number)
     }
 
-    /// A caller begins to poll.
-    pub(crate) fn start_polling(&self) {
-        self.replies.start_polling();
+    /// A caller begins to poll, or ends that. Each caller that still waits after the end has to [poll](Self::poll) once more.
+    pub(crate) fn note_caller(&self, polls: bool) {
+        match polls {
+            true => self.replies.start_polling(),
+            false => self.replies.stop_polling(),
+        }
     }
 
     /// Delivers the replies that workers have left, if there are any.
@@ -152,11 +155,6 @@ impl LeftReplies {
         if self.replies.are_left() {
             self.deliver(inbox);
         }
-    }
-
-    /// A caller ends its polling. Each caller that still waits has to [poll](Self::poll) once more.
-    pub(crate) fn stop_polling(&self) {
-        self.replies.stop_polling();
     }
 
     /// Delivers the replies that workers have left. If another thread delivers some of them, waits until they are
@@ -343,12 +341,12 @@ mod tests {
     #[test]
     fn a_reply_may_run_code_that_polls() {
         let replies = Arc::new(LeftReplies::new(WorkerRange::new(0..2), Replies::of_threads(2)));
-        replies.start_polling();
+        replies.note_caller(true);
         let inbox = PollingInbox { replies: replies.clone(), count: AtomicUsize::new(0) };
         assert!(replies.leave(0, 1) && replies.leave(1, 1));
         replies.poll(&inbox);
         assert_eq!(inbox.count.load(Ordering::Relaxed), 5);
-        replies.stop_polling();
+        replies.note_caller(false);
     }
 
     #[test]
@@ -356,7 +354,7 @@ mod tests {
         let (begun, begins) = mpsc::channel();
         let inbox = SlowInbox { begun, delivered: AtomicBool::new(false) };
         let replies = LeftReplies::new(WorkerRange::new(4..6), Replies::of_threads(2));
-        replies.start_polling();
+        replies.note_caller(true);
         assert!(replies.leave(1, 7) && !replies.leave(1, 8), "the first was not taken");
         thread::scope(|scope| {
             scope.spawn(|| replies.poll(&inbox));
@@ -364,7 +362,7 @@ mod tests {
             replies.deliver(&inbox);
             assert!(inbox.delivered.load(std::sync::atomic::Ordering::Relaxed));
         });
-        replies.stop_polling();
+        replies.note_caller(false);
         assert!(!replies.leave(1, 9), "no caller polls");
     }
 }

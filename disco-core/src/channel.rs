@@ -26,9 +26,12 @@ use crate::world::World;
 /// A lane reaches a range of workers: threads of this process, processes of this machine, or the workers of one node.
 /// One encoding and one write reach all of them. Only the holder of the session's order ticket sends, so the capacity
 /// can't shrink between [`Channel::room`] and [`Channel::send`].
+///
+/// Abilities that only some lanes have are traits of their own, which a lane returns: [`SendsAhead`], [`Polled`],
+/// [`StartsWorkers`].
 pub trait Channel: Debug + Send + Sync + 'static {
-    /// The workers that this lane reaches.
-    fn workers(&self) -> WorkerRange;
+    /// What is known of the lane. Takes no lock.
+    fn facts(&self) -> LaneFacts;
 
     /// Starts the workers and blocks the calling thread until they run; lanes to other processes limit this wait. The
     /// lane then passes replies, notices and losses to `inbox`. The lane owns `inbox`, so `inbox` must not own the
@@ -38,86 +41,9 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The lane was started before, or is closed.
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()>;
 
-    /// Whether the lane sends frames to other processes as [bytes](Frame::bytes). Values without an encoding can't be
-    /// sent there.
-    fn needs_bytes(&self) -> bool {
-        false
-    }
-
-    /// Whether the workers may be on other machines.
-    fn spans_machines(&self) -> bool {
-        false
-    }
-
-    /// The place of the worker of this lane that runs on the calling thread.
-    fn worker_here(&self) -> Option<WorkerId> {
-        None
-    }
-
-    /// Whether the workers run this program, and so have its worker functions. Otherwise, a session can't refuse the
-    /// lookup of an unknown function.
-    fn runs_this_program(&self) -> bool {
-        true
-    }
-
-    /// Checks that the workers of this lane understand a command. The session calls it before any lane gets the
-    /// command, so a refusal does not end the session.
-    ///
-    /// # Errors
-    /// The workers do not understand the command or one of its values; the error names the operation.
-    fn check(&self, command: &Command) -> Result<()> {
-        let _ = command;
-        Ok(())
-    }
-
-    /// The number of frames that the lane accepts now. After it has returned 0, the lane calls [`Inbox::room`] once it
-    /// accepts more.
-    fn room(&self) -> usize;
-
-    /// The number of frames with at most [`SMALL_FRAME`] bytes of values that the lane accepts now: at least
-    /// [`Channel::room`]. A lane whose budget for large values is spent still accepts small commands.
-    fn room_for_small(&self) -> usize {
-        self.room()
-    }
-
-    /// Bytes that the lane has sent to its workers: written to their connections and to memory that they share. `None` if
-    /// it sends no bytes, but the controller's own memory.
-    fn sent_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    /// Largest size, in bytes, of the values of one command or one reply on this lane.
-    fn value_limit(&self) -> usize {
-        usize::MAX
-    }
-
-    /// Whether workers get large tensors through shared memory. The session then copies the tensors to shared memory
-    /// before it takes the order ticket.
-    fn shares_memory(&self) -> bool {
-        false
-    }
-
-    /// Whether the lane sends large tensors [ahead of their frame](Channel::send_ahead).
-    fn sends_ahead(&self) -> bool {
-        false
-    }
-
-    /// Begins to send the large tensors of a later frame, to the peer of worker `to` or to all peers. Frames that are
-    /// sent meanwhile overtake the tensors. Never blocks, and needs no order ticket. Returns false if too many bytes
-    /// are in flight; the caller then tries again after the next change of `transfer`. The caller sends the frame once
-    /// [`Transfer::is_sent`] returns true.
-    ///
-    /// # Errors
-    /// The lane is closed or cut, or does not support transfers.
-    fn send_ahead(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: &Arc<Pieces>) -> Result<bool> {
-        let _ = (to, transfer, content);
-        Err(Error::state("the lane sends nothing ahead of frames"))
-    }
-
-    /// Cancels a transfer that [`Channel::send_ahead`] began. The caller sends no frame for it.
-    fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>) {
-        let _ = (to, transfer);
-    }
+    /// The number of frames of this size that the lane accepts now. A lane whose budget for large values is spent still
+    /// accepts small frames. After it has returned 0, the lane calls [`Inbox::room`] once it accepts more.
+    fn room(&self, size: FrameSize) -> usize;
 
     /// Sends a frame in order. Never blocks. From a [`Command::Shutdown`] on, the end of a worker is no loss; from a
     /// [`Command::Resize`] on, neither is that of a worker whose place it leaves out.
@@ -132,23 +58,126 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The lane is closed or cut.
     fn signal(&self, signal: Signal) -> Result<()>;
 
-    /// Begins the [polling](Channel::poll) of one caller: workers may leave replies for it, so that no other thread has to
-    /// wake up for them. Several callers may poll at once. Delivers no replies. The lane has started.
-    fn start_polling(&self) {}
+    /// The progress of a worker of this lane.
+    fn progress(&self, worker: WorkerId) -> Progress;
 
-    /// Delivers the replies that workers have left to the inbox, on the calling thread. Never blocks.
-    fn poll(&self) {}
-
-    /// Ends the polling of one caller; any thread may call this. Delivers no replies: each caller that still waits for some
-    /// calls [`Channel::poll`] once more.
-    fn stop_polling(&self) {}
-
-    /// Whether the session keeps the lane until its end, also after it has replaced all workers of the lane: new nodes come to
-    /// it.
-    fn is_entrance(&self) -> bool {
-        false
+    /// Adds the lane's nodes and workers to `status`, whose [`commands`](Status::commands) is set.
+    fn describe(&self, status: &mut Status) {
+        status.add_workers("other", self.facts().workers, |worker| Known::new(self.progress(worker)));
     }
 
+    /// Bytes that the lane has sent to its workers: written to their connections and to memory that they share. `None` if
+    /// it sends no bytes, but the controller's own memory.
+    fn sent_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Blocks the calling thread until all workers of the lane have left, for at most `limit`, and up to 2 s more to
+    /// detach or kill the remaining workers, with 0.5 s more for each level of nodes behind others. The caller has sent or signalled a shutdown before. Several threads may
+    /// call `close` at once; the shortest limit then applies to workers in other processes. A lane that was not started
+    /// has no workers.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
+    fn close(&self, limit: Duration) -> Result<()>;
+
+    /// How the lane sends large tensors ahead of their frame, if it does now.
+    fn ahead(&self) -> Option<&dyn SendsAhead> {
+        None
+    }
+
+    /// How callers poll the lane, if its workers leave replies for them.
+    fn polled(&self) -> Option<&dyn Polled> {
+        None
+    }
+
+    /// How the lane starts other workers than those of its start, if it can.
+    fn starts(&self) -> Option<&dyn StartsWorkers> {
+        None
+    }
+}
+
+/// What is known of a lane. Some facts are valid only once the lane has started.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug)]
+pub struct LaneFacts {
+    /// The workers that the lane reaches.
+    pub workers: WorkerRange,
+    /// Whether the lane sends frames to other processes as [bytes](Frame::bytes). Values without an encoding can't be sent
+    /// there.
+    pub needs_bytes: bool,
+    /// Whether the workers may be on other machines.
+    pub spans_machines: bool,
+    /// Whether the workers run this program, and so have its worker functions. Otherwise, a session can't refuse the lookup
+    /// of an unknown function.
+    pub runs_this_program: bool,
+    /// Checks that the workers understand a command and its values, if they do not understand all. The session calls it
+    /// before any lane gets the command, so a refusal, whose error names the operation, does not end the session.
+    pub understands: Option<fn(&Command) -> Result<()>>,
+    /// Largest size, in bytes, of the values of one command or one reply.
+    pub value_limit: usize,
+    /// Whether workers get large tensors through shared memory. The session then copies the tensors to shared memory before
+    /// it takes the order ticket.
+    pub shares_memory: bool,
+    /// Whether the session keeps the lane until its end, also after it has replaced all workers of the lane: new nodes come
+    /// to it.
+    pub is_entrance: bool,
+}
+
+impl LaneFacts {
+    /// A lane to workers of this process, without limits.
+    pub const fn new(workers: WorkerRange) -> Self {
+        Self {
+            workers,
+            needs_bytes: false,
+            spans_machines: false,
+            runs_this_program: true,
+            understands: None,
+            value_limit: usize::MAX,
+            shares_memory: false,
+            is_entrance: false,
+        }
+    }
+}
+
+/// The size of a frame, for the [room](Channel::room) of a lane.
+#[expect(clippy::exhaustive_enums, reason = "a frame is small or not")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameSize {
+    /// At most [`SMALL_FRAME`] bytes of values.
+    Small,
+    /// Any size.
+    Large,
+}
+
+/// A lane that sends large tensors ahead of their frame.
+pub trait SendsAhead {
+    /// Begins to send the large tensors of a later frame, to the peer of worker `to` or to all peers. Frames that are
+    /// sent meanwhile overtake the tensors. Never blocks, and needs no order ticket. Returns false if too many bytes
+    /// are in flight; the caller then tries again after the next change of `transfer`. The caller sends the frame once
+    /// [`Transfer::is_sent`] returns true.
+    ///
+    /// # Errors
+    /// The lane is closed or cut.
+    fn send_ahead(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: &Arc<Pieces>) -> Result<bool>;
+
+    /// Cancels a transfer that [`SendsAhead::send_ahead`] began. The caller sends no frame for it.
+    fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>);
+}
+
+/// A lane whose workers leave replies for callers that [poll](Polling), so that no other thread has to wake up for them.
+pub trait Polled {
+    /// A caller begins to poll the lane, or ends that; any thread may call this. Several callers may poll at once. Delivers
+    /// no replies: each caller that still waits for some calls [`Polled::poll`] once more after the end. The lane has
+    /// started.
+    fn note_caller(&self, polls: bool);
+
+    /// Delivers the replies that workers have left to the inbox, on the calling thread. Never blocks.
+    fn poll(&self);
+}
+
+/// A lane that starts other workers than those of its start, or lets some of them leave.
+pub trait StartsWorkers {
     /// A lane, not started, to new workers in the places of `workers`, which this lane has reported as lost. This lane goes
     /// on with its other workers.
     ///
@@ -156,13 +185,7 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// The reason why the lane can't start them. The text does not name the workers: the session does, by their numbers.
     fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
         let _ = workers;
-        Err(Error::state("their lane starts no other workers"))
-    }
-
-    /// Ends workers of this lane that were told to leave by a [`Command::Resize`] and have not: processes are killed, nodes
-    /// are cut off. Workers that have left are not concerned. Lanes to threads do nothing.
-    fn end(&self, workers: WorkerRange) {
-        let _ = workers;
+        Err(Error::state(NO_OTHER_WORKERS))
     }
 
     /// A lane, not started, to the workers of a part of a [subset](crate::session::LaneSession::subset), which run in the
@@ -174,26 +197,29 @@ pub trait Channel: Debug + Send + Sync + 'static {
     /// not name the workers: the session does, by their numbers.
     fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
         let _ = part;
-        Err(Error::invalid("their lane supports no subsets; workers that are threads or processes do"))
+        Err(Error::invalid(NO_SUBSETS))
     }
 
-    /// The progress of a worker of this lane.
-    fn progress(&self, worker: WorkerId) -> Progress;
-
-    /// Adds the lane's nodes and workers to `status`, whose [`commands`](Status::commands) is set.
-    fn describe(&self, status: &mut Status) {
-        status.add_workers("other", self.workers(), |worker| Known::new(self.progress(worker)));
-    }
-
-    /// Blocks the calling thread until all workers of the lane have left, for at most `limit`, and up to 2 s more to
-    /// detach or kill the remaining workers, with 0.5 s more for each level of nodes behind others. The caller has sent or signalled a shutdown before. Several threads may
-    /// call `close` at once; the shortest limit then applies to workers in other processes. A lane that was not started
-    /// has no workers.
+    /// Checks that these workers of the lane can leave while its others stay.
     ///
     /// # Errors
-    /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
-    fn close(&self, limit: Duration) -> Result<()>;
+    /// The reason why not.
+    fn check_leave(&self, workers: WorkerRange) -> Result<()> {
+        let _ = workers;
+        Ok(())
+    }
+
+    /// Ends workers of this lane that were told to leave by a [`Command::Resize`] and have not: processes are killed, nodes
+    /// are cut off. Workers that have left are not concerned. Lanes to threads do nothing.
+    fn end(&self, workers: WorkerRange) {
+        let _ = workers;
+    }
 }
+
+/// Why a lane has no [`StartsWorkers::replacement`].
+pub(crate) const NO_OTHER_WORKERS: &str = "their lane starts no other workers";
+/// Why a lane has no [`StartsWorkers::subset`].
+pub(crate) const NO_SUBSETS: &str = "their lane supports no subsets; workers that are threads or processes do";
 
 /// Consecutive workers of a [subset](crate::session::LaneSession::subset) that run beside workers of one lane of the
 /// parent session: each in the process of its worker, on a thread of its own.
@@ -222,38 +248,48 @@ impl Debug for SubsetPart {
     }
 }
 
-/// A thread that [polls](Channel::poll) lanes. Dropping it ends the polling.
+/// A thread that [polls](Polled::poll) lanes. Dropping it ends the polling.
 #[derive(Debug)]
 pub struct Polling<'a>(&'a [Arc<dyn Channel>]);
 
 impl<'a> Polling<'a> {
     /// Begins to poll `lanes`.
     pub fn start(lanes: &'a [Arc<dyn Channel>]) -> Self {
-        lanes.iter().for_each(|lane| lane.start_polling());
+        note_caller(lanes, true);
         Self(lanes)
     }
 
     /// Delivers the replies that workers have left to the lanes' inboxes.
     pub fn poll(&self) {
-        self.0.iter().for_each(|lane| lane.poll());
+        poll(self.0);
     }
 }
 
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|lane| lane.stop_polling());
+        note_caller(self.0, false);
         self.poll();
     }
 }
 
-/// The largest command, in bytes of its values, that [`Channel::room_for_small`] counts as small.
+/// [`Polled::poll`] of all lanes.
+pub fn poll(lanes: &[Arc<dyn Channel>]) {
+    lanes.iter().filter_map(|lane| lane.polled()).for_each(Polled::poll);
+}
+
+/// [`Polled::note_caller`] of all lanes.
+pub(crate) fn note_caller(lanes: &[Arc<dyn Channel>], polls: bool) {
+    lanes.iter().filter_map(|lane| lane.polled()).for_each(|lane| lane.note_caller(polls));
+}
+
+/// The largest command, in bytes of its values, that counts as [small](FrameSize::Small).
 pub const SMALL_FRAME: usize = 64 << 10;
 
 /// Largest reply, in bytes, that lanes never hold back ([`Inbox::accepts_large_replies`]).
 pub const LARGE_REPLY: usize = 64 << 10;
 
 /// The receiver of replies, notices and losses of a lane. The lane calls it on the lane's own thread; a thread lane
-/// calls it on the worker's thread. Replies that workers leave for a caller that [polls](Channel::poll) come on the thread
+/// calls it on the worker's thread. Replies that workers leave for a caller that [polls](Polled::poll) come on the thread
 /// of that caller.
 pub trait Inbox: Send + Sync {
     /// A worker has replied to command `seq`.

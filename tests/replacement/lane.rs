@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use disco_channel::threads::ThreadLane;
-use disco_core::channel::{Endpoint, Progress, Reply, Signal};
+use disco_core::channel::{Endpoint, FrameSize, LaneFacts, Progress, Reply, Signal, StartsWorkers};
 use disco_core::link::{Link, Shared};
 use disco_core::status::Status;
 use disco_core::worker::{self, WorkerConfig};
@@ -83,23 +83,23 @@ impl Mortal {
 }
 
 impl Channel for Mortal {
-    fn workers(&self) -> WorkerRange {
-        self.inner.workers()
+    fn facts(&self) -> LaneFacts {
+        self.inner.facts()
     }
 
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
         if self.fate.chance(5) {
             return Err(Error::state("no machine is free"));
         }
-        for worker in self.workers() {
+        for worker in self.facts().workers {
             let lives = if self.fate.chance(5) { self.fate.random.lock().unwrap().below(4) } else { u64::MAX };
             self.fate.left[worker.index()].store(lives, Ordering::SeqCst);
         }
         self.inner.start(inbox)
     }
 
-    fn room(&self) -> usize {
-        self.inner.room()
+    fn room(&self, size: FrameSize) -> usize {
+        self.inner.room(size)
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
@@ -108,13 +108,6 @@ impl Channel for Mortal {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         self.inner.signal(signal)
-    }
-
-    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
-        if self.fate.refuses.load(Ordering::Relaxed) || self.fate.chance(7) {
-            return Err(Error::state("no place is free"));
-        }
-        Ok(Arc::new(Self::new(workers, self.config, &self.fate)))
     }
 
     fn progress(&self, worker: WorkerId) -> Progress {
@@ -128,11 +121,24 @@ impl Channel for Mortal {
     fn close(&self, limit: Duration) -> Result<()> {
         self.inner.close(limit)
     }
+
+    fn starts(&self) -> Option<&dyn StartsWorkers> {
+        Some(self)
+    }
+}
+
+impl StartsWorkers for Mortal {
+    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
+        if self.fate.refuses.load(Ordering::Relaxed) || self.fate.chance(7) {
+            return Err(Error::state("no place is free"));
+        }
+        Ok(Arc::new(Self::new(workers, self.config, &self.fate)))
+    }
 }
 
 impl fmt::Debug for Mortal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mortal").field(&self.workers()).finish()
+        f.debug_tuple("Mortal").field(&self.facts().workers).finish()
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use disco_core::error::LossCause;
 use disco_core::wire::Message;
-use disco_core::{Channel, Result};
+use disco_core::{Channel, Result, channel};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::engine::member::joining::{Action, Joining};
@@ -68,7 +68,7 @@ impl<H: Host> Driver<H> {
         let connection = self.member.listens().then_some(&*self.connection);
         wait(poller, connection, &self.waker, self.member.next_timeout(), self.host.lanes());
         // A reply that was left behind, because a worker has corrupted shared memory, is only late.
-        self.host.lanes().iter().for_each(|lane| lane.poll());
+        channel::poll(self.host.lanes());
         let mut rounds = MAX_READS_PER_STEP;
         while self.member.listens()
             && let Some(event) = next_event(&mut self.incoming, &self.connection, &mut rounds)

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use disco_core::channel::{Progress, SMALL_FRAME, Signal, SubsetPart};
+use disco_core::channel::{
+    FrameSize, LaneFacts, Polled, Progress, SMALL_FRAME, SendsAhead, Signal, StartsWorkers, SubsetPart,
+};
 use disco_core::error::LossCause;
 use disco_core::link::Shared;
 use disco_core::status::Status;
@@ -39,12 +41,15 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers of `part`, some of all `workers`, for a lane to new workers in their places.
     ///
     /// # Errors
-    /// As [`Channel::replacement`].
+    /// As [`StartsWorkers::replacement`].
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
         Err(Error::state(self.check_part(workers, part).err().unwrap_or_default()))
     }
 
-    /// See [`Channel::is_entrance`].
+    /// See [`LaneFacts::value_limit`].
+    fn value_limit(&self) -> usize;
+
+    /// See [`LaneFacts::is_entrance`].
     fn is_entrance(&self) -> bool {
         false
     }
@@ -57,7 +62,7 @@ pub trait Peers: Sized + Send + Sync + 'static {
     /// The peers of a part of a subset, in the processes of these peers.
     ///
     /// # Errors
-    /// As [`Channel::subset`].
+    /// As [`StartsWorkers::subset`].
     fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
         let _ = part;
         Err(Error::invalid("their lane starts no workers in their processes"))
@@ -158,8 +163,12 @@ impl<P: Peers> RemoteLane<P> {
 }
 
 impl<P: Peers> Channel for RemoteLane<P> {
-    fn workers(&self) -> WorkerRange {
-        self.workers
+    fn facts(&self) -> LaneFacts {
+        let mut facts = LaneFacts::new(self.workers);
+        (facts.needs_bytes, facts.spans_machines) = (true, P::SPAN_MACHINES);
+        (facts.value_limit, facts.is_entrance) = (self.peers.value_limit(), self.peers.is_entrance());
+        facts.shares_memory = self.running.get().is_some_and(|running| running.ring.is_some());
+        facts
     }
 
     /// Starts the peers, and blocks until all workers have started.
@@ -184,66 +193,18 @@ impl<P: Peers> Channel for RemoteLane<P> {
         open_files::explained(running.served.wait_for_start(), self.workers.len())
     }
 
-    fn needs_bytes(&self) -> bool {
-        true
-    }
-
-    fn check(&self, command: &Command) -> Result<()> {
-        let Command::Resize { members, .. } = command else { return Ok(()) };
-        members.gaps(self.workers).into_iter().try_for_each(|part| {
-            self.peers
-                .check_part(self.workers, part)
-                .map_err(|why| Error::state(format!("resize: workers can't leave: {why}")))
-        })
-    }
-
-    fn spans_machines(&self) -> bool {
-        P::SPAN_MACHINES
-    }
-
-    fn room(&self) -> usize {
-        self.running.get().map_or(0, |running| running.room(Controller::room))
-    }
-
-    fn room_for_small(&self) -> usize {
-        self.running.get().map_or(0, |running| running.room(Controller::room_for_small))
+    fn room(&self, size: FrameSize) -> usize {
+        let credit = match size {
+            FrameSize::Small => Controller::room_for_small,
+            FrameSize::Large => Controller::room,
+        };
+        self.running.get().map_or(0, |running| running.room(credit))
     }
 
     fn sent_bytes(&self) -> Option<u64> {
         let running = self.running.get()?;
         let by_ring = running.ring.as_ref().map_or(0, |ring| ring.lock().written_bytes());
         Some(by_ring + running.served.sent_bytes())
-    }
-
-    fn value_limit(&self) -> usize {
-        self.running.get().map_or(usize::MAX, |running| running.served.read(Controller::value_limit))
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.running.get().is_some_and(|running| running.ring.is_some())
-    }
-
-    fn sends_ahead(&self) -> bool {
-        self.running.get().is_some_and(|running| running.ring.is_none())
-    }
-
-    fn send_ahead(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: &Arc<Pieces>) -> Result<bool> {
-        let running = self.running()?;
-        if !self.budget.reserve(transfer, self.value_limit()) {
-            return Ok(false);
-        }
-        running.served.with(|engine, _| {
-            // A full lane takes transfers: they are no frames.
-            engine.check_open(|| self.name())?;
-            engine.send_ahead(to, transfer, Some(content));
-            Ok(true)
-        })
-    }
-
-    fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>) {
-        if let Some(running) = self.running.get() {
-            running.served.with(|engine, _| engine.send_ahead(to, transfer, None));
-        }
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
@@ -264,40 +225,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
         running.served.signal(signal).map_err(|why| self.error(&why))
     }
 
-    fn start_polling(&self) {
-        self.running.get().iter().for_each(|running| running.start_polling());
-    }
-
-    fn poll(&self) {
-        self.running.get().iter().for_each(|running| running.poll());
-    }
-
-    fn stop_polling(&self) {
-        self.running.get().iter().for_each(|running| running.stop_polling());
-    }
-
-    fn end(&self, workers: WorkerRange) {
-        if let Some(running) = self.running.get() {
-            running.served.with(|engine, now| engine.end(workers, now));
-        }
-    }
-
     fn progress(&self, worker: WorkerId) -> Progress {
         self.running.get().map(|it| it.served.progress(worker)).unwrap_or_default()
-    }
-
-    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
-        let peers = self.peers.of_part(self.workers, workers)?;
-        Ok(Arc::new(Self::new(workers, self.shared.clone(), peers)))
-    }
-
-    fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
-        let peers = self.peers.of_subset(part)?;
-        Ok(Arc::new(Self::new(part.workers, part.shared.clone(), peers)))
-    }
-
-    fn is_entrance(&self) -> bool {
-        self.peers.is_entrance()
     }
 
     fn describe(&self, status: &mut Status) {
@@ -309,6 +238,18 @@ impl<P: Peers> Channel for RemoteLane<P> {
         self.peers.describe(status);
     }
 
+    fn ahead(&self) -> Option<&dyn SendsAhead> {
+        self.running.get().filter(|running| running.ring.is_none()).map(|_| self as &dyn SendsAhead)
+    }
+
+    fn polled(&self) -> Option<&dyn Polled> {
+        self.running.get().filter(|running| running.ring.is_some()).map(|running| running as &dyn Polled)
+    }
+
+    fn starts(&self) -> Option<&dyn StartsWorkers> {
+        Some(self)
+    }
+
     /// After `limit`, nodes are told to end at once, and worker processes are killed. A lane that starts gives up at once.
     fn close(&self, limit: Duration) -> Result<()> {
         *sync::lock(&self.is_closed) = true;
@@ -316,14 +257,54 @@ impl<P: Peers> Channel for RemoteLane<P> {
     }
 }
 
-impl Running {
-    pub(crate) fn new(served: Served, ring: Option<Arc<Ring>>, inbox: Arc<dyn Inbox>) -> Self {
-        Self { served, ring, inbox }
+impl<P: Peers> SendsAhead for RemoteLane<P> {
+    fn send_ahead(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>, content: &Arc<Pieces>) -> Result<bool> {
+        let running = self.running()?;
+        if !self.budget.reserve(transfer, self.peers.value_limit()) {
+            return Ok(false);
+        }
+        running.served.with(|engine, _| {
+            // A full lane takes transfers: they are no frames.
+            engine.check_open(|| self.name())?;
+            engine.send_ahead(to, transfer, Some(content));
+            Ok(true)
+        })
     }
 
-    fn start_polling(&self) {
+    fn withdraw(&self, to: Option<WorkerId>, transfer: &Arc<Transfer>) {
+        if let Some(running) = self.running.get() {
+            running.served.with(|engine, _| engine.send_ahead(to, transfer, None));
+        }
+    }
+}
+
+impl<P: Peers> StartsWorkers for RemoteLane<P> {
+    fn replacement(&self, workers: WorkerRange) -> Result<Arc<dyn Channel>> {
+        let peers = self.peers.of_part(self.workers, workers)?;
+        Ok(Arc::new(Self::new(workers, self.shared.clone(), peers)))
+    }
+
+    fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
+        let peers = self.peers.of_subset(part)?;
+        Ok(Arc::new(Self::new(part.workers, part.shared.clone(), peers)))
+    }
+
+    fn check_leave(&self, workers: WorkerRange) -> Result<()> {
+        let refused = |why| Error::state(format!("resize: workers can't leave: {why}"));
+        self.peers.check_part(self.workers, workers).map_err(refused)
+    }
+
+    fn end(&self, workers: WorkerRange) {
+        if let Some(running) = self.running.get() {
+            running.served.with(|engine, now| engine.end(workers, now));
+        }
+    }
+}
+
+impl Polled for Running {
+    fn note_caller(&self, polls: bool) {
         if let Some(ring) = &self.ring {
-            ring.replies().start_polling();
+            ring.replies().note_caller(polls);
         }
     }
 
@@ -332,11 +313,11 @@ impl Running {
             ring.replies().poll(&*self.inbox);
         }
     }
+}
 
-    fn stop_polling(&self) {
-        if let Some(ring) = &self.ring {
-            ring.replies().stop_polling();
-        }
+impl Running {
+    pub(crate) fn new(served: Served, ring: Option<Arc<Ring>>, inbox: Arc<dyn Inbox>) -> Self {
+        Self { served, ring, inbox }
     }
 
     /// Frames that the lane would take now: the least of credit and room in the ring.

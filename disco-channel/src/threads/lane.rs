@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use disco_core::activity::{Activity, RecorderConfig};
-use disco_core::channel::{Progress, Signal, SubsetPart};
+use disco_core::channel::{FrameSize, LaneFacts, Polled, Progress, Signal, StartsWorkers, SubsetPart};
 use disco_core::link::Shared;
 use disco_core::status::{Known, Status};
 use disco_core::worker::{self, WorkerConfig};
@@ -107,8 +107,8 @@ impl ThreadLane {
 }
 
 impl Channel for ThreadLane {
-    fn workers(&self) -> WorkerRange {
-        self.workers
+    fn facts(&self) -> LaneFacts {
+        LaneFacts::new(self.workers)
     }
 
     /// Starts the threads.
@@ -129,7 +129,7 @@ impl Channel for ThreadLane {
         self.worker_set.set(worker_set).map_err(|_| self.error("the lane was started before"))
     }
 
-    fn room(&self) -> usize {
+    fn room(&self, _: FrameSize) -> usize {
         self.worker_set.get().map_or(0, |worker_set| worker_set.ring.room())
     }
 
@@ -162,34 +162,6 @@ impl Channel for ThreadLane {
         Ok(())
     }
 
-    fn start_polling(&self) {
-        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.start_polling());
-    }
-
-    fn poll(&self) {
-        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.poll(&*worker_set.inbox));
-    }
-
-    fn stop_polling(&self) {
-        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.stop_polling());
-    }
-
-    fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
-        let refused = || Error::invalid("their threads run another function than `worker::run`");
-        let config = self.config.ok_or_else(refused)?;
-        let links = self.worker_set()?.links.iter().zip(self.workers);
-        let link = |worker: &WorkerId| links.clone().find(|(_, other)| other == worker).map(|(link, _)| link.clone());
-        let beside: Option<Vec<_>> = part.beside.iter().map(link).collect();
-        let beside = beside.ok_or_else(|| Error::invalid("their lane does not reach them"))?;
-        let lane = Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world));
-        Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).beside(beside)))
-    }
-
-    fn worker_here(&self) -> Option<WorkerId> {
-        let links = &self.worker_set.get()?.links;
-        self.workers.iter().zip(links).find(|(_, link)| link.activity().is_of_this_thread()).map(|(worker, _)| worker)
-    }
-
     fn progress(&self, worker: WorkerId) -> Progress {
         self.link(worker).map(|link| link.activity().progress()).unwrap_or_default()
     }
@@ -201,6 +173,14 @@ impl Channel for ThreadLane {
             known.place = activity.and_then(|activity| activity.thread()).map(|thread| (process::id(), thread));
             known
         });
+    }
+
+    fn polled(&self) -> Option<&dyn Polled> {
+        Some(self)
+    }
+
+    fn starts(&self) -> Option<&dyn StartsWorkers> {
+        Some(self)
     }
 
     /// Joins the threads that have ended, so that destructors of their thread-local values have run.
@@ -215,6 +195,29 @@ impl Channel for ThreadLane {
             true => Ok(()),
             false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
         }
+    }
+}
+
+impl Polled for ThreadLane {
+    fn note_caller(&self, polls: bool) {
+        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.note_caller(polls));
+    }
+
+    fn poll(&self) {
+        self.worker_set.get().iter().for_each(|worker_set| worker_set.replies.poll(&*worker_set.inbox));
+    }
+}
+
+impl StartsWorkers for ThreadLane {
+    fn subset(&self, part: &SubsetPart) -> Result<Arc<dyn Channel>> {
+        let refused = || Error::invalid("their threads run another function than `worker::run`");
+        let config = self.config.ok_or_else(refused)?;
+        let links = self.worker_set()?.links.iter().zip(self.workers);
+        let link = |worker: &WorkerId| links.clone().find(|(_, other)| other == worker).map(|(link, _)| link.clone());
+        let beside: Option<Vec<_>> = part.beside.iter().map(link).collect();
+        let beside = beside.ok_or_else(|| Error::invalid("their lane does not reach them"))?;
+        let lane = Self::to_workers(part.workers, part.shared.clone(), config.in_subset(part.world));
+        Ok(Arc::new(lane.with_neighbours(self.workers.len() + self.neighbours).beside(beside)))
     }
 }
 

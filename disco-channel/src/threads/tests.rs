@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::channel::{Notice, Reply, Signal};
+use disco_core::channel::{FrameSize, Notice, Polled as _, Reply, Signal};
 use disco_core::error::{ErrorKind, Failure};
 use disco_core::{Abort, Channel, Command, Endpoint, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
@@ -179,7 +179,7 @@ fn a_worker_that_ends_before_shutdown_is_reported_lost_with_the_reason() {
     }
     // Three times the ring's capacity: lost workers do not fill the ring.
     for seq in 1..=3 * ring::CAPACITY as u64 {
-        while lane.room() == 0 {
+        while lane.room(FrameSize::Large) == 0 {
             thread::yield_now();
         }
         lane.send(&frame(seq, Command::KillReg { register: 0.into() })).unwrap();
@@ -230,7 +230,7 @@ fn send_on_a_full_lane_fails_and_the_inbox_is_told_of_room_once() {
         obedient(worker, endpoint)
     });
     let mut seq = 0;
-    while lane.room() > 0 {
+    while lane.room(FrameSize::Large) > 0 {
         seq += 1;
         lane.send(&frame(seq, Command::KillReg { register: 0.into() })).unwrap();
     }
@@ -238,7 +238,7 @@ fn send_on_a_full_lane_fails_and_the_inbox_is_told_of_room_once() {
     let full = lane.send(&frame(seq + 1, Command::SyncAll)).unwrap_err();
     assert_eq!(full.to_string(), "lane to the threads of workers 0..1: the lane is full");
     drop(release);
-    while lane.room() < ring::CAPACITY / 2 {
+    while lane.room(FrameSize::Large) < ring::CAPACITY / 2 {
         thread::yield_now();
     }
     lane.send(&frame(seq + 1, Command::Shutdown)).unwrap();
@@ -323,7 +323,7 @@ fn a_reply_that_is_left_for_a_caller_that_polls_is_delivered_before_the_loss_of_
         _ = endpoint.recv()?;
         panic!("expected by the test");
     });
-    lane.start_polling();
+    lane.note_caller(true);
     lane.send(&frame(1, Command::SyncAll)).unwrap();
     is_left.recv_timeout(LONG).unwrap();
     assert!(events.sorted().is_empty(), "the caller has not polled yet");
@@ -332,5 +332,5 @@ fn a_reply_that_is_left_for_a_caller_that_polls_is_delivered_before_the_loss_of_
     let calls = events.calls.lock().unwrap().clone();
     assert_eq!(calls.len(), 2, "{calls:?}");
     assert!(calls[0].starts_with("worker 3 replies to 1") && calls[1].contains("expected by the test"), "{calls:?}");
-    lane.stop_polling();
+    lane.note_caller(false);
 }

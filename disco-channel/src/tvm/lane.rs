@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::channel::{Progress, Signal};
+use disco_core::channel::{FrameSize, LaneFacts, Progress, Signal};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
 use super::connection::Connection;
@@ -153,8 +153,15 @@ fn wait_until_over(shared: &Shared, limit: Duration) -> bool {
 }
 
 impl Channel for Lane {
-    fn workers(&self) -> WorkerRange {
-        self.workers
+    fn facts(&self) -> LaneFacts {
+        let mut facts = LaneFacts::new(self.workers);
+        (facts.needs_bytes, facts.runs_this_program) = (true, false);
+        facts.value_limit = self.value_limit();
+        facts.understands = Some(match self.peers {
+            Peers::Processes(_) => translate::check,
+            Peers::Nodes(_) => translate::check_for_nodes,
+        });
+        facts
     }
 
     /// Starts the processes or waits for the nodes, and blocks until all workers have answered.
@@ -192,27 +199,8 @@ impl Channel for Lane {
         self.running.set(shared).map_err(|_| self.error("the lane was started before"))
     }
 
-    fn needs_bytes(&self) -> bool {
-        true
-    }
-
-    fn runs_this_program(&self) -> bool {
-        false
-    }
-
-    fn check(&self, command: &Command) -> Result<()> {
-        match self.peers {
-            Peers::Processes(_) => translate::check(command),
-            Peers::Nodes(_) => translate::check_for_nodes(command),
-        }
-    }
-
-    fn room(&self) -> usize {
+    fn room(&self, _: FrameSize) -> usize {
         self.running.get().map_or(0, |shared| shared.lock().room())
-    }
-
-    fn value_limit(&self) -> usize {
-        Lane::value_limit(self)
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::channel::{Notice, Reply, Signal};
+use disco_core::channel::{FrameSize, Notice, Reply, Signal};
 use disco_core::error::{Failure, LossCause, LostPeer};
 use disco_core::wire::Packet;
 use disco_core::wire::tvm::{Envelope, EnvelopeAction, Metadata};
@@ -242,7 +242,7 @@ impl Replies {
             if let Some(error) = &state.lost {
                 return Err(error.clone());
             }
-            if lane.room() > 0 {
+            if lane.room(FrameSize::Large) > 0 {
                 return Ok(());
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

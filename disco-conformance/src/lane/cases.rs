@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use disco_core::channel::{Notice, Polling, Signal};
+use disco_core::channel::{FrameSize, Notice, Polling, Signal};
 use disco_core::{Command, Error, Members, WorkerId, WorkerRange, World};
 
 use super::fixture::{CheckResult, Fixture, expect_equal, to_text};
@@ -67,7 +67,7 @@ fn frames_arrive_complete_and_in_order_on_all_workers(harness: &dyn Harness) -> 
 
 fn more_frames_than_a_full_lane_takes_arrive_in_order(harness: &dyn Harness) -> CheckResult<()> {
     let fixture = Fixture::start(harness, 0..2, Role::Recite)?;
-    let count = 3 * fixture.lane.room().clamp(1, 3000) as u64;
+    let count = 3 * fixture.lane.room(FrameSize::Large).clamp(1, 3000) as u64;
     (1..=count).try_for_each(|seq| fixture.send(&small(seq)))?;
     fixture.wait_for_replies(&(0..2), count as usize)?;
     for worker in 0..2 {
@@ -242,7 +242,9 @@ fn replies_arrive_once_also_while_callers_poll(harness: &dyn Harness) -> CheckRe
 
 fn replies_left_for_a_caller_arrive_before_the_end(harness: &dyn Harness) -> CheckResult<()> {
     let fixture = Fixture::start(harness, 0..2, Role::Acknowledge)?;
-    fixture.lane.start_polling();
+    if let Some(polled) = fixture.lane.polled() {
+        polled.note_caller(true);
+    }
     (1..=3).try_for_each(|seq| fixture.send(&small(seq)))?;
     fixture.send(&plain(4, Command::Shutdown))?;
     to_text(fixture.lane.close(fixture.timeout))?;
@@ -274,7 +276,7 @@ fn a_worker_that_ends_early_is_lost_with_its_number(harness: &dyn Harness) -> Ch
 
 fn lost_workers_do_not_delay_the_others(harness: &dyn Harness) -> CheckResult<()> {
     let fixture = Fixture::start(harness, 0..4, Role::EndEarly)?;
-    let count = 3 * fixture.lane.room().clamp(1, 3000) as u64;
+    let count = 3 * fixture.lane.room(FrameSize::Large).clamp(1, 3000) as u64;
     (1..=count).try_for_each(|seq| fixture.send(&small(seq)))?;
     fixture.wait_for_replies(&(3..4), count as usize)?;
     fixture.end()
@@ -352,14 +354,16 @@ fn workers_that_a_resize_leaves_out_leave_and_are_not_lost(harness: &dyn Harness
     let fixture = Fixture::start(harness, 0..3, Role::Recite)?;
     let members = to_text(World::new(2, 1).and_then(|world| Members::new(world, [0, 1].map(WorkerId::new))))?;
     let resize = Command::Resize { epoch: 1, members: members.into() };
-    if fixture.lane.check(&resize).is_err() {
+    let last = WorkerId::new(2);
+    let understood = fixture.lane.facts().understands.map_or(Ok(()), |check| check(&resize));
+    let permitted = fixture.lane.starts().map_or(Ok(()), |starts| starts.check_leave(last.into()));
+    if understood.and(permitted).is_err() {
         return fixture.end();
     }
     fixture.send(&small(1))?;
     fixture.send(&plain(2, resize))?;
     fixture.send(&small(3))?;
     fixture.wait_for_replies(&(0..2), 3)?;
-    let last = WorkerId::new(2);
     let has_left = |event: &Event| matches!(event, Event::Left(workers) if workers.contains(last));
     fixture.wait("the report that worker 2 has left", |events| events.iter().any(has_left))?;
     expect_equal("replies of worker 2", &fixture.replies_of(2).len(), &1)?;
@@ -369,7 +373,7 @@ fn workers_that_a_resize_leaves_out_leave_and_are_not_lost(harness: &dyn Harness
 
 fn a_lane_has_the_workers_of_its_constructor_and_starts_once(harness: &dyn Harness) -> CheckResult<()> {
     let fixture = Fixture::start(harness, 2..4, Role::Recite)?;
-    expect_equal("workers", &fixture.lane.workers(), &WorkerRange::new(fixture.workers.clone()))?;
+    expect_equal("workers", &fixture.lane.facts().workers, &WorkerRange::new(fixture.workers.clone()))?;
     if fixture.lane.start(Arc::new(RecordedEvents::default())).is_ok() {
         return Err("it started twice".into());
     }
@@ -392,7 +396,7 @@ fn a_dropped_lane_releases_its_inbox(harness: &dyn Harness) -> CheckResult<()> {
 /// Sends frames until there is no room. Returns their number.
 fn fill(fixture: &Fixture) -> CheckResult<u64> {
     let mut sent = 0;
-    while fixture.lane.room() > 0 {
+    while fixture.lane.room(FrameSize::Large) > 0 {
         sent += 1;
         to_text(fixture.lane.send(&middling(sent)))?;
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_core::channel::Signal;
+use disco_core::channel::{FrameSize, Signal};
 use disco_core::{Channel, Command, Frame, Value, WorkerRange};
 
 use super::frames::plain;
@@ -36,8 +36,8 @@ impl Fixture {
     /// Sends a frame once there is room, like a session.
     pub(super) fn send(&self, frame: &Arc<Frame>) -> CheckResult<()> {
         let before = self.rooms();
-        if self.lane.room() == 0
-            && !self.events.wait(self.timeout, |events| rooms(events) > before || self.lane.room() > 0)
+        if self.lane.room(FrameSize::Large) == 0
+            && !self.events.wait(self.timeout, |events| rooms(events) > before || self.lane.room(FrameSize::Large) > 0)
         {
             return Err(format!("there was no room for frame {} within {:?}", frame.seq(), self.timeout));
         }

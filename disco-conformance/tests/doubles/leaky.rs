@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use disco_channel::threads::ThreadLane;
-use disco_core::channel::{Notice, Progress, Reply, Signal};
+use disco_core::channel::{FrameSize, LaneFacts, Notice, Progress, Reply, Signal};
 use disco_core::{Channel, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange};
 
 /// The fault of the lane.
@@ -48,27 +48,27 @@ pub(crate) struct Leaky {
 }
 
 impl Channel for Leaky {
-    fn workers(&self) -> WorkerRange {
-        self.inner.workers()
+    fn facts(&self) -> LaneFacts {
+        self.inner.facts()
     }
 
     fn start(&self, inbox: Arc<dyn Inbox>) -> Result<()> {
-        let first = self.inner.workers().first();
+        let first = self.inner.facts().workers.first();
         match self.inner.start(Arc::new(FaultyInbox { inbox, fault: self.fault, first })) {
             Err(_) if self.fault == Fault::StartsTwice => Ok(()),
             other => other,
         }
     }
 
-    fn room(&self) -> usize {
-        self.inner.room()
+    fn room(&self, size: FrameSize) -> usize {
+        self.inner.room(size)
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
         let sent = self.sent.fetch_add(1, Ordering::Relaxed) + 1;
         match self.fault {
             Fault::LosesFrames if sent.is_multiple_of(3) => Ok(()),
-            Fault::TakesMoreThanItsRoom if self.inner.room() == 0 => Ok(()),
+            Fault::TakesMoreThanItsRoom if self.inner.room(FrameSize::Small) == 0 => Ok(()),
             _ => self.inner.send(frame),
         }
     }

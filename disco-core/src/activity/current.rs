@@ -67,11 +67,9 @@ impl Drop for Current {
     }
 }
 
-impl Activity {
-    /// Whether it is that of the worker that the calling thread runs.
-    pub fn is_of_this_thread(self: &Arc<Self>) -> bool {
-        CURRENT.with_borrow(|current| current.as_ref().is_some_and(|current| Arc::ptr_eq(current, self)))
-    }
+/// The [thread](Activity::thread) of the worker that the calling thread runs; `None` on other threads.
+pub(crate) fn thread_of_worker() -> Option<u32> {
+    CURRENT.with_borrow(|current| current.as_ref()?.thread())
 }
 
 /// Records the way that the data of the running operation takes, for the worker that the calling thread runs; does nothing

@@ -41,7 +41,7 @@ use crate::sync;
 pub use self::alignment::{Alignment, ClockPoint, Shifts};
 pub use self::clock::nanoseconds;
 pub(crate) use self::counters::Sampler;
-pub(crate) use self::current::Current;
+pub(crate) use self::current::{Current, thread_of_worker};
 pub use self::current::{Entered, Span, enter_span, leave_span, records_spans, span, take_path};
 pub use self::device::RunningOp;
 pub use self::progress::{OpRecord, OpState, Progress};
@@ -172,10 +172,18 @@ impl Activity {
     /// Records that the worker runs on the calling thread.
     pub fn run_here(&self) {
         #[cfg(target_os = "linux")]
-        self.thread.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        #[cfg(not(target_os = "linux"))]
+        let thread = {
+            static LAST: AtomicU32 = AtomicU32::new(0);
+            thread_local! { static NUMBER: u32 = LAST.fetch_add(1, Ordering::Relaxed) + 1 }
+            NUMBER.with(|number| *number)
+        };
+        self.thread.store(thread, Ordering::Relaxed);
     }
 
-    /// The id of the worker's thread, as Linux numbers threads; `None` before [`Self::run_here`].
+    /// The id of the worker's thread, as Linux numbers threads, elsewhere a number that no other thread of this process has;
+    /// `None` before [`Self::run_here`].
     pub fn thread(&self) -> Option<u32> {
         match self.thread.load(Ordering::Relaxed) {
             0 => None,

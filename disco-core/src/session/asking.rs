@@ -9,6 +9,7 @@ use super::large::Values;
 use super::order::Order;
 use super::reply_table::{Expected, Replies, ReplyTable};
 use crate::activity::Waiting;
+use crate::channel::FrameSize;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -76,7 +77,9 @@ impl LaneSession {
         let measured = metrics::Wait::start(question.operation);
         let asked = {
             let mut order = self.order();
-            if !order.lanes.have_capacity(false) || self.check(question.operation, ReplyTable::check_lost).is_err() {
+            if !order.lanes.have_capacity(FrameSize::Small)
+                || self.check(question.operation, ReplyTable::check_lost).is_err()
+            {
                 return Err(Rest::Ask(question));
             }
             self.send_question(&mut order, Values::SMALL, question, measured).map_err(Rest::Explain)?

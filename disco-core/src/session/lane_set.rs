@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::activity::Progress;
-use crate::channel::Channel;
+use crate::channel::{self, Channel, FrameSize};
 use crate::command::Command;
 use crate::error::Result;
 use crate::id::WorkerId;
@@ -20,6 +20,8 @@ pub(super) struct Lanes {
     pub(super) members: Members,
     /// Whether a lane leads to other processes.
     pub(super) needs_bytes: bool,
+    /// Whether all workers understand all commands.
+    understand_all: bool,
     /// Whether this machine has a processor for each worker and one for the controller.
     pub(super) has_processors: bool,
     /// The first place that no worker has had.
@@ -30,9 +32,10 @@ impl Lanes {
     /// The lanes of a new session.
     pub(super) fn new(lanes: Vec<Arc<dyn Channel>>, members: Members) -> Self {
         let next_place = members.world().size() as u32;
-        let needs_bytes = lanes.iter().any(|lane| lane.needs_bytes());
+        let needs_bytes = lanes.iter().any(|lane| lane.facts().needs_bytes);
+        let understand_all = lanes.iter().all(|lane| lane.facts().understands.is_none());
         let has_processors = members.world().size() < processors();
-        Self { lanes: lanes.into(), members, needs_bytes, has_processors, next_place }
+        Self { lanes: lanes.into(), members, needs_bytes, understand_all, has_processors, next_place }
     }
 
     /// These lanes and then `new` ones, with other members; and the lanes that own no place any more.
@@ -42,8 +45,8 @@ impl Lanes {
         members: Members,
     ) -> (Self, Vec<Arc<dyn Channel>>) {
         let all = Self::new(self.iter().cloned().chain(new).collect(), members);
-        let end = all.iter().map(|lane| lane.workers().indices().end as u32).max().unwrap_or(0);
-        let is_used = |lane: &Arc<dyn Channel>| lane.is_entrance() || all.owned(lane).next().is_some();
+        let end = all.iter().map(|lane| lane.facts().workers.indices().end as u32).max().unwrap_or(0);
+        let is_used = |lane: &Arc<dyn Channel>| lane.facts().is_entrance || all.owned(lane).next().is_some();
         let (used, unused): (Vec<_>, Vec<_>) = all.iter().cloned().partition(is_used);
         let next_place = self.next_place.max(end);
         (Self { next_place, ..Self::new(used, all.members) }, unused)
@@ -52,13 +55,13 @@ impl Lanes {
     /// The lane that owns `place`, which has a worker.
     pub(super) fn owner(&self, place: WorkerId) -> &Arc<dyn Channel> {
         // Never none: lanes reach every place.
-        self.iter().rfind(|lane| lane.workers().contains(place)).unwrap_or(&self[0])
+        self.iter().rfind(|lane| lane.facts().workers.contains(place)).unwrap_or(&self[0])
     }
 
     /// The places of the workers that `lane` owns.
     pub(super) fn owned<'a>(&'a self, lane: &'a Arc<dyn Channel>) -> impl Iterator<Item = WorkerId> + 'a {
         let has_worker = |place: &WorkerId| self.members.worker(*place).is_some();
-        lane.workers().into_iter().filter(has_worker).filter(|place| Arc::ptr_eq(self.owner(*place), lane))
+        lane.facts().workers.into_iter().filter(has_worker).filter(|place| Arc::ptr_eq(self.owner(*place), lane))
     }
 
     /// The workers that reply to `command`, which is for one worker or for all, and the command with the worker's place.
@@ -78,14 +81,25 @@ impl Lanes {
         place.map(|place| self.owner(place).progress(place)).unwrap_or_default()
     }
 
-    /// Whether all lanes accept a frame.
-    pub(super) fn have_capacity(&self, is_large: bool) -> bool {
-        self.iter().all(|lane| capacity(&**lane, is_large) > 0)
+    /// Whether all lanes accept a frame of this size.
+    pub(super) fn have_capacity(&self, size: FrameSize) -> bool {
+        self.iter().all(|lane| lane.room(size) > 0)
+    }
+
+    /// Checks that all workers understand a command.
+    ///
+    /// # Errors
+    /// Some do not; the error names the operation.
+    pub(super) fn check(&self, command: &Command) -> Result<()> {
+        match self.understand_all {
+            true => Ok(()),
+            false => self.iter().filter_map(|lane| lane.facts().understands).try_for_each(|check| check(command)),
+        }
     }
 
     /// Delivers the replies that workers have left.
     pub(super) fn poll(&self) {
-        self.iter().for_each(|lane| lane.poll());
+        channel::poll(self);
     }
 
     /// Whether `other` is a clone of this list.
@@ -106,10 +120,4 @@ impl Default for Lanes {
     fn default() -> Self {
         Self::new(Vec::new(), Members::default())
     }
-}
-
-/// Number of frames that a lane has capacity for: of any size, or with at most
-/// [`SMALL_FRAME`](crate::channel::SMALL_FRAME) bytes of values.
-pub(super) fn capacity(lane: &dyn Channel, is_large: bool) -> usize {
-    if is_large { lane.room() } else { lane.room_for_small() }
 }

@@ -25,7 +25,7 @@ use super::subset::Subsets;
 use super::ticker::Ticker;
 use super::timeline::Recorder;
 use super::{Arguments, DRef, Deadlines, Session};
-use crate::channel::{Channel, Inbox as _, SMALL_FRAME};
+use crate::channel::{Channel, FrameSize, Inbox as _, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
@@ -88,7 +88,7 @@ impl LaneSession {
         metrics::describe();
         let mut next = 0;
         for lane in &lanes {
-            let workers = lane.workers();
+            let workers = lane.facts().workers;
             if workers.first().index() != next {
                 return Err(Error::invalid(format!("lane to {workers} where worker {next} is due")));
             }
@@ -172,12 +172,12 @@ impl LaneSession {
         go: impl FnOnce(&mut Order, Values) -> Result<T>,
     ) -> Result<T> {
         let mut full = None;
-        let is_large = values.are_large();
+        let size = values.size();
         loop {
             {
                 let mut order = self.order();
                 self.check(operation, live)?;
-                if order.lanes.have_capacity(is_large) {
+                if order.lanes.have_capacity(size) {
                     values.fit(&order.lanes);
                     return go(&mut order, values);
                 }
@@ -187,9 +187,9 @@ impl LaneSession {
             let (room, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
             // A change before this listener was registered wakes no one, so the condition is checked again.
             self.check(operation, live)?;
-            if !self.lanes().have_capacity(is_large) {
+            if !self.lanes().have_capacity(size) {
                 future::or(room, tick).await;
-                self.check_stall(watch, is_large)?;
+                self.check_stall(watch, size)?;
             }
         }
     }
@@ -231,7 +231,7 @@ impl LaneSession {
             true => check_crossing(lanes, &frame),
             false => Ok(None),
         };
-        match lanes.iter().try_for_each(|lane| lane.check(frame.command())).and_then(|()| kept()) {
+        match lanes.check(frame.command()).and_then(|()| kept()) {
             Ok(_kept) => {
                 values.note_passed();
                 self.pass(lanes, &frame)
@@ -253,7 +253,7 @@ impl LaneSession {
                 let error = match error {
                     // The lane has not reported the loss of its workers yet.
                     Error::Closed(_) => {
-                        let workers = lanes.members.workers(lane.workers());
+                        let workers = lanes.members.workers(lane.facts().workers);
                         let peer = LostPeer::Workers { workers, node: None };
                         Error::peer_lost(peer, LossCause::Other("the lane takes no commands".to_owned()))
                     }
@@ -321,7 +321,7 @@ impl LaneSession {
             return Ok(known.clone());
         }
         // Workers that run the same program have the same functions, so a misspelt name can be refused here.
-        if self.lanes().iter().any(|lane| lane.runs_this_program()) {
+        if self.lanes().iter().any(|lane| lane.facts().runs_this_program) {
             function::find(name)?;
         }
         self.turn("function lookup", ReplyTable::check, |order| {
@@ -372,7 +372,8 @@ impl Session for LaneSession {
             // `submit` waits for new workers.
             return (!self.replaces_at_once()).then_some(Err(error));
         }
-        let submitted = order.lanes.have_capacity(false).then(|| self.call(&mut order, Values::SMALL, function, args));
+        let submitted =
+            order.lanes.have_capacity(FrameSize::Small).then(|| self.call(&mut order, Values::SMALL, function, args));
         drop(order);
         submitted.map(|result| result.inspect_err(|error| self.note_told(error)))
     }

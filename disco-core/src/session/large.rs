@@ -10,7 +10,7 @@ use super::lane_set::Lanes;
 use super::lanes::LaneSession;
 use super::reply_table::ReplyTable;
 use super::worker_0::takes_references;
-use crate::channel::{Channel, SMALL_FRAME};
+use crate::channel::{Channel, FrameSize, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -64,9 +64,9 @@ impl Values {
     /// A command without large values.
     pub(super) const SMALL: Self = Self(None);
 
-    /// Whether the values have more than [`SMALL_FRAME`] bytes.
-    pub(super) const fn are_large(&self) -> bool {
-        self.0.is_some()
+    /// The size of a frame with the values.
+    pub(super) const fn size(&self) -> FrameSize {
+        if self.0.is_some() { FrameSize::Large } else { FrameSize::Small }
     }
 
     /// Checks the size of the values of `operation`, which go to worker `to` or to all, and copies large tensors to
@@ -88,11 +88,11 @@ impl Values {
         }
         let place = to.and_then(|worker| lanes.members.place(worker));
         let concerned = || lanes.iter().filter(|lane| is_concerned(&***lane, place));
-        let limit = concerned().map(|lane| lane.value_limit()).min().unwrap_or(usize::MAX);
+        let limit = concerned().map(|lane| lane.facts().value_limit).min().unwrap_or(usize::MAX);
         if bytes > limit {
             return Err(above_limit(operation, to, bytes, limit, takes_references(lanes)));
         }
-        let wants_copy = concerned().any(|lane| lane.needs_bytes() && lane.shares_memory());
+        let wants_copy = concerned().map(|lane| lane.facts()).any(|lane| lane.needs_bytes && lane.shares_memory);
         let reused = || match (to, values) {
             (Some(_), [Value::Tensor(tensor)]) if wants_copy => wire::snapshot_in(memory, tensor),
             _ => None,
@@ -157,7 +157,7 @@ impl LaneSession {
         let all = self.lanes();
         let mut prepared = Values::check(operation, to, &all, values, &self.transfers.memory)?;
         let place = to.and_then(|worker| all.members.place(worker));
-        let lanes = all.iter().filter(|lane| lane.sends_ahead() && is_concerned(&***lane, place));
+        let lanes = all.iter().filter(|lane| lane.ahead().is_some() && is_concerned(&***lane, place));
         let lanes: Vec<_> = lanes.cloned().collect();
         if let Some(large) = &mut prepared.0
             && !lanes.is_empty()
@@ -225,7 +225,8 @@ impl Ahead {
     fn begin(&mut self, content: &mut Option<Arc<Pieces>>) -> Result<bool> {
         if let Some(tensors) = content {
             while let Some(lane) = self.lanes.get(self.begun) {
-                if !lane.send_ahead(self.place, &self.transfer, tensors)? {
+                let ahead = lane.ahead().ok_or_else(|| Error::state("the lane sends nothing ahead of frames"))?;
+                if !ahead.send_ahead(self.place, &self.transfer, tensors)? {
                     return Ok(false);
                 }
                 self.begun += 1;
@@ -239,7 +240,7 @@ impl Ahead {
     fn stalled(&self, operation: &str, after: Duration) -> Error {
         let to: Vec<String> = match self.to {
             Some(worker) => vec![worker.to_string()],
-            None => self.lanes.iter().map(|lane| lane.workers().to_string()).collect(),
+            None => self.lanes.iter().map(|lane| lane.facts().workers.to_string()).collect(),
         };
         let (bytes, moved) = (self.transfer.byte_len(), self.transfer.moved());
         let state = format!("{} took {moved} bytes of tensors of {bytes} bytes, and then nothing more", to.join(", "));
@@ -250,7 +251,8 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         if !self.is_passed {
-            self.lanes[..self.begun].iter().for_each(|lane| lane.withdraw(self.place, &self.transfer));
+            let begun = self.lanes[..self.begun].iter().filter_map(|lane| lane.ahead());
+            begun.for_each(|ahead| ahead.withdraw(self.place, &self.transfer));
         }
     }
 }
@@ -275,11 +277,11 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
         Command::DebugSet { worker, .. } => Some(*worker),
         _ => None,
     };
-    for lane in lanes.iter().filter(|lane| lane.needs_bytes() && is_concerned(&***lane, place)) {
-        if lane.shares_memory() && frame.bytes_and_snapshot().is_some() {
+    for lane in lanes.iter().filter(|lane| lane.facts().needs_bytes && is_concerned(&***lane, place)) {
+        if lane.facts().shares_memory && frame.bytes_and_snapshot().is_some() {
             continue;
         }
-        if lane.sends_ahead() && frame.transfer().is_some() {
+        if lane.ahead().is_some() && frame.transfer().is_some() {
             frame.bytes_without_tensors()?;
             continue;
         }
@@ -292,7 +294,7 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
 }
 
 fn is_concerned(lane: &dyn Channel, place: Option<WorkerId>) -> bool {
-    place.is_none_or(|place| lane.workers().contains(place))
+    place.is_none_or(|place| lane.facts().workers.contains(place))
 }
 
 /// The error of values that are too large. Worker 0 takes tensors of any size if it `takes_references`.

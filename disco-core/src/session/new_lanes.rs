@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::lane_set::Lanes;
 use super::replacing::Replacing;
 use super::reply_table::{LaneInbox, ReplyTable};
-use crate::channel::{Channel, Signal};
+use crate::channel::{Channel, NO_OTHER_WORKERS, Signal};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::sync;
@@ -30,7 +30,7 @@ pub(super) struct NewLane {
 impl Drop for NewLane {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.inbox.give_up(self.lane.workers());
+            self.inbox.give_up(self.lane.facts().workers);
         }
     }
 }
@@ -38,7 +38,7 @@ impl Drop for NewLane {
 impl NewLane {
     /// The lane, which owns its places from now on, and its inbox.
     pub(super) fn take(mut self, table: &ReplyTable) -> (Arc<dyn Channel>, Arc<LaneInbox>) {
-        table.take_over(&self.inbox, self.lane.workers());
+        table.take_over(&self.inbox, self.lane.facts().workers);
         self.is_taken = true;
         (self.lane.clone(), self.inbox.clone())
     }
@@ -50,7 +50,8 @@ pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<V
     let parts = WorkerRange::cover(lost.iter().copied(), have_one_owner);
     let replace = |part: &WorkerRange| {
         let refused = |why| Error::state(format!("{} can't be replaced: {why}", lanes.members.workers(*part)));
-        lanes.owner(part.first()).replacement(*part).map_err(refused)
+        let starts = lanes.owner(part.first()).starts().ok_or_else(|| Error::state(NO_OTHER_WORKERS));
+        starts.and_then(|starts| starts.replacement(*part)).map_err(refused)
     };
     parts.iter().map(replace).collect()
 }
@@ -103,7 +104,7 @@ pub(super) fn panicked() -> Error {
 /// Ends new workers that the session does not use, so that no two workers have one place after the next start.
 pub(super) fn end(lanes: &[NewLane]) {
     for NewLane { lane, inbox, .. } in lanes {
-        inbox.give_up(lane.workers());
+        inbox.give_up(lane.facts().workers);
         close(lane);
     }
 }

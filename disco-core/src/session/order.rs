@@ -8,6 +8,7 @@ use super::dref::FreedIds;
 use super::lane_set::Lanes;
 use super::large::Values;
 use super::registers::RegisterIds;
+use crate::channel::FrameSize;
 use crate::command::Command;
 use crate::error::Result;
 use crate::prefetch;
@@ -68,7 +69,7 @@ impl Order {
         let command = make(&mut self.registers)?;
         freed_ids.note_in_use(self.registers.in_use());
         self.seq += 1;
-        if values.are_large() {
+        if values.size() == FrameSize::Large {
             let mut next = Frame::with(self.seq, freed, command);
             values.put_in(&mut next);
             // The last lane that holds the frame frees its memory.

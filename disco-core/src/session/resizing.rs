@@ -154,7 +154,8 @@ impl LaneSession {
             let plan = Plan::new(&before, &taken.lost, size, self.per_node)?;
             if !plan.is_empty() {
                 let command = Command::Resize { epoch: 0, members: plan.members.clone().into() };
-                before.iter().try_for_each(|lane| lane.check(&command))?;
+                before.check(&command)?;
+                check_leave(&before, &plan.members)?;
                 let first = self.order().next_seq();
                 let mut new = self.start_growth(&plan, busy).await?;
                 let mut settles = if is_lost { 0 } else { MAX_SETTLES };
@@ -208,8 +209,9 @@ impl LaneSession {
             return Err(Error::state("resize: the session can't start more workers; start a new session"));
         };
         let lane = growth(plan.new, plan.members.world())?;
-        if lane.workers() != plan.new {
-            return Err(Error::invalid(format!("resize: a lane to {} where {} are due", lane.workers(), plan.new)));
+        let workers = lane.facts().workers;
+        if workers != plan.new {
+            return Err(Error::invalid(format!("resize: a lane to {workers} where {} are due", plan.new)));
         }
         self.start_new("resize", move || Ok(vec![lane]), busy).await
     }
@@ -271,6 +273,16 @@ impl LaneSession {
     }
 }
 
+/// Checks that the workers that are not among `members` can leave.
+///
+/// # Errors
+/// The reason why not.
+fn check_leave(lanes: &Lanes, members: &Members) -> Result<()> {
+    lanes.iter().filter_map(|lane| Some((lane.facts().workers, lane.starts()?))).try_for_each(|(workers, starts)| {
+        members.gaps(workers).into_iter().try_for_each(|part| starts.check_leave(part))
+    })
+}
+
 /// Ends the workers with these places, whose lanes go on, unless they leave by themselves in time.
 fn see_off(table: &ReplyTable, replacing: &Replacing, lanes: &Lanes, leaving: &[WorkerId]) {
     let begun = Instant::now();
@@ -279,7 +291,9 @@ fn see_off(table: &ReplyTable, replacing: &Replacing, lanes: &Lanes, leaving: &[
             return;
         }
         if begun.elapsed() >= END_LIMIT {
-            leaving.iter().for_each(|place| lanes.owner(*place).end((*place).into()));
+            let end =
+                |place: &WorkerId| lanes.owner(*place).starts().into_iter().for_each(|it| it.end((*place).into()));
+            leaving.iter().for_each(end);
             return;
         }
         thread::sleep(POLL_INTERVAL);

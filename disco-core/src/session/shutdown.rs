@@ -13,7 +13,7 @@ use super::LaneSession;
 use super::large::Values;
 use super::reply_table::ReplyTable;
 use super::timeline::Recorder;
-use crate::channel::{Channel, Inbox as _, Signal};
+use crate::channel::{Channel, FrameSize, Inbox as _, Signal};
 use crate::command::Command;
 use crate::error::{Error, Result};
 
@@ -39,7 +39,7 @@ impl LaneSession {
         if !self.subsets.are_over.swap(true, Ordering::AcqRel) {
             let mut order = self.order();
             // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
-            if !order.lanes.have_capacity(false)
+            if !order.lanes.have_capacity(FrameSize::Small)
                 || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err()
             {
                 self.signal_shutdown();
@@ -131,7 +131,8 @@ fn close(
     let mut result = Ok(());
     for lane in lanes {
         let close = AssertUnwindSafe(|| lane.close(limit.saturating_sub(start.elapsed())));
-        let panicked = |_| Err(Error::state(format!("the lane to {} panicked when it was closed", lane.workers())));
+        let panicked =
+            |_| Err(Error::state(format!("the lane to {} panicked when it was closed", lane.facts().workers)));
         let closed = panic::catch_unwind(close).unwrap_or_else(panicked);
         result = result.and(closed.map_err(|error| match error {
             Error::Stuck { workers, .. } => Error::Stuck { workers, after: limit },

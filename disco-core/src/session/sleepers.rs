@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::lane_set::Lanes;
-use crate::channel::{Channel, Polling};
+use crate::channel::{self, Channel, Polling};
 use crate::sync;
 
 /// The callers of a session that wait for replies without polling. While there are none, the session itself counts as
-/// a caller that [polls](Channel::start_polling): each caller polls before it sleeps, so workers can leave their replies
+/// a caller that [polls](crate::channel::Polled): each caller polls before it sleeps, so workers can leave their replies
 /// at any time, and a caller that polls changes no memory that workers read. Callers count as sleepers, too, while another
 /// task of their executor runs.
 #[derive(Debug, Default)]
@@ -25,8 +25,10 @@ impl Sleepers {
         let mut before = sync::lock(&self.lanes);
         if !self.are_some() {
             let is_in = |lane: &Arc<dyn Channel>, set: &Lanes| set.iter().any(|other| Arc::ptr_eq(other, lane));
-            lanes.iter().filter(|lane| !is_in(lane, &before)).for_each(|lane| lane.start_polling());
-            before.iter().filter(|lane| !is_in(lane, lanes)).for_each(|lane| lane.stop_polling());
+            let begin: Vec<_> = lanes.iter().filter(|lane| !is_in(lane, &before)).cloned().collect();
+            let end: Vec<_> = before.iter().filter(|lane| !is_in(lane, lanes)).cloned().collect();
+            channel::note_caller(&begin, true);
+            channel::note_caller(&end, false);
         }
         *before = lanes.clone();
     }
@@ -44,7 +46,7 @@ impl Sleepers {
     pub(super) fn sleep(&self) -> Sleeper<'_> {
         let lanes = sync::lock(&self.lanes);
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
-            lanes.iter().for_each(|lane| lane.stop_polling());
+            channel::note_caller(&lanes, false);
         }
         Sleeper(self)
     }
@@ -58,7 +60,7 @@ impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         let lanes = sync::lock(&self.0.lanes);
         if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
-            lanes.iter().for_each(|lane| lane.start_polling());
+            channel::note_caller(&lanes, true);
         }
     }
 }
@@ -69,7 +71,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::channel::{Inbox, Progress, Signal};
+    use crate::channel::{FrameSize, Inbox, LaneFacts, Polled, Progress, Signal};
     use crate::error::Result;
     use crate::members::Members;
     use crate::wire::Frame;
@@ -81,15 +83,15 @@ mod tests {
     struct Lane(AtomicIsize);
 
     impl Channel for Lane {
-        fn workers(&self) -> WorkerRange {
-            WorkerRange::new(0..1)
+        fn facts(&self) -> LaneFacts {
+            LaneFacts::new(WorkerRange::new(0..1))
         }
 
         fn start(&self, _: Arc<dyn Inbox>) -> Result<()> {
             Ok(())
         }
 
-        fn room(&self) -> usize {
+        fn room(&self, _: FrameSize) -> usize {
             1
         }
 
@@ -101,12 +103,8 @@ mod tests {
             Ok(())
         }
 
-        fn start_polling(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-
-        fn stop_polling(&self) {
-            self.0.fetch_sub(1, Ordering::Relaxed);
+        fn polled(&self) -> Option<&dyn Polled> {
+            Some(self)
         }
 
         fn progress(&self, _: WorkerId) -> Progress {
@@ -116,6 +114,14 @@ mod tests {
         fn close(&self, _: Duration) -> Result<()> {
             Ok(())
         }
+    }
+
+    impl Polled for Lane {
+        fn note_caller(&self, polls: bool) {
+            self.0.fetch_add(if polls { 1 } else { -1 }, Ordering::Relaxed);
+        }
+
+        fn poll(&self) {}
     }
 
     #[test]

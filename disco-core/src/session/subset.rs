@@ -32,7 +32,7 @@ use futures_lite::future as either;
 use super::lane_set::Lanes;
 use super::reply_table::ReplyTable;
 use super::{Deadlines, IntoArgs as _, LaneSession, Session};
-use crate::channel::{Channel, SubsetPart};
+use crate::channel::{Channel, NO_SUBSETS, SubsetPart};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::Shared;
@@ -198,11 +198,11 @@ fn subset_lanes(
             _ => parts.push((lane, vec![place])),
         }
     }
-    let world = match parts.iter().any(|(lane, _)| lane.spans_machines()) {
+    let world = match parts.iter().any(|(lane, _)| lane.facts().spans_machines) {
         true => world.on_nodes(world.size())?,
         false => world,
     };
-    let shared = match parts.iter().any(|(lane, _)| lane.needs_bytes()) {
+    let shared = match parts.iter().any(|(lane, _)| lane.facts().needs_bytes) {
         true if world.nodes() > 1 => Shared::default().beside_nodes(Arena::new(world.per_node())?),
         true => Shared::with_arena(Arena::new(world.per_node())?),
         false => Shared::default(),
@@ -215,7 +215,8 @@ fn subset_lanes(
         let invite = Arc::new(move |worker, invitation| start.invite(worker, invitation));
         let numbers: Vec<_> = beside.iter().filter_map(|place| parents.members.worker(*place)).collect();
         let part = SubsetPart { workers, beside, world, shared: shared.clone(), invite };
-        lane.subset(&part).map_err(|error| match error {
+        let lane = lane.starts().map_or_else(|| Err(Error::invalid(NO_SUBSETS)), |starts| starts.subset(&part));
+        lane.map_err(|error| match error {
             Error::Invalid(why) => Error::invalid(format!("subset: {}: {why}", WorkerRange::list(&numbers))),
             other => other,
         })

@@ -11,7 +11,7 @@ use super::lane_set::Lanes;
 use super::reply_table::Replies;
 use super::{LaneSession, Observer, Session as _};
 use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
-use crate::channel::{Channel, Signal};
+use crate::channel::{Channel, FrameSize, Signal};
 use crate::command::Command;
 use crate::error::Result;
 use crate::id::{RegisterId, WorkerId};
@@ -110,8 +110,8 @@ impl LaneSession {
     fn sample(&self, lanes: &[Arc<dyn Channel>], activity: &Activity, sampler: &mut Sampler) {
         sampler.sample(activity, "registers in use", self.freed_ids.in_use() as u64);
         for lane in lanes {
-            let workers = lane.workers();
-            sampler.sample(activity, &format!("room for commands to {workers}"), lane.room() as u64);
+            let workers = lane.facts().workers;
+            sampler.sample(activity, &format!("room for commands to {workers}"), lane.room(FrameSize::Large) as u64);
             if let Some(bytes) = lane.sent_bytes() {
                 sampler.sample(activity, &format!("bytes sent to {workers}"), bytes);
             }

@@ -1,6 +1,7 @@
 //! Waits of a session for its workers: for replies, for capacity of lanes, and for shutdown.
 
 use std::hint;
+use std::process;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,10 +10,10 @@ use futures_lite::future;
 
 use super::asking::Asked;
 use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
-use super::lane_set::capacity;
 use super::lanes::LaneSession;
 use super::reply_table::Replies;
-use crate::activity::Progress;
+use crate::activity::{self, Progress};
+use crate::channel::FrameSize;
 use crate::env;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -32,9 +33,9 @@ impl LaneSession {
     ///
     /// # Errors
     /// [`Error::Stalled`], naming the worker that has finished the fewest commands.
-    pub(super) fn check_stall(&self, watch: &mut DeadlineWatch, is_large: bool) -> Result<()> {
+    pub(super) fn check_stall(&self, watch: &mut DeadlineWatch, size: FrameSize) -> Result<()> {
         let lanes = self.lanes();
-        let full = lanes.iter().filter(|lane| capacity(&***lane, is_large) == 0);
+        let full = lanes.iter().filter(|lane| lane.room(size) == 0);
         let named = |place| Some((lanes.members.worker(place)?, place));
         let workers = full
             .flat_map(|lane| lanes.owned(lane).filter_map(named).map(|(worker, place)| (worker, lane.progress(place))));
@@ -105,8 +106,7 @@ impl LaneSession {
         let pending = &asked.expected.pending;
         let _asleep = self.sleepers.sleep();
         lanes.poll();
-        let own = lanes.iter().find_map(|lane| lanes.members.worker(lane.worker_here()?));
-        if let Some(worker) = own.filter(|worker| pending.missing().contains(worker)) {
+        if let Some(worker) = self.worker_here().filter(|worker| pending.missing().contains(worker)) {
             return Err(Error::state(format!(
                 "{operation}: {worker} of this session would wait for itself: its functions can't call methods that wait for it"
             )));
@@ -137,6 +137,13 @@ impl LaneSession {
                 return Err(late);
             }
         }
+    }
+
+    /// The worker of this session that the calling thread runs.
+    fn worker_here(&self) -> Option<WorkerId> {
+        let here = (Some(process::id()), Some(activity::thread_of_worker()?));
+        let worker = self.status().workers.into_iter().find(|worker| (worker.process, worker.thread) == here)?;
+        Some(WorkerId::new(worker.worker as u32))
     }
 
     /// The progress of `missing`, in the order of workers, and of the workers inside a function that `missing` wait for inside a collective.

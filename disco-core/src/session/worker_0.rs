@@ -51,6 +51,6 @@ impl LaneSession {
 /// Whether worker 0 gets tensors by reference: it has been worker 0 from the start, as a thread of this process. Workers of
 /// TVM's Disco are in other processes, but their lane copies.
 pub(super) fn takes_references(lanes: &Lanes) -> bool {
-    let lane = lanes.owner(WORKER_0);
-    lanes.members.place(WORKER_0) == Some(WORKER_0) && !(lane.needs_bytes() && lane.runs_this_program())
+    let lane = lanes.owner(WORKER_0).facts();
+    lanes.members.place(WORKER_0) == Some(WORKER_0) && !(lane.needs_bytes && lane.runs_this_program)
 }

@@ -207,6 +207,10 @@ impl Peers for Options {
     const NAME: &'static str = "nodes";
     const SPAN_MACHINES: bool = true;
 
+    fn value_limit(&self) -> usize {
+        self.config.value_limit
+    }
+
     fn check_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<(), String> {
         self.check_nodes(workers, part, 0)
     }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco_core::channel::Signal;
+use disco_core::channel::{FrameSize, Signal};
 use disco_core::store::SharedStore;
 use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
 
@@ -60,7 +60,7 @@ impl Bridge {
             let started = lane.start(upstream.clone() as Arc<dyn Inbox>);
             Event::Started(started.inspect(|()| upstream.start()))
         })?;
-        let member = Member::node(&assignment, self.lane.needs_bytes(), Instant::now());
+        let member = Member::node(&assignment, self.lane.facts().needs_bytes, Instant::now());
         let member = member.with_clock(MachineClock::of_records());
         let mut driver = Driver { member, connection, incoming, waker: self.waker.clone(), host: self, is_busy: false };
         let result = driver.run();
@@ -90,7 +90,7 @@ impl Host for Bridge {
 
     fn next_event(&mut self, member: &Member) -> Option<Event> {
         if member.wants_room()
-            && let room @ 1.. = self.lane.room()
+            && let room @ 1.. = self.lane.room(FrameSize::Large)
         {
             return Some(Event::Room(room));
         }

@@ -72,6 +72,10 @@ impl Children {
 impl Peers for Children {
     const NAME: &'static str = "nodes behind this one,";
 
+    fn value_limit(&self) -> usize {
+        self.assignment.config.value_limit
+    }
+
     fn bring_up(&self, workers: WorkerRange, shared: Arc<Shared>, inbox: Arc<dyn Inbox>) -> Result<Running> {
         let twice = || Error::state("the lane to the nodes behind this one was started before");
         let (listener, sink) = sync::lock(&self.parts).take().ok_or_else(twice)?;

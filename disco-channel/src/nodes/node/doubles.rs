@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use disco_core::channel::{Notice, Progress, Reply, Signal};
+use disco_core::channel::{FrameSize, LaneFacts, Notice, Progress, Reply, Signal};
 use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange, sync};
 
 /// A lane to worker 1 that does not start, and records signals.
@@ -23,15 +23,15 @@ impl Lane {
 }
 
 impl Channel for Lane {
-    fn workers(&self) -> WorkerRange {
-        WorkerRange::new(1..2)
+    fn facts(&self) -> LaneFacts {
+        LaneFacts::new(WorkerRange::new(1..2))
     }
 
     fn start(&self, _: Arc<dyn Inbox>) -> Result<()> {
         Err(Error::state("there is no program"))
     }
 
-    fn room(&self) -> usize {
+    fn room(&self, _: FrameSize) -> usize {
         0
     }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use disco_core::channel::{Progress, Signal};
+use disco_core::channel::{FrameSize, LaneFacts, Polled, Progress, Signal};
 use disco_core::status::Status;
 use disco_core::{Channel, Error, Frame, Inbox, Result, WorkerId, WorkerRange};
 
@@ -21,10 +21,6 @@ impl Subtree {
         Self { parts: [own, behind] }
     }
 
-    fn least(&self, room: impl Fn(&dyn Channel) -> usize) -> usize {
-        self.parts.iter().map(|part| room(&**part)).min().unwrap_or(0)
-    }
-
     /// Acts on both parts: the nodes behind first, since they are farther away. A part whose workers have all ended, which
     /// it has reported, does not end the other one.
     fn each(&self, act: impl Fn(&dyn Channel) -> Result<()>) -> Result<()> {
@@ -37,9 +33,13 @@ impl Subtree {
 }
 
 impl Channel for Subtree {
-    fn workers(&self) -> WorkerRange {
-        let [own, behind] = [0, 1].map(|part| self.parts[part].workers().indices());
-        WorkerRange::new(own.start as u32..behind.end.max(own.end) as u32)
+    fn facts(&self) -> LaneFacts {
+        let [own, behind] = [0, 1].map(|part| self.parts[part].facts());
+        let (first, end) = (own.workers.indices().start, behind.workers.indices().end);
+        let mut facts = LaneFacts::new(WorkerRange::new(first as u32..end.max(own.workers.indices().end) as u32));
+        facts.needs_bytes = own.needs_bytes || behind.needs_bytes;
+        facts.value_limit = own.value_limit.min(behind.value_limit);
+        facts
     }
 
     /// Starts both parts at once. The first error ends the start of the other part.
@@ -58,20 +58,8 @@ impl Channel for Subtree {
         started.inspect_err(|_| self.parts.iter().for_each(|part| _ = part.close(Duration::ZERO)))
     }
 
-    fn needs_bytes(&self) -> bool {
-        self.parts.iter().any(|part| part.needs_bytes())
-    }
-
-    fn room(&self) -> usize {
-        self.least(Channel::room)
-    }
-
-    fn room_for_small(&self) -> usize {
-        self.least(Channel::room_for_small)
-    }
-
-    fn value_limit(&self) -> usize {
-        self.least(Channel::value_limit)
+    fn room(&self, size: FrameSize) -> usize {
+        self.parts.iter().map(|part| part.room(size)).min().unwrap_or(0)
     }
 
     fn send(&self, frame: &Arc<Frame>) -> Result<()> {
@@ -82,25 +70,17 @@ impl Channel for Subtree {
         self.each(|part| part.signal(signal.clone()))
     }
 
-    fn start_polling(&self) {
-        self.parts.iter().for_each(|part| part.start_polling());
-    }
-
-    fn poll(&self) {
-        self.parts.iter().for_each(|part| part.poll());
-    }
-
-    fn stop_polling(&self) {
-        self.parts.iter().for_each(|part| part.stop_polling());
-    }
-
     fn progress(&self, worker: WorkerId) -> Progress {
-        let part = self.parts.iter().find(|part| part.workers().contains(worker));
+        let part = self.parts.iter().find(|part| part.facts().workers.contains(worker));
         part.map(|part| part.progress(worker)).unwrap_or_default()
     }
 
     fn describe(&self, status: &mut Status) {
         self.parts.iter().for_each(|part| part.describe(status));
+    }
+
+    fn polled(&self) -> Option<&dyn Polled> {
+        Some(self)
     }
 
     /// Closes both parts at once.
@@ -117,6 +97,16 @@ impl Channel for Subtree {
             }
             (own, behind) => own.and(behind),
         }
+    }
+}
+
+impl Polled for Subtree {
+    fn note_caller(&self, polls: bool) {
+        self.parts.iter().filter_map(|part| part.polled()).for_each(|part| part.note_caller(polls));
+    }
+
+    fn poll(&self) {
+        self.parts.iter().filter_map(|part| part.polled()).for_each(Polled::poll);
     }
 }
 

@@ -101,6 +101,10 @@ impl fmt::Debug for Options {
 impl Peers for Options {
     const NAME: &'static str = "processes";
 
+    fn value_limit(&self) -> usize {
+        self.config.value_limit
+    }
+
     fn check_part(&self, _: WorkerRange, part: WorkerRange) -> Result<(), String> {
         if self.launch.is_in_subset() {
             return Err(
