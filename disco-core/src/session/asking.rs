@@ -1,9 +1,9 @@
 //! Commands that await replies.
 
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 
-use super::LaneSession;
+use super::DRef;
+use super::command_stream::CommandStream;
 use super::lane_set::Lanes;
 use super::large::Values;
 use super::order::Order;
@@ -14,6 +14,7 @@ use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::metrics;
+use crate::value::Value;
 
 /// A command that workers reply to.
 pub(super) struct Question {
@@ -43,37 +44,25 @@ pub(super) struct Asked<'a> {
 }
 
 /// The remaining steps of a question.
-enum Rest<'a> {
+pub(super) enum Rest<'a> {
     Ask(Question),
     Wait(Box<Asked<'a>>),
     Explain(Error),
 }
 
 /// Makes the result of a method from replies.
-type Judge<T> = fn(&LaneSession, Replies) -> Result<T>;
+pub(super) type Judge<T> = fn(&CommandStream, Replies) -> Result<T>;
 
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
-
-impl LaneSession {
-    /// Submits a question with small values, and polls for the replies. Returns the result, or the future of the remaining
-    /// steps. Works on a failed session too.
+impl CommandStream {
+    /// Submits a question with small values, and polls for the replies. Works on a failed session too.
     ///
-    /// A question that is answered at once takes no future of its own, which would take a third of its time.
-    pub(super) fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Result<T, Boxed<'_, T>> {
-        let rest = match self.ask_now(question) {
-            Ok(replies) => match judge(self, replies) {
-                Ok(result) => return Ok(result),
-                Err(error) => Rest::Explain(error),
-            },
-            Err(rest) => rest,
-        };
-        Err(Box::pin(self.ask_rest(rest, judge)))
+    /// # Errors
+    /// The remaining steps.
+    pub(super) fn ask<T>(&self, question: Question, judge: Judge<T>) -> Result<T, Rest<'_>> {
+        judge(self, self.ask_now(question)?).map_err(Rest::Explain)
     }
 
     fn ask_now(&self, question: Question) -> Result<Replies, Rest<'_>> {
-        if self.replaces_at_once() {
-            return Err(Rest::Ask(question));
-        }
         let measured = metrics::Wait::start(question.operation);
         let asked = {
             let mut order = self.order();
@@ -90,15 +79,13 @@ impl LaneSession {
         }
     }
 
-    async fn ask_rest<T: Send>(&self, rest: Rest<'_>, judge: Judge<T>) -> Result<T> {
-        let ask = || async move {
-            match rest {
-                Rest::Ask(question) => self.ask_while(ReplyTable::check_lost, Values::SMALL, question, judge).await,
-                Rest::Wait(asked) => self.answer(*asked, None, judge).await,
-                Rest::Explain(error) => self.explain(Err(error)).await,
-            }
-        };
-        self.while_running(ask).await
+    /// The result of a question, by its remaining steps.
+    pub(super) async fn ask_rest<T: Send>(&self, rest: Rest<'_>, judge: Judge<T>) -> Result<T> {
+        match rest {
+            Rest::Ask(question) => self.ask_while(ReplyTable::check_lost, Values::SMALL, question, judge).await,
+            Rest::Wait(asked) => self.answer(*asked, None, judge).await,
+            Rest::Explain(error) => self.explain(Err(error)).await,
+        }
     }
 
     /// [`Self::ask`] with any values, in a session that `live` accepts.
@@ -170,5 +157,18 @@ impl LaneSession {
         self.is_hung.store(false, Ordering::Relaxed);
         // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
         self.check_replies(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
+    }
+
+    /// The question for the value of a register on one worker, of which [`Self::value`] is the judge.
+    pub(super) fn question_of_get(&self, handle: &DRef, worker: WorkerId) -> Result<Question> {
+        self.freed_ids.check(handle)?;
+        let command = Command::DebugGet { register: handle.register(), worker };
+        Ok(Question::new("get", Some(worker), command))
+    }
+
+    /// The value in the reply of a worker.
+    pub(super) fn value(&self, replies: Replies) -> Result<Value> {
+        self.check_replies(&replies)?;
+        Ok(replies.values().next().unwrap_or(Value::None))
     }
 }

@@ -26,7 +26,8 @@ use crate::sync;
 impl LaneSession {
     /// Starts the thread that starts new workers as soon as others are lost. Without the thread, callers start them.
     pub(super) fn prepare_in_background(&self) {
-        let (replacing, table, order) = (self.replacing.clone(), self.reply_table.clone(), self.order.clone());
+        let (replacing, table, order) =
+            (self.replacing.clone(), self.stream.reply_table.clone(), self.stream.order.clone());
         if let Err(error) = self.replacing.spawn("disco-replace", move || watch(&replacing, &table, &order)) {
             tracing::warn!(%error, "lost workers are replaced at the next command only");
         }
@@ -45,8 +46,8 @@ impl LaneSession {
     /// If `error` is a loss or the failure of a worker, no later method returns it again that would otherwise not fail.
     pub(super) fn note_told(&self, error: &Error) {
         match error {
-            Error::Lost(_) => _ = self.reply_table.take_untold(),
-            Error::Worker(_) | Error::Earlier { .. } => self.reply_table.note_failure_told(),
+            Error::Lost(_) => _ = self.stream.reply_table.take_untold(),
+            Error::Worker(_) | Error::Earlier { .. } => self.stream.reply_table.note_failure_told(),
             _ => {}
         }
     }
@@ -56,17 +57,17 @@ impl LaneSession {
     /// # Errors
     /// The loss, if no method has returned it yet; or the reason why workers can't be replaced.
     pub(super) async fn await_replacement(&self) -> Result<()> {
-        if !self.replaces_at_once() || self.closed.load(Ordering::Acquire) {
+        if !self.replaces_at_once() || self.stream.closed.load(Ordering::Acquire) {
             return Ok(());
         }
         Box::pin(self.await_replacement_at_once()).await
     }
 
     async fn await_replacement_at_once(&self) -> Result<()> {
-        if let Some(loss) = self.reply_table.take_untold() {
-            return self.explain(Err(loss)).await;
+        if let Some(loss) = self.stream.reply_table.take_untold() {
+            return self.stream.explain(Err(loss)).await;
         }
-        match self.reply_table.check_lost() {
+        match self.stream.reply_table.check_lost() {
             Ok(()) => Ok(()),
             // A worker that was lost meanwhile is replaced, too.
             Err(_) => self.replace().await?.untold.map_or(Ok(()), Err),

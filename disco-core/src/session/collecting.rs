@@ -8,6 +8,7 @@ use event_listener::{Event, Listener as _};
 use futures_lite::future;
 
 use super::LaneSession;
+use super::command_stream::CommandStream;
 use crate::activity::Recording;
 use crate::diagnosis::Diagnosis;
 use crate::error::{Error, ErrorKind, Failure, Result};
@@ -113,16 +114,16 @@ impl LaneSession {
     /// # Errors
     /// Of one worker: nothing came from it in time, because its node is lost or hangs.
     pub async fn recordings(&self, limit: Duration) -> Recordings {
-        let collection = self.reply_table.gather(usize::MAX);
-        self.arrival(&collection, limit).await;
-        collection.take(&self.reply_table.members(), &late(limit))
+        let collection = self.stream.reply_table.gather(usize::MAX);
+        self.stream.arrival(&collection, limit).await;
+        collection.take(&self.stream.reply_table.members(), &late(limit))
     }
 
     /// A function that returns the recording of each worker, as [`LaneSession::recordings`] does, with the `last` records
     /// of each. It may be called on any thread, and blocks for at most a limit. It returns none once the session is
     /// dropped, which it does not keep alive.
     pub fn collector(&self) -> impl Fn(usize, Duration) -> Option<Recordings> + Send + Sync + 'static {
-        let table = Arc::downgrade(&self.reply_table);
+        let table = Arc::downgrade(&self.stream.reply_table);
         move |last, limit| {
             let table = table.upgrade()?;
             let collection = table.gather(last);
@@ -130,7 +131,9 @@ impl LaneSession {
             Some(collection.take(&table.members(), &late(limit)))
         }
     }
+}
 
+impl CommandStream {
     /// Waits until the recordings of all workers have come, for at most `limit` from the request on.
     async fn arrival(&self, collection: &Collection, limit: Duration) {
         let ticks = self.ticker.start();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
+use super::command_stream::CommandStream;
 use super::lane_set::Lanes;
-use super::lanes::LaneSession;
 use super::reply_table::ReplyTable;
 use super::worker_0::takes_references;
 use crate::channel::{Channel, FrameSize, SMALL_FRAME};
@@ -133,7 +133,7 @@ impl Values {
     }
 }
 
-impl LaneSession {
+impl CommandStream {
     /// Checks the size of the values of `operation`, which go to worker `to` or to all, and brings large tensors to the
     /// lanes of these workers: a copy in shared memory, or a transfer to the other end of the lane. The order ticket is
     /// not held meanwhile, so other commands do not wait.

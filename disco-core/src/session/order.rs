@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::dref::FreedIds;
+use super::functions::Functions;
 use super::lane_set::Lanes;
 use super::large::Values;
 use super::registers::RegisterIds;
@@ -31,12 +32,21 @@ const AHEAD_FRAMES: usize = 2;
 pub(super) struct Order {
     /// The lanes of the session.
     pub(super) lanes: Lanes,
+    pub(super) functions: Functions,
     seq: u64,
     registers: RegisterIds,
     /// [Light](Frame::is_light) frames, which lanes may keep.
     light: SentFrames,
     /// Other frames, which lanes release as soon as the last worker has finished.
     other: SentFrames,
+}
+
+/// The next frame, beside the lanes and the functions. A frame that stays with the [`Order`] is borrowed: if its count of
+/// references changed after it was sent, that would take the cache line from the worker that reads it.
+pub(super) struct Next<'a> {
+    pub(super) lanes: &'a Lanes,
+    pub(super) functions: &'a Functions,
+    pub(super) frame: Cow<'a, Arc<Frame>>,
 }
 
 /// Frames that workers may still read, oldest first. The controller keeps them so that it frees or reuses the memory
@@ -55,14 +65,13 @@ impl Order {
     }
 
     /// Makes the next frame from the command that `make` returns, `values`, and the ids freed since the last frame.
-    /// `make` may reuse these ids. Returns the frame beside the lanes. A frame that stays here is borrowed: if its count of
-    /// references changed after it was sent, that would take the cache line from the worker that reads it.
+    /// `make` may reuse these ids.
     pub(super) fn next(
         &mut self,
         freed_ids: &FreedIds,
         values: &Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
-    ) -> Result<(&Lanes, Cow<'_, Arc<Frame>>)> {
+    ) -> Result<Next<'_>> {
         let freed = freed_ids.take_freed();
         self.registers.free(&freed);
         // `make` fails only when ids are exhausted, so `freed` is empty.
@@ -73,7 +82,7 @@ impl Order {
             let mut next = Frame::with(self.seq, freed, command);
             values.put_in(&mut next);
             // The last lane that holds the frame frees its memory.
-            return Ok((&self.lanes, Cow::Owned(Arc::new(next))));
+            return Ok(Next { lanes: &self.lanes, functions: &self.functions, frame: Cow::Owned(Arc::new(next)) });
         }
         let frame = match Frame::would_be_light(&freed, &command) {
             true => {
@@ -83,7 +92,7 @@ impl Order {
             }
             false => self.other.put(0, self.seq, freed, command),
         };
-        Ok((&self.lanes, Cow::Borrowed(frame)))
+        Ok(Next { lanes: &self.lanes, functions: &self.functions, frame: Cow::Borrowed(frame) })
     }
 
     /// Whether there are frames that [`Order::release`] releases once the workers have finished.
@@ -158,7 +167,7 @@ mod tests {
     use crate::tensor::Tensor;
 
     fn next(order: &mut Order, freed_ids: &FreedIds) -> Arc<Frame> {
-        order.next(freed_ids, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap().1.into_owned()
+        order.next(freed_ids, &Values::SMALL, |_| Ok(Command::SyncAll)).unwrap().frame.into_owned()
     }
 
     #[test]

@@ -21,7 +21,7 @@ use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
-use super::lanes::LaneSession;
+use super::lane_session::LaneSession;
 use super::large::Values;
 use super::new_lanes::{NewLane, close, end, panicked, replacements, start};
 use super::order::Order;
@@ -126,7 +126,7 @@ impl LaneSession {
 
     /// Whether [`Session::recover`](super::Session::recover) has to replace workers.
     pub(super) fn replaces_on_recovery(&self) -> bool {
-        self.replacing.policy.when == When::Recovered && self.reply_table.check_lost().is_err()
+        self.replacing.policy.when == When::Recovered && self.stream.reply_table.check_lost().is_err()
     }
 
     /// Whether workers are replaced before a program asks for it.
@@ -153,12 +153,12 @@ impl LaneSession {
         loop {
             self.give_prepared()?;
             let lost = match self.losses("replace_lost").await? {
-                Losses::None => return Ok(Revived { epoch: self.reply_table.epoch(), untold: None }),
+                Losses::None => return Ok(Revived { epoch: self.stream.reply_table.epoch(), untold: None }),
                 Losses::Workers(lost) => lost,
             };
-            let taken = Taken { table: &self.reply_table, lost };
+            let taken = Taken { table: &self.stream.reply_table, lost };
             if !taken.lost.is_empty() {
-                let (lanes, lost) = (self.lanes(), taken.lost.clone());
+                let (lanes, lost) = (self.stream.lanes(), taken.lost.clone());
                 self.replacing.admit(&list(&lanes.members, &lost), lost.len())?;
                 let new = self.start_new("replace_lost", move || replacements(&lanes, &lost), busy).await?;
                 self.replacing.count(taken.lost.len());
@@ -175,16 +175,16 @@ impl LaneSession {
     /// # Errors
     /// A caller has held its future, without a poll, for [`Deadlines::stall`](super::Deadlines::stall).
     pub(super) async fn begin_replacing(&self, operation: &str) -> Result<Arc<Busy>> {
-        let (ticks, start) = (self.ticker.start(), Instant::now());
+        let (ticks, start) = (self.stream.ticker.start(), Instant::now());
         loop {
             let (free, tick) = (self.replacing.is_free.listen(), ticks.next());
             if let Some(busy) = Busy::try_begin(&self.replacing) {
                 return Ok(busy);
             }
-            if start.elapsed() >= self.limits.stall {
+            if start.elapsed() >= self.stream.limits.stall {
                 return Err(Error::state(format!(
                     "{operation}: another caller has been replacing workers for {:?}; is its future polled?",
-                    self.limits.stall
+                    self.stream.limits.stall
                 )));
             }
             future::or(free, tick).await;
@@ -194,7 +194,7 @@ impl LaneSession {
     /// Gives new workers the places of the lost ones.
     fn give_places(&self, lanes: Vec<NewLane>, mut taken: Taken<'_>) -> Result<()> {
         self.install(lanes)?;
-        tracing::info!("{} replaced", list(&self.lanes().members, &taken.lost));
+        tracing::info!("{} replaced", list(&self.stream.lanes().members, &taken.lost));
         self.replacing.note(std::mem::take(&mut taken.lost));
         Ok(())
     }
@@ -202,23 +202,23 @@ impl LaneSession {
     /// Gives the workers their places that have started before a caller asked for them.
     pub(super) fn give_prepared(&self) -> Result<()> {
         let prepared = std::mem::take(&mut *sync::lock(&self.replacing.prepared));
-        prepared
-            .into_iter()
-            .try_for_each(|Prepared { lost, lanes }| self.give_places(lanes, Taken { table: &self.reply_table, lost }))
+        prepared.into_iter().try_for_each(|Prepared { lost, lanes }| {
+            self.give_places(lanes, Taken { table: &self.stream.reply_table, lost })
+        })
     }
 
     /// Takes the lost workers out of the table. Waits for the loss reports of lanes that have refused a frame.
     pub(super) async fn losses(&self, operation: &str) -> Result<Losses> {
-        let (ticks, start) = (self.ticker.start(), Instant::now());
+        let (ticks, start) = (self.stream.ticker.start(), Instant::now());
         loop {
-            let (changed, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
-            self.check(operation, ReplyTable::check_nothing)?;
+            let (changed, tick) = (self.stream.reply_table.has_capacity.listen(), ticks.next());
+            self.stream.check(operation, ReplyTable::check_nothing)?;
             let taken = {
-                let _order = self.order();
-                self.reply_table.take_losses()
+                let _order = self.stream.order();
+                self.stream.reply_table.take_losses()
             };
             match taken {
-                Err(error) if start.elapsed() >= self.limits.reply => return Err(error),
+                Err(error) if start.elapsed() >= self.stream.limits.reply => return Err(error),
                 Err(_) => future::or(changed, tick).await,
                 Ok(losses) => return Ok(losses),
             }
@@ -233,7 +233,7 @@ impl LaneSession {
         make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>> + Send + 'static,
         busy: &Arc<Busy>,
     ) -> Result<Vec<NewLane>> {
-        let (table, busy) = (self.reply_table.clone(), busy.clone());
+        let (table, busy) = (self.stream.reply_table.clone(), busy.clone());
         let (sender, receiver) = oneshot::channel();
         self.replacing.spawn("disco-replace", move || {
             let result = start(&busy.0, operation, make, &table);
@@ -249,16 +249,15 @@ impl LaneSession {
     /// Adds `new` lanes, and closes those that own no worker any more.
     fn install(&self, new: Vec<NewLane>) -> Result<()> {
         let removed: Vec<_> = {
-            let mut order = self.order();
-            if self.closed.load(Ordering::Acquire) {
+            let mut order = self.stream.order();
+            if self.stream.closed.load(Ordering::Acquire) {
                 drop(order);
                 end(&new);
                 return Err(Error::Closed("replace_lost".to_owned()));
             }
-            let new = new.into_iter().map(|new| new.take(&self.reply_table).0);
-            let before = self.lanes();
-            let (lanes, unused) = before.with(new, before.members.clone());
-            self.set_lanes(&mut order, lanes);
+            let new = new.into_iter().map(|new| new.take(&self.stream.reply_table).0);
+            let (lanes, unused) = order.lanes.with(new, order.lanes.members.clone());
+            self.stream.set_lanes(&mut order, lanes);
             unused
         };
         self.close_unused(removed);
@@ -284,28 +283,28 @@ impl LaneSession {
             self.restore().await.map(|()| epoch)
         };
         let begun = begun.await;
-        if self.reply_table.check_replaced().is_err() {
+        if self.stream.reply_table.check_replaced().is_err() {
             return Ok(None);
         }
         let epoch = begun?;
-        self.is_hung.store(false, Ordering::Relaxed);
-        Ok(self.reply_table.revive().map(|untold| Revived { epoch, untold }))
+        self.stream.is_hung.store(false, Ordering::Relaxed);
+        Ok(self.stream.reply_table.revive().map(|untold| Revived { epoch, untold }))
     }
 
     /// Sends the first commands of the next epoch. No other caller sends commands, since the session is lost.
     async fn start_epoch(&self, operation: &str) -> Result<u64> {
         let live = ReplyTable::check_replaced;
         let recover = |order: &mut Order| {
-            let epoch = self.reply_table.begin_next_epoch();
+            let epoch = self.stream.reply_table.begin_next_epoch();
             let command = self.first_command(epoch, &order.lanes);
-            self.send(order, Values::SMALL, |_| Ok(command)).map(|()| epoch)
+            self.stream.send(order, Values::SMALL, |_| Ok(command)).map(|()| epoch)
         };
-        let epoch = self.turn(operation, live, recover).await?;
+        let epoch = self.stream.turn(operation, live, recover).await?;
         // New workers have no functions.
-        let functions: Vec<_> = self.functions().all().collect();
+        let functions: Vec<_> = self.stream.order().functions.all().collect();
         for (name, register) in functions {
             let look_up = Command::GetGlobalFunc { register, name };
-            self.turn(operation, live, |order| self.send(order, Values::SMALL, |_| Ok(look_up))).await?;
+            self.stream.turn(operation, live, |order| self.stream.send(order, Values::SMALL, |_| Ok(look_up))).await?;
         }
         Ok(epoch)
     }
@@ -316,9 +315,9 @@ impl LaneSession {
             let restore = sync::lock(&self.replacing.restore).clone();
             let Some(place) = sync::lock(&self.replacing.to_restore).first().copied() else { return Ok(()) };
             // Workers that have left meanwhile were removed.
-            let worker = self.lanes().members.worker(place).unwrap_or(place);
+            let worker = self.stream.lanes().members.worker(place).unwrap_or(place);
             for (handle, value) in restore.map(|restore| restore(worker)).unwrap_or_default() {
-                self.set_while("set", ReplyTable::check_replaced, &handle, worker, value).await?;
+                self.stream.set_while("set", ReplyTable::check_replaced, &handle, worker, value).await?;
             }
             sync::lock(&self.replacing.to_restore).remove(&place);
         }

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::asking::Question;
+use super::lane_session::LaneSession;
 use super::lane_set::Lanes;
-use super::lanes::LaneSession;
 use super::large::Values;
 use super::new_lanes::{END_LIMIT, NewLane, end};
 use super::replacing::{Busy, Replacing, Taken};
@@ -132,7 +132,7 @@ impl LaneSession {
 
     /// What no call has returned yet: for each worker before, its number now; and the new workers.
     pub(super) fn take_unreported(&self) -> (Vec<Option<WorkerId>>, Vec<WorkerId>) {
-        let members = self.lanes().members;
+        let members = self.stream.lanes().members;
         let new = std::mem::take(&mut *sync::lock(&self.replacing.unreported));
         let before = sync::lock(&self.replacing.reported).replace(members.clone());
         let before = before.unwrap_or_else(|| Members::first(self.first_world));
@@ -149,14 +149,14 @@ impl LaneSession {
                 Losses::None => (BTreeSet::new(), false),
                 Losses::Workers(lost) => (lost, true),
             };
-            let mut taken = Taken { table: &self.reply_table, lost };
-            let before = self.lanes();
+            let mut taken = Taken { table: &self.stream.reply_table, lost };
+            let before = self.stream.lanes();
             let plan = Plan::new(&before, &taken.lost, size, self.per_node)?;
             if !plan.is_empty() {
                 let command = Command::Resize { epoch: 0, members: plan.members.clone().into() };
                 before.check(&command)?;
                 check_leave(&before, &plan.members)?;
-                let first = self.order().next_seq();
+                let first = self.stream.order().next_seq();
                 let mut new = self.start_growth(&plan, busy).await?;
                 let mut settles = if is_lost { 0 } else { MAX_SETTLES };
                 let is_changed = loop {
@@ -177,7 +177,7 @@ impl LaneSession {
                 }
                 taken.lost.clear();
             } else if !is_lost {
-                return Ok(self.reply_table.epoch());
+                return Ok(self.stream.reply_table.epoch());
             }
             if let Some(revived) = self.begin_epoch("resize").await? {
                 return Ok(revived.epoch);
@@ -192,9 +192,9 @@ impl LaneSession {
     /// A failure that no method has returned: it would be forgotten with the epoch.
     async fn settle(&self) -> Result<Option<u64>> {
         let question = Question::new("resize", None, Command::SyncAll);
-        let this = self.order().next_seq();
-        match self.ask_while(ReplyTable::check_lost, Values::SMALL, question, |_, _| Ok(())).await {
-            Ok(()) => self.reply_table.check_told().map(|()| Some(this + 1)),
+        let this = self.stream.order().next_seq();
+        match self.stream.ask_while(ReplyTable::check_lost, Values::SMALL, question, |_, _| Ok(())).await {
+            Ok(()) => self.stream.reply_table.check_told().map(|()| Some(this + 1)),
             Err(Error::Lost(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -228,10 +228,10 @@ impl LaneSession {
         settled: Option<u64>,
     ) -> Result<Option<Vec<NewLane>>> {
         let Plan { members, gone, new: places } = plan;
-        let before = self.lanes();
+        let before = self.stream.lanes();
         let (unused, unanswered) = {
-            let mut order = self.order();
-            if self.closed.load(Ordering::Acquire) {
+            let mut order = self.stream.order();
+            if self.stream.closed.load(Ordering::Acquire) {
                 drop(order);
                 end(&new);
                 return Err(Error::Closed("resize".to_owned()));
@@ -242,11 +242,12 @@ impl LaneSession {
             tracing::info!(workers = members.world().size(), "resized");
             let gone_ranges = WorkerRange::cover(gone.iter().copied(), |_, _| true);
             let unanswered: Vec<_> =
-                gone_ranges.iter().flat_map(|places| self.reply_table.dismiss(*places, first)).collect();
-            let (lanes, inboxes): (Vec<_>, Vec<_>) = new.into_iter().map(|new| new.take(&self.reply_table)).unzip();
+                gone_ranges.iter().flat_map(|places| self.stream.reply_table.dismiss(*places, first)).collect();
+            let (lanes, inboxes): (Vec<_>, Vec<_>) =
+                new.into_iter().map(|new| new.take(&self.stream.reply_table)).unzip();
             let (lanes, unused) = before.with(lanes, members.clone());
-            self.set_lanes(&mut order, lanes);
-            self.reply_table.change_members();
+            self.stream.set_lanes(&mut order, lanes);
+            self.stream.reply_table.change_members();
             inboxes.iter().for_each(|inbox| inbox.repeat_losses());
             self.replacing.note_resized(gone, *places);
             (unused, unanswered)
@@ -257,7 +258,7 @@ impl LaneSession {
         let leaving: Vec<_> = stays.filter(is_used).collect();
         self.close_unused(unused);
         if !leaving.is_empty() {
-            let (table, replacing) = (self.reply_table.clone(), self.replacing.clone());
+            let (table, replacing) = (self.stream.reply_table.clone(), self.replacing.clone());
             // At the end of the session, the lanes end the workers.
             _ = self.replacing.spawn("disco-close", move || see_off(&table, &replacing, &before, &leaving));
         }

@@ -29,28 +29,28 @@ impl LaneSession {
         if self.closing.is_done() {
             return Ok(());
         }
-        let was_live = self.reply_table.check_lost().is_ok();
-        if !self.closed.swap(true, Ordering::SeqCst) {
+        let was_live = self.stream.reply_table.check_lost().is_ok();
+        if !self.stream.closed.swap(true, Ordering::SeqCst) {
             // Wakes commands that wait for a full lane, so that they fail.
-            self.reply_table.has_capacity.notify(usize::MAX);
+            self.stream.reply_table.has_capacity.notify(usize::MAX);
         }
         // Their workers are in the processes of this session's workers.
         let subsets = self.subsets.shut_down().await;
         if !self.subsets.are_over.swap(true, Ordering::AcqRel) {
-            let mut order = self.order();
+            let mut order = self.stream.order();
             // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
             if !order.lanes.have_capacity(FrameSize::Small)
-                || self.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err()
+                || self.stream.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err()
             {
-                self.signal_shutdown();
+                signal_shutdown(&order.lanes);
             }
         }
-        let limit = match self.is_hung.load(Ordering::Relaxed) {
-            true => self.limits.close.min(DROP_LIMIT),
-            false => self.limits.close,
+        let limit = match self.stream.is_hung.load(Ordering::Relaxed) {
+            true => self.stream.limits.close.min(DROP_LIMIT),
+            false => self.stream.limits.close,
         };
         let (lanes, reply_table, recorder) =
-            (self.order().lanes.clone(), self.reply_table.clone(), self.recorder.clone());
+            (self.stream.order().lanes.clone(), self.stream.reply_table.clone(), self.stream.recorder.clone());
         let replacing = self.replacing.clone();
         let close = move || {
             let closed = close(&lanes, &reply_table, recorder.as_ref(), limit);
@@ -60,7 +60,7 @@ impl LaneSession {
             if was_live { reply_table.check_lost() } else { Ok(()) }
         };
         let mut run = pin!(self.closing.run(close));
-        let (ticks, begun, mut warned) = (self.ticker.start(), Instant::now(), Instant::now());
+        let (ticks, begun, mut warned) = (self.stream.ticker.start(), Instant::now(), Instant::now());
         loop {
             let tick = async {
                 ticks.next().await;
@@ -70,18 +70,9 @@ impl LaneSession {
                 self.detach();
                 return result.and(subsets);
             }
-            if warned.elapsed() >= SHUTDOWN_WARNING.min(self.limits.warn) {
+            if warned.elapsed() >= SHUTDOWN_WARNING.min(self.stream.limits.warn) {
                 warned = Instant::now();
-                self.warn_of_shutdown(begun.elapsed(), limit);
-            }
-        }
-    }
-
-    /// Tells the workers to leave, ahead of queued commands.
-    fn signal_shutdown(&self) {
-        for lane in self.lanes().iter() {
-            if let Err(error) = lane.signal(Signal::Shutdown) {
-                tracing::warn!(%error, ?lane, "can't be told to shut down");
+                self.stream.warn_of_shutdown(begun.elapsed(), limit);
             }
         }
     }
@@ -94,18 +85,18 @@ impl LaneSession {
         if self.closing.is_done() {
             return;
         }
-        if !self.closed.swap(true, Ordering::SeqCst) {
-            self.reply_table.has_capacity.notify(usize::MAX);
+        if !self.stream.closed.swap(true, Ordering::SeqCst) {
+            self.stream.reply_table.has_capacity.notify(usize::MAX);
         }
         self.subsets.end();
         // Ends running operations, also if the future of an unfinished shutdown was dropped.
-        self.reply_table.lose(&match thread::panicking() {
+        self.stream.reply_table.lose(&match thread::panicking() {
             true => Error::state("the program has panicked"),
             false => Error::Closed("drop".to_owned()),
         });
-        self.signal_shutdown();
-        let limit = DROP_LIMIT.min(self.limits.close);
-        if let Err(error) = close(&self.lanes(), &self.reply_table, self.recorder.as_ref(), limit) {
+        let (lanes, limit) = (self.stream.lanes(), DROP_LIMIT.min(self.stream.limits.close));
+        signal_shutdown(&lanes);
+        if let Err(error) = close(&lanes, &self.stream.reply_table, self.stream.recorder.as_ref(), limit) {
             tracing::error!(%error, "session dropped");
         }
         self.replacing.finish();
@@ -116,6 +107,15 @@ impl LaneSession {
 impl Drop for LaneSession {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Tells the workers to leave, ahead of queued commands.
+fn signal_shutdown(lanes: &[Arc<dyn Channel>]) {
+    for lane in lanes {
+        if let Err(error) = lane.signal(Signal::Shutdown) {
+            tracing::warn!(%error, ?lane, "can't be told to shut down");
+        }
     }
 }
 

@@ -122,9 +122,9 @@ impl LaneSession {
         let workers: Vec<_> = workers.into_iter().map(WorkerId::new).collect();
         let start = async move || {
             let world = self.check_subset(&workers, groups)?;
-            self.check("subset", ReplyTable::check)?;
+            self.stream.check("subset", ReplyTable::check)?;
             let subset = Arc::new(self.start_subset(world, &workers).await?);
-            match self.subsets.add(&subset, &self.closed) {
+            match self.subsets.add(&subset, &self.stream.closed) {
                 true => Ok(subset),
                 false => {
                     subset.shutdown().await?;
@@ -151,23 +151,24 @@ impl LaneSession {
     }
 
     async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<LaneSession> {
-        let (start, epoch, parents) = (Arc::new(Start::default()), self.reply_table.epoch(), self.lanes());
+        let (start, epoch, parents) =
+            (Arc::new(Start::default()), self.stream.reply_table.epoch(), self.stream.lanes());
         let (world, lanes) = subset_lanes(&parents, world, workers, &start)?;
         let mut starting = Starting { start, lanes: Vec::new() };
-        starting.begin(world, lanes, self.limits)?;
+        starting.begin(world, lanes, self.stream.limits)?;
         loop {
-            let (changed, failed) = (starting.start.changed.listen(), self.reply_table.has_capacity.listen());
+            let (changed, failed) = (starting.start.changed.listen(), self.stream.reply_table.has_capacity.listen());
             if let Some(result) = sync::lock(&starting.start.state).result.take() {
                 starting.lanes.clear();
                 return result;
             }
             // An invitation may have reached another worker, which leaves with the lanes, or none.
-            if epoch != self.reply_table.epoch() {
+            if epoch != self.stream.reply_table.epoch() {
                 return Err(Error::state(
                     "subset: the session was resized or has recovered meanwhile; start the subset again",
                 ));
             }
-            self.check("subset", ReplyTable::check)?;
+            self.stream.check("subset", ReplyTable::check)?;
             let invitation = sync::lock(&starting.start.state).invitations.pop_front();
             match invitation {
                 Some((worker, invitation)) => {

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use parking_lot::ReentrantMutex;
 
 use super::collecting::Collection;
+use super::command_stream::CommandStream;
+use super::functions::Functions;
 use super::lane_set::Lanes;
 use super::reply_table::Replies;
 use super::{LaneSession, Observer, Session as _};
@@ -14,7 +16,7 @@ use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
 use crate::channel::{Channel, FrameSize, Signal};
 use crate::command::Command;
 use crate::error::Result;
-use crate::id::{RegisterId, WorkerId};
+use crate::id::WorkerId;
 use crate::members::Members;
 use crate::status::Status;
 use crate::sync;
@@ -59,30 +61,32 @@ impl LaneSession {
     #[must_use]
     pub fn with_timeline(mut self, config: RecorderConfig, sink: impl FnOnce(Timeline) + Send + 'static) -> Self {
         let collection = Arc::new(Collection::new(self.world().size()));
-        self.reply_table.collect(&collection);
+        self.stream.reply_table.collect(&collection);
         let sink: Sink = Box::new(sink);
         let (activity, sampler) = (Activity::new(config), Mutex::default());
         let timeline = OpenTimeline { activity, sampler, collection, sink: ReentrantMutex::new(Cell::new(Some(sink))) };
-        self.recorder.get_or_insert_default().timeline = Some(Arc::new(timeline));
+        self.stream.recorder.get_or_insert_default().timeline = Some(Arc::new(timeline));
         self
     }
 
     /// Tells `observer` of the commands and the waits of the session from now on.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.recorder.get_or_insert_default().observer = Some(observer);
+        self.stream.recorder.get_or_insert_default().observer = Some(observer);
         self
     }
+}
 
+impl CommandStream {
     /// Records the submission of a command. Called by the holder of the order ticket.
     #[inline]
-    pub(super) fn note_submitted(&self, lanes: &Lanes, frame: &Frame) {
+    pub(super) fn note_submitted(&self, lanes: &Lanes, functions: &Functions, frame: &Frame) {
         if let Some(recorder) = &self.recorder {
-            self.record_submitted(lanes, recorder, frame);
+            self.record_submitted(lanes, functions, recorder, frame);
         }
     }
 
-    fn record_submitted(&self, lanes: &Lanes, recorder: &Recorder, frame: &Frame) {
+    fn record_submitted(&self, lanes: &Lanes, functions: &Functions, recorder: &Recorder, frame: &Frame) {
         let (number, command) = (frame.seq(), frame.command());
         if let Some(observer) = &recorder.observer {
             // Frames name workers by their places.
@@ -95,10 +99,10 @@ impl LaneSession {
         }
         if let Some(timeline) = &recorder.timeline {
             let function = match command {
-                Command::CallPacked { function, .. } => self.function_name(*function),
+                Command::CallPacked { function, .. } => functions.name_of(*function),
                 _ => None,
             };
-            timeline.activity.submit(number, command, function.as_deref().unwrap_or(command.name()));
+            timeline.activity.submit(number, command, function.unwrap_or(command.name()));
             let mut sampler = sync::lock(&timeline.sampler);
             if sampler.is_due() {
                 self.sample(lanes, &timeline.activity, &mut sampler);
@@ -133,11 +137,6 @@ impl LaneSession {
         if let Some((timeline, since)) = recorder.timeline.as_ref().zip(since) {
             timeline.activity.add_wait(since, operation, number);
         }
-    }
-
-    /// The name of a function in a register; searched for only while there is a timeline.
-    fn function_name(&self, register: RegisterId) -> Option<String> {
-        self.functions().name_of(register).map(str::to_owned)
     }
 }
 

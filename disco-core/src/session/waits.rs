@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use futures_lite::future;
 
 use super::asking::Asked;
+use super::command_stream::CommandStream;
 use super::deadline_watch::{DeadlineWatch, rounded, waits_for_others};
-use super::lanes::LaneSession;
 use super::reply_table::Replies;
 use crate::activity::{self, Progress};
-use crate::channel::FrameSize;
+use crate::channel::{FrameSize, Inbox as _};
 use crate::env;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -28,7 +28,7 @@ const SPINS_BESIDE: u32 = 100;
 /// Number of yields to other threads for each yield to other tasks of the executor, which costs more.
 const TASK_INTERVAL: u32 = 16;
 
-impl LaneSession {
+impl CommandStream {
     /// Checks whether the wait for capacity of lanes has taken too long.
     ///
     /// # Errors
@@ -142,7 +142,8 @@ impl LaneSession {
     /// The worker of this session that the calling thread runs.
     fn worker_here(&self) -> Option<WorkerId> {
         let here = (Some(process::id()), Some(activity::thread_of_worker()?));
-        let worker = self.status().workers.into_iter().find(|worker| (worker.process, worker.thread) == here)?;
+        let worker =
+            self.reply_table.status()?.workers.into_iter().find(|worker| (worker.process, worker.thread) == here)?;
         Some(WorkerId::new(worker.worker as u32))
     }
 

@@ -1,11 +1,12 @@
 //! Copies of the controller's tensors to and from worker 0: by reference where it is a thread of this process, otherwise by
 //! value.
 
+use super::DRef;
+use super::command_stream::CommandStream;
 use super::lane_set::Lanes;
 use super::large::Values;
 use super::order::Order;
 use super::reply_table::ReplyTable;
-use super::{DRef, LaneSession, Session as _};
 use crate::command::{Command, Local};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -14,14 +15,15 @@ use crate::value::Value;
 
 const WORKER_0: WorkerId = WorkerId::new(0);
 
-impl LaneSession {
+impl CommandStream {
     /// Implements [`Session::copy_from_worker_0`](super::Session::copy_from_worker_0).
     pub(super) async fn copy_from_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
         if self.copy_by_reference("copy_from_worker_0", from, command).await? {
             return Ok(());
         }
-        match self.get(from, WORKER_0).await? {
+        let question = self.question_of_get(from, WORKER_0)?;
+        match self.ask_while(ReplyTable::check_lost, Values::SMALL, question, Self::value).await? {
             Value::Tensor(tensor) => host.copy_from(&tensor),
             _ => Err(Error::invalid(format!("copy_from_worker_0: {} holds no tensor", from.register()))),
         }
@@ -33,8 +35,8 @@ impl LaneSession {
         if self.copy_by_reference("copy_to_worker_0", to, command).await? {
             return Ok(());
         }
-        let set = || self.set_while("copy_to_worker_0", ReplyTable::check_lost, to, WORKER_0, host.clone().into());
-        self.while_running(set).await
+        let value = host.clone().into();
+        self.set_while("copy_to_worker_0", ReplyTable::check_lost, to, WORKER_0, value).await
     }
 
     /// Sends the command, which has a tensor of this process, if worker 0 can read it. Returns whether it can.
@@ -44,7 +46,7 @@ impl LaneSession {
             true => self.send(order, Values::SMALL, |_| Ok(command)).map(|()| true),
             false => Ok(false),
         };
-        self.while_running(|| self.turn(operation, ReplyTable::check, copy)).await
+        self.turn(operation, ReplyTable::check, copy).await
     }
 }
 

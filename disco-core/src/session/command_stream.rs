@@ -1,0 +1,294 @@
+//! The commands of a session in their order, and the waits for their replies.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures_lite::future;
+
+use super::asking::Question;
+use super::deadline_watch::DeadlineWatch;
+use super::dref::FreedIds;
+use super::functions::Functions;
+use super::lane_set::Lanes;
+use super::large::{Transfers, Values, check_crossing, payload_len};
+use super::order::{Next, Order};
+use super::registers::RegisterIds;
+use super::reply_table::ReplyTable;
+use super::sleepers::Sleepers;
+use super::ticker::Ticker;
+use super::timeline::Recorder;
+use super::{Arguments, DRef, Deadlines};
+use crate::channel::{FrameSize, SMALL_FRAME};
+use crate::command::Command;
+use crate::error::{Error, LossCause, LostPeer, Result};
+use crate::function;
+use crate::id::{RegisterId, WorkerId};
+use crate::metrics;
+use crate::sync;
+use crate::value::Value;
+use crate::wire::Frame;
+use crate::world::World;
+
+/// Orders the commands of a session, and awaits the replies. Everything that changes the workers lies above it.
+pub(super) struct CommandStream {
+    pub(super) limits: Deadlines,
+    pub(super) reply_table: Arc<ReplyTable>,
+    pub(super) freed_ids: Arc<FreedIds>,
+    /// The order ticket: its holder may send. Never held across an await, so that no caller depends on the polling of
+    /// another caller's future.
+    pub(super) order: Arc<Mutex<Order>>,
+    /// Commands are refused.
+    pub(super) closed: AtomicBool,
+    /// A wait has passed its deadline since the last time all workers answered.
+    pub(super) is_hung: AtomicBool,
+    pub(super) ticker: Ticker,
+    pub(super) sleepers: Sleepers,
+    pub(super) transfers: Transfers,
+    /// Set if there is a timeline or an observer.
+    pub(super) recorder: Option<Recorder>,
+}
+
+impl CommandStream {
+    /// The stream to `lanes`, which have started and report to `reply_table`.
+    pub(super) fn new(lanes: Lanes, reply_table: Arc<ReplyTable>, limits: Deadlines) -> Self {
+        let sleepers = Sleepers::default();
+        sleepers.set_lanes(&lanes);
+        Self {
+            limits,
+            reply_table,
+            freed_ids: Arc::default(),
+            order: Arc::new(Mutex::new(Order::new(lanes))),
+            closed: AtomicBool::new(false),
+            is_hung: AtomicBool::new(false),
+            ticker: Ticker::default(),
+            sleepers,
+            transfers: Transfers::default(),
+            recorder: None,
+        }
+    }
+
+    /// The workers and their groups.
+    pub(super) fn world(&self) -> World {
+        self.reply_table.members().world()
+    }
+
+    /// Runs `go` under the order ticket as soon as all lanes have capacity.
+    pub(super) async fn turn<T>(
+        &self,
+        operation: &str,
+        live: fn(&ReplyTable) -> Result<()>,
+        go: impl FnOnce(&mut Order) -> Result<T>,
+    ) -> Result<T> {
+        self.turn_with(operation, live, Values::SMALL, |order, _| go(order)).await
+    }
+
+    /// [`LaneSession::turn`] for a command with these values. Lanes with a backlog of large commands hold up large
+    /// commands only.
+    pub(super) async fn turn_with<T>(
+        &self,
+        operation: &str,
+        live: fn(&ReplyTable) -> Result<()>,
+        mut values: Values,
+        go: impl FnOnce(&mut Order, Values) -> Result<T>,
+    ) -> Result<T> {
+        let mut full = None;
+        let size = values.size();
+        loop {
+            {
+                let mut order = self.order();
+                self.check(operation, live)?;
+                if order.lanes.have_capacity(size) {
+                    values.fit(&order.lanes);
+                    return go(&mut order, values);
+                }
+            }
+            let (ticks, watch) =
+                &mut **full.get_or_insert_with(|| Box::new((self.ticker.start(), DeadlineWatch::new())));
+            let (room, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
+            // A change before this listener was registered wakes no one, so the condition is checked again.
+            self.check(operation, live)?;
+            if !self.lanes().have_capacity(size) {
+                future::or(room, tick).await;
+                self.check_stall(watch, size)?;
+            }
+        }
+    }
+
+    pub(super) fn order(&self) -> MutexGuard<'_, Order> {
+        sync::lock(&self.order)
+    }
+
+    pub(super) fn check(&self, operation: &str, live: fn(&ReplyTable) -> Result<()>) -> Result<()> {
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(Error::Closed(operation.to_owned())),
+            false => live(&self.reply_table).map_err(|error| match error {
+                Error::Worker(failure) => Error::Earlier { operation: operation.to_owned(), failure },
+                other => other,
+            }),
+        }
+    }
+
+    /// The lanes of the session. Not for the holder of the order ticket.
+    pub(super) fn lanes(&self) -> Lanes {
+        self.order().lanes.clone()
+    }
+
+    pub(super) fn set_lanes(&self, order: &mut Order, lanes: Lanes) {
+        self.reply_table.set_lanes(&lanes);
+        self.sleepers.set_lanes(&lanes);
+        order.lanes = lanes;
+    }
+
+    /// Passes the next command, with the ids freed since the last, to all lanes.
+    pub(super) fn send(
+        &self,
+        order: &mut Order,
+        mut values: Values,
+        make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
+    ) -> Result<()> {
+        let Next { lanes, functions, frame } = order.next(&self.freed_ids, &values, make)?;
+        let kept = || match lanes.needs_bytes {
+            true => check_crossing(lanes, &frame),
+            false => Ok(None),
+        };
+        match lanes.check(frame.command()).and_then(|()| kept()) {
+            Ok(_kept) => {
+                values.note_passed();
+                self.pass(lanes, functions, &frame)
+            }
+            // The frame has taken a number and freed ids, which workers must get: send both with a no-op command.
+            Err(error) => self.pass(lanes, functions, &Arc::new(frame.as_noop())).and(Err(error)),
+        }
+    }
+
+    /// Passes a frame to all lanes. A lane that fails ends the session. All other lanes get the frame, so that their workers
+    /// can go on once the workers of the failed lane are replaced.
+    fn pass(&self, lanes: &Lanes, functions: &Functions, frame: &Arc<Frame>) -> Result<()> {
+        self.reply_table.note_command(frame.seq());
+        self.note_submitted(lanes, functions, frame);
+        metrics::command(frame.command().name());
+        let mut result = Ok(());
+        for lane in lanes.iter() {
+            if let Err(error) = lane.send(frame) {
+                let error = match error {
+                    // The lane has not reported the loss of its workers yet.
+                    Error::Closed(_) => {
+                        let workers = lanes.members.workers(lane.facts().workers);
+                        let peer = LostPeer::Workers { workers, node: None };
+                        Error::peer_lost(peer, LossCause::Other("the lane takes no commands".to_owned()))
+                    }
+                    other => other,
+                };
+                tracing::error!(%error, ?lane, "session lost");
+                self.reply_table.lose_lane(lanes.owned(lane), &error);
+                result = result.and(Err(error));
+            }
+        }
+        result
+    }
+
+    /// Submits a command that sets a register.
+    fn define(&self, order: &mut Order, values: Values, make: impl FnOnce(RegisterId) -> Command) -> Result<DRef> {
+        let mut handle = None;
+        self.send(order, values, |registers| {
+            let register = registers.take()?;
+            // Dropped, and thereby freed, if the command is not sent.
+            handle = Some(DRef::new(register, &self.freed_ids));
+            Ok(make(register))
+        })?;
+        handle.ok_or_else(|| Error::state("no register was taken"))
+    }
+
+    /// Submits a call; `args` are empty afterwards.
+    fn call(&self, order: &mut Order, values: Values, function: &DRef, args: &mut Arguments) -> Result<DRef> {
+        self.freed_ids.check(function)?;
+        args.check(&self.freed_ids)?;
+        let args_of_call = std::mem::take(&mut args.values);
+        let call = |register| Command::CallPacked { register, function: function.register(), args: args_of_call };
+        let handle = self.define(order, values, call);
+        // Only after the call is submitted: a dropped handle may be freed ahead of the next command.
+        args.handles.clear();
+        handle
+    }
+
+    /// Implements [`Session::set`] in a session that `live` accepts.
+    pub(super) async fn set_while(
+        &self,
+        operation: &'static str,
+        live: fn(&ReplyTable) -> Result<()>,
+        handle: &DRef,
+        worker: WorkerId,
+        value: Value,
+    ) -> Result<()> {
+        self.freed_ids.check(handle)?;
+        self.world().check(worker)?;
+        if matches!(value, Value::Register(_)) {
+            return Err(Error::invalid(format!("{operation}: a register can't hold a register")));
+        }
+        self.check(operation, live)?;
+        let values = self.prepare(operation, Some(worker), live, std::slice::from_ref(&value)).await?;
+        let snapshot = values.snapshot();
+        let command = Command::DebugSet { register: handle.register(), worker, value };
+        let question = Question::new(operation, Some(worker), command);
+        self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await?;
+        snapshot.iter().for_each(|snapshot| self.transfers.take_back(snapshot));
+        Ok(())
+    }
+
+    /// Implements [`Session::function`](super::Session::function).
+    pub(super) async fn function(&self, name: &str) -> Result<DRef> {
+        self.check("function lookup", ReplyTable::check)?;
+        let lanes = {
+            let order = self.order();
+            if let Some(known) = order.functions.get(name) {
+                return Ok(known.clone());
+            }
+            order.lanes.clone()
+        };
+        // Workers that run the same program have the same functions, so a misspelt name can be refused here.
+        if lanes.iter().any(|lane| lane.facts().runs_this_program) {
+            function::find(name)?;
+        }
+        self.turn("function lookup", ReplyTable::check, |order| {
+            if let Some(known) = order.functions.get(name) {
+                return Ok(known.clone());
+            }
+            let handle =
+                self.define(order, Values::SMALL, |register| Command::GetGlobalFunc { register, name: name.into() })?;
+            order.functions.insert(name, handle.clone());
+            Ok(handle)
+        })
+        .await
+    }
+
+    /// Implements [`Session::submit`](super::Session::submit).
+    pub(super) async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
+        self.check("call", ReplyTable::check)?;
+        let values = self.prepare("call", None, ReplyTable::check, &args.values).await?;
+        let call = |order: &mut Order, values| self.call(order, values, function, &mut args);
+        self.explain(self.turn_with("call", ReplyTable::check, values, call).await).await
+    }
+
+    /// Implements [`Session::try_submit`](super::Session::try_submit). An error may be that of a session that will go on.
+    pub(super) fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
+        let mut order = self.order();
+        // `submit` copies large values for other processes, without the order ticket.
+        if order.lanes.needs_bytes && payload_len(&args.values) > SMALL_FRAME {
+            return None;
+        }
+        if let Err(error) = self.check("call", ReplyTable::check) {
+            return Some(Err(error));
+        }
+        order.lanes.have_capacity(FrameSize::Small).then(|| self.call(&mut order, Values::SMALL, function, args))
+    }
+
+    /// Implements [`Session::recover`](super::Session::recover).
+    pub(super) async fn recover(&self) -> Result<()> {
+        self.turn("recover", ReplyTable::check_lost, |order| {
+            let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
+            order.functions.begin_epoch();
+            self.send(order, Values::SMALL, |_| Ok(Command::Recover { epoch }))
+        })
+        .await
+    }
+}
