@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex};
 use futures_lite::future::{self, Future};
 
 use super::LaneSession;
+use super::fleet::{Fleet, Prepared};
 use super::new_lanes::{end, replacements, start};
 use super::order::Order;
-use super::replacing::{Busy, Prepared, Preparing, Replacing, Taken, list};
+use super::replacing::{Taken, list};
 use super::reply_table::{Losses, ReplyTable};
 use crate::error::{Error, Result};
 use crate::sync;
@@ -26,9 +27,8 @@ use crate::sync;
 impl LaneSession {
     /// Starts the thread that starts new workers as soon as others are lost. Without the thread, callers start them.
     pub(super) fn prepare_in_background(&self) {
-        let (replacing, table, order) =
-            (self.replacing.clone(), self.stream.reply_table.clone(), self.stream.order.clone());
-        if let Err(error) = self.replacing.spawn("disco-replace", move || watch(&replacing, &table, &order)) {
+        let (fleet, table, order) = (self.fleet.clone(), self.stream.reply_table.clone(), self.stream.order.clone());
+        if let Err(error) = self.fleet.spawn("disco-replace", move || watch(&fleet, &table, &order)) {
             tracing::warn!(%error, "lost workers are replaced at the next command only");
         }
     }
@@ -76,55 +76,52 @@ impl LaneSession {
 }
 
 /// Prepares new workers until the session ends.
-fn watch(replacing: &Arc<Replacing>, table: &Arc<ReplyTable>, order: &Mutex<Order>) {
+fn watch(fleet: &Arc<Fleet>, table: &Arc<ReplyTable>, order: &Mutex<Order>) {
     loop {
-        let (lost, free) = (table.has_losses.listen(), replacing.is_free.listen());
-        if replacing.is_over.load(Ordering::SeqCst) {
+        let (lost, free) = (table.has_losses.listen(), fleet.is_free.listen());
+        if fleet.is_over() {
             return;
         }
-        if !is_due(replacing, table) || !prepare(replacing, table, order) {
+        if !is_due(fleet, table) || !prepare(fleet, table, order) {
             future::block_on(future::or(pin!(lost), pin!(free)));
         }
     }
 }
 
 /// Whether workers are lost for which no new ones have started, and no attempt has failed.
-fn is_due(replacing: &Replacing, table: &ReplyTable) -> bool {
+fn is_due(fleet: &Fleet, table: &ReplyTable) -> bool {
     let lost = table.known_losses();
     // A new worker that is lost at once is replaced by the next caller, so that no more start than the program notices.
-    let is_prepared = |prepared: &Prepared| !prepared.lost.is_disjoint(&lost);
-    !lost.is_empty()
-        && !replacing.has_failed.load(Ordering::SeqCst)
-        && !sync::lock(&replacing.prepared).iter().any(is_prepared)
+    !lost.is_empty() && !fleet.has_failed() && !fleet.has_prepared(&lost)
 }
 
 /// Starts new workers in the places of lost ones. Returns false if a caller is at it.
-fn prepare(replacing: &Arc<Replacing>, table: &Arc<ReplyTable>, order: &Mutex<Order>) -> bool {
-    let Some(_busy) = Busy::try_begin(replacing) else { return false };
+fn prepare(fleet: &Arc<Fleet>, table: &Arc<ReplyTable>, order: &Mutex<Order>) -> bool {
+    let Some(_busy) = fleet.try_begin() else { return false };
     let (losses, lanes) = {
         let order = sync::lock(order);
         // A caller may have replaced them meanwhile.
-        let losses = if is_due(replacing, table) { table.take_losses() } else { Ok(Losses::None) };
+        let losses = if is_due(fleet, table) { table.take_losses() } else { Ok(Losses::None) };
         (losses, order.lanes.clone())
     };
     let Ok(Losses::Workers(lost)) = losses else { return true };
     let mut taken = Taken { table, lost };
-    let admitted = replacing.admit(&list(&lanes.members, &taken.lost), taken.lost.len());
-    *sync::lock(&replacing.preparing) = Preparing::Started;
-    let started = admitted.and_then(|()| start(replacing, "replace_lost", || replacements(&lanes, &taken.lost), table));
-    let is_stopped = std::mem::take(&mut *sync::lock(&replacing.preparing)) == Preparing::Stopped;
+    let admitted = fleet.admit(&list(&lanes.members, &taken.lost), taken.lost.len());
+    fleet.note_preparing();
+    let started = admitted.and_then(|()| start(fleet, "replace_lost", || replacements(&lanes, &taken.lost), table));
+    let is_stopped = fleet.has_stopped_preparing();
     match started {
         Ok(lanes) if is_stopped => {
             end(&lanes);
-            replacing.has_failed.store(true, Ordering::SeqCst);
+            fleet.set_failed(true);
         }
         Ok(lanes) => {
-            replacing.count(taken.lost.len());
-            sync::lock(&replacing.prepared).push(Prepared { lost: std::mem::take(&mut taken.lost), lanes });
+            fleet.count(taken.lost.len());
+            fleet.keep_prepared(Prepared { lost: std::mem::take(&mut taken.lost), lanes });
         }
         Err(error) => {
             tracing::warn!(%error, "lost workers are not replaced before the next command");
-            replacing.has_failed.store(true, Ordering::SeqCst);
+            fleet.set_failed(true);
         }
     }
     true

@@ -12,24 +12,23 @@ use crate::sync;
 /// Closes the lanes of a session once, for any number of callers.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    state: Mutex<ShutdownState>,
-    /// Notified after each change of `state` to `Open` or `Done`.
+    state: Mutex<State>,
+    /// Notified once the close has ended.
     changed: Event,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Clone, Debug, Default)]
-enum ShutdownState {
-    #[default]
-    Open,
-    Running,
-    Done(Result<()>),
+#[derive(Debug, Default)]
+struct State {
+    has_begun: bool,
+    /// The end of the close.
+    result: Option<Result<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Closing {
     /// Whether a close has ended, with an error or without.
     pub(super) fn is_done(&self) -> bool {
-        matches!(*sync::lock(&self.state), ShutdownState::Done(_))
+        sync::lock(&self.state).result.is_some()
     }
 
     /// Runs `close`, which may block, on a separate thread, unless another caller has started a close. Returns the
@@ -44,10 +43,9 @@ impl Closing {
             if let Some(close) = close.take_if(|_| self.begin()) {
                 self.start(close);
             }
-            if let ShutdownState::Done(result) = sync::lock(&self.state).clone() {
+            if let Some((result, thread)) = self.end() {
                 // Joining does not block for long: the thread has finished its work. No thread of a session outlives
                 // its shutdown.
-                let thread = sync::lock(&self.thread).take();
                 _ = thread.map(JoinHandle::join);
                 return result;
             }
@@ -57,19 +55,20 @@ impl Closing {
 
     /// Records that the session has ended without [`Self::run`].
     pub(super) fn note_end(&self) {
-        let is_open = matches!(*sync::lock(&self.state), ShutdownState::Open);
-        if is_open {
-            self.set(ShutdownState::Done(Ok(())));
+        if self.begin() {
+            self.set(Ok(()));
         }
     }
 
     fn begin(&self) -> bool {
+        !std::mem::replace(&mut sync::lock(&self.state).has_begun, true)
+    }
+
+    /// The result of the close, and its thread for the first caller, once it has ended.
+    fn end(&self) -> Option<(Result<()>, Option<JoinHandle<()>>)> {
         let mut state = sync::lock(&self.state);
-        let is_open = matches!(*state, ShutdownState::Open);
-        if is_open {
-            *state = ShutdownState::Running;
-        }
-        is_open
+        let result = state.result.clone()?;
+        Some((result, state.thread.take()))
     }
 
     fn start(self: &Arc<Self>, close: impl FnOnce() -> Result<()> + Send + 'static) {
@@ -79,7 +78,7 @@ impl Closing {
             move || closing.finish(&close)
         };
         match thread::Builder::new().name("disco-close".to_owned()).spawn(on_thread) {
-            Ok(thread) => *sync::lock(&self.thread) = Some(thread),
+            Ok(thread) => sync::lock(&self.state).thread = Some(thread),
             Err(error) => {
                 tracing::warn!(%error, "the system refuses a thread: the caller closes the session itself, and blocks");
                 self.finish(&close);
@@ -90,11 +89,11 @@ impl Closing {
     fn finish(&self, close: &Mutex<Option<impl FnOnce() -> Result<()>>>) {
         let close = sync::lock(close).take();
         let result = panic::catch_unwind(AssertUnwindSafe(|| close.map_or(Ok(()), |close| close())));
-        self.set(ShutdownState::Done(result.unwrap_or_else(|_| Err(Error::state("the shutdown panicked")))));
+        self.set(result.unwrap_or_else(|_| Err(Error::state("the shutdown panicked"))));
     }
 
-    fn set(&self, state: ShutdownState) {
-        *sync::lock(&self.state) = state;
+    fn set(&self, result: Result<()>) {
+        sync::lock(&self.state).result = Some(result);
         self.changed.notify(usize::MAX);
     }
 }

@@ -31,23 +31,27 @@ pub(super) struct Collection {
     /// Number of workers. Their recordings are known by the places of the workers.
     workers: usize,
     begun: Instant,
-    recordings: Mutex<BTreeMap<WorkerId, Arc<[u8]>>>,
-    /// Workers that do not answer, unless they have answered before. Locked after `recordings`.
-    gone: Mutex<BTreeSet<WorkerId>>,
+    arrived: Mutex<Arrived>,
     /// Notified for the last one.
     done: Event,
+}
+
+#[derive(Debug, Default)]
+struct Arrived {
+    recordings: BTreeMap<WorkerId, Arc<[u8]>>,
+    /// Workers that do not answer, unless they have answered before.
+    gone: BTreeSet<WorkerId>,
 }
 
 impl Collection {
     /// A request for the recordings of so many workers.
     pub(super) fn new(workers: usize) -> Self {
-        let (recordings, gone) = (Mutex::default(), Mutex::default());
-        Self { workers, begun: Instant::now(), recordings, gone, done: Event::new() }
+        Self { workers, begun: Instant::now(), arrived: Mutex::default(), done: Event::new() }
     }
 
     /// The recordings of all workers, in order; `why` is the error of a worker whose recording has not come.
     pub(super) fn take(&self, members: &Members, why: &str) -> Recordings {
-        let recordings = self.lock();
+        let recordings = &self.lock().recordings;
         let of = |(worker, place)| {
             let bytes = recordings.get(&place).ok_or_else(|| Error::Missing(why.to_owned()));
             (worker, bytes.and_then(|bytes| Ok(Recording::decode(bytes)?)))
@@ -55,17 +59,17 @@ impl Collection {
         members.world().workers().zip(members.places()).map(of).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<[u8]>>> {
-        sync::lock(&self.recordings)
+    fn lock(&self) -> MutexGuard<'_, Arrived> {
+        sync::lock(&self.arrived)
     }
 
     pub(super) fn add(&self, from: WorkerId, bytes: Arc<[u8]>) {
-        let mut recordings = self.lock();
+        let mut arrived = self.lock();
         // The answer to another request may have fewer records; a later one of the same size is newer.
-        if recordings.get(&from).is_none_or(|known| known.len() <= bytes.len()) {
-            recordings.insert(from, bytes);
+        if arrived.recordings.get(&from).is_none_or(|known| known.len() <= bytes.len()) {
+            arrived.recordings.insert(from, bytes);
         }
-        drop(recordings);
+        drop(arrived);
         if self.is_complete() {
             self.done.notify(usize::MAX);
         }
@@ -73,9 +77,9 @@ impl Collection {
 
     /// Removes the recordings of workers that have no place any more.
     pub(super) fn forget(&self, places: WorkerRange) {
-        let mut recordings = self.lock();
-        recordings.retain(|place, _| !places.contains(*place));
-        sync::lock(&self.gone).retain(|place| !places.contains(*place));
+        let mut arrived = self.lock();
+        arrived.recordings.retain(|place, _| !places.contains(*place));
+        arrived.gone.retain(|place| !places.contains(*place));
     }
 
     /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.
@@ -92,15 +96,14 @@ impl Collection {
 
     /// Expects no answer of these workers.
     pub(super) fn give_up(&self, workers: impl IntoIterator<Item = WorkerId>) {
-        sync::lock(&self.gone).extend(workers);
+        self.lock().gone.extend(workers);
         if self.is_complete() {
             self.done.notify(usize::MAX);
         }
     }
 
     fn is_complete(&self) -> bool {
-        let recordings = self.lock();
-        let gone = sync::lock(&self.gone);
+        let Arrived { recordings, gone } = &*self.lock();
         let silent = gone.iter().filter(|worker| !recordings.contains_key(worker));
         recordings.len() + silent.count() >= self.workers
     }

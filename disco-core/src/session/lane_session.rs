@@ -11,8 +11,9 @@ use async_trait::async_trait;
 use super::asking::{Judge, Question, Rest};
 use super::closing::Closing;
 use super::command_stream::CommandStream;
+use super::fleet::Fleet;
 use super::lane_set::Lanes;
-use super::replacing::{Replaced, Replacing};
+use super::replacing::Replaced;
 use super::reply_table::{LaneInbox, Replies, ReplyTable};
 use super::resizing::{Growth, Resized};
 use super::subset::Subsets;
@@ -39,7 +40,7 @@ use crate::world::World;
 pub struct LaneSession {
     pub(super) stream: CommandStream,
     pub(super) closing: Arc<Closing>,
-    pub(super) replacing: Arc<Replacing>,
+    pub(super) fleet: Arc<Fleet>,
     /// The workers at the start.
     pub(super) first_world: World,
     pub(super) growth: Option<Growth>,
@@ -80,7 +81,7 @@ impl LaneSession {
         Ok(Self {
             stream: CommandStream::new(lanes, reply_table, limits),
             closing: Arc::default(),
-            replacing: Arc::default(),
+            fleet: Arc::default(),
             first_world: world,
             growth: None,
             per_node: (world.nodes() > 1).then(|| world.per_node()),

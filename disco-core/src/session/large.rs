@@ -1,7 +1,7 @@
 //! Commands with large values: size limits, and transfers to the lanes that need the values.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_lite::future;
@@ -51,10 +51,9 @@ struct Ahead {
     is_passed: bool,
 }
 
-/// The transfers of a session: the number of the last one, and the state that they share.
+/// The state that the transfers of a session share.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    last: AtomicU64,
     shared: Arc<SessionTransfers>,
     /// For the copies of tensors that one worker copies before it replies.
     memory: ReusedMemory,
@@ -163,7 +162,7 @@ impl CommandStream {
             && !lanes.is_empty()
             && let Some(content) = Pieces::of_tensors(values)?
         {
-            let id = self.transfers.last.fetch_add(1, Ordering::Relaxed) + 1;
+            let id = self.order().next_transfer();
             let transfer = Arc::new(Transfer::new(id, content.byte_len(), self.transfers.shared.clone()));
             let ahead = large.ahead.insert(Ahead { transfer, to, place, lanes, begun: 0, is_passed: false });
             if !self.send_ahead(operation, live, ahead, content, &all).await? {

@@ -11,6 +11,7 @@ mod deadline_watch;
 mod deadlines;
 mod dref;
 mod ext;
+mod fleet;
 mod functions;
 mod lane_session;
 mod lane_set;

@@ -4,17 +4,15 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use super::fleet::Fleet;
 use super::lane_set::Lanes;
-use super::replacing::Replacing;
 use super::reply_table::{LaneInbox, ReplyTable};
 use crate::channel::{Channel, NO_OTHER_WORKERS, Signal};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
-use crate::sync;
 use crate::worker_range::WorkerRange;
 
 /// Time limit for the shutdown of workers that the session does not use.
@@ -58,25 +56,25 @@ pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<V
 
 /// Starts the lanes that `make` returns, at the same time.
 pub(super) fn start(
-    replacing: &Replacing,
+    fleet: &Fleet,
     operation: &str,
     make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>>,
     table: &Arc<ReplyTable>,
 ) -> Result<Vec<NewLane>> {
-    let run = AssertUnwindSafe(|| start_lanes(replacing, operation, make()?, table));
+    let run = AssertUnwindSafe(|| start_lanes(fleet, operation, make()?, table));
     panic::catch_unwind(run).unwrap_or_else(|_: Box<dyn Any + Send>| Err(panicked()))
 }
 
 fn start_lanes(
-    replacing: &Replacing,
+    fleet: &Fleet,
     operation: &str,
     lanes: Vec<Arc<dyn Channel>>,
     table: &Arc<ReplyTable>,
 ) -> Result<Vec<NewLane>> {
     let make = |lane| NewLane { lane, inbox: LaneInbox::new(table), is_taken: false };
     let new: Vec<NewLane> = lanes.into_iter().map(make).collect();
-    *sync::lock(&replacing.starting) = new.iter().map(|new| new.lane.clone()).collect();
-    let start = |NewLane { lane, inbox, .. }: &NewLane| match replacing.is_over.load(Ordering::SeqCst) {
+    fleet.note_starting(new.iter().map(|new| new.lane.clone()).collect());
+    let start = |NewLane { lane, inbox, .. }: &NewLane| match fleet.is_over() {
         true => Err(Error::Closed(operation.to_owned())),
         false => lane.start(inbox.clone()),
     };
@@ -87,7 +85,7 @@ fn start_lanes(
         let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
         ends.into_iter().collect::<Result<()>>()
     });
-    sync::lock(&replacing.starting).clear();
+    fleet.note_starting(Vec::new());
     match started {
         Ok(()) => Ok(new),
         Err(error) => {

@@ -33,6 +33,10 @@ pub(super) struct Order {
     /// The lanes of the session.
     pub(super) lanes: Lanes,
     pub(super) functions: Functions,
+    /// The workers were told to leave.
+    pub(super) is_over: bool,
+    /// Number of the last transfer.
+    transfer: u64,
     seq: u64,
     registers: RegisterIds,
     /// [Light](Frame::is_light) frames, which lanes may keep.
@@ -62,6 +66,12 @@ impl Order {
     /// The number of the next frame.
     pub(super) fn next_seq(&self) -> u64 {
         self.seq + 1
+    }
+
+    /// The number of a new transfer.
+    pub(super) fn next_transfer(&mut self) -> u64 {
+        self.transfer += 1;
+        self.transfer
     }
 
     /// Makes the next frame from the command that `make` returns, `values`, and the ids freed since the last frame.

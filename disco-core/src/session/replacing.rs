@@ -10,30 +10,27 @@
 //! Workers that are lost meanwhile, including new workers, are replaced in the next round. With
 //! [`ReplacementPolicy::at_once`], a thread of the session does the middle part ahead (`at_once.rs`).
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use event_listener::Event;
 use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
+use super::fleet::{Busy, Fleet, Prepared};
 use super::lane_session::LaneSession;
 use super::large::Values;
 use super::new_lanes::{NewLane, close, end, panicked, replacements, start};
 use super::order::Order;
-use super::replacement_policy::{ReplacementPolicy, When};
+use super::replacement_policy::ReplacementPolicy;
 use super::reply_table::{Losses, ReplyTable};
 use crate::channel::Channel;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
-use crate::metrics;
-use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 
@@ -50,65 +47,12 @@ pub struct Replaced {
     pub epoch: u64,
 }
 
-/// The replacements of one session.
-#[derive(Default)]
-pub(super) struct Replacing {
-    policy: ReplacementPolicy,
-    /// Whether workers are being replaced, or started for a caller that has dropped its future.
-    is_busy: Mutex<bool>,
-    /// Notified when `is_busy` becomes false, and when the session ends.
-    pub(super) is_free: Event,
-    /// New workers that have started before a caller asks for them, in the order of their losses.
-    pub(super) prepared: Mutex<Vec<Prepared>>,
-    /// The start of new workers before a caller asks for them.
-    pub(super) preparing: Mutex<Preparing>,
-    /// The last attempt to replace workers has failed: the next one is a caller's.
-    pub(super) has_failed: AtomicBool,
-    /// Times of replacements within the time of the policy's limit.
-    history: Mutex<VecDeque<Instant>>,
-    /// Returns the registers of a new worker, with their values.
-    restore: Mutex<Option<Restore>>,
-    /// Places of new workers whose registers are not restored.
-    to_restore: Mutex<BTreeSet<WorkerId>>,
-    /// Places of new workers that no call has returned yet.
-    pub(super) unreported: Mutex<BTreeSet<WorkerId>>,
-    /// The workers that the last call has returned; `None` before the first one.
-    pub(super) reported: Mutex<Option<Members>>,
-    /// The workers have changed since the start, so that new ones have to be told their numbers.
-    pub(super) is_resized: AtomicBool,
-    /// Lanes that start.
-    pub(super) starting: Mutex<Vec<Arc<dyn Channel>>>,
-    /// The session ends: no lane starts any more.
-    pub(super) is_over: AtomicBool,
-    /// Threads that start lanes, or close lanes that the session no longer uses.
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// The start of new workers before a caller asks for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Preparing {
-    #[default]
-    Idle,
-    Started,
-    /// The new workers are not used.
-    Stopped,
-}
-
-/// New workers that no caller has given their places yet.
-pub(super) struct Prepared {
-    /// The lost workers, which were taken out of the table.
-    pub(super) lost: BTreeSet<WorkerId>,
-    pub(super) lanes: Vec<NewLane>,
-}
-
-type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
-
 impl LaneSession {
     /// Sets when lost workers are replaced, and how often.
     #[must_use]
     pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
-        self.replacing.finish();
-        self.replacing = Arc::new(Replacing { policy, ..Replacing::default() });
+        self.fleet.finish();
+        self.fleet = Arc::new(Fleet::new(policy));
         if self.replaces_at_once() {
             self.prepare_in_background();
         }
@@ -121,17 +65,17 @@ impl LaneSession {
     /// later call replaces the function. A function that owns the session keeps it
     /// alive.
     pub fn on_replaced(&self, restore: impl Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync + 'static) {
-        *sync::lock(&self.replacing.restore) = Some(Arc::new(restore));
+        self.fleet.set_restore(Arc::new(restore));
     }
 
     /// Whether [`Session::recover`](super::Session::recover) has to replace workers.
     pub(super) fn replaces_on_recovery(&self) -> bool {
-        self.replacing.policy.when == When::Recovered && self.stream.reply_table.check_lost().is_err()
+        self.fleet.replaces_on_recovery() && self.stream.reply_table.check_lost().is_err()
     }
 
     /// Whether workers are replaced before a program asks for it.
     pub(super) fn replaces_at_once(&self) -> bool {
-        self.replacing.policy.when == When::AtOnce
+        self.fleet.replaces_at_once()
     }
 
     /// Implements [`Session::replace_lost`](super::Session::replace_lost).
@@ -145,7 +89,7 @@ impl LaneSession {
     pub(super) async fn replace(&self) -> Result<Revived> {
         let busy = self.begin_replacing("replace_lost").await?;
         let replaced = self.replace_all(&busy).await;
-        self.replacing.has_failed.store(replaced.is_err(), Ordering::SeqCst);
+        self.fleet.set_failed(replaced.is_err());
         replaced
     }
 
@@ -159,9 +103,9 @@ impl LaneSession {
             let taken = Taken { table: &self.stream.reply_table, lost };
             if !taken.lost.is_empty() {
                 let (lanes, lost) = (self.stream.lanes(), taken.lost.clone());
-                self.replacing.admit(&list(&lanes.members, &lost), lost.len())?;
+                self.fleet.admit(&list(&lanes.members, &lost), lost.len())?;
                 let new = self.start_new("replace_lost", move || replacements(&lanes, &lost), busy).await?;
-                self.replacing.count(taken.lost.len());
+                self.fleet.count(taken.lost.len());
                 self.give_places(new, taken)?;
             }
             if let Some(revived) = self.begin_epoch("replace_lost").await? {
@@ -177,8 +121,8 @@ impl LaneSession {
     pub(super) async fn begin_replacing(&self, operation: &str) -> Result<Arc<Busy>> {
         let (ticks, start) = (self.stream.ticker.start(), Instant::now());
         loop {
-            let (free, tick) = (self.replacing.is_free.listen(), ticks.next());
-            if let Some(busy) = Busy::try_begin(&self.replacing) {
+            let (free, tick) = (self.fleet.is_free.listen(), ticks.next());
+            if let Some(busy) = self.fleet.try_begin() {
                 return Ok(busy);
             }
             if start.elapsed() >= self.stream.limits.stall {
@@ -195,13 +139,13 @@ impl LaneSession {
     fn give_places(&self, lanes: Vec<NewLane>, mut taken: Taken<'_>) -> Result<()> {
         self.install(lanes)?;
         tracing::info!("{} replaced", list(&self.stream.lanes().members, &taken.lost));
-        self.replacing.note(std::mem::take(&mut taken.lost));
+        self.fleet.note_replaced(std::mem::take(&mut taken.lost));
         Ok(())
     }
 
     /// Gives the workers their places that have started before a caller asked for them.
     pub(super) fn give_prepared(&self) -> Result<()> {
-        let prepared = std::mem::take(&mut *sync::lock(&self.replacing.prepared));
+        let prepared = self.fleet.take_prepared();
         prepared.into_iter().try_for_each(|Prepared { lost, lanes }| {
             self.give_places(lanes, Taken { table: &self.stream.reply_table, lost })
         })
@@ -235,8 +179,8 @@ impl LaneSession {
     ) -> Result<Vec<NewLane>> {
         let (table, busy) = (self.stream.reply_table.clone(), busy.clone());
         let (sender, receiver) = oneshot::channel();
-        self.replacing.spawn("disco-replace", move || {
-            let result = start(&busy.0, operation, make, &table);
+        self.fleet.spawn("disco-replace", move || {
+            let result = start(busy.fleet(), operation, make, &table);
             // The caller may have dropped its future.
             if let Err(Ok(unused)) = sender.send(result) {
                 end(&unused);
@@ -269,7 +213,7 @@ impl LaneSession {
         if lanes.is_empty() {
             return;
         }
-        let closed = self.replacing.spawn("disco-close", move || lanes.iter().for_each(close));
+        let closed = self.fleet.spawn("disco-close", move || lanes.iter().for_each(close));
         // Dropping the lanes ends their workers, too.
         if let Err(error) = closed {
             tracing::warn!(%error, "lanes that are not used are not waited for");
@@ -312,14 +256,13 @@ impl LaneSession {
     /// Sets the registers of new workers to the program's values.
     async fn restore(&self) -> Result<()> {
         loop {
-            let restore = sync::lock(&self.replacing.restore).clone();
-            let Some(place) = sync::lock(&self.replacing.to_restore).first().copied() else { return Ok(()) };
+            let Some((place, restore)) = self.fleet.next_to_restore() else { return Ok(()) };
             // Workers that have left meanwhile were removed.
             let worker = self.stream.lanes().members.worker(place).unwrap_or(place);
             for (handle, value) in restore.map(|restore| restore(worker)).unwrap_or_default() {
                 self.stream.set_while("set", ReplyTable::check_replaced, &handle, worker, value).await?;
             }
-            sync::lock(&self.replacing.to_restore).remove(&place);
+            self.fleet.note_restored(place);
         }
     }
 }
@@ -342,112 +285,6 @@ pub(super) struct Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.table.put_back(std::mem::take(&mut self.lost));
-    }
-}
-
-impl Replacing {
-    /// Checks the policy.
-    ///
-    /// # Errors
-    /// The policy forbids it.
-    pub(super) fn admit(&self, list: &str, lost: usize) -> Result<()> {
-        if self.policy.when == When::Never {
-            return Err(Error::state(format!(
-                "replace_lost: {list}: the session never replaces workers (`ReplacementPolicy`)"
-            )));
-        }
-        let Some((most, within)) = self.policy.limit else { return Ok(()) };
-        let mut history = sync::lock(&self.history);
-        history.retain(|at| at.elapsed() < within);
-        if history.len() + lost <= most as usize {
-            return Ok(());
-        }
-        let before = history.len();
-        Err(Error::state(format!(
-            "replace_lost: {list}: {before} workers were replaced within {within:?}, and the limit is {most} \
-             (`ReplacementPolicy::at_most`)"
-        )))
-    }
-
-    /// Counts new workers that have started, for the policy's limit.
-    pub(super) fn count(&self, new: usize) {
-        if self.policy.limit.is_some() {
-            sync::lock(&self.history).extend(std::iter::repeat_n(Instant::now(), new));
-        }
-    }
-
-    /// Records that the workers with these places were replaced.
-    fn note(&self, new: BTreeSet<WorkerId>) {
-        metrics::replaced(new.len());
-        sync::lock(&self.to_restore).extend(&new);
-        sync::lock(&self.unreported).extend(new);
-    }
-
-    /// Records that workers are gone, and that others are new.
-    pub(super) fn note_resized(&self, gone: &[WorkerId], new: WorkerRange) {
-        self.is_resized.store(true, Ordering::Release);
-        for places in [&self.to_restore, &self.unreported] {
-            let mut places = sync::lock(places);
-            gone.iter().for_each(|place| _ = places.remove(place));
-            places.extend(new);
-        }
-    }
-
-    /// Runs `work`, which blocks, on a thread that the end of the session waits for.
-    pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = thread::Builder::new().name(name.into()).spawn(work);
-        let thread = thread.map_err(|error| Error::system("replace_lost: no thread", error))?;
-        let mut threads = sync::lock(&self.threads);
-        threads.retain(|thread| !thread.is_finished());
-        threads.push(thread);
-        Ok(())
-    }
-
-    /// Whether the session ends.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
-    }
-
-    /// Gives up the start of workers that no caller has asked for, so that a resize need not wait for it.
-    pub(super) fn stop_preparing(&self) {
-        let mut preparing = sync::lock(&self.preparing);
-        if *preparing == Preparing::Started {
-            *preparing = Preparing::Stopped;
-            let starting = sync::lock(&self.starting).clone();
-            // At the end of the session, `finish` gives them up.
-            _ = self.spawn("disco-close", move || starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO)));
-        }
-    }
-
-    /// Ends the start of new workers, and waits for the threads. The session takes no commands any more.
-    pub(super) fn finish(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
-        // A lane that starts gives up.
-        let starting = sync::lock(&self.starting).clone();
-        starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
-        self.is_free.notify(usize::MAX);
-        let threads = std::mem::take(&mut *sync::lock(&self.threads));
-        threads.into_iter().for_each(|thread| _ = thread.join());
-        let prepared = std::mem::take(&mut *sync::lock(&self.prepared));
-        prepared.iter().for_each(|prepared| end(&prepared.lanes));
-    }
-}
-
-/// A caller that replaces workers, or a thread that starts them.
-pub(super) struct Busy(Arc<Replacing>);
-
-impl Busy {
-    /// Returns none if another caller or thread is at it.
-    pub(super) fn try_begin(replacing: &Arc<Replacing>) -> Option<Arc<Self>> {
-        let was_busy = std::mem::replace(&mut *sync::lock(&replacing.is_busy), true);
-        (!was_busy).then(|| Arc::new(Self(replacing.clone())))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        *sync::lock(&self.0.is_busy) = false;
-        self.0.is_free.notify(usize::MAX);
     }
 }
 

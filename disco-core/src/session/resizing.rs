@@ -12,18 +12,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::asking::Question;
+use super::fleet::{Busy, Fleet};
 use super::lane_session::LaneSession;
 use super::lane_set::Lanes;
 use super::large::Values;
 use super::new_lanes::{END_LIMIT, NewLane, end};
-use super::replacing::{Busy, Replacing, Taken};
+use super::replacing::Taken;
 use super::reply_table::{Losses, ReplyTable};
 use crate::channel::Channel;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
-use crate::sync;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
 
@@ -122,10 +122,10 @@ impl LaneSession {
 
     /// Implements [`Session::resize`](super::Session::resize).
     pub(super) async fn resize_and_report(&self, size: usize) -> Result<Resized> {
-        self.replacing.stop_preparing();
+        self.fleet.stop_preparing();
         let busy = self.begin_replacing("resize").await?;
         let epoch = self.resize_to(size, &busy).await?;
-        self.replacing.has_failed.store(false, Ordering::SeqCst);
+        self.fleet.set_failed(false);
         let (numbers, workers) = self.take_unreported();
         Ok(Resized { numbers, workers, epoch })
     }
@@ -133,8 +133,7 @@ impl LaneSession {
     /// What no call has returned yet: for each worker before, its number now; and the new workers.
     pub(super) fn take_unreported(&self) -> (Vec<Option<WorkerId>>, Vec<WorkerId>) {
         let members = self.stream.lanes().members;
-        let new = std::mem::take(&mut *sync::lock(&self.replacing.unreported));
-        let before = sync::lock(&self.replacing.reported).replace(members.clone());
+        let (before, new) = self.fleet.take_unreported(&members);
         let before = before.unwrap_or_else(|| Members::first(self.first_world));
         let numbers = before.places().map(|place| members.worker(place)).collect();
         (numbers, new.into_iter().filter_map(|place| members.worker(place)).collect())
@@ -249,7 +248,7 @@ impl LaneSession {
             self.stream.set_lanes(&mut order, lanes);
             self.stream.reply_table.change_members();
             inboxes.iter().for_each(|inbox| inbox.repeat_losses());
-            self.replacing.note_resized(gone, *places);
+            self.fleet.note_resized(gone, *places);
             (unused, unanswered)
         };
         unanswered.into_iter().for_each(|(pending, why)| pending.end(why));
@@ -258,16 +257,16 @@ impl LaneSession {
         let leaving: Vec<_> = stays.filter(is_used).collect();
         self.close_unused(unused);
         if !leaving.is_empty() {
-            let (table, replacing) = (self.stream.reply_table.clone(), self.replacing.clone());
+            let (table, fleet) = (self.stream.reply_table.clone(), self.fleet.clone());
             // At the end of the session, the lanes end the workers.
-            _ = self.replacing.spawn("disco-close", move || see_off(&table, &replacing, &before, &leaving));
+            _ = self.fleet.spawn("disco-close", move || see_off(&table, &fleet, &before, &leaving));
         }
         Ok(None)
     }
 
     /// The command that begins an epoch for the session's workers, of which some may be new.
     pub(super) fn first_command(&self, epoch: u64, lanes: &Lanes) -> Command {
-        match self.replacing.is_resized.load(Ordering::Acquire) {
+        match self.fleet.is_resized() {
             false => Command::Recover { epoch },
             true => Command::Resize { epoch, members: lanes.members.clone().into() },
         }
@@ -285,10 +284,10 @@ fn check_leave(lanes: &Lanes, members: &Members) -> Result<()> {
 }
 
 /// Ends the workers with these places, whose lanes go on, unless they leave by themselves in time.
-fn see_off(table: &ReplyTable, replacing: &Replacing, lanes: &Lanes, leaving: &[WorkerId]) {
+fn see_off(table: &ReplyTable, fleet: &Fleet, lanes: &Lanes, leaving: &[WorkerId]) {
     let begun = Instant::now();
     while !table.are_away(leaving) {
-        if replacing.is_over() {
+        if fleet.is_over() {
             return;
         }
         if begun.elapsed() >= END_LIMIT {

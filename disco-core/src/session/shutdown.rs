@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use futures_lite::future;
 
 use super::LaneSession;
+use super::lane_set::Lanes;
 use super::large::Values;
 use super::reply_table::ReplyTable;
 use super::timeline::Recorder;
@@ -36,25 +37,16 @@ impl LaneSession {
         }
         // Their workers are in the processes of this session's workers.
         let subsets = self.subsets.shut_down().await;
-        if !self.subsets.are_over.swap(true, Ordering::AcqRel) {
-            let mut order = self.stream.order();
-            // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
-            if !order.lanes.have_capacity(FrameSize::Small)
-                || self.stream.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err()
-            {
-                signal_shutdown(&order.lanes);
-            }
-        }
+        let lanes = self.tell_workers_to_leave();
         let limit = match self.stream.is_hung.load(Ordering::Relaxed) {
             true => self.stream.limits.close.min(DROP_LIMIT),
             false => self.stream.limits.close,
         };
-        let (lanes, reply_table, recorder) =
-            (self.stream.order().lanes.clone(), self.stream.reply_table.clone(), self.stream.recorder.clone());
-        let replacing = self.replacing.clone();
+        let (reply_table, recorder) = (self.stream.reply_table.clone(), self.stream.recorder.clone());
+        let fleet = self.fleet.clone();
         let close = move || {
             let closed = close(&lanes, &reply_table, recorder.as_ref(), limit);
-            replacing.finish();
+            fleet.finish();
             closed?;
             // A worker that was lost during the shutdown has not executed its last commands.
             if was_live { reply_table.check_lost() } else { Ok(()) }
@@ -76,9 +68,20 @@ impl LaneSession {
             }
         }
     }
-}
 
-impl LaneSession {
+    /// Tells the workers to leave, once. Returns the lanes.
+    fn tell_workers_to_leave(&self) -> Lanes {
+        let mut order = self.stream.order();
+        // Behind all submitted commands if the lanes have capacity, otherwise ahead of them.
+        if !std::mem::replace(&mut order.is_over, true)
+            && (!order.lanes.have_capacity(FrameSize::Small)
+                || self.stream.send(&mut order, Values::SMALL, |_| Ok(Command::Shutdown)).is_err())
+        {
+            signal_shutdown(&order.lanes);
+        }
+        order.lanes.clone()
+    }
+
     /// Ends the session without an orderly shutdown. Blocks until the workers have left, for at most [`DROP_LIMIT`], and
     /// that time for each subset.
     pub(super) fn end(&self) {
@@ -99,7 +102,7 @@ impl LaneSession {
         if let Err(error) = close(&lanes, &self.stream.reply_table, self.stream.recorder.as_ref(), limit) {
             tracing::error!(%error, "session dropped");
         }
-        self.replacing.finish();
+        self.fleet.finish();
         self.closing.note_end();
     }
 }

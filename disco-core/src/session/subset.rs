@@ -44,14 +44,9 @@ use crate::world::World;
 /// The worker function that starts a worker of a subset. The crate of the lane registers it.
 pub const JOIN_SUBSET: &str = "disco.join_subset";
 
-/// The subsets of a session, and whether its own workers were told to leave.
+/// The subsets of a session. Weak: a subset ends when the program drops it.
 #[derive(Debug, Default)]
-pub(super) struct Subsets {
-    /// Weak: a subset ends when the program drops it.
-    all: Mutex<Vec<Weak<LaneSession>>>,
-    /// The workers of the session were told to leave, which happens after its subsets have ended.
-    pub(super) are_over: AtomicBool,
-}
+pub(super) struct Subsets(Mutex<Vec<Weak<LaneSession>>>);
 
 /// The start of a subset, shared with its thread.
 #[derive(Default)]
@@ -289,7 +284,7 @@ fn given_up() -> Error {
 impl Subsets {
     /// Adds a subset, unless the parent is `closed`. Returns whether it did.
     fn add(&self, subset: &Arc<LaneSession>, closed: &AtomicBool) -> bool {
-        let mut all = sync::lock(&self.all);
+        let mut all = sync::lock(&self.0);
         // The parent sets the flag before it takes the list.
         if closed.load(Ordering::SeqCst) {
             return false;
@@ -300,7 +295,7 @@ impl Subsets {
     }
 
     fn live(&self) -> Vec<Arc<LaneSession>> {
-        sync::lock(&self.all).iter().filter_map(Weak::upgrade).collect()
+        sync::lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Shuts all subsets down, at the same time. The parent takes no commands any more.

@@ -16,10 +16,7 @@ const IDLE_TICKS: usize = 20;
 
 /// A thread that ticks during waits and sleeps otherwise. Started at the first wait.
 #[derive(Debug, Default)]
-pub(super) struct Ticker {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
+pub(super) struct Ticker(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -31,6 +28,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct TickerState {
+    thread: Option<JoinHandle<()>>,
     asleep: bool,
     stop: bool,
 }
@@ -43,21 +41,20 @@ impl Ticker {
     /// Ticks until the result is dropped. If the thread can't be started, there are no ticks, and a wait checks its
     /// deadline only at the next reply.
     pub(super) fn start(&self) -> Ticks<'_> {
-        self.shared.waits.fetch_add(1, Ordering::SeqCst);
-        let mut thread = sync::lock(&self.thread);
-        if thread.is_none() {
-            let shared = self.shared.clone();
+        self.0.waits.fetch_add(1, Ordering::SeqCst);
+        let mut state = self.0.lock();
+        if state.thread.is_none() {
+            let shared = self.0.clone();
             let run = move || shared.run();
             match thread::Builder::new().name("disco-ticker".into()).spawn(run) {
-                Ok(handle) => *thread = Some(handle),
+                Ok(handle) => state.thread = Some(handle),
                 Err(error) => tracing::error!(%error, "no thread for deadlines"),
             }
         }
-        drop(thread);
-        if std::mem::take(&mut self.shared.lock().asleep) {
-            self.shared.changed.notify_one();
+        if std::mem::take(&mut state.asleep) {
+            self.0.changed.notify_one();
         }
-        Ticks(&self.shared)
+        Ticks(&self.0)
     }
 }
 
@@ -76,11 +73,14 @@ impl Drop for Ticks<'_> {
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
-        self.shared.changed.notify_one();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let thread = {
+            let mut state = self.0.lock();
+            state.stop = true;
+            state.thread.take()
+        };
+        self.0.changed.notify_one();
         // A notification of the ticker thread itself may have dropped the session.
-        if let Some(thread) = thread.take().filter(|handle| handle.thread().id() != thread::current().id())
+        if let Some(thread) = thread.filter(|handle| handle.thread().id() != thread::current().id())
             && thread.join().is_err()
         {
             tracing::error!("the ticker panicked");
@@ -127,7 +127,7 @@ mod tests {
             let ticks = ticker.start();
             pollster::block_on(ticks.next());
             drop(ticks);
-            while !ticker.shared.lock().asleep {
+            while !ticker.0.lock().asleep {
                 thread::yield_now();
             }
         }

@@ -35,7 +35,7 @@ impl LaneInbox {
     /// The inbox of a lane that owns all its workers.
     pub(in crate::session) fn new(table: &Arc<ReplyTable>) -> Arc<Self> {
         let inbox = Arc::new(Self { table: table.clone(), gone: Mutex::default() });
-        sync::lock(&table.inboxes).push(Arc::downgrade(&inbox));
+        table.lock().inboxes.push(Arc::downgrade(&inbox));
         inbox
     }
 
@@ -85,16 +85,14 @@ impl LaneInbox {
 impl ReplyTable {
     /// From now on, the lane of `inbox` owns `workers`.
     pub(in crate::session) fn take_over(&self, inbox: &Arc<LaneInbox>, workers: WorkerRange) {
-        let mut inboxes = sync::lock(&self.inboxes);
-        inboxes.retain(|other| other.strong_count() > 0);
-        let others = inboxes.iter().filter_map(|other| other.upgrade()).filter(|other| !Arc::ptr_eq(other, inbox));
+        let others = self.inboxes().into_iter().filter(|other| !Arc::ptr_eq(other, inbox));
         others.for_each(|other| other.give_up(workers));
         self.forget(workers);
     }
 
     /// Whether the workers of all these places, which were given up, have left or are lost.
     pub(in crate::session) fn are_away(&self, places: &[WorkerId]) -> bool {
-        let inboxes: Vec<_> = sync::lock(&self.inboxes).iter().filter_map(|inbox| inbox.upgrade()).collect();
+        let inboxes = self.inboxes();
         let is_away = |place, inbox: &Arc<LaneInbox>| matches!(sync::lock(&inbox.gone).get(place), Some(Gone::Away));
         places.iter().all(|place| inboxes.iter().any(|inbox| is_away(place, inbox)))
     }
@@ -103,9 +101,7 @@ impl ReplyTable {
     /// the workers may end before they execute later commands. Returns the later commands that await replies of these
     /// workers, with the error of each. The caller [ends](Pending::end) their waits once it has released the order ticket.
     pub(in crate::session) fn dismiss(&self, places: WorkerRange, first: u64) -> Vec<(Arc<Pending>, Error)> {
-        let mut inboxes = sync::lock(&self.inboxes);
-        inboxes.retain(|inbox| inbox.strong_count() > 0);
-        inboxes.iter().filter_map(|inbox| inbox.upgrade()).for_each(|inbox| inbox.note(places, &Gone::Dismissed));
+        self.inboxes().iter().for_each(|inbox| inbox.note(places, &Gone::Dismissed));
         self.forget(places);
         ReplyTable::give_up(self, places);
         self.dismissals(places, first)

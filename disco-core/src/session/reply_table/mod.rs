@@ -8,7 +8,7 @@ mod pending;
 use std::collections::{BTreeSet, VecDeque};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use event_listener::Event;
@@ -39,12 +39,6 @@ pub(super) struct ReplyTable {
     pub(super) has_capacity: Event,
     /// Notified when workers are lost.
     pub(super) has_losses: Event,
-    /// Weak, because lanes own the table.
-    lanes: Mutex<Vec<Weak<dyn Channel>>>,
-    /// The inboxes of all lanes.
-    inboxes: Mutex<Vec<Weak<LaneInbox>>>,
-    /// When the session began to start its workers.
-    start: OnceLock<Instant>,
     /// Number of the last command.
     commands: AtomicU64,
     /// Requests for recordings that have not ended.
@@ -54,6 +48,12 @@ pub(super) struct ReplyTable {
 #[derive(Debug, Default)]
 struct TableState {
     epoch: u64,
+    /// When the session began to start its workers.
+    begun: Option<Instant>,
+    /// Weak, because lanes own the table.
+    lanes: Vec<Weak<dyn Channel>>,
+    /// The inboxes of all lanes.
+    inboxes: Vec<Weak<LaneInbox>>,
     /// The workers of the session. Lanes know them by their places.
     members: Members,
     /// The root cause of this epoch.
@@ -96,14 +96,14 @@ pub(super) struct Expected<'a> {
 impl ReplyTable {
     /// The lanes are about to start.
     pub(super) fn begin(&self) {
-        self.start.get_or_init(Instant::now);
+        self.lock().begun = Some(Instant::now());
     }
 
     /// Sets the lanes of the session, and its workers.
     pub(super) fn set_lanes(&self, lanes: &Lanes) {
-        let mut known = sync::lock(&self.lanes);
-        *known = lanes.iter().map(Arc::downgrade).collect();
-        self.lock().members = lanes.members.clone();
+        let mut state = self.lock();
+        state.lanes = lanes.iter().map(Arc::downgrade).collect();
+        state.members = lanes.members.clone();
     }
 
     /// The workers of the session.
@@ -207,8 +207,11 @@ impl ReplyTable {
     }
 
     fn lanes(&self) -> Lanes {
-        let lanes = sync::lock(&self.lanes);
-        Lanes::new(lanes.iter().filter_map(Weak::upgrade).collect(), self.members())
+        let (lanes, members) = {
+            let state = self.lock();
+            (state.lanes.iter().filter_map(Weak::upgrade).collect(), state.members.clone())
+        };
+        Lanes::new(lanes, members)
     }
 
     /// Adds the same reply of each of the workers with these places.
@@ -231,6 +234,13 @@ impl ReplyTable {
             all.into_iter().partition(|(number, pending)| *number >= first && pending.is_missing(places));
         state.pending = others;
         unanswered.into_iter().map(|(_, pending)| pending).collect()
+    }
+
+    /// The inboxes of the lanes that exist.
+    fn inboxes(&self) -> Vec<Arc<LaneInbox>> {
+        let mut state = self.lock();
+        state.inboxes.retain(|inbox| inbox.strong_count() > 0);
+        state.inboxes.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, TableState> {
@@ -299,7 +309,7 @@ impl Inbox for ReplyTable {
     }
 
     fn status(&self) -> Option<Status> {
-        let (begun, members) = (self.start.get()?, self.members());
+        let (begun, members) = (self.lock().begun?, self.members());
         let failure = self.check().err().map(|error| error.to_string());
         let mut status = Status {
             process: process::id(),
