@@ -8,6 +8,7 @@ use super::lane_set::Lanes;
 use super::large::Values;
 use super::order::Order;
 use super::reply_table::{Expected, Replies, ReplyTable};
+use super::timeline::Recorder;
 use crate::activity::Waiting;
 use crate::channel::FrameSize;
 use crate::command::Command;
@@ -115,6 +116,30 @@ impl CommandStream {
         self.explain(replies.and_then(|replies| judge(self, replies))).await
     }
 
+    /// Implements [`Session::set`] in a session that `live` accepts.
+    pub(super) async fn set_while(
+        &self,
+        operation: &'static str,
+        live: fn(&ReplyTable) -> Result<()>,
+        handle: &DRef,
+        worker: WorkerId,
+        value: Value,
+    ) -> Result<()> {
+        self.freed_ids.check(handle)?;
+        self.world().check(worker)?;
+        if matches!(value, Value::Register(_)) {
+            return Err(Error::invalid(format!("{operation}: a register can't hold a register")));
+        }
+        self.check(operation, live)?;
+        let values = self.prepare(operation, Some(worker), live, std::slice::from_ref(&value)).await?;
+        let snapshot = values.snapshot();
+        let command = Command::DebugSet { register: handle.register(), worker, value };
+        let question = Question::new(operation, Some(worker), command);
+        self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await?;
+        snapshot.iter().for_each(|snapshot| self.transfers.take_back(snapshot));
+        Ok(())
+    }
+
     fn send_question(
         &self,
         order: &mut Order,
@@ -126,7 +151,8 @@ impl CommandStream {
         let (from, command) = order.lanes.address(from, command)?;
         let expected = self.reply_table.expect(operation, order.next_seq(), from);
         self.send(order, values, |_| Ok(command))?;
-        let (lanes, keeps_frames, since) = (order.lanes.clone(), order.keeps_frames(), self.start_wait());
+        let (lanes, keeps_frames, since) =
+            (order.lanes.clone(), order.keeps_frames(), self.recorder.as_ref().and_then(Recorder::start_wait));
         Ok(Asked { operation, expected, lanes, keeps_frames, since, measured })
     }
 
@@ -134,7 +160,9 @@ impl CommandStream {
         if asked.keeps_frames || self.recorder.is_some() {
             let mut order = self.order();
             order.release();
-            self.note_wait(asked.since, asked.operation, asked.expected.seq, &replies);
+            if let Some(recorder) = &self.recorder {
+                recorder.note_wait(asked.since, asked.operation, asked.expected.seq, &replies);
+            }
         }
         asked.measured.end(replies.is_ok());
         replies

@@ -15,18 +15,31 @@ use std::sync::{Arc, Mutex};
 
 use futures_lite::future::{self, Future};
 
-use super::LaneSession;
 use super::fleet::{Fleet, Prepared};
-use super::new_lanes::{end, replacements, start};
+use super::lane_session::LaneSession;
+use super::new_lanes::{end, replacements};
 use super::order::Order;
+use super::replacement_policy::ReplacementPolicy;
 use super::replacing::{Taken, list};
 use super::reply_table::{Losses, ReplyTable};
+use super::starting::start;
 use crate::error::{Error, Result};
 use crate::sync;
 
 impl LaneSession {
+    /// Sets when lost workers are replaced, and how often.
+    #[must_use]
+    pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
+        self.fleet.finish();
+        self.fleet = Arc::new(Fleet::new(policy));
+        if self.replaces_at_once() {
+            self.prepare_in_background();
+        }
+        self
+    }
+
     /// Starts the thread that starts new workers as soon as others are lost. Without the thread, callers start them.
-    pub(super) fn prepare_in_background(&self) {
+    fn prepare_in_background(&self) {
         let (fleet, table, order) = (self.fleet.clone(), self.stream.reply_table.clone(), self.stream.order.clone());
         if let Err(error) = self.fleet.spawn("disco-replace", move || watch(&fleet, &table, &order)) {
             tracing::warn!(%error, "lost workers are replaced at the next command only");

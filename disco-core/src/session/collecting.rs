@@ -1,4 +1,4 @@
-//! Collects the recordings of workers, and finds the reason of a broken collective in it.
+//! Collects the recordings of workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,18 +7,14 @@ use std::time::{Duration, Instant};
 use event_listener::{Event, Listener as _};
 use futures_lite::future;
 
-use super::LaneSession;
-use super::command_stream::CommandStream;
+use super::ticker::Ticker;
 use crate::activity::Recording;
-use crate::diagnosis::Diagnosis;
 use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
 use crate::sync;
 use crate::worker_range::WorkerRange;
 
-/// Time that the recordings for an error's table have to arrive.
-const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// Number of each worker's records that an error's table is made of.
 pub(super) const EVIDENCE: usize = 32;
 
@@ -82,8 +78,20 @@ impl Collection {
         arrived.gone.retain(|place| !places.contains(*place));
     }
 
+    /// Waits until the recordings of all workers have come, for at most `limit` from the request on.
+    pub(super) async fn arrival(&self, ticker: &Ticker, limit: Duration) {
+        let ticks = ticker.start();
+        loop {
+            let (done, tick) = (self.done.listen(), ticks.next());
+            if self.is_complete() || self.begun.elapsed() >= limit {
+                return;
+            }
+            future::or(done, tick).await;
+        }
+    }
+
     /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.
-    fn wait(&self, limit: Duration) {
+    pub(super) fn wait(&self, limit: Duration) {
         loop {
             let done = self.done.listen();
             let left = limit.saturating_sub(self.begun.elapsed());
@@ -109,104 +117,9 @@ impl Collection {
     }
 }
 
-impl LaneSession {
-    /// The recording of each worker: its last operations, and with a [timeline](crate::activity::RecorderConfig) also
-    /// commands and spans. Works while workers hang, and after the session has failed. Waits for workers of other
-    /// machines for at most `limit`.
-    ///
-    /// # Errors
-    /// Of one worker: nothing came from it in time, because its node is lost or hangs.
-    pub async fn recordings(&self, limit: Duration) -> Recordings {
-        let collection = self.stream.reply_table.gather(usize::MAX);
-        self.stream.arrival(&collection, limit).await;
-        collection.take(&self.stream.reply_table.members(), &late(limit))
-    }
-
-    /// A function that returns the recording of each worker, as [`LaneSession::recordings`] does, with the `last` records
-    /// of each. It may be called on any thread, and blocks for at most a limit. It returns none once the session is
-    /// dropped, which it does not keep alive.
-    pub fn collector(&self) -> impl Fn(usize, Duration) -> Option<Recordings> + Send + Sync + 'static {
-        let table = Arc::downgrade(&self.stream.reply_table);
-        move |last, limit| {
-            let table = table.upgrade()?;
-            let collection = table.gather(last);
-            collection.wait(limit);
-            Some(collection.take(&table.members(), &late(limit)))
-        }
-    }
-}
-
-impl CommandStream {
-    /// Waits until the recordings of all workers have come, for at most `limit` from the request on.
-    async fn arrival(&self, collection: &Collection, limit: Duration) {
-        let ticks = self.ticker.start();
-        loop {
-            let (done, tick) = (collection.done.listen(), ticks.next());
-            if collection.is_complete() || collection.begun.elapsed() >= limit {
-                return;
-            }
-            future::or(done, tick).await;
-        }
-    }
-
-    /// Adds a table of the workers' last operations to the error of a stuck or broken collective.
-    pub(super) async fn explain<T>(&self, result: Result<T>) -> Result<T> {
-        match result {
-            Ok(value) => Ok(value),
-            // In a box, so that the futures of methods stay small.
-            Err(error) => Err(Box::pin(self.explained(error)).await),
-        }
-    }
-
-    async fn explained(&self, error: Error) -> Error {
-        let is_stuck = match &error {
-            Error::Deadline { .. } | Error::Stalled { .. } | Error::Lost(_) => true,
-            Error::Worker(failure) => is_of_collective(failure),
-            _ => false,
-        };
-        if !is_stuck || self.reply_table.is_explained(&error) {
-            return error;
-        }
-        let evidence = self.reply_table.evidence();
-        self.arrival(&evidence, REPORT_LIMIT).await;
-        let explained = match Diagnosis::of(&evidence.take(&self.reply_table.members(), "no records have come")) {
-            Some(diagnosis) => add(error.clone(), &format!("\n{diagnosis}")),
-            None => error.clone(),
-        };
-        self.reply_table.explain(&error, &explained);
-        explained
-    }
-}
-
-/// Why there is no recording of a worker.
-fn late(limit: Duration) -> String {
-    format!("its records have not come within {limit:?}")
-}
-
 /// Whether a worker failed in a collective, by no fault of its own code.
 pub(super) fn is_of_collective(failure: &Failure) -> bool {
     matches!(failure.kind, ErrorKind::Deadline { .. } | ErrorKind::Mismatch | ErrorKind::Broken)
-}
-
-fn add(error: Error, table: &str) -> Error {
-    match error {
-        Error::Worker(failure) => {
-            let mut failure = Failure::clone(&failure);
-            match failure.causes.last_mut() {
-                Some(last) => last.push_str(table),
-                None => failure.message.push_str(table),
-            }
-            Error::Worker(Arc::new(failure))
-        }
-        Error::Deadline { operation, after, state } => Error::Deadline { operation, after, state: state + table },
-        Error::Stalled { worker, after, state } => Error::Stalled { worker, after, state: state + table },
-        Error::Lost(loss) => {
-            let mut loss = (*loss).clone();
-            loss.records = Some(table.into());
-            Error::Lost(Arc::new(loss))
-        }
-        other => other,
-    }
 }
 
 #[cfg(test)]

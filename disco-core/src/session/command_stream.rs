@@ -1,14 +1,13 @@
 //! The commands of a session in their order, and the waits for their replies.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_lite::future;
 
-use super::asking::Question;
 use super::deadline_watch::DeadlineWatch;
 use super::dref::FreedIds;
-use super::functions::Functions;
 use super::lane_set::Lanes;
 use super::large::{Transfers, Values, check_crossing, payload_len};
 use super::order::{Next, Order};
@@ -22,10 +21,9 @@ use crate::channel::{FrameSize, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, LossCause, LostPeer, Result};
 use crate::function;
-use crate::id::{RegisterId, WorkerId};
+use crate::id::RegisterId;
 use crate::metrics;
 use crate::sync;
-use crate::value::Value;
 use crate::wire::Frame;
 use crate::world::World;
 
@@ -146,26 +144,30 @@ impl CommandStream {
         mut values: Values,
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
-        let Next { lanes, functions, frame } = order.next(&self.freed_ids, &values, make)?;
+        let Next { lanes, functions, registers, frame } = order.next(&self.freed_ids, &values, make)?;
         let kept = || match lanes.needs_bytes {
             true => check_crossing(lanes, &frame),
             false => Ok(None),
         };
-        match lanes.check(frame.command()).and_then(|()| kept()) {
-            Ok(_kept) => {
+        let kept = lanes.check(frame.command()).and_then(|()| kept());
+        let frame = match &kept {
+            Ok(_) => {
                 values.note_passed();
-                self.pass(lanes, functions, &frame)
+                frame
             }
-            // The frame has taken a number and freed ids, which workers must get: send both with a no-op command.
-            Err(error) => self.pass(lanes, functions, &Arc::new(frame.as_noop())).and(Err(error)),
+            // The frame has taken a number and freed ids, which workers must get: they are sent with a no-op command.
+            Err(_) => Cow::Owned(Arc::new(frame.as_noop())),
+        };
+        if let Some(recorder) = &self.recorder {
+            recorder.note_submitted(lanes, functions, registers, &frame);
         }
+        self.pass(lanes, &frame).and(kept.map(drop))
     }
 
     /// Passes a frame to all lanes. A lane that fails ends the session. All other lanes get the frame, so that their workers
     /// can go on once the workers of the failed lane are replaced.
-    fn pass(&self, lanes: &Lanes, functions: &Functions, frame: &Arc<Frame>) -> Result<()> {
+    fn pass(&self, lanes: &Lanes, frame: &Arc<Frame>) -> Result<()> {
         self.reply_table.note_command(frame.seq());
-        self.note_submitted(lanes, functions, frame);
         metrics::command(frame.command().name());
         let mut result = Ok(());
         for lane in lanes.iter() {
@@ -209,30 +211,6 @@ impl CommandStream {
         // Only after the call is submitted: a dropped handle may be freed ahead of the next command.
         args.handles.clear();
         handle
-    }
-
-    /// Implements [`Session::set`] in a session that `live` accepts.
-    pub(super) async fn set_while(
-        &self,
-        operation: &'static str,
-        live: fn(&ReplyTable) -> Result<()>,
-        handle: &DRef,
-        worker: WorkerId,
-        value: Value,
-    ) -> Result<()> {
-        self.freed_ids.check(handle)?;
-        self.world().check(worker)?;
-        if matches!(value, Value::Register(_)) {
-            return Err(Error::invalid(format!("{operation}: a register can't hold a register")));
-        }
-        self.check(operation, live)?;
-        let values = self.prepare(operation, Some(worker), live, std::slice::from_ref(&value)).await?;
-        let snapshot = values.snapshot();
-        let command = Command::DebugSet { register: handle.register(), worker, value };
-        let question = Question::new(operation, Some(worker), command);
-        self.ask_while(live, values, question, |session, replies| session.check_replies(&replies)).await?;
-        snapshot.iter().for_each(|snapshot| self.transfers.take_back(snapshot));
-        Ok(())
     }
 
     /// Implements [`Session::function`](super::Session::function).

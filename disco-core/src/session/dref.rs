@@ -1,7 +1,6 @@
 //! Handles to objects that exist on every worker.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
@@ -35,10 +34,7 @@ struct Slot {
 
 /// Register ids that dropped handles have freed. Its address is the session's identity.
 #[derive(Debug, Default)]
-pub(super) struct FreedIds {
-    freed: Mutex<Freed>,
-    in_use: AtomicUsize,
-}
+pub(super) struct FreedIds(Mutex<Freed>);
 
 impl DRef {
     pub(super) fn new(register: RegisterId, freed_ids: &Arc<FreedIds>) -> Self {
@@ -73,16 +69,6 @@ impl Drop for Slot {
 }
 
 impl FreedIds {
-    /// Number of ids in use at the last command.
-    pub(super) fn in_use(&self) -> usize {
-        self.in_use.load(Ordering::Relaxed)
-    }
-
-    /// Sets [`Self::in_use`].
-    pub(super) fn note_in_use(&self, count: usize) {
-        self.in_use.store(count, Ordering::Relaxed);
-    }
-
     /// The ids freed since the last call.
     pub(super) fn take_freed(&self) -> Freed {
         std::mem::take(&mut *self.freed())
@@ -97,6 +83,6 @@ impl FreedIds {
     }
 
     fn freed(&self) -> MutexGuard<'_, Freed> {
-        sync::lock(&self.freed)
+        sync::lock(&self.0)
     }
 }

@@ -19,6 +19,7 @@ use crate::metrics;
 use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
+use crate::world::World;
 
 /// What a session knows of the changes of its workers.
 #[derive(Default)]
@@ -83,6 +84,9 @@ pub(super) struct Prepared {
 }
 
 pub(super) type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
+
+/// Makes a lane, not started, to new workers: to their places, in the world that they join.
+pub type Growth = Arc<dyn Fn(WorkerRange, World) -> Result<Arc<dyn Channel>> + Send + Sync>;
 
 /// A caller that changes workers, or a thread that starts them.
 pub(super) struct Busy(Arc<Fleet>);

@@ -1,34 +1,21 @@
-//! The session over any set of lanes: its parts, and its methods.
+//! The session over any set of lanes: its parts, and its start.
 
 use std::any::Any;
-use std::fmt;
-use std::pin::Pin;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
-use async_trait::async_trait;
-
-use super::asking::{Judge, Question, Rest};
+use super::Deadlines;
 use super::closing::Closing;
 use super::command_stream::CommandStream;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Growth};
 use super::lane_set::Lanes;
-use super::replacing::Replaced;
-use super::reply_table::{LaneInbox, Replies, ReplyTable};
-use super::resizing::{Growth, Resized};
-use super::subset::Subsets;
-use super::{Arguments, DRef, Deadlines, Session};
+use super::reply_table::{LaneInbox, ReplyTable};
 use crate::channel::{Channel, Inbox as _};
-use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::function;
-use crate::id::WorkerId;
 use crate::members::Members;
 use crate::metrics;
 use crate::status::Status;
 use crate::sync;
-use crate::tensor::Tensor;
-use crate::value::Value;
 use crate::world::World;
 
 /// A session over lanes that together reach all workers.
@@ -46,12 +33,11 @@ pub struct LaneSession {
     pub(super) growth: Option<Growth>,
     /// Number of workers of each machine; `None` if there can only be one machine.
     pub(super) per_node: Option<usize>,
-    pub(super) subsets: Subsets,
+    /// Its [subsets](Self::subset). Weak: a subset ends when the program drops it.
+    pub(super) subsets: Mutex<Vec<Weak<Self>>>,
     /// Dropped when the session ends.
     attached: Mutex<Vec<Box<dyn Any + Send>>>,
 }
-
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 impl LaneSession {
     /// Starts the lanes, which together reach each worker of `world` once. Calls [`Channel::start`] of each lane, which
@@ -85,7 +71,7 @@ impl LaneSession {
             first_world: world,
             growth: None,
             per_node: (world.nodes() > 1).then(|| world.per_node()),
-            subsets: Subsets::default(),
+            subsets: Mutex::default(),
             attached: Mutex::default(),
         })
     }
@@ -113,116 +99,5 @@ impl LaneSession {
     pub(super) fn detach(&self) {
         let attached = std::mem::take(&mut *sync::lock(&self.attached));
         drop(attached);
-    }
-
-    /// The result of a question with small values, if it is answered at once; else the future of the remaining steps.
-    /// A question that is answered at once takes no future of its own, which would take a third of its time.
-    fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Result<T, Boxed<'_, T>> {
-        let rest = match self.replaces_at_once() {
-            true => Rest::Ask(question),
-            false => match self.stream.ask(question, judge) {
-                Ok(result) => return Ok(result),
-                Err(rest) => rest,
-            },
-        };
-        Err(Box::pin(self.while_running(move || self.stream.ask_rest(rest, judge))))
-    }
-}
-
-#[async_trait]
-impl Session for LaneSession {
-    fn world(&self) -> World {
-        self.stream.world()
-    }
-
-    async fn function(&self, name: &str) -> Result<DRef> {
-        self.while_running(|| self.stream.function(name)).await
-    }
-
-    async fn submit(&self, function: &DRef, args: Arguments) -> Result<DRef> {
-        self.while_running(|| self.stream.submit(function, args)).await
-    }
-
-    fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
-        // `submit` waits for new workers.
-        if self.replaces_at_once() && self.stream.reply_table.check().is_err() {
-            return None;
-        }
-        let submitted = self.stream.try_submit(function, args)?;
-        Some(submitted.inspect_err(|error| self.note_told(error)))
-    }
-
-    async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
-        let question = Question::new("sync_worker", Some(worker), Command::SyncWorker { worker });
-        match self.ask(question, |stream, replies| stream.check_replies(&replies)) {
-            Ok(()) => Ok(()),
-            Err(rest) => rest.await,
-        }
-    }
-
-    async fn sync_all(&self) -> Result<()> {
-        let question = Question::new("sync_all", None, Command::SyncAll);
-        match self.ask(question, |stream, replies| stream.check_all_replies(&replies)) {
-            Ok(()) => Ok(()),
-            Err(rest) => rest.await,
-        }
-    }
-
-    async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
-        match self.ask(self.stream.question_of_get(handle, worker)?, CommandStream::value) {
-            Ok(value) => Ok(value),
-            Err(rest) => rest.await,
-        }
-    }
-
-    async fn get_all(&self, handle: &DRef) -> Result<Vec<Value>> {
-        self.stream.freed_ids.check(handle)?;
-        let command = Command::GetAll { register: handle.register() };
-        let values = |stream: &CommandStream, replies: Replies| {
-            stream.check_all_replies(&replies)?;
-            Ok(replies.values().collect())
-        };
-        match self.ask(Question::new("get_all", None, command), values) {
-            Ok(values) => Ok(values),
-            Err(rest) => rest.await,
-        }
-    }
-
-    async fn set(&self, handle: &DRef, worker: WorkerId, value: Value) -> Result<()> {
-        self.while_running(|| self.stream.set_while("set", ReplyTable::check_lost, handle, worker, value)).await
-    }
-
-    async fn copy_from_worker_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
-        self.while_running(|| self.stream.copy_from_0(host, from)).await
-    }
-
-    async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
-        self.while_running(|| self.stream.copy_to_0(host, to)).await
-    }
-
-    async fn recover(&self) -> Result<()> {
-        match self.replaces_on_recovery() {
-            true => self.replace().await.map(drop),
-            false => self.while_running(|| self.stream.recover()).await,
-        }
-    }
-
-    async fn replace_lost(&self) -> Result<Replaced> {
-        self.replace_and_report().await
-    }
-
-    async fn resize(&self, workers: usize) -> Result<Resized> {
-        self.resize_and_report(workers).await
-    }
-
-    async fn shutdown(&self) -> Result<()> {
-        self.shut_down().await
-    }
-}
-
-impl fmt::Debug for LaneSession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let closed = self.stream.closed.load(Ordering::Relaxed);
-        f.debug_struct("LaneSession").field("world", &self.world()).field("closed", &closed).finish_non_exhaustive()
     }
 }

@@ -97,6 +97,14 @@ impl Lanes {
         }
     }
 
+    /// Whether worker 0 gets tensors by reference: it has been worker 0 from the start, as a thread of this process. Workers of
+    /// TVM's Disco are in other processes, but their lane copies.
+    pub(super) fn pass_references_to_worker_0(&self) -> bool {
+        let first = WorkerId::new(0);
+        let lane = self.owner(first).facts();
+        self.members.place(first) == Some(first) && !(lane.needs_bytes && lane.runs_this_program)
+    }
+
     /// Delivers the replies that workers have left.
     pub(super) fn poll(&self) {
         channel::poll(self);

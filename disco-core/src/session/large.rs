@@ -1,15 +1,9 @@
 //! Commands with large values: size limits, and transfers to the lanes that need the values.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_lite::future;
-
-use super::command_stream::CommandStream;
 use super::lane_set::Lanes;
-use super::reply_table::ReplyTable;
-use super::worker_0::takes_references;
 use crate::channel::{Channel, FrameSize, SMALL_FRAME};
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -17,10 +11,6 @@ use crate::id::WorkerId;
 use crate::shared_memory::{ReusedMemory, Snapshot};
 use crate::value::Value;
 use crate::wire::{self, Frame, Pieces, SessionTransfers, Transfer};
-
-/// Time without a byte of any transfer after which a transfer stops waiting for its budget, and its tensors go with
-/// their command.
-const QUIET_LIMIT: Duration = Duration::from_secs(1);
 
 /// The values of one command before it takes the order ticket. `None` if they have at most [`SMALL_FRAME`] bytes.
 #[derive(Debug)]
@@ -39,8 +29,8 @@ struct Large {
 
 /// Large tensors that were sent ahead of their command. Dropping this value withdraws them if the command was not sent.
 #[derive(Debug)]
-struct Ahead {
-    transfer: Arc<Transfer>,
+pub(super) struct Ahead {
+    pub(super) transfer: Arc<Transfer>,
     to: Option<WorkerId>,
     /// The place of `to`.
     place: Option<WorkerId>,
@@ -68,43 +58,18 @@ impl Values {
         if self.0.is_some() { FrameSize::Large } else { FrameSize::Small }
     }
 
-    /// Checks the size of the values of `operation`, which go to worker `to` or to all, and copies large tensors to
-    /// shared memory if a lane of `lanes` requires that. The copy is made without the order ticket, so that other
-    /// commands do not wait for it.
-    ///
-    /// # Errors
-    /// The values are above a lane's limit.
-    fn check(
-        operation: &str,
-        to: Option<WorkerId>,
-        lanes: &Lanes,
-        values: &[Value],
-        memory: &ReusedMemory,
-    ) -> Result<Self> {
-        let bytes = payload_len(values);
-        if bytes <= SMALL_FRAME {
-            return Ok(Self::SMALL);
-        }
-        let place = to.and_then(|worker| lanes.members.place(worker));
-        let concerned = || lanes.iter().filter(|lane| is_concerned(&***lane, place));
-        let limit = concerned().map(|lane| lane.facts().value_limit).min().unwrap_or(usize::MAX);
-        if bytes > limit {
-            return Err(above_limit(operation, to, bytes, limit, takes_references(lanes)));
-        }
-        let wants_copy = concerned().map(|lane| lane.facts()).any(|lane| lane.needs_bytes && lane.shares_memory);
-        let reused = || match (to, values) {
-            (Some(_), [Value::Tensor(tensor)]) if wants_copy => wire::snapshot_in(memory, tensor),
-            _ => None,
-        };
-        let snapshot = reused().or_else(|| wants_copy.then(|| wire::snapshot(values)).flatten());
-        Ok(Self(Some(Box::new(Large { snapshot, ahead: None, lanes: lanes.clone() }))))
-    }
-
     /// If the session has other lanes by now, the tensors are sent in the frame itself.
     pub(super) fn fit(&mut self, lanes: &Lanes) {
         if let Some(large) = self.0.as_mut().filter(|large| !large.lanes.is(lanes)) {
             // Withdraws the transfer.
             (large.ahead, large.snapshot) = (None, None);
+        }
+    }
+
+    /// The large tensors were sent ahead of the command.
+    pub(super) fn set_ahead(&mut self, ahead: Ahead) {
+        if let Some(large) = &mut self.0 {
+            large.ahead = Some(ahead);
         }
     }
 
@@ -132,86 +97,44 @@ impl Values {
     }
 }
 
-impl CommandStream {
-    /// Checks the size of the values of `operation`, which go to worker `to` or to all, and brings large tensors to the
-    /// lanes of these workers: a copy in shared memory, or a transfer to the other end of the lane. The order ticket is
-    /// not held meanwhile, so other commands do not wait.
+impl Transfers {
+    /// Checks the size of the values of `operation`, which go to worker `to` or to all, and copies large tensors to
+    /// shared memory if a lane of `lanes` requires that. The copy is made without the order ticket, so that other
+    /// commands do not wait for it.
     ///
     /// # Errors
-    /// The values are above a lane's limit; a tensor can't leave the process; the session fails or is closed; no byte
-    /// of the transfer has moved for [`Deadlines::stall`](super::Deadlines::stall).
-    ///
-    /// # Cancel safety
-    /// Dropping the future or its result withdraws the transfer.
-    pub(super) async fn prepare(
+    /// The values are above a lane's limit.
+    pub(super) fn check(
         &self,
         operation: &str,
         to: Option<WorkerId>,
-        live: fn(&ReplyTable) -> Result<()>,
+        lanes: &Lanes,
         values: &[Value],
     ) -> Result<Values> {
-        if payload_len(values) <= SMALL_FRAME {
+        let bytes = payload_len(values);
+        if bytes <= SMALL_FRAME {
             return Ok(Values::SMALL);
         }
-        let all = self.lanes();
-        let mut prepared = Values::check(operation, to, &all, values, &self.transfers.memory)?;
-        let place = to.and_then(|worker| all.members.place(worker));
-        let lanes = all.iter().filter(|lane| lane.ahead().is_some() && is_concerned(&***lane, place));
-        let lanes: Vec<_> = lanes.cloned().collect();
-        if let Some(large) = &mut prepared.0
-            && !lanes.is_empty()
-            && let Some(content) = Pieces::of_tensors(values)?
-        {
-            let id = self.order().next_transfer();
-            let transfer = Arc::new(Transfer::new(id, content.byte_len(), self.transfers.shared.clone()));
-            let ahead = large.ahead.insert(Ahead { transfer, to, place, lanes, begun: 0, is_passed: false });
-            if !self.send_ahead(operation, live, ahead, content, &all).await? {
-                large.ahead = None;
-            }
+        let place = to.and_then(|worker| lanes.members.place(worker));
+        let concerned = || lanes.iter().filter(|lane| is_concerned(&***lane, place));
+        let limit = concerned().map(|lane| lane.facts().value_limit).min().unwrap_or(usize::MAX);
+        if bytes > limit {
+            return Err(above_limit(operation, to, bytes, limit, lanes.pass_references_to_worker_0()));
         }
-        Ok(prepared)
+        let wants_copy = concerned().map(|lane| lane.facts()).any(|lane| lane.needs_bytes && lane.shares_memory);
+        let reused = || match (to, values) {
+            (Some(_), [Value::Tensor(tensor)]) if wants_copy => wire::snapshot_in(&self.memory, tensor),
+            _ => None,
+        };
+        let snapshot = reused().or_else(|| wants_copy.then(|| wire::snapshot(values)).flatten());
+        Ok(Values(Some(Box::new(Large { snapshot, ahead: None, lanes: lanes.clone() }))))
     }
 
-    /// Waits until all bytes have been sent over `lanes`. Returns false if the tensors must go with their command: a
-    /// budget stays exhausted because other callers hold transfers without polling the futures that own them; or the
-    /// session has other lanes by now.
-    async fn send_ahead(
-        &self,
-        operation: &str,
-        live: fn(&ReplyTable) -> Result<()>,
-        ahead: &mut Ahead,
-        content: Pieces,
-        lanes: &Lanes,
-    ) -> Result<bool> {
-        let mut content = Some(Arc::new(content));
-        let ticks = self.ticker.start();
-        let (mut seen, mut since) = ((false, 0), Instant::now());
-        loop {
-            let (changed, tick) = (ahead.transfer.listen(), ticks.next());
-            self.check(operation, live)?;
-            if !self.lanes().is(lanes) {
-                return Ok(false);
-            }
-            let has_begun = ahead.begin(&mut content)?;
-            if has_begun && ahead.transfer.is_sent() {
-                return Ok(true);
-            }
-            future::or(changed, tick).await;
-            let transfer = &ahead.transfer;
-            let moved = if has_begun { transfer.moved() } else { transfer.moved_in_session() };
-            if seen != (has_begun, moved) {
-                (seen, since) = ((has_begun, moved), Instant::now());
-            } else if !has_begun && since.elapsed() >= QUIET_LIMIT {
-                return Ok(false);
-            } else if has_begun && since.elapsed() >= self.limits.stall {
-                self.is_hung.store(true, Ordering::Relaxed);
-                return Err(ahead.stalled(operation, self.limits.stall));
-            }
-        }
+    /// A transfer of so many bytes.
+    pub(super) fn transfer(&self, number: u64, bytes: usize) -> Arc<Transfer> {
+        Arc::new(Transfer::new(number, bytes, self.shared.clone()))
     }
-}
 
-impl Transfers {
     /// Takes memory back whose tensor the worker has copied.
     pub(super) fn take_back(&self, snapshot: &Snapshot) {
         self.memory.take_back(snapshot);
@@ -219,9 +142,18 @@ impl Transfers {
 }
 
 impl Ahead {
+    pub(super) fn new(
+        transfer: Arc<Transfer>,
+        to: Option<WorkerId>,
+        place: Option<WorkerId>,
+        lanes: Vec<Arc<dyn Channel>>,
+    ) -> Self {
+        Self { transfer, to, place, lanes, begun: 0, is_passed: false }
+    }
+
     /// Begins the transfer, in lane order, on the lanes that have capacity now. Returns whether all lanes have begun;
     /// then `content` is `None`.
-    fn begin(&mut self, content: &mut Option<Arc<Pieces>>) -> Result<bool> {
+    pub(super) fn begin(&mut self, content: &mut Option<Arc<Pieces>>) -> Result<bool> {
         if let Some(tensors) = content {
             while let Some(lane) = self.lanes.get(self.begun) {
                 let ahead = lane.ahead().ok_or_else(|| Error::state("the lane sends nothing ahead of frames"))?;
@@ -236,7 +168,7 @@ impl Ahead {
         Ok(true)
     }
 
-    fn stalled(&self, operation: &str, after: Duration) -> Error {
+    pub(super) fn stalled(&self, operation: &str, after: Duration) -> Error {
         let to: Vec<String> = match self.to {
             Some(worker) => vec![worker.to_string()],
             None => self.lanes.iter().map(|lane| lane.facts().workers.to_string()).collect(),
@@ -292,7 +224,7 @@ pub(super) fn check_crossing(lanes: &[Arc<dyn Channel>], frame: &Frame) -> Resul
     Ok(kept)
 }
 
-fn is_concerned(lane: &dyn Channel, place: Option<WorkerId>) -> bool {
+pub(super) fn is_concerned(lane: &dyn Channel, place: Option<WorkerId>) -> bool {
     place.is_none_or(|place| lane.facts().workers.contains(place))
 }
 

@@ -1,13 +1,9 @@
 //! Lanes to new workers: how they start, get places in the session, and end.
 
-use std::any::Any;
 use std::collections::BTreeSet;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use super::fleet::Fleet;
 use super::lane_set::Lanes;
 use super::reply_table::{LaneInbox, ReplyTable};
 use crate::channel::{Channel, NO_OTHER_WORKERS, Signal};
@@ -34,6 +30,19 @@ impl Drop for NewLane {
 }
 
 impl NewLane {
+    /// A lane that has not started.
+    pub(super) fn new(lane: Arc<dyn Channel>, table: &Arc<ReplyTable>) -> Self {
+        Self { lane, inbox: LaneInbox::new(table), is_taken: false }
+    }
+
+    pub(super) fn lane(&self) -> &Arc<dyn Channel> {
+        &self.lane
+    }
+
+    pub(super) fn start(&self) -> Result<()> {
+        self.lane.start(self.inbox.clone())
+    }
+
     /// The lane, which owns its places from now on, and its inbox.
     pub(super) fn take(mut self, table: &ReplyTable) -> (Arc<dyn Channel>, Arc<LaneInbox>) {
         table.take_over(&self.inbox, self.lane.facts().workers);
@@ -52,51 +61,6 @@ pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<V
         starts.and_then(|starts| starts.replacement(*part)).map_err(refused)
     };
     parts.iter().map(replace).collect()
-}
-
-/// Starts the lanes that `make` returns, at the same time.
-pub(super) fn start(
-    fleet: &Fleet,
-    operation: &str,
-    make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>>,
-    table: &Arc<ReplyTable>,
-) -> Result<Vec<NewLane>> {
-    let run = AssertUnwindSafe(|| start_lanes(fleet, operation, make()?, table));
-    panic::catch_unwind(run).unwrap_or_else(|_: Box<dyn Any + Send>| Err(panicked()))
-}
-
-fn start_lanes(
-    fleet: &Fleet,
-    operation: &str,
-    lanes: Vec<Arc<dyn Channel>>,
-    table: &Arc<ReplyTable>,
-) -> Result<Vec<NewLane>> {
-    let make = |lane| NewLane { lane, inbox: LaneInbox::new(table), is_taken: false };
-    let new: Vec<NewLane> = lanes.into_iter().map(make).collect();
-    fleet.note_starting(new.iter().map(|new| new.lane.clone()).collect());
-    let start = |NewLane { lane, inbox, .. }: &NewLane| match fleet.is_over() {
-        true => Err(Error::Closed(operation.to_owned())),
-        false => lane.start(inbox.clone()),
-    };
-    let started = thread::scope(|scope| {
-        let starts: Vec<_> = new.iter().map(|new| scope.spawn(move || start(new))).collect();
-        let panicked = |_: Box<dyn Any + Send>| Err(panicked());
-        // Waits for all of them, also after the first error.
-        let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
-        ends.into_iter().collect::<Result<()>>()
-    });
-    fleet.note_starting(Vec::new());
-    match started {
-        Ok(()) => Ok(new),
-        Err(error) => {
-            end(&new);
-            Err(error)
-        }
-    }
-}
-
-pub(super) fn panicked() -> Error {
-    Error::state("replace_lost: the start of new workers panicked")
 }
 
 /// Ends new workers that the session does not use, so that no two workers have one place after the next start.

@@ -50,6 +50,8 @@ pub(super) struct Order {
 pub(super) struct Next<'a> {
     pub(super) lanes: &'a Lanes,
     pub(super) functions: &'a Functions,
+    /// Number of registers in use.
+    pub(super) registers: usize,
     pub(super) frame: Cow<'a, Arc<Frame>>,
 }
 
@@ -86,13 +88,14 @@ impl Order {
         self.registers.free(&freed);
         // `make` fails only when ids are exhausted, so `freed` is empty.
         let command = make(&mut self.registers)?;
-        freed_ids.note_in_use(self.registers.in_use());
+        let registers = self.registers.in_use();
         self.seq += 1;
         if values.size() == FrameSize::Large {
             let mut next = Frame::with(self.seq, freed, command);
             values.put_in(&mut next);
             // The last lane that holds the frame frees its memory.
-            return Ok(Next { lanes: &self.lanes, functions: &self.functions, frame: Cow::Owned(Arc::new(next)) });
+            let frame = Cow::Owned(Arc::new(next));
+            return Ok(Next { lanes: &self.lanes, functions: &self.functions, registers, frame });
         }
         let frame = match Frame::would_be_light(&freed, &command) {
             true => {
@@ -102,7 +105,7 @@ impl Order {
             }
             false => self.other.put(0, self.seq, freed, command),
         };
-        Ok(Next { lanes: &self.lanes, functions: &self.functions, frame: Cow::Borrowed(frame) })
+        Ok(Next { lanes: &self.lanes, functions: &self.functions, registers, frame: Cow::Borrowed(frame) })
     }
 
     /// Whether there are frames that [`Order::release`] releases once the workers have finished.

@@ -19,13 +19,13 @@ use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
-use super::fleet::{Busy, Fleet, Prepared};
+use super::fleet::{Busy, Prepared};
 use super::lane_session::LaneSession;
 use super::large::Values;
-use super::new_lanes::{NewLane, close, end, panicked, replacements, start};
+use super::new_lanes::{NewLane, close, end, replacements};
 use super::order::Order;
-use super::replacement_policy::ReplacementPolicy;
 use super::reply_table::{Losses, ReplyTable};
+use super::starting::{panicked, start};
 use crate::channel::Channel;
 use crate::command::Command;
 use crate::error::{Error, Result};
@@ -48,17 +48,6 @@ pub struct Replaced {
 }
 
 impl LaneSession {
-    /// Sets when lost workers are replaced, and how often.
-    #[must_use]
-    pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
-        self.fleet.finish();
-        self.fleet = Arc::new(Fleet::new(policy));
-        if self.replaces_at_once() {
-            self.prepare_in_background();
-        }
-        self
-    }
-
     /// Sets the function that restores new workers. [`Session::replace_lost`](super::Session::replace_lost) calls
     /// `restore` for each new worker and [sets](super::Session::set) the returned values in the worker's registers, before
     /// the session takes other commands; so does [`Session::resize`](super::Session::resize) for each worker that it adds. A

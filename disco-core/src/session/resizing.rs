@@ -32,9 +32,6 @@ const MAX_SETTLES: u32 = 100;
 /// Interval of looking whether workers have left.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Makes a lane, not started, to new workers: to their places, in the world that they join.
-pub type Growth = Arc<dyn Fn(WorkerRange, World) -> Result<Arc<dyn Channel>> + Send + Sync>;
-
 /// The result of [`Session::resize`](super::Session::resize).
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

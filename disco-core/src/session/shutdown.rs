@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
-use super::LaneSession;
+use super::lane_session::LaneSession;
 use super::lane_set::Lanes;
 use super::large::Values;
 use super::reply_table::ReplyTable;
@@ -36,7 +36,7 @@ impl LaneSession {
             self.stream.reply_table.has_capacity.notify(usize::MAX);
         }
         // Their workers are in the processes of this session's workers.
-        let subsets = self.subsets.shut_down().await;
+        let subsets = self.shut_down_subsets().await;
         let lanes = self.tell_workers_to_leave();
         let limit = match self.stream.is_hung.load(Ordering::Relaxed) {
             true => self.stream.limits.close.min(DROP_LIMIT),
@@ -91,7 +91,7 @@ impl LaneSession {
         if !self.stream.closed.swap(true, Ordering::SeqCst) {
             self.stream.reply_table.has_capacity.notify(usize::MAX);
         }
-        self.subsets.end();
+        self.end_subsets();
         // Ends running operations, also if the future of an unfinished shutdown was dropped.
         self.stream.reply_table.lose(&match thread::panicking() {
             true => Error::state("the program has panicked"),

@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::future::{self, Future};
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 use std::thread;
@@ -29,9 +29,10 @@ use std::time::Duration;
 use event_listener::Event;
 use futures_lite::future as either;
 
+use super::lane_session::LaneSession;
 use super::lane_set::Lanes;
 use super::reply_table::ReplyTable;
-use super::{Deadlines, IntoArgs as _, LaneSession, Session};
+use super::{Deadlines, IntoArgs as _, Session};
 use crate::channel::{Channel, NO_SUBSETS, SubsetPart};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -43,10 +44,6 @@ use crate::world::World;
 
 /// The worker function that starts a worker of a subset. The crate of the lane registers it.
 pub const JOIN_SUBSET: &str = "disco.join_subset";
-
-/// The subsets of a session. Weak: a subset ends when the program drops it.
-#[derive(Debug, Default)]
-pub(super) struct Subsets(Mutex<Vec<Weak<LaneSession>>>);
 
 /// The start of a subset, shared with its thread.
 #[derive(Default)]
@@ -119,7 +116,7 @@ impl LaneSession {
             let world = self.check_subset(&workers, groups)?;
             self.stream.check("subset", ReplyTable::check)?;
             let subset = Arc::new(self.start_subset(world, &workers).await?);
-            match self.subsets.add(&subset, &self.stream.closed) {
+            match self.add_subset(&subset) {
                 true => Ok(subset),
                 false => {
                     subset.shutdown().await?;
@@ -281,12 +278,12 @@ fn given_up() -> Error {
     Error::state("subset: the start was given up")
 }
 
-impl Subsets {
-    /// Adds a subset, unless the parent is `closed`. Returns whether it did.
-    fn add(&self, subset: &Arc<LaneSession>, closed: &AtomicBool) -> bool {
-        let mut all = sync::lock(&self.0);
-        // The parent sets the flag before it takes the list.
-        if closed.load(Ordering::SeqCst) {
+impl LaneSession {
+    /// Adds a subset, unless the session is closed. Returns whether it did.
+    fn add_subset(&self, subset: &Arc<Self>) -> bool {
+        let mut all = sync::lock(&self.subsets);
+        // The session sets the flag before it takes the list.
+        if self.stream.closed.load(Ordering::SeqCst) {
             return false;
         }
         all.retain(|other| other.strong_count() > 0);
@@ -294,13 +291,13 @@ impl Subsets {
         true
     }
 
-    fn live(&self) -> Vec<Arc<LaneSession>> {
-        sync::lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    fn live_subsets(&self) -> Vec<Arc<Self>> {
+        sync::lock(&self.subsets).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Shuts all subsets down, at the same time. The parent takes no commands any more.
-    pub(super) async fn shut_down(&self) -> Result<()> {
-        let subsets = self.live();
+    /// Shuts all subsets down, at the same time. The session takes no commands any more.
+    pub(super) async fn shut_down_subsets(&self) -> Result<()> {
+        let subsets = self.live_subsets();
         let mut running: Vec<Pin<Box<dyn Future<Output = Result<()>> + Send + '_>>> =
             subsets.iter().map(|subset| subset.shutdown()).collect();
         let mut result = Ok(());
@@ -320,7 +317,7 @@ impl Subsets {
     }
 
     /// Ends all subsets, as a drop does.
-    pub(super) fn end(&self) {
-        self.live().iter().for_each(|subset| subset.end());
+    pub(super) fn end_subsets(&self) {
+        self.live_subsets().iter().for_each(|subset| subset.end());
     }
 }

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use parking_lot::ReentrantMutex;
 
+use super::Observer;
 use super::collecting::Collection;
-use super::command_stream::CommandStream;
 use super::functions::Functions;
 use super::lane_set::Lanes;
 use super::reply_table::Replies;
-use super::{LaneSession, Observer, Session as _};
 use crate::activity::{Activity, RecorderConfig, Recording, Sampler, Waiting};
 use crate::channel::{Channel, FrameSize, Signal};
 use crate::command::Command;
@@ -54,41 +53,31 @@ struct OpenTimeline {
     sink: ReentrantMutex<Cell<Option<Sink>>>,
 }
 
-impl LaneSession {
-    /// Records the commands and the waits of the controller, and passes the timeline to `sink` when the session ends: at
-    /// the end of its shutdown, or when it is dropped. Workers record theirs as their
-    /// [configuration](crate::WorkerConfig::recorder) says.
-    #[must_use]
-    pub fn with_timeline(mut self, config: RecorderConfig, sink: impl FnOnce(Timeline) + Send + 'static) -> Self {
-        let collection = Arc::new(Collection::new(self.world().size()));
-        self.stream.reply_table.collect(&collection);
-        let sink: Sink = Box::new(sink);
-        let (activity, sampler) = (Activity::new(config), Mutex::default());
-        let timeline = OpenTimeline { activity, sampler, collection, sink: ReentrantMutex::new(Cell::new(Some(sink))) };
-        self.stream.recorder.get_or_insert_default().timeline = Some(Arc::new(timeline));
-        self
+impl Recorder {
+    /// Passes the records of the controller, and those of `workers` workers, to `sink` when the session ends. Returns the
+    /// collection of those of the workers.
+    pub(super) fn add_timeline(
+        &mut self,
+        config: RecorderConfig,
+        workers: usize,
+        sink: impl FnOnce(Timeline) + Send + 'static,
+    ) -> Arc<Collection> {
+        let collection = Arc::new(Collection::new(workers));
+        let (activity, sampler, sink) = (Activity::new(config), Mutex::default(), Box::new(sink) as Sink);
+        let (of_workers, sink) = (collection.clone(), ReentrantMutex::new(Cell::new(Some(sink))));
+        self.timeline = Some(Arc::new(OpenTimeline { activity, sampler, collection: of_workers, sink }));
+        collection
     }
 
-    /// Tells `observer` of the commands and the waits of the session from now on.
-    #[must_use]
-    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.stream.recorder.get_or_insert_default().observer = Some(observer);
-        self
+    /// Tells `observer` of the commands and the waits.
+    pub(super) fn add_observer(&mut self, observer: Arc<dyn Observer>) {
+        self.observer = Some(observer);
     }
-}
 
-impl CommandStream {
     /// Records the submission of a command. Called by the holder of the order ticket.
-    #[inline]
-    pub(super) fn note_submitted(&self, lanes: &Lanes, functions: &Functions, frame: &Frame) {
-        if let Some(recorder) = &self.recorder {
-            self.record_submitted(lanes, functions, recorder, frame);
-        }
-    }
-
-    fn record_submitted(&self, lanes: &Lanes, functions: &Functions, recorder: &Recorder, frame: &Frame) {
+    pub(super) fn note_submitted(&self, lanes: &Lanes, functions: &Functions, registers: usize, frame: &Frame) {
         let (number, command) = (frame.seq(), frame.command());
-        if let Some(observer) = &recorder.observer {
+        if let Some(observer) = &self.observer {
             // Frames name workers by their places.
             match command.place().and_then(|place| lanes.members.worker(place)) {
                 Some(worker) if !lanes.members.is_plain() => {
@@ -97,7 +86,7 @@ impl CommandStream {
                 _ => observer.submitted(number, frame.freed(), command),
             }
         }
-        if let Some(timeline) = &recorder.timeline {
+        if let Some(timeline) = &self.timeline {
             let function = match command {
                 Command::CallPacked { function, .. } => functions.name_of(*function),
                 _ => None,
@@ -105,42 +94,26 @@ impl CommandStream {
             timeline.activity.submit(number, command, function.unwrap_or(command.name()));
             let mut sampler = sync::lock(&timeline.sampler);
             if sampler.is_due() {
-                self.sample(lanes, &timeline.activity, &mut sampler);
-            }
-        }
-    }
-
-    /// Records the counters of the controller.
-    fn sample(&self, lanes: &[Arc<dyn Channel>], activity: &Activity, sampler: &mut Sampler) {
-        sampler.sample(activity, "registers in use", self.freed_ids.in_use() as u64);
-        for lane in lanes {
-            let workers = lane.facts().workers;
-            sampler.sample(activity, &format!("room for commands to {workers}"), lane.room(FrameSize::Large) as u64);
-            if let Some(bytes) = lane.sent_bytes() {
-                sampler.sample(activity, &format!("bytes sent to {workers}"), bytes);
+                sample(lanes, registers, &timeline.activity, &mut sampler);
             }
         }
     }
 
     /// The start of a wait of the controller; `None` without a timeline.
     pub(super) fn start_wait(&self) -> Option<Waiting> {
-        let timeline = self.recorder.as_ref()?.timeline.as_ref()?;
-        Some(timeline.activity.start_wait())
+        Some(self.timeline.as_ref()?.activity.start_wait())
     }
 
     /// Records a wait for the replies to command `number`. Called by the holder of the order ticket.
     pub(super) fn note_wait(&self, since: Option<Waiting>, operation: &str, number: u64, replies: &Result<Replies>) {
-        let Some(recorder) = &self.recorder else { return };
-        if let Some(observer) = &recorder.observer {
+        if let Some(observer) = &self.observer {
             observer.waited(number, &replies.clone().map(|replies| replies.of_each().collect()));
         }
-        if let Some((timeline, since)) = recorder.timeline.as_ref().zip(since) {
+        if let Some((timeline, since)) = self.timeline.as_ref().zip(since) {
             timeline.activity.add_wait(since, operation, number);
         }
     }
-}
 
-impl Recorder {
     /// Passes the timeline to the sink, the first time. The workers have left.
     pub(super) fn finish(&self, lanes: &[Arc<dyn Channel>], members: &Members, status: Status) {
         let Some(timeline) = &self.timeline else { return };
@@ -156,6 +129,18 @@ impl Recorder {
         // Never invalid: it was encoded here.
         let controller = Recording::decode(&timeline.activity.encode(usize::MAX)).unwrap_or_default();
         sink(Timeline { status, controller, workers });
+    }
+}
+
+/// Records the counters of the controller.
+fn sample(lanes: &[Arc<dyn Channel>], registers: usize, activity: &Activity, sampler: &mut Sampler) {
+    sampler.sample(activity, "registers in use", registers as u64);
+    for lane in lanes {
+        let workers = lane.facts().workers;
+        sampler.sample(activity, &format!("room for commands to {workers}"), lane.room(FrameSize::Large) as u64);
+        if let Some(bytes) = lane.sent_bytes() {
+            sampler.sample(activity, &format!("bytes sent to {workers}"), bytes);
+        }
     }
 }
 

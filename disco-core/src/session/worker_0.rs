@@ -3,7 +3,6 @@
 
 use super::DRef;
 use super::command_stream::CommandStream;
-use super::lane_set::Lanes;
 use super::large::Values;
 use super::order::Order;
 use super::reply_table::ReplyTable;
@@ -42,17 +41,10 @@ impl CommandStream {
     /// Sends the command, which has a tensor of this process, if worker 0 can read it. Returns whether it can.
     async fn copy_by_reference(&self, operation: &str, handle: &DRef, command: Command) -> Result<bool> {
         self.freed_ids.check(handle)?;
-        let copy = |order: &mut Order| match takes_references(&order.lanes) {
+        let copy = |order: &mut Order| match order.lanes.pass_references_to_worker_0() {
             true => self.send(order, Values::SMALL, |_| Ok(command)).map(|()| true),
             false => Ok(false),
         };
         self.turn(operation, ReplyTable::check, copy).await
     }
-}
-
-/// Whether worker 0 gets tensors by reference: it has been worker 0 from the start, as a thread of this process. Workers of
-/// TVM's Disco are in other processes, but their lane copies.
-pub(super) fn takes_references(lanes: &Lanes) -> bool {
-    let lane = lanes.owner(WORKER_0).facts();
-    lanes.members.place(WORKER_0) == Some(WORKER_0) && !(lane.needs_bytes && lane.runs_this_program)
 }

@@ -12,13 +12,84 @@ use crate::steps::CRATES;
 /// Crates that may have cycles, with the reason.
 const EXEMPT: [(&str, &str); 0] = [];
 
+/// The modules of folders from the top: each uses those behind it only.
+const ORDERS: [(&str, &[&str]); 2] = [
+    (
+        "disco-core/src/session",
+        &[
+            // Methods for programs.
+            "ext",
+            "dataplane",
+            "methods",
+            "shutdown",
+            "subset",
+            // Changes of workers.
+            "at_once",
+            "resizing",
+            "replacing",
+            "recordings",
+            "lane_session",
+            "starting",
+            "fleet",
+            "replacement_policy",
+            "new_lanes",
+            // The path of a command.
+            "waits",
+            "worker_0",
+            "asking",
+            "preparing",
+            "explaining",
+            "command_stream",
+            "deadline_watch",
+            "order",
+            "large",
+            "timeline",
+            "observer",
+            "functions",
+            "registers",
+            "reply_table",
+            "sleepers",
+            "lane_set",
+            "collecting",
+            // What stands alone.
+            "ticker",
+            "closing",
+            "args",
+            "dref",
+            "deadlines",
+        ],
+    ),
+    (
+        "disco-channel/src/engine",
+        &[
+            "controller",
+            "member",
+            "tree",
+            "pending_requests",
+            "transfers",
+            "reply",
+            "liveness",
+            "clock",
+            "credit",
+            "limits",
+            "fault",
+        ],
+    ),
+];
+
 /// Reads every crate of the workspace and compares its modules.
 ///
 /// # Errors
-/// A cycle between modules of a crate, with the lines that close it. An exempt crate without a cycle.
+/// A cycle between modules of a crate, with the lines that close it. An exempt crate without a cycle. A module of
+/// [`ORDERS`] that uses one before it.
 pub(crate) fn check() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Vec::new();
+    for (folder, order) in ORDERS {
+        let read = |path: &Path| fs::read_to_string(workspace.join(path)).ok();
+        let source = Source::read(&Path::new(folder).join("mod.rs"), &read)?;
+        found.extend(Graph::of(&source).against(order).into_iter().map(|line| format!("{folder}: {line}")));
+    }
     for (name, folder) in CRATES {
         let cycles = cycles(&workspace.join(folder)).with_context(|| format!("cannot read the modules of {name}"))?;
         let Some((_, reason)) = EXEMPT.iter().find(|(exempt, _)| *exempt == name) else {

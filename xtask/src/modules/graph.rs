@@ -50,6 +50,21 @@ impl Graph {
         found
     }
 
+    /// Where the modules break an order, in which each uses those behind it only, or are not in it.
+    pub(super) fn against(&self, order: &[&str]) -> Vec<String> {
+        let position = |module: &String| order.iter().position(|name| name == module);
+        let missing = self.0.keys().filter(|module| position(module).is_none());
+        let gone = order.iter().filter(|name| !self.0.contains_key(**name));
+        let up = self.0.iter().flat_map(|(from, references)| {
+            let is_up = move |to: &String| position(from).zip(position(to)).is_some_and(|(from, to)| to < from);
+            references.iter().filter(move |(to, _)| is_up(to)).map(move |(to, place)| (from, to, place))
+        });
+        let missing = missing.map(|module| format!("`{module}` has no place in the order of modules"));
+        let gone = gone.map(|name| format!("`{name}` is in the order of modules, but there is no such module"));
+        let up = up.map(|(from, to, place)| format!("`{from}` uses `{to}`, which is above it ({place})"));
+        missing.chain(gone).chain(up).collect()
+    }
+
     /// All modules reachable from `module`; includes `module` only if it is in a cycle.
     fn reached<'a>(&'a self, module: &'a String) -> BTreeSet<&'a String> {
         let mut reached = BTreeSet::new();
@@ -97,6 +112,27 @@ mod tests {
 
     use super::super::source::Source;
     use super::Graph;
+
+    #[test]
+    fn a_module_that_uses_one_above_it_or_has_no_place_is_named() {
+        let read = |path: &Path| match path.to_str() {
+            Some("a/mod.rs") => Some("mod high; mod low; mod new;".to_owned()),
+            Some("a/high.rs") => Some("use super::low::Low;".to_owned()),
+            Some("a/low.rs") => Some("use super::high::High;".to_owned()),
+            Some("a/new.rs") => Some(String::new()),
+            _ => None,
+        };
+        let graph = Graph::of(&Source::read(Path::new("a/mod.rs"), &read).unwrap());
+        assert_eq!(
+            graph.against(&["high", "low"]),
+            ["`new` has no place in the order of modules", "`low` uses `high`, which is above it (a/low.rs:1)"]
+        );
+        let gone = "`old` is in the order of modules, but there is no such module";
+        assert_eq!(
+            graph.against(&["low", "old", "new", "high"]),
+            [gone, "`high` uses `low`, which is above it (a/high.rs:1)"]
+        );
+    }
 
     fn cycles(files: &[(&str, &str)]) -> Vec<String> {
         let read =

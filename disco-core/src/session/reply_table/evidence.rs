@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::ReplyTable;
+use super::table::ReplyTable;
 use crate::channel::Signal;
 use crate::error::Error;
 use crate::session::collecting::{Collection, EVIDENCE};

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Pending, ReplyTable};
+use super::pending::Pending;
+use super::table::ReplyTable;
 use crate::channel::{Inbox, Notice, Reply};
 use crate::error::Error;
 use crate::id::WorkerId;

@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use super::{ReplyTable, TableState};
+use super::pending::BEING_RESIZED;
+use super::table::{ReplyTable, TableState};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::worker_range::WorkerRange;
-
-/// Why the session takes no commands during a resize.
-pub(super) const BEING_RESIZED: &str = "the session is being resized";
 
 /// The lost workers of a session.
 #[derive(Debug, PartialEq, Eq)]

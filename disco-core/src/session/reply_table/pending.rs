@@ -7,7 +7,6 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-use super::losses::BEING_RESIZED;
 use crate::channel::Reply;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
@@ -16,6 +15,9 @@ use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 use crate::worker_set::WorkerSet;
+
+/// Why the session takes no commands during a resize.
+pub(super) const BEING_RESIZED: &str = "the session is being resized";
 
 /// A command that awaits replies. One caller waits for them.
 #[derive(Debug)]

@@ -1,0 +1,331 @@
+//! The session's inbox: awaited replies of workers, and the first failure.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Instant;
+
+use event_listener::Event;
+
+use super::lane_inbox::LaneInbox;
+use super::pending::Pending;
+use crate::channel::{Channel, Inbox, Notice, Reply, Signal};
+use crate::error::{Error, Failure, Result};
+use crate::id::WorkerId;
+use crate::members::Members;
+use crate::metrics;
+use crate::session::collecting::{Collection, is_of_collective};
+use crate::session::lane_set::Lanes;
+use crate::status::Status;
+use crate::sync;
+use crate::value::Value;
+use crate::worker_range::WorkerRange;
+
+/// Pending replies, the first failure and the loss of one session.
+#[derive(Debug, Default)]
+pub(in crate::session) struct ReplyTable {
+    pub(super) state: Mutex<TableState>,
+    /// Whether `state` has a failure or a loss; can be read without the lock.
+    pub(super) failed: AtomicBool,
+    /// Notified when a lane accepts frames again or the session failed.
+    pub(in crate::session) has_capacity: Event,
+    /// Notified when workers are lost.
+    pub(in crate::session) has_losses: Event,
+    /// Number of the last command.
+    commands: AtomicU64,
+    /// Requests for recordings that have not ended.
+    pub(super) collections: Mutex<Vec<Weak<Collection>>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct TableState {
+    pub(super) epoch: u64,
+    /// When the session began to start its workers.
+    pub(super) begun: Option<Instant>,
+    /// Weak, because lanes own the table.
+    pub(super) lanes: Vec<Weak<dyn Channel>>,
+    /// The inboxes of all lanes.
+    pub(super) inboxes: Vec<Weak<LaneInbox>>,
+    /// The workers of the session. Lanes know them by their places.
+    pub(super) members: Members,
+    /// The root cause of this epoch.
+    pub(super) failure: Option<Arc<Failure>>,
+    /// Whether a method has returned the failure.
+    pub(super) is_told: bool,
+    /// Why the session has ended, for good unless it is a loss of workers that are replaced.
+    pub(super) lost: Option<Error>,
+    /// The first loss that no method has returned.
+    pub(super) untold: Option<Error>,
+    /// Whether the lost workers are being replaced, and no other loss was reported since.
+    pub(super) is_replacing: bool,
+    /// Places of lost workers whose replacement has not begun.
+    pub(super) lost_workers: BTreeSet<WorkerId>,
+    /// Places of workers of lanes that have refused a frame.
+    pub(super) cut_off: BTreeSet<WorkerId>,
+    /// The records of the moment of the failure or loss.
+    pub(super) evidence: Option<Arc<Collection>>,
+    /// `failure` or `lost` ends with a table of records.
+    pub(super) is_explained: bool,
+    /// Commands that await replies, by number, in ascending order.
+    pub(super) pending: VecDeque<(u64, Arc<Pending>)>,
+}
+
+impl TableState {
+    /// The place of a command among the pending ones.
+    fn find(&self, seq: u64) -> Result<usize, usize> {
+        self.pending.binary_search_by_key(&seq, |(seq, _)| *seq)
+    }
+}
+
+/// A wait for replies. Dropping it removes the pending command from the table.
+#[derive(Debug)]
+pub(in crate::session) struct Expected<'a> {
+    reply_table: &'a ReplyTable,
+    pub(in crate::session) seq: u64,
+    pub(in crate::session) pending: Arc<Pending>,
+}
+
+impl ReplyTable {
+    /// The lanes are about to start.
+    pub(in crate::session) fn begin(&self) {
+        self.lock().begun = Some(Instant::now());
+    }
+
+    /// Sets the lanes of the session, and its workers.
+    pub(in crate::session) fn set_lanes(&self, lanes: &Lanes) {
+        let mut state = self.lock();
+        state.lanes = lanes.iter().map(Arc::downgrade).collect();
+        state.members = lanes.members.clone();
+    }
+
+    /// The workers of the session.
+    pub(in crate::session) fn members(&self) -> Members {
+        self.lock().members.clone()
+    }
+
+    /// Records the number of a command that lanes are about to get.
+    pub(in crate::session) fn note_command(&self, number: u64) {
+        self.commands.store(number, Ordering::Relaxed);
+    }
+
+    /// Registers command `seq` of `operation`, the next one of the session, which awaits a reply of each worker in `from`.
+    pub(in crate::session) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
+        let mut state = self.lock();
+        let end = state.end();
+        let members = (!state.members.is_plain()).then(|| state.members.clone());
+        let pending = Arc::new(Pending::new(operation, members, from, end));
+        if !pending.is_settled() {
+            debug_assert!(state.pending.back().is_none_or(|(last, _)| *last < seq));
+            state.pending.push_back((seq, pending.clone()));
+        }
+        Expected { reply_table: self, seq, pending }
+    }
+
+    /// Fails once a worker has failed or is lost.
+    pub(in crate::session) fn check(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.check_lost()?;
+        self.root_cause().map_or(Ok(()), |failure| Err(Error::Worker(failure)))
+    }
+
+    /// Fails once a worker is lost.
+    pub(in crate::session) fn check_lost(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.lock().lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// The failure that caused the other failures of this epoch.
+    pub(in crate::session) fn root_cause(&self) -> Option<Arc<Failure>> {
+        self.lock().failure.clone()
+    }
+
+    /// Starts the next epoch if this one has failed.
+    pub(in crate::session) fn next_epoch(&self) -> Option<u64> {
+        let mut state = self.lock();
+        state.failure.take()?;
+        (state.is_explained, state.is_told, state.evidence) = (false, false, None);
+        state.epoch += 1;
+        self.failed.store(state.lost.is_some(), Ordering::Release);
+        Some(state.epoch)
+    }
+
+    /// Ends the session. Only lost workers can be replaced.
+    pub(in crate::session) fn lose(&self, why: &Error) {
+        self.lose_with(why, |_| ());
+    }
+
+    /// [`ReplyTable::lose`] with a `note` of the lost workers, at the same moment.
+    pub(super) fn lose_with(&self, why: &Error, note: impl FnOnce(&mut TableState)) {
+        let mut state = self.lock();
+        note(&mut state);
+        state.is_replacing = false;
+        let is_first = state.lost.is_none();
+        state.lost.get_or_insert_with(|| why.clone());
+        state.untold.get_or_insert_with(|| why.clone());
+        self.failed.store(true, Ordering::Release);
+        // The end of the session is no failure of its epoch.
+        let epoch = if matches!(why, Error::Closed(_)) { u64::MAX } else { state.epoch };
+        let cause = why.to_string().into();
+        // While workers are replaced, these are commands for the new workers.
+        let pending = std::mem::take(&mut state.pending);
+        drop(state);
+        if is_first && matches!(why, Error::Lost(_)) {
+            self.keep_evidence_of_loss(epoch);
+        }
+        self.abort(epoch, cause);
+        self.has_losses.notify(usize::MAX);
+        // Last: wakers run code of the program's executor, which may use the session.
+        pending.into_iter().for_each(|(_, pending)| pending.end(why.clone()));
+    }
+
+    /// Ends all waits for replies, after the workers have left or were detached.
+    pub(in crate::session) fn close(&self) {
+        let pending = std::mem::take(&mut self.lock().pending);
+        pending.into_iter().for_each(|(_, pending)| pending.close());
+    }
+
+    /// Sends an abort to all lanes and wakes commands that wait for a full lane.
+    pub(super) fn abort(&self, epoch: u64, cause: Arc<str>) {
+        for lane in self.lanes().iter() {
+            if let Err(error) = lane.signal(Signal::Abort { epoch, cause: cause.clone() }) {
+                tracing::debug!(%error, ?lane, "can't be told of the abort");
+            }
+        }
+        self.has_capacity.notify(usize::MAX);
+    }
+
+    pub(super) fn lanes(&self) -> Lanes {
+        let (lanes, members) = {
+            let state = self.lock();
+            (state.lanes.iter().filter_map(Weak::upgrade).collect(), state.members.clone())
+        };
+        Lanes::new(lanes, members)
+    }
+
+    /// Adds the same reply of each of the workers with these places.
+    fn add(&self, from: WorkerRange, seq: u64, reply: Reply) {
+        let mut state = self.lock();
+        let Ok(place) = state.find(seq) else { return };
+        let Some(waiter) = state.pending[place].1.add(from, reply) else { return };
+        let settled = state.pending.remove(place);
+        drop(state);
+        if let Some((_, pending)) = settled {
+            pending.settle(waiter);
+        }
+    }
+
+    /// Removes the commands from number `first` on that await a reply of a worker with one of these places.
+    pub(super) fn take_unanswered(&self, places: WorkerRange, first: u64) -> Vec<Arc<Pending>> {
+        let mut state = self.lock();
+        let all = std::mem::take(&mut state.pending);
+        let (unanswered, others): (VecDeque<_>, _) =
+            all.into_iter().partition(|(number, pending)| *number >= first && pending.is_missing(places));
+        state.pending = others;
+        unanswered.into_iter().map(|(_, pending)| pending).collect()
+    }
+
+    /// The inboxes of the lanes that exist.
+    pub(super) fn inboxes(&self) -> Vec<Arc<LaneInbox>> {
+        let mut state = self.lock();
+        state.inboxes.retain(|inbox| inbox.strong_count() > 0);
+        state.inboxes.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, TableState> {
+        sync::lock(&self.state)
+    }
+}
+
+impl Inbox for ReplyTable {
+    fn reply(&self, from: WorkerId, seq: u64, reply: Reply) {
+        self.add(from.into(), seq, reply);
+    }
+
+    fn replies(&self, from: WorkerRange, seq: u64) {
+        self.add(from, seq, Ok(Value::None));
+    }
+
+    fn notice(&self, from: WorkerId, notice: Notice) {
+        match notice {
+            Notice::Failed { epoch, failure } => {
+                tracing::debug!(%from, epoch, %failure, "failed");
+                let mut state = self.lock();
+                let Some(worker) = state.members.worker(from).filter(|_| epoch >= state.epoch) else { return };
+                let failure = failure.of_worker(worker);
+                let first = state.failure.is_none();
+                // A failure that follows from an abort may come before its cause.
+                let is_evident = first && (failure.aborted || is_of_collective(&failure));
+                // A root cause replaces a failure that only follows from an abort, in either order of arrival.
+                if state.failure.as_ref().is_none_or(|known| known.aborted && !failure.aborted) {
+                    state.failure = Some(failure.clone());
+                }
+                self.failed.store(true, Ordering::Release);
+                drop(state);
+                if first {
+                    if is_evident {
+                        self.keep_evidence(epoch);
+                    }
+                    self.abort(epoch, failure.to_string().into());
+                }
+            }
+        }
+    }
+
+    fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
+        let collections: Vec<_> = sync::lock(&self.collections).iter().filter_map(Weak::upgrade).collect();
+        collections.iter().for_each(|collection| collection.add(from, bytes.clone()));
+    }
+
+    fn room(&self, _: WorkerRange) {
+        self.has_capacity.notify(usize::MAX);
+    }
+
+    fn left(&self, places: WorkerRange) {
+        self.take_unanswered(places, 0).iter().for_each(|pending| pending.close());
+    }
+
+    fn lost(&self, places: WorkerRange, why: Error) {
+        let workers = self.members().workers(places);
+        if workers.is_empty() {
+            // A resize has dropped them meanwhile.
+            return;
+        }
+        let why = why.of_workers(workers);
+        tracing::error!(%why, "workers lost");
+        metrics::loss();
+        self.lose_workers(places, &why);
+    }
+
+    fn status(&self) -> Option<Status> {
+        let (begun, members) = (self.lock().begun?, self.members());
+        let failure = self.check().err().map(|error| error.to_string());
+        let mut status = Status {
+            process: process::id(),
+            uptime: begun.elapsed(),
+            groups: members.world().groups(),
+            failure,
+            ..Status::default()
+        };
+        status.commands = self.commands.load(Ordering::Relaxed);
+        self.lanes().iter().for_each(|lane| lane.describe(&mut status));
+        status.keep_last(&members);
+        Some(status)
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if self.pending.is_settled() {
+            return;
+        }
+        let mut state = self.reply_table.lock();
+        if let Ok(place) = state.find(self.seq) {
+            state.pending.remove(place);
+        }
+    }
+}
