@@ -44,6 +44,12 @@ pub(super) struct Asked<'a> {
     measured: metrics::Wait,
 }
 
+/// The result of a question that was answered at once, or the way to the result.
+pub(super) enum Answer<T, L> {
+    Now(T),
+    Later(L),
+}
+
 /// The remaining steps of a question.
 pub(super) enum Rest<'a> {
     Ask(Question),
@@ -56,27 +62,24 @@ pub(super) type Judge<T> = fn(&CommandStream, Replies) -> Result<T>;
 
 impl CommandStream {
     /// Submits a question with small values, and polls for the replies. Works on a failed session too.
-    ///
-    /// # Errors
-    /// The remaining steps.
-    pub(super) fn ask<T>(&self, question: Question, judge: Judge<T>) -> Result<T, Rest<'_>> {
-        judge(self, self.ask_now(question)?).map_err(Rest::Explain)
-    }
-
-    fn ask_now(&self, question: Question) -> Result<Replies, Rest<'_>> {
+    pub(super) fn ask<T>(&self, question: Question, judge: Judge<T>) -> Answer<T, Rest<'_>> {
         let measured = metrics::Wait::start(question.operation);
         let asked = {
             let mut order = self.order();
             if !order.lanes.have_capacity(FrameSize::Small)
                 || self.check(question.operation, ReplyTable::check_lost).is_err()
             {
-                return Err(Rest::Ask(question));
+                return Answer::Later(Rest::Ask(question));
             }
-            self.send_question(&mut order, Values::SMALL, question, measured).map_err(Rest::Explain)?
+            match self.send_question(&mut order, Values::SMALL, question, measured) {
+                Ok(asked) => asked,
+                Err(error) => return Answer::Later(Rest::Explain(error)),
+            }
         };
-        match self.poll_for(&asked) {
-            Some(replies) => self.end_wait(asked, replies).map_err(Rest::Explain),
-            None => Err(Rest::Wait(Box::new(asked))),
+        let Some(replies) = self.poll_for(&asked) else { return Answer::Later(Rest::Wait(Box::new(asked))) };
+        match self.end_wait(asked, replies).and_then(|replies| judge(self, replies)) {
+            Ok(result) => Answer::Now(result),
+            Err(error) => Answer::Later(Rest::Explain(error)),
         }
     }
 

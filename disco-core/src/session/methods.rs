@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 
-use super::asking::{Judge, Question, Rest};
+use super::asking::{Answer, Judge, Question, Rest};
 use super::command_stream::CommandStream;
 use super::lane_session::LaneSession;
 use super::replacing::Replaced;
@@ -25,15 +25,15 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 impl LaneSession {
     /// The result of a question with small values, if it is answered at once; else the future of the remaining steps.
     /// A question that is answered at once takes no future of its own, which would take a third of its time.
-    fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Result<T, Boxed<'_, T>> {
+    fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Answer<T, Boxed<'_, T>> {
         let rest = match self.replaces_at_once() {
             true => Rest::Ask(question),
             false => match self.stream.ask(question, judge) {
-                Ok(result) => return Ok(result),
-                Err(rest) => rest,
+                Answer::Now(result) => return Answer::Now(result),
+                Answer::Later(rest) => rest,
             },
         };
-        Err(Box::pin(self.while_running(move || self.stream.ask_rest(rest, judge))))
+        Answer::Later(Box::pin(self.while_running(move || self.stream.ask_rest(rest, judge))))
     }
 }
 
@@ -63,23 +63,23 @@ impl Session for LaneSession {
     async fn sync_worker(&self, worker: WorkerId) -> Result<()> {
         let question = Question::new("sync_worker", Some(worker), Command::SyncWorker { worker });
         match self.ask(question, |stream, replies| stream.check_replies(&replies)) {
-            Ok(()) => Ok(()),
-            Err(rest) => rest.await,
+            Answer::Now(()) => Ok(()),
+            Answer::Later(rest) => rest.await,
         }
     }
 
     async fn sync_all(&self) -> Result<()> {
         let question = Question::new("sync_all", None, Command::SyncAll);
         match self.ask(question, |stream, replies| stream.check_all_replies(&replies)) {
-            Ok(()) => Ok(()),
-            Err(rest) => rest.await,
+            Answer::Now(()) => Ok(()),
+            Answer::Later(rest) => rest.await,
         }
     }
 
     async fn get(&self, handle: &DRef, worker: WorkerId) -> Result<Value> {
         match self.ask(self.stream.question_of_get(handle, worker)?, CommandStream::value) {
-            Ok(value) => Ok(value),
-            Err(rest) => rest.await,
+            Answer::Now(value) => Ok(value),
+            Answer::Later(rest) => rest.await,
         }
     }
 
@@ -91,8 +91,8 @@ impl Session for LaneSession {
             Ok(replies.values().collect())
         };
         match self.ask(Question::new("get_all", None, command), values) {
-            Ok(values) => Ok(values),
-            Err(rest) => rest.await,
+            Answer::Now(values) => Ok(values),
+            Answer::Later(rest) => rest.await,
         }
     }
 
