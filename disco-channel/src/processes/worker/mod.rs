@@ -9,7 +9,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,12 @@ use disco_core::error::LossCause;
 use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Endpoint as _, Error, Link, Result, WorkerId, function};
+use disco_core::{Error, Link, Result, WorkerId, function};
 use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
-use self::service::Service;
+use self::service::{End, Service};
 use crate::engine::limits::{MAX_PACKET_BYTES, MAX_SENT_RECORDS, packet_limit};
 use crate::engine::member::joining::Joining;
 use crate::engine::member::serving::{Member, lost};
@@ -56,77 +56,103 @@ pub(crate) fn serve_beside<F>(beside: Option<&Link>, invitation: &Invitation, ru
 where
     F: FnOnce(WorkerId, WorkerConfig, ProcessEndpoint) -> Result<()>,
 {
-    let worker = invitation.worker;
-    let waker =
-        Arc::new(Waker::new().map_err(|error| Error::system(format!("{worker} can't make an eventfd"), error))?);
-    let connection = Arc::new(connect(invitation, &waker)?);
-    let mut incoming = Incoming::new(MAX_PACKET_BYTES);
-    let welcome = introduce(invitation, &connection, &mut incoming, &waker)?;
-    let limit = packet_limit(welcome.config.value_limit);
-    incoming.set_limit(limit);
-    connection.serve(1, limit);
-    let recorder = welcome.config.recorder;
-    let ring = welcome.ring.map(|place| open_ring(&mut incoming, place, recorder)).transpose()?;
-    let (ring, activity) = ring.unzip();
-    let activity = activity.unwrap_or_else(|| Activity::new(recorder));
-    let arena = Arena::new(welcome.config.world.per_node())?;
+    let Joined { connection, waker, incoming, welcome, ring, activity } = Joined::join(invitation)?;
+    let (worker, config) = (invitation.worker, welcome.config);
     let store = Arc::new(RemoteStore::new(connection.clone()));
-    let has_nodes = welcome.config.world.nodes() > 1;
+    let (arena, has_nodes) = (Arena::new(config.world.per_node())?, config.world.nodes() > 1);
     let link = link::over(&store, worker, arena, &connection, has_nodes).recording_in(activity);
     let link = Arc::new(match beside {
         Some(other) => link.beside(other),
         None => link,
     });
-    let (memory, reader) = ring.unzip();
-    let replies = memory.clone().zip(welcome.ring).map(|(memory, place)| (Replies::new(memory), place.reader));
-    let letterbox = Arc::new(Letterbox::new(memory, waker.clone()));
-    let place = welcome.ring.map_or(0, |place| place.reader as u64);
-    let reader = reader.map(|reader| (place, reader));
-    let commands = Commands::new(worker, connection.clone(), reader, letterbox.clone());
+    let activity = link.activity().clone();
+    let letterbox = Arc::new(Letterbox::new(ring.as_ref().map(|ring| ring.memory.clone()), waker.clone()));
+    let end = Arc::new(End::default());
+    let host = Service {
+        connection: connection.clone(),
+        letterbox: letterbox.clone(),
+        link: link.clone(),
+        store,
+        rests: false,
+        end: end.clone(),
+        owns_process: beside.is_none(),
+    };
+    let member = Member::worker(welcome.heartbeat, config.value_limit, Instant::now());
+    let mut driver =
+        Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host, is_busy: false };
+    let service = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || driver.run());
+    let service =
+        service.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
+    let has_ring = ring.is_some();
+    let replies = ring.as_ref().map(|ring| (Replies::new(ring.memory.clone()), ring.place));
+    let reader = ring.map(|ring| (ring.place as u64, ring.reader));
     let endpoint = ProcessEndpoint {
         worker,
         connection: connection.clone(),
-        commands,
-        link: link.clone(),
-        value_limit: welcome.config.value_limit,
-        replies,
-        shares_memory: welcome.ring.is_some(),
-    };
-    let (served, stopped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (rests, owns_process) = (false, beside.is_none());
-    let host = Service {
-        connection: connection.clone(),
-        letterbox,
+        commands: Commands::new(worker, connection.clone(), reader, letterbox),
         link,
-        store,
-        rests,
-        served: served.clone(),
-        stopped: stopped.clone(),
-        owns_process,
+        value_limit: config.value_limit,
+        replies,
+        shares_memory: has_ring,
     };
-    let member = Member::worker(welcome.heartbeat, welcome.config.value_limit, Instant::now());
-    let mut driver =
-        Driver { member, connection: connection.clone(), incoming, waker: waker.clone(), host, is_busy: false };
-    let started = thread::Builder::new().name(format!("disco-service-{}", worker.index())).spawn(move || driver.run());
-    let service =
-        started.map_err(|error| Error::system(format!("{worker}: its service thread can't be started"), error))?;
-    let activity = endpoint.link().activity().clone();
-    let result = run(worker, welcome.config, endpoint);
+    let result = run(worker, config, endpoint);
     // The process may outlive the session, so the service thread is told to end.
-    served.store(true, Ordering::Release);
+    end.is_served.store(true, Ordering::Release);
     waker.wake();
-    let last = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
-    if recorder.has_timeline() && welcome.ring.is_none() {
-        // The controller has no memory to read them from.
-        let records = Message::Recording(activity.encode(MAX_SENT_RECORDS).into());
-        _ = records.encode().and_then(|packet| connection.send_last(packet));
-    }
-    // Fails only if the connection is closed already.
-    _ = last.encode().and_then(|packet| connection.send_last(packet));
-    connection.drain(FLUSH_TIMEOUT);
-    match stopped.load(Ordering::Acquire) {
+    // Without a ring, the controller has no memory to read the records from.
+    let records = (config.recorder.has_timeline() && !has_ring).then_some(&*activity);
+    say_goodbye(&connection, &result, records);
+    match end.is_stopped.load(Ordering::Acquire) {
         true => result.and(service.join().unwrap_or(Ok(()))),
         false => result,
+    }
+}
+
+/// The last messages of a worker: its records, if they are to be sent, and how it ends.
+fn say_goodbye(connection: &Connection, result: &Result<()>, records: Option<&Activity>) {
+    let records = records.map(|activity| Message::Recording(activity.encode(MAX_SENT_RECORDS).into()));
+    let end = result.as_ref().map_or_else(|error| Message::Bye(error.to_string()), |()| Message::Shutdown);
+    for last in records.into_iter().chain([end]) {
+        // Fails only if the connection is closed already.
+        _ = last.encode().and_then(|packet| connection.send_last(packet));
+    }
+    connection.drain(FLUSH_TIMEOUT);
+}
+
+/// A worker that the controller has admitted.
+struct Joined {
+    connection: Arc<Connection>,
+    waker: Arc<Waker>,
+    incoming: Incoming,
+    welcome: Welcome,
+    ring: Option<OpenRing>,
+    /// Its records, in the ring's memory if there is one.
+    activity: Activity,
+}
+
+/// The ring of commands.
+struct OpenRing {
+    memory: Memory,
+    reader: Reader,
+    /// The worker's place among the readers.
+    place: usize,
+}
+
+impl Joined {
+    fn join(invitation: &Invitation) -> Result<Self> {
+        let refused = |error| Error::system(format!("{} can't make an eventfd", invitation.worker), error);
+        let waker = Arc::new(Waker::new().map_err(refused)?);
+        let connection = Arc::new(connect(invitation, &waker)?);
+        let mut incoming = Incoming::new(MAX_PACKET_BYTES);
+        let welcome = introduce(invitation, &connection, &mut incoming, &waker)?;
+        let limit = packet_limit(welcome.config.value_limit);
+        incoming.set_limit(limit);
+        connection.serve(1, limit);
+        let recorder = welcome.config.recorder;
+        let ring = welcome.ring.map(|place| OpenRing::open(&mut incoming, place, recorder)).transpose()?;
+        let (ring, activity) = ring.unzip();
+        let activity = activity.unwrap_or_else(|| Activity::new(recorder));
+        Ok(Self { connection, waker, incoming, welcome, ring, activity })
     }
 }
 
@@ -166,18 +192,17 @@ fn introduce(
     }
 }
 
-fn open_ring(
-    incoming: &mut Incoming,
-    place: RingPlace,
-    recorder: RecorderConfig,
-) -> Result<((Memory, Reader), Activity)> {
-    let RingPlace { reader, readers, capacity } = place;
-    if reader >= readers {
-        return Err(Error::protocol(format!("place {reader} in a ring for {readers} readers")));
+impl OpenRing {
+    /// Opens the ring, and the worker's records behind it.
+    fn open(incoming: &mut Incoming, place: RingPlace, recorder: RecorderConfig) -> Result<(Self, Activity)> {
+        let RingPlace { reader, readers, capacity } = place;
+        if reader >= readers {
+            return Err(Error::protocol(format!("place {reader} in a ring for {readers} readers")));
+        }
+        let words = segment_words(readers, capacity, recorder);
+        let segment = Arc::new(Segment::open(incoming.take_fd()?, 8 * words)?);
+        let memory = Memory::new(segment.clone(), readers, capacity)?;
+        let activity = activity(&segment, (reader, readers, capacity), recorder)?;
+        Ok((Self { reader: Reader::new(memory.clone(), reader), memory, place: reader }, activity))
     }
-    let words = segment_words(readers, capacity, recorder);
-    let segment = Arc::new(Segment::open(incoming.take_fd()?, 8 * words)?);
-    let memory = Memory::new(segment.clone(), readers, capacity)?;
-    let activity = activity(&segment, (reader, readers, capacity), recorder)?;
-    Ok(((memory.clone(), Reader::new(memory, reader)), activity))
 }

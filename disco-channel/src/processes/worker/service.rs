@@ -15,6 +15,15 @@ use crate::reactor::member::Host;
 use crate::reactor::{Connection, Incoming};
 use crate::remote_store::RemoteStore;
 
+/// How the worker's thread and its service thread end.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// The worker's thread has finished its work for this controller.
+    pub(super) is_served: AtomicBool,
+    /// The controller is lost: the service thread ends as soon as the worker's thread has ended.
+    pub(super) is_stopped: AtomicBool,
+}
+
 /// The [`Host`] of a worker's member engine.
 pub(super) struct Service {
     pub(super) connection: Arc<Connection>,
@@ -23,10 +32,7 @@ pub(super) struct Service {
     pub(super) store: Arc<RemoteStore>,
     /// Whether progress is polled rarely.
     pub(super) rests: bool,
-    /// Whether the worker's thread has finished its work for this controller.
-    pub(super) served: Arc<AtomicBool>,
-    /// Whether the controller is lost: this thread ends as soon as the worker's thread has ended.
-    pub(super) stopped: Arc<AtomicBool>,
+    pub(super) end: Arc<End>,
     /// Whether the process has no other session's worker.
     pub(super) owns_process: bool,
 }
@@ -36,7 +42,7 @@ impl Host for Service {
     const STAYS_AWAKE: bool = false;
 
     fn next_event(&mut self, _: &Member) -> Option<Event> {
-        if self.served.swap(false, Ordering::AcqRel) {
+        if self.end.is_served.swap(false, Ordering::AcqRel) {
             return Some(Event::Left(String::new()));
         }
         (self.rests && !self.letterbox.rests()).then(|| {
@@ -46,7 +52,7 @@ impl Host for Service {
     }
 
     fn act(&mut self, action: Action, incoming: &mut Incoming) -> Result<Vec<Event>> {
-        let Self { connection, link, store, letterbox, stopped, .. } = self;
+        let Self { connection, link, store, letterbox, end, .. } = self;
         match action {
             Action::Rest => {
                 letterbox.rest();
@@ -67,7 +73,7 @@ impl Host for Service {
                 connection.send_last(Message::Recording(bytes).encode()?)?;
             }
             Action::Stop { cause, .. } => {
-                stopped.store(true, Ordering::Release);
+                end.is_stopped.store(true, Ordering::Release);
                 link.abort(u64::MAX, &cause);
                 letterbox.close();
             }
