@@ -80,7 +80,7 @@ impl CommandStream {
         self.turn_with(operation, live, Values::SMALL, |order, _| go(order)).await
     }
 
-    /// [`LaneSession::turn`] for a command with these values. Lanes with a backlog of large commands hold up large
+    /// [`CommandStream::turn`] for a command with these values. Lanes with a backlog of large commands hold up large
     /// commands only.
     pub(super) async fn turn_with<T>(
         &self,
@@ -247,15 +247,16 @@ impl CommandStream {
         self.explain(self.turn_with("call", ReplyTable::check, values, call).await).await
     }
 
-    /// Implements [`Session::try_submit`](super::Session::try_submit). An error may be that of a session that will go on.
-    pub(super) fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
+    /// Implements [`Session::try_submit`](super::Session::try_submit). The call would have to wait in a session that has
+    /// failed if that `goes_on` by itself.
+    pub(super) fn try_submit(&self, function: &DRef, args: &mut Arguments, goes_on: bool) -> Option<Result<DRef>> {
         let mut order = self.order();
         // `submit` copies large values for other processes, without the order ticket.
         if order.lanes.needs_bytes && payload_len(&args.values) > SMALL_FRAME {
             return None;
         }
         if let Err(error) = self.check("call", ReplyTable::check) {
-            return Some(Err(error));
+            return (!goes_on).then_some(Err(error));
         }
         order.lanes.have_capacity(FrameSize::Small).then(|| self.call(&mut order, Values::SMALL, function, args))
     }

@@ -52,11 +52,7 @@ impl Session for LaneSession {
     }
 
     fn try_submit(&self, function: &DRef, args: &mut Arguments) -> Option<Result<DRef>> {
-        // `submit` waits for new workers.
-        if self.replaces_at_once() && self.stream.reply_table.check().is_err() {
-            return None;
-        }
-        let submitted = self.stream.try_submit(function, args)?;
+        let submitted = self.stream.try_submit(function, args, self.replaces_at_once())?;
         Some(submitted.inspect_err(|error| self.note_told(error)))
     }
 

@@ -302,7 +302,10 @@ impl Inbox for ReplyTable {
     }
 
     fn status(&self) -> Option<Status> {
-        let (begun, members) = (self.lock().begun?, self.members());
+        let (begun, members) = {
+            let state = self.lock();
+            (state.begun?, state.members.clone())
+        };
         let failure = self.check().err().map(|error| error.to_string());
         let mut status = Status {
             process: process::id(),
