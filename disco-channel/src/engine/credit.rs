@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use disco_core::{Error, Result};
+
 /// Frames that may be unacknowledged.
 pub(crate) const MAX_UNREAD_FRAMES: u64 = 1024;
 /// Bytes that may be unacknowledged before the last frame.
@@ -35,9 +37,19 @@ impl Credit {
     }
 
     /// Records the total frames and bytes that the peer has acknowledged.
-    pub(crate) fn acknowledge(&mut self, frames: u64, bytes: u64) {
+    ///
+    /// # Errors
+    /// More than were posted: the peer's later acknowledgements would say nothing.
+    pub(crate) fn acknowledge(&mut self, frames: u64, bytes: u64) -> Result<()> {
+        let (posted_frames, posted_bytes) = self.posted;
+        if frames > posted_frames || bytes > posted_bytes {
+            return Err(Error::protocol(format!(
+                "an acknowledgement of {frames} frames and {bytes} bytes, and {posted_frames} and {posted_bytes} were sent"
+            )));
+        }
         self.taken = (self.taken.0.max(frames), self.taken.1.max(bytes));
         while self.large.pop_front_if(|(end, _)| *end <= self.taken.1).is_some() {}
+        Ok(())
     }
 
     /// Frames that may be sent besides those of `batch` (frames and bytes); 0 while too many bytes are unacknowledged.
@@ -98,11 +110,13 @@ mod tests {
         let mut credit = Credit::default();
         credit.use_up(MAX_UNREAD_FRAMES - 1, 10);
         assert_eq!([credit.left((0, 0)), credit.left((1, 1))], [1, 0]);
-        credit.acknowledge(MAX_UNREAD_FRAMES / 4, 5);
+        credit.acknowledge(MAX_UNREAD_FRAMES / 4, 5).unwrap();
         // A late or hostile acknowledgement changes nothing.
-        credit.acknowledge(1, 1);
+        credit.acknowledge(1, 1).unwrap();
+        credit.acknowledge(u64::MAX, 5).unwrap_err();
+        credit.acknowledge(1, 11).unwrap_err();
         assert_eq!(credit.left((0, 0)), MAX_UNREAD_FRAMES / 4 + 1);
-        credit.acknowledge(u64::MAX, u64::MAX);
+        credit.acknowledge(MAX_UNREAD_FRAMES - 1, 10).unwrap();
         assert_eq!(credit.left((0, 0)), MAX_UNREAD_FRAMES);
         credit.use_up(1, MAX_UNREAD_BYTES as usize);
         assert_eq!(Credit { taken: (0, 0), ..credit }.left((0, 0)), 0);
@@ -116,7 +130,7 @@ mod tests {
         credit.use_up(1, MAX_UNREAD_BYTES as usize);
         assert_eq!((credit.left((0, 0)), credit.left_for_small((0, 0))), (0, MAX_UNREAD_FRAMES - 3));
         assert_eq!(credit.decode_time(), Duration::from_secs(4));
-        credit.acknowledge(2, 10 + MAX_UNREAD_BYTES);
+        credit.acknowledge(2, 10 + MAX_UNREAD_BYTES).unwrap();
         assert_eq!(credit.large.len(), 1, "the first large frame was taken");
         assert_eq!(credit.decode_time(), Duration::from_secs(2));
         credit.use_up(16, 16 << 10);

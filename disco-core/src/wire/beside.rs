@@ -50,7 +50,7 @@ impl Beside {
         self.taken = end;
         let pointer = self.memory.pointer().wrapping_add(start);
         // SAFETY: the range lies inside the memory, which the boxed clone keeps alive. No other process changes the
-        // memory. No other storage in use covers the range: `taken` grows, and a transfer's memory is private to this
+        // memory; if it is used again, not before the reply, and this end drops the frame's storages before it decodes another. No other storage in use covers the range: `taken` grows, and a transfer's memory is private to this
         // packet.
         Some(unsafe { Storage::from_raw(pointer, bytes, Device::CPU, Box::new(self.memory.clone())) })
     }

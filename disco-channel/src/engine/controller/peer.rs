@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use disco_core::WorkerRange;
+use disco_core::{Result, WorkerRange};
 use disco_core::activity::Progress;
 use disco_core::error::{LossCause, ProcessEnd};
 
@@ -229,9 +229,13 @@ impl Peer {
     }
 
     /// Records the total frames and bytes that the peer has acknowledged.
-    pub(super) fn acknowledge(&mut self, frames: u64, bytes: u64) {
-        self.credit.acknowledge(frames, bytes);
+    ///
+    /// # Errors
+    /// More than were sent.
+    pub(super) fn acknowledge(&mut self, frames: u64, bytes: u64) -> Result<()> {
+        self.credit.acknowledge(frames, bytes)?;
         self.liveness.set_extra(self.credit.decode_time());
+        Ok(())
     }
 
     /// Records the progress of worker `at`, which came last.

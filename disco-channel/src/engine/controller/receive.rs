@@ -31,7 +31,7 @@ impl Controller {
         let worker = peer.workers.first();
         match message {
             Message::Credit { frames, bytes } => {
-                peer.acknowledge(frames, bytes);
+                peer.acknowledge(frames, bytes)?;
                 if self.room_for_small() > 0 {
                     self.out.act(Action::Room);
                 }

@@ -362,10 +362,16 @@ fn a_lane_is_full_while_a_node_acknowledges_no_frames() {
         bench.submit(&call(seq));
     }
     assert!(bench.engine.check(|| "lane".into()).unwrap_err().to_string().ends_with("lane: the lane is full"));
+    // The last batch.
+    bench.pass(MS);
+    bench.done();
     bench.send_from(0, Message::Credit { frames: 1024, bytes: 0 });
     assert!(bench.done().is_empty());
     bench.send_from(1, Message::Credit { frames: 256, bytes: 0 });
     assert_eq!((bench.done(), bench.engine.room()), (vec!["Room".to_owned()], 256));
+    bench.send_from(0, Message::Credit { frames: 1025, bytes: 0 });
+    let lost = bench.done().swap_remove(0);
+    assert!(lost.contains("it sent garbage: an acknowledgement of 1025 frames and 0 bytes, and 1024 and "), "{lost}");
 }
 
 #[test]

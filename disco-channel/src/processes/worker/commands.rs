@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use disco_core::shared_memory::MappedSnapshot;
 use disco_core::wire::{self, Message, Received};
-use disco_core::{Command, Error, Frame, Result, WorkerId};
+use disco_core::{Command, Error, Frame, Result, Value, WorkerId};
 
 use crate::engine::credit::Taken;
 use crate::reactor::{Connection, Waker};
@@ -162,14 +162,21 @@ impl Commands {
         if due.is_some_and(|due| due != seq) {
             return Err(Error::protocol(format!("frame {seq} came instead of {due:?}")));
         }
-        let beside_len = beside.as_ref().map_or(0, |memory| memory.byte_len());
-        if self.taken.take(bytes.len() + beside_len + received.as_ref().map_or(0, Received::byte_len)) {
-            self.acknowledge()?;
-        }
-        Ok(match received {
+        let memory = beside.clone();
+        let received_len = received.as_ref().map_or(0, Received::byte_len);
+        let frame = match received {
             Some(received) => wire::decode_frame_after(seq, &bytes, received)?,
             None => wire::decode_frame_beside(seq, &bytes, beside)?,
-        })
+        };
+        let beside_len = match memory {
+            // It may be larger than the tensor in it.
+            Some(memory) if memory.is_reused() => frame.command().values().iter().map(Value::payload_len).sum(),
+            memory => memory.map_or(0, |memory| memory.byte_len()),
+        };
+        if self.taken.take(bytes.len() + beside_len + received_len) {
+            self.acknowledge()?;
+        }
+        Ok(frame)
     }
 
     /// Copies the ring's next record to the buffer. Returns where its frame is.

@@ -147,6 +147,7 @@ impl Joined {
         let welcome = introduce(invitation, &connection, &mut incoming, &waker)?;
         let limit = packet_limit(welcome.config.value_limit);
         incoming.set_limit(limit);
+        incoming.accept_reused_memory();
         connection.serve(1, limit);
         let recorder = welcome.config.recorder;
         let ring = welcome.ring.map(|place| OpenRing::open(&mut incoming, place, recorder)).transpose()?;

@@ -33,6 +33,8 @@ pub(crate) struct Incoming {
     fds: VecDeque<OwnedFd>,
     /// Shared memory with the large tensors of the next frame or reply.
     beside: Option<Arc<MappedSnapshot>>,
+    /// Whether this end answers before the other one uses such memory again.
+    accepts_reused: bool,
     /// The last of it that is reused.
     reused: Option<Arc<MappedSnapshot>>,
     /// The largest packet accepted.
@@ -57,6 +59,7 @@ impl Incoming {
             moved: 0,
             fds,
             beside: None,
+            accepts_reused: false,
             reused: None,
             limit,
             is_closed: false,
@@ -213,16 +216,19 @@ impl Incoming {
                 }
                 Some(Message::Beside) => self.beside = Some(self.map_snapshot()?),
                 Some(message) => {
-                    if let Message::Reply { .. } = &message
-                        && self.beside.take().is_some_and(|beside| beside.is_reused())
-                    {
-                        // The caller keeps the tensors of a reply.
-                        return Err(WireError::SharedTensor("the memory of a reply is not sealed".to_owned()));
+                    if let Message::Reply { .. } = &message {
+                        self.beside = None;
                     }
                     return Ok(Some(message));
                 }
             }
         }
+    }
+
+    /// Accepts shared memory that the other end uses again once it has got the reply: for a worker, which has copied the
+    /// tensor by then.
+    pub(crate) fn accept_reused_memory(&mut self) {
+        self.accepts_reused = true;
     }
 
     /// Takes the shared memory with the large tensors of the last frame.
@@ -233,8 +239,10 @@ impl Incoming {
     fn map_snapshot(&mut self) -> Result<Arc<MappedSnapshot>, WireError> {
         let mapped = self.take_fd().and_then(|fd| MappedSnapshot::open(&fd, self.reused.as_ref()));
         let mapped = mapped.map_err(|error| WireError::SharedTensor(error.to_string()))?;
-        if mapped.is_reused() {
-            self.reused = Some(mapped.clone());
+        match mapped.is_reused() {
+            false => {}
+            true if self.accepts_reused => self.reused = Some(mapped.clone()),
+            true => return Err(WireError::SharedTensor("its content is not sealed".to_owned())),
         }
         Ok(mapped)
     }
