@@ -22,7 +22,8 @@ impl Layout {
         let kind = session.unwrap_or(usual);
         ensure!(
             !apart || kind != SessionKind::Threads,
-            "--apart needs workers that are processes, but those of `--session threads` are threads; use `--session processes`"
+            "--apart (or DISCO_APART=1) needs workers that are processes, but those of `--session threads` are threads; use \
+             `--session processes`"
         );
         Ok(Self { kind, apart })
     }

@@ -117,8 +117,8 @@ fn an_address_without_a_port_is_rejected_by_the_parser() {
     assert!(listen.ends_with("`0.0.0.0` is not HOST:PORT: the port is missing, as in 0.0.0.0:4567"), "{listen}");
 }
 
-const APART_OF_THREADS: &str =
-    "--apart needs workers that are processes, but those of `--session threads` are threads; use `--session processes`";
+const APART_OF_THREADS: &str = "--apart (or DISCO_APART=1) needs workers that are processes, but those of `--session threads` are threads; use `--session \
+     processes`";
 
 #[test]
 fn options_without_effect_are_rejected() {
