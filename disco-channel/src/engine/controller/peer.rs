@@ -4,9 +4,9 @@ use std::fmt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use disco_core::{Result, WorkerRange};
 use disco_core::activity::Progress;
 use disco_core::error::{LossCause, ProcessEnd};
+use disco_core::{Result, WorkerRange};
 
 use super::event::Conn;
 use crate::engine::Liveness;
