@@ -73,23 +73,20 @@ pub struct JoinOptions {
 impl JoinOptions {
     /// Joins the controller at `address` within 30 s, as any node with any number of workers, and shows no messages.
     pub fn new(address: impl Into<String>, token: Token) -> Self {
-        let start = Duration::from_secs(30);
-        let (address, encrypts, node, rack, per_node, max_workers) = (address.into(), None, None, None, None, None);
-        let (is_spare, starter, log_dir, stop, report): (_, _, _, _, fn(&str)) = (false, None, None, None, |_| {});
         Self {
-            address,
+            address: address.into(),
             token,
-            encrypts,
-            node,
-            rack,
-            per_node,
-            max_workers,
-            is_spare,
-            starter,
-            start,
-            log_dir,
-            stop,
-            report,
+            encrypts: None,
+            node: None,
+            rack: None,
+            per_node: None,
+            max_workers: None,
+            is_spare: false,
+            starter: None,
+            start: Duration::from_secs(30),
+            log_dir: None,
+            stop: None,
+            report: |_| {},
         }
     }
 }
