@@ -24,6 +24,8 @@ use crate::world::World;
 /// until the workers have left, for at most 3 s ([`Deadlines::close`] if that is shorter). Workers that are still there
 /// are detached or killed, and their ids are logged; this takes up to 2 s more for each lane with such workers. Async
 /// programs await [`Session::shutdown`] first; a later drop does not block.
+///
+/// [`Session::shutdown`]: super::Session::shutdown
 pub struct LaneSession {
     pub(super) stream: CommandStream,
     pub(super) closing: Arc<Closing>,
