@@ -317,8 +317,9 @@ pub trait Inbox: Send + Sync {
     /// A lane that was full accepts frames again. Spurious calls are allowed.
     fn room(&self, workers: WorkerRange);
 
-    /// These workers have left, or have ended after a shutdown was sent or signalled or a resize has left them out. Lanes report this after the last
-    /// reply of these workers. Workers that [`Channel::close`] detaches or kills may leave without a report.
+    /// These workers have left, or have ended after a shutdown was sent or signalled or a resize has dismissed them. Lanes
+    /// report this after the last reply of these workers. Workers that [`Channel::close`] detaches or kills may leave
+    /// without a report.
     fn left(&self, workers: WorkerRange);
 
     /// These workers are lost because of `why`; they never come back.

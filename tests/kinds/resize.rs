@@ -15,6 +15,7 @@ crate::tests!(
     a_session_shrinks_and_grows,
     workers_that_leave_execute_the_commands_before,
     a_worker_that_hangs_can_not_be_made_to_leave,
+    callers_wait_while_a_resize_waits_for_the_workers,
     workers_that_came_later_execute_the_commands_before_a_shutdown,
     a_failure_that_nobody_has_heard_of_is_an_error_of_a_resize,
     a_failure_that_a_method_has_returned_ends_with_a_resize,
@@ -84,6 +85,29 @@ fn a_worker_that_hangs_can_not_be_made_to_leave(kind: Kind) {
     block_on(async { while session.sync_all().await.is_err() {} });
     check(&session, 4);
     block_on(session.resize(2)).unwrap();
+    check(&session, 2);
+    block_on(session.shutdown()).unwrap();
+}
+
+fn callers_wait_while_a_resize_waits_for_the_workers(kind: Kind) {
+    let session = builder(kind).start().unwrap();
+    let count = block_on(session.function("tests.count")).unwrap();
+    let inside = stay(&session, 3);
+    let mut resize = Box::pin(session.resize(2));
+    assert!(block_on(future::poll_once(&mut resize)).is_none());
+    let mut call = Box::pin(session.call(&count, (1,)));
+    assert!(block_on(future::poll_once(&mut call)).is_none());
+    // Nothing has changed, and callers go on.
+    drop(resize);
+    let counted = block_on(call).unwrap();
+    let mut resize = Box::pin(session.resize(2));
+    assert!(block_on(future::poll_once(&mut resize)).is_none());
+    let mut get = Box::pin(session.get_all(&counted));
+    assert!(block_on(future::poll_once(&mut get)).is_none());
+    drop(inside);
+    block_on(resize).unwrap();
+    // The epoch has begun.
+    assert_eq!(block_on(get).unwrap().len(), 2);
     check(&session, 2);
     block_on(session.shutdown()).unwrap();
 }

@@ -50,6 +50,16 @@ pub(super) enum Answer<T, L> {
     Later(L),
 }
 
+/// A session whose workers have nothing to do. Dropping it lets other callers submit commands again.
+pub(super) struct Drained<'a>(&'a CommandStream);
+
+impl Drop for Drained<'_> {
+    fn drop(&mut self) {
+        self.0.order().is_drained = false;
+        self.0.reply_table.has_capacity.notify(usize::MAX);
+    }
+}
+
 /// The remaining steps of a question.
 pub(super) enum Rest<'a> {
     Ask(Question),
@@ -66,9 +76,7 @@ impl CommandStream {
         let measured = metrics::Wait::start(question.operation);
         let asked = {
             let mut order = self.order();
-            if !order.lanes.have_capacity(FrameSize::Small)
-                || self.check(question.operation, ReplyTable::check_lost).is_err()
-            {
+            if !order.is_open(FrameSize::Small) || self.check(question.operation, ReplyTable::check_lost).is_err() {
                 return Answer::Later(Rest::Ask(question));
             }
             match self.send_question(&mut order, Values::SMALL, question, measured) {
@@ -188,6 +196,23 @@ impl CommandStream {
         self.is_hung.store(false, Ordering::Relaxed);
         // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
         self.check_replies(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
+    }
+
+    /// Waits until all workers have executed all earlier commands, or have refused them because the session has failed, so
+    /// that none of them is inside a function. From the start of the wait until the result is dropped, other callers submit
+    /// no commands.
+    pub(super) async fn drain(&self, operation: &'static str) -> Result<Drained<'_>> {
+        let question = Question::new(operation, None, Command::SyncAll);
+        let measured = metrics::Wait::start(operation);
+        let send = |order: &mut Order| {
+            let asked = self.send_question(order, Values::SMALL, question, measured)?;
+            order.is_drained = true;
+            Ok((asked, Drained(self)))
+        };
+        let asked = self.turn(operation, ReplyTable::check_lost, send).await;
+        let (asked, drained) = self.explain(asked).await?;
+        self.answer(asked, None, |_, _| Ok(())).await?;
+        Ok(drained)
     }
 
     /// The question for the value of a register on one worker, of which [`Self::value`] is the judge.

@@ -103,7 +103,7 @@ impl Collection {
     }
 
     /// Expects no answer of these workers.
-    pub(super) fn give_up(&self, workers: impl IntoIterator<Item = WorkerId>) {
+    pub(super) fn expect_none_of(&self, workers: impl IntoIterator<Item = WorkerId>) {
         self.lock().gone.extend(workers);
         if self.is_complete() {
             self.done.notify(usize::MAX);
@@ -132,8 +132,8 @@ mod tests {
         let worker = WorkerId::new;
         collection.add(worker(0), [1].into());
         // Worker 0 has answered before its loss, and worker 1 is lost twice.
-        collection.give_up([0, 1].map(worker));
-        collection.give_up([1, 2].map(worker));
+        collection.expect_none_of([0, 1].map(worker));
+        collection.expect_none_of([1, 2].map(worker));
         assert!(!collection.is_complete());
         collection.add(worker(3), [1].into());
         assert!(collection.is_complete());

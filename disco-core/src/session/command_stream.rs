@@ -70,7 +70,7 @@ impl CommandStream {
         self.reply_table.members().world()
     }
 
-    /// Runs `go` under the order ticket as soon as all lanes have capacity.
+    /// Runs `go` under the order ticket as soon as all lanes have capacity, and no caller [drains](Self::drain) the session.
     pub(super) async fn turn<T>(
         &self,
         operation: &str,
@@ -95,7 +95,7 @@ impl CommandStream {
             {
                 let mut order = self.order();
                 self.check(operation, live)?;
-                if order.lanes.have_capacity(size) {
+                if order.is_open(size) {
                     values.fit(&order.lanes);
                     return go(&mut order, values);
                 }
@@ -105,7 +105,7 @@ impl CommandStream {
             let (room, tick) = (self.reply_table.has_capacity.listen(), ticks.next());
             // A change before this listener was registered wakes no one, so the condition is checked again.
             self.check(operation, live)?;
-            if !self.lanes().have_capacity(size) {
+            if !self.order().is_open(size) {
                 future::or(room, tick).await;
                 self.check_stall(watch, size)?;
             }
@@ -258,7 +258,7 @@ impl CommandStream {
         if let Err(error) = self.check("call", ReplyTable::check) {
             return (!goes_on).then_some(Err(error));
         }
-        order.lanes.have_capacity(FrameSize::Small).then(|| self.call(&mut order, Values::SMALL, function, args))
+        order.is_open(FrameSize::Small).then(|| self.call(&mut order, Values::SMALL, function, args))
     }
 
     /// Implements [`Session::recover`](super::Session::recover).

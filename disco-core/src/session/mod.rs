@@ -192,19 +192,20 @@ pub trait Session: Debug + Send + Sync {
     /// [`LaneSession::on_replaced`] gives it. There are no communicators until the next [`DataPlane::init_ccl`]. Workers that
     /// leave execute the commands submitted before, if the session is not lost, and then end; they are no losses.
     ///
-    /// Waits while new workers start, and before that, if workers of a session that is not lost leave, until all workers have
-    /// executed all earlier commands. While the epoch begins, other methods fail. A wait of another caller for a worker that
-    /// leaves fails, too, if its command was submitted after `resize` had begun to wait for the earlier commands. The
-    /// [policy](ReplacementPolicy) of replacement does not apply. Workers that are lost meanwhile are dropped, too, and others
-    /// start in their stead. Concurrent calls, and those of [`Session::replace_lost`], take turns.
+    /// Waits while new workers start, and then, in a session that is not lost, until all workers have executed all earlier
+    /// commands. Other callers submit no commands meanwhile: their methods wait, and [`Session::try_submit`] returns none.
+    /// They go on once the resize has changed the workers, has failed, or is dropped. While the epoch begins, other methods
+    /// fail. The [policy](ReplacementPolicy) of replacement does not apply. Workers that are lost meanwhile are dropped, too,
+    /// and others start in their stead. Concurrent calls, and those of [`Session::replace_lost`], take turns.
     ///
     /// If the future is dropped before the new numbers are valid, nothing has changed. If it is dropped later, the session is
     /// lost until `resize` or [`Session::replace_lost`] is called again.
     ///
     /// # Errors
-    /// Nothing has changed if: `workers` is 0, is not divided by the groups, or is not a multiple of the workers of a node in a
-    /// session of several machines; only a part of a node's workers would leave; the session can't start workers; a launcher such as `mpiexec` or TVM has started the workers that would leave; a new worker can't be started;
-    /// workers do not execute the earlier commands in time. A session that was lost stays lost then.
+    /// Nothing has changed if: `workers` is 0, is not divided by the groups, or is not a multiple of the workers of a node in
+    /// a session of several machines; only a part of a node's workers would leave; the session can't start workers; a
+    /// launcher such as `mpiexec` or TVM has started the workers that would leave; a new worker can't be started; workers do
+    /// not execute the earlier commands in time. A session that was lost stays lost then.
     async fn resize(&self, workers: usize) -> Result<Resized>;
 
     /// Ends all workers and waits for them, for at most [`Deadlines::close`], or 3 s if a wait has passed its deadline

@@ -24,7 +24,7 @@ pub(super) struct NewLane {
 impl Drop for NewLane {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.inbox.give_up(self.lane.facts().workers);
+            self.inbox.dismiss(self.lane.facts().workers);
         }
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn replacements(lanes: &Lanes, lost: &BTreeSet<WorkerId>) -> Result<V
 /// Ends new workers that the session does not use, so that no two workers have one place after the next start.
 pub(super) fn end(lanes: &[NewLane]) {
     for NewLane { lane, inbox, .. } in lanes {
-        inbox.give_up(lane.facts().workers);
+        inbox.dismiss(lane.facts().workers);
         close(lane);
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Order {
     pub(super) functions: Functions,
     /// The workers were told to leave.
     pub(super) is_over: bool,
+    /// No caller submits commands until the workers have executed all earlier ones, and have changed.
+    pub(super) is_drained: bool,
     /// Number of the last transfer.
     transfer: u64,
     seq: u64,
@@ -68,6 +70,11 @@ impl Order {
     /// The number of the next frame.
     pub(super) fn next_seq(&self) -> u64 {
         self.seq + 1
+    }
+
+    /// Whether a command of this size can be submitted now.
+    pub(super) fn is_open(&self, size: FrameSize) -> bool {
+        !self.is_drained && self.lanes.have_capacity(size)
     }
 
     /// The number of a new transfer.

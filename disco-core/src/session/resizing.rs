@@ -11,11 +11,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::asking::Question;
+use super::asking::Drained;
 use super::fleet::{Busy, Fleet};
 use super::lane_session::LaneSession;
 use super::lane_set::Lanes;
-use super::large::Values;
 use super::new_lanes::{END_LIMIT, NewLane, end};
 use super::replacing::Taken;
 use super::reply_table::{Losses, ReplyTable};
@@ -27,8 +26,6 @@ use crate::members::Members;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
 
-/// Times that a resize waits for commands that other callers have sent meanwhile.
-const MAX_SETTLES: u32 = 100;
 /// Interval of looking whether workers have left.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -152,25 +149,16 @@ impl LaneSession {
                 let command = Command::Resize { epoch: 0, members: plan.members.clone().into() };
                 before.check(&command)?;
                 check_leave(&before, &plan.members)?;
-                let first = self.stream.order().next_seq();
-                let mut new = self.start_growth(&plan, busy).await?;
-                let mut settles = if is_lost { 0 } else { MAX_SETTLES };
-                let is_changed = loop {
-                    let settled = match settles {
-                        0 => None,
-                        _ => match self.settle().await? {
-                            Some(next) => Some(next),
-                            None => break false,
-                        },
-                    };
-                    match self.change(&plan, new, &taken.lost, first, settled)? {
-                        None => break true,
-                        Some(unused) => (new, settles) = (unused, settles - 1),
-                    }
+                let new = self.start_growth(&plan, busy).await?;
+                let drained = match is_lost {
+                    true => None,
+                    false => match self.settle().await? {
+                        Some(drained) => Some(drained),
+                        None => continue,
+                    },
                 };
-                if !is_changed {
-                    continue;
-                }
+                self.change(&plan, new, &taken.lost)?;
+                drop(drained);
                 taken.lost.clear();
             } else if !is_lost {
                 return Ok(self.stream.reply_table.epoch());
@@ -181,16 +169,13 @@ impl LaneSession {
         }
     }
 
-    /// Waits until all workers have executed all earlier commands, so that none of them is inside a function, or fails in
-    /// the next epoch. Returns the number of the next command, or none if the session is lost.
+    /// Waits until no worker is inside a function, or fails in the next epoch. Returns none if the session is lost.
     ///
     /// # Errors
     /// A failure that no method has returned: it would be forgotten with the epoch.
-    async fn settle(&self) -> Result<Option<u64>> {
-        let question = Question::new("resize", None, Command::SyncAll);
-        let this = self.stream.order().next_seq();
-        match self.stream.ask_while(ReplyTable::check_lost, Values::SMALL, question, |_, _| Ok(())).await {
-            Ok(()) => self.stream.reply_table.check_told().map(|()| Some(this + 1)),
+    async fn settle(&self) -> Result<Option<Drained<'_>>> {
+        match self.stream.drain("resize").await {
+            Ok(drained) => self.stream.reply_table.check_told().map(|()| Some(drained)),
             Err(Error::Lost(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -212,33 +197,21 @@ impl LaneSession {
         self.start_new("resize", move || Ok(vec![lane]), busy).await
     }
 
-    /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun. No caller waits for replies
-    /// of the workers that leave to commands before number `first`. Changes nothing, and returns the new lanes, if the next
-    /// command has not the number `settled`: other callers have sent some that may run still.
-    fn change(
-        &self,
-        plan: &Plan,
-        new: Vec<NewLane>,
-        lost: &BTreeSet<WorkerId>,
-        first: u64,
-        settled: Option<u64>,
-    ) -> Result<Option<Vec<NewLane>>> {
+    /// From now on, the session has the workers of `plan`, and is lost until the epoch has begun. No caller waits for replies:
+    /// the session was drained, or its loss has ended all waits.
+    fn change(&self, plan: &Plan, new: Vec<NewLane>, lost: &BTreeSet<WorkerId>) -> Result<()> {
         let Plan { members, gone, new: places } = plan;
         let before = self.stream.lanes();
-        let (unused, unanswered) = {
+        let unused = {
             let mut order = self.stream.order();
             if self.stream.closed.load(Ordering::Acquire) {
                 drop(order);
                 end(&new);
                 return Err(Error::Closed("resize".to_owned()));
             }
-            if settled.is_some_and(|next| next != order.next_seq()) {
-                return Ok(Some(new));
-            }
             tracing::info!(workers = members.world().size(), "resized");
             let gone_ranges = WorkerRange::cover(gone.iter().copied(), |_, _| true);
-            let unanswered: Vec<_> =
-                gone_ranges.iter().flat_map(|places| self.stream.reply_table.dismiss(*places, first)).collect();
+            gone_ranges.iter().for_each(|places| self.stream.reply_table.dismiss(*places));
             let (lanes, inboxes): (Vec<_>, Vec<_>) =
                 new.into_iter().map(|new| new.take(&self.stream.reply_table)).unzip();
             let (lanes, unused) = before.with(lanes, members.clone());
@@ -246,9 +219,8 @@ impl LaneSession {
             self.stream.reply_table.change_members();
             inboxes.iter().for_each(|inbox| inbox.repeat_losses());
             self.fleet.note_resized(gone, *places);
-            (unused, unanswered)
+            unused
         };
-        unanswered.into_iter().for_each(|(pending, why)| pending.end(why));
         let is_used = |place: &WorkerId| unused.iter().all(|lane| !Arc::ptr_eq(lane, before.owner(*place)));
         let stays = gone.iter().copied().filter(|place| !lost.contains(place));
         let leaving: Vec<_> = stays.filter(is_used).collect();
@@ -258,7 +230,7 @@ impl LaneSession {
             // At the end of the session, the lanes end the workers.
             _ = self.fleet.spawn("disco-close", move || see_off(&table, &fleet, &before, &leaving));
         }
-        Ok(None)
+        Ok(())
     }
 
     /// The command that begins an epoch for the session's workers, of which some may be new.
@@ -283,7 +255,7 @@ fn check_leave(lanes: &Lanes, members: &Members) -> Result<()> {
 /// Ends the workers with these places, whose lanes go on, unless they leave by themselves in time.
 fn see_off(table: &ReplyTable, fleet: &Fleet, lanes: &Lanes, leaving: &[WorkerId]) {
     let begun = Instant::now();
-    while !table.are_away(leaving) {
+    while !table.have_ended(leaving) {
         if fleet.is_over() {
             return;
         }

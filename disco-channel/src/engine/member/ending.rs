@@ -15,7 +15,7 @@ const NODE_GRACE: Duration = Duration::from_secs(1);
 
 impl Member {
     /// Stops a member whose workers were already told to leave, as the controller does not wait for it any more.
-    pub(super) fn dismiss(&mut self) {
+    pub(super) fn stop_quietly(&mut self) {
         self.stop("the session shuts down", Duration::ZERO, Ok(()), None);
     }
 

@@ -265,11 +265,11 @@ impl Member {
         match event {
             Event::BytesReceived => self.liveness.received(now),
             Event::Message(message) => self.receive(message, now)?,
-            Event::Closed if self.is_leaving() => self.dismiss(),
+            Event::Closed if self.is_leaving() => self.stop_quietly(),
             Event::Closed => return Err(lost(LossCause::ConnectionClosed)),
             Event::Failed(error) => return Err(error),
             Event::Full(unread) => return Err(lost(LossCause::Unread(unread))),
-            Event::Unacknowledged(_) if self.is_leaving() => self.dismiss(),
+            Event::Unacknowledged(_) if self.is_leaving() => self.stop_quietly(),
             Event::Unacknowledged(bytes) => return Err(lost(LossCause::Unacknowledged(bytes))),
             Event::Room(room) => self.pass_on(room),
             Event::Progress(progress) => self.report(progress, now),
@@ -345,7 +345,7 @@ impl Member {
             }
             (Message::Bye(why), Kind::Node(_)) if is_leaving => {
                 tracing::debug!(%why, "the controller has released this node");
-                self.dismiss();
+                self.stop_quietly();
                 return Ok(());
             }
             (Message::Bye(why), _) => return Err(lost(LossCause::ClosedWithReason(why))),

@@ -18,12 +18,12 @@ impl ReplyTable {
         for lane in lanes.iter() {
             if let Err(error) = lane.signal(Signal::Collect { last }) {
                 tracing::debug!(%error, ?lane, "can't be asked for its workers' records");
-                collection.give_up(lanes.owned(lane));
+                collection.expect_none_of(lanes.owned(lane));
             }
         }
         // The records of a lost node do not come, while those of a lost process are in shared memory and have come by now.
         let lost = self.lock().lost_workers.clone();
-        collection.give_up(lost);
+        collection.expect_none_of(lost);
         collection
     }
 
@@ -33,10 +33,10 @@ impl ReplyTable {
         evidence.unwrap_or_else(|| self.gather(EVIDENCE))
     }
 
-    /// Expects no recordings of workers that are lost.
-    pub(super) fn give_up(&self, workers: WorkerRange) {
+    /// Expects no records of these workers, which are lost or dismissed.
+    pub(super) fn expect_no_records(&self, workers: WorkerRange) {
         let collections: Vec<_> = sync::lock(&self.collections).iter().filter_map(Weak::upgrade).collect();
-        collections.iter().for_each(|collection| collection.give_up(workers));
+        collections.iter().for_each(|collection| collection.expect_none_of(workers));
     }
 
     /// Removes the recordings of workers that have no place any more from all requests.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::pending::Pending;
 use super::table::ReplyTable;
 use crate::channel::{Inbox, Notice, Reply};
 use crate::error::Error;
@@ -16,69 +15,54 @@ use crate::worker_range::WorkerRange;
 /// lost before or that another lane owns by now: a node is lost, or leaves, with all nodes behind it.
 pub(in crate::session) struct LaneInbox {
     table: Arc<ReplyTable>,
-    /// Workers whose end the lane no longer reports.
-    gone: Mutex<BTreeMap<WorkerId, Gone>>,
+    /// Workers of the lane whose end concerns the session no longer.
+    former: Mutex<BTreeMap<WorkerId, Former>>,
 }
 
 #[derive(Clone, Debug)]
-enum Gone {
+enum Former {
     /// The lane has reported the loss of the worker.
     Lost(Error),
-    /// Another lane owns the worker, or the session does not use it.
-    GivenUp,
-    /// A resize has dismissed the worker, which may still reply to earlier commands.
+    /// Another lane owns the worker's place, or the session does not use the worker.
     Dismissed,
-    /// The worker was given up or dismissed, and has left or is lost since.
-    Away,
+    /// The worker was dismissed, and its end was reported since.
+    Ended,
 }
 
 impl LaneInbox {
     /// The inbox of a lane that owns all its workers.
     pub(in crate::session) fn new(table: &Arc<ReplyTable>) -> Arc<Self> {
-        let inbox = Arc::new(Self { table: table.clone(), gone: Mutex::default() });
+        let inbox = Arc::new(Self { table: table.clone(), former: Mutex::default() });
         table.lock().inboxes.push(Arc::downgrade(&inbox));
         inbox
     }
 
     /// Ignores all later reports of the end of these workers.
-    pub(in crate::session) fn give_up(&self, workers: WorkerRange) {
-        self.note(workers, &Gone::GivenUp);
-    }
-
-    fn note(&self, workers: WorkerRange, how: &Gone) {
-        sync::lock(&self.gone).extend(workers.iter().map(|worker| (worker, how.clone())));
+    pub(in crate::session) fn dismiss(&self, workers: WorkerRange) {
+        sync::lock(&self.former).extend(workers.iter().map(|worker| (worker, Former::Dismissed)));
     }
 
     /// Reports the losses again that came before the workers were workers of the session.
     pub(in crate::session) fn repeat_losses(&self) {
-        let gone = sync::lock(&self.gone).clone();
-        for (worker, gone) in gone {
-            if let Gone::Lost(why) = gone {
+        let former = sync::lock(&self.former).clone();
+        for (worker, former) in former {
+            if let Former::Lost(why) = former {
                 self.table.lost(worker.into(), why);
             }
         }
     }
 
-    /// The workers among `workers` that are not gone. From now on, they are lost because of `why` if there is one. Ends the
-    /// waits for dismissed workers among the others, because a worker sends no reply after the report of its end.
-    fn own(&self, workers: WorkerRange, why: Option<&Error>) -> Vec<WorkerRange> {
-        let mut gone = sync::lock(&self.gone);
-        let mut dismissed = Vec::new();
-        for (worker, gone) in gone.iter_mut().filter(|(worker, _)| workers.contains(**worker)) {
-            match gone {
-                Gone::Lost(_) | Gone::Away => continue,
-                Gone::GivenUp => {}
-                Gone::Dismissed => dismissed.push(*worker),
-            }
-            *gone = Gone::Away;
-        }
-        let own = WorkerRange::cover(workers.iter().filter(|worker| !gone.contains_key(worker)), |_, _| true);
+    /// The workers among `workers` whose end, which the lane reports now, concerns the session. From now on, they are lost
+    /// because of `why` if there is one.
+    fn note_end(&self, workers: WorkerRange, why: Option<&Error>) -> Vec<WorkerRange> {
+        let mut all = sync::lock(&self.former);
+        let dismissed =
+            all.iter_mut().filter(|(worker, former)| workers.contains(**worker) && matches!(former, Former::Dismissed));
+        dismissed.for_each(|(_, former)| *former = Former::Ended);
+        let own = WorkerRange::cover(workers.iter().filter(|worker| !all.contains_key(worker)), |_, _| true);
         if let Some(why) = why {
-            gone.extend(own.iter().flat_map(WorkerRange::iter).map(|worker| (worker, Gone::Lost(why.clone()))));
+            all.extend(own.iter().flat_map(WorkerRange::iter).map(|worker| (worker, Former::Lost(why.clone()))));
         }
-        drop(gone);
-        let unanswered = dismissed.into_iter().flat_map(|place| self.table.dismissals(place.into(), 0));
-        unanswered.for_each(|(pending, why)| pending.end(why));
         own
     }
 }
@@ -87,32 +71,23 @@ impl ReplyTable {
     /// From now on, the lane of `inbox` owns `workers`.
     pub(in crate::session) fn take_over(&self, inbox: &Arc<LaneInbox>, workers: WorkerRange) {
         let others = self.inboxes().into_iter().filter(|other| !Arc::ptr_eq(other, inbox));
-        others.for_each(|other| other.give_up(workers));
+        others.for_each(|other| other.dismiss(workers));
         self.forget(workers);
     }
 
-    /// Whether the workers of all these places, which were given up, have left or are lost.
-    pub(in crate::session) fn are_away(&self, places: &[WorkerId]) -> bool {
+    /// Whether the workers of all these places, which were dismissed, have ended.
+    pub(in crate::session) fn have_ended(&self, places: &[WorkerId]) -> bool {
         let inboxes = self.inboxes();
-        let is_away = |place, inbox: &Arc<LaneInbox>| matches!(sync::lock(&inbox.gone).get(place), Some(Gone::Away));
-        places.iter().all(|place| inboxes.iter().any(|inbox| is_away(place, inbox)))
+        let has_ended =
+            |place, inbox: &Arc<LaneInbox>| matches!(sync::lock(&inbox.former).get(place), Some(Former::Ended));
+        places.iter().all(|place| inboxes.iter().any(|inbox| has_ended(place, inbox)))
     }
 
-    /// From now on, no lane owns these places. No caller waits for their workers' replies to commands before number `first`;
-    /// the workers may end before they execute later commands. Returns the later commands that await replies of these
-    /// workers, with the error of each. The caller [ends](Pending::end) their waits once it has released the order ticket.
-    pub(in crate::session) fn dismiss(&self, places: WorkerRange, first: u64) -> Vec<(Arc<Pending>, Error)> {
-        self.inboxes().iter().for_each(|inbox| inbox.note(places, &Gone::Dismissed));
+    /// From now on, no lane owns these places.
+    pub(in crate::session) fn dismiss(&self, places: WorkerRange) {
+        self.inboxes().iter().for_each(|inbox| inbox.dismiss(places));
         self.forget(places);
-        ReplyTable::give_up(self, places);
-        self.dismissals(places, first)
-    }
-
-    /// The commands from number `first` on that await replies of these workers, which were dismissed, with the error of
-    /// each. The table no longer has them.
-    fn dismissals(&self, places: WorkerRange, first: u64) -> Vec<(Arc<Pending>, Error)> {
-        let unanswered = self.take_unanswered(places, first).into_iter();
-        unanswered.map(|pending| (pending.clone(), pending.dismissal(places))).collect()
+        self.expect_no_records(places);
     }
 }
 
@@ -130,9 +105,9 @@ impl Inbox for LaneInbox {
     }
 
     fn recording(&self, from: WorkerId, bytes: Arc<[u8]>) {
-        // Held meanwhile: the records of a worker that was given up would come after `ReplyTable::forget`.
-        let gone = sync::lock(&self.gone);
-        if !matches!(gone.get(&from), Some(Gone::GivenUp | Gone::Dismissed | Gone::Away)) {
+        // Held meanwhile: the records of a dismissed worker would come after `ReplyTable::forget`.
+        let former = sync::lock(&self.former);
+        if !matches!(former.get(&from), Some(Former::Dismissed | Former::Ended)) {
             self.table.recording(from, bytes);
         }
     }
@@ -142,11 +117,11 @@ impl Inbox for LaneInbox {
     }
 
     fn left(&self, workers: WorkerRange) {
-        self.own(workers, None).into_iter().for_each(|workers| self.table.left(workers));
+        self.note_end(workers, None).into_iter().for_each(|workers| self.table.left(workers));
     }
 
     fn lost(&self, workers: WorkerRange, why: Error) {
-        self.own(workers, Some(&why)).into_iter().for_each(|workers| self.table.lost(workers, why.clone()));
+        self.note_end(workers, Some(&why)).into_iter().for_each(|workers| self.table.lost(workers, why.clone()));
     }
 
     fn number(&self, place: WorkerId) -> WorkerId {

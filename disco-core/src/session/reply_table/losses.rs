@@ -56,7 +56,7 @@ impl ReplyTable {
             }
             state.lost_workers.extend(places);
         });
-        self.give_up(places);
+        self.expect_no_records(places);
     }
 
     /// The lost workers that [`Self::take_losses`] would return now.

@@ -106,14 +106,6 @@ impl Pending {
         self.end(Error::Closed(self.operation.to_owned()));
     }
 
-    /// The error of a wait for workers with these places, which a resize dismisses.
-    pub(super) fn dismissal(&self, places: WorkerRange) -> Error {
-        let (dismissed, missing) = (self.workers(places), self.missing());
-        let leaving: Vec<_> = missing.into_iter().filter(|worker| dismissed.contains(*worker)).collect();
-        let (operation, leaving) = (self.operation, WorkerRange::list(&leaving));
-        Error::state(format!("{operation}: no reply of {leaving}: {BEING_RESIZED}"))
-    }
-
     /// Ends the wait because of `why`. The table has removed the command.
     pub(in crate::session) fn end(&self, why: Error) {
         let mut answers = self.lock();

@@ -219,12 +219,11 @@ impl ReplyTable {
         }
     }
 
-    /// Removes the commands from number `first` on that await a reply of a worker with one of these places.
-    pub(super) fn take_unanswered(&self, places: WorkerRange, first: u64) -> Vec<Arc<Pending>> {
+    /// Removes the commands that await a reply of a worker with one of these places.
+    fn take_unanswered(&self, places: WorkerRange) -> Vec<Arc<Pending>> {
         let mut state = self.lock();
         let all = std::mem::take(&mut state.pending);
-        let (unanswered, others): (VecDeque<_>, _) =
-            all.into_iter().partition(|(number, pending)| *number >= first && pending.is_missing(places));
+        let (unanswered, others): (VecDeque<_>, _) = all.into_iter().partition(|(_, it)| it.is_missing(places));
         state.pending = others;
         unanswered.into_iter().map(|(_, pending)| pending).collect()
     }
@@ -286,7 +285,7 @@ impl Inbox for ReplyTable {
     }
 
     fn left(&self, places: WorkerRange) {
-        self.take_unanswered(places, 0).iter().for_each(|pending| pending.close());
+        self.take_unanswered(places).iter().for_each(|pending| pending.close());
     }
 
     fn lost(&self, places: WorkerRange, why: Error) {

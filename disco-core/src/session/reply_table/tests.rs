@@ -59,34 +59,20 @@ fn a_wait_ends_when_a_worker_that_has_not_replied_leaves() {
 }
 
 #[test]
-fn a_wait_for_a_worker_that_a_resize_dismisses_ends() {
-    let reply_table = ReplyTable::default();
-    let before = reply_table.expect("sync_worker", 1, WorkerRange::new(2..3));
-    let other = reply_table.expect("get", 2, WorkerRange::new(0..1));
-    let all = reply_table.expect("get_all", 3, WorkerRange::new(0..3));
-    let unanswered = reply_table.dismiss(WorkerRange::new(2..3), 2);
-    assert_eq!([&before, &other, &all].map(text), [const { None }; 3]);
-    unanswered.into_iter().for_each(|(pending, why)| pending.end(why));
-    assert_eq!(text(&all).unwrap(), "get_all: no reply of worker 2: the session is being resized");
-    // These replies were on their way.
-    reply_table.reply(WorkerId::new(2), 1, Ok(Value::None));
-    reply_table.reply(WorkerId::new(0), 2, Ok(Value::None));
-    assert_eq!([&before, &other].map(|expected| text(expected).unwrap()), ["[Ok(None)]", "[Ok(None)]"]);
-}
-
-#[test]
-fn a_wait_for_an_earlier_command_ends_when_the_dismissed_worker_ends_without_a_reply() {
+fn the_end_of_a_dismissed_worker_is_no_loss_and_ends_no_wait() {
     for is_lost in [false, true] {
         let reply_table = Arc::new(ReplyTable::default());
         let inbox = LaneInbox::new(&reply_table);
-        let before = reply_table.expect("get", 1, WorkerRange::new(2..3));
-        assert!(reply_table.dismiss(WorkerRange::new(2..3), 2).is_empty());
-        assert_eq!(text(&before), None, "its reply may be on its way");
+        let dismissed = WorkerId::new(2);
+        reply_table.dismiss(dismissed.into());
+        assert!(!reply_table.have_ended(&[dismissed]));
+        let later = reply_table.expect("get", 1, WorkerRange::new(1..2));
         match is_lost {
-            true => inbox.lost(WorkerRange::new(1..3), Error::state("the connection is closed")),
-            false => inbox.left(WorkerRange::new(2..3)),
+            true => inbox.lost(dismissed.into(), Error::state("the connection is closed")),
+            false => inbox.left(dismissed.into()),
         }
-        assert_eq!(text(&before).unwrap(), "get: no reply of worker 2: the session is being resized");
+        assert!(reply_table.have_ended(&[dismissed]) && reply_table.check_lost().is_ok());
+        assert_eq!(text(&later), None);
     }
 }
 
