@@ -128,6 +128,17 @@ impl Outbox {
         Ok(Some(Parcel { is_part: true, transfer, ..Parcel::of(packet) }))
     }
 
+    /// Sends nothing more, and counts transfers as sent, so that no caller waits for a connection that is closed. Returns
+    /// them; the caller notifies them without the outbox's lock.
+    pub(super) fn cut(&mut self) -> Vec<Arc<Transfer>> {
+        self.is_cut = true;
+        let last_parts = self.line.iter_mut().filter(|parcel| matches!(parcel.brings, Some((_, 0))));
+        let last_parts = last_parts.filter_map(|parcel| parcel.transfer.take());
+        let ended: Vec<_> = self.ahead.drain(..).map(|ahead| ahead.transfer).chain(last_parts).collect();
+        ended.iter().for_each(|transfer| transfer.note_sent(0, true));
+        ended
+    }
+
     /// Takes the next part of the tensors that go ahead of frames.
     fn next_ahead(&mut self) -> Result<Option<Parcel>> {
         let Some(mut ahead) = self.ahead.pop_front() else { return Ok(None) };

@@ -332,9 +332,10 @@ impl Connection {
         self.outbox().bytes
     }
 
-    /// Closes the connection in both directions.
+    /// Closes the connection in both directions. Transfers no longer wait for the other end.
     pub(crate) fn close(&self) {
-        self.outbox().is_cut = true;
+        let ended = self.outbox().cut();
+        ended.iter().for_each(|transfer| transfer.notify());
         // Fails only if it was shut down before.
         _ = net::shutdown(&self.socket, Shutdown::Both);
     }

@@ -489,3 +489,16 @@ fn a_withdrawn_transfer_sends_no_more_parts() {
     assert_eq!(withdrawn, [7], "nothing of transfer 8 has gone");
     assert_eq!([begun, waiting].map(|(_, content)| Arc::strong_count(&content)), [1, 1]);
 }
+
+#[test]
+fn no_caller_waits_for_the_transfers_of_a_closed_connection() {
+    let (a, _b) = pair();
+    let transfers = [transfer(7), transfer(8)];
+    for (transfer, content) in &transfers {
+        a.send_ahead(transfer.clone(), content.clone()).unwrap();
+        assert!(!transfer.is_sent());
+    }
+    a.close();
+    a.close();
+    assert!(transfers.iter().all(|(transfer, _)| transfer.is_sent()));
+}
