@@ -30,7 +30,7 @@ use crate::world::World;
 /// Abilities that only some lanes have are traits of their own, which a lane returns: [`SendsAhead`], [`Polled`],
 /// [`StartsWorkers`].
 pub trait Channel: Debug + Send + Sync + 'static {
-    /// What is known of the lane. Takes no lock.
+    /// The lane's facts. Takes no lock.
     fn facts(&self) -> LaneFacts;
 
     /// Starts the workers and blocks the calling thread until they run; lanes to other processes limit this wait. The
@@ -73,9 +73,9 @@ pub trait Channel: Debug + Send + Sync + 'static {
     }
 
     /// Blocks the calling thread until all workers of the lane have left, for at most `limit`, and up to 2 s more to
-    /// detach or kill the remaining workers, with 0.5 s more for each level of nodes behind others. The caller has sent or signalled a shutdown before. Several threads may
-    /// call `close` at once; the shortest limit then applies to workers in other processes. A lane that was not started
-    /// has no workers.
+    /// detach or kill the remaining workers, with 0.5 s more for each level of nodes behind others. The caller has sent or
+    /// signalled a shutdown before. Several threads may call `close` at once; the shortest limit then applies to workers in
+    /// other processes. A lane that was not started has no workers.
     ///
     /// # Errors
     /// [`Error::Stuck`] with the workers that did not leave; they are detached or killed.
@@ -97,7 +97,7 @@ pub trait Channel: Debug + Send + Sync + 'static {
     }
 }
 
-/// What is known of a lane. Some facts are valid only once the lane has started.
+/// Facts about a lane. Some of them are valid only once the lane has started.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct LaneFacts {

@@ -1,5 +1,5 @@
-//! Sessions apart, in which no worker lives in the controller's process: the end of each worker, worker 0 too, and what it
-//! leaves behind.
+//! Sessions apart, in which no worker lives in the controller's process: the end of each worker, worker 0 too. It leaves
+//! nothing behind.
 //!
 //! Tests execute this program again as workers and nodes.
 

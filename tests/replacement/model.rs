@@ -223,7 +223,7 @@ impl Program {
         Ok(())
     }
 
-    /// A tensor goes to worker 0, whoever that is now, and comes back.
+    /// A tensor goes to the worker that has number 0 now, and comes back.
     fn copy_through_worker_0(&mut self) -> Result<()> {
         let sent = Tensor::from_vec(vec![self.random.below(1000) as i64; 3], [3])?;
         let back = Tensor::zeros(DType::I64, [3])?;

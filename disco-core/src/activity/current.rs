@@ -3,6 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
+#[cfg(not(target_os = "linux"))]
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
 
 use super::record::RawRecord;
 use super::{Activity, DataPath, OpState, RecordKind, ticks};
@@ -64,6 +67,30 @@ impl Drop for Current {
     fn drop(&mut self) {
         NAMES.with(Names::clear);
         CURRENT.set(self.0.take());
+    }
+}
+
+impl Activity {
+    /// Records that the worker runs on the calling thread.
+    pub fn run_here(&self) {
+        #[cfg(target_os = "linux")]
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        #[cfg(not(target_os = "linux"))]
+        let thread = {
+            static LAST: AtomicU32 = AtomicU32::new(0);
+            thread_local! { static NUMBER: u32 = LAST.fetch_add(1, Ordering::Relaxed) + 1 }
+            NUMBER.with(|number| *number)
+        };
+        self.thread.store(thread, Ordering::Relaxed);
+    }
+
+    /// The id of the worker's thread, as Linux numbers threads, elsewhere a number that no other thread of this process has;
+    /// `None` before [`Self::run_here`].
+    pub fn thread(&self) -> Option<u32> {
+        match self.thread.load(Ordering::Relaxed) {
+            0 => None,
+            thread => Some(thread),
+        }
     }
 }
 

@@ -169,28 +169,6 @@ impl Activity {
         }
     }
 
-    /// Records that the worker runs on the calling thread.
-    pub fn run_here(&self) {
-        #[cfg(target_os = "linux")]
-        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        #[cfg(not(target_os = "linux"))]
-        let thread = {
-            static LAST: AtomicU32 = AtomicU32::new(0);
-            thread_local! { static NUMBER: u32 = LAST.fetch_add(1, Ordering::Relaxed) + 1 }
-            NUMBER.with(|number| *number)
-        };
-        self.thread.store(thread, Ordering::Relaxed);
-    }
-
-    /// The id of the worker's thread, as Linux numbers threads, elsewhere a number that no other thread of this process has;
-    /// `None` before [`Self::run_here`].
-    pub fn thread(&self) -> Option<u32> {
-        match self.thread.load(Ordering::Relaxed) {
-            0 => None,
-            thread => Some(thread),
-        }
-    }
-
     /// Records that command `number` was received.
     #[inline]
     pub fn receive(&self, number: u64) {

@@ -249,7 +249,7 @@ impl Fleet {
         state.unreported.extend(new);
     }
 
-    /// Records that workers are gone, and that others are new.
+    /// Records that the session has dropped workers or dismissed them, and that others are new.
     pub(super) fn note_resized(&self, gone: &[WorkerId], new: WorkerRange) {
         let mut state = self.lock();
         state.is_resized = true;
