@@ -82,6 +82,8 @@ impl Controller {
                 match self.phase {
                     // The other nodes need not start any more.
                     Phase::Starting(_) => self.give_up(&error, now),
+                    // It has died before its node could tell it to leave.
+                    _ if self.leave == Leave::AtOnce => self.out.act(Action::Left(workers)),
                     _ => self.out.act(Action::Lost(workers, error)),
                 }
             }
