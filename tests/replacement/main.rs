@@ -10,6 +10,8 @@
 mod lane;
 mod model;
 mod numbers;
+mod puppets;
+mod steps;
 
 use std::sync::mpsc;
 use std::thread;

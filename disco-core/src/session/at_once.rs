@@ -2,48 +2,58 @@
 //!
 //! ```text
 //! thread `disco-replace`                      the next methods of the session
-//! takes lost workers from the table           the first one returns the loss, unless a wait has returned it
+//! takes vacancies from the fleet              the first one returns the loss, unless a wait has returned it
 //! starts lanes to new workers          ──▶    a later one waits for these lanes, gives them to the session, and begins an
 //!                                             epoch, as `replace_lost` does
 //! ```
 //!
 //! So frames are sent by callers only, and the thread owns nothing that the session's end waits for but lanes that start.
 
-use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use futures_lite::future::{self, Future};
+use event_listener::Listener as _;
+use futures_lite::future::Future;
 
-use super::fleet::{Fleet, Prepared};
+use super::changing::list;
+use super::fleet::Fleet;
+use super::helpers::{Busy, Helpers, Ready};
 use super::lane_session::LaneSession;
-use super::new_lanes::{end, replacements};
+use super::new_lanes::end;
 use super::order::Order;
-use super::replacement_policy::ReplacementPolicy;
-use super::replacing::{Taken, list};
-use super::reply_table::{Losses, ReplyTable};
-use super::starting::start;
+use super::plan::{Goal, Plan};
+use super::replacement_policy::{ReplacementPolicy, When};
+use super::reply_table::ReplyTable;
 use crate::error::{Error, Result};
 use crate::sync;
 
 impl LaneSession {
-    /// Sets when lost workers are replaced, and how often.
-    #[must_use]
-    pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
-        self.fleet.finish();
-        self.fleet = Arc::new(Fleet::new(policy));
-        if self.replaces_at_once() {
-            self.prepare_in_background();
+    /// Starts the thread that starts new workers as soon as others are lost, if the policy says so. Without the thread,
+    /// callers start them.
+    pub(super) fn prepare_in_background(&self) {
+        if !self.replaces_at_once() {
+            return;
         }
-        self
-    }
-
-    /// Starts the thread that starts new workers as soon as others are lost. Without the thread, callers start them.
-    fn prepare_in_background(&self) {
-        let (fleet, table, order) = (self.fleet.clone(), self.stream.reply_table.clone(), self.stream.order.clone());
-        if let Err(error) = self.fleet.spawn("disco-replace", move || watch(&fleet, &table, &order)) {
+        let ahead = Ahead {
+            policy: self.policy,
+            helpers: self.helpers.clone(),
+            table: self.stream.reply_table.clone(),
+            order: self.stream.order.clone(),
+        };
+        if let Err(error) = self.helpers.spawn("disco-replace", move || ahead.run()) {
             tracing::warn!(%error, "lost workers are replaced at the next command only");
         }
+    }
+
+    /// Whether workers are replaced before a program asks for it.
+    pub(super) fn replaces_at_once(&self) -> bool {
+        self.policy.when == When::AtOnce
+    }
+
+    /// Whether [`Session::recover`](super::Session::recover) has to replace workers.
+    pub(super) fn replaces_on_recovery(&self) -> bool {
+        self.policy.when == When::Recovered && self.stream.reply_table.check_lost().is_err()
     }
 
     /// Runs a method of the session once lost workers are replaced. If the session does not replace them at once, this is
@@ -59,7 +69,7 @@ impl LaneSession {
     /// If `error` is a loss or the failure of a worker, no later method returns it again that would otherwise not fail.
     pub(super) fn note_told(&self, error: &Error) {
         match error {
-            Error::Lost(_) => _ = self.stream.reply_table.take_untold(),
+            Error::Lost(_) => _ = self.stream.reply_table.fleet(Fleet::take_untold),
             Error::Worker(_) | Error::Earlier { .. } => self.stream.reply_table.note_failure_told(),
             _ => {}
         }
@@ -69,7 +79,7 @@ impl LaneSession {
     ///
     /// # Errors
     /// The loss, if no method has returned it yet; or the reason why workers can't be replaced.
-    pub(super) async fn await_replacement(&self) -> Result<()> {
+    async fn await_replacement(&self) -> Result<()> {
         if !self.replaces_at_once() || self.stream.closed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -77,65 +87,64 @@ impl LaneSession {
     }
 
     async fn await_replacement_at_once(&self) -> Result<()> {
-        if let Some(loss) = self.stream.reply_table.take_untold() {
+        self.stream.reply_table.check_nothing()?;
+        if let Some(loss) = self.stream.reply_table.fleet(Fleet::take_untold) {
             return self.stream.explain(Err(loss)).await;
         }
         match self.stream.reply_table.check_lost() {
             Ok(()) => Ok(()),
             // A worker that was lost meanwhile is replaced, too.
-            Err(_) => self.replace().await?.untold.map_or(Ok(()), Err),
+            Err(_) => self.change(Goal::Replace).await?.untold.map_or(Ok(()), Err),
         }
     }
 }
 
-/// Prepares new workers until the session ends.
-fn watch(fleet: &Arc<Fleet>, table: &Arc<ReplyTable>, order: &Mutex<Order>) {
-    loop {
-        let (lost, free) = (table.has_losses.listen(), fleet.is_free.listen());
-        if fleet.is_over() {
-            return;
-        }
-        if !is_due(fleet, table) || !prepare(fleet, table, order) {
-            future::block_on(future::or(pin!(lost), pin!(free)));
-        }
-    }
+/// What the thread needs that starts workers ahead of callers.
+struct Ahead {
+    policy: ReplacementPolicy,
+    helpers: Arc<Helpers>,
+    table: Arc<ReplyTable>,
+    order: Arc<Mutex<Order>>,
 }
 
-/// Whether workers are lost for which no new ones have started, and no attempt has failed.
-fn is_due(fleet: &Fleet, table: &ReplyTable) -> bool {
-    let lost = table.known_losses();
-    // A new worker that is lost at once is replaced by the next caller, so that no more start than the program notices.
-    !lost.is_empty() && !fleet.has_failed() && !fleet.has_prepared(&lost)
-}
-
-/// Starts new workers in the places of lost ones. Returns false if a caller is at it.
-fn prepare(fleet: &Arc<Fleet>, table: &Arc<ReplyTable>, order: &Mutex<Order>) -> bool {
-    let Some(_busy) = fleet.try_begin() else { return false };
-    let (losses, lanes) = {
-        let order = sync::lock(order);
-        // A caller may have replaced them meanwhile.
-        let losses = if is_due(fleet, table) { table.take_losses() } else { Ok(Losses::None) };
-        (losses, order.lanes.clone())
-    };
-    let Ok(Losses::Workers(lost)) = losses else { return true };
-    let mut taken = Taken { table, lost };
-    let admitted = fleet.admit(&list(&lanes.members, &taken.lost), taken.lost.len());
-    fleet.note_preparing();
-    let started = admitted.and_then(|()| start(fleet, "replace_lost", || replacements(&lanes, &taken.lost), table));
-    let is_stopped = fleet.has_stopped_preparing();
-    match started {
-        Ok(lanes) if is_stopped => {
-            end(&lanes);
-            fleet.set_failed(true);
-        }
-        Ok(lanes) => {
-            fleet.count(taken.lost.len());
-            fleet.keep_prepared(Prepared { lost: std::mem::take(&mut taken.lost), lanes });
-        }
-        Err(error) => {
-            tracing::warn!(%error, "lost workers are not replaced before the next command");
-            fleet.set_failed(true);
+impl Ahead {
+    /// Starts workers until the session ends.
+    fn run(&self) {
+        loop {
+            let changed = self.table.fleet_changed.listen();
+            if self.table.fleet(|fleet| fleet.is_over()) {
+                return;
+            }
+            if !self.start() {
+                changed.wait();
+            }
         }
     }
-    true
+
+    /// Starts new workers in the places of lost ones. Returns false if that is not due.
+    fn start(&self) -> bool {
+        let table = &self.table;
+        let (lost, lanes) = {
+            let order = sync::lock(&self.order);
+            let Some(lost) = table.fleet(Fleet::begin_ahead) else { return false };
+            (lost, order.lanes.clone())
+        };
+        let _busy = Busy::new(table);
+        let plan = Plan::replacement(&lanes.members, lost);
+        let (list, count) = (list(&lanes.members, &plan.new), plan.new.len());
+        let admitted = table.fleet(|fleet| fleet.admit(self.policy, &list, count, Instant::now()));
+        let make = || plan.lanes(&lanes, None);
+        match admitted.and_then(|()| self.helpers.start(Goal::Replace.operation(), make, table)) {
+            Ok(lanes) if table.fleet(Fleet::keep_ready) => {
+                table.fleet(|fleet| fleet.count(self.policy, count, Instant::now()));
+                self.helpers.keep(Ready { places: plan.new, lanes });
+            }
+            Ok(lanes) => end(&lanes),
+            Err(error) => {
+                tracing::warn!(%error, "lost workers are not replaced before the next command");
+                table.fleet(|fleet| fleet.has_failed = true);
+            }
+        }
+        true
+    }
 }

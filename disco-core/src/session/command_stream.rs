@@ -8,6 +8,7 @@ use futures_lite::future;
 
 use super::deadline_watch::DeadlineWatch;
 use super::dref::FreedIds;
+use super::fleet::Lost;
 use super::lane_set::Lanes;
 use super::large::{Transfers, Values, check_crossing, payload_len};
 use super::order::{Next, Order};
@@ -182,7 +183,7 @@ impl CommandStream {
                     other => other,
                 };
                 tracing::error!(%error, ?lane, "session lost");
-                self.reply_table.lose_lane(lanes.owned(lane), &error);
+                self.reply_table.lose(Lost::Lane(lanes.owned(lane).collect()), &error);
                 result = result.and(Err(error));
             }
         }

@@ -3,20 +3,27 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::Deadlines;
 use super::closing::Closing;
 use super::command_stream::CommandStream;
-use super::fleet::{Fleet, Growth};
+use super::helpers::Helpers;
 use super::lane_set::Lanes;
+use super::plan::Growth;
+use super::replacement_policy::ReplacementPolicy;
 use super::reply_table::{LaneInbox, ReplyTable};
+use super::{DRef, Deadlines};
 use crate::channel::{Channel, Inbox as _};
 use crate::error::{Error, Result};
 use crate::function;
+use crate::id::WorkerId;
 use crate::members::Members;
 use crate::metrics;
 use crate::status::Status;
 use crate::sync;
+use crate::value::Value;
 use crate::world::World;
+
+/// Returns the registers of a new worker, with their values.
+pub(super) type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
 
 /// A session over lanes that together reach all workers.
 ///
@@ -29,9 +36,9 @@ use crate::world::World;
 pub struct LaneSession {
     pub(super) stream: CommandStream,
     pub(super) closing: Arc<Closing>,
-    pub(super) fleet: Arc<Fleet>,
-    /// The workers at the start.
-    pub(super) first_world: World,
+    pub(super) policy: ReplacementPolicy,
+    pub(super) helpers: Arc<Helpers>,
+    pub(super) restore: Mutex<Option<Restore>>,
     pub(super) growth: Option<Growth>,
     /// Number of workers of each machine; `None` if there can only be one machine.
     pub(super) per_node: Option<usize>,
@@ -62,15 +69,16 @@ impl LaneSession {
             return Err(Error::invalid(format!("lanes to {next} workers for a world of {}", world.size())));
         }
         let reply_table = Arc::new(ReplyTable::default());
-        reply_table.begin();
         let lanes = Lanes::new(lanes, Members::first(world));
+        reply_table.begin(lanes.members.clone());
         reply_table.set_lanes(&lanes);
         lanes.iter().try_for_each(|lane| lane.start(LaneInbox::new(&reply_table)))?;
         Ok(Self {
             stream: CommandStream::new(lanes, reply_table, limits),
             closing: Arc::default(),
-            fleet: Arc::default(),
-            first_world: world,
+            policy: ReplacementPolicy::default(),
+            helpers: Arc::default(),
+            restore: Mutex::default(),
             growth: None,
             per_node: (world.nodes() > 1).then(|| world.per_node()),
             subsets: Mutex::default(),

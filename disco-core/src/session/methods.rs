@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 
 use super::asking::{Answer, Judge, Question, Rest};
+use super::changed::{Replaced, Resized};
 use super::command_stream::CommandStream;
 use super::lane_session::LaneSession;
-use super::replacing::Replaced;
+use super::plan::Goal;
 use super::reply_table::{Replies, ReplyTable};
-use super::resizing::Resized;
 use super::{Arguments, DRef, Session};
 use crate::command::Command;
 use crate::error::Result;
@@ -106,7 +106,7 @@ impl Session for LaneSession {
 
     async fn recover(&self) -> Result<()> {
         match self.replaces_on_recovery() {
-            true => self.replace().await.map(drop),
+            true => self.change(Goal::Replace).await.map(drop),
             false => self.while_running(|| self.stream.recover()).await,
         }
     }

@@ -35,10 +35,6 @@ impl NewLane {
         Self { lane, inbox: LaneInbox::new(table), is_taken: false }
     }
 
-    pub(super) fn lane(&self) -> &Arc<dyn Channel> {
-        &self.lane
-    }
-
     pub(super) fn start(&self) -> Result<()> {
         self.lane.start(self.inbox.clone())
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
+use super::fleet::Lost;
 use super::lane_session::LaneSession;
 use super::lane_set::Lanes;
 use super::large::Values;
@@ -43,10 +44,10 @@ impl LaneSession {
             false => self.stream.limits.close,
         };
         let (reply_table, recorder) = (self.stream.reply_table.clone(), self.stream.recorder.clone());
-        let fleet = self.fleet.clone();
+        let helpers = self.helpers.clone();
         let close = move || {
             let closed = close(&lanes, &reply_table, recorder.as_ref(), limit);
-            fleet.finish();
+            helpers.finish(&reply_table);
             closed?;
             // A worker that was lost during the shutdown has not executed its last commands.
             if was_live { reply_table.check_lost() } else { Ok(()) }
@@ -93,16 +94,19 @@ impl LaneSession {
         }
         self.end_subsets();
         // Ends running operations, also if the future of an unfinished shutdown was dropped.
-        self.stream.reply_table.lose(&match thread::panicking() {
-            true => Error::state("the program has panicked"),
-            false => Error::Closed("drop".to_owned()),
-        });
+        self.stream.reply_table.lose(
+            Lost::Session,
+            &match thread::panicking() {
+                true => Error::state("the program has panicked"),
+                false => Error::Closed("drop".to_owned()),
+            },
+        );
         let (lanes, limit) = (self.stream.lanes(), DROP_LIMIT.min(self.stream.limits.close));
         signal_shutdown(&lanes);
         if let Err(error) = close(&lanes, &self.stream.reply_table, self.stream.recorder.as_ref(), limit) {
             tracing::error!(%error, "session dropped");
         }
-        self.fleet.finish();
+        self.helpers.finish(&self.stream.reply_table);
         self.closing.note_end();
     }
 }

@@ -22,8 +22,7 @@ impl ReplyTable {
             }
         }
         // The records of a lost node do not come, while those of a lost process are in shared memory and have come by now.
-        let lost = self.lock().lost_workers.clone();
-        collection.expect_none_of(lost);
+        collection.expect_none_of(self.fleet(|fleet| fleet.vacancies()));
         collection
     }
 
@@ -69,10 +68,7 @@ impl ReplyTable {
             (Error::Worker(before), Error::Worker(after)) if state.failure.as_ref() == Some(before) => {
                 state.failure = Some(after.clone());
             }
-            (Error::Lost(before), Error::Lost(_)) if matches!(&state.lost, Some(Error::Lost(known)) if Arc::ptr_eq(known, before)) =>
-            {
-                state.lost = Some(explained.clone());
-            }
+            (Error::Lost(_), Error::Lost(_)) if state.fleet.explain(error, explained) => {}
             _ => return,
         }
         state.is_explained = true;

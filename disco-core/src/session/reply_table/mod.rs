@@ -9,6 +9,5 @@ mod table;
 mod tests;
 
 pub(super) use lane_inbox::LaneInbox;
-pub(super) use losses::Losses;
 pub(super) use pending::Replies;
 pub(super) use table::{Expected, ReplyTable};

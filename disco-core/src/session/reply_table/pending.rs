@@ -16,9 +16,6 @@ use crate::value::Value;
 use crate::worker_range::WorkerRange;
 use crate::worker_set::WorkerSet;
 
-/// Why the session takes no commands during a resize.
-pub(super) const BEING_RESIZED: &str = "the session is being resized";
-
 /// A command that awaits replies. One caller waits for them.
 #[derive(Debug)]
 pub(in crate::session) struct Pending {

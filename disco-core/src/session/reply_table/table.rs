@@ -1,6 +1,6 @@
 //! The session's inbox: awaited replies of workers, and the first failure.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -16,6 +16,7 @@ use crate::id::WorkerId;
 use crate::members::Members;
 use crate::metrics;
 use crate::session::collecting::{Collection, is_of_collective};
+use crate::session::fleet::{Fleet, Lost};
 use crate::session::lane_set::Lanes;
 use crate::status::Status;
 use crate::sync;
@@ -26,12 +27,12 @@ use crate::worker_range::WorkerRange;
 #[derive(Debug, Default)]
 pub(in crate::session) struct ReplyTable {
     pub(super) state: Mutex<TableState>,
-    /// Whether `state` has a failure or a loss; can be read without the lock.
+    /// Whether the session has failed or takes no commands; can be read without the lock.
     pub(super) failed: AtomicBool,
     /// Notified when a lane accepts frames again or the session failed.
     pub(in crate::session) has_capacity: Event,
-    /// Notified when workers are lost.
-    pub(in crate::session) has_losses: Event,
+    /// Notified when workers are lost, when a caller or a thread has ended a change of them, and when the session ends.
+    pub(in crate::session) fleet_changed: Event,
     /// Number of the last command.
     commands: AtomicU64,
     /// Requests for recordings that have not ended.
@@ -53,16 +54,8 @@ pub(super) struct TableState {
     pub(super) failure: Option<Arc<Failure>>,
     /// Whether a method has returned the failure.
     pub(super) is_told: bool,
-    /// Why the session has ended, for good unless it is a loss of workers that are replaced.
-    pub(super) lost: Option<Error>,
-    /// The first loss that no method has returned.
-    pub(super) untold: Option<Error>,
-    /// Whether the lost workers are being replaced, and no other loss was reported since.
-    pub(super) is_replacing: bool,
-    /// Places of lost workers whose replacement has not begun.
-    pub(super) lost_workers: BTreeSet<WorkerId>,
-    /// Places of workers of lanes that have refused a frame.
-    pub(super) cut_off: BTreeSet<WorkerId>,
+    /// Losses, and who replaces them.
+    pub(super) fleet: Fleet,
     /// The records of the moment of the failure or loss.
     pub(super) evidence: Option<Arc<Collection>>,
     /// `failure` or `lost` ends with a table of records.
@@ -87,9 +80,11 @@ pub(in crate::session) struct Expected<'a> {
 }
 
 impl ReplyTable {
-    /// The lanes are about to start.
-    pub(in crate::session) fn begin(&self) {
-        self.lock().begun = Some(Instant::now());
+    /// The lanes to `members` are about to start.
+    pub(in crate::session) fn begin(&self, members: Members) {
+        let mut state = self.lock();
+        state.begun = Some(Instant::now());
+        state.fleet.begin(members);
     }
 
     /// Sets the lanes of the session, and its workers.
@@ -112,7 +107,7 @@ impl ReplyTable {
     /// Registers command `seq` of `operation`, the next one of the session, which awaits a reply of each worker in `from`.
     pub(in crate::session) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
         let mut state = self.lock();
-        let end = state.end();
+        let end = state.fleet.loss().cloned();
         let members = (!state.members.is_plain()).then(|| state.members.clone());
         let pending = Arc::new(Pending::new(operation, members, from, end));
         if !pending.is_settled() {
@@ -136,7 +131,9 @@ impl ReplyTable {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.lock().lost.clone().map_or(Ok(()), Err)
+        let state = self.lock();
+        state.fleet.check_thread()?;
+        state.fleet.why().cloned().map_or(Ok(()), Err)
     }
 
     /// The failure that caused the other failures of this epoch.
@@ -150,23 +147,14 @@ impl ReplyTable {
         state.failure.take()?;
         (state.is_explained, state.is_told, state.evidence) = (false, false, None);
         state.epoch += 1;
-        self.failed.store(state.lost.is_some(), Ordering::Release);
+        self.failed.store(state.fleet.why().is_some(), Ordering::Release);
         Some(state.epoch)
     }
 
-    /// Ends the session. Only lost workers can be replaced.
-    pub(in crate::session) fn lose(&self, why: &Error) {
-        self.lose_with(why, |_| ());
-    }
-
-    /// [`ReplyTable::lose`] with a `note` of the lost workers, at the same moment.
-    pub(super) fn lose_with(&self, why: &Error, note: impl FnOnce(&mut TableState)) {
+    /// Ends all waits because of a loss, and tells workers.
+    pub(in crate::session) fn lose(&self, lost: Lost, why: &Error) {
         let mut state = self.lock();
-        note(&mut state);
-        state.is_replacing = false;
-        let is_first = state.lost.is_none();
-        state.lost.get_or_insert_with(|| why.clone());
-        state.untold.get_or_insert_with(|| why.clone());
+        let is_first = state.fleet.lose(lost, why);
         self.failed.store(true, Ordering::Release);
         // The end of the session is no failure of its epoch.
         let epoch = if matches!(why, Error::Closed(_)) { u64::MAX } else { state.epoch };
@@ -178,7 +166,7 @@ impl ReplyTable {
             self.keep_evidence_of_loss(epoch);
         }
         self.abort(epoch, cause);
-        self.has_losses.notify(usize::MAX);
+        self.fleet_changed.notify(usize::MAX);
         // Last: wakers run code of the program's executor, which may use the session.
         pending.into_iter().for_each(|(_, pending)| pending.end(why.clone()));
     }
@@ -297,7 +285,8 @@ impl Inbox for ReplyTable {
         let why = why.of_workers(workers);
         tracing::error!(%why, "workers lost");
         metrics::loss();
-        self.lose_workers(places, &why);
+        self.lose(Lost::Workers(places.iter().collect()), &why);
+        self.expect_no_records(places);
     }
 
     fn status(&self) -> Option<Status> {

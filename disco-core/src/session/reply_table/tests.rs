@@ -9,6 +9,7 @@ use super::{Expected, LaneInbox, Replies, ReplyTable};
 use crate::channel::{Inbox as _, Notice};
 use crate::error::{Error, ErrorKind, Failure, LossCause, LostPeer};
 use crate::id::WorkerId;
+use crate::session::fleet::Lost;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 
@@ -94,7 +95,7 @@ fn waits_end_with_the_first_known_loss() {
     let reply_table = ReplyTable::default();
     let before = reply_table.expect("get", 1, WorkerRange::new(0..1));
     let peer = LostPeer::Workers { workers: WorkerRange::new(1..2), node: None };
-    reply_table.lose(&Error::peer_lost(peer, LossCause::Other("it is gone".into())));
+    reply_table.lose(Lost::Session, &Error::peer_lost(peer, LossCause::Other("it is gone".into())));
     let after = reply_table.expect("get", 2, WorkerRange::new(0..1));
     reply_table.close();
     for expected in [before, after] {
@@ -115,7 +116,7 @@ impl Wake for Inline {
 #[test]
 fn a_waker_may_use_the_session() {
     let ends: [fn(&ReplyTable); 4] = [
-        |reply_table| reply_table.lose(&Error::NoCommunicator),
+        |reply_table| reply_table.lose(Lost::Session, &Error::NoCommunicator),
         |reply_table| reply_table.close(),
         |reply_table| reply_table.left(WorkerRange::new(0..1)),
         |reply_table| reply_table.reply(WorkerId::new(0), 1, Ok(Value::None)),

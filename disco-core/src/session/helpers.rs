@@ -1,0 +1,152 @@
+//! The threads of a session that start lanes to new workers, and close lanes that it does not use any more: both block.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::fleet::Fleet;
+use super::new_lanes::{NewLane, close, end};
+use super::reply_table::ReplyTable;
+use crate::channel::Channel;
+use crate::error::{Error, Result};
+use crate::id::WorkerId;
+use crate::sync;
+
+/// What threads of a session do for it, beside the [`Fleet`]. The end of the session waits for them.
+#[derive(Default)]
+pub(super) struct Helpers(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    threads: Vec<JoinHandle<()>>,
+    /// Lanes that start.
+    starting: Vec<Arc<dyn Channel>>,
+    ready: Vec<Ready>,
+}
+
+/// New workers that have started before a caller asks for them.
+pub(super) struct Ready {
+    /// The vacancies that they fill.
+    pub(super) places: BTreeSet<WorkerId>,
+    pub(super) lanes: Vec<NewLane>,
+}
+
+/// A caller that changes workers, or a thread that starts them. Dropping it lets others do so.
+pub(super) struct Busy(Arc<ReplyTable>);
+
+impl Busy {
+    /// Of [`Fleet::begin_work`] or [`Fleet::begin_ahead`], which has succeeded.
+    pub(super) fn new(table: &Arc<ReplyTable>) -> Self {
+        Self(table.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.fleet(Fleet::end_work);
+        self.0.fleet_changed.notify(usize::MAX);
+    }
+}
+
+impl Helpers {
+    /// Runs `work`, which blocks, on a thread that the end of the session waits for.
+    pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = thread::Builder::new().name(name.into()).spawn(work);
+        let thread = thread.map_err(|error| Error::system("replace_lost: no thread", error))?;
+        let threads = &mut self.lock().threads;
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+
+    /// Starts the lanes that `make` returns, at the same time.
+    pub(super) fn start(
+        &self,
+        operation: &str,
+        make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>>,
+        table: &Arc<ReplyTable>,
+    ) -> Result<Vec<NewLane>> {
+        let run = AssertUnwindSafe(|| self.start_lanes(operation, make()?, table));
+        panic::catch_unwind(run).unwrap_or_else(panicked)
+    }
+
+    fn start_lanes(
+        &self,
+        operation: &str,
+        lanes: Vec<Arc<dyn Channel>>,
+        table: &Arc<ReplyTable>,
+    ) -> Result<Vec<NewLane>> {
+        self.lock().starting.clone_from(&lanes);
+        let new: Vec<NewLane> = lanes.into_iter().map(|lane| NewLane::new(lane, table)).collect();
+        let start = |new: &NewLane| match table.fleet(|fleet| fleet.is_over()) {
+            true => Err(Error::Closed(operation.to_owned())),
+            false => new.start(),
+        };
+        let started = thread::scope(|scope| {
+            let starts: Vec<_> = new.iter().map(|new| scope.spawn(move || start(new))).collect();
+            // Waits for all of them, also after the first error.
+            let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
+            ends.into_iter().collect::<Result<()>>()
+        });
+        let started_lanes = std::mem::take(&mut self.lock().starting);
+        drop(started_lanes);
+        match started {
+            Ok(()) => Ok(new),
+            Err(error) => {
+                end(&new);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives up the start of the lanes that start.
+    pub(super) fn give_up_starts(&self) {
+        let starting = self.lock().starting.clone();
+        starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
+    }
+
+    /// Ends the workers of lanes that the session does not use any more, on a thread of its own.
+    pub(super) fn close_unused(&self, lanes: Vec<Arc<dyn Channel>>) {
+        if lanes.is_empty() {
+            return;
+        }
+        let closed = self.spawn("disco-close", move || lanes.iter().for_each(close));
+        // Dropping the lanes ends their workers, too.
+        if let Err(error) = closed {
+            tracing::warn!(%error, "lanes that are not used are not waited for");
+        }
+    }
+
+    /// Keeps new workers until a caller gives them their places.
+    pub(super) fn keep(&self, ready: Ready) {
+        self.lock().ready.push(ready);
+    }
+
+    /// The new workers that have started before a caller asked for them, in the order of their losses.
+    pub(super) fn take_ready(&self) -> Vec<Ready> {
+        std::mem::take(&mut self.lock().ready)
+    }
+
+    /// Ends the start of new workers, and waits for the threads. The session takes no commands any more.
+    pub(super) fn finish(&self, table: &ReplyTable) {
+        table.fleet(Fleet::end);
+        // A lane that starts gives up.
+        self.give_up_starts();
+        table.fleet_changed.notify(usize::MAX);
+        let threads = std::mem::take(&mut self.lock().threads);
+        threads.into_iter().for_each(|thread| _ = thread.join());
+        self.take_ready().iter().for_each(|ready| end(&ready.lanes));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        sync::lock(&self.0)
+    }
+}
+
+/// The result of a start that has panicked.
+pub(super) fn panicked<T>(_: Box<dyn Any + Send>) -> Result<T> {
+    Err(Error::state("replace_lost: the start of new workers panicked"))
+}
