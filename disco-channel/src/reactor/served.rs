@@ -45,7 +45,7 @@ impl Served {
 
     /// Ends a lane whose start has failed, and waits until all peers have ended. Returns `error`.
     pub(crate) fn fail(&self, error: Error) -> Error {
-        self.abandon();
+        self.note_dropped();
         self.join();
         error
     }
@@ -68,7 +68,7 @@ impl Served {
         &self.lane
     }
 
-    fn abandon(&self) {
+    fn note_dropped(&self) {
         self.lane.with(|engine: &mut Controller, now| engine.handle(Event::Dropped, now));
     }
 
@@ -93,6 +93,6 @@ impl Deref for Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.abandon();
+        self.note_dropped();
     }
 }

@@ -93,7 +93,7 @@ impl<T: Transport> Reactor<T> {
         self
     }
 
-    /// Serves until all peers are gone.
+    /// Serves until all peers have ended.
     pub(super) fn run(mut self) {
         loop {
             let started = self.lane.collect(&mut self.actions);

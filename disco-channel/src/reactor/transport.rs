@@ -41,7 +41,7 @@ pub(crate) trait Transport: Send {
     /// Does periodic work.
     fn tick(&self) {}
 
-    /// Ends the transport after all peers are gone.
+    /// Ends the transport after all peers have ended.
     fn finish(&mut self) {}
 }
 

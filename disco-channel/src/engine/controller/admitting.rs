@@ -9,17 +9,18 @@ use disco_core::{Error, Result, WorkerId};
 
 use super::admission::Verdict;
 use super::event::{Action, Conn, Order, Origin};
-use super::machine::{Admission, Controller, JoinReply};
+use super::machine::Controller;
 use super::peer::{Cause, Peer, PeerState, Process};
+use super::side::{NodeSide, ProcessSide, Side};
 use crate::engine::limits::packet_limit;
 
 impl Controller {
     pub(super) fn open(&mut self, conn: Conn, origin: Origin, now: Instant) {
-        match (&mut self.admission, origin) {
-            (Some(Admission::Nodes(nodes)), Origin::Tcp { address, nonce }) => {
+        match (&mut self.side, origin) {
+            (Side::Nodes(NodeSide { admission: Some(nodes), .. }), Origin::Tcp { address, nonce }) => {
                 nodes.open(conn, address, nonce, now, &mut self.out);
             }
-            (Some(Admission::Processes(processes)), Origin::Unix { pid }) => {
+            (Side::Processes(ProcessSide { admission: Some(processes), .. }), Origin::Unix { pid }) => {
                 let is_ours = |pid| self.peers.iter().any(|peer| peer.process == Process::Child(pid));
                 processes.open(conn, pid, pid.is_some_and(is_ours), now, &mut self.out);
             }
@@ -28,24 +29,24 @@ impl Controller {
     }
 
     pub(super) fn stop_accepting(&mut self, why: io::Error, now: Instant) {
-        match &mut self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.pause(why, now, &mut self.out),
-            Some(Admission::Processes(_)) => {
-                self.give_up(&Error::system("the lane can't accept connections", why), now)
+        match &mut self.side {
+            Side::Nodes(NodeSide { admission: Some(nodes), .. }) => nodes.pause(why, now, &mut self.out),
+            Side::Processes(ProcessSide { admission: Some(_), .. }) => {
+                self.give_up(&Error::system("the lane can't accept connections", why), now);
             }
-            None => {}
+            _ => {}
         }
     }
 
     /// Handles a message of a connection that is not a peer.
     pub(super) fn admit(&mut self, conn: Conn, message: Message, now: Instant) {
-        match &mut self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.message(conn, message, now, &mut self.out),
-            Some(Admission::Processes(processes)) => {
+        match &mut self.side {
+            Side::Nodes(NodeSide { admission: Some(nodes), .. }) => nodes.message(conn, message, now, &mut self.out),
+            Side::Processes(ProcessSide { admission: Some(processes), .. }) => {
                 let verdict = processes.message(conn, message, &mut self.out);
                 self.judge(conn, verdict, now);
             }
-            None => {}
+            _ => {}
         }
     }
 
@@ -59,13 +60,13 @@ impl Controller {
 
     /// Drops a connection that is not a peer and has failed.
     pub(super) fn lose(&mut self, conn: Conn, why: Error, now: Instant) {
-        match &mut self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.lose(conn, &why, now, &mut self.out),
-            Some(Admission::Processes(processes)) => {
+        match &mut self.side {
+            Side::Nodes(NodeSide { admission: Some(nodes), .. }) => nodes.lose(conn, &why, now, &mut self.out),
+            Side::Processes(ProcessSide { admission: Some(processes), .. }) => {
                 let verdict = processes.lose(conn, why, &mut self.out);
                 self.judge(conn, verdict, now);
             }
-            None => self.out.act(Action::Close(conn)),
+            _ => self.out.act(Action::Close(conn)),
         }
     }
 
@@ -110,14 +111,14 @@ impl Controller {
     }
 
     fn welcome(&mut self, index: usize, conn: Conn, pid: Option<u32>, now: Instant) {
-        let JoinReply::Welcome(mut welcome) = self.join_reply else { return };
+        let Side::Processes(ProcessSide { mut welcome, watches, .. }) = self.side else { return };
         if let Some(place) = &mut welcome.ring {
             place.reader = index;
         }
         let order = if welcome.ring.is_some() { Order::WithRing } else { Order::Urgent };
         self.out.send_as(conn, &Message::Welcome(welcome), order);
         self.attach(index, PeerState::Ready(conn), conn, now);
-        if let (true, Process::Unknown, Some(pid)) = (self.watches, self.peers[index].process, pid) {
+        if let (true, Process::Unknown, Some(pid)) = (watches, self.peers[index].process, pid) {
             self.out.act(Action::Watch { peer: index, pid, conn });
         }
         self.start_if_ready();

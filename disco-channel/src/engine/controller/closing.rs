@@ -9,8 +9,9 @@ use disco_core::wire::Message;
 use disco_core::{Error, Result, WorkerId, WorkerRange};
 
 use super::event::{Action, Order};
-use super::machine::{Admission, Behind, Controller};
+use super::machine::Controller;
 use super::peer::{Cause, Kind, Peer, PeerState};
+use super::side::{NodeSide, Side};
 use crate::engine::fault::{self, Fault};
 
 /// Time for nodes to report workers that did not stop, after they were told to end at once.
@@ -20,7 +21,7 @@ const LEVEL_SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// Time for worker processes to end after they were aborted.
 const PROCESS_ABORT_GRACE: Duration = Duration::from_millis(500);
 /// Time for worker processes to end after their lane was dropped.
-const ABANDONED_GRACE: Duration = Duration::from_secs(5);
+const DROPPED_GRACE: Duration = Duration::from_secs(5);
 /// Time for the processes of nodes to end after their connections were closed, before they are killed. Longer than the
 /// time that a node without a controller gives its workers.
 const CHILD_EXIT_GRACE: Duration = Duration::from_secs(2);
@@ -36,13 +37,13 @@ pub(super) enum Phase {
     /// Peers were told to leave at once, and have until this time.
     Grace(Instant),
     /// The lane was dropped. Worker processes have until this time to leave.
-    Abandoned(Instant),
+    Dropped(Instant),
     /// Connections are closed. Remaining processes are killed at this time; `None`: they were killed, as is each that
     /// is found later.
     Ending {
         kill: Option<Instant>,
     },
-    /// All peers are gone.
+    /// All peers have ended.
     Over,
 }
 
@@ -61,7 +62,9 @@ impl Controller {
     /// The peers are threads in processes of another session: processes are neither watched nor killed.
     #[must_use]
     pub(crate) fn in_subset(mut self) -> Self {
-        self.watches = false;
+        if let Side::Processes(side) = &mut self.side {
+            side.watches = false;
+        }
         self
     }
 
@@ -87,7 +90,7 @@ impl Controller {
                 continue;
             }
             tracing::info!(peer = peer.name, "a peer that was told to leave is ended");
-            match self.kind {
+            match self.side.kind() {
                 Kind::Process => self.kill(index),
                 Kind::Node => self.close(index, Cause::Unknown, now),
             }
@@ -107,10 +110,10 @@ impl Controller {
 
     /// Reports the end of a peer once the cause is known.
     pub(super) fn report(&mut self, index: usize, now: Instant) {
-        if let Some(why) = self.peers[index].take_end(self.kind, now) {
+        if let Some(why) = self.peers[index].take_end(self.side.kind(), now) {
             self.report_end(index, why, now);
         }
-        if self.peers[index].take_rest(self.kind) {
+        if self.peers[index].take_rest(self.side.kind()) {
             self.go_on_closing(now);
             self.end_if_over(now);
         }
@@ -118,8 +121,8 @@ impl Controller {
 
     fn report_end(&mut self, index: usize, why: LossCause, now: Instant) {
         let peer = &self.peers[index];
-        let (workers, is_clean) = (peer.workers, peer.is_clean(self.kind));
-        let is_process = self.kind == Kind::Process;
+        let (workers, is_clean) = (peer.workers, peer.is_clean(self.side.kind()));
+        let is_process = self.side.kind() == Kind::Process;
         if is_process {
             if !fault::is_planted(Fault::NotRetired) {
                 self.out.act(Action::Retire(index));
@@ -172,10 +175,11 @@ impl Controller {
     /// Ends admission: closes the listener and the connections that are not peers. Nodes among them are told `why`.
     pub(super) fn end_admission(&mut self, why: Option<&Error>) {
         self.out.act(Action::StopAccepting);
-        match self.admission.take() {
-            Some(Admission::Nodes(nodes)) => nodes.end(why, &mut self.out),
-            Some(Admission::Processes(processes)) => processes.end(&mut self.out),
-            None => {}
+        match &mut self.side {
+            Side::Nodes(side) => side.admission.take().into_iter().for_each(|nodes| nodes.end(why, &mut self.out)),
+            Side::Processes(side) => {
+                side.admission.take().into_iter().for_each(|processes| processes.end(&mut self.out));
+            }
         }
     }
 
@@ -202,8 +206,8 @@ impl Controller {
     }
 
     /// Ends a dropped lane: nodes stop their workers by themselves, worker processes get a grace period.
-    pub(super) fn abandon(&mut self, now: Instant) {
-        match (self.phase, self.kind) {
+    pub(super) fn end_dropped(&mut self, now: Instant) {
+        match (self.phase, self.side.kind()) {
             (Phase::Ending { .. } | Phase::Over, _) => {}
             (Phase::Starting(_), _) | (_, Kind::Node) => {
                 self.signal_shutdown();
@@ -211,7 +215,7 @@ impl Controller {
             }
             (_, Kind::Process) => {
                 self.signal_shutdown();
-                self.phase = Phase::Abandoned(now + ABANDONED_GRACE);
+                self.phase = Phase::Dropped(now + DROPPED_GRACE);
                 self.has_new_timeout = true;
             }
         }
@@ -219,31 +223,29 @@ impl Controller {
 
     /// Continues the close that [`Event::Close`](super::Event::Close) has begun.
     pub(crate) fn go_on_closing(&mut self, now: Instant) {
-        let all_gone = self.peers.iter().all(Peer::is_gone);
+        let have_ended = self.peers.iter().all(Peer::has_ended);
         if let Phase::Closing(until) = self.phase
-            && (all_gone || until.is_some_and(|until| now >= until))
+            && (have_ended || until.is_some_and(|until| now >= until))
         {
             self.signal_shutdown();
-            let (cause, grace) = (
-                "the session shuts down",
-                match self.kind {
-                    Kind::Node => NODE_SHUTDOWN_GRACE + LEVEL_SHUTDOWN_GRACE * self.depth.saturating_sub(1),
-                    Kind::Process => PROCESS_ABORT_GRACE,
-                },
-            );
-            self.tell_all(&match self.kind {
-                Kind::Node => Message::Bye(cause.into()),
+            let cause = "the session shuts down".into();
+            let (message, grace) = match &self.side {
+                Side::Nodes(side) => {
+                    let levels = LEVEL_SHUTDOWN_GRACE * side.depth.saturating_sub(1);
+                    (Message::Bye(cause), NODE_SHUTDOWN_GRACE + levels)
+                }
                 // Ends collectives of workers that only wait for a stuck peer.
-                Kind::Process => Message::Abort { epoch: u64::MAX, cause: cause.into() },
-            });
+                Side::Processes(_) => (Message::Abort { epoch: u64::MAX, cause: cause.into() }, PROCESS_ABORT_GRACE),
+            };
+            self.tell_all(&message);
             self.phase = Phase::Grace(now + grace);
         }
         match self.phase {
-            Phase::Grace(until) if all_gone || now >= until => {
+            Phase::Grace(until) if have_ended || now >= until => {
                 self.stuck = Some(self.stuck_workers());
                 self.finish(now);
             }
-            Phase::Abandoned(until) if now >= until => self.finish(now),
+            Phase::Dropped(until) if now >= until => self.finish(now),
             _ => {}
         }
     }
@@ -253,7 +255,7 @@ impl Controller {
         match self.phase {
             Phase::Starting(since) => since.checked_add(self.start),
             Phase::Closing(until) | Phase::Ending { kill: until } => until,
-            Phase::Grace(until) | Phase::Abandoned(until) => Some(until),
+            Phase::Grace(until) | Phase::Dropped(until) => Some(until),
             Phase::Running | Phase::Over => None,
         }
     }
@@ -278,10 +280,10 @@ impl Controller {
         self.leave = Leave::AtOnce;
         self.end_admission(None);
         self.phase =
-            Phase::Ending { kill: Some(if self.kind == Kind::Process { now } else { now + CHILD_EXIT_GRACE }) };
+            Phase::Ending { kill: Some(if self.side.kind() == Kind::Process { now } else { now + CHILD_EXIT_GRACE }) };
         self.kill_if_due(now);
         // The connection of a running process stays open until it has ended, so that its last messages are handled.
-        let ends = |peer: &Peer| self.kind == Kind::Process && peer.conn().is_some() && peer.is_running();
+        let ends = |peer: &Peer| self.side.kind() == Kind::Process && peer.conn().is_some() && peer.is_running();
         let others: Vec<usize> = (0..self.peers.len()).filter(|index| !ends(&self.peers[*index])).collect();
         others.into_iter().for_each(|index| self.close(index, Cause::Unknown, now));
         self.end_if_over(now);
@@ -297,9 +299,9 @@ impl Controller {
     /// Kills the processes of all peers, and of the nodes behind them.
     pub(super) fn kill_all(&mut self) {
         (0..self.peers.len()).for_each(|index| self.kill(index));
-        for (place, behind) in &self.behind {
+        for (place, behind) in self.side.behind() {
             if behind.process.is_running() {
-                self.out.act(Action::Kill(*place));
+                self.out.act(Action::Kill(place));
             }
         }
     }
@@ -315,20 +317,20 @@ impl Controller {
 
     /// Whether the lane stays after the loss of all its peers, for nodes that stand by.
     pub(super) fn stays(&self) -> bool {
-        let stays = matches!(&self.admission, Some(Admission::Nodes(nodes)) if nodes.stays());
+        let stays = matches!(&self.side, Side::Nodes(NodeSide { admission: Some(nodes), .. }) if nodes.stays());
         stays && self.phase == Phase::Running
     }
 
-    /// Ends the lane once all peers are gone.
+    /// Ends the lane once all peers have ended.
     pub(super) fn end_if_over(&mut self, now: Instant) {
         self.kill_if_due(now);
         let is_starting = matches!(self.phase, Phase::Starting(_));
-        if self.phase == Phase::Over || is_starting || self.stays() || !self.peers.iter().all(Peer::is_gone) {
+        if self.phase == Phase::Over || is_starting || self.stays() || !self.peers.iter().all(Peer::has_ended) {
             return;
         }
-        let is_running = |behind: &Behind| behind.process.is_running();
-        let has_children = self.kind == Kind::Node
-            && (self.peers.iter().any(Peer::is_running) || self.behind.values().any(is_running));
+        let has_children = self.side.kind() == Kind::Node
+            && (self.peers.iter().any(Peer::is_running)
+                || self.side.behind().any(|(_, behind)| behind.process.is_running()));
         if has_children && !fault::is_planted(Fault::ChildrenLeft) {
             if !matches!(self.phase, Phase::Ending { .. }) {
                 self.phase = Phase::Ending { kill: Some(now + CHILD_EXIT_GRACE) };
@@ -350,14 +352,14 @@ impl Controller {
         for index in 0..self.peers.len() {
             let lost = self.lost(index, LossCause::Other(why.to_owned()));
             let peer = &mut self.peers[index];
-            if !matches!(peer.state, PeerState::Reported(_) | PeerState::Gone(_)) {
+            if !matches!(peer.state, PeerState::Reported(_) | PeerState::Ended(_)) {
                 let workers = peer.workers;
                 let is_expected = self.leave == Leave::AtOnce;
                 tracing::info!(%lost, "the reactor thread has failed");
                 self.out.act(if is_expected { Action::Left(workers) } else { Action::Lost(workers, lost) });
             }
             self.out.actions.extend(peer.conn().map(Action::Close));
-            peer.state = PeerState::Gone(peer.cause().cloned().unwrap_or(Cause::Unknown));
+            peer.state = PeerState::Ended(peer.cause().cloned().unwrap_or(Cause::Unknown));
         }
         self.go_on_closing(now);
         if self.phase != Phase::Over {
@@ -374,25 +376,25 @@ impl Controller {
     /// The error of a lost peer.
     fn lost(&self, index: usize, why: LossCause) -> Error {
         let workers = self.peers[index].workers;
-        let peer = match self.kind {
-            Kind::Process => LostPeer::Workers { workers, node: None },
-            Kind::Node => self.lost_nodes(workers),
+        let peer = match &self.side {
+            Side::Processes(_) => LostPeer::Workers { workers, node: None },
+            Side::Nodes(side) => self.lost_nodes(side, workers),
         };
         Error::peer_lost(peer, why)
     }
 
     /// The nodes of these workers, of which the first relays for the others.
-    pub(super) fn lost_nodes(&self, workers: WorkerRange) -> LostPeer {
-        let behind = workers.len().div_ceil(self.per_node).saturating_sub(1) as u32;
-        LostPeer::Node { node: self.node_of(workers.first()), behind, workers }
+    pub(super) fn lost_nodes(&self, side: &NodeSide, workers: WorkerRange) -> LostPeer {
+        let behind = workers.len().div_ceil(side.per_node).saturating_sub(1) as u32;
+        LostPeer::Node { node: self.node_of(side, workers.first()), behind, workers }
     }
 
     /// The node of a worker.
-    pub(super) fn node_of(&self, worker: WorkerId) -> Node {
-        let place = self.workers.position(worker).unwrap_or(0) / self.per_node;
-        let number = self.first_node + place as u32;
+    pub(super) fn node_of(&self, side: &NodeSide, worker: WorkerId) -> Node {
+        let place = self.workers.position(worker).unwrap_or(0) / side.per_node;
+        let number = side.number(place);
         let peer = self.peer_at(place).map(|index| &self.peers[index].name);
-        let behind = || self.behind.get(&place).map(|behind| &behind.name);
+        let behind = || side.behind.get(&place).map(|behind| &behind.name);
         let name = peer.or_else(behind).cloned().unwrap_or_else(|| format!("node {number}"));
         Node::new(number, name)
     }
@@ -404,11 +406,11 @@ impl Controller {
 
     fn stuck_of(&self, peer: &Peer) -> Vec<String> {
         let Peer { name, workers, progress, .. } = peer;
-        let why = match (self.kind, peer.cause()) {
-            (Kind::Node, Some(Cause::Left(stuck))) if !stuck.is_empty() => return vec![stuck.clone()],
-            _ if peer.is_gone() && !peer.is_unanswered => return Vec::new(),
-            (Kind::Node, _) => format!("{name} does not answer"),
-            (Kind::Process, _) => if self.watches { "killed" } else { "detached" }.to_owned(),
+        let why = match (&self.side, peer.cause()) {
+            (Side::Nodes(_), Some(Cause::Left(stuck))) if !stuck.is_empty() => return vec![stuck.clone()],
+            _ if peer.has_ended() && !peer.is_unanswered => return Vec::new(),
+            (Side::Nodes(_), _) => format!("{name} does not answer"),
+            (Side::Processes(side), _) => if side.watches { "killed" } else { "detached" }.to_owned(),
         };
         let name =
             |place: WorkerId| self.members.as_ref().map_or_else(|| place.to_string(), |members| members.name(place));

@@ -152,6 +152,6 @@ pub(crate) enum Action {
     Output { node: u32, worker: WorkerId, is_err: bool, line: Arc<[u8]> },
     /// Retires the peer's reader of the ring.
     Retire(usize),
-    /// All peers are gone: the reactor thread ends.
+    /// All peers have ended: the reactor thread ends.
     Over,
 }

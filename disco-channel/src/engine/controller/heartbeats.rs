@@ -42,7 +42,7 @@ impl Controller {
     /// # Errors
     /// The bytes are no recording.
     pub(super) fn align(&self, worker: WorkerId, recording: Arc<[u8]>) -> Result<Arc<[u8]>> {
-        match self.place(worker).filter(|_| self.kind == Kind::Node) {
+        match self.place(worker).filter(|_| self.side.kind() == Kind::Node) {
             Some((peer, _)) => Ok(align(&recording, &self.peers[peer].clock.alignment())?.into()),
             None => Ok(recording),
         }

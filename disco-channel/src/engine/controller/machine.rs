@@ -16,9 +16,9 @@ use super::event::{Action, Conn, Event, Write};
 use super::outbox::Outbox;
 use super::peer::{Cause, Kind, Peer, PeerState, Process};
 use super::receive::garbage;
+use super::side::{NodeSide, ProcessSide, Side};
 use crate::engine::clock::MachineClock;
 use crate::engine::fault::{self, Fault};
-use crate::engine::tree::Forest;
 use crate::engine::{Attention, Liveness};
 
 /// The requirements for the peers of a lane, and the configuration that they are sent.
@@ -33,23 +33,10 @@ pub(crate) enum Terms {
 /// The controller's end of a lane.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    pub(super) kind: Kind,
-    pub(super) join_reply: JoinReply,
+    pub(super) side: Side,
     pub(super) start: Duration,
     pub(super) workers: WorkerRange,
-    /// Connections that are not peers; `None` once no connections are accepted.
-    pub(super) admission: Option<Admission>,
     pub(super) peers: Vec<Peer>,
-    /// The nodes behind peers, by their places. Empty on a node that relays, which knows neither their names nor their
-    /// processes.
-    pub(super) behind: BTreeMap<usize, Behind>,
-    /// The number of the first node, and the number of workers of each.
-    pub(super) first_node: u32,
-    pub(super) per_node: usize,
-    /// Connections between this end and the farthest node.
-    pub(super) depth: u32,
-    /// Whether the processes of peers are watched, and killed if they do not end.
-    pub(super) watches: bool,
     pub(super) conns: BTreeMap<Conn, usize>,
     pub(super) batch: Batch,
     /// When held packets are sent even if no other packet follows.
@@ -69,68 +56,54 @@ pub(crate) struct Controller {
     pub(super) has_new_timeout: bool,
 }
 
-/// Admission of connections that are not peers yet.
-#[derive(Debug)]
-pub(super) enum Admission {
-    Nodes(Box<Nodes>),
-    Processes(Processes),
-}
-
-/// A node behind a peer.
-#[derive(Debug)]
-pub(super) struct Behind {
-    pub(super) name: String,
-    pub(super) process: Process,
-    /// Why it is lost, if a node that relays has reported that.
-    pub(super) lost: Option<String>,
-}
-
-/// The configuration that peers are sent when they join.
-#[derive(Clone, Debug)]
-pub(super) enum JoinReply {
-    Assignment(Assignment),
-    Welcome(Welcome),
-}
-
 impl Controller {
     /// Makes a lane that starts `now`.
     pub(crate) fn new(terms: Terms, now: Instant) -> Self {
-        let (kind, workers, per_node, start, heartbeat, silence, admission, join_reply) = match terms {
-            Terms::Nodes(terms, join_reply) => {
-                let Assignment { workers, start, heartbeat, silence, .. } = join_reply;
-                let (per_node, admission) = (terms.per_node, Admission::Nodes(Box::new(Nodes::new(terms))));
-                (Kind::Node, workers, per_node, start, heartbeat, silence, admission, JoinReply::Assignment(join_reply))
+        match terms {
+            Terms::Nodes(terms, assignment) => {
+                let Assignment { workers, start, heartbeat, silence, .. } = assignment;
+                let liveness = Liveness::new(heartbeat, silence, now);
+                let (first_node, forest) = terms.shape();
+                let side = NodeSide {
+                    first_node,
+                    per_node: terms.per_node,
+                    depth: forest.depth(),
+                    behind: BTreeMap::new(),
+                    assignment,
+                    admission: Some(Box::new(Nodes::new(terms))),
+                };
+                let peer = |(place, size): (usize, usize)| {
+                    let name = side.admission.as_ref().map(|nodes| nodes.terms.name(side.number(place), None));
+                    let workers = side.workers_of(workers, place, size);
+                    Peer::new(workers, name.unwrap_or_default(), (place, size as u32 - 1), liveness.clone())
+                };
+                let peers = forest.children().map(peer).collect();
+                Self::with(Side::Nodes(side), peers, workers, (start, silence), now)
             }
             Terms::Processes { workers, token, welcome, start, silence } => {
-                let admission = Admission::Processes(Processes::new(token));
-                (Kind::Process, workers, 1, start, Duration::MAX, silence, admission, JoinReply::Welcome(welcome))
+                let liveness = Liveness::new(Duration::MAX, silence, now);
+                let peer = |(place, worker): (usize, WorkerId)| {
+                    Peer::new(worker.into(), worker.to_string(), (place, 0), liveness.clone())
+                };
+                let peers = workers.iter().enumerate().map(peer).collect();
+                let side = ProcessSide { admission: Some(Processes::new(token)), welcome, watches: true };
+                Self::with(Side::Processes(side), peers, workers, (start, silence), now)
             }
-        };
-        let liveness = Liveness::new(heartbeat, silence, now);
-        let (first_node, forest) = match &admission {
-            Admission::Nodes(nodes) => nodes.terms.shape(),
-            Admission::Processes(_) => (0, Forest::flat(workers.len())),
-        };
-        let peer = |(place, size): (usize, usize)| {
-            let members = workers.part(per_node * place, per_node * size);
-            let name = match &admission {
-                Admission::Nodes(nodes) => nodes.terms.name(first_node + place as u32, None),
-                Admission::Processes(_) => members.first().to_string(),
-            };
-            Peer::new(members, name, (place, size as u32 - 1), liveness.clone())
-        };
-        let peers: Vec<Peer> = forest.children().map(peer).collect();
+        }
+    }
+
+    /// A lane with these peers, which have to start within `start`, and whose silence is limited.
+    fn with(
+        side: Side,
+        peers: Vec<Peer>,
+        workers: WorkerRange,
+        (start, silence): (Duration, Duration),
+        now: Instant,
+    ) -> Self {
         Self {
-            kind,
-            behind: BTreeMap::new(),
-            first_node,
-            per_node,
-            depth: forest.depth(),
-            watches: true,
-            join_reply,
+            side,
             start,
             workers,
-            admission: Some(admission),
             batch: Batch::new(peers.len()),
             peers,
             held_until: None,
@@ -156,7 +129,7 @@ impl Controller {
         );
         if is_heard && self.attention.check(now) && !fault::is_planted(Fault::NoExcuse) {
             self.peers.iter_mut().for_each(|peer| peer.liveness.excuse(now));
-            if let Some(Admission::Nodes(nodes)) = &mut self.admission {
+            if let Some(nodes) = self.side.admission_of_nodes() {
                 nodes.excuse(now);
             }
         }
@@ -164,7 +137,7 @@ impl Controller {
             Event::Opened(conn, origin) => self.open(conn, origin, now),
             Event::Closed(why) => self.stop_accepting(why, now),
             Event::Bytes(conn, bytes) => {
-                if let Some(Admission::Nodes(nodes)) = &mut self.admission {
+                if let Some(nodes) = self.side.admission_of_nodes() {
                     nodes.bytes(conn, &bytes, now, &mut self.out);
                 }
             }
@@ -206,7 +179,7 @@ impl Controller {
             Event::Ended(place, status) => {
                 self.set_process(place, Process::Ended(status));
                 // Its end of the connection may be held open by another process, so it is closed here.
-                if self.kind == Kind::Process {
+                if self.side.kind() == Kind::Process {
                     self.close(place, Cause::Unknown, now);
                 }
                 self.end_if_over(now);
@@ -214,7 +187,7 @@ impl Controller {
             Event::Accused(index, why) => self.close(index, Cause::Known(why), now),
             Event::Signal(signal) => self.signal(signal),
             Event::Close(limit) => self.begin_to_close(limit, now),
-            Event::Dropped => self.abandon(now),
+            Event::Dropped => self.end_dropped(now),
             Event::Broken(why) => self.break_off(&why, now),
             Event::Timer => self.on_timer(now),
         }
@@ -241,10 +214,10 @@ impl Controller {
         if self.phase == Phase::Over {
             return None;
         }
-        let admission = self.admission.as_ref().and_then(|admission| match admission {
-            Admission::Nodes(nodes) => nodes.next_timeout(),
-            Admission::Processes(processes) => processes.next_timeout(),
-        });
+        let admission = match &self.side {
+            Side::Nodes(side) => side.admission.as_ref().and_then(|nodes| nodes.next_timeout()),
+            Side::Processes(side) => side.admission.as_ref().and_then(Processes::next_timeout),
+        };
         let peers = self.peers.iter().filter_map(Peer::next_timeout);
         let (batch, attention) = (self.batch.deadline(), self.attention.next_timeout());
         let others = [admission, batch, self.held_until, self.phase_timeout(), attention];
@@ -253,9 +226,9 @@ impl Controller {
 
     /// Whether connections are to be accepted.
     pub(crate) fn accepts(&self) -> bool {
-        match &self.admission {
-            Some(Admission::Nodes(nodes)) => nodes.accepts(),
-            admission => admission.is_some(),
+        match &self.side {
+            Side::Nodes(side) => side.admission.as_ref().is_some_and(|nodes| nodes.accepts()),
+            Side::Processes(side) => side.admission.is_some(),
         }
     }
 
@@ -266,10 +239,7 @@ impl Controller {
 
     /// Limit for the bytes of the values of one command or reply.
     pub(crate) fn value_limit(&self) -> usize {
-        match &self.join_reply {
-            JoinReply::Assignment(assignment) => assignment.config.value_limit,
-            JoinReply::Welcome(welcome) => welcome.config.value_limit,
-        }
+        self.side.value_limit()
     }
 
     /// The connection of the peer in a place.
@@ -285,7 +255,11 @@ impl Controller {
     fn set_process(&mut self, place: usize, process: Process) {
         match self.peer_at(place) {
             Some(peer) => self.peers[peer].process = process,
-            None => self.behind.get_mut(&place).into_iter().for_each(|behind| behind.process = process),
+            None => {
+                if let Side::Nodes(side) = &mut self.side {
+                    side.behind.get_mut(&place).into_iter().for_each(|behind| behind.process = process);
+                }
+            }
         }
     }
 
@@ -314,7 +288,7 @@ impl Controller {
     pub(super) fn start_if_ready(&mut self) {
         let is_ready = self.peers.iter().all(|peer| matches!(peer.state, PeerState::Ready(_)));
         if is_ready && let Phase::Starting(_) = self.phase {
-            if self.kind == Kind::Process {
+            if self.side.kind() == Kind::Process {
                 self.end_admission(None);
             }
             self.phase = Phase::Running;
@@ -328,22 +302,22 @@ impl Controller {
         if self.held_until.take_if(|until| now >= *until).is_some() {
             self.out.act(Action::Flush);
         }
-        match &mut self.admission {
-            Some(Admission::Nodes(nodes)) => {
-                if nodes.on_timer(now, &mut self.out)
+        match &mut self.side {
+            Side::Nodes(side) => {
+                if let Some(nodes) = &mut side.admission
+                    && nodes.on_timer(now, &mut self.out)
                     && let Some(grown) = nodes.grow(&mut self.out)
                 {
                     self.assign(grown, now);
                 }
             }
-            Some(Admission::Processes(_)) => {
-                while let Some(Admission::Processes(processes)) = &mut self.admission
+            Side::Processes(_) => {
+                while let Side::Processes(ProcessSide { admission: Some(processes), .. }) = &mut self.side
                     && let Some(Verdict::Refused { pid, worker, error }) = processes.expire(now, &mut self.out)
                 {
                     self.reject(pid, worker, &error, now);
                 }
             }
-            None => {}
         }
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
@@ -372,9 +346,9 @@ impl Controller {
             let missing: Vec<&str> = self.peers.iter().filter(is_missing).map(|peer| peer.name.as_str()).collect();
             missing.join(", ")
         };
-        let state = match &self.admission {
-            Some(Admission::Nodes(nodes)) if !nodes.has_started() => nodes.missing(),
-            Some(Admission::Processes(_)) => {
+        let state = match &self.side {
+            Side::Nodes(NodeSide { admission: Some(nodes), .. }) if !nodes.has_started() => nodes.missing(),
+            Side::Processes(ProcessSide { admission: Some(_), .. }) => {
                 format!("{} did not connect", missing(|peer| matches!(peer.state, PeerState::Expected)))
             }
             _ => format!("{} did not start all workers", missing(|peer| !matches!(peer.state, PeerState::Ready(_)))),

@@ -1,7 +1,7 @@
 //! The controller's end of a lane to worker processes or nodes, each of which is a peer.
 //!
 //! ```text
-//!  connection ──▶ admission ──▶ peer ─────────────────▶ closed ────────▶ reported ───────▶ gone
+//!  connection ──▶ admission ──▶ peer ─────────────────▶ closed ────────▶ reported ───────▶ ended
 //!                 (limited in    (after HELLO or JOIN;   (waits for the   (lost, left, or   (process and
 //!                 number and     silence, credit,        process's exit   the start fails)  connection
 //!                 time)          progress)               status)                            have ended)
@@ -26,6 +26,7 @@ mod machine;
 mod outbox;
 mod peer;
 mod receive;
+mod side;
 mod status;
 mod submit;
 

@@ -86,7 +86,7 @@ pub(super) enum PeerState {
     /// Its end was reported.
     Reported(Cause),
     /// Its end was reported, and its process has ended.
-    Gone(Cause),
+    Ended(Cause),
 }
 
 /// Why the connection of a peer is closed.
@@ -143,7 +143,7 @@ impl Peer {
     pub(super) fn cause(&self) -> Option<&Cause> {
         match &self.state {
             PeerState::Expected | PeerState::Starting(_) | PeerState::Ready(_) => None,
-            PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Gone(cause) => Some(cause),
+            PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Ended(cause) => Some(cause),
         }
     }
 
@@ -151,8 +151,8 @@ impl Peer {
         self.process.is_running()
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        matches!(self.state, PeerState::Gone(_))
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.state, PeerState::Ended(_))
     }
 
     /// Whether the peer has left and its process, which another program has started, may go on.
@@ -190,7 +190,7 @@ impl Peer {
         let is_overdue = is_overdue || fault::is_planted(Fault::NoStatus);
         let why = match (cause, self.process) {
             (Cause::Known(why), _) => why.clone(),
-            _ if !self.has_ended(kind) && !is_overdue => return None,
+            _ if !self.is_process_over(kind) && !is_overdue => return None,
             (_, Process::Ended(status)) if kind == Kind::Process => {
                 let end = status.map_or(ProcessEnd::Unknown, ProcessEnd::from);
                 LossCause::ProcessEnded { end, connected: !matches!(cause, Cause::Absent) }
@@ -206,11 +206,11 @@ impl Peer {
         Some(why)
     }
 
-    /// Marks a reported peer whose process has ended as gone. Returns whether it did.
+    /// Marks a reported peer whose process has ended as ended. Returns whether it did.
     pub(super) fn take_rest(&mut self, kind: Kind) -> bool {
         match &self.state {
-            PeerState::Reported(cause) if self.has_ended(kind) => {
-                self.state = PeerState::Gone(cause.clone());
+            PeerState::Reported(cause) if self.is_process_over(kind) => {
+                self.state = PeerState::Ended(cause.clone());
                 true
             }
             _ => false,
@@ -218,7 +218,7 @@ impl Peer {
     }
 
     /// Whether the process has ended or does not matter. A node ends with its connection.
-    fn has_ended(&self, kind: Kind) -> bool {
+    fn is_process_over(&self, kind: Kind) -> bool {
         kind == Kind::Node || !self.is_running() || self.is_free()
     }
 
@@ -251,7 +251,7 @@ impl Peer {
         match &self.state {
             PeerState::Starting(_) | PeerState::Ready(_) => self.liveness.next_timeout(),
             PeerState::Closed(since, _) => since.checked_add(EXIT_STATUS_GRACE),
-            PeerState::Expected | PeerState::Reported(_) | PeerState::Gone(_) => None,
+            PeerState::Expected | PeerState::Reported(_) | PeerState::Ended(_) => None,
         }
     }
 }

@@ -12,6 +12,7 @@ use super::closing::{Leave, Phase};
 use super::event::{Action, Conn};
 use super::machine::Controller;
 use super::peer::{Cause, Kind, PeerState};
+use super::side::Side;
 use crate::engine::fault::{self, Fault};
 
 impl Controller {
@@ -27,7 +28,7 @@ impl Controller {
 
     /// Returns why the peer ends if this message is its last one.
     fn receive_from_peer(&mut self, index: usize, conn: Conn, message: Message, now: Instant) -> Result<Option<Cause>> {
-        let (kind, peer) = (self.kind, &mut self.peers[index]);
+        let (kind, peer) = (self.side.kind(), &mut self.peers[index]);
         let worker = peer.workers.first();
         match message {
             Message::Credit { frames, bytes } => {
@@ -73,9 +74,10 @@ impl Controller {
                 if whole {
                     self.note_lost_behind(workers, &cause);
                 }
+                let Side::Nodes(side) = &self.side else { return Ok(()) };
                 let peer = match whole {
-                    true => self.lost_nodes(workers),
-                    false => LostPeer::Workers { workers, node: Some(self.node_of(worker)) },
+                    true => self.lost_nodes(side, workers),
+                    false => LostPeer::Workers { workers, node: Some(self.node_of(side, worker)) },
                 };
                 let error = Error::peer_lost(peer, cause);
                 tracing::info!(%error, "{}", if whole { "a node behind a peer is lost" } else { "a worker of a node is lost" });
@@ -100,7 +102,8 @@ impl Controller {
             }
             message if workers.len() > 1 => return Err(Error::protocol(format!("{message} of {workers}"))),
             Message::Output { is_err, line } => {
-                let node = self.node_of(worker).number;
+                let Side::Nodes(side) = &self.side else { return Ok(()) };
+                let node = self.node_of(side, worker).number;
                 if fault::is_planted(Fault::DoubleOutput) {
                     self.out.act(Action::Output { node, worker, is_err, line: line.clone() });
                 }

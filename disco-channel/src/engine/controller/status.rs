@@ -7,25 +7,27 @@ use disco_core::error::LossCause;
 use disco_core::status::{ConnectionStatus, Known, NodeState, NodeStatus};
 use disco_core::{WorkerId, WorkerRange};
 
-use super::admission::Applicant;
+use super::admission::{Applicant, Nodes};
 use super::event::Conn;
-use super::machine::{Admission, Behind, Controller};
-use super::peer::{Cause, Kind, Peer, PeerState};
+use super::machine::Controller;
+use super::peer::{Cause, Peer, PeerState};
+use super::side::{Behind, Side};
 
 impl Controller {
     /// The nodes in the order of their numbers, each with its connection. A node behind another one has no connection of
     /// this end; while it is not lost, it has the state of the peer that relays for it.
     pub(crate) fn nodes(&self, now: Instant) -> Vec<(Option<Conn>, NodeStatus)> {
         let mut nodes = Vec::new();
-        for peer in self.peers.iter().filter(|_| self.kind == Kind::Node) {
+        let Side::Nodes(side) = &self.side else { return nodes };
+        for peer in &self.peers {
             for place in peer.place..=peer.place + peer.behind as usize {
-                let behind = self.behind.get(&place);
+                let behind = side.behind.get(&place);
                 let (name, state) = match behind {
                     None => (&peer.name, peer.describe()),
                     Some(behind) => (&behind.name, peer.describe_behind(behind)),
                 };
-                let workers = self.workers.part(self.per_node * place, self.per_node);
-                let mut status = NodeStatus::new(self.first_node + place as u32, name.clone(), workers, state);
+                let workers = side.workers_of(self.workers, place, 1);
+                let mut status = NodeStatus::new(side.number(place), name.clone(), workers, state);
                 let conn = peer.conn().filter(|_| behind.is_none());
                 status.connection = conn.map(|_| {
                     let mut connection = ConnectionStatus::default();
@@ -40,19 +42,19 @@ impl Controller {
 
     /// The nodes that stand by.
     pub(crate) fn spares(&self) -> impl Iterator<Item = &Applicant> {
-        let nodes = self.admission.iter().filter_map(|admission| match admission {
-            Admission::Nodes(nodes) => Some(nodes),
-            Admission::Processes(_) => None,
-        });
-        nodes.flat_map(|nodes| nodes.spares())
+        let nodes = match &self.side {
+            Side::Nodes(side) => side.admission.as_deref(),
+            Side::Processes(_) => None,
+        };
+        nodes.into_iter().flat_map(Nodes::spares)
     }
 
     /// Records the loss of a node behind a peer, which its relay has reported, and of the nodes that it relayed for.
     pub(super) fn note_lost_behind(&mut self, workers: WorkerRange, cause: &LossCause) {
-        let Some(first) = self.workers.position(workers.first()) else { return };
-        let places = first / self.per_node..(first + workers.len()).div_ceil(self.per_node);
-        let Some(name) = self.behind.get(&places.start).map(|behind| behind.name.clone()) else { return };
-        for (place, behind) in self.behind.range_mut(places.clone()) {
+        let (Some(first), Side::Nodes(side)) = (self.workers.position(workers.first()), &mut self.side) else { return };
+        let places = first / side.per_node..(first + workers.len()).div_ceil(side.per_node);
+        let Some(name) = side.behind.get(&places.start).map(|behind| behind.name.clone()) else { return };
+        for (place, behind) in side.behind.range_mut(places.clone()) {
             // The first report of a node is that of the relay nearest to it.
             behind.lost.get_or_insert_with(|| match *place == places.start {
                 true => cause.to_string(),
@@ -78,7 +80,7 @@ impl Peer {
             PeerState::Expected => NodeState::Expected,
             PeerState::Starting(_) => NodeState::Starting,
             PeerState::Ready(_) => NodeState::Running,
-            PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Gone(cause) => {
+            PeerState::Closed(_, cause) | PeerState::Reported(cause) | PeerState::Ended(cause) => {
                 NodeState::Ended(cause.to_string())
             }
         }

@@ -22,7 +22,7 @@ const MAX_HOLD_TIME: Duration = Duration::from_millis(200);
 impl Controller {
     /// Frames that the lane would take now: the least credit of all peers.
     pub(crate) fn room(&self) -> usize {
-        let here = self.peers.iter().filter(|peer| !peer.is_gone());
+        let here = self.peers.iter().filter(|peer| !peer.has_ended());
         here.map(|peer| peer.credit.left(self.batch.size())).min().unwrap_or(MAX_UNREAD_FRAMES) as usize
     }
 
@@ -31,7 +31,7 @@ impl Controller {
         if fault::is_planted(Fault::SmallWaits) {
             return self.room();
         }
-        let here = self.peers.iter().filter(|peer| !peer.is_gone());
+        let here = self.peers.iter().filter(|peer| !peer.has_ended());
         here.map(|peer| peer.credit.left_for_small(self.batch.size())).min().unwrap_or(MAX_UNREAD_FRAMES) as usize
     }
 
