@@ -93,7 +93,7 @@ pub enum Error {
         /// The activity of the worker.
         state: String,
     },
-    /// A peer is gone for good: workers, a node, the controller.
+    /// A peer is lost for good: workers, a node, the controller.
     #[error("{0}")]
     Lost(Arc<Loss>),
     /// Workers did not leave at shutdown.

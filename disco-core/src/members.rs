@@ -15,7 +15,7 @@ use crate::world::World;
 /// ```
 /// use disco_core::{Members, WorkerId, WorkerRange, World};
 ///
-/// // Of five workers, worker 2 is gone.
+/// // Of five workers, worker 2 was dismissed.
 /// let places = [0, 1, 3, 4].map(WorkerId::new);
 /// let members = Members::new(World::new(4, 2)?, places)?;
 /// assert_eq!(members.place(WorkerId::new(2)), Some(WorkerId::new(3)));

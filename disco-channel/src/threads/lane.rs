@@ -15,7 +15,7 @@ use disco_core::{Channel, Command, Error, Frame, Inbox, Link, Members, Result, W
 use super::endpoint::ThreadEndpoint;
 use super::work::Run;
 use super::worker_set::WorkerSet;
-use crate::ring::{self, Refused, WakeTarget};
+use crate::ring::{self, Refused, Release, WakeTarget};
 
 /// The lane to workers that are threads of this process. Dropping the lane closes its ring and returns at once: each
 /// worker ends when it next receives.
@@ -145,7 +145,9 @@ impl Channel for ThreadLane {
             }
             _ => {}
         }
-        worker_set.send(frame, WakeTarget::of(frame.command(), self.workers)).map_err(|refused| match refused {
+        let release = if frame.is_light() { Release::ByWriter } else { Release::ByLastReader };
+        let target = WakeTarget::of(frame.command(), self.workers);
+        sync::lock(&worker_set.frames).send_to(frame, target, release).map_err(|refused| match refused {
             Refused::Full => self.error("the lane is full"),
             Refused::Closed => Error::Closed(self.name()),
         })

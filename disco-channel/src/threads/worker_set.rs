@@ -11,7 +11,7 @@ use super::exits::Exits;
 use super::work::{self, Run};
 use crate::replies::{LeftReplies, Replies};
 use crate::ring::spin_policy::Expect;
-use crate::ring::{self, Refused, Release, RingControl, WakeTarget, Writer};
+use crate::ring::{self, RingControl, Writer};
 
 /// How long workers have to end after they were aborted, once the limit for leaving has passed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
@@ -20,7 +20,7 @@ const ABORT_GRACE: Duration = Duration::from_millis(500);
 /// without waiting.
 pub(super) struct WorkerSet {
     /// Only the holder of the session's order ticket sends, so the lock is uncontended.
-    frames: Mutex<Writer<Arc<Frame>>>,
+    pub(super) frames: Mutex<Writer<Arc<Frame>>>,
     pub(super) ring: RingControl<Arc<Frame>>,
     pub(super) exits: Arc<Exits>,
     /// In order of workers, as are `threads`.
@@ -71,12 +71,6 @@ impl WorkerSet {
             worker_set.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Some(thread));
         }
         Ok(worker_set)
-    }
-
-    /// Sends a frame, and wakes the workers that it concerns.
-    pub(super) fn send(&self, frame: &Arc<Frame>, target: WakeTarget) -> Result<(), Refused> {
-        let release = if frame.is_light() { Release::ByWriter } else { Release::ByLastReader };
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner).send_to(frame, target, release)
     }
 
     /// Passes the last records of each worker to the inbox.

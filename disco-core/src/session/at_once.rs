@@ -11,21 +11,20 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use event_listener::Listener as _;
 use futures_lite::future::Future;
 
 use super::changing::list;
-use super::fleet::Fleet;
 use super::helpers::{Busy, Helpers, Ready};
 use super::lane_session::LaneSession;
 use super::new_lanes::end;
-use super::order::Order;
 use super::plan::{Goal, Plan};
 use super::replacement_policy::{ReplacementPolicy, When};
-use super::reply_table::ReplyTable;
 use crate::error::{Error, Result};
+use crate::stream::fleet::Fleet;
+use crate::stream::order::Order;
+use crate::stream::reply_table::ReplyTable;
 use crate::sync;
 
 impl LaneSession {
@@ -132,11 +131,11 @@ impl Ahead {
         let _busy = Busy::new(table);
         let plan = Plan::replacement(&lanes.members, lost);
         let (list, count) = (list(&lanes.members, &plan.new), plan.new.len());
-        let admitted = table.fleet(|fleet| fleet.admit(self.policy, &list, count, Instant::now()));
+        let admitted = self.helpers.admit(self.policy, &list, count);
         let make = || plan.lanes(&lanes, None);
         match admitted.and_then(|()| self.helpers.start(Goal::Replace.operation(), make, table)) {
             Ok(lanes) if table.fleet(Fleet::keep_ready) => {
-                table.fleet(|fleet| fleet.count(self.policy, count, Instant::now()));
+                self.helpers.count(self.policy, count);
                 self.helpers.keep(Ready { places: plan.new, lanes });
             }
             Ok(lanes) => end(&lanes),

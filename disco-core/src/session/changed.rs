@@ -10,7 +10,6 @@ use super::replacement_policy::ReplacementPolicy;
 use crate::channel::Channel;
 use crate::error::Result;
 use crate::id::WorkerId;
-use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
@@ -48,9 +47,7 @@ impl LaneSession {
     /// later call replaces the function. A function that owns the session keeps it alive. It can't use the session: methods
     /// that it calls fail.
     pub fn on_replaced(&self, restore: impl Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync + 'static) {
-        let before = sync::lock(&self.restore).replace(Arc::new(restore));
-        // Code of the program, which may use the session.
-        drop(before);
+        self.helpers.set_restore(Arc::new(restore));
     }
 
     /// Sets when lost workers are replaced, and how often. To be called once.

@@ -22,22 +22,21 @@ use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
-use super::asking::Drained;
-use super::fleet::Fleet;
 use super::helpers::{Busy, Ready, panicked};
 use super::lane_session::LaneSession;
-use super::lane_set::Lanes;
-use super::large::Values;
 use super::new_lanes::{END_LIMIT, NewLane, end};
-use super::order::Order;
 use super::plan::{Goal, Plan};
-use super::reply_table::ReplyTable;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
 use crate::metrics;
-use crate::sync;
+use crate::stream::asking::Drained;
+use crate::stream::fleet::Fleet;
+use crate::stream::lane_set::Lanes;
+use crate::stream::large::Values;
+use crate::stream::order::Order;
+use crate::stream::reply_table::ReplyTable;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 
@@ -85,7 +84,7 @@ impl LaneSession {
                 self.check_plan(goal, &plan, &before)?;
                 let new = self.start_new(operation, &plan, before, busy).await?;
                 if goal == Goal::Replace {
-                    table.fleet(|fleet| fleet.count(self.policy, plan.new.len(), Instant::now()));
+                    self.helpers.count(self.policy, plan.new.len());
                 }
                 let drained = match is_lost {
                     true => None,
@@ -160,7 +159,7 @@ impl LaneSession {
         match goal {
             Goal::Replace => {
                 let list = list(&lanes.members, &plan.new);
-                self.stream.reply_table.fleet(|fleet| fleet.admit(self.policy, &list, plan.new.len(), Instant::now()))
+                self.helpers.admit(self.policy, &list, plan.new.len())
             }
             Goal::Resize(_) => {
                 lanes.check(&Command::Resize { epoch: 0, members: plan.members.clone().into() })?;
@@ -219,11 +218,13 @@ impl LaneSession {
                 return Err(Error::Closed(operation.to_owned()));
             }
             let before = order.lanes.clone();
-            WorkerRange::cover(plan.gone.iter().copied(), |_, _| true).into_iter().for_each(|gone| table.dismiss(gone));
+            WorkerRange::cover(plan.dismissed.iter().copied(), |_, _| true)
+                .into_iter()
+                .for_each(|dismissed| table.dismiss(dismissed));
             let (lanes, inboxes): (Vec<_>, Vec<_>) = new.into_iter().map(|new| new.take(table)).unzip();
             let (lanes, unused) = before.with(lanes, plan.members.clone());
             self.stream.set_lanes(&mut order, lanes);
-            table.fleet(|fleet| fleet.change(&plan.members, &plan.gone, &plan.new));
+            table.fleet(|fleet| fleet.change(&plan.members, &plan.dismissed, &plan.new));
             if plan.grows(&before) {
                 inboxes.iter().for_each(|inbox| inbox.repeat_losses());
             }
@@ -236,7 +237,7 @@ impl LaneSession {
             tracing::info!(workers = plan.members.world().size(), "resized");
         }
         let is_used = |place: &WorkerId| unused.iter().all(|lane| !Arc::ptr_eq(lane, before.owner(*place)));
-        let stays = plan.gone.iter().copied().filter(|place| !plan.lost.contains(place));
+        let stays = plan.dismissed.iter().copied().filter(|place| !plan.lost.contains(place));
         let leaving: Vec<_> = stays.filter(is_used).collect();
         self.helpers.close_unused(unused);
         if !leaving.is_empty() {
@@ -309,7 +310,7 @@ impl LaneSession {
             }
         }
 
-        let Some(restore) = sync::lock(&self.restore).clone() else { return Vec::new() };
+        let Some(restore) = self.helpers.restore() else { return Vec::new() };
         self.stream.reply_table.fleet(|fleet| fleet.restores_on = Some(thread::current().id()));
         let _call = Call(&self.stream.reply_table);
         restore(worker)

@@ -5,15 +5,18 @@ use std::collections::BTreeSet;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::fleet::Fleet;
+use super::DRef;
 use super::new_lanes::{NewLane, close, end};
-use super::reply_table::ReplyTable;
+use super::replacement_policy::{History, ReplacementPolicy};
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
+use crate::stream::fleet::Fleet;
+use crate::stream::reply_table::ReplyTable;
 use crate::sync;
+use crate::value::Value;
 
 /// What threads of a session do for it, beside the [`Fleet`]. The end of the session waits for them.
 #[derive(Default)]
@@ -25,7 +28,12 @@ struct State {
     /// Lanes that start.
     starting: Vec<Arc<dyn Channel>>,
     ready: Vec<Ready>,
+    history: History,
+    restore: Option<Restore>,
 }
+
+/// Returns the registers of a new worker, with their values.
+pub(super) type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
 
 /// New workers that have started before a caller asks for them.
 pub(super) struct Ready {
@@ -128,6 +136,27 @@ impl Helpers {
     /// The new workers that have started before a caller asked for them, in the order of their losses.
     pub(super) fn take_ready(&self) -> Vec<Ready> {
         std::mem::take(&mut self.lock().ready)
+    }
+
+    /// Sets the program's function that restores new workers.
+    pub(super) fn set_restore(&self, restore: Restore) {
+        let before = self.lock().restore.replace(restore);
+        // Code of the program, which may use the session.
+        drop(before);
+    }
+
+    pub(super) fn restore(&self) -> Option<Restore> {
+        self.lock().restore.clone()
+    }
+
+    /// [`History::admit`] now.
+    pub(super) fn admit(&self, policy: ReplacementPolicy, list: &str, count: usize) -> Result<()> {
+        self.lock().history.admit(policy, list, count, Instant::now())
+    }
+
+    /// [`History::count`] now.
+    pub(super) fn count(&self, policy: ReplacementPolicy, new: usize) {
+        self.lock().history.count(policy, new, Instant::now());
     }
 
     /// Ends the start of new workers, and waits for the threads. The session takes no commands any more.

@@ -3,27 +3,22 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, Weak};
 
+use super::Deadlines;
 use super::closing::Closing;
-use super::command_stream::CommandStream;
 use super::helpers::Helpers;
-use super::lane_set::Lanes;
 use super::plan::Growth;
 use super::replacement_policy::ReplacementPolicy;
-use super::reply_table::{LaneInbox, ReplyTable};
-use super::{DRef, Deadlines};
 use crate::channel::{Channel, Inbox as _};
 use crate::error::{Error, Result};
 use crate::function;
-use crate::id::WorkerId;
 use crate::members::Members;
 use crate::metrics;
 use crate::status::Status;
+use crate::stream::command_stream::CommandStream;
+use crate::stream::lane_set::Lanes;
+use crate::stream::reply_table::{LaneInbox, ReplyTable};
 use crate::sync;
-use crate::value::Value;
 use crate::world::World;
-
-/// Returns the registers of a new worker, with their values.
-pub(super) type Restore = Arc<dyn Fn(WorkerId) -> Vec<(DRef, Value)> + Send + Sync>;
 
 /// A session over lanes that together reach all workers.
 ///
@@ -38,7 +33,6 @@ pub struct LaneSession {
     pub(super) closing: Arc<Closing>,
     pub(super) policy: ReplacementPolicy,
     pub(super) helpers: Arc<Helpers>,
-    pub(super) restore: Mutex<Option<Restore>>,
     pub(super) growth: Option<Growth>,
     /// Number of workers of each machine; `None` if there can only be one machine.
     pub(super) per_node: Option<usize>,
@@ -78,7 +72,6 @@ impl LaneSession {
             closing: Arc::default(),
             policy: ReplacementPolicy::default(),
             helpers: Arc::default(),
-            restore: Mutex::default(),
             growth: None,
             per_node: (world.nodes() > 1).then(|| world.per_node()),
             subsets: Mutex::default(),

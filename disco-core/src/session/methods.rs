@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 
-use super::asking::{Answer, Judge, Question, Rest};
 use super::changed::{Replaced, Resized};
-use super::command_stream::CommandStream;
 use super::lane_session::LaneSession;
 use super::plan::Goal;
-use super::reply_table::{Replies, ReplyTable};
 use super::{Arguments, DRef, Session};
 use crate::command::Command;
 use crate::error::Result;
 use crate::id::WorkerId;
+use crate::stream::asking::{Answer, Judge, Question, Rest};
+use crate::stream::command_stream::CommandStream;
+use crate::stream::reply_table::{Replies, ReplyTable};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::world::World;

@@ -1,63 +1,34 @@
 //! The controller's side: sessions, their handles, and the implementation over lanes.
 
-mod args;
-mod asking;
 mod at_once;
 mod changed;
 mod changing;
 mod closing;
-mod collecting;
-mod command_stream;
-mod dataplane;
-mod deadline_watch;
-mod deadlines;
-mod dref;
-mod explaining;
 mod ext;
-mod fleet;
-mod functions;
 mod helpers;
 mod lane_session;
-mod lane_set;
-mod large;
 mod methods;
 mod new_lanes;
-mod observer;
-mod order;
 mod plan;
-mod preparing;
 mod recordings;
-mod registers;
 mod replacement_policy;
-mod reply_table;
 mod shutdown;
-mod sleepers;
 mod subset;
-mod ticker;
-mod timeline;
-mod waits;
-mod worker_0;
 
 use std::fmt::Debug;
 
 use async_trait::async_trait;
 
-pub use args::{Arguments, IntoArg, IntoArgs};
 pub use changed::{Replaced, Resized};
-pub use collecting::Recordings;
-pub use dataplane::{DataPlane, Placement, Scope};
-pub use deadlines::Deadlines;
-pub use dref::DRef;
 pub use ext::SessionExt;
 pub use lane_session::LaneSession;
-pub use observer::Observer;
 pub use plan::Growth;
 pub use replacement_policy::ReplacementPolicy;
 pub use subset::JOIN_SUBSET;
-pub use timeline::Timeline;
 
 use crate::error::Result;
 use crate::id::WorkerId;
+pub use crate::stream::{Arguments, DRef, Deadlines, IntoArg, IntoArgs, Observer, Recordings, Timeline};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::world::World;
@@ -88,7 +59,7 @@ use crate::world::World;
 /// # Errors
 /// All methods fail with [`Error::Closed`](crate::Error::Closed) after shutdown,
 /// [`Error::ForeignRef`](crate::Error::ForeignRef) for a handle of another session,
-/// [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost) once a worker is gone,
+/// [`Error::NoSuchWorker`](crate::Error::NoSuchWorker), and [`Error::Lost`](crate::Error::Lost) once a worker is lost,
 /// until it is [replaced](Session::replace_lost) (with [`ReplacementPolicy::at_once`], once).
 /// Methods that await no reply return the first known failure of any worker
 /// ([`Error::Earlier`](crate::Error::Earlier)), and [`Error::Stalled`](crate::Error::Stalled) when a worker has taken
@@ -158,7 +129,7 @@ pub trait Session: Debug + Send + Sync {
     async fn copy_to_worker_0(&self, host: &Tensor, to: &DRef) -> Result<()>;
 
     /// Clears a failure on all workers, after which the session takes commands again. Registers whose command failed or
-    /// was skipped stay poisoned. The data plane stays broken until [`DataPlane::init_ccl`], which calls `recover`
+    /// was skipped stay poisoned. The data plane stays broken until [`DataPlane::init_ccl`](crate::DataPlane::init_ccl), which calls `recover`
     /// itself.
     async fn recover(&self) -> Result<()>;
 
@@ -170,7 +141,7 @@ pub trait Session: Debug + Send + Sync {
     /// ([`Session::function`]), and for values that [`LaneSession::on_replaced`] gives it. Using another older handle there is an
     /// error with the kind [`ErrorKind::NotRestored`](crate::error::ErrorKind::NotRestored), until [`Session::set`] gives it a
     /// value. Functions of libraries have to be loaded again. There are no communicators until the next
-    /// [`DataPlane::init_ccl`].
+    /// [`DataPlane::init_ccl`](crate::DataPlane::init_ccl).
     ///
     /// Workers that are lost meanwhile are replaced, too. Concurrent calls take turns. If the future is dropped, workers
     /// that start are ended, the session stays lost, and this method can be called again.
@@ -189,7 +160,7 @@ pub trait Session: Debug + Send + Sync {
     /// Everything follows the new numbers: [`Session::world`], [`WorkerContext::worker`](crate::WorkerContext::worker), ranks
     /// and groups, the order of [`Session::get_all`], errors, status and records. Workers that stay keep their registers. The
     /// registers of a new worker are as in [`Session::replace_lost`]: it has the functions and what
-    /// [`LaneSession::on_replaced`] gives it. There are no communicators until the next [`DataPlane::init_ccl`]. Workers that
+    /// [`LaneSession::on_replaced`] gives it. There are no communicators until the next [`DataPlane::init_ccl`](crate::DataPlane::init_ccl). Workers that
     /// leave execute the commands submitted before, if the session is not lost, and then end; they are no losses.
     ///
     /// Waits while new workers start, and then, in a session that is not lost, until all workers have executed all earlier

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane_set::Lanes;
-use super::reply_table::{LaneInbox, ReplyTable};
 use crate::channel::{Channel, NO_OTHER_WORKERS, Signal};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
+use crate::stream::lane_set::Lanes;
+use crate::stream::reply_table::{LaneInbox, ReplyTable};
 use crate::worker_range::WorkerRange;
 
 /// Time limit for the shutdown of workers that the session does not use.

@@ -2,18 +2,18 @@
 //!
 //! Lanes know their workers by places, which never change; [`Members`] tells which places have workers, and so their
 //! numbers. The session translates numbers to places where it makes commands, and places to numbers in the
-//! [table](super::reply_table) that gets the reports of lanes. Workers learn their numbers from the command that begins the
+//! [table](crate::stream::reply_table) that gets the reports of lanes. Workers learn their numbers from the command that begins the
 //! epoch ([`Command::Resize`](crate::Command::Resize)).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::lane_set::Lanes;
 use super::new_lanes::replacements;
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
+use crate::stream::lane_set::Lanes;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
 
@@ -37,7 +37,7 @@ pub(super) struct Plan {
     /// Places of lost workers, which are replaced or dropped.
     pub(super) lost: BTreeSet<WorkerId>,
     /// Places of workers that are dropped or leave.
-    pub(super) gone: Vec<WorkerId>,
+    pub(super) dismissed: Vec<WorkerId>,
     /// Places of new workers.
     pub(super) new: BTreeSet<WorkerId>,
 }
@@ -55,7 +55,7 @@ impl Goal {
 impl Plan {
     /// Workers with the places of `lost`.
     pub(super) fn replacement(members: &Members, lost: BTreeSet<WorkerId>) -> Self {
-        Self { members: members.clone(), gone: Vec::new(), new: lost.clone(), lost }
+        Self { members: members.clone(), dismissed: Vec::new(), new: lost.clone(), lost }
     }
 
     /// `size` workers, without `lost` ones. Each machine has `per_node` workers if there can be several machines.
@@ -73,21 +73,22 @@ impl Plan {
             Ok(world) => world,
             Err(error) => return refuse(error.to_string()),
         };
-        let (mut stay, mut gone): (Vec<_>, Vec<_>) = lanes.members.places().partition(|place| !lost.contains(place));
-        gone.extend(stay.drain(size.min(stay.len())..));
-        gone.sort();
+        let (mut stay, mut dismissed): (Vec<_>, Vec<_>) =
+            lanes.members.places().partition(|place| !lost.contains(place));
+        dismissed.extend(stay.drain(size.min(stay.len())..));
+        dismissed.sort();
         let nodes = match per_node {
             None => 1,
             Some(per_node) if !size.is_multiple_of(per_node) => {
                 return refuse(format!("each node has {per_node} workers, so the number must be a multiple of that"));
             }
             Some(per_node) => {
-                let numbers: Vec<_> = gone.iter().filter_map(|place| lanes.members.worker(*place)).collect();
+                let numbers: Vec<_> = dismissed.iter().filter_map(|place| lanes.members.worker(*place)).collect();
                 let are_nodes = numbers.chunk_by(|one, other| one.index() / per_node == other.index() / per_node);
                 if are_nodes.map(<[_]>::len).any(|workers| workers != per_node) {
-                    let gone = WorkerRange::list(&numbers);
+                    let dismissed = WorkerRange::list(&numbers);
                     return refuse(format!(
-                        "only whole nodes can leave, which have {per_node} workers here, and {gone} would; end the process of the \
+                        "only whole nodes can leave, which have {per_node} workers here, and {dismissed} would; end the process of the \
                          node of a lost worker, and ask again"
                     ));
                 }
@@ -98,12 +99,12 @@ impl Plan {
         let Some(end) = lanes.next_place.checked_add(count) else { return refuse("no places are left".to_owned()) };
         let new = WorkerRange::new(lanes.next_place..end);
         let members = Members::new(world.on_nodes(nodes)?, stay.into_iter().chain(new))?;
-        Ok(Self { members, lost, gone, new: new.iter().collect() })
+        Ok(Self { members, lost, dismissed, new: new.iter().collect() })
     }
 
     /// Whether all workers stay and none is new.
     pub(super) fn is_empty(&self) -> bool {
-        self.gone.is_empty() && self.new.is_empty()
+        self.dismissed.is_empty() && self.new.is_empty()
     }
 
     /// Whether the new workers have places that no worker has had.

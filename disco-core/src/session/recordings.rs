@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::collecting::Recordings;
 use super::lane_session::LaneSession;
-use super::timeline::Timeline;
 use super::{Observer, Session as _};
 use crate::activity::RecorderConfig;
+use crate::stream::collecting::Recordings;
+use crate::stream::timeline::Timeline;
 
 impl LaneSession {
     /// Records the commands and the waits of the controller, and passes the timeline to `sink` when the session ends: at

@@ -1,6 +1,9 @@
 //! When lost workers are replaced, and how often.
 
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
 
 /// When the session replaces lost workers, and how often. Default: [`when_asked`](Self::when_asked), without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ impl ReplacementPolicy {
     }
 
     /// Workers are replaced by [`Session::recover`](super::Session::recover), too, and so by
-    /// [`DataPlane::init_ccl`](super::DataPlane::init_ccl), which calls it.
+    /// [`DataPlane::init_ccl`](crate::DataPlane::init_ccl), which calls it.
     pub const fn when_recovered() -> Self {
         Self { when: When::Recovered, limit: None }
     }
@@ -59,5 +62,68 @@ impl ReplacementPolicy {
 impl Default for ReplacementPolicy {
     fn default() -> Self {
         Self::when_asked()
+    }
+}
+
+/// The replacements that count for a policy's limit.
+#[derive(Debug, Default)]
+pub(super) struct History(VecDeque<Instant>);
+
+impl History {
+    /// Checks that `policy` permits `count` replacements, those of the workers called `list`.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn admit(&mut self, policy: ReplacementPolicy, list: &str, count: usize, now: Instant) -> Result<()> {
+        if policy.when == When::Never {
+            return Err(Error::state(format!(
+                "replace_lost: {list}: the session never replaces workers (`ReplacementPolicy`)"
+            )));
+        }
+        let Some((most, within)) = policy.limit else { return Ok(()) };
+        self.0.retain(|at| now.saturating_duration_since(*at) < within);
+        let before = self.0.len();
+        if before + count <= most as usize {
+            return Ok(());
+        }
+        Err(Error::state(format!(
+            "replace_lost: {list}: {before} workers were replaced within {within:?}, and the limit is {most} \
+             (`ReplacementPolicy::at_most`)"
+        )))
+    }
+
+    /// Counts new workers that have started.
+    pub(super) fn count(&mut self, policy: ReplacementPolicy, new: usize, now: Instant) {
+        if policy.limit.is_some() {
+            self.0.extend(std::iter::repeat_n(now, new));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_a_policy_holds_in_every_window_of_its_length() {
+        let (mut history, begun) = (History::default(), Instant::now());
+        let within = Duration::from_secs(10);
+        let policy = ReplacementPolicy::at_once().at_most(3, within);
+        let mut all: Vec<Instant> = Vec::new();
+        for second in 0..100_u64 {
+            let now = begun + Duration::from_secs(second);
+            let count = 1 + (second % 2) as usize;
+            let recent = all.iter().filter(|at| now.duration_since(**at) < within).count();
+            let admitted = history.admit(policy, "worker 0", count, now);
+            assert_eq!(admitted.is_ok(), recent + count <= 3, "after {second} s");
+            // An attempt that fails does not count.
+            if admitted.is_ok() && second % 3 > 0 {
+                history.count(policy, count, now);
+                all.extend(std::iter::repeat_n(now, count));
+            }
+        }
+        assert!(all.len() > 20);
+        let refused = history.admit(ReplacementPolicy::never(), "worker 0", 1, begun).unwrap_err().to_string();
+        assert_eq!(refused, "replace_lost: worker 0: the session never replaces workers (`ReplacementPolicy`)");
     }
 }

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future;
 
-use super::fleet::Lost;
 use super::lane_session::LaneSession;
-use super::lane_set::Lanes;
-use super::large::Values;
-use super::reply_table::ReplyTable;
-use super::timeline::Recorder;
 use crate::channel::{Channel, FrameSize, Inbox as _, Signal};
 use crate::command::Command;
 use crate::error::{Error, Result};
+use crate::stream::fleet::Lost;
+use crate::stream::lane_set::Lanes;
+use crate::stream::large::Values;
+use crate::stream::reply_table::ReplyTable;
+use crate::stream::timeline::Recorder;
 
 /// Limit of the wait for workers when a session is dropped, or shut down after a wait has passed its deadline. Each
 /// lane with workers that do not leave adds up to 2 s.

@@ -16,28 +16,29 @@
 //! registers the subset at the parent           ◀──  the session, or the error of its start
 //! ```
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::future::{self, Future};
+use std::iter;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use event_listener::Event;
-use futures_lite::future as either;
+use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use futures_lite::{StreamExt as _, future as either};
 
 use super::lane_session::LaneSession;
-use super::lane_set::Lanes;
-use super::reply_table::ReplyTable;
 use super::{Deadlines, IntoArgs as _, Session};
 use crate::channel::{Channel, NO_SUBSETS, SubsetPart};
 use crate::error::{Error, Result};
 use crate::id::WorkerId;
 use crate::link::Shared;
 use crate::shared_memory::Arena;
+use crate::stream::lane_set::Lanes;
+use crate::stream::reply_table::ReplyTable;
 use crate::sync;
 use crate::worker_range::WorkerRange;
 use crate::world::World;
@@ -45,20 +46,11 @@ use crate::world::World;
 /// The worker function that starts a worker of a subset. The crate of the lane registers it.
 pub const JOIN_SUBSET: &str = "disco.join_subset";
 
-/// The start of a subset, shared with its thread.
-#[derive(Default)]
-struct Start {
-    state: Mutex<StartState>,
-    /// Notified after each change of `state`.
-    changed: Event,
-}
-
-#[derive(Default)]
-struct StartState {
-    /// Invitations that were not passed on, with the workers of the subset.
-    invitations: VecDeque<(WorkerId, Vec<u8>)>,
-    result: Option<Result<LaneSession>>,
-    is_given_up: bool,
+/// What the thread that starts a subset passes on to the caller, in order.
+enum Step {
+    /// For a worker of the subset.
+    Invite(WorkerId, Vec<u8>),
+    End(Result<Arc<LaneSession>>),
 }
 
 impl LaneSession {
@@ -115,7 +107,7 @@ impl LaneSession {
         let start = async move || {
             let world = self.check_subset(&workers, groups)?;
             self.stream.check("subset", ReplyTable::check)?;
-            let subset = Arc::new(self.start_subset(world, &workers).await?);
+            let subset = self.start_subset(world, &workers).await?;
             match self.add_subset(&subset) {
                 true => Ok(subset),
                 false => {
@@ -142,18 +134,14 @@ impl LaneSession {
         }
     }
 
-    async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<LaneSession> {
-        let (start, epoch, parents) =
-            (Arc::new(Start::default()), self.stream.reply_table.epoch(), self.stream.lanes());
-        let (world, lanes) = subset_lanes(&parents, world, workers, &start)?;
-        let mut starting = Starting { start, lanes: Vec::new() };
-        starting.begin(world, lanes, self.stream.limits)?;
+    async fn start_subset(&self, world: World, workers: &[WorkerId]) -> Result<Arc<Self>> {
+        let (epoch, parents) = (self.stream.reply_table.epoch(), self.stream.lanes());
+        let (sender, steps) = mpsc::unbounded();
+        let (world, lanes) = subset_lanes(&parents, world, workers, &sender)?;
+        let mut starting = Starting { steps, lanes: lanes.clone() };
+        begin(world, lanes, self.stream.limits, sender)?;
         loop {
-            let (changed, failed) = (starting.start.changed.listen(), self.stream.reply_table.has_capacity.listen());
-            if let Some(result) = sync::lock(&starting.start.state).result.take() {
-                starting.lanes.clear();
-                return result;
-            }
+            let failed = self.stream.reply_table.has_capacity.listen();
             // An invitation may have reached another worker, which leaves with the lanes, or none.
             if epoch != self.stream.reply_table.epoch() {
                 return Err(Error::state(
@@ -161,14 +149,21 @@ impl LaneSession {
                 ));
             }
             self.stream.check("subset", ReplyTable::check)?;
-            let invitation = sync::lock(&starting.start.state).invitations.pop_front();
-            match invitation {
-                Some((worker, invitation)) => {
+            let failed = async {
+                failed.await;
+                None
+            };
+            match either::or(starting.steps.next(), failed).await {
+                None => {}
+                Some(Step::Invite(worker, invitation)) => {
                     let join = self.function(JOIN_SUBSET).await?;
                     let args = (workers[worker.index()].wire(), invitation);
                     self.submit(&join, args.into_args()).await?;
                 }
-                None => either::or(changed, failed).await,
+                Some(Step::End(result)) => {
+                    starting.lanes.clear();
+                    return result;
+                }
             }
         }
     }
@@ -180,7 +175,7 @@ fn subset_lanes(
     parents: &Lanes,
     world: World,
     workers: &[WorkerId],
-    start: &Arc<Start>,
+    steps: &UnboundedSender<Step>,
 ) -> Result<(World, Vec<Arc<dyn Channel>>)> {
     let mut parts: Vec<(&Arc<dyn Channel>, Vec<WorkerId>)> = Vec::new();
     // All of them are members, as the caller has checked.
@@ -204,8 +199,11 @@ fn subset_lanes(
     let lane = |(lane, beside): (&Arc<dyn Channel>, Vec<WorkerId>)| {
         let workers = WorkerRange::new(next..next + beside.len() as u32);
         next = workers.indices().end as u32;
-        let start = start.clone();
-        let invite = Arc::new(move |worker, invitation| start.invite(worker, invitation));
+        let steps = steps.clone();
+        let invite = Arc::new(move |worker, invitation| {
+            let sent = steps.unbounded_send(Step::Invite(worker, invitation));
+            sent.map_err(|_| Error::state("subset: the start was given up"))
+        });
         let numbers: Vec<_> = beside.iter().filter_map(|place| parents.members.worker(*place)).collect();
         let part = SubsetPart { workers, beside, world, shared: shared.clone(), invite };
         let lane = lane.starts().map_or_else(|| Err(Error::invalid(NO_SUBSETS)), |starts| starts.subset(&part));
@@ -217,65 +215,35 @@ fn subset_lanes(
     Ok((world, parts.into_iter().map(lane).collect::<Result<_>>()?))
 }
 
-impl Start {
-    fn invite(&self, worker: WorkerId, invitation: Vec<u8>) -> Result<()> {
-        let mut state = sync::lock(&self.state);
-        if state.is_given_up {
-            return Err(given_up());
-        }
-        state.invitations.push_back((worker, invitation));
-        drop(state);
-        self.changed.notify(usize::MAX);
-        Ok(())
-    }
-
-    fn finish(&self, result: Result<LaneSession>) {
-        let mut state = sync::lock(&self.state);
-        if !state.is_given_up {
-            state.result = Some(result);
-            drop(state);
-            self.changed.notify(usize::MAX);
-        }
-    }
+/// Starts the lanes on a thread of its own, since that blocks.
+fn begin(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines, steps: UnboundedSender<Step>) -> Result<()> {
+    let run = move || {
+        let session = panic::catch_unwind(AssertUnwindSafe(|| LaneSession::start(world, lanes, limits)));
+        let session = session.unwrap_or_else(|_| Err(Error::state("subset: the start of its lanes panicked")));
+        // The caller may have dropped its future: the session ends.
+        _ = steps.unbounded_send(Step::End(session.map(Arc::new)));
+    };
+    let thread = thread::Builder::new().name("disco-subset".to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| Error::system("subset: no thread", error))
 }
 
 /// A start whose future may be dropped.
 struct Starting {
-    start: Arc<Start>,
+    steps: UnboundedReceiver<Step>,
     /// Empty once the start has ended.
     lanes: Vec<Arc<dyn Channel>>,
-}
-
-impl Starting {
-    /// Starts the lanes on a thread of its own, since that blocks.
-    fn begin(&mut self, world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines) -> Result<()> {
-        self.lanes.clone_from(&lanes);
-        let start = self.start.clone();
-        let run = move || {
-            let session = panic::catch_unwind(AssertUnwindSafe(|| LaneSession::start(world, lanes, limits)));
-            start.finish(session.unwrap_or_else(|_| Err(Error::state("subset: the start of its lanes panicked"))));
-        };
-        let thread = thread::Builder::new().name("disco-subset".to_owned()).spawn(run);
-        thread.map(drop).map_err(|error| Error::system("subset: no thread", error))
-    }
 }
 
 impl Drop for Starting {
     /// Gives an unfinished start up: the thread ends, and so do the workers that have joined.
     fn drop(&mut self) {
-        let unused = {
-            let mut state = sync::lock(&self.start.state);
-            state.is_given_up = true;
-            state.result.take()
-        };
-        if unused.is_none() {
+        self.steps.close();
+        let mut left = iter::from_fn(|| self.steps.try_recv().ok());
+        // Dropping a session that has started ends it.
+        if !left.any(|step| matches!(step, Step::End(_))) {
             self.lanes.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
         }
     }
-}
-
-fn given_up() -> Error {
-    Error::state("subset: the start was given up")
 }
 
 impl LaneSession {

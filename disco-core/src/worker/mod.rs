@@ -1,6 +1,5 @@
 //! The worker's side: the loop that executes commands, and the data plane as worker functions.
 
-mod dataplane;
 mod failure;
 
 use std::sync::Arc;

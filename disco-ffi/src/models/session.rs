@@ -12,7 +12,7 @@ use crate::session::{Module, absolute_text};
 pub trait Models: Session {
     /// Makes a Relax virtual machine of a compiled model on each worker, without awaiting a reply. Its functions are
     /// called like other worker functions: `model.function(&session, "main")`. Collectives in the model use the
-    /// communicators of [`init_ccl`](disco_core::session::DataPlane::init_ccl). Each worker's machine has the file. A
+    /// communicators of [`init_ccl`](disco_core::DataPlane::init_ccl). Each worker's machine has the file. A
     /// relative path starts at the folder of the controller. Without `device`, a machine computes on the device of its
     /// worker. A library without Relax functions is opened as by
     /// [`load_library`](crate::Libraries::load_library).

@@ -13,13 +13,12 @@ use crate::steps::CRATES;
 const EXEMPT: [(&str, &str); 0] = [];
 
 /// The modules of folders from the top: each uses those behind it only.
-const ORDERS: [(&str, &[&str]); 2] = [
+const ORDERS: [(&str, &[&str]); 3] = [
     (
         "disco-core/src/session",
         &[
             // Methods for programs.
             "ext",
-            "dataplane",
             "methods",
             "shutdown",
             "subset",
@@ -32,7 +31,13 @@ const ORDERS: [(&str, &[&str]); 2] = [
             "helpers",
             "plan",
             "new_lanes",
-            // The path of a command.
+            "closing",
+            "replacement_policy",
+        ],
+    ),
+    (
+        "disco-core/src/stream",
+        &[
             "waits",
             "worker_0",
             "asking",
@@ -45,16 +50,13 @@ const ORDERS: [(&str, &[&str]); 2] = [
             "timeline",
             "observer",
             "functions",
-            "registers",
             "reply_table",
             "fleet",
-            "replacement_policy",
             "sleepers",
             "lane_set",
             "collecting",
             // What stands alone.
             "ticker",
-            "closing",
             "args",
             "dref",
             "deadlines",

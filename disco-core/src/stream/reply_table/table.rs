@@ -15,24 +15,24 @@ use crate::error::{Error, Failure, Result};
 use crate::id::WorkerId;
 use crate::members::Members;
 use crate::metrics;
-use crate::session::collecting::{Collection, is_of_collective};
-use crate::session::fleet::{Fleet, Lost};
-use crate::session::lane_set::Lanes;
 use crate::status::Status;
+use crate::stream::collecting::{Collection, is_of_collective};
+use crate::stream::fleet::{Fleet, Lost};
+use crate::stream::lane_set::Lanes;
 use crate::sync;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 
 /// Pending replies, the first failure and the loss of one session.
 #[derive(Debug, Default)]
-pub(in crate::session) struct ReplyTable {
+pub(crate) struct ReplyTable {
     pub(super) state: Mutex<TableState>,
     /// Whether the session has failed or takes no commands; can be read without the lock.
     pub(super) failed: AtomicBool,
     /// Notified when a lane accepts frames again or the session failed.
-    pub(in crate::session) has_capacity: Event,
+    pub(crate) has_capacity: Event,
     /// Notified when workers are lost, when a caller or a thread has ended a change of them, and when the session ends.
-    pub(in crate::session) fleet_changed: Event,
+    pub(crate) fleet_changed: Event,
     /// Number of the last command.
     commands: AtomicU64,
     /// Requests for recordings that have not ended.
@@ -73,39 +73,39 @@ impl TableState {
 
 /// A wait for replies. Dropping it removes the pending command from the table.
 #[derive(Debug)]
-pub(in crate::session) struct Expected<'a> {
+pub(crate) struct Expected<'a> {
     reply_table: &'a ReplyTable,
-    pub(in crate::session) seq: u64,
-    pub(in crate::session) pending: Arc<Pending>,
+    pub(in crate::stream) seq: u64,
+    pub(in crate::stream) pending: Arc<Pending>,
 }
 
 impl ReplyTable {
     /// The lanes to `members` are about to start.
-    pub(in crate::session) fn begin(&self, members: Members) {
+    pub(crate) fn begin(&self, members: Members) {
         let mut state = self.lock();
         state.begun = Some(Instant::now());
         state.fleet.begin(members);
     }
 
     /// Sets the lanes of the session, and its workers.
-    pub(in crate::session) fn set_lanes(&self, lanes: &Lanes) {
+    pub(crate) fn set_lanes(&self, lanes: &Lanes) {
         let mut state = self.lock();
         state.lanes = lanes.iter().map(Arc::downgrade).collect();
         state.members = lanes.members.clone();
     }
 
     /// The workers of the session.
-    pub(in crate::session) fn members(&self) -> Members {
+    pub(crate) fn members(&self) -> Members {
         self.lock().members.clone()
     }
 
     /// Records the number of a command that lanes are about to get.
-    pub(in crate::session) fn note_command(&self, number: u64) {
+    pub(in crate::stream) fn note_command(&self, number: u64) {
         self.commands.store(number, Ordering::Relaxed);
     }
 
     /// Registers command `seq` of `operation`, the next one of the session, which awaits a reply of each worker in `from`.
-    pub(in crate::session) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
+    pub(in crate::stream) fn expect(&self, operation: &'static str, seq: u64, from: WorkerRange) -> Expected<'_> {
         let mut state = self.lock();
         let end = state.fleet.loss().cloned();
         let members = (!state.members.is_plain()).then(|| state.members.clone());
@@ -118,7 +118,7 @@ impl ReplyTable {
     }
 
     /// Fails once a worker has failed or is lost.
-    pub(in crate::session) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl ReplyTable {
     }
 
     /// Fails once a worker is lost.
-    pub(in crate::session) fn check_lost(&self) -> Result<()> {
+    pub(crate) fn check_lost(&self) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -137,12 +137,12 @@ impl ReplyTable {
     }
 
     /// The failure that caused the other failures of this epoch.
-    pub(in crate::session) fn root_cause(&self) -> Option<Arc<Failure>> {
+    pub(in crate::stream) fn root_cause(&self) -> Option<Arc<Failure>> {
         self.lock().failure.clone()
     }
 
     /// Starts the next epoch if this one has failed.
-    pub(in crate::session) fn next_epoch(&self) -> Option<u64> {
+    pub(in crate::stream) fn next_epoch(&self) -> Option<u64> {
         let mut state = self.lock();
         state.failure.take()?;
         (state.is_explained, state.is_told, state.evidence) = (false, false, None);
@@ -152,7 +152,7 @@ impl ReplyTable {
     }
 
     /// Ends all waits because of a loss, and tells workers.
-    pub(in crate::session) fn lose(&self, lost: Lost, why: &Error) {
+    pub(crate) fn lose(&self, lost: Lost, why: &Error) {
         let mut state = self.lock();
         let is_first = state.fleet.lose(lost, why);
         self.failed.store(true, Ordering::Release);
@@ -172,7 +172,7 @@ impl ReplyTable {
     }
 
     /// Ends all waits for replies, after the workers have left or were detached.
-    pub(in crate::session) fn close(&self) {
+    pub(crate) fn close(&self) {
         let pending = std::mem::take(&mut self.lock().pending);
         pending.into_iter().for_each(|(_, pending)| pending.close());
     }

@@ -34,7 +34,7 @@ struct Slot {
 
 /// Register ids that dropped handles have freed. Its address is the session's identity.
 #[derive(Debug, Default)]
-pub(super) struct FreedIds(Mutex<Freed>);
+pub(crate) struct FreedIds(Mutex<Freed>);
 
 impl DRef {
     pub(super) fn new(register: RegisterId, freed_ids: &Arc<FreedIds>) -> Self {
@@ -75,7 +75,7 @@ impl FreedIds {
     }
 
     /// Fails for a handle of another session.
-    pub(super) fn check(self: &Arc<Self>, handle: &DRef) -> Result<()> {
+    pub(crate) fn check(self: &Arc<Self>, handle: &DRef) -> Result<()> {
         match Arc::ptr_eq(self, handle.freed_ids()) {
             true => Ok(()),
             false => Err(Error::ForeignRef(handle.register())),

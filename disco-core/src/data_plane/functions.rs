@@ -1,9 +1,9 @@
-//! The data plane as worker functions, under `disco.*`. [`DataPlane`](crate::DataPlane) documents and calls them.
+//! The worker functions of the data plane, `disco.…`. [`DataPlane`](super::DataPlane) documents and calls them.
 
-use super::WorkerContext;
+use super::table::{PlaneFunction, data_plane_functions};
 use crate::backend::{self, Rendezvous};
 use crate::communicator::CommunicatorExt;
-use crate::data_plane::{PlaneFunction, data_plane_functions};
+use crate::context::WorkerContext;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};

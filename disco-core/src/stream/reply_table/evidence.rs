@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 use super::table::ReplyTable;
 use crate::channel::Signal;
 use crate::error::Error;
-use crate::session::collecting::{Collection, EVIDENCE};
+use crate::stream::collecting::{Collection, EVIDENCE};
 use crate::sync;
 use crate::worker_range::WorkerRange;
 
 impl ReplyTable {
     /// Asks all workers for their `last` records.
-    pub(in crate::session) fn gather(&self, last: usize) -> Arc<Collection> {
+    pub(crate) fn gather(&self, last: usize) -> Arc<Collection> {
         let lanes = self.lanes();
         let collection = Arc::new(Collection::new(lanes.members.world().size()));
         self.collect(&collection);
@@ -27,7 +27,7 @@ impl ReplyTable {
     }
 
     /// The records of the moment of the failure or loss, or of now.
-    pub(in crate::session) fn evidence(&self) -> Arc<Collection> {
+    pub(in crate::stream) fn evidence(&self) -> Arc<Collection> {
         let evidence = self.lock().evidence.clone();
         evidence.unwrap_or_else(|| self.gather(EVIDENCE))
     }
@@ -45,14 +45,14 @@ impl ReplyTable {
     }
 
     /// Recordings that arrive are added to `collection`.
-    pub(in crate::session) fn collect(&self, collection: &Arc<Collection>) {
+    pub(crate) fn collect(&self, collection: &Arc<Collection>) {
         let mut collections = sync::lock(&self.collections);
         collections.retain(|it| it.strong_count() > 0);
         collections.push(Arc::downgrade(collection));
     }
 
     /// Whether an error is not the first of its failure or loss.
-    pub(in crate::session) fn is_explained(&self, error: &Error) -> bool {
+    pub(in crate::stream) fn is_explained(&self, error: &Error) -> bool {
         let state = self.lock();
         match error {
             Error::Lost(_) | Error::Worker(_) => state.is_explained,
@@ -62,7 +62,7 @@ impl ReplyTable {
 
     /// Replaces the failure or loss `error` by `explained`, the same one with a table of records if there is one. Does
     /// nothing if `error` is not, or no longer, that of the session.
-    pub(in crate::session) fn explain(&self, error: &Error, explained: &Error) {
+    pub(in crate::stream) fn explain(&self, error: &Error, explained: &Error) {
         let mut state = self.lock();
         match (error, explained) {
             (Error::Worker(before), Error::Worker(after)) if state.failure.as_ref() == Some(before) => {

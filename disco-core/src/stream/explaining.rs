@@ -13,7 +13,7 @@ const REPORT_LIMIT: Duration = Duration::from_secs(1);
 
 impl CommandStream {
     /// Adds a table of the workers' last operations to the error of a stuck or broken collective.
-    pub(super) async fn explain<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) async fn explain<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Ok(value) => Ok(value),
             // In a box, so that the futures of methods stay small.

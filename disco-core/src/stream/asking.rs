@@ -18,7 +18,7 @@ use crate::metrics;
 use crate::value::Value;
 
 /// A command that workers reply to.
-pub(super) struct Question {
+pub(crate) struct Question {
     operation: &'static str,
     /// The worker that replies; `None` if all do.
     from: Option<WorkerId>,
@@ -27,13 +27,13 @@ pub(super) struct Question {
 
 impl Question {
     /// The question of method `operation` to one worker or to all.
-    pub(super) const fn new(operation: &'static str, to: Option<WorkerId>, command: Command) -> Self {
+    pub(crate) const fn new(operation: &'static str, to: Option<WorkerId>, command: Command) -> Self {
         Self { operation, from: to, command }
     }
 }
 
 /// A question that was sent.
-pub(super) struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     pub(super) operation: &'static str,
     pub(super) expected: Expected<'a>,
     /// The lanes that have the command.
@@ -45,13 +45,13 @@ pub(super) struct Asked<'a> {
 }
 
 /// The result of a question that was answered at once, or the way to the result.
-pub(super) enum Answer<T, L> {
+pub(crate) enum Answer<T, L> {
     Now(T),
     Later(L),
 }
 
 /// A session whose workers have nothing to do. Dropping it lets other callers submit commands again.
-pub(super) struct Drained<'a>(&'a CommandStream);
+pub(crate) struct Drained<'a>(&'a CommandStream);
 
 impl Drop for Drained<'_> {
     fn drop(&mut self) {
@@ -61,18 +61,18 @@ impl Drop for Drained<'_> {
 }
 
 /// The remaining steps of a question.
-pub(super) enum Rest<'a> {
+pub(crate) enum Rest<'a> {
     Ask(Question),
     Wait(Box<Asked<'a>>),
     Explain(Error),
 }
 
 /// Makes the result of a method from replies.
-pub(super) type Judge<T> = fn(&CommandStream, Replies) -> Result<T>;
+pub(crate) type Judge<T> = fn(&CommandStream, Replies) -> Result<T>;
 
 impl CommandStream {
     /// Submits a question with small values, and polls for the replies. Works on a failed session too.
-    pub(super) fn ask<T>(&self, question: Question, judge: Judge<T>) -> Answer<T, Rest<'_>> {
+    pub(crate) fn ask<T>(&self, question: Question, judge: Judge<T>) -> Answer<T, Rest<'_>> {
         let measured = metrics::Wait::start(question.operation);
         let asked = {
             let mut order = self.order();
@@ -92,7 +92,7 @@ impl CommandStream {
     }
 
     /// The result of a question, by its remaining steps.
-    pub(super) async fn ask_rest<T: Send>(&self, rest: Rest<'_>, judge: Judge<T>) -> Result<T> {
+    pub(crate) async fn ask_rest<T: Send>(&self, rest: Rest<'_>, judge: Judge<T>) -> Result<T> {
         match rest {
             Rest::Ask(question) => self.ask_while(ReplyTable::check_lost, Values::SMALL, question, judge).await,
             Rest::Wait(asked) => self.answer(*asked, None, judge).await,
@@ -128,7 +128,7 @@ impl CommandStream {
     }
 
     /// Implements [`Session::set`] in a session that `live` accepts.
-    pub(super) async fn set_while(
+    pub(crate) async fn set_while(
         &self,
         operation: &'static str,
         live: fn(&ReplyTable) -> Result<()>,
@@ -180,7 +180,7 @@ impl CommandStream {
     }
 
     /// Fails with the failure of a worker: the root cause if it is known.
-    pub(super) fn check_replies(&self, replies: &Replies) -> Result<()> {
+    pub(crate) fn check_replies(&self, replies: &Replies) -> Result<()> {
         let failures = replies.iter().filter_map(|reply| reply.as_ref().err());
         match failures.min_by_key(|failure| failure.aborted) {
             None => Ok(()),
@@ -192,7 +192,7 @@ impl CommandStream {
     }
 
     /// [`Self::check_replies`] for the replies of all workers.
-    pub(super) fn check_all_replies(&self, replies: &Replies) -> Result<()> {
+    pub(crate) fn check_all_replies(&self, replies: &Replies) -> Result<()> {
         self.is_hung.store(false, Ordering::Relaxed);
         // Several workers may have failed. Calls are refused with the first failure, so report the same one here.
         self.check_replies(replies).map_err(|error| self.reply_table.root_cause().map_or(error, Error::Worker))
@@ -201,7 +201,7 @@ impl CommandStream {
     /// Waits until all workers have executed all earlier commands, or have refused them because the session has failed, so
     /// that none of them is inside a function. From the start of the wait until the result is dropped, other callers submit
     /// no commands.
-    pub(super) async fn drain(&self, operation: &'static str) -> Result<Drained<'_>> {
+    pub(crate) async fn drain(&self, operation: &'static str) -> Result<Drained<'_>> {
         let question = Question::new(operation, None, Command::SyncAll);
         let measured = metrics::Wait::start(operation);
         let send = |order: &mut Order| {
@@ -216,14 +216,14 @@ impl CommandStream {
     }
 
     /// The question for the value of a register on one worker, of which [`Self::value`] is the judge.
-    pub(super) fn question_of_get(&self, handle: &DRef, worker: WorkerId) -> Result<Question> {
+    pub(crate) fn question_of_get(&self, handle: &DRef, worker: WorkerId) -> Result<Question> {
         self.freed_ids.check(handle)?;
         let command = Command::DebugGet { register: handle.register(), worker };
         Ok(Question::new("get", Some(worker), command))
     }
 
     /// The value in the reply of a worker.
-    pub(super) fn value(&self, replies: Replies) -> Result<Value> {
+    pub(crate) fn value(&self, replies: Replies) -> Result<Value> {
         self.check_replies(&replies)?;
         Ok(replies.values().next().unwrap_or(Value::None))
     }

@@ -12,7 +12,7 @@ use crate::sync;
 /// at any time, and a caller that polls changes no memory that workers read. Callers count as sleepers, too, while another
 /// task of their executor runs.
 #[derive(Debug, Default)]
-pub(super) struct Sleepers {
+pub(crate) struct Sleepers {
     count: AtomicUsize,
     /// The lanes of the session. Each counts the session as a caller that polls while `count`, which the holder of the
     /// lock changes, is 0.

@@ -28,31 +28,26 @@ macro_rules! data_plane_functions {
         }
     };
 }
-pub(crate) use data_plane_functions;
-
-/// Whether a worker function or a command is built into Disco. Built-in ones have time limits of their own.
-pub(crate) fn is_built_in(name: &str) -> bool {
-    name.starts_with("disco.") || matches!(name, "get" | "get_all" | "set")
-}
+pub(super) use data_plane_functions;
 
 macro_rules! names {
     ($($variant:ident $function:ident,)*) => {
         /// A worker function of the data plane.
         #[derive(Clone, Copy, Debug)]
-        pub(crate) enum PlaneFunction {
+        pub(super) enum PlaneFunction {
             $($variant,)*
         }
 
         impl PlaneFunction {
             /// The name for messages: that of the session's method.
-            pub(crate) const fn method(self) -> &'static str {
+            pub(super) const fn method(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($function),)*
                 }
             }
 
             /// The name that the function is registered under.
-            pub(crate) const fn name(self) -> &'static str {
+            pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!("disco.", stringify!($function)),)*
                 }

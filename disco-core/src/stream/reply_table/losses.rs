@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use super::table::ReplyTable;
 use crate::error::{Error, Result};
-use crate::session::fleet::Fleet;
+use crate::stream::fleet::Fleet;
 
 impl ReplyTable {
     /// Reads or changes what the session knows of its workers.
-    pub(in crate::session) fn fleet<T>(&self, go: impl FnOnce(&mut Fleet) -> T) -> T {
+    pub(crate) fn fleet<T>(&self, go: impl FnOnce(&mut Fleet) -> T) -> T {
         let mut state = self.lock();
         let result = go(&mut state.fleet);
         let has_failed = state.failure.is_some() || state.fleet.why().is_some();
@@ -17,27 +17,27 @@ impl ReplyTable {
     }
 
     /// Accepts any state.
-    pub(in crate::session) fn check_nothing(&self) -> Result<()> {
+    pub(crate) fn check_nothing(&self) -> Result<()> {
         self.lock().fleet.check_thread()
     }
 
     /// Fails if there are losses whose replacement has not begun. For the first commands of new workers.
-    pub(in crate::session) fn check_replaced(&self) -> Result<()> {
+    pub(crate) fn check_replaced(&self) -> Result<()> {
         self.lock().fleet.loss().cloned().map_or(Ok(()), Err)
     }
 
     /// The number of the epoch.
-    pub(in crate::session) fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.lock().epoch
     }
 
     /// A method has returned the failure of this epoch.
-    pub(in crate::session) fn note_failure_told(&self) {
+    pub(crate) fn note_failure_told(&self) {
         self.lock().is_told = true;
     }
 
     /// Fails with a failure of a worker that no method has returned.
-    pub(in crate::session) fn check_told(&self) -> Result<()> {
+    pub(crate) fn check_told(&self) -> Result<()> {
         let state = self.lock();
         match &state.failure {
             Some(failure) if !state.is_told => Err(Error::Worker(failure.clone())),
@@ -46,7 +46,7 @@ impl ReplyTable {
     }
 
     /// Begins the next epoch of a session that takes no commands before [`Self::revive`].
-    pub(in crate::session) fn begin_next_epoch(&self) -> u64 {
+    pub(crate) fn begin_next_epoch(&self) -> u64 {
         let mut state = self.lock();
         (state.failure, state.is_explained, state.is_told, state.evidence) = (None, false, false, None);
         state.epoch += 1;
@@ -54,7 +54,7 @@ impl ReplyTable {
     }
 
     /// [`Fleet::revive`], and wakes the callers that wait for it.
-    pub(in crate::session) fn revive(&self) -> Option<Option<Error>> {
+    pub(crate) fn revive(&self) -> Option<Option<Error>> {
         let untold = self.fleet(Fleet::revive)?;
         self.has_capacity.notify(usize::MAX);
         Some(untold)

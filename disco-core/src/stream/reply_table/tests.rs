@@ -9,7 +9,7 @@ use super::{Expected, LaneInbox, Replies, ReplyTable};
 use crate::channel::{Inbox as _, Notice};
 use crate::error::{Error, ErrorKind, Failure, LossCause, LostPeer};
 use crate::id::WorkerId;
-use crate::session::fleet::Lost;
+use crate::stream::fleet::Lost;
 use crate::value::Value;
 use crate::worker_range::WorkerRange;
 

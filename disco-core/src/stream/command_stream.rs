@@ -11,8 +11,7 @@ use super::dref::FreedIds;
 use super::fleet::Lost;
 use super::lane_set::Lanes;
 use super::large::{Transfers, Values, check_crossing, payload_len};
-use super::order::{Next, Order};
-use super::registers::RegisterIds;
+use super::order::{Next, Order, RegisterIds};
 use super::reply_table::ReplyTable;
 use super::sleepers::Sleepers;
 use super::ticker::Ticker;
@@ -29,27 +28,27 @@ use crate::wire::Frame;
 use crate::world::World;
 
 /// Orders the commands of a session, and awaits the replies. Everything that changes the workers lies above it.
-pub(super) struct CommandStream {
-    pub(super) limits: Deadlines,
-    pub(super) reply_table: Arc<ReplyTable>,
-    pub(super) freed_ids: Arc<FreedIds>,
+pub(crate) struct CommandStream {
+    pub(crate) limits: Deadlines,
+    pub(crate) reply_table: Arc<ReplyTable>,
+    pub(crate) freed_ids: Arc<FreedIds>,
     /// The order ticket: its holder may send. Never held across an await, so that no caller depends on the polling of
     /// another caller's future.
-    pub(super) order: Arc<Mutex<Order>>,
+    pub(crate) order: Arc<Mutex<Order>>,
     /// Commands are refused.
-    pub(super) closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     /// A wait has passed its deadline since the last time all workers answered.
-    pub(super) is_hung: AtomicBool,
-    pub(super) ticker: Ticker,
+    pub(crate) is_hung: AtomicBool,
+    pub(crate) ticker: Ticker,
     pub(super) sleepers: Sleepers,
     pub(super) transfers: Transfers,
     /// Set if there is a timeline or an observer.
-    pub(super) recorder: Option<Recorder>,
+    pub(crate) recorder: Option<Recorder>,
 }
 
 impl CommandStream {
     /// The stream to `lanes`, which have started and report to `reply_table`.
-    pub(super) fn new(lanes: Lanes, reply_table: Arc<ReplyTable>, limits: Deadlines) -> Self {
+    pub(crate) fn new(lanes: Lanes, reply_table: Arc<ReplyTable>, limits: Deadlines) -> Self {
         let sleepers = Sleepers::default();
         sleepers.set_lanes(&lanes);
         Self {
@@ -67,12 +66,12 @@ impl CommandStream {
     }
 
     /// The workers and their groups.
-    pub(super) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> World {
         self.reply_table.members().world()
     }
 
     /// Runs `go` under the order ticket as soon as all lanes have capacity, and no caller [drains](Self::drain) the session.
-    pub(super) async fn turn<T>(
+    pub(crate) async fn turn<T>(
         &self,
         operation: &str,
         live: fn(&ReplyTable) -> Result<()>,
@@ -113,11 +112,11 @@ impl CommandStream {
         }
     }
 
-    pub(super) fn order(&self) -> MutexGuard<'_, Order> {
+    pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
         sync::lock(&self.order)
     }
 
-    pub(super) fn check(&self, operation: &str, live: fn(&ReplyTable) -> Result<()>) -> Result<()> {
+    pub(crate) fn check(&self, operation: &str, live: fn(&ReplyTable) -> Result<()>) -> Result<()> {
         match self.closed.load(Ordering::Acquire) {
             true => Err(Error::Closed(operation.to_owned())),
             false => live(&self.reply_table).map_err(|error| match error {
@@ -128,18 +127,18 @@ impl CommandStream {
     }
 
     /// The lanes of the session. Not for the holder of the order ticket.
-    pub(super) fn lanes(&self) -> Lanes {
+    pub(crate) fn lanes(&self) -> Lanes {
         self.order().lanes.clone()
     }
 
-    pub(super) fn set_lanes(&self, order: &mut Order, lanes: Lanes) {
+    pub(crate) fn set_lanes(&self, order: &mut Order, lanes: Lanes) {
         self.reply_table.set_lanes(&lanes);
         self.sleepers.set_lanes(&lanes);
         order.lanes = lanes;
     }
 
     /// Passes the next command, with the ids freed since the last, to all lanes.
-    pub(super) fn send(
+    pub(crate) fn send(
         &self,
         order: &mut Order,
         mut values: Values,
@@ -214,8 +213,8 @@ impl CommandStream {
         handle
     }
 
-    /// Implements [`Session::function`](super::Session::function).
-    pub(super) async fn function(&self, name: &str) -> Result<DRef> {
+    /// Implements [`Session::function`](crate::session::Session::function).
+    pub(crate) async fn function(&self, name: &str) -> Result<DRef> {
         self.check("function lookup", ReplyTable::check)?;
         let lanes = {
             let order = self.order();
@@ -240,17 +239,17 @@ impl CommandStream {
         .await
     }
 
-    /// Implements [`Session::submit`](super::Session::submit).
-    pub(super) async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
+    /// Implements [`Session::submit`](crate::session::Session::submit).
+    pub(crate) async fn submit(&self, function: &DRef, mut args: Arguments) -> Result<DRef> {
         self.check("call", ReplyTable::check)?;
         let values = self.prepare("call", None, ReplyTable::check, &args.values).await?;
         let call = |order: &mut Order, values| self.call(order, values, function, &mut args);
         self.explain(self.turn_with("call", ReplyTable::check, values, call).await).await
     }
 
-    /// Implements [`Session::try_submit`](super::Session::try_submit). The call would have to wait in a session that has
+    /// Implements [`Session::try_submit`](crate::session::Session::try_submit). The call would have to wait in a session that has
     /// failed if that `goes_on` by itself.
-    pub(super) fn try_submit(&self, function: &DRef, args: &mut Arguments, goes_on: bool) -> Option<Result<DRef>> {
+    pub(crate) fn try_submit(&self, function: &DRef, args: &mut Arguments, goes_on: bool) -> Option<Result<DRef>> {
         let mut order = self.order();
         // `submit` copies large values for other processes, without the order ticket.
         if order.lanes.needs_bytes && payload_len(&args.values) > SMALL_FRAME {
@@ -262,8 +261,8 @@ impl CommandStream {
         order.is_open(FrameSize::Small).then(|| self.call(&mut order, Values::SMALL, function, args))
     }
 
-    /// Implements [`Session::recover`](super::Session::recover).
-    pub(super) async fn recover(&self) -> Result<()> {
+    /// Implements [`Session::recover`](crate::session::Session::recover).
+    pub(crate) async fn recover(&self) -> Result<()> {
         self.turn("recover", ReplyTable::check_lost, |order| {
             let Some(epoch) = self.reply_table.next_epoch() else { return Ok(()) };
             order.functions.begin_epoch();

@@ -16,7 +16,7 @@ const IDLE_TICKS: usize = 20;
 
 /// A thread that ticks during waits and sleeps otherwise. Started at the first wait.
 #[derive(Debug, Default)]
-pub(super) struct Ticker(Arc<Shared>);
+pub(crate) struct Ticker(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -35,12 +35,12 @@ struct TickerState {
 
 /// Keeps the ticker running until it is dropped.
 #[derive(Debug)]
-pub(super) struct Ticks<'a>(&'a Shared);
+pub(crate) struct Ticks<'a>(&'a Shared);
 
 impl Ticker {
     /// Ticks until the result is dropped. If the thread can't be started, there are no ticks, and a wait checks its
     /// deadline only at the next reply.
-    pub(super) fn start(&self) -> Ticks<'_> {
+    pub(crate) fn start(&self) -> Ticks<'_> {
         self.0.waits.fetch_add(1, Ordering::SeqCst);
         let mut state = self.0.lock();
         if state.thread.is_none() {
@@ -60,7 +60,7 @@ impl Ticker {
 
 impl Ticks<'_> {
     /// The next tick.
-    pub(super) fn next(&self) -> EventListener {
+    pub(crate) fn next(&self) -> EventListener {
         self.0.tick.listen()
     }
 }

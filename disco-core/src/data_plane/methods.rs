@@ -2,13 +2,13 @@
 
 use std::future::Future;
 
-use super::{DRef, IntoArgs, Session};
+use super::table::PlaneFunction;
 use crate::backend;
-use crate::data_plane::PlaneFunction;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::id::{Rank, WorkerId};
 use crate::op::Reduction;
+use crate::session::{DRef, IntoArgs, Session};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::world::World;

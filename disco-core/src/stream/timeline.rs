@@ -37,7 +37,7 @@ type Sink = Box<dyn FnOnce(Timeline) + Send>;
 
 /// The receivers of a session's commands and waits.
 #[derive(Clone, Default)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     timeline: Option<Arc<OpenTimeline>>,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -56,7 +56,7 @@ struct OpenTimeline {
 impl Recorder {
     /// Passes the records of the controller, and those of `workers` workers, to `sink` when the session ends. Returns the
     /// collection of those of the workers.
-    pub(super) fn add_timeline(
+    pub(crate) fn add_timeline(
         &mut self,
         config: RecorderConfig,
         workers: usize,
@@ -70,7 +70,7 @@ impl Recorder {
     }
 
     /// Tells `observer` of the commands and the waits.
-    pub(super) fn add_observer(&mut self, observer: Arc<dyn Observer>) {
+    pub(crate) fn add_observer(&mut self, observer: Arc<dyn Observer>) {
         self.observer = Some(observer);
     }
 
@@ -115,7 +115,7 @@ impl Recorder {
     }
 
     /// Passes the timeline to the sink, the first time. The workers have left.
-    pub(super) fn finish(&self, lanes: &[Arc<dyn Channel>], members: &Members, status: Status) {
+    pub(crate) fn finish(&self, lanes: &[Arc<dyn Channel>], members: &Members, status: Status) {
         let Some(timeline) = &self.timeline else { return };
         let sinks = timeline.sink.lock();
         let Some(sink) = sinks.take() else { return };

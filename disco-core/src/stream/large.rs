@@ -14,7 +14,7 @@ use crate::wire::{self, Frame, Pieces, SessionTransfers, Transfer};
 
 /// The values of one command before it takes the order ticket. `None` if they have at most [`SMALL_FRAME`] bytes.
 #[derive(Debug)]
-pub(super) struct Values(Option<Box<Large>>);
+pub(crate) struct Values(Option<Box<Large>>);
 
 /// Values of more than [`SMALL_FRAME`] bytes.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct Ahead {
 
 /// The state that the transfers of a session share.
 #[derive(Debug, Default)]
-pub(super) struct Transfers {
+pub(crate) struct Transfers {
     shared: Arc<SessionTransfers>,
     /// For the copies of tensors that one worker copies before it replies.
     memory: ReusedMemory,
@@ -51,7 +51,7 @@ pub(super) struct Transfers {
 
 impl Values {
     /// A command without large values.
-    pub(super) const SMALL: Self = Self(None);
+    pub(crate) const SMALL: Self = Self(None);
 
     /// The size of a frame with the values.
     pub(super) const fn size(&self) -> FrameSize {

@@ -23,7 +23,7 @@ pub type Recordings = Vec<(WorkerId, Result<Recording>)>;
 
 /// Recordings that arrive for one request.
 #[derive(Debug)]
-pub(super) struct Collection {
+pub(crate) struct Collection {
     /// Number of workers. Their recordings are known by the places of the workers.
     workers: usize,
     begun: Instant,
@@ -36,7 +36,7 @@ pub(super) struct Collection {
 struct Arrived {
     recordings: BTreeMap<WorkerId, Arc<[u8]>>,
     /// Workers that do not answer, unless they have answered before.
-    gone: BTreeSet<WorkerId>,
+    ended: BTreeSet<WorkerId>,
 }
 
 impl Collection {
@@ -46,7 +46,7 @@ impl Collection {
     }
 
     /// The recordings of all workers, in order; `why` is the error of a worker whose recording has not come.
-    pub(super) fn take(&self, members: &Members, why: &str) -> Recordings {
+    pub(crate) fn take(&self, members: &Members, why: &str) -> Recordings {
         let recordings = &self.lock().recordings;
         let of = |(worker, place)| {
             let bytes = recordings.get(&place).ok_or_else(|| Error::Missing(why.to_owned()));
@@ -75,11 +75,11 @@ impl Collection {
     pub(super) fn forget(&self, places: WorkerRange) {
         let mut arrived = self.lock();
         arrived.recordings.retain(|place, _| !places.contains(*place));
-        arrived.gone.retain(|place| !places.contains(*place));
+        arrived.ended.retain(|place| !places.contains(*place));
     }
 
     /// Waits until the recordings of all workers have come, for at most `limit` from the request on.
-    pub(super) async fn arrival(&self, ticker: &Ticker, limit: Duration) {
+    pub(crate) async fn arrival(&self, ticker: &Ticker, limit: Duration) {
         let ticks = ticker.start();
         loop {
             let (done, tick) = (self.done.listen(), ticks.next());
@@ -91,7 +91,7 @@ impl Collection {
     }
 
     /// Blocks until the recordings of all workers have come, for at most `limit` from the request on.
-    pub(super) fn wait(&self, limit: Duration) {
+    pub(crate) fn wait(&self, limit: Duration) {
         loop {
             let done = self.done.listen();
             let left = limit.saturating_sub(self.begun.elapsed());
@@ -104,15 +104,15 @@ impl Collection {
 
     /// Expects no answer of these workers.
     pub(super) fn expect_none_of(&self, workers: impl IntoIterator<Item = WorkerId>) {
-        self.lock().gone.extend(workers);
+        self.lock().ended.extend(workers);
         if self.is_complete() {
             self.done.notify(usize::MAX);
         }
     }
 
     fn is_complete(&self) -> bool {
-        let Arrived { recordings, gone } = &*self.lock();
-        let silent = gone.iter().filter(|worker| !recordings.contains_key(worker));
+        let Arrived { recordings, ended } = &*self.lock();
+        let silent = ended.iter().filter(|worker| !recordings.contains_key(worker));
         recordings.len() + silent.count() >= self.workers
     }
 }

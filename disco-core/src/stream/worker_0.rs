@@ -15,8 +15,8 @@ use crate::value::Value;
 const WORKER_0: WorkerId = WorkerId::new(0);
 
 impl CommandStream {
-    /// Implements [`Session::copy_from_worker_0`](super::Session::copy_from_worker_0).
-    pub(super) async fn copy_from_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
+    /// Implements [`Session::copy_from_worker_0`](crate::session::Session::copy_from_worker_0).
+    pub(crate) async fn copy_from_0(&self, host: &Tensor, from: &DRef) -> Result<()> {
         let command = Command::CopyFromWorker0 { register: from.register(), host: Local(Some(host.clone())) };
         if self.copy_by_reference("copy_from_worker_0", from, command).await? {
             return Ok(());
@@ -28,8 +28,8 @@ impl CommandStream {
         }
     }
 
-    /// Implements [`Session::copy_to_worker_0`](super::Session::copy_to_worker_0).
-    pub(super) async fn copy_to_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
+    /// Implements [`Session::copy_to_worker_0`](crate::session::Session::copy_to_worker_0).
+    pub(crate) async fn copy_to_0(&self, host: &Tensor, to: &DRef) -> Result<()> {
         let command = Command::CopyToWorker0 { register: to.register(), host: Local(Some(host.clone())) };
         if self.copy_by_reference("copy_to_worker_0", to, command).await? {
             return Ok(());

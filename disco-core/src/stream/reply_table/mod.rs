@@ -8,6 +8,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(super) use lane_inbox::LaneInbox;
-pub(super) use pending::Replies;
-pub(super) use table::{Expected, ReplyTable};
+pub(crate) use lane_inbox::LaneInbox;
+pub(crate) use pending::Replies;
+pub(super) use table::Expected;
+pub(crate) use table::ReplyTable;

@@ -8,7 +8,7 @@ use crate::id::RegisterId;
 
 /// The handles of looked-up functions by name.
 #[derive(Debug, Default)]
-pub(super) struct Functions {
+pub(crate) struct Functions {
     /// Functions of this epoch.
     known: HashMap<String, DRef>,
     /// Functions of earlier epochs that the program still has handles of.
@@ -32,7 +32,7 @@ impl Functions {
     }
 
     /// Names and registers of all functions that the program may use.
-    pub(super) fn all(&self) -> impl Iterator<Item = (Arc<str>, RegisterId)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Arc<str>, RegisterId)> {
         self.handles().map(|(name, handle)| (name.as_str().into(), handle.register()))
     }
 

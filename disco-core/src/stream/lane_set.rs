@@ -15,9 +15,9 @@ use crate::worker_range::WorkerRange;
 /// Lanes that together reach all workers, in the order of places, and behind them the lanes to workers that replaced lost
 /// ones or that a resize has added. The last lane that reaches a [place](Members) owns it. Clones share the list.
 #[derive(Clone, Debug)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     lanes: Arc<[Arc<dyn Channel>]>,
-    pub(super) members: Members,
+    pub(crate) members: Members,
     /// Whether a lane leads to other processes.
     pub(super) needs_bytes: bool,
     /// Whether all workers understand all commands.
@@ -25,12 +25,12 @@ pub(super) struct Lanes {
     /// Whether this machine has a processor for each worker and one for the controller.
     pub(super) has_processors: bool,
     /// The first place that no worker has had.
-    pub(super) next_place: u32,
+    pub(crate) next_place: u32,
 }
 
 impl Lanes {
     /// The lanes of a new session.
-    pub(super) fn new(lanes: Vec<Arc<dyn Channel>>, members: Members) -> Self {
+    pub(crate) fn new(lanes: Vec<Arc<dyn Channel>>, members: Members) -> Self {
         let next_place = members.world().size() as u32;
         let needs_bytes = lanes.iter().any(|lane| lane.facts().needs_bytes);
         let understand_all = lanes.iter().all(|lane| lane.facts().understands.is_none());
@@ -39,7 +39,7 @@ impl Lanes {
     }
 
     /// These lanes and then `new` ones, with other members; and the lanes that own no place any more.
-    pub(super) fn with(
+    pub(crate) fn with(
         &self,
         new: impl IntoIterator<Item = Arc<dyn Channel>>,
         members: Members,
@@ -53,7 +53,7 @@ impl Lanes {
     }
 
     /// The lane that owns `place`, which has a worker.
-    pub(super) fn owner(&self, place: WorkerId) -> &Arc<dyn Channel> {
+    pub(crate) fn owner(&self, place: WorkerId) -> &Arc<dyn Channel> {
         // Never none: lanes reach every place.
         self.iter().rfind(|lane| lane.facts().workers.contains(place)).unwrap_or(&self[0])
     }
@@ -82,7 +82,7 @@ impl Lanes {
     }
 
     /// Whether all lanes accept a frame of this size.
-    pub(super) fn have_capacity(&self, size: FrameSize) -> bool {
+    pub(crate) fn have_capacity(&self, size: FrameSize) -> bool {
         self.iter().all(|lane| lane.room(size) > 0)
     }
 
@@ -90,7 +90,7 @@ impl Lanes {
     ///
     /// # Errors
     /// Some do not; the error names the operation.
-    pub(super) fn check(&self, command: &Command) -> Result<()> {
+    pub(crate) fn check(&self, command: &Command) -> Result<()> {
         match self.understand_all {
             true => Ok(()),
             false => self.iter().filter_map(|lane| lane.facts().understands).try_for_each(|check| check(command)),

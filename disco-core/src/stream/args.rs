@@ -36,11 +36,11 @@ impl Arguments {
         self.refused.get_or_insert(error);
     }
 
-    /// The only argument, for [`Session::set`](super::Session::set).
+    /// The only argument, for [`Session::set`](crate::session::Session::set).
     ///
     /// # Errors
     /// The argument can't become a [`Value`].
-    pub(super) fn into_value(self) -> Result<Value> {
+    pub(crate) fn into_value(self) -> Result<Value> {
         match self.refused {
             Some(error) => Err(error),
             None => Ok(self.values.into_iter().next().unwrap_or(Value::None)),

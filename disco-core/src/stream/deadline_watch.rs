@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use super::Deadlines;
 use crate::activity::Progress;
-use crate::data_plane::is_built_in;
 use crate::error::Error;
 use crate::id::WorkerId;
 
@@ -113,6 +112,11 @@ pub(super) fn waits_for_others(progress: &Progress) -> bool {
 /// A time rounded to tenths of a second, for texts.
 pub(super) fn rounded(time: Duration) -> Duration {
     Duration::from_millis(time.as_millis() as u64 / 100 * 100)
+}
+
+/// Whether a worker function or a command is built into Disco. Built-in ones have time limits of their own.
+fn is_built_in(name: &str) -> bool {
+    name.starts_with("disco.") || matches!(name, "get" | "get_all" | "set")
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::worker_range::WorkerRange;
 
 /// The inbox of one lane. It passes all reports on to the table, except the end of workers that the lane has reported as
 /// lost before or that another lane owns by now: a node is lost, or leaves, with all nodes behind it.
-pub(in crate::session) struct LaneInbox {
+pub(crate) struct LaneInbox {
     table: Arc<ReplyTable>,
     /// Workers of the lane whose end concerns the session no longer.
     former: Mutex<BTreeMap<WorkerId, Former>>,
@@ -31,19 +31,19 @@ enum Former {
 
 impl LaneInbox {
     /// The inbox of a lane that owns all its workers.
-    pub(in crate::session) fn new(table: &Arc<ReplyTable>) -> Arc<Self> {
+    pub(crate) fn new(table: &Arc<ReplyTable>) -> Arc<Self> {
         let inbox = Arc::new(Self { table: table.clone(), former: Mutex::default() });
         table.lock().inboxes.push(Arc::downgrade(&inbox));
         inbox
     }
 
     /// Ignores all later reports of the end of these workers.
-    pub(in crate::session) fn dismiss(&self, workers: WorkerRange) {
+    pub(crate) fn dismiss(&self, workers: WorkerRange) {
         sync::lock(&self.former).extend(workers.iter().map(|worker| (worker, Former::Dismissed)));
     }
 
     /// Reports the losses again that came before the workers were workers of the session.
-    pub(in crate::session) fn repeat_losses(&self) {
+    pub(crate) fn repeat_losses(&self) {
         let former = sync::lock(&self.former).clone();
         for (worker, former) in former {
             if let Former::Lost(why) = former {
@@ -69,14 +69,14 @@ impl LaneInbox {
 
 impl ReplyTable {
     /// From now on, the lane of `inbox` owns `workers`.
-    pub(in crate::session) fn take_over(&self, inbox: &Arc<LaneInbox>, workers: WorkerRange) {
+    pub(crate) fn take_over(&self, inbox: &Arc<LaneInbox>, workers: WorkerRange) {
         let others = self.inboxes().into_iter().filter(|other| !Arc::ptr_eq(other, inbox));
         others.for_each(|other| other.dismiss(workers));
         self.forget(workers);
     }
 
     /// Whether the workers of all these places, which were dismissed, have ended.
-    pub(in crate::session) fn have_ended(&self, places: &[WorkerId]) -> bool {
+    pub(crate) fn have_ended(&self, places: &[WorkerId]) -> bool {
         let inboxes = self.inboxes();
         let has_ended =
             |place, inbox: &Arc<LaneInbox>| matches!(sync::lock(&inbox.former).get(place), Some(Former::Ended));
@@ -84,7 +84,7 @@ impl ReplyTable {
     }
 
     /// From now on, no lane owns these places.
-    pub(in crate::session) fn dismiss(&self, places: WorkerRange) {
+    pub(crate) fn dismiss(&self, places: WorkerRange) {
         self.inboxes().iter().for_each(|inbox| inbox.dismiss(places));
         self.forget(places);
         self.expect_no_records(places);

@@ -8,10 +8,10 @@ use super::dref::FreedIds;
 use super::functions::Functions;
 use super::lane_set::Lanes;
 use super::large::Values;
-use super::registers::RegisterIds;
 use crate::channel::FrameSize;
 use crate::command::Command;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::id::RegisterId;
 use crate::prefetch;
 use crate::value::Value;
 use crate::wire::{Frame, Freed};
@@ -29,12 +29,12 @@ const AHEAD_FRAMES: usize = 2;
 
 /// State that only the holder of the order ticket changes.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(crate) struct Order {
     /// The lanes of the session.
-    pub(super) lanes: Lanes,
-    pub(super) functions: Functions,
+    pub(crate) lanes: Lanes,
+    pub(crate) functions: Functions,
     /// The workers were told to leave.
-    pub(super) is_over: bool,
+    pub(crate) is_over: bool,
     /// No caller submits commands until the workers have executed all earlier ones, and have changed.
     pub(super) is_drained: bool,
     /// Number of the last transfer.
@@ -50,8 +50,8 @@ pub(super) struct Order {
 /// The next frame, beside the lanes and the functions. A frame that stays with the [`Order`] is borrowed: if its count of
 /// references changed after it was sent, that would take the cache line from the worker that reads it.
 pub(super) struct Next<'a> {
-    pub(super) lanes: &'a Lanes,
-    pub(super) functions: &'a Functions,
+    pub(crate) lanes: &'a Lanes,
+    pub(crate) functions: &'a Functions,
     /// Number of registers in use.
     pub(super) registers: usize,
     pub(super) frame: Cow<'a, Arc<Frame>>,
@@ -180,6 +180,38 @@ impl SentFrames {
     }
 }
 
+/// Allocates register ids, freed ones first.
+#[derive(Debug, Default)]
+pub(crate) struct RegisterIds {
+    next: u32,
+    free: Vec<RegisterId>,
+}
+
+impl RegisterIds {
+    /// Adds ids that workers free before the next command, which may already reuse them.
+    pub(super) fn free(&mut self, freed: &[RegisterId]) {
+        self.free.extend_from_slice(freed);
+    }
+
+    /// Number of ids in use.
+    pub(super) fn in_use(&self) -> usize {
+        self.next as usize - self.free.len()
+    }
+
+    /// # Errors
+    /// All [`RegisterId::COUNT`] ids are in use.
+    pub(super) fn take(&mut self) -> Result<RegisterId> {
+        if let Some(id) = self.free.pop() {
+            return Ok(id);
+        }
+        if self.next == RegisterId::COUNT {
+            return Err(Error::state(format!("all {} registers are in use; drop some DRefs", RegisterId::COUNT)));
+        }
+        self.next += 1;
+        Ok(RegisterId::new(self.next - 1))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,5 +248,22 @@ mod tests {
         drop(order.next(&freed_ids, &Values::SMALL, |_| Ok(call)).unwrap());
         drop(next(&mut order, &freed_ids));
         assert!(order.other.0.is_empty());
+    }
+
+    #[test]
+    fn freed_ids_are_reused_before_new_ones() {
+        let mut ids = RegisterIds::default();
+        let (a, b) = (ids.take().unwrap(), ids.take().unwrap());
+        ids.free(&[a]);
+        assert_eq!(ids.in_use(), 1);
+        assert_eq!(ids.take().unwrap(), a);
+        assert_ne!(ids.take().unwrap(), b);
+    }
+
+    #[test]
+    fn taking_more_ids_than_exist_is_an_error() {
+        let mut ids = RegisterIds { next: RegisterId::COUNT - 1, free: Vec::new() };
+        ids.take().unwrap();
+        assert!(ids.take().unwrap_err().to_string().contains("16777216 registers are in use"));
     }
 }

@@ -18,7 +18,7 @@ use crate::worker_set::WorkerSet;
 
 /// A command that awaits replies. One caller waits for them.
 #[derive(Debug)]
-pub(in crate::session) struct Pending {
+pub(crate) struct Pending {
     operation: &'static str,
     /// The workers at the time of the command; `None` if each worker's place is its number.
     members: Option<Members>,
@@ -39,20 +39,20 @@ struct Answers {
 
 /// The reply of each of some workers. Workers that reply without a value may be in one entry.
 #[derive(Clone, Debug, Default)]
-pub(in crate::session) struct Replies(SmallVec<[(WorkerRange, Reply); 1]>);
+pub(crate) struct Replies(SmallVec<[(WorkerRange, Reply); 1]>);
 
 impl Replies {
-    pub(in crate::session) fn iter(&self) -> impl Iterator<Item = &Reply> {
+    pub(in crate::stream) fn iter(&self) -> impl Iterator<Item = &Reply> {
         self.0.iter().map(|(_, reply)| reply)
     }
 
     /// One reply for each worker, in the order of workers.
-    pub(in crate::session) fn of_each(self) -> impl Iterator<Item = Reply> {
+    pub(in crate::stream) fn of_each(self) -> impl Iterator<Item = Reply> {
         self.0.into_iter().flat_map(|(workers, reply)| iter::repeat_n(reply, workers.len()))
     }
 
     /// The values of replies that are no failures, in the order of workers.
-    pub(in crate::session) fn values(self) -> impl Iterator<Item = Value> {
+    pub(crate) fn values(self) -> impl Iterator<Item = Value> {
         self.of_each().filter_map(Reply::ok)
     }
 }
@@ -104,7 +104,7 @@ impl Pending {
     }
 
     /// Ends the wait because of `why`. The table has removed the command.
-    pub(in crate::session) fn end(&self, why: Error) {
+    pub(in crate::stream) fn end(&self, why: Error) {
         let mut answers = self.lock();
         answers.end.get_or_insert(why);
         let waiter = Waiter(answers.waiter.take());
@@ -137,12 +137,12 @@ impl Pending {
 
     /// The replies in worker order once all have arrived, or the error that ended the wait; none before that. Takes no
     /// lock until then.
-    pub(in crate::session) fn take(&self) -> Option<Result<Replies>> {
+    pub(in crate::stream) fn take(&self) -> Option<Result<Replies>> {
         if self.is_settled() { self.lock().take() } else { None }
     }
 
     /// [`Self::take`] by a caller that is woken once there is a result.
-    pub(in crate::session) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Replies>> {
+    pub(in crate::stream) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Result<Replies>> {
         let mut answers = self.lock();
         match answers.take() {
             Some(result) => Poll::Ready(result),
@@ -154,7 +154,7 @@ impl Pending {
     }
 
     /// Workers that have not replied.
-    pub(in crate::session) fn missing(&self) -> Vec<WorkerId> {
+    pub(in crate::stream) fn missing(&self) -> Vec<WorkerId> {
         self.lock().replied.missing().collect()
     }
 

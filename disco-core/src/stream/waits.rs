@@ -24,7 +24,7 @@ const REPLY_SPIN: Duration = Duration::from_micros(100);
 /// Polls of a wait before it yields, if the workers need the processor.
 const SPINS: u32 = 12;
 /// Polls of a wait before it yields, if each worker has a processor: longer than most round trips.
-const SPINS_BESIDE: u32 = 100;
+const SPINS_WITH_PROCESSORS: u32 = 100;
 /// Number of yields to other threads for each yield to other tasks of the executor, which costs more.
 const TASK_INTERVAL: u32 = 16;
 
@@ -53,7 +53,7 @@ impl CommandStream {
     pub(super) fn poll_for(&self, asked: &Asked<'_>) -> Option<Result<Replies>> {
         let polls = match env::spin_time() {
             Some(Duration::ZERO) => 1,
-            _ if asked.lanes.has_processors => SPINS_BESIDE,
+            _ if asked.lanes.has_processors => SPINS_WITH_PROCESSORS,
             _ => SPINS,
         };
         let _polling = self.sleepers.start_polling(&asked.lanes);
@@ -161,7 +161,7 @@ impl CommandStream {
     }
 
     /// Logs the workers that a shutdown waits for.
-    pub(super) fn warn_of_shutdown(&self, waited: Duration, limit: Duration) {
+    pub(crate) fn warn_of_shutdown(&self, waited: Duration, limit: Duration) {
         let inside = self.waited_for(self.lanes().members.world().workers().collect()).into_iter();
         let inside = inside.filter(|(_, it)| it.inside.is_some() && !waits_for_others(it));
         let inside: Vec<String> = inside.map(|(worker, it)| format!("{worker} ({it})")).collect();

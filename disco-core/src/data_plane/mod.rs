@@ -1,0 +1,7 @@
+//! The data plane: worker functions `disco.…`, and the methods of sessions that call them.
+
+mod functions;
+mod methods;
+mod table;
+
+pub use methods::{DataPlane, Placement, Scope};
