@@ -233,12 +233,6 @@ impl StartsWorkers for Strings {
     }
 }
 
-impl Drop for Strings {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
 impl fmt::Debug for Strings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Strings").field(&self.workers).finish()

@@ -20,7 +20,7 @@ use super::helpers::{Busy, Helpers, Ready};
 use super::lane_session::LaneSession;
 use super::new_lanes::end;
 use super::plan::{Goal, Plan};
-use super::replacement_policy::{ReplacementPolicy, When};
+use super::replacement_policy::When;
 use crate::error::{Error, Result};
 use crate::stream::fleet::Fleet;
 use crate::stream::order::Order;
@@ -35,7 +35,6 @@ impl LaneSession {
             return;
         }
         let ahead = Ahead {
-            policy: self.policy,
             helpers: self.helpers.clone(),
             table: self.stream.reply_table.clone(),
             order: self.stream.order.clone(),
@@ -79,7 +78,8 @@ impl LaneSession {
     /// # Errors
     /// The loss, if no method has returned it yet; or the reason why workers can't be replaced.
     async fn await_replacement(&self) -> Result<()> {
-        if !self.replaces_at_once() || self.stream.closed.load(Ordering::Acquire) {
+        let is_due = self.replaces_at_once() && self.stream.reply_table.has_failed();
+        if !is_due || self.stream.closed.load(Ordering::Acquire) {
             return Ok(());
         }
         Box::pin(self.await_replacement_at_once()).await
@@ -100,7 +100,6 @@ impl LaneSession {
 
 /// What the thread needs that starts workers ahead of callers.
 struct Ahead {
-    policy: ReplacementPolicy,
     helpers: Arc<Helpers>,
     table: Arc<ReplyTable>,
     order: Arc<Mutex<Order>>,
@@ -114,7 +113,7 @@ impl Ahead {
             if self.table.fleet(|fleet| fleet.is_over()) {
                 return;
             }
-            if !self.start() {
+            if self.helpers.policy().when != When::AtOnce || !self.start() {
                 changed.wait();
             }
         }
@@ -131,11 +130,11 @@ impl Ahead {
         let _busy = Busy::new(table);
         let plan = Plan::replacement(&lanes.members, lost);
         let (list, count) = (list(&lanes.members, &plan.new), plan.new.len());
-        let admitted = self.helpers.admit(self.policy, &list, count);
+        let admitted = self.helpers.admit(&list, count);
         let make = || plan.lanes(&lanes, None);
-        match admitted.and_then(|()| self.helpers.start(Goal::Replace.operation(), make, table)) {
+        match admitted.and_then(|()| self.helpers.start(Goal::Replace.operation(), true, make, table)) {
             Ok(lanes) if table.fleet(Fleet::keep_ready) => {
-                self.helpers.count(self.policy, count);
+                self.helpers.count(count);
                 self.helpers.keep(Ready { places: plan.new, lanes });
             }
             Ok(lanes) => end(&lanes),

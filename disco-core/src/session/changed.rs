@@ -50,10 +50,11 @@ impl LaneSession {
         self.helpers.set_restore(Arc::new(restore));
     }
 
-    /// Sets when lost workers are replaced, and how often. To be called once.
+    /// Sets when lost workers are replaced, and how often.
     #[must_use]
     pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
         self.policy = policy;
+        self.helpers.set_policy(policy);
         self.prepare_in_background();
         self
     }

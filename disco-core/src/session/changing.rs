@@ -22,7 +22,7 @@ use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
-use super::helpers::{Busy, Ready, panicked};
+use super::helpers::{Busy, Ready, Started, panicked};
 use super::lane_session::LaneSession;
 use super::new_lanes::{END_LIMIT, NewLane, end};
 use super::plan::{Goal, Plan};
@@ -56,9 +56,7 @@ impl LaneSession {
     pub(super) async fn change(&self, goal: Goal) -> Result<Revived> {
         let table = &self.stream.reply_table;
         if goal != Goal::Replace && table.fleet(Fleet::stop_ahead) {
-            let helpers = self.helpers.clone();
-            // At the end of the session, its lanes are given up anyway.
-            _ = self.helpers.spawn("disco-close", move || helpers.give_up_starts());
+            self.helpers.give_up_ahead();
         }
         let busy = self.begin(goal.operation()).await?;
         let changed = self.reach(goal, &busy).await;
@@ -84,7 +82,7 @@ impl LaneSession {
                 self.check_plan(goal, &plan, &before)?;
                 let new = self.start_new(operation, &plan, before, busy).await?;
                 if goal == Goal::Replace {
-                    self.helpers.count(self.policy, plan.new.len());
+                    self.helpers.count(plan.new.len());
                 }
                 let drained = match is_lost {
                     true => None,
@@ -93,7 +91,7 @@ impl LaneSession {
                         None => continue,
                     },
                 };
-                self.install(operation, &plan, new)?;
+                self.install(operation, &plan, new.map(Started::take).unwrap_or_default())?;
                 drop(drained);
             } else if !is_lost {
                 return Ok(Revived { epoch: table.epoch(), untold: None });
@@ -159,7 +157,7 @@ impl LaneSession {
         match goal {
             Goal::Replace => {
                 let list = list(&lanes.members, &plan.new);
-                self.helpers.admit(self.policy, &list, plan.new.len())
+                self.helpers.admit(&list, plan.new.len())
             }
             Goal::Resize(_) => {
                 lanes.check(&Command::Resize { epoch: 0, members: plan.members.clone().into() })?;
@@ -176,22 +174,19 @@ impl LaneSession {
         plan: &Plan,
         lanes: Lanes,
         busy: &Arc<Busy>,
-    ) -> Result<Vec<NewLane>> {
+    ) -> Result<Option<Started>> {
         if plan.new.is_empty() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let (table, busy, helpers) = (self.stream.reply_table.clone(), busy.clone(), self.helpers.clone());
         let (plan, growth) = (plan.clone(), self.growth.clone());
         let (sender, receiver) = oneshot::channel();
         self.helpers.spawn("disco-replace", move || {
-            let started = helpers.start(operation, || plan.lanes(&lanes, growth.as_ref()), &table);
+            let started = helpers.start(operation, false, || plan.lanes(&lanes, growth.as_ref()), &table);
             // The caller may have dropped its future.
-            if let Err(Ok(unused)) = sender.send(started) {
-                end(&unused);
-            }
-            drop(busy);
+            _ = sender.send(started.map(|lanes| Started::new(lanes, &helpers, &busy)));
         })?;
-        receiver.await.unwrap_or_else(|canceled| panicked(Box::new(canceled)))
+        receiver.await.unwrap_or_else(|canceled| panicked(Box::new(canceled))).map(Some)
     }
 
     /// Waits until no worker is inside a function, or fails in the next epoch. Returns none if the session is lost.
@@ -224,7 +219,7 @@ impl LaneSession {
             let (lanes, inboxes): (Vec<_>, Vec<_>) = new.into_iter().map(|new| new.take(table)).unzip();
             let (lanes, unused) = before.with(lanes, plan.members.clone());
             self.stream.set_lanes(&mut order, lanes);
-            table.fleet(|fleet| fleet.change(&plan.members, &plan.dismissed, &plan.new));
+            table.fleet(|fleet| fleet.change(&plan.members, &plan.new));
             if plan.grows(&before) {
                 inboxes.iter().for_each(|inbox| inbox.repeat_losses());
             }

@@ -2,9 +2,10 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use super::DRef;
@@ -18,7 +19,8 @@ use crate::stream::reply_table::ReplyTable;
 use crate::sync;
 use crate::value::Value;
 
-/// What threads of a session do for it, beside the [`Fleet`]. The end of the session waits for them.
+/// What changes of the workers need beside the [`Fleet`]: threads, which the end of the session waits for, and the program's
+/// settings.
 #[derive(Default)]
 pub(super) struct Helpers(Mutex<State>);
 
@@ -27,7 +29,10 @@ struct State {
     threads: Vec<JoinHandle<()>>,
     /// Lanes that start.
     starting: Vec<Arc<dyn Channel>>,
+    /// Whether they start before a caller asks for them.
+    is_ahead: bool,
     ready: Vec<Ready>,
+    policy: ReplacementPolicy,
     history: History,
     restore: Option<Restore>,
 }
@@ -52,6 +57,42 @@ impl Busy {
     }
 }
 
+/// New workers that a caller has asked for. Unless the session takes them, a thread ends them, and nobody changes the workers
+/// before that.
+pub(super) struct Started {
+    lanes: Vec<NewLane>,
+    helpers: Arc<Helpers>,
+    busy: Arc<Busy>,
+}
+
+impl Started {
+    pub(super) fn new(lanes: Vec<NewLane>, helpers: &Arc<Helpers>, busy: &Arc<Busy>) -> Self {
+        Self { lanes, helpers: helpers.clone(), busy: busy.clone() }
+    }
+
+    /// The lanes, for the session.
+    pub(super) fn take(mut self) -> Vec<NewLane> {
+        std::mem::take(&mut self.lanes)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let (lanes, busy) = (std::mem::take(&mut self.lanes), self.busy.clone());
+        if lanes.is_empty() {
+            return;
+        }
+        let ended = self.helpers.spawn("disco-close", move || {
+            end(&lanes);
+            drop(busy);
+        });
+        // Dropping the lanes ends their workers, too.
+        if let Err(error) = ended {
+            tracing::warn!(%error, "new workers that are not used are not waited for");
+        }
+    }
+}
+
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.fleet(Fleet::end_work);
@@ -63,44 +104,54 @@ impl Helpers {
     /// Runs `work`, which blocks, on a thread that the end of the session waits for.
     pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = thread::Builder::new().name(name.into()).spawn(work);
-        let thread = thread.map_err(|error| Error::system("replace_lost: no thread", error))?;
+        let thread = thread.map_err(|error| Error::system("no thread for a change of workers", error))?;
         let threads = &mut self.lock().threads;
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
         Ok(())
     }
 
-    /// Starts the lanes that `make` returns, at the same time.
+    /// Starts the lanes that `make` returns, at the same time; `is_ahead` if no caller has asked for them.
     pub(super) fn start(
         &self,
         operation: &str,
+        is_ahead: bool,
         make: impl FnOnce() -> Result<Vec<Arc<dyn Channel>>>,
         table: &Arc<ReplyTable>,
     ) -> Result<Vec<NewLane>> {
-        let run = AssertUnwindSafe(|| self.start_lanes(operation, make()?, table));
+        let run = AssertUnwindSafe(|| self.start_lanes(operation, is_ahead, make()?, table));
         panic::catch_unwind(run).unwrap_or_else(panicked)
     }
 
     fn start_lanes(
         &self,
         operation: &str,
+        is_ahead: bool,
         lanes: Vec<Arc<dyn Channel>>,
         table: &Arc<ReplyTable>,
     ) -> Result<Vec<NewLane>> {
-        self.lock().starting.clone_from(&lanes);
+        {
+            let mut state = self.lock();
+            (state.starting, state.is_ahead) = (lanes.clone(), is_ahead);
+        }
         let new: Vec<NewLane> = lanes.into_iter().map(|lane| NewLane::new(lane, table)).collect();
-        let start = |new: &NewLane| match table.fleet(|fleet| fleet.is_over()) {
+        let start = |new: &NewLane| match table.fleet(|fleet| fleet.is_over() || is_ahead && fleet.is_unwanted()) {
             true => Err(Error::Closed(operation.to_owned())),
             false => new.start(),
         };
         let started = thread::scope(|scope| {
-            let starts: Vec<_> = new.iter().map(|new| scope.spawn(move || start(new))).collect();
+            let begin = |new| thread::Builder::new().spawn_scoped(scope, move || start(new));
+            let starts: Vec<_> = new.iter().map(begin).collect();
             // Waits for all of them, also after the first error.
-            let ends: Vec<_> = starts.into_iter().map(|started| started.join().unwrap_or_else(panicked)).collect();
+            let end = |started: io::Result<ScopedJoinHandle<'_, Result<()>>>| match started {
+                Ok(started) => started.join().unwrap_or_else(panicked),
+                Err(error) => Err(Error::system("no thread for the start of new workers", error)),
+            };
+            let ends: Vec<_> = starts.into_iter().map(end).collect();
             ends.into_iter().collect::<Result<()>>()
         });
-        let started_lanes = std::mem::take(&mut self.lock().starting);
-        drop(started_lanes);
+        let no_more = std::mem::take(&mut self.lock().starting);
+        drop(no_more);
         match started {
             Ok(()) => Ok(new),
             Err(error) => {
@@ -110,10 +161,14 @@ impl Helpers {
         }
     }
 
-    /// Gives up the start of the lanes that start.
-    pub(super) fn give_up_starts(&self) {
-        let starting = self.lock().starting.clone();
-        starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
+    /// Gives up the start of the workers that start before a caller asks for them: none of them is wanted.
+    pub(super) fn give_up_ahead(&self) {
+        let starting = {
+            let state = self.lock();
+            if state.is_ahead { state.starting.clone() } else { Vec::new() }
+        };
+        // At the end of the session, they are given up anyway.
+        _ = self.spawn("disco-close", move || give_up(&starting));
     }
 
     /// Ends the workers of lanes that the session does not use any more, on a thread of its own.
@@ -149,21 +204,32 @@ impl Helpers {
         self.lock().restore.clone()
     }
 
+    pub(super) fn set_policy(&self, policy: ReplacementPolicy) {
+        self.lock().policy = policy;
+    }
+
+    pub(super) fn policy(&self) -> ReplacementPolicy {
+        self.lock().policy
+    }
+
     /// [`History::admit`] now.
-    pub(super) fn admit(&self, policy: ReplacementPolicy, list: &str, count: usize) -> Result<()> {
-        self.lock().history.admit(policy, list, count, Instant::now())
+    pub(super) fn admit(&self, list: &str, count: usize) -> Result<()> {
+        let State { policy, history, .. } = &mut *self.lock();
+        history.admit(*policy, list, count, Instant::now())
     }
 
     /// [`History::count`] now.
-    pub(super) fn count(&self, policy: ReplacementPolicy, new: usize) {
-        self.lock().history.count(policy, new, Instant::now());
+    pub(super) fn count(&self, new: usize) {
+        let State { policy, history, .. } = &mut *self.lock();
+        history.count(*policy, new, Instant::now());
     }
 
     /// Ends the start of new workers, and waits for the threads. The session takes no commands any more.
     pub(super) fn finish(&self, table: &ReplyTable) {
         table.fleet(Fleet::end);
         // A lane that starts gives up.
-        self.give_up_starts();
+        let starting = self.lock().starting.clone();
+        give_up(&starting);
         table.fleet_changed.notify(usize::MAX);
         let threads = std::mem::take(&mut self.lock().threads);
         threads.into_iter().for_each(|thread| _ = thread.join());
@@ -175,7 +241,12 @@ impl Helpers {
     }
 }
 
+/// Ends the start of lanes.
+fn give_up(starting: &[Arc<dyn Channel>]) {
+    starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
+}
+
 /// The result of a start that has panicked.
 pub(super) fn panicked<T>(_: Box<dyn Any + Send>) -> Result<T> {
-    Err(Error::state("replace_lost: the start of new workers panicked"))
+    Err(Error::state("the start of new workers panicked"))
 }

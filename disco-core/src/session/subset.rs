@@ -16,7 +16,7 @@
 //! registers the subset at the parent           ◀──  the session, or the error of its start
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::{self, Future};
 use std::iter;
 use std::panic::{self, AssertUnwindSafe};
@@ -138,10 +138,15 @@ impl LaneSession {
         let (epoch, parents) = (self.stream.reply_table.epoch(), self.stream.lanes());
         let (sender, steps) = mpsc::unbounded();
         let (world, lanes) = subset_lanes(&parents, world, workers, &sender)?;
-        let mut starting = Starting { steps, lanes: lanes.clone() };
+        let mut starting = Starting { steps, invitations: VecDeque::new(), lanes: lanes.clone() };
         begin(world, lanes, self.stream.limits, sender)?;
         loop {
             let failed = self.stream.reply_table.has_capacity.listen();
+            while let Ok(step) = starting.steps.try_recv() {
+                if let Some(result) = starting.note(step) {
+                    return result;
+                }
+            }
             // An invitation may have reached another worker, which leaves with the lanes, or none.
             if epoch != self.stream.reply_table.epoch() {
                 return Err(Error::state(
@@ -149,21 +154,20 @@ impl LaneSession {
                 ));
             }
             self.stream.check("subset", ReplyTable::check)?;
+            if let Some((worker, invitation)) = starting.invitations.pop_front() {
+                let join = self.function(JOIN_SUBSET).await?;
+                let args = (workers[worker.index()].wire(), invitation);
+                self.submit(&join, args.into_args()).await?;
+                continue;
+            }
             let failed = async {
                 failed.await;
                 None
             };
-            match either::or(starting.steps.next(), failed).await {
-                None => {}
-                Some(Step::Invite(worker, invitation)) => {
-                    let join = self.function(JOIN_SUBSET).await?;
-                    let args = (workers[worker.index()].wire(), invitation);
-                    self.submit(&join, args.into_args()).await?;
-                }
-                Some(Step::End(result)) => {
-                    starting.lanes.clear();
-                    return result;
-                }
+            if let Some(step) = either::or(starting.steps.next(), failed).await
+                && let Some(result) = starting.note(step)
+            {
+                return result;
             }
         }
     }
@@ -230,8 +234,26 @@ fn begin(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines, steps: U
 /// A start whose future may be dropped.
 struct Starting {
     steps: UnboundedReceiver<Step>,
+    /// Those that were not passed on, with the workers of the subset.
+    invitations: VecDeque<(WorkerId, Vec<u8>)>,
     /// Empty once the start has ended.
     lanes: Vec<Arc<dyn Channel>>,
+}
+
+impl Starting {
+    /// Takes a step of the thread. Returns the result of the start if that was the last one.
+    fn note(&mut self, step: Step) -> Option<Result<Arc<LaneSession>>> {
+        match step {
+            Step::Invite(worker, invitation) => {
+                self.invitations.push_back((worker, invitation));
+                None
+            }
+            Step::End(result) => {
+                self.lanes.clear();
+                Some(result)
+            }
+        }
+    }
 }
 
 impl Drop for Starting {

@@ -206,7 +206,7 @@ impl Peer {
         Some(why)
     }
 
-    /// Marks a reported peer whose process has ended as ended. Returns whether it did.
+    /// Marks a reported peer as ended if its process has. Returns whether it did.
     pub(super) fn take_rest(&mut self, kind: Kind) -> bool {
         match &self.state {
             PeerState::Reported(cause) if self.is_process_over(kind) => {

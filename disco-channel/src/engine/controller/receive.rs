@@ -70,11 +70,13 @@ impl Controller {
         let worker = workers.first();
         match message {
             Message::Lost { .. } if fault::is_planted(Fault::LossIgnored) => {}
+            // It has died before its node could tell it to leave.
+            Message::Lost { .. } if self.leave == Leave::AtOnce => self.out.act(Action::Left(workers)),
             Message::Lost { cause, whole } => {
                 if whole {
                     self.note_lost_behind(workers, &cause);
                 }
-                let Side::Nodes(side) = &self.side else { return Ok(()) };
+                let Side::Nodes(side) = &self.side else { return Err(Error::protocol("a node's message")) };
                 let peer = match whole {
                     true => self.lost_nodes(side, workers),
                     false => LostPeer::Workers { workers, node: Some(self.node_of(side, worker)) },
@@ -84,8 +86,6 @@ impl Controller {
                 match self.phase {
                     // The other nodes need not start any more.
                     Phase::Starting(_) => self.give_up(&error, now),
-                    // It has died before its node could tell it to leave.
-                    _ if self.leave == Leave::AtOnce => self.out.act(Action::Left(workers)),
                     _ => self.out.act(Action::Lost(workers, error)),
                 }
             }
@@ -102,7 +102,7 @@ impl Controller {
             }
             message if workers.len() > 1 => return Err(Error::protocol(format!("{message} of {workers}"))),
             Message::Output { is_err, line } => {
-                let Side::Nodes(side) = &self.side else { return Ok(()) };
+                let Side::Nodes(side) = &self.side else { return Err(Error::protocol("a node's message")) };
                 let node = self.node_of(side, worker).number;
                 if fault::is_planted(Fault::DoubleOutput) {
                     self.out.act(Action::Output { node, worker, is_err, line: line.clone() });

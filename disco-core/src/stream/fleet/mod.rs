@@ -1,15 +1,15 @@
 //! The workers of a session as a fleet: whether they take commands, who changes them, and what callers have yet to hear.
 //!
 //! ```text
-//!             a loss               a caller takes the vacancies
+//!             a loss               a caller, or the thread of `at_once`, takes the vacancies
 //!   Running ──────────▶ Lost ─────────────────────────────────▶ Changing ────────────────────▶ Running
 //!      │                  ▲                                      │    ▲   the epoch has begun
 //!      │                  └── another loss, or they are put back ┘    │
 //!      └───────────── a resize of a session without a loss ───────────┘
 //! ```
 //!
-//! All transitions are in this file. They wait for nothing and call nothing. So a caller that drops
-//! its future between two of them leaves a state that the next caller goes on from.
+//! The transitions between these wait for nothing and call nothing. So a caller that drops its future between two of them
+//! leaves a state that the next caller goes on from.
 
 #[cfg(test)]
 mod tests;
@@ -87,7 +87,7 @@ pub(crate) enum Lost {
 /// Who changes the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// A caller, or a thread for a caller that has dropped its future.
+    /// A caller, or a thread that ends what a caller or the thread below has begun.
     Caller,
     /// The thread of a session that replaces workers at once: they start before a caller asks for them.
     Ahead,
@@ -114,9 +114,10 @@ impl Fleet {
         if let Phase::Lost(loss) = &self.phase { Some(&loss.why) } else { None }
     }
 
-    /// Places of lost workers that nobody replaces yet.
-    pub(in crate::stream) fn vacancies(&self) -> BTreeSet<WorkerId> {
-        if let Phase::Lost(loss) = &self.phase { loss.vacancies.clone() } else { BTreeSet::new() }
+    /// Places whose workers are lost and have no successor in the session yet.
+    pub(in crate::stream) fn vacant(&self) -> BTreeSet<WorkerId> {
+        let vacancies = if let Phase::Lost(loss) = &self.phase { Some(&loss.vacancies) } else { None };
+        vacancies.into_iter().chain([&self.taken, &self.ready]).flatten().copied().collect()
     }
 
     /// Replaces the loss `before` by the same one with a table of records. Does nothing if it is not the session's.
@@ -154,16 +155,16 @@ impl Fleet {
     }
 
     /// Takes the vacancies, for a caller that fills or drops them, and returns all that it has taken; none if the session is
-    /// not lost. The set is empty if an earlier caller has filled them, and has not begun an epoch. No caller sends a frame
-    /// meanwhile, so that no lane is about to refuse one.
+    /// not lost. The set is empty if an earlier caller has filled them, and has not begun an epoch. The caller holds the order
+    /// ticket, so that no lane is about to refuse a frame.
     ///
     /// # Errors
-    /// The session is lost for another reason, or the losses that explain it were not reported yet.
+    /// A lane has refused a frame, and has not reported its workers as lost.
     pub(crate) fn take_vacancies(&mut self) -> Result<Option<BTreeSet<WorkerId>>> {
         match &mut self.phase {
             Phase::Running => return Ok(None),
             Phase::Changing(_) => {}
-            Phase::Lost(loss) if !loss.is_explained() => return Err(loss.why.clone()),
+            Phase::Lost(loss) if !loss.is_complete() => return Err(loss.why.clone()),
             Phase::Lost(Loss { why, vacancies, .. }) => {
                 self.taken.append(vacancies);
                 self.phase = Phase::Changing(why.clone());
@@ -172,26 +173,23 @@ impl Fleet {
         Ok(Some(self.taken.clone()))
     }
 
-    /// The session has `members` from now on: workers with the places `dismissed` are no more, those with the places `new` are new.
-    /// It takes no commands before [`Self::revive`].
-    pub(crate) fn change(&mut self, members: &Members, dismissed: &[WorkerId], new: &BTreeSet<WorkerId>) {
+    /// The session has `members` from now on, of which those with the places `new` are new. It takes no commands before
+    /// [`Self::revive`].
+    pub(crate) fn change(&mut self, members: &Members, new: &BTreeSet<WorkerId>) {
         self.is_resized |= *members != self.reported;
-        for filled in [&mut self.ready, &mut self.taken] {
-            filled.retain(|place| !new.contains(place) && !dismissed.contains(place));
+        if let Phase::Running = self.phase {
+            self.phase = Phase::Changing(Error::state(BEING_RESIZED));
         }
-        for places in [&mut self.to_restore, &mut self.unreported] {
-            dismissed.iter().for_each(|place| _ = places.remove(place));
-            places.extend(new);
+        let Self { to_restore, unreported, ready, taken, .. } = self;
+        ready.retain(|place| !new.contains(place));
+        taken.retain(|place| !new.contains(place));
+        [&mut *to_restore, unreported].into_iter().for_each(|places| places.extend(new));
+        let mut all = vec![to_restore, unreported, ready, taken];
+        if let Phase::Lost(Loss { vacancies, refused, .. }) = &mut self.phase {
+            all.extend([vacancies, refused]);
         }
-        match &mut self.phase {
-            Phase::Running => self.phase = Phase::Changing(Error::state(BEING_RESIZED)),
-            Phase::Changing(_) => {}
-            Phase::Lost(Loss { vacancies, refused, .. }) => {
-                for places in [vacancies, refused] {
-                    places.retain(|place| members.worker(*place).is_some());
-                }
-            }
-        }
+        // Nobody fills the places of workers that were dismissed.
+        all.into_iter().for_each(|places| places.retain(|place| members.worker(*place).is_some()));
     }
 
     /// The epoch has begun, and the session takes commands again. Returns the loss that no method has returned; or none if
@@ -221,7 +219,7 @@ impl Fleet {
     pub(crate) fn begin_ahead(&mut self) -> Option<BTreeSet<WorkerId>> {
         let Phase::Lost(loss) = &self.phase else { return None };
         // A new worker that is lost at once is replaced by the next caller, so that no more start than the program notices.
-        let is_due = loss.is_explained() && !loss.vacancies.is_empty() && self.ready.is_disjoint(&loss.vacancies);
+        let is_due = loss.is_complete() && !loss.vacancies.is_empty() && self.ready.is_disjoint(&loss.vacancies);
         if !is_due || self.has_failed || self.work.is_some() {
             return None;
         }
@@ -236,6 +234,11 @@ impl Fleet {
             self.work = Some(Work::Unwanted);
         }
         is_ahead
+    }
+
+    /// Whether the workers that start ahead are wanted no more.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.work == Some(Work::Unwanted)
     }
 
     /// Workers have started ahead in the vacancies that were taken. Returns whether they are wanted, and are to be kept for a
@@ -304,7 +307,7 @@ impl Loss {
     }
 
     /// Whether each lane that has refused a frame has reported its workers.
-    fn is_explained(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.refused.is_subset(&self.vacancies)
     }
 }

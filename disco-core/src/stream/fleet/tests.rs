@@ -119,7 +119,7 @@ impl Model {
                 }
                 let ready = std::mem::take(&mut self.ready);
                 if !ready.is_empty() {
-                    fleet.change(members, &[], &ready);
+                    fleet.change(members, &ready);
                 }
                 match fleet.take_vacancies() {
                     Err(_) => {
@@ -136,7 +136,7 @@ impl Model {
             }
             Event::Fill => {
                 let Some(places) = &mut self.caller else { return };
-                fleet.change(members, &[], &std::mem::take(places));
+                fleet.change(members, &std::mem::take(places));
                 self.is_due = true;
             }
             Event::Drop => {
@@ -158,7 +158,7 @@ impl Model {
                 let Some(places) = &self.caller else { return };
                 if places.is_empty() {
                     let three = Members::first(World::new(3, 1).unwrap());
-                    fleet.change(&three, &[], &[WorkerId::new(2)].into());
+                    fleet.change(&three, &[WorkerId::new(2)].into());
                     assert!(fleet.is_resized && fleet.next_to_restore().is_some());
                     self.is_due = true;
                 }
@@ -207,6 +207,18 @@ fn a_refused_frame_is_explained_by_the_losses_of_all_workers_of_the_lane() {
     fleet.lose(lost(1), &Error::state("killed later"));
     assert_eq!(fleet.take_vacancies().unwrap(), Some(both()));
     assert!(fleet.revive().is_none(), "they are not filled");
-    fleet.change(&Members::first(World::new(2, 1).unwrap()), &[], &both());
+    fleet.change(&Members::first(World::new(2, 1).unwrap()), &both());
     assert_eq!(fleet.revive().unwrap().unwrap().to_string(), "the lane is full", "no method has returned it");
+}
+
+#[test]
+fn nobody_fills_the_place_of_a_worker_that_was_dismissed() {
+    let mut fleet = Fleet::default();
+    fleet.begin(Members::first(World::new(2, 1).unwrap()));
+    fleet.lose(Lost::Workers(both()), &Error::state("killed"));
+    assert_eq!(fleet.vacant(), both());
+    assert_eq!(fleet.take_vacancies().unwrap(), Some(both()));
+    assert_eq!(fleet.vacant(), both(), "their successors have not started");
+    fleet.change(&Members::first(World::new(1, 1).unwrap()), &[WorkerId::new(0)].into());
+    assert!(fleet.is_resized && fleet.vacant().is_empty() && fleet.revive().is_some());
 }

@@ -22,7 +22,7 @@ impl ReplyTable {
             }
         }
         // The records of a lost node do not come, while those of a lost process are in shared memory and have come by now.
-        collection.expect_none_of(self.fleet(|fleet| fleet.vacancies()));
+        collection.expect_none_of(self.fleet(|fleet| fleet.vacant()));
         collection
     }
 

@@ -12,8 +12,16 @@ impl ReplyTable {
         let mut state = self.lock();
         let result = go(&mut state.fleet);
         let has_failed = state.failure.is_some() || state.fleet.why().is_some();
-        self.failed.store(has_failed, Ordering::Release);
+        // All callers read it.
+        if self.failed.load(Ordering::Relaxed) != has_failed {
+            self.failed.store(has_failed, Ordering::Release);
+        }
         result
+    }
+
+    /// Whether the session has failed or takes no commands.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Accepts any state.

@@ -58,7 +58,7 @@ pub(super) struct TableState {
     pub(super) fleet: Fleet,
     /// The records of the moment of the failure or loss.
     pub(super) evidence: Option<Arc<Collection>>,
-    /// `failure` or `lost` ends with a table of records.
+    /// The failure or the loss ends with a table of records.
     pub(super) is_explained: bool,
     /// Commands that await replies, by number, in ascending order.
     pub(super) pending: VecDeque<(u64, Arc<Pending>)>,
@@ -154,6 +154,17 @@ impl ReplyTable {
     /// Ends all waits because of a loss, and tells workers.
     pub(crate) fn lose(&self, lost: Lost, why: &Error) {
         let mut state = self.lock();
+        let lost = match lost {
+            Lost::Workers(mut places) => {
+                // A resize may have dismissed them meanwhile.
+                places.retain(|place| state.members.worker(*place).is_some());
+                if places.is_empty() {
+                    return;
+                }
+                Lost::Workers(places)
+            }
+            other => other,
+        };
         let is_first = state.fleet.lose(lost, why);
         self.failed.store(true, Ordering::Release);
         // The end of the session is no failure of its epoch.
@@ -290,11 +301,11 @@ impl Inbox for ReplyTable {
     }
 
     fn status(&self) -> Option<Status> {
-        let (begun, members) = {
+        let (begun, members, failure) = {
             let state = self.lock();
-            (state.begun?, state.members.clone())
+            let failure = state.fleet.why().cloned().or_else(|| state.failure.clone().map(Error::Worker));
+            (state.begun?, state.members.clone(), failure.map(|error| error.to_string()))
         };
-        let failure = self.check().err().map(|error| error.to_string());
         let mut status = Status {
             process: process::id(),
             uptime: begun.elapsed(),
