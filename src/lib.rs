@@ -46,7 +46,7 @@
 //! |---|---|
 //! | `local` (default) | the backend `local`: host tensors of threads, processes and nodes of one machine |
 //! | `checkpoint` (default) | [`checkpoint`]: checkpoints that any number of workers loads |
-//! | `trace` (default) | [`trace`], `Builder::trace`, `Builder::record` and `Builder::dump`: files of timelines, commands and flight recorders |
+//! | `trace` (default) | [`trace`], `Builder::trace` and `Builder::dump`: files of timelines and flight recorders |
 //! | `mpi` | [`mpi`], the backend `mpi`: host tensors over the MPI library of the machine |
 //! | `nccl` | [`nccl`], the backends `nccl` and `cuda_p2p`, and the device kind `cuda`: NVIDIA GPUs |
 //! | `nccl-without-bindings` | the same, if another crate of the program chooses the version of the bindings of `cudarc` |

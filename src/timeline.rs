@@ -1,4 +1,4 @@
-//! The timeline and the commands of a session, as a builder keeps them, and their files.
+//! The timeline of a session, as a builder keeps it, and its file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,26 +21,6 @@ impl Recorder {
     pub(crate) fn attach(self, session: LaneSession) -> LaneSession {
         session.with_timeline(self.config, move |timeline| (self.sink)(timeline))
     }
-
-    /// Passes the timeline to `sink` first, and then to the function of this recorder.
-    #[cfg(feature = "trace")]
-    fn preceded_by(self, sink: impl Fn(Timeline) + Send + Sync + 'static) -> Self {
-        let next = self.sink;
-        let both = move |timeline: Timeline| {
-            sink(timeline.clone());
-            next(timeline);
-        };
-        Self { config: self.config, sink: Arc::new(both) }
-    }
-}
-
-/// The file for the commands of a session.
-#[derive(Debug)]
-pub(crate) struct CommandFile {
-    #[cfg(feature = "trace")]
-    path: std::path::PathBuf,
-    /// The configuration of the workers' recordings, from which the durations of calls come.
-    pub(crate) config: RecorderConfig,
 }
 
 impl fmt::Debug for Recorder {
@@ -50,7 +30,7 @@ impl fmt::Debug for Recorder {
 }
 
 #[cfg(feature = "trace")]
-pub(crate) use file::{commands_of_variable, of_file, of_variable};
+pub(crate) use file::{of_file, of_variable};
 
 #[cfg(feature = "trace")]
 pub(crate) mod file {
@@ -58,19 +38,17 @@ pub(crate) mod file {
     use std::ffi::OsStr;
     use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
-    use disco_core::activity::{RecorderConfig, Recording};
+    use disco_core::activity::Recording;
     use disco_core::env::Variable;
     use disco_core::error::causes;
-    use disco_core::session::{LaneSession, Timeline};
+    use disco_core::session::Timeline;
     use disco_core::status::{Status, program_name};
-    use disco_core::{Result, Session as _, WorkerId, sync};
-    use disco_trace::command_log::{self, Head};
+    use disco_core::{Result, WorkerId, sync};
     use disco_trace::{Trace, WorkerTrace};
 
-    use super::{CommandFile, Recorder};
-    use crate::SessionKind;
+    use super::Recorder;
 
     /// Number of records of each worker and of the controller: 4 MiB.
     const RECORDS: usize = 1 << 16;
@@ -97,52 +75,6 @@ pub(crate) mod file {
     /// As [`of_file`].
     pub(crate) fn of_variable() -> Result<Option<Recorder>> {
         path("DISCO_TRACE")?.map(of_file).transpose()
-    }
-
-    impl CommandFile {
-        /// The file at `path`, which [`Self::attach`] creates.
-        ///
-        /// # Errors
-        /// `DISCO_TRACE_RECORDS` is not a number.
-        pub(crate) fn at(path: PathBuf) -> Result<Self> {
-            Ok(Self { path, config: RecorderConfig::new(records()?, true) })
-        }
-
-        /// Creates the file, and records the commands of the session from now on, in addition to the work of `recorder`. If
-        /// the file can't be created, a warning says so.
-        pub(crate) fn attach(
-            self,
-            session: LaneSession,
-            kind: SessionKind,
-            recorder: Option<Recorder>,
-        ) -> (LaneSession, Option<Recorder>) {
-            let world = session.world();
-            let head = Head::new(program_name(), kind.name(), world.size(), world.groups(), world.nodes());
-            match command_log::Recorder::create(&self.path, head, session.collector(), warn) {
-                Ok(log) => {
-                    let log = Arc::new(log);
-                    let session = session.with_observer(log.clone());
-                    let finish = move |timeline| log.finish(timeline);
-                    let recorder = match recorder {
-                        Some(recorder) => recorder.preceded_by(finish),
-                        None => Recorder::new(self.config.records(), finish),
-                    };
-                    (session, Some(recorder))
-                }
-                Err(error) => {
-                    warn(&format!("no commands are recorded: {}", with_causes(&error)));
-                    (session, recorder)
-                }
-            }
-        }
-    }
-
-    /// The file for commands that `DISCO_RECORD` names. A second session of this process gets a file of its own.
-    ///
-    /// # Errors
-    /// As [`CommandFile::at`].
-    pub(crate) fn commands_of_variable() -> Result<Option<CommandFile>> {
-        path("DISCO_RECORD")?.map(CommandFile::at).transpose()
     }
 
     /// The path that a variable names, with a number if this process has begun such a file before.

@@ -22,7 +22,7 @@ use crate::tvm;
 use crate::watch;
 #[cfg(target_os = "linux")]
 use crate::worker;
-use crate::{backends, bench, check, log, ping, plot, replay, run, trace};
+use crate::{backends, bench, check, log, ping, plot, run, trace};
 
 /// SPMD sessions for distributed inference and training.
 #[derive(Parser)]
@@ -39,7 +39,6 @@ enum Command {
     Check(check::Check),
     Ping(ping::Ping),
     Plot(plot::Plot),
-    Replay(replay::Replay),
     Run(run::Run),
     #[cfg(target_os = "linux")]
     Status(status::Status),
@@ -96,7 +95,7 @@ pub fn main(name: &'static str) -> ExitCode {
 /// Makes this process a worker or a node if it was started as one. Only commands that start sessions take the role that
 /// a launcher gives: `disco run` leaves it to its program, since a launcher of MPI accepts one greeting of a process.
 fn take_role() {
-    const WITH_SESSIONS: [&str; 4] = ["bench", "check", "ping", "replay"];
+    const WITH_SESSIONS: [&str; 3] = ["bench", "check", "ping"];
     let command = env::args_os().nth(1).unwrap_or_default();
     #[cfg(target_os = "linux")]
     if !WITH_SESSIONS.iter().any(|name| command == *name) {
@@ -118,7 +117,6 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::Check(check) => check.run(out),
         Command::Ping(ping) => ping.run(out),
         Command::Plot(plot) => plot.run(),
-        Command::Replay(replay) => replay.run(out),
         Command::Run(run) => run.run(),
         #[cfg(target_os = "linux")]
         Command::Status(status) => status.run(out),

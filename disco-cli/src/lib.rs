@@ -1,5 +1,5 @@
 //! The `disco` command as a library: list, check and measure backends, measure the control plane, show GPU links, run a
-//! program, join a session, explain its trace, replay its commands.
+//! program, join a session, explain its trace.
 //!
 //! To get the same command with your own backend, write a program that links the backend and calls [`main`]:
 //!
@@ -27,7 +27,6 @@ mod ping;
 mod plot;
 #[cfg(target_os = "linux")]
 mod reconnect;
-mod replay;
 mod report;
 #[cfg(target_os = "linux")]
 mod restart;

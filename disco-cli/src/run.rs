@@ -64,10 +64,6 @@ pub(crate) struct Run {
     /// ends with `.gz`, for Perfetto and `disco trace` [default: DISCO_TRACE, else none]
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// File for the commands of the session, without the content of tensors, written while the program runs, for
-    /// `disco replay`; compressed if the name ends with `.gz` [default: DISCO_RECORD, else none]
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
     /// File with the token that all nodes share, made by `disco token` [default: the file in DISCO_TOKEN_FILE, or the
     /// token in DISCO_TOKEN]
     #[arg(long, value_name = "FILE")]
@@ -163,9 +159,6 @@ impl Run {
         }
         if let Some(path) = &self.trace {
             command.env("DISCO_TRACE", path);
-        }
-        if let Some(path) = &self.record {
-            command.env("DISCO_RECORD", path);
         }
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");

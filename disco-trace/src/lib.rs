@@ -3,14 +3,12 @@
 //! A [`Trace`] holds the recordings of a session. [`Trace::write`] writes it as a file for Perfetto and other viewers, and
 //! [`Trace::read`] reads that file back. [`explain`] describes hanging operations, calls that differ and slow operations as text;
 //! [`report`] makes a page of pictures and tables; [`flight_recorder`] writes the dumps that PyTorch's analyser reads.
-//! A [`command_log`] has the commands of a session, so that they can be replayed.
 //! [`WorkerSpans`] puts spans of the crate `tracing` into timelines.
 //!
 //! ```text
 //! trace              the recordings of a session
 //! error              failures of files
 //! lines              lines of files that may be compressed or end early
-//! command_log        the commands of a session, written while it runs, for `disco replay`
 //! chrome             a trace as a file of Chrome's trace events, and back
 //! calls              the calls of one collective by several workers, matched
 //! analysis           times, waits, mismatches and bandwidths of a trace
@@ -27,7 +25,6 @@
 mod analysis;
 mod calls;
 mod chrome;
-pub mod command_log;
 pub mod drawing;
 mod error;
 mod explain;

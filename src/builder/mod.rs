@@ -64,8 +64,6 @@ pub struct Builder {
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
-    #[cfg(feature = "trace")]
-    record: Option<std::path::PathBuf>,
     #[cfg(all(feature = "trace", target_os = "linux"))]
     dump: Option<PathBuf>,
     /// `None` reads `DISCO_STATUS`.
@@ -176,8 +174,6 @@ impl Builder {
             dump: None,
             #[cfg(feature = "trace")]
             trace: None,
-            #[cfg(feature = "trace")]
-            record: None,
             #[cfg(target_os = "linux")]
             answers_status: None,
         }
@@ -432,9 +428,8 @@ impl Builder {
         config.value_limit = self.value_limit;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
-        let (recorder, commands) = (self.recorder()?, self.command_file()?);
-        let wanted = recorder.as_ref().map(|recorder| recorder.config);
-        config.recorder = wanted.or(commands.as_ref().map(|file| file.config)).unwrap_or(config.recorder);
+        let recorder = self.recorder()?;
+        config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
         let session = match self.kind {
             SessionKind::Threads => session::threads(config, self.deadlines),
             #[cfg(target_os = "linux")]
@@ -445,11 +440,6 @@ impl Builder {
             other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
         }?;
         let session = session.with_replacement(self.replacement);
-        #[cfg(feature = "trace")]
-        let (session, recorder) = match commands {
-            Some(commands) => commands.attach(session, self.kind, recorder),
-            None => (session, recorder),
-        };
         let session = match recorder {
             Some(recorder) => recorder.attach(session),
             None => session,

@@ -1,4 +1,4 @@
-//! Recordings of a session: timelines, traces, command logs and dumps.
+//! Recordings of a session: timelines, traces and dumps.
 
 #[cfg(all(feature = "trace", target_os = "linux"))]
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use disco_core::session::Timeline;
 use super::Builder;
 #[cfg(feature = "trace")]
 use crate::timeline;
-use crate::timeline::{CommandFile, Recorder};
+use crate::timeline::Recorder;
 
 impl Builder {
     /// Records the activities of the controller and the workers, and writes them to a file when the session ends, as
@@ -20,18 +20,6 @@ impl Builder {
     #[cfg(feature = "trace")]
     pub fn trace(mut self, path: impl Into<std::path::PathBuf>) -> Self {
         self.trace = Some(path.into());
-        self
-    }
-
-    /// Records the commands of the session in a file, for `disco replay`: numbers, strings, and kinds and sizes of other
-    /// values, but no content of tensors and bytes. The file is written while the program runs, and compressed if the
-    /// name ends with `.gz`. Durations of calls are collected some times a second from the records of workers. Each worker
-    /// keeps as many records as for [`Builder::trace`]. A file that can't be written is a warning.
-    ///
-    /// Default: the file in `DISCO_RECORD`, if it is set; a second session of the program adds `-2` to the name.
-    #[cfg(feature = "trace")]
-    pub fn record(mut self, path: impl Into<std::path::PathBuf>) -> Self {
-        self.record = Some(path.into());
         self
     }
 
@@ -69,17 +57,6 @@ impl Builder {
         return match self.trace.take() {
             Some(path) => timeline::of_file(path).map(Some),
             None => timeline::of_variable(),
-        };
-        #[cfg(not(feature = "trace"))]
-        Ok(None)
-    }
-
-    /// The file for the commands of the session.
-    pub(super) fn command_file(&mut self) -> Result<Option<CommandFile>> {
-        #[cfg(feature = "trace")]
-        return match self.record.take() {
-            Some(path) => CommandFile::at(path).map(Some),
-            None => timeline::commands_of_variable(),
         };
         #[cfg(not(feature = "trace"))]
         Ok(None)

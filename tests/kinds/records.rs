@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use disco::activity::{DataPath, OpState, Record, RecordKind, Recording, span};
 use disco::trace::Trace;
-use disco::trace::command_log::{Call, CommandKind, Line, Reader};
 use disco::{
     CommunicatorExt as _, DType, DataPlane as _, Error, LaneSession, Rank, Reduction, Result, Session as _, Tensor,
     Timeline, WorkerContext, block_on,
@@ -25,7 +24,6 @@ crate::tests![
     a_timeline_of_few_records_has_the_last_ones,
     a_timeline_has_the_counters_of_the_session,
     a_signal_dumps_the_records_of_workers_that_hang,
-    a_command_log_has_each_command_and_the_calls_of_every_worker,
 ];
 
 crate::tests![tests_of_processes: a_worker_that_is_killed_during_a_collective_is_in_the_table_of_the_error];
@@ -414,36 +412,4 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
     within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
     // The signal has no effect any more.
     kill_process(getpid(), Signal::USR1).unwrap();
-}
-
-fn a_command_log_has_each_command_and_the_calls_of_every_worker(kind: Kind) {
-    let folder = tempfile::tempdir().unwrap();
-    let (log, trace) = (folder.path().join("commands.jsonl.gz"), folder.path().join("trace.json"));
-    let session = builder(kind).groups(2).record(&log).trace(&trace).start().unwrap();
-    for _ in 0..5 {
-        call(&session, "records.work", (0.0,)).unwrap();
-    }
-    block_on(session.sync_all()).unwrap();
-    within(SOON, "the session", move || block_on(session.shutdown()).unwrap());
-    let reader = Reader::open(&log).unwrap();
-    assert_eq!(
-        (reader.head().session.as_str(), reader.head().workers, reader.head().groups),
-        (kind.session().name(), 4, 2)
-    );
-    let lines: Vec<Line> = reader.collect::<std::result::Result<_, _>>().unwrap();
-    let kinds = lines.iter().filter_map(|line| match line {
-        Line::Command(command) => Some(command.kind),
-        _ => None,
-    });
-    let expected =
-        [&[CommandKind::Function][..], &[CommandKind::Call; 5], &[CommandKind::SyncAll, CommandKind::Shutdown]];
-    assert_eq!(kinds.collect::<Vec<_>>(), expected.concat());
-    let calls: Vec<&Call> =
-        lines.iter().filter_map(|line| if let Line::Call(call) = line { Some(call) } else { None }).collect();
-    let numbers: Vec<u64> = calls.iter().map(|call| call.number).collect();
-    assert_eq!(numbers, [2, 3, 4, 5, 6].repeat(4), "{calls:?}");
-    assert!(calls.iter().all(|call| call.ns.is_some() && !call.failed), "{calls:?}");
-    let Some(Line::End(end)) = lines.last() else { panic!("{lines:?}") };
-    assert_eq!((end.commands, &end.failure), (8, &None));
-    assert!(Trace::read(&trace).unwrap().missing.is_empty(), "a session can have both files");
 }

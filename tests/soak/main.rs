@@ -13,7 +13,6 @@
 #![cfg(target_os = "linux")]
 
 mod checkpoints;
-mod command_log;
 mod content;
 mod exchange;
 mod functions;

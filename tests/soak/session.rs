@@ -11,7 +11,6 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command_log::CommandLog;
 use crate::content::Content;
 use crate::functions::Diverged;
 use crate::library;
@@ -53,8 +52,6 @@ pub(crate) struct Setup {
     spares: usize,
     /// The number of records of a timeline; 0 for none.
     records: usize,
-    /// Whether the commands are recorded in a file.
-    has_log: bool,
 }
 
 /// A failure that a session recovers from.
@@ -120,7 +117,6 @@ impl Setup {
             replaces_at_once: random.chance(40),
             spares: random.below(3),
             records: random.pick(&[0, 0, 16, 4096]),
-            has_log: random.chance(30),
         }
     }
 
@@ -129,7 +125,7 @@ impl Setup {
         self.kind != SessionKind::Nodes
     }
 
-    fn start(&self, timelines: &Timelines, log: &CommandLog) -> disco::Result<LaneSession> {
+    fn start(&self, timelines: &Timelines) -> disco::Result<LaneSession> {
         let builder = match self.kind {
             SessionKind::Nodes => {
                 let workers = if self.of_processes { SessionKind::Processes } else { SessionKind::Threads };
@@ -151,7 +147,6 @@ impl Setup {
             0 => builder,
             records => timelines.keep(builder, records),
         };
-        let builder = if self.has_log { log.record(builder) } else { builder };
         let builder = match self.replaces_at_once {
             true => builder.replacement(ReplacementPolicy::at_once()),
             false => builder,
@@ -172,8 +167,8 @@ impl Setup {
 /// Runs a session of its setup from start to end.
 pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     watch::step(format_args!("start of {setup:?}"));
-    let (timelines, log) = (Timelines::default(), CommandLog::new());
-    let session = setup.start(&timelines, &log).map_err(|error| format!("start: {error}"))?;
+    let timelines = Timelines::default();
+    let session = setup.start(&timelines).map_err(|error| format!("start: {error}"))?;
     let session = Arc::new(session);
     let mut setup = *setup;
     if setup.has_plane() {
@@ -219,8 +214,7 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
             other => return Err(format!("after the end of its parent, sync_all of a subset gave {other:?}")),
         }
     }
-    timelines.check(setup.records > 0, setup.end == End::Shutdown)?;
-    if setup.has_log { log.check() } else { Ok(()) }
+    timelines.check(setup.records > 0, setup.end == End::Shutdown)
 }
 
 fn init(session: &LaneSession) -> Wrong<()> {

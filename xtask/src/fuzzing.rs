@@ -5,9 +5,8 @@ use std::env::consts::ARCH;
 use crate::steps::{Step, step};
 
 /// Fuzz targets. A test compares this with the manifest.
-const TARGETS: [&str; 17] = [
+const TARGETS: [&str; 16] = [
     "checkpoint",
-    "command_log",
     "connection",
     "frame",
     "handshake",

@@ -18,7 +18,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use disco::{Builder, DType, DataPlane as _, Placement, Reduction, Scope, Session as _, block_on};
 use library::{
     DEBIAN_MPICH, DEBIAN_OPEN_MPI, INTEL, INTEL_STANDARD, Library, MPICH, MPICH_STANDARD, OPEN_MPI, run, text,
 };
@@ -95,44 +94,6 @@ fn a_timeline_names_mpi_as_the_way_of_the_data() {
     let records = known.flat_map(|recording| &recording.records);
     let paths: BTreeSet<&str> = records.filter_map(|record| Some(record.op.as_ref()?.path.name())).collect();
     assert_eq!(Vec::from_iter(paths), ["MPI"]);
-}
-
-#[test]
-fn commands_recorded_on_local_are_replayed_on_ranks_of_mpi() {
-    let Some(folder) = MPICH.folder() else { return };
-    let file = env::temp_dir().join(format!("disco-mpi-replay-{}.jsonl.gz", std::process::id()));
-    let session = Builder::threads(4).groups(2).record(&file).start().unwrap();
-    let recorded = block_on(async {
-        session.init_ccl("local", &[]).await?;
-        let (x, all) = (
-            session.empty(DType::F32, [3], Placement::All).await?,
-            session.empty(DType::F32, [12], Placement::All).await?,
-        );
-        for _ in 0..5 {
-            session.all_reduce(&x, &x, Reduction::Sum, Scope::Group).await?;
-            session.all_gather(&x, &all, Scope::World).await?;
-        }
-        session.shutdown().await
-    });
-    recorded.unwrap();
-    let replay = ["replay", file.to_str().unwrap(), "--backend", "mpi", "--as-fast-as-possible", "--json"];
-    let apart = [&replay[..], &["--apart"]].concat();
-    for replayed in [MPICH.disco(&folder, &replay), MPICH.launch(&folder, 4, &replay), MPICH.launch(&folder, 5, &apart)]
-    {
-        assert!(replayed.status.success(), "{}", text(&replayed));
-        let report: serde_json::Value = serde_json::from_slice(&replayed.stdout).unwrap();
-        assert_eq!(report["replayed"]["session"], "processes");
-        assert_eq!(report["commands"]["recorded"], report["commands"]["replayed"]);
-        let operations = report["operations"].as_array().unwrap();
-        let numbers: Vec<_> = operations.iter().map(|row| (&row["name"], &row["recorded"], &row["replayed"])).collect();
-        let names: Vec<_> = numbers.iter().map(|(name, ..)| name.as_str().unwrap()).collect();
-        assert_eq!(names, ["all_gather", "all_reduce"]);
-        assert!(
-            numbers.iter().all(|(_, recorded, replayed)| (*recorded, *replayed) == (&20.into(), &20.into())),
-            "{numbers:?}"
-        );
-    }
-    fs::remove_file(file).unwrap();
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub use subset::JOIN_SUBSET;
 
 use crate::error::Result;
 use crate::id::WorkerId;
-pub use crate::stream::{Arguments, DRef, Deadlines, IntoArg, IntoArgs, Observer, Recordings, Timeline};
+pub use crate::stream::{Arguments, DRef, Deadlines, IntoArg, IntoArgs, Recordings, Timeline};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use crate::world::World;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Session as _;
 use super::lane_session::LaneSession;
-use super::{Observer, Session as _};
 use crate::activity::RecorderConfig;
 use crate::stream::collecting::Recordings;
-use crate::stream::timeline::Timeline;
+use crate::stream::timeline::{Recorder, Timeline};
 
 impl LaneSession {
     /// Records the commands and the waits of the controller, and passes the timeline to `sink` when the session ends: at
@@ -16,15 +16,9 @@ impl LaneSession {
     #[must_use]
     pub fn with_timeline(mut self, config: RecorderConfig, sink: impl FnOnce(Timeline) + Send + 'static) -> Self {
         let workers = self.world().size();
-        let collection = self.stream.recorder.get_or_insert_default().add_timeline(config, workers, sink);
-        self.stream.reply_table.collect(&collection);
-        self
-    }
-
-    /// Tells `observer` of the commands and the waits of the session from now on.
-    #[must_use]
-    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.stream.recorder.get_or_insert_default().add_observer(observer);
+        let recorder = Recorder::new(config, workers, sink);
+        self.stream.reply_table.collect(recorder.collection());
+        self.stream.recorder = Some(recorder);
         self
     }
 

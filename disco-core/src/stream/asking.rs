@@ -163,17 +163,16 @@ impl CommandStream {
         let expected = self.reply_table.expect(operation, order.next_seq(), from);
         self.send(order, values, |_| Ok(command))?;
         let (lanes, keeps_frames, since) =
-            (order.lanes.clone(), order.keeps_frames(), self.recorder.as_ref().and_then(Recorder::start_wait));
+            (order.lanes.clone(), order.keeps_frames(), self.recorder.as_ref().map(Recorder::start_wait));
         Ok(Asked { operation, expected, lanes, keeps_frames, since, measured })
     }
 
     fn end_wait(&self, asked: Asked<'_>, replies: Result<Replies>) -> Result<Replies> {
-        if asked.keeps_frames || self.recorder.is_some() {
-            let mut order = self.order();
-            order.release();
-            if let Some(recorder) = &self.recorder {
-                recorder.note_wait(asked.since, asked.operation, asked.expected.seq, &replies);
-            }
+        if asked.keeps_frames {
+            self.order().release();
+        }
+        if let Some((recorder, since)) = self.recorder.as_ref().zip(asked.since) {
+            recorder.note_wait(since, asked.operation, asked.expected.seq);
         }
         asked.measured.end(replies.is_ok());
         replies

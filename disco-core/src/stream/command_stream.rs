@@ -42,7 +42,7 @@ pub(crate) struct CommandStream {
     pub(crate) ticker: Ticker,
     pub(super) sleepers: Sleepers,
     pub(super) transfers: Transfers,
-    /// Set if there is a timeline or an observer.
+    /// Set if there is a timeline.
     pub(crate) recorder: Option<Recorder>,
 }
 

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod arbitrary;
-mod command_log;
 mod device;
 mod explain;
 mod file;

@@ -48,7 +48,6 @@ const ORDERS: [(&str, &[&str]); 3] = [
             "order",
             "large",
             "timeline",
-            "observer",
             "functions",
             "reply_table",
             "fleet",
