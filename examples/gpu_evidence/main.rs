@@ -7,7 +7,7 @@
 //!
 //! Each result is a line: number of ranks, name, bytes, microseconds of the slowest rank. If the driver lacks a
 //! function that a measurement needs, the line begins with `skipped:`. `GPU_EVIDENCE_QUICK=1` shrinks sizes and counts
-//! for a rehearsal on the test double. `scripts/gpu-evidence.sh` runs all of them.
+//! for a rehearsal on the test double. `testing/scripts/gpu-evidence.sh` runs all of them.
 
 #[cfg(all(feature = "nccl", target_os = "linux"))]
 mod driver;

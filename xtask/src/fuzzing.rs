@@ -37,18 +37,19 @@ const LIMITS: &str = "-max_total_time=60 -max_len=4096 -malloc_limit_mb=32 -rss_
 
 /// Format of the targets, which have their own workspace.
 pub(crate) fn lints() -> Vec<Step> {
-    vec![step("format, fuzz targets", "fmt --manifest-path fuzz/Cargo.toml --check")]
+    vec![step("format, fuzz targets", "fmt --manifest-path testing/fuzz/Cargo.toml --check")]
 }
 
 /// Clippy, which like the targets needs a C++ compiler, and one step per target.
 pub(crate) fn long_tests() -> Vec<Step> {
-    let clippy = "clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings";
+    let clippy =
+        "clippy --quiet --manifest-path testing/fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings";
     let clippy = step("clippy, fuzz targets", clippy).with("RUSTFLAGS", "--cfg fuzzing");
     std::iter::once(clippy).chain(TARGETS.map(fuzz)).collect()
 }
 
 fn fuzz(name: &str) -> Step {
-    let build = format!("--manifest-path fuzz/Cargo.toml --release --target {ARCH}-unknown-linux-gnu");
+    let build = format!("--manifest-path testing/fuzz/Cargo.toml --release --target {ARCH}-unknown-linux-gnu");
     let folders = format!("-artifact_prefix=target/fuzz/failures/{name}/ target/fuzz/corpus/{name}");
     let args = format!("run --quiet {build} --target-dir target/fuzz --bin {name} -- {LIMITS} {folders}");
     step(&format!("fuzz, {name}"), &args)
@@ -62,7 +63,7 @@ fn fuzz(name: &str) -> Step {
 mod tests {
     use super::TARGETS;
 
-    const MANIFEST: &str = include_str!("../../fuzz/Cargo.toml");
+    const MANIFEST: &str = include_str!("../../testing/fuzz/Cargo.toml");
 
     #[test]
     fn every_fuzz_target_has_a_row() {

@@ -133,11 +133,13 @@ fn missing_variables() -> Result<Vec<String>> {
         text.lines().filter(|line| line.starts_with("| `")).flat_map(|row| row.split(" | ").next()).collect();
     let table = variables(&rows, "`");
     let (mut read, mut anywhere) = (BTreeSet::new(), BTreeSet::new());
-    sources(&root(), &mut |path, text| {
+    let root = root();
+    sources(&root, &mut |path, text| {
         anywhere.extend(variables(text, "\""));
-        let is_test = path
-            .components()
-            .any(|part| ["tests", "benches", "examples"].contains(&&*part.as_os_str().to_string_lossy()));
+        let is_test =
+            path.strip_prefix(&root).unwrap_or(path).components().any(|part| {
+                ["tests", "testing", "benches", "examples"].contains(&&*part.as_os_str().to_string_lossy())
+            });
         if !is_test {
             // Tests stand at the end of a file.
             read.extend(variables(text.split("#[cfg(test)]").next().unwrap_or(text), "\""));

@@ -46,7 +46,7 @@ const PACKAGES: [Packages; 4] = [
     Packages { folder: "debian-rccl", names: &["libamdhip64-5", "librccl1"], suite: Some("trixie") },
 ];
 
-/// Wheels for the tests of `disco-cli/tests/mpi`, `disco-ccl/tests`, `disco-nccl/tests`, `disco-ffi/tests` and `tests/tvm`, which
+/// Wheels for the tests of `disco-cli/tests/mpi`, `crates/disco-ccl/tests`, `disco-nccl/tests`, `crates/disco-ffi/tests` and `testing/suite/tvm`, which
 /// name the files in them. TVM's are for Python 3.11; those of the packages that it imports, too.
 const WHEELS: [Wheel; 14] = [
     Wheel {

@@ -10,7 +10,7 @@ mod output;
 #[cfg(target_os = "linux")]
 mod restart;
 #[cfg(target_os = "linux")]
-#[path = "../../../tests/terminal/mod.rs"]
+#[path = "../../../testing/suite/terminal/mod.rs"]
 mod terminal;
 mod trace;
 

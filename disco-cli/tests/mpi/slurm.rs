@@ -1,4 +1,4 @@
-//! Slurm for real, with `DISCO_LONG_TESTS`: two machines in namespaces of this one, by `scripts/slurm.sh`, which names
+//! Slurm for real, with `DISCO_LONG_TESTS`: two machines in namespaces of this one, by `testing/scripts/slurm.sh`, which names
 //! the Debian packages that it needs. `DISCO_REQUIRE=slurm` makes it a failure that they do not run.
 
 use std::env;
@@ -18,14 +18,14 @@ fn slurm(words: &[&str]) -> Option<Command> {
     let why = match (env::var_os("DISCO_LONG_TESTS"), is_installed) {
         (Some(_), true) => None,
         (None, _) => Some("tests under Slurm run with DISCO_LONG_TESTS=1"),
-        (_, false) => Some("no Slurm here; `scripts/slurm.sh` names the packages"),
+        (_, false) => Some("no Slurm here; `testing/scripts/slurm.sh` names the packages"),
     };
     if let Some(why) = why {
         assert!(!Required::from_env().contains("slurm"), "DISCO_REQUIRE: {why}");
         eprintln!("skipped: {why}");
         return None;
     }
-    let mut command = Command::new(Path::new(WORKSPACE).join("scripts/slurm.sh"));
+    let mut command = Command::new(Path::new(WORKSPACE).join("testing/scripts/slurm.sh"));
     command.args(["timeout", "60", "srun"]).args(words).env("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f");
     Some(command)
 }

@@ -1,4 +1,4 @@
-//! Compares Disco's packets with those of TVM (`data/tvm-0.27.tsv`, captured by `scripts/capture_tvm_golden.py`).
+//! Compares Disco's packets with those of TVM (`data/tvm-0.27.tsv`, captured by `testing/scripts/capture_tvm_golden.py`).
 
 #![allow(clippy::unwrap_used)]
 

@@ -24,14 +24,29 @@ pub(crate) const PARTS: [Part; 5] = [
     Part {
         name: "1",
         limit: 540,
-        depends: &["disco-ccl/src", "disco-nccl/src", "tests/nccl", "benches/nccl.rs", "examples/gpu_evidence"],
+        depends: &[
+            "crates/disco-ccl/src",
+            "disco-nccl/src",
+            "testing/suite/nccl",
+            "benches/nccl.rs",
+            "examples/gpu_evidence",
+        ],
     },
-    Part { name: "2", limit: 540, depends: &["disco-ccl/src", "disco-nccl/src", "disco-conformance/src/communicator"] },
-    Part { name: "3", limit: 540, depends: &["disco-ccl/src", "disco-nccl/src", "tests/nccl"] },
+    Part {
+        name: "2",
+        limit: 540,
+        depends: &["crates/disco-ccl/src", "disco-nccl/src", "crates/disco-conformance/src/communicator"],
+    },
+    Part { name: "3", limit: 540, depends: &["crates/disco-ccl/src", "disco-nccl/src", "testing/suite/nccl"] },
     Part {
         name: "4",
         limit: 540,
-        depends: &["disco-candle/src", "disco-candle/examples/generate", "disco-ccl/src", "disco-nccl/src"],
+        depends: &[
+            "crates/disco-candle/src",
+            "crates/disco-candle/examples/generate",
+            "crates/disco-ccl/src",
+            "disco-nccl/src",
+        ],
     },
 ];
 
