@@ -388,7 +388,8 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             if let Some(error) = ended.err().filter(|error| !error.contains("not stopped after")) {
                 return Err(format!("shutdown: {error}"));
             }
-            bystanders.join(&["shut down", "lost"])
+            // At the limit, workers are aborted, since "the session shuts down".
+            bystanders.join(&["shut down", "shuts down", "lost"])
         }
         End::Drop => {
             User::new(&session, random.fork(), setup.has_plane()).submit(random.below(6));
