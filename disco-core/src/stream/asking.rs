@@ -168,11 +168,12 @@ impl CommandStream {
     }
 
     fn end_wait(&self, asked: Asked<'_>, replies: Result<Replies>) -> Result<Replies> {
-        if asked.keeps_frames {
-            self.order().release();
-        }
-        if let Some((recorder, since)) = self.recorder.as_ref().zip(asked.since) {
-            recorder.note_wait(since, asked.operation, asked.expected.seq);
+        if asked.keeps_frames || self.recorder.is_some() {
+            let mut order = self.order();
+            order.release();
+            if let Some((recorder, since)) = self.recorder.as_ref().zip(asked.since) {
+                recorder.note_wait(since, asked.operation, asked.expected.seq);
+            }
         }
         asked.measured.end(replies.is_ok());
         replies

@@ -84,7 +84,8 @@ impl Recorder {
         self.0.activity.start_wait()
     }
 
-    /// Records a wait for the replies to command `number`.
+    /// Records a wait for the replies to command `number`. Called by the holder of the order ticket, since the records have
+    /// one writer.
     pub(super) fn note_wait(&self, since: Waiting, operation: &str, number: u64) {
         self.0.activity.add_wait(since, operation, number);
     }
