@@ -34,6 +34,29 @@
 //! ```
 //!
 //! [`connect_comm`] makes a communicator of an `MPI_Comm` that the program already has.
+//!
+//! # Invariants
+//! - A process is one rank: worker 0 is rank 0, in the controller's process, or in a session apart under a launcher
+//!   rank 1. MPI's world is made by a launcher, or without one by a process manager in each rank (`pmi.rs`): it
+//!   speaks PMI-1 with its rank, and keeps values and barriers in the session's store, so ranks may be processes of
+//!   several machines. Each `init_ccl` makes a communicator of its first ranks, after all of them have reported in
+//!   the session's store that they are ready, because neither initialising MPI nor making a communicator can be
+//!   cancelled.
+//! - Calls are non-blocking MPI calls, polled until they are complete; each poll checks the abort flag and the
+//!   deadline. MPI can't cancel unfinished requests: their memory is kept for ever, and so is the communicator.
+//! - Under a launcher, ranks first exchange the identity of their machine: boot, network and process namespaces, host
+//!   name. For each session, rank 0 sends the other ranks a message of 512 bytes over MPI. On one machine the message
+//!   is an invitation, and the lane between the ranks is a process lane. On several machines, or for
+//!   `Builder::nodes`, it has a token of this session and the address of rank 0: on one machine the loopback; on
+//!   several the host name and the addresses of all interfaces, which a rank tries one after the other. The lane is
+//!   then a node lane: each rank is a node with one worker, a thread. On one machine, the session's world has as many
+//!   nodes as the program asks for; on several, one node for each machine if the ranks are on the machines in equal
+//!   blocks, otherwise one for each rank. At rank 0's `MPI_Finalize`, Disco's own at exit or the program's, the other
+//!   ranks leave first.
+//! - A lost rank keeps the others from finalising MPI: they exit without it after 5 s if a collective was left
+//!   unfinished, otherwise after 30 s.
+//! - Reductions are MPI's where test computations, made once, agree with Rust's wrapping integers. Otherwise, and for
+//!   dtypes that MPI lacks, elements are converted to wider ones.
 
 #![doc(html_root_url = "https://docs.rs/disco-mpi/latest")]
 

@@ -46,6 +46,28 @@
 //! - All machines must share the folder. Workers write their own shards; no tensor passes through the controller.
 //!
 //! The guide's chapter on checkpoints documents the format of the index. Shards are plain safetensors.
+//!
+//! # Invariants
+//! - A save is one call in the stream of commands, `checkpoint.snapshot`. The copies are complete when the function
+//!   returns; only the writer's thread reads them. The controller asks for the state with `checkpoint.progress`,
+//!   which never waits for a writer.
+//! - A fault of a save or of a load is the value of a register, not a failure of the worker. So it neither ends the
+//!   epoch nor aborts collectives.
+//! - Which worker writes a replicated tensor follows from the sizes, which are the same on all workers: no message is
+//!   needed. The controller checks the reports: each part exactly once, parts that make a whole tensor, equal
+//!   samples.
+//! - The order on the disk: shards, index, the folder's entries, the rename, the entries of the folder above. Only
+//!   then are old checkpoints removed.
+//! - The temporary folder is locked (`flock`) by the controller. A folder that can be locked belongs to a program
+//!   that has ended. A folder loses its name before its files are removed, so that a late writer can't add files to
+//!   it.
+//! - Direct writes need aligned addresses and whole blocks. The copies of a save lie in one mapping, at the places
+//!   that they have in the file, so it is written as it is.
+//! - The memory of copies is kept per worker (`WorkerContext::state`), if the program asks for it
+//!   (`Folder::reuse_memory`). It returns to the worker when the last tensor in it is dropped: after the writer, and
+//!   after a device's copy that an error has left unfinished. So no save writes into memory that is still read.
+//! - The index is hostile: sizes, positions, names of files and the parts of each tensor are checked before a worker
+//!   uses them. The checksum is only against accidents.
 
 #![doc(html_root_url = "https://docs.rs/disco-checkpoint/latest")]
 

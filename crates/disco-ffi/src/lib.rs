@@ -32,6 +32,27 @@
 //! | `runtime/` | `runtime.disco.*`, the functions that compiled models call |
 //! | `shards/` | [`ShardLoader`]: weights in `tensor-cache.json` |
 //! | [`abi`] | layouts and numbers |
+//!
+//! # Invariants
+//! - `disco-ffi` allocates the objects of the TVM-FFI C ABI itself, with the layouts and counts of libtvm_ffi
+//!   (`heap.rs`). So a library that needs no symbol of libtvm_ffi works without it, and a call with plain values,
+//!   strings or tensors allocates at most one block for each argument. Only maps, modules, global functions and
+//!   raised errors need libtvm_ffi.
+//! - libtvm_ffi is opened with global symbols, before the library that needs it: otherwise the first error that
+//!   compiled code raises ends the process. From then on, libraries are opened as its modules, of which a process has
+//!   one for each file, because the library stores the address of its module.
+//! - An error is raised in libtvm_ffi if it is in the process. Otherwise, the callee leaves an error object in the
+//!   result. Callers of `disco-ffi` read both.
+//! - An error of a worker function that a library has called is kept on the thread. If it comes back through the
+//!   library, the worker's failure is that error, so its kind and the cause of an abort survive.
+//! - The context of a worker is lent to callbacks by a thread-local pointer, which a callback takes out for its own
+//!   time. So there are never two mutable references.
+//! - Functions, tensors and objects of a library keep it open. A `Function` stays on its worker's thread: if a
+//!   library drops its function object on another thread, the function is leaked.
+//! - A tensor without an owner (`DLTensor *`) is valid during the call only. The process ends if a function keeps it,
+//!   because safe code could use freed memory.
+//! - Calls are `extern "C-unwind"`. A C++ exception that reaches Rust ends the process, in a defined way; functions
+//!   of libtvm_ffi catch `std::exception`.
 
 #![doc(html_root_url = "https://docs.rs/disco-ffi/latest")]
 

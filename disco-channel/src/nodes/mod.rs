@@ -43,6 +43,28 @@
 //! comes from the controller. A
 //! child that this end has started itself is killed when it is lost; other nodes that it has started, 2 s after they were
 //! told to shut down.
+//!
+//! # Invariants
+//! - Every listener has a secret. A session of nodes has a token: random if the session starts the nodes itself,
+//!   which get it through their environment or MPI, otherwise the user's. The socket of worker processes accepts only
+//!   processes of this user with a random token, and workers connect only to a socket of this user (`SO_PEERCRED`).
+//! - After the handshake, a connection to a node is a stream of encrypted records (`docs/security.md`). The engine
+//!   makes the keys and knows nothing else of encryption: the connection seals packets when it writes them. A part of
+//!   a large packet has a record of its own, so a small packet never waits for the rest of a record.
+//! - A lane to nodes that were started elsewhere is the *entrance* of its session: it listens until it is closed, and
+//!   the session keeps it although all its nodes are lost and replaced (`LaneFacts::is_entrance`). After the start, a
+//!   connection may ask for the session's status, which needs the token, too; or it is a node that stands by, or
+//!   comes late. A replacement is a lane of its own, with an address of its own. It tells the entrance of its
+//!   vacancy, and the entrance sends nodes there (REDIRECT to node 0), at most as many as are missing: a node that
+//!   was sent counts until it has joined, or for 5 s. Without a vacancy, a late node is told that it comes too late.
+//!   The reactor thread then accepts ten connections at once and pauses for 100 ms, so that handshakes take little
+//!   time from the session. Asking for the status reaches no worker.
+//! - A TCP connection has no rights before it has proved the session's token: its bytes until then have a fixed size,
+//!   and are compared but not parsed. It has 5 s. There are at most 256 such connections
+//!   (`nodes::Options::max_pending`); another one replaces the oldest.
+//! - Of a node that closes its connection, the reactor asks TCP whether bytes were sent again and again without an
+//!   acknowledgement (`reactor/connection/tcp_info.rs`). Then large packets do not arrive, and the cause of the loss
+//!   says so.
 
 mod addresses;
 mod controller;

@@ -11,6 +11,21 @@
 //! Workers that are lost meanwhile, including new workers, are replaced or dropped in the next round. With
 //! [`ReplacementPolicy::at_once`](super::ReplacementPolicy::at_once), a thread of the session does the second step ahead
 //! (`at_once.rs`).
+//!
+//! # Invariants
+//! - Lost workers are replaced by a lane of their own behind the session's other lanes: the last lane that has a
+//!   worker owns it. So the engines know nothing of replacement. A lane stays until it owns no worker. Each lane has
+//!   an inbox of its own (`LaneInbox`), which passes on the end of a worker once, and only while the lane owns it.
+//!   The session stays lost until the new workers have the first commands of the next epoch: `Recover`, the lookups
+//!   of all functions, and what `on_replaced` sets. If a lane refuses a frame, the other lanes get it, so that
+//!   survivors run the same commands; the session goes on only if all workers that the lane owns are lost. A loss and
+//!   its workers are recorded at one moment, and taken for replacement under the order ticket.
+//! - With `ReplacementPolicy::at_once`, a thread of the session takes losses and starts the new lanes, but sends
+//!   nothing: the next method gives them to the session and begins the epoch, since only callers send frames. It
+//!   starts no second worker in a place before a method has met the first.
+//! - A spare process has no place: a socket is its standard input, and over it the lane to new workers sends the
+//!   invitation, which a process without a spare finds in its environment. From then on the two are alike. The thread
+//!   `disco-spares` owns spares until they are taken, so none is given away twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

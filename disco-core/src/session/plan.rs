@@ -1,9 +1,14 @@
 //! Which workers a session gets: the members, the places that become free, and those of new workers.
 //!
-//! Lanes know their workers by places, which never change; [`Members`] tells which places have workers, and so their
-//! numbers. The session translates numbers to places where it makes commands, and places to numbers in the
-//! [table](crate::stream::reply_table) that gets the reports of lanes. Workers learn their numbers from the command that begins the
-//! epoch ([`Command::Resize`](crate::Command::Resize)).
+//! # Invariants
+//! - A lane knows its workers by **places**, which never change; without a resize, a worker's number is its place. A
+//!   resize changes the session's list of places (`Members`): new lanes get places that no worker has had. So numbers
+//!   rise with places, and a range of places is a range of numbers. Frames and lanes name workers by places; users,
+//!   ranks and texts by numbers. The session translates in two places: where it makes a frame for one worker, and in
+//!   `ReplyTable`, where reports of lanes arrive. A reply is read with the members at the time of its command.
+//!   Workers learn their numbers from `Command::Resize`, the first command of the epoch; a worker whose place is not
+//!   in it leaves, and its lane, which has seen the command, does not report it as lost. From the first resize on,
+//!   each new worker gets this command in place of `Recover`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -15,6 +15,25 @@
 //! calls `disco.join_subset` on the parent for each  ◀──  invitation
 //! registers the subset at the parent           ◀──  the session, or the error of its start
 //! ```
+//!
+//! # Invariants
+//! - A subset is a `LaneSession` over lanes of its own, which the parent's lanes make (`StartsWorkers::subset`): a
+//!   lane to threads for workers in the controller's process, otherwise a lane to processes or to nodes. A lane
+//!   passes an invitation to each worker that it expects; the parent carries it in a call of `disco.join_subset`,
+//!   which starts a thread that serves as worker process or node. Neither engines nor the wire format know of
+//!   subsets.
+//! - The invitation is an argument of kind `Bytes`: records, logs and errors contain none of its bytes.
+//! - The lane of a subset neither watches nor kills processes (`Controller::in_subset`): a lost process closes its
+//!   connection, and a worker that hangs is detached. Such a worker neither kills nor ends its process
+//!   (`Service::owns_process`).
+//! - The parent refers to its subsets weakly. It marks itself as closed, ends them, and only then tells its own
+//!   workers to leave, so no process ends with a worker of a running subset. A subset that starts meanwhile sees the
+//!   mark and ends.
+//! - A worker of a subset takes the device of the worker beside it (`Link::beside`). Code that assumes one worker in
+//!   a process asks `Link::is_in_subset` (MPI refuses).
+//! - Worker 0 may be in another process: in a subset, in a session apart, and after a resize that has dropped the
+//!   first one. The session then copies by `get` and `set` (`stream/worker_0.rs`); a `CopyToWorker0` has no tensor in
+//!   its bytes. Whether it goes by reference is decided with the order ticket, since a resize may change it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::{self, Future};

@@ -1,4 +1,38 @@
 //! Commands with large values: size limits, and transfers to the lanes that need the values.
+//!
+//! # Invariants
+//! - The values of a command or reply have a limit (`WorkerConfig::value_limit`, 1 GiB), which bounds the memory that
+//!   one end allocates for the other. Threads have no limit.
+//! - To and from worker processes with a ring, tensors above 64 KiB are sent as a *snapshot*
+//!   (`shared_memory/snapshot.rs`): a memfd that the sender fills by one copy and seals against writes, and that the
+//!   receiver maps privately, so neither end can change what the other reads. The descriptor is sent over the socket
+//!   right before the FRAME or REPLY (message BESIDE). A snapshot has no name and needs no release: it disappears
+//!   with its last descriptor and mapping, whichever process dies. The session makes the copy before it takes the
+//!   order ticket.
+//! - A tensor that is `set` is copied by its worker before the reply, so its snapshot is in memory that the session
+//!   takes back then (`ReusedMemory`): sealed in its size only, and kept mapped by both ends. New memory costs
+//!   several times as much as a copy. A reply in such memory is refused.
+//! - To nodes, and to worker processes without a ring, tensors above 64 KiB are sent ahead of their frame, outside
+//!   the command stream, as a *transfer* (messages AHEAD and WITHDRAW, `wire/transfer.rs`). The controller makes no
+//!   copy (`wire/pieces.rs`): it reads each part of 60 KiB from the tensor when it sends the part, and holds the
+//!   tensor's borrow flag until then. About 64 KiB of frames and replies are sent with each part, and at most one
+//!   part before a frame, so commands for the same node overtake a transfer.
+//! - The session takes the order ticket for a transfer's command when the socket has taken all parts. The FRAME names
+//!   the transfer, whose memory becomes that of the tensors. A future that is dropped before that withdraws the
+//!   transfer. Transfers on one connection take turns, part by part.
+//! - A lane has transfers of at most `value_limit` bytes under way, or one: a transfer counts until the socket has
+//!   taken its frame, and later ones wait before their first part. If the session moves no byte for 1 s meanwhile,
+//!   they stop waiting, and their tensors are sent in the FRAME: no call depends on a future that another caller does
+//!   not poll. A transfer without progress for `Deadlines::stall` ends with an error. The other end refuses parts and
+//!   frames that break these rules (`engine/transfers.rs`).
+//! - Large `Bytes`, `Str` and `Json`, and tensors that a node passes on to processes without shared memory, are in
+//!   the FRAME, which is sent in parts.
+//! - Large frames have credit of their own (`FrameSize`): while a worker has not taken them, small commands for other
+//!   workers are still sent. Commands for the same worker, and for all workers of one node, wait behind a FRAME that
+//!   is sent in parts; aborts and heartbeats are sent between its parts.
+//! - Large replies have back-pressure. A process worker encodes a reply once at most 16 MiB of its earlier replies
+//!   are unsent. While a node's connection is behind, the node's lane holds large replies back, also those in shared
+//!   memory (`Inbox::accepts_large_replies`), and passes on small messages of other workers.
 
 use std::sync::Arc;
 use std::time::Duration;
