@@ -1,4 +1,16 @@
 //! The failure of a worker, in the form that crosses lanes.
+//!
+//! # Invariants
+//! - Programs decide by values, not by texts. `Error::kind` gives the `ErrorKind` of an error, on the controller and
+//!   on workers: a worker computes the kind of its error from the chain of causes (the first error of Disco or of the
+//!   system in it). Lanes carry `Failure::kind` with the backend, the function and the code of a vendor's library,
+//!   the system's error code or the number of missing bytes. `Error::Lost` has a `Loss`: the peer (workers as a
+//!   `WorkerRange` with their node, a node, the controller, a rank) and the `LossCause` (the signal or exit code of a
+//!   process, silence with its limit, a closed connection, garbage). A node passes on the cause of the loss of one of
+//!   its workers as a value. Lanes cut texts of failures and losses at 64 KiB.
+//! - An error of a type that the program has registered (`register_error!`) is sent as the name of its type and its
+//!   content as JSON (`Failure::user`), in all kinds of sessions. `Error::downcast_ref` decodes it. The content is at
+//!   most 64 KiB; of a larger error only the text is sent.
 
 use std::fmt;
 use std::sync::Arc;
