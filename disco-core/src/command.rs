@@ -163,16 +163,6 @@ impl Command {
         }
     }
 
-    /// The place of the worker that the command is for; `None` if it is for all workers.
-    pub const fn place(&self) -> Option<WorkerId> {
-        match self {
-            Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } => {
-                Some(*worker)
-            }
-            _ => None,
-        }
-    }
-
     /// The same command for the worker at another place.
     pub(crate) fn at(mut self, place: WorkerId) -> Self {
         if let Command::SyncWorker { worker } | Command::DebugGet { worker, .. } | Command::DebugSet { worker, .. } =

@@ -16,9 +16,8 @@
 //! reduction      reductions of dtypes that the library supports, and of others in wider numbers (`numbers`)
 //! ```
 //!
-//! Each rank is a process, because MPI has one rank in a process. Operations are non-blocking calls that the rank
-//! polls, so that a lost peer causes an error instead of a hang. With `DISCO_MPI_BLOCKING=1` they are blocking calls
-//! without deadline and abort, and only the launcher ends a hang.
+//! Operations are non-blocking calls that the rank polls, so that a lost peer causes an error instead of a hang. With
+//! `DISCO_MPI_BLOCKING=1` they are blocking calls without deadline and abort, and only the launcher ends a hang.
 //!
 //! Programs select the backend by name. A missing library is an error that lists the tried paths:
 //!
@@ -36,7 +35,7 @@
 //! [`connect_comm`] makes a communicator of an `MPI_Comm` that the program already has.
 //!
 //! # Invariants
-//! - A process is one rank: worker 0 is rank 0, in the controller's process, or in a session apart under a launcher
+//! - A process is one rank, because MPI has one in a process: worker 0 is rank 0, in the controller's process, or in a session apart under a launcher
 //!   rank 1. MPI's world is made by a launcher, or without one by a process manager in each rank (`pmi.rs`): it
 //!   speaks PMI-1 with its rank, and keeps values and barriers in the session's store, so ranks may be processes of
 //!   several machines. Each `init_ccl` makes a communicator of its first ranks, after all of them have reported in

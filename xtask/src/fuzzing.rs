@@ -1,4 +1,4 @@
-//! The steps that run the fuzz targets of `fuzz/`, as data.
+//! The steps that run the fuzz targets of `testing/fuzz/`, as data.
 
 use std::env::consts::ARCH;
 

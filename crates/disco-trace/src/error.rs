@@ -23,7 +23,7 @@ pub enum TraceError {
         /// The system's error.
         source: io::Error,
     },
-    /// The content of the file is not that of a trace or a command log.
+    /// The content of the file is not that of a trace.
     #[error("{}, line {line}: {reason}", path.display())]
     Format {
         /// The file.

@@ -8,8 +8,10 @@ use flate2::read::GzDecoder;
 
 use crate::error::TraceError;
 
+/// Why a file is refused.
+pub(crate) const NOT_A_TRACE: &str = "this is no trace that Disco has written";
 /// Longest line, in bytes.
-pub(crate) const MAX_LINE: u64 = 4 << 20;
+const MAX_LINE: u64 = 4 << 20;
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Size of the buffer of the file, and of that of the decompressed content, in bytes.
@@ -34,8 +36,6 @@ impl Failure {
 /// The lines of a file.
 pub(crate) struct Lines<R> {
     content: Content<R>,
-    /// The reason for refusing a file with a line that is too long.
-    refusal: &'static str,
     /// Number of the last line, from 1.
     number: u64,
 }
@@ -52,14 +52,14 @@ impl<R> fmt::Debug for Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// The lines of a file, which gzip may have compressed. Errors for a line that is too long begin with `refusal`.
-    pub(crate) fn of(content: R, refusal: &'static str) -> io::Result<Self> {
+    /// The lines of a file, which gzip may have compressed.
+    pub(crate) fn of(content: R) -> io::Result<Self> {
         let mut content = BufReader::with_capacity(BUFFER, content);
         let content = match content.fill_buf()?.starts_with(&GZIP) {
             true => Content::Compressed(Box::new(BufReader::with_capacity(BUFFER, GzDecoder::new(content)))),
             false => Content::Plain(content),
         };
-        Ok(Self { content, refusal, number: 0 })
+        Ok(Self { content, number: 0 })
     }
 
     /// The next line without its end and the blanks around it, and whether it has an end; `None` at the end of the file.
@@ -77,8 +77,7 @@ impl<R: Read> Lines<R> {
         }
         self.number += 1;
         if line.len() as u64 == MAX_LINE {
-            let refusal = self.refusal;
-            return Err(self.wrong(format!("{refusal}: the line is longer than {} MiB", MAX_LINE >> 20)));
+            return Err(self.wrong(format!("{NOT_A_TRACE}: the line is longer than {} MiB", MAX_LINE >> 20)));
         }
         let is_whole = line.last() == Some(&b'\n');
         Ok((!line.is_empty()).then_some((line.trim_ascii(), is_whole)))

@@ -12,8 +12,7 @@
 //! **Starting.** The lane listens, by default on the loopback address. Node and controller first prove to each other
 //! that they have the session's token ([`handshake`](crate::handshake)), and encrypt all that follows
 //! ([`noise`](crate::noise)); then the node sends JOIN with the names of its worker functions. Once all nodes have joined, the controller sends each its number and workers; the node starts
-//! these and sends READY. A connection that has not authenticated is closed after 5 s. There are at most 256 of these;
-//! a new one then replaces the oldest, so that idle connections can't keep a node out.
+//! these and sends READY.
 //!
 //! **Trees.** With more nodes than [`Options::fan_out`], nodes relay for nodes:
 //!
@@ -28,13 +27,8 @@
 //! the same handshake, messages and limits. Replies, progress and departures that are equal go up as one message for a
 //! range of workers. Calls of the store go up to the session's controller, and output goes up line by line.
 //!
-//! **After the start.** The lane listens on, if its options say so, for clients that ask for the session's [`status`], and
-//! for nodes that stand by ([`JoinOptions::is_spare`]). A replacement of lost nodes is a lane of its own, which listens at
-//! another address. Nodes that stand by, or that come while it waits, get REDIRECT to it; any other late node is told
-//! that it is late, and may wait for the next session at the address.
-//!
 //! **Commands.** A frame is sent at once if no other was sent just before, or if a caller waits for its reply. Else it
-//! may linger for 50 µs per node, at least 100 µs, so that one write carries many frames. A node acknowledges frames
+//! may linger, so that one write carries many frames. A node acknowledges frames
 //! that it has passed on to its workers; at most 1,024 frames and about 64 MiB are unacknowledged.
 //!
 //! **The end.** Each end sends a heartbeat every second. A node that is silent for 5 s, closes the connection or sends

@@ -18,8 +18,6 @@
 //!   stays usable. After that reply the worker recovers.
 //! - While a worker of TVM owes a reply, it counts as inside a function: only the deadline of calls applies.
 //!
-//! **Registers.** Workers of TVM don't store a function in register 0, so a lane adds 1 to all register ids.
-//!
 //! **Worker 0** of a lane to processes is a process of TVM, too. Copies from and to worker 0 are sent as
 //! `DebugGetFromRemote` and `DebugSetRegister`, because only a thread of TVM's own controller has the queue of host
 //! arrays.
@@ -35,7 +33,7 @@
 //! - Registers are freed by ids before the next command (action 64), not by one `KillReg` each, which is still
 //!   understood.
 //! - `sync_all` is one broadcast (action 65) and n replies, and so is `get_all` (action 94).
-//! - A lane to TVM's own workers (`disco-channel/src/tvm/translate.rs`) sends TVM's commands instead: one `KillReg`
+//! - A lane to TVM's own workers (`translate.rs`) sends TVM's commands instead: one `KillReg`
 //!   for each freed register, one command for each worker, and register ids plus 1, because TVM does not store
 //!   functions in register 0.
 //! - In addition to the worker-0 forms, the session's rooted operations take any root. The counts of the V-forms are

@@ -1,4 +1,13 @@
 //! The controller's side: sessions, their handles, and the implementation over lanes.
+//!
+//! ```text
+//! lane_session     the session over lanes                         methods, ext  the methods of programs
+//! shutdown, closing  its end                                      recordings    its records
+//! changed          changes of workers as a program sees them      subset        sessions of some workers
+//! changing         one loop for all changes                       at_once       the thread that starts workers ahead
+//! plan             which workers there will be                    new_lanes, helpers   lanes to new workers; threads
+//! replacement_policy  when workers are replaced, and how often
+//! ```
 
 mod at_once;
 mod changed;

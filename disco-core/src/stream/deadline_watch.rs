@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Deadlines on the controller: workers do not record times. The session has one ticker thread; at each tick, a
-//!   waiting caller checks whether the workers have made progress since its last check (`stream/deadline_watch.rs`).
+//!   waiting caller checks whether the workers have made progress since its last check.
 //!   A worker inside a worker function has no deadline unless `call_deadline` is set: the wait warns every 30 s
 //!   (`Deadlines::warn`). Inside a collective or `disco.init_ccl` their own deadlines apply; a wait for such a worker
 //!   also checks the workers that are inside a function of the program. After a deadline has passed, the next

@@ -1,4 +1,4 @@
-//! The worker's side: the loop that executes commands, and the data plane as worker functions.
+//! The worker's side: the loop that executes commands.
 
 mod failure;
 

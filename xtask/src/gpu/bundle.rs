@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{SCRIPTS, fatbin, programs};
+use super::{SCRIPTS, SCRIPTS_FOLDER, fatbin, programs};
 use crate::built::root;
 use crate::libraries::{self, run};
 
@@ -53,7 +53,7 @@ pub(crate) fn bundle(folder: &Path) -> Result<()> {
     println!("nccl {version}: {bytes} bytes of machine code for sm_{ARCHITECTURE}");
     run(Command::new("xz").arg("-6").arg(&file))?;
     for script in SCRIPTS {
-        fs::copy(root().join("scripts").join(script), folder.join(script))?;
+        fs::copy(root().join(SCRIPTS_FOLDER).join(script), folder.join(script))?;
     }
     check_size(folder)
 }
@@ -97,7 +97,14 @@ fn newest_glibc(symbols: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::newest_glibc;
+    use super::*;
+
+    #[test]
+    fn each_script_of_the_kit_exists() {
+        let missing: Vec<_> =
+            SCRIPTS.into_iter().filter(|script| !root().join(SCRIPTS_FOLDER).join(script).is_file()).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
 
     #[test]
     fn the_newest_c_library_is_found_by_number() {

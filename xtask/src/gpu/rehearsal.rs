@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use super::parts::PARTS;
-use super::programs;
+use super::{SCRIPTS_FOLDER, programs};
 use crate::built::root;
 use crate::libraries;
 
@@ -68,7 +68,7 @@ impl Rehearsal<'_> {
 
     fn part(&self, part: &str, double: &Path) -> Command {
         let mut command = Command::new("bash");
-        command.arg(root().join("testing/scripts/gpu-evidence.sh")).arg(part);
+        command.arg(root().join(SCRIPTS_FOLDER).join("gpu-evidence.sh")).arg(part);
         command.env("GPU_EVIDENCE_QUICK", "1").env("BUDGET", "1800").env("LD_LIBRARY_PATH", double);
         // The folder is the script's working folder, which has the programs.
         command.env("W", self.folder).env("OUT", self.folder.join("out"));

@@ -11,11 +11,8 @@ use serde_json::value::RawValue;
 use super::FORMAT;
 use super::args::{Entry, Head, Track};
 use super::lanes::TRACKS;
-use crate::lines::{Failure, Lines};
+use crate::lines::{Failure, Lines, NOT_A_TRACE};
 use crate::trace::{Missing, Trace};
-
-/// The reason for refusing a file that is no trace.
-const NOT_A_TRACE: &str = "this is no trace that Disco has written";
 
 /// The parts of an event that are read.
 #[derive(Deserialize)]
@@ -33,7 +30,7 @@ struct Event<'a> {
 
 /// Reads all events.
 pub(super) fn trace(content: impl Read) -> Result<Trace, Failure> {
-    Reader::default().read(Lines::of(content, NOT_A_TRACE).map_err(Failure::Io)?)
+    Reader::default().read(Lines::of(content).map_err(Failure::Io)?)
 }
 
 #[derive(Default)]

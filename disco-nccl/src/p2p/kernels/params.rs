@@ -1,4 +1,4 @@
-//! The parameters and limits of the kernels. They must agree with `handshake.cuh`; `tests/layout.rs` compares them.
+//! The parameters and limits of the kernels. They must agree with `handshake.cuh`; `tests/kernels/layout.rs` compares them.
 
 use std::mem::offset_of;
 
