@@ -98,7 +98,7 @@ impl LaneSession {
     }
 }
 
-/// What the thread needs that starts workers ahead of callers.
+/// The thread that starts workers ahead of callers.
 struct Ahead {
     helpers: Arc<Helpers>,
     table: Arc<ReplyTable>,

@@ -1,4 +1,4 @@
-//! Changes of the workers as a program sees them: what it sets before, and what it gets.
+//! Changes of the workers for programs: settings and results.
 
 use std::sync::Arc;
 

@@ -20,9 +20,6 @@
 //!   of all functions, and what `on_replaced` sets. If a lane refuses a frame, the other lanes get it, so that
 //!   survivors run the same commands; the session goes on only if all workers that the lane owns are lost. A loss and
 //!   its workers are recorded at one moment, and taken for replacement under the order ticket.
-//! - With `ReplacementPolicy::at_once`, a thread of the session takes losses and starts the new lanes, but sends
-//!   nothing: the next method gives them to the session and begins the epoch, since only callers send frames. It
-//!   starts no second worker in a place before a method has met the first.
 //! - A spare process has no place: a socket is its standard input, and over it the lane to new workers sends the
 //!   invitation, which a process without a spare finds in its environment. From then on the two are alike. The thread
 //!   `disco-spares` owns spares until they are taken, so none is given away twice.

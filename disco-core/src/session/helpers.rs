@@ -19,8 +19,8 @@ use crate::stream::reply_table::ReplyTable;
 use crate::sync;
 use crate::value::Value;
 
-/// What changes of the workers need beside the [`Fleet`]: threads, which the end of the session waits for, and the program's
-/// settings.
+/// Threads and the program's settings for changes of the workers, beside the [`Fleet`]. The end of the session waits for the
+/// threads.
 #[derive(Default)]
 pub(super) struct Helpers(Mutex<State>);
 
@@ -167,6 +167,9 @@ impl Helpers {
             let state = self.lock();
             if state.is_ahead { state.starting.clone() } else { Vec::new() }
         };
+        if starting.is_empty() {
+            return;
+        }
         // At the end of the session, they are given up anyway.
         _ = self.spawn("disco-close", move || give_up(&starting));
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! lane_session     the session over lanes                         methods, ext  the methods of programs
 //! shutdown, closing  its end                                      recordings    its records
-//! changed          changes of workers as a program sees them      subset        sessions of some workers
+//! changed          settings and results of changes of workers     subset        sessions of some workers
 //! changing         one loop for all changes                       at_once       the thread that starts workers ahead
 //! plan             which workers there will be                    new_lanes, helpers   lanes to new workers; threads
 //! replacement_policy  when workers are replaced, and how often

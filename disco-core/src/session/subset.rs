@@ -253,7 +253,7 @@ fn begin(world: World, lanes: Vec<Arc<dyn Channel>>, limits: Deadlines, steps: U
 /// A start whose future may be dropped.
 struct Starting {
     steps: UnboundedReceiver<Step>,
-    /// Those that were not passed on, with the workers of the subset.
+    /// Invitations that were not passed on, with the workers of the subset.
     invitations: VecDeque<(WorkerId, Vec<u8>)>,
     /// Empty once the start has ended.
     lanes: Vec<Arc<dyn Channel>>,

@@ -12,6 +12,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+mod bystanders;
+mod changes;
 mod checkpoints;
 mod content;
 mod exchange;

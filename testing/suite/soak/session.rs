@@ -1,7 +1,6 @@
 //! One random session: its users, failures, recoveries and end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +10,8 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::content::Content;
+use crate::bystanders::Bystanders;
+use crate::changes::{CONSEQUENCES, follows_from_loss, replace, resize};
 use crate::functions::Diverged;
 use crate::library;
 use crate::random::Random;
@@ -23,31 +23,26 @@ use crate::watch;
 /// Silence limit of sessions that stop a process.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// Part of the error of a process of a node that is lost without its node.
-const NOT_WHOLE: &str = "only whole nodes";
-/// Consequences of a loss in a session that has replaced the workers, and begun an epoch, without being asked.
-const CONSEQUENCES: [&str; 3] = [NOT_WHOLE, "which is new since", "no communicator on this worker"];
-
 /// The random configuration of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
-    kind: SessionKind,
+    pub(crate) kind: SessionKind,
     /// For nodes: their number, and whether their workers are processes.
-    nodes: usize,
-    of_processes: bool,
+    pub(crate) nodes: usize,
+    pub(crate) of_processes: bool,
     /// For processes, and nodes of processes: whether worker 0 is a process, too.
     apart: bool,
     /// For nodes: the most children of one end; with more nodes, nodes relay for others.
     fan_out: usize,
     /// For nodes: whether connections are encrypted.
     encrypts: bool,
-    workers: usize,
-    groups: usize,
+    pub(crate) workers: usize,
+    pub(crate) groups: usize,
     check: bool,
     end: End,
     recoveries: usize,
     /// Whether the session replaces lost workers without being asked.
-    replaces_at_once: bool,
+    pub(crate) replaces_at_once: bool,
     /// For processes: the number of spares.
     spares: usize,
     /// The number of records of a timeline; 0 for none.
@@ -121,7 +116,7 @@ impl Setup {
     }
 
     /// Whether `local` can serve the session: all ranks are on one node.
-    fn has_plane(&self) -> bool {
+    pub(crate) fn has_plane(&self) -> bool {
         self.kind != SessionKind::Nodes
     }
 
@@ -217,13 +212,13 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     timelines.check(setup.records > 0, setup.end == End::Shutdown)
 }
 
-fn init(session: &LaneSession) -> Wrong<()> {
+pub(crate) fn init(session: &LaneSession) -> Wrong<()> {
     watch::step("init_ccl");
     block_on(session.init_ccl("local", &[])).map_err(|error| format!("init_ccl: {error}"))
 }
 
 /// Runs one to three users concurrently, each on its own thread.
-fn use_together(setup: &Setup, session: &LaneSession, random: &mut Random) -> Wrong<()> {
+pub(crate) fn use_together(setup: &Setup, session: &LaneSession, random: &mut Random) -> Wrong<()> {
     let count = 1 + random.below(3);
     watch::step(format_args!("{count} users"));
     thread::scope(|scope| {
@@ -250,63 +245,6 @@ fn call_back(session: &LaneSession, worker: usize) -> disco::Result<()> {
         let fail = session.function("soak.fail").await?;
         session.call(&apply, (&fail, worker as i64, "error")).await.map(drop)
     })
-}
-
-/// Threads that repeatedly wait for replies. Each ends with its first error, or when told to.
-struct Bystanders {
-    threads: Vec<thread::JoinHandle<Option<String>>>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Bystanders {
-    fn start(session: &Arc<LaneSession>, count: usize, random: &mut Random) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let first = random.below(5);
-        let thread = |index: usize| {
-            let (session, stop, content) = (session.clone(), stop.clone(), Content::draw(random));
-            thread::spawn(move || {
-                let last = WorkerId::new(session.world().size() as u32 - 1);
-                let wait = async || match (first + index) % 5 {
-                    0 => session.sync_all().await,
-                    1 => session.sync_worker(last).await,
-                    2 => {
-                        let (form, size, seed) = content.args();
-                        let made = session.call_named("soak.content", (form, size, seed)).await?;
-                        session.get_all(&made).await.map(drop)
-                    }
-                    3 => {
-                        let held = session.call_named("soak.hold", (content.value()?,)).await?;
-                        session.set(&held, last, content.value()?).await?;
-                        session.get(&held, last).await.map(drop)
-                    }
-                    _ => {
-                        let sum = session.call(&session.function("soak.add").await?, (index as i64, 1i64)).await?;
-                        session.get(&sum, last).await.map(drop)
-                    }
-                };
-                while !stop.load(Ordering::Acquire) {
-                    if let Err(error) = block_on(wait()) {
-                        return Some(error.to_string());
-                    }
-                }
-                None
-            })
-        };
-        Self { threads: (0..count).map(thread).collect(), stop }
-    }
-
-    /// Joins the threads. Each of their errors must contain one of `allowed`.
-    fn join(self, allowed: &[&str]) -> Wrong<()> {
-        watch::step("bystanders end");
-        self.stop.store(true, Ordering::Release);
-        for thread in self.threads {
-            let error = thread.join().map_err(|_| "a bystander panicked".to_owned())?;
-            if let Some(error) = error.filter(|error| !allowed.iter().any(|text| error.contains(text))) {
-                return Err(format!("a bystander was told: {error}"));
-            }
-        }
-        Ok(())
-    }
 }
 
 fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure, random: &mut Random) -> Wrong<()> {
@@ -432,84 +370,6 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             Ok(())
         }
     }
-}
-
-/// Whether an error is a loss or its consequence in a session that replaces workers at once: the register of a bystander
-/// is empty on the new worker, or one process of a node can't be replaced.
-fn follows_from_loss(error: &disco::Error) -> bool {
-    let text = error.to_string();
-    matches!(error, disco::Error::Lost(_)) || CONSEQUENCES.iter().any(|it| text.contains(it))
-}
-
-/// Replaces the lost worker, with its node if that is lost, and goes on.
-fn replace(setup: &Setup, session: &LaneSession, worker: usize, random: &mut Random) -> Wrong<()> {
-    watch::step("replacement");
-    if setup.replaces_at_once
-        && random.chance(50)
-        && let Some(error) = block_on(session.sync_all()).err().filter(|error| !follows_from_loss(error))
-    {
-        return Err(format!("sync_all during a replacement: {error}"));
-    }
-    let replaced = loop {
-        match block_on(session.replace_lost()) {
-            Ok(replaced) => break replaced.workers,
-            // Of a worker or a node that ended because of the first loss.
-            Err(disco::Error::Lost(_)) => {}
-            // A process of another node.
-            Err(error) if setup.of_processes && error.to_string().contains(NOT_WHOLE) => return Ok(()),
-            Err(error) => return Err(format!("replace_lost: {error}")),
-        }
-    };
-    if !replaced.contains(&WorkerId::new(worker as u32)) {
-        return Err(format!("worker {worker} was lost, and {replaced:?} were replaced"));
-    }
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
-    }
-    use_together(setup, session, random)?;
-    block_on(session.sync_all()).map_err(|error| format!("after a replacement, sync_all: {error}"))
-}
-
-/// Gives the session another number of workers, or the same one, and goes on.
-fn resize(setup: &mut Setup, session: &Arc<LaneSession>, random: &mut Random) -> Wrong<()> {
-    let (per_node, least) = match setup.kind {
-        SessionKind::Nodes => (setup.workers / setup.nodes, 2),
-        // One that may be lost.
-        SessionKind::Processes => (1, 2),
-        _ => (1, 1),
-    };
-    let sizes: Vec<usize> = (least..=6).map(|nodes| nodes * per_node).filter(|size| size % setup.groups == 0).collect();
-    let size = if sizes.is_empty() { setup.workers } else { random.pick(&sizes) };
-    let bystanders = Bystanders::start(session, random.below(4), random);
-    watch::step(format_args!("resize to {size}"));
-    let resized = loop {
-        match block_on(session.resize(size)) {
-            // Of a worker or a node that ended because of an earlier loss.
-            Err(disco::Error::Lost(_)) => {}
-            other => break other,
-        }
-    };
-    bystanders.join(&[&["being resized", "lost", "aborted", "no such worker"], &CONSEQUENCES[..]].concat())?;
-    match resized {
-        Ok(_) => {}
-        // A process of another node.
-        Err(error) if setup.of_processes && error.to_string().contains(NOT_WHOLE) => return Ok(()),
-        Err(error) => return Err(format!("resize: {error}")),
-    }
-    setup.workers = size;
-    if setup.kind == SessionKind::Nodes {
-        setup.nodes = size / per_node;
-    }
-    if session.world().size() != size {
-        return Err(format!("{} workers after a resize to {size}", session.world().size()));
-    }
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
-    }
-    use_together(setup, session, random)?;
-    block_on(session.sync_all()).map_err(|error| format!("after a resize, sync_all: {error}"))
 }
 
 /// Sends a signal to a worker's process, during large all-reduces if the session has communicators.

@@ -14,9 +14,9 @@ enum Event {
     /// It has started them.
     Started,
     Unwanted,
-    /// A caller takes what is to be replaced.
+    /// A caller takes the vacancies.
     Take,
-    /// It has started workers, and gives them and those that have started ahead their places.
+    /// The caller gives new workers their places: its own, and workers that have started ahead.
     Fill,
     /// It drops its future.
     Drop,
@@ -40,7 +40,7 @@ const EVENTS: [Event; 11] = [
     Event::Grow,
 ];
 
-/// What is to be true of the fleet: where each place is that has lost its worker.
+/// The expected state of the fleet: who has each vacancy.
 #[derive(Clone, Debug, Default)]
 struct Model {
     vacant: BTreeSet<WorkerId>,
@@ -168,7 +168,7 @@ impl Model {
     }
 }
 
-/// Tries all sequences of `rest` more events. Returns the number of those that end with a session that takes commands.
+/// Tries all sequences of `rest` more events. Returns how many of these sequences end with a running session.
 fn explore(model: &Model, path: &mut Vec<Event>, rest: usize) -> usize {
     let mut running = 0;
     let members = Members::first(World::new(2, 1).unwrap());
