@@ -46,12 +46,12 @@ impl LaneSession {
 
     /// Whether workers are replaced before a program asks for it.
     pub(super) fn replaces_at_once(&self) -> bool {
-        self.policy.when == When::AtOnce
+        self.when == When::AtOnce
     }
 
     /// Whether [`Session::recover`](super::Session::recover) has to replace workers.
     pub(super) fn replaces_on_recovery(&self) -> bool {
-        self.policy.when == When::Recovered && self.stream.reply_table.check_lost().is_err()
+        self.when == When::Recovered && self.stream.reply_table.check_lost().is_err()
     }
 
     /// Runs a method of the session once lost workers are replaced. If the session does not replace them at once, this is
@@ -78,7 +78,7 @@ impl LaneSession {
     /// # Errors
     /// The loss, if no method has returned it yet; or the reason why workers can't be replaced.
     async fn await_replacement(&self) -> Result<()> {
-        let is_due = self.replaces_at_once() && self.stream.reply_table.has_failed();
+        let is_due = self.replaces_at_once() && self.stream.reply_table.takes_no_commands();
         if !is_due || self.stream.closed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl LaneSession {
     }
 
     async fn await_replacement_at_once(&self) -> Result<()> {
-        self.stream.reply_table.check_nothing()?;
+        self.stream.reply_table.check_thread()?;
         if let Some(loss) = self.stream.reply_table.fleet(Fleet::take_untold) {
             return self.stream.explain(Err(loss)).await;
         }

@@ -53,7 +53,7 @@ impl LaneSession {
     /// Sets when lost workers are replaced, and how often.
     #[must_use]
     pub fn with_replacement(mut self, policy: ReplacementPolicy) -> Self {
-        self.policy = policy;
+        self.when = policy.when;
         self.helpers.set_policy(policy);
         self.prepare_in_background();
         self

@@ -34,7 +34,7 @@ use futures_channel::oneshot;
 use futures_lite::future;
 
 use super::DRef;
-use super::helpers::{Busy, Ready, Started, panicked};
+use super::helpers::{Busy, Ready, Started, no_thread, panicked};
 use super::lane_session::LaneSession;
 use super::new_lanes::{END_LIMIT, NewLane, end};
 use super::plan::{Goal, Plan};
@@ -124,7 +124,7 @@ impl LaneSession {
         let (ticks, start) = (self.stream.ticker.start(), Instant::now());
         loop {
             let (changed, tick) = (table.fleet_changed.listen(), ticks.next());
-            table.check_nothing()?;
+            table.check_thread()?;
             if table.fleet(Fleet::begin_work) {
                 return Ok(Arc::new(Busy::new(table)));
             }
@@ -151,7 +151,7 @@ impl LaneSession {
         let (ticks, start) = (self.stream.ticker.start(), Instant::now());
         loop {
             let (changed, tick) = (self.stream.reply_table.has_capacity.listen(), ticks.next());
-            self.stream.check(operation, ReplyTable::check_nothing)?;
+            self.stream.check(operation, ReplyTable::check_thread)?;
             let taken = {
                 let _order = self.stream.order();
                 self.stream.reply_table.fleet(Fleet::take_vacancies)
@@ -193,12 +193,13 @@ impl LaneSession {
         let (table, busy, helpers) = (self.stream.reply_table.clone(), busy.clone(), self.helpers.clone());
         let (plan, growth) = (plan.clone(), self.growth.clone());
         let (sender, receiver) = oneshot::channel();
-        self.helpers.spawn("disco-replace", move || {
+        let spawned = self.helpers.spawn("disco-replace", move || {
             let started = helpers.start(operation, false, || plan.lanes(&lanes, growth.as_ref()), &table);
             // The caller may have dropped its future.
             _ = sender.send(started.map(|lanes| Started::new(lanes, &helpers, &busy)));
-        })?;
-        receiver.await.unwrap_or_else(|canceled| panicked(Box::new(canceled))).map(Some)
+        });
+        spawned.map_err(|error| no_thread(operation, error))?;
+        receiver.await.unwrap_or_else(|_| Err(panicked(operation))).map(Some)
     }
 
     /// Waits until no worker is inside a function, or fails in the next epoch. Returns none if the session is lost.

@@ -1,6 +1,5 @@
 //! The threads of a session that start lanes to new workers, and close lanes that it does not use any more: both block.
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
@@ -102,9 +101,8 @@ impl Drop for Busy {
 
 impl Helpers {
     /// Runs `work`, which blocks, on a thread that the end of the session waits for.
-    pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = thread::Builder::new().name(name.into()).spawn(work);
-        let thread = thread.map_err(|error| Error::system("no thread for a change of workers", error))?;
+    pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = thread::Builder::new().name(name.into()).spawn(work)?;
         let threads = &mut self.lock().threads;
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
@@ -120,7 +118,7 @@ impl Helpers {
         table: &Arc<ReplyTable>,
     ) -> Result<Vec<NewLane>> {
         let run = AssertUnwindSafe(|| self.start_lanes(operation, is_ahead, make()?, table));
-        panic::catch_unwind(run).unwrap_or_else(panicked)
+        panic::catch_unwind(run).unwrap_or_else(|_| Err(panicked(operation)))
     }
 
     fn start_lanes(
@@ -144,8 +142,8 @@ impl Helpers {
             let starts: Vec<_> = new.iter().map(begin).collect();
             // Waits for all of them, also after the first error.
             let end = |started: io::Result<ScopedJoinHandle<'_, Result<()>>>| match started {
-                Ok(started) => started.join().unwrap_or_else(panicked),
-                Err(error) => Err(Error::system("no thread for the start of new workers", error)),
+                Ok(started) => started.join().unwrap_or_else(|_| Err(panicked(operation))),
+                Err(error) => Err(no_thread(operation, error)),
             };
             let ends: Vec<_> = starts.into_iter().map(end).collect();
             ends.into_iter().collect::<Result<()>>()
@@ -249,7 +247,12 @@ fn give_up(starting: &[Arc<dyn Channel>]) {
     starting.iter().for_each(|lane| _ = lane.close(Duration::ZERO));
 }
 
-/// The result of a start that has panicked.
-pub(super) fn panicked<T>(_: Box<dyn Any + Send>) -> Result<T> {
-    Err(Error::state("the start of new workers panicked"))
+/// The error of a start that has panicked.
+pub(super) fn panicked(operation: &str) -> Error {
+    Error::state(format!("{operation}: the start of new workers panicked"))
+}
+
+/// The error of a start for which the system refuses a thread.
+pub(super) fn no_thread(operation: &str, error: io::Error) -> Error {
+    Error::system(format!("{operation}: no thread for the start of new workers"), error)
 }

@@ -7,7 +7,7 @@ use super::Deadlines;
 use super::closing::Closing;
 use super::helpers::Helpers;
 use super::plan::Growth;
-use super::replacement_policy::ReplacementPolicy;
+use super::replacement_policy::{ReplacementPolicy, When};
 use crate::channel::{Channel, Inbox as _};
 use crate::error::{Error, Result};
 use crate::function;
@@ -31,7 +31,8 @@ use crate::world::World;
 pub struct LaneSession {
     pub(super) stream: CommandStream,
     pub(super) closing: Arc<Closing>,
-    pub(super) policy: ReplacementPolicy,
+    /// When lost workers are replaced.
+    pub(super) when: When,
     pub(super) helpers: Arc<Helpers>,
     pub(super) growth: Option<Growth>,
     /// Number of workers of each machine; `None` if there can only be one machine.
@@ -70,7 +71,7 @@ impl LaneSession {
         Ok(Self {
             stream: CommandStream::new(lanes, reply_table, limits),
             closing: Arc::default(),
-            policy: ReplacementPolicy::default(),
+            when: ReplacementPolicy::default().when,
             helpers: Arc::default(),
             growth: None,
             per_node: (world.nodes() > 1).then(|| world.per_node()),

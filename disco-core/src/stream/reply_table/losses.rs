@@ -19,13 +19,13 @@ impl ReplyTable {
         result
     }
 
-    /// Whether the session has failed or takes no commands.
-    pub(crate) fn has_failed(&self) -> bool {
+    /// Whether the session takes no commands, because of a failure, a loss or a change of its workers.
+    pub(crate) fn takes_no_commands(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Accepts any state.
-    pub(crate) fn check_nothing(&self) -> Result<()> {
+    /// Fails for the program's function that restores a worker only: accepts any state of the session.
+    pub(crate) fn check_thread(&self) -> Result<()> {
         self.lock().fleet.check_thread()
     }
 
