@@ -21,27 +21,46 @@
 //! | a whole session in one call | [`session`] |
 //! | workers that are threads; the broadcast ring that carries their commands | [`threads`], [`ring`] |
 //! | workers that are processes; the ring in shared memory | [`processes`], [`shared_ring`] |
-//! | workers on other machines; how a node authenticates | [`nodes`], [`handshake`] |
+//! | workers on other machines | [`nodes`] |
+//! | the protocol of lanes to processes and nodes, without I/O; how a node authenticates | [`disco_engine`] |
 //! | workers of TVM's Disco, and workers for controllers of TVM's Disco | [`tvm`] |
 //! | the activity of other programs' sessions | [`programs`] |
 //! | the latency between two processors, to judge measurements by | [`placement`] |
 //!
 //! [`ThreadLane`], [`ProcessLane`] and [`NodeLane`] implement `disco_core::Channel`. Processes and nodes need Linux.
+//!
+//! # Invariants
+//! - A remote lane is an engine of `disco-engine` under one lock. The calling thread writes frames and signals itself. The
+//!   reactor thread makes all other calls of the inbox, the store and processes, in order and without the lock, except
+//!   that a thread of its own collects and encodes the status for clients that ask; a polling caller delivers replies
+//!   itself.
+//! - A dropped session aborts running operations, and gives up workers that have not left after 3 s; each lane with
+//!   such workers adds up to 2 s.
+//! - A node is a bridge between a TCP connection and a lane of its own to the workers there. It is no session: the
+//!   controller has the store and orders the commands.
+//! - Over connections (to nodes, and to processes without shared memory), a call without a reply may wait for later
+//!   calls, so that one write sends several: 50 µs times the number of peers, and at least 100 µs. A command with a
+//!   reply is sent at once, with the calls that wait. Replies, aborts, answers of the store and heartbeats are sent
+//!   before frames, and large packets are sent in parts of 60 KiB.
+//! - Lanes to threads and to processes wake only the workers that a command concerns: a sync of one worker leaves the
+//!   others asleep, for at most 200 ms. In a thread lane, this time starts when the woken worker goes to sleep, and
+//!   that worker then wakes the others.
+//! - The service thread of an idle worker process or node wakes once in a heartbeat's interval: it polls progress
+//!   rarely after 1 s without a change, until the worker runs or a frame comes. No thread spins after a heartbeat.
+//! - A thread that waits for replies first polls its lanes (`Polled::poll`), and so does a node's thread. Workers of
+//!   this machine leave replies without a value for it in words of their own (`replies.rs`), so a sync wakes no
+//!   thread but the worker's, and a worker thread does not touch the table of replies. A session's workers do so
+//!   while no caller sleeps, or another one polls meanwhile (`disco-core/src/stream/sleepers.rs`); a node's while its
+//!   thread polls. Replies that were left are delivered before the worker is reported as left or lost.
 
-#[cfg(all(target_os = "linux", not(loom)))]
-mod engine;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod environment;
 #[cfg(all(target_os = "linux", fuzzing))]
 pub mod fuzzing;
 #[cfg(all(target_os = "linux", not(loom)))]
-pub mod handshake;
-#[cfg(all(target_os = "linux", not(loom)))]
 mod join_timeout;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod nodes;
-#[cfg(all(target_os = "linux", not(loom)))]
-pub mod noise;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod open_files;
 #[cfg(all(target_os = "linux", not(loom)))]
@@ -54,8 +73,6 @@ mod process;
 pub mod processes;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod programs;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod random;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod reactor;
 #[cfg(all(target_os = "linux", not(loom)))]
@@ -74,8 +91,6 @@ mod subset;
 mod terminal;
 #[cfg(not(loom))]
 pub mod threads;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod token;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod tvm;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use disco_core::store::{self, SharedStore};
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Error, Result, Value};
+use disco_engine::pending_requests::PendingRequests;
 
-use crate::engine::pending_requests::PendingRequests;
 use crate::reactor::{Connection, Descriptor};
 
 /// Timeout for an answer that does not depend on another worker.
@@ -118,6 +118,6 @@ impl SharedStore for RemoteStore {
 
 impl fmt::Debug for RemoteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteStore").field("waiting", &self.lock().len()).finish_non_exhaustive()
+        f.debug_struct("RemoteStore").field("waiting", &self.lock().count()).finish_non_exhaustive()
     }
 }

@@ -18,9 +18,10 @@ pub(crate) struct Step {
 }
 
 /// Packages of the workspace and their folders. Each must build alone. A test compares this with the manifests.
-pub(crate) const CRATES: [(&str, &str); 22] = [
+pub(crate) const CRATES: [(&str, &str); 23] = [
     ("disco-runtime", "."),
     ("disco-core", "disco-core"),
+    ("disco-engine", "crates/disco-engine"),
     ("disco-channel", "disco-channel"),
     ("disco-local", "crates/disco-local"),
     ("disco-dl", "crates/disco-dl"),
@@ -126,7 +127,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         .with("RUSTFLAGS", "--cfg loom"),
         step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
             .with("DISCO_SOAK_SECONDS", "600"),
-        step("simulated trees of nodes, for longer", "test --quiet --package disco-channel --lib sim::tree::tests")
+        step("simulated trees of nodes, for longer", "test --quiet --package disco-engine --lib sim::tree::tests")
             .with("DISCO_SIM_RUNS", "10000"),
         step("random deaths and replacements, for longer", "test --quiet --package disco-tests --test replacement")
             .with("DISCO_LONG_TESTS", "1"),
@@ -161,7 +162,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),
         sanitized(
             "address sanitizer",
-            "--package disco-core --package disco-channel --package disco-local --lib --tests",
+            "--package disco-core --package disco-engine --package disco-channel --package disco-local --lib --tests",
             // Skips tests that run the compiler: it would have to compile with the same flags.
             "--skip the_message_for",
         ),

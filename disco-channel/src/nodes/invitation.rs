@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::JoinOptions;
-use crate::token::Token;
+use disco_engine::token::Token;
 
 /// The first word of the text of an invitation.
 const NODE: &str = "node";

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! **Starting.** The lane listens, by default on the loopback address. Node and controller first prove to each other
-//! that they have the session's token ([`handshake`](crate::handshake)), and encrypt all that follows
-//! ([`noise`](crate::noise)); then the node sends JOIN with the names of its worker functions. Once all nodes have joined, the controller sends each its number and workers; the node starts
+//! that they have the session's token ([`handshake`](disco_engine::handshake)), and encrypt all that follows
+//! ([`noise`](disco_engine::noise)); then the node sends JOIN with the names of its worker functions. Once all nodes have joined, the controller sends each its number and workers; the node starts
 //! these and sends READY.
 //!
 //! **Trees.** With more nodes than [`Options::fan_out`], nodes relay for nodes:
@@ -72,7 +72,7 @@ pub(crate) use invitation::NodeInvitation;
 pub use node::{JoinOptions, StopHandle, serve};
 pub use status::status;
 
-pub use crate::token::Token;
+pub use disco_engine::token::Token;
 
 /// Size of the socket's send buffer. An urgent packet waits for the bytes in it.
 const SEND_BUFFER_BYTES: usize = 512 << 10;

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use disco_core::status::Status;
 use disco_core::wire::Message;
 use disco_core::{Error, Result};
+use disco_engine::handshake::HANDSHAKE_TIMEOUT;
+use disco_engine::limits::MAX_PACKET_BYTES;
 use rustix::event::PollFlags;
 
 use super::node::JoinOptions;
 use super::node::join::{Failed, enter};
-use crate::engine::limits::MAX_PACKET_BYTES;
-use crate::handshake::HANDSHAKE_TIMEOUT;
 use crate::reactor::{Connection, Incoming, Waker, poll_one};
 
 /// Asks the controller at [`JoinOptions::address`] for the status of its session. Needs the session's token. Makes one
@@ -71,7 +71,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::token::Token;
+    use disco_engine::token::Token;
 
     #[test]
     fn only_a_refused_connection_is_explained_by_a_session_that_does_not_listen() {

@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use disco_core::{Error, Result, WorkerId};
+use disco_engine::random;
 
-use crate::{environment, random};
+use crate::environment;
 
 /// The environment variable with the [text](Invitation::text) of a worker's invitation.
 pub const VARIABLE: &str = "DISCO_WORKER";

@@ -14,7 +14,7 @@
 //! **Starting.** The lane listens on an abstract Unix socket, and starts a process for each worker with a variable that
 //! names the worker, the socket and a random token. A process that connects must belong to the same user and send HELLO
 //! (`disco_core::wire`) with the token and the names of its worker functions. Any other process is refused; if the lane
-//! has started it, the start fails. A worker sends HELLO only to a socket of its own user. `engine/controller` makes
+//! has started it, the start fails. A worker sends HELLO only to a socket of its own user. `disco_engine::controller` makes
 //! these decisions; `reactor` runs the thread `disco-service`.
 //!
 //! **Commands** of up to 64 KiB go through the ring. Larger ones go as FRAME over the connections of the workers that

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use disco_core::link::SharedFd;
 use disco_core::wire::{Message, StoreCall};
 use disco_core::{Result, Value};
+use disco_engine::controller::{Conn, Event};
 
 use super::connection::Connection;
 use super::service::{Reactor, Reading};
 use super::transport::Transport;
-use crate::engine::controller::{Conn, Event};
 
 impl<T: Transport> Reactor<T> {
     /// Carries out a worker's call of the store.

@@ -6,12 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use disco_core::channel::{Progress, Signal};
-use disco_core::status::{ConnectionStatus, NodeStatus, SpareStatus};
+use disco_core::status::{NodeStatus, SpareStatus};
 use disco_core::wire::Message;
 use disco_core::{Error, Result, WorkerId};
+use disco_engine::controller::{Action, Conn, Controller, Event, Order, Write};
 
 use super::table::Table;
-use crate::engine::controller::{Action, Conn, Controller, Event, Order, Write};
 use crate::process::Process;
 use crate::reactor::{Connection, Descriptor, Waker};
 
@@ -91,14 +91,15 @@ impl Lane {
 
     /// The nodes that stand by, and their connections.
     pub(crate) fn spares(&self) -> Vec<SpareStatus> {
-        let (state, now) = (self.lock(), Instant::now());
-        let spares = state.controller.spares().map(|spare| {
-            let mut connection = ConnectionStatus::default();
-            connection.silence = spare.silence(now);
-            state.table.find(spare.conn).into_iter().for_each(|it| it.describe(&mut connection));
-            SpareStatus::node(spare.join.name.clone(), connection)
-        });
-        spares.collect()
+        let state = self.lock();
+        let spares = state.controller.spares(Instant::now()).into_iter();
+        spares
+            .map(|(conn, mut spare)| {
+                let connection = state.table.find(conn);
+                spare.connection.iter_mut().zip(connection).for_each(|(status, it)| it.describe(status));
+                spare
+            })
+            .collect()
     }
 
     /// Calls the engine for a change that causes no writes or actions.

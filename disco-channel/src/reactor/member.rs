@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use disco_core::error::LossCause;
 use disco_core::wire::Message;
 use disco_core::{Channel, Result, channel};
+use disco_engine::member::joining::{Action, Joining};
+use disco_engine::member::serving::{self, Event, Member, lost};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::engine::member::joining::{Action, Joining};
-use crate::engine::member::serving::{self, Event, Member, lost};
 use crate::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller, Waker};
 
 /// Reads from the connection before other events are handled.

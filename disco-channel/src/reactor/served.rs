@@ -7,11 +7,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use disco_core::{Error, Result};
+use disco_engine::controller::{Controller, Event};
 
 use super::lane::Lane;
 use super::service::Reactor;
 use super::transport::Transport;
-use crate::engine::controller::{Controller, Event};
 use crate::join_timeout;
 
 /// Timeout for the reactor thread to end once its lane is closed: longer than killed processes take.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use disco_core::channel::Inbox;
 use disco_core::link::Shared;
 use disco_core::wire::{Message, WireError};
+use disco_engine::controller::{Action, Conn, Event};
+use disco_engine::handshake::Keys;
 use rustix::event::{PollFd, PollFlags};
 
 use super::lane::Lane;
 use super::status::Clients;
 use super::transport::{Accepted, Transport};
-use crate::engine::controller::{Action, Conn, Event};
-use crate::handshake::Keys;
 use crate::process::Process;
 use crate::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller};
 

@@ -90,9 +90,9 @@ mod tests {
     use disco_core::status::Status;
     use disco_core::wire::Welcome;
     use disco_core::{WorkerConfig, WorkerId, WorkerRange, World};
+    use disco_engine::controller::{Controller, Terms};
 
     use super::*;
-    use crate::engine::controller::{Controller, Terms};
     use crate::reactor::{Incoming, Waker};
 
     /// An inbox that reports each snapshot of the status, and makes it once it is told to.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::controller::Conn;
 use crate::reactor::Connection;
+use disco_engine::controller::Conn;
 
 /// Connections under ids that are never reused.
 #[derive(Debug, Default)]

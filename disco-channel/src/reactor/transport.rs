@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::{Inbox, WorkerId};
+use disco_engine::controller::Origin;
 
 use super::connection::Connection;
-use crate::engine::controller::Origin;
 
 /// The listener of a lane, and its other parts that differ between processes and nodes.
 pub(crate) trait Transport: Send {

@@ -12,10 +12,10 @@ use disco_core::link::Shared;
 use disco_core::status::Status;
 use disco_core::wire::{Pieces, Transfer, TransferBudget};
 use disco_core::{Channel, Command, Error, Frame, Inbox, Result, Value, WorkerId, WorkerRange, sync};
+use disco_engine::controller::{Controller, Event, FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 
 use super::frames::{LARGE_FLAG, MAX_INLINE_BYTES};
 use super::ring::{self, Ring};
-use crate::engine::controller::{Controller, Event, FULL_BATCH_BYTES, pack, pack_after, pack_beside};
 use crate::open_files;
 use crate::reactor::Served;
 use crate::shared_ring::{WakeTarget, Writer};
@@ -154,7 +154,11 @@ impl<P: Peers> RemoteLane<P> {
                 let (record, target) = ring::placeholder(frame, target, self.workers.len())?;
                 let load = if beside.is_some() { beside } else { pack(frame)? };
                 if let Some(load) = load {
-                    running.served.with(|engine, _| engine.post(&load, target));
+                    running.served.with(|engine, _| match target {
+                        WakeTarget::All => engine.post(&load, None),
+                        WakeTarget::One(peer) => engine.post(&load, Some(peer)),
+                        WakeTarget::Nobody => {}
+                    });
                 }
                 ring.send(&mut writer, frame.seq() | LARGE_FLAG, &record, target, &running.served)
             }

@@ -26,6 +26,7 @@ use disco_core::{
     Abort, Channel, Endpoint as _, Error, Inbox, Link, Result, WorkerConfig, WorkerContext, WorkerId, WorkerRange,
     backend, register_function, sync,
 };
+use disco_engine::random;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
 use sha2::{Digest as _, Sha256};
@@ -34,7 +35,6 @@ use subtle::ConstantTimeEq as _;
 use super::late::{Late, Met};
 use super::worker::FIRST;
 use crate::processes::{self, Invitation, Launch, ProcessLane};
-use crate::random;
 use crate::reactor::poll;
 
 /// Limit of a meeting.

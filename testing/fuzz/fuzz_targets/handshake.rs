@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use disco_channel::handshake::{
+use disco_engine::handshake::{
     ANSWER_BYTES, ControllerHandshake, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES,
 };
 use disco_channel::nodes::Token;

@@ -134,7 +134,7 @@ fn a_recorded_session_can_not_be_replayed() {
     let error = session.unwrap_err().to_string();
     assert!(error.ends_with(": its token does not match"), "{error}");
     assert!(
-        said.len() <= disco_channel::handshake::GREETING_BYTES + disco_channel::handshake::VERDICT_BYTES,
+        said.len() <= disco_engine::handshake::GREETING_BYTES + disco_engine::handshake::VERDICT_BYTES,
         "{}",
         said.len()
     );

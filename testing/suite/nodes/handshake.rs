@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disco::{Session, Token, block_on};
-use disco_channel::handshake::{ANSWER_BYTES, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
-use disco_channel::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
 use disco_core::wire::{Join, Message, VERSION};
+use disco_engine::handshake::{ANSWER_BYTES, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
+use disco_engine::noise::{MAX_PLAIN_BYTES, Opener, Sealer};
 
 use crate::link::Proxy;
 use crate::programs::{

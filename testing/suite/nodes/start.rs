@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use disco::{Builder, Session, SessionKind, Token, block_on};
-use disco_channel::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 use disco_core::wire::VERSION;
+use disco_engine::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 
 use crate::programs::{self, HAS_JOINED, TOKEN, ask, builder, command, complaint, end, node, pair, read_until, with};
 

@@ -14,10 +14,10 @@ use disco::{
     Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, SessionKind, Tensor, Token, Value,
     WorkerId, WorkerRange, block_on,
 };
-use disco_channel::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use disco_conformance::waiting::wait_until_in_collective;
 use disco_core::function;
 use disco_core::wire::{Join, Message, Packet};
+use disco_engine::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;

@@ -11,18 +11,18 @@ use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Inbox, Result, WorkerId, WorkerRange, World};
+use disco_engine::clock::MachineClock;
+use disco_engine::controller::{Controller, MAX_PENDING, Missing, NodeTerms, Terms, Tree, Vacancy};
+use disco_engine::credit::MAX_UNREAD_BYTES;
+use disco_engine::handshake::Secret;
+use disco_engine::token::Token;
 
 use super::announce::{Announce, Announcement};
 use super::printer::{Sink, to_terminal};
 use super::transport::Tcp;
-use crate::engine::clock::MachineClock;
-use crate::engine::controller::{Controller, MAX_PENDING, Missing, NodeTerms, Terms, Tree, Vacancy};
-use crate::engine::credit::MAX_UNREAD_BYTES;
-use crate::handshake::Secret;
 use crate::nodes::NodeInvitation;
 use crate::reactor::{Lane, Reactor, Served, Waker};
 use crate::remote_lane::{Peers, RemoteLane, Running};
-use crate::token::Token;
 
 /// Options of a [`NodeLane`].
 #[non_exhaustive]
@@ -216,7 +216,7 @@ impl Peers for Options {
     }
 
     fn of_part(&self, workers: WorkerRange, part: WorkerRange) -> Result<Self> {
-        let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.spares().count()));
+        let standing = self.entrance().map_or(0, |entrance| entrance.read(|engine| engine.count_spares()));
         self.check_nodes(workers, part, standing).map_err(Error::State)?;
         let (per_node, place) = (self.per_node(workers), workers.position(part.first()).unwrap_or(0));
         Ok(self.later(part.len() / per_node, self.first_node + (place / per_node) as u32))

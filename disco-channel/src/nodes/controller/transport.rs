@@ -6,12 +6,12 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use disco_core::WorkerId;
+use disco_engine::controller::Origin;
+use disco_engine::handshake::{ANSWER_BYTES, MAX_INTRODUCTION_BYTES};
+use disco_engine::random;
 
 use super::printer::{Printer, Sink};
-use crate::engine::controller::Origin;
-use crate::handshake::{ANSWER_BYTES, MAX_INTRODUCTION_BYTES};
 use crate::nodes;
-use crate::random;
 use crate::reactor::Waker;
 use crate::reactor::{Accepted, Transport};
 

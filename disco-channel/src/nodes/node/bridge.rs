@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use disco_core::channel::{FrameSize, Signal};
 use disco_core::store::SharedStore;
 use disco_core::{Channel, Error, Inbox, Result, WorkerRange};
+use disco_engine::clock::MachineClock;
+use disco_engine::limits::{MAX_SENT_RECORDS, packet_limit};
+use disco_engine::member::serving::{Action, Event, Member};
 
 use super::join::Joined;
 use super::stop::StopHandle;
 use super::upstream::Upstream;
-use crate::engine::clock::MachineClock;
-use crate::engine::limits::{MAX_SENT_RECORDS, packet_limit};
-use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member::{Driver, Host};
 use crate::reactor::{Incoming, Waker};
 use crate::remote_store::RemoteStore;

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::{Error, Inbox, Result, WorkerRange, sync};
+use disco_engine::controller::{MAX_PENDING, Missing, NodeTerms, Terms, Tree};
+use disco_engine::handshake::Secret;
+use disco_engine::tree::Forest;
 
-use crate::engine::controller::{MAX_PENDING, Missing, NodeTerms, Terms, Tree};
-use crate::engine::tree::Forest;
-use crate::handshake::Secret;
 use crate::nodes::addresses;
 use crate::nodes::controller::{self, Sink};
 use crate::remote_lane::{Peers, Running};
@@ -85,9 +85,9 @@ impl Peers for Children {
             world: config.world,
             tree: Tree::Fixed { parent: node, forest: self.forest.clone() },
             names: Vec::new(),
-            per_node: workers.len() / self.forest.len().max(1),
+            per_node: workers.len() / self.forest.nodes().max(1),
             silence,
-            max_pending: MAX_PENDING.max(self.forest.len()),
+            max_pending: MAX_PENDING.max(self.forest.nodes()),
             stays_open: false,
             has_standby: false,
             missing: Missing::default(),

@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use disco_core::error::{Loss, LossCause, LostPeer};
 use disco_core::wire::{Assignment, Join, Message};
 use disco_core::{Error, Result, World, function};
+use disco_engine::handshake::{
+    GREETING_BYTES, HANDSHAKE_TIMEOUT, Keys, NodeHandshake, Request, Secret, VERDICT_BYTES, may_begin,
+};
+use disco_engine::limits::MAX_PACKET_BYTES;
+use disco_engine::member::joining::Joining;
+use disco_engine::member::serving::lost;
+use disco_engine::token::Token;
 use rustix::process::getppid;
 
 use super::children::Listener;
 use super::stop::StopHandle;
-use crate::engine::limits::MAX_PACKET_BYTES;
-use crate::engine::member::joining::Joining;
-use crate::engine::member::serving::lost;
-use crate::handshake::{
-    GREETING_BYTES, HANDSHAKE_TIMEOUT, Keys, NodeHandshake, Request, Secret, VERDICT_BYTES, may_begin,
-};
 use crate::nodes::{self, addresses};
 use crate::reactor::member as driver;
 use crate::reactor::{Connection, Incoming, Waker};
-use crate::token::Token;
 
 /// Delay before the second attempt, which doubles with each attempt, and its maximum.
 const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));

@@ -16,6 +16,7 @@ use disco_core::link::Shared;
 use disco_core::shared_memory::Arena;
 use disco_core::wire::{Assignment, Message};
 use disco_core::{Channel, Error, Result};
+use disco_engine::handshake::Secret;
 
 use self::bridge::{Bridge, FLUSH_TIMEOUT};
 use self::children::{Children, Listener};
@@ -23,7 +24,6 @@ pub use self::join::JoinOptions;
 pub use self::stop::StopHandle;
 use self::subtree::Subtree;
 use self::upstream::Upstream;
-use crate::handshake::Secret;
 use crate::processes::Sink;
 use crate::programs;
 use crate::reactor::Waker;

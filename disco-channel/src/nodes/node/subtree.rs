@@ -117,15 +117,15 @@ mod tests {
 
     use disco_core::wire::Assignment;
     use disco_core::{WorkerConfig, World};
+    use disco_engine::handshake::Secret;
+    use disco_engine::token::Token;
 
     use super::super::children::{Children, Listener};
     use super::super::doubles::{Ignored, Lane};
     use std::time::Instant;
 
     use super::*;
-    use crate::handshake::Secret;
     use crate::remote_lane::RemoteLane;
-    use crate::token::Token;
 
     #[test]
     fn a_failed_start_of_the_own_workers_ends_the_wait_for_the_nodes_behind() {

@@ -11,9 +11,9 @@ use disco_core::status::Status;
 use disco_core::store::SharedStore as _;
 use disco_core::wire::{self, Assignment, Message};
 use disco_core::{Channel, Command, Error, Frame, Members, Result, Value, WorkerId, WorkerRange, sync};
+use disco_engine::member::upward::{self, Priority};
+use disco_engine::reply;
 
-use crate::engine::member::upward::{self, Priority};
-use crate::engine::reply;
 use crate::reactor::{Connection, Waker};
 use crate::remote_store::RemoteStore;
 
@@ -254,12 +254,11 @@ impl Inbox for Upstream {
 mod tests {
     use std::os::unix::net::UnixStream;
 
-    use disco_core::World;
     use disco_core::error::{ErrorKind, Failure, LossCause, LostPeer, Node};
+    use disco_core::{WorkerConfig, World};
 
     use super::super::doubles::Lane;
     use super::*;
-    use crate::engine::member::tests::assignment;
     use crate::reactor::Incoming;
 
     #[test]
@@ -269,7 +268,18 @@ mod tests {
         let connect = |socket| Arc::new(Connection::new(socket, waker.clone()).unwrap());
         let (connection, other) = (connect(ours), connect(theirs));
         let store = Arc::new(RemoteStore::new(connection.clone()));
-        let upstream = Upstream::new(connection, waker.clone(), store, &assignment());
+        let second = std::time::Duration::from_secs(1);
+        let assignment = Assignment {
+            behind: [].into(),
+            node: 1,
+            workers: WorkerRange::new(2..4),
+            processes: false,
+            config: WorkerConfig::new(World::new(4, 1).unwrap()),
+            heartbeat: second,
+            silence: 5 * second,
+            start: 30 * second,
+        };
+        let upstream = Upstream::new(connection, waker.clone(), store, &assignment);
         let lane = Arc::new(Lane::default());
         upstream.set_lane(&(lane.clone() as Arc<dyn Channel>));
         let mut incoming = Incoming::new(1 << 20);

@@ -11,17 +11,19 @@ use disco_core::status::Status;
 use disco_core::wire::{RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Inbox, Result, WorkerId, WorkerRange};
+use disco_engine::controller::{Controller, Terms};
+use disco_engine::random;
 
 use super::launch::Launch;
 use super::spares::Spares;
 use super::transport::Unix;
-use crate::engine::controller::{Controller, Terms};
 use crate::output::{Output, Sink};
 use crate::processes::invitation::Invitation;
 use crate::reactor::{Descriptor, Lane, Reactor, Served, Waker};
 use crate::remote_lane::{CAPACITY_WORDS, Peers, RemoteLane, Ring, Running};
 use crate::ring::MAX_READERS;
-use crate::{random, terminal};
+
+use crate::terminal;
 
 /// Options of a [`ProcessLane`].
 #[non_exhaustive]

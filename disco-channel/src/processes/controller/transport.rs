@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::Inbox;
+use disco_engine::controller::Origin;
+use disco_engine::random;
 use rustix::net::sockopt;
 
-use crate::engine::controller::Origin;
 use crate::output::Output;
-use crate::random;
 use crate::reactor::{Accepted, Transport};
 use crate::reactor::{Connection, Waker};
 use crate::remote_lane::Ring;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use disco_core::shared_memory::MappedSnapshot;
 use disco_core::wire::{self, Message, Received};
 use disco_core::{Command, Error, Frame, Result, Value, WorkerId};
+use disco_engine::credit::Taken;
 
-use crate::engine::credit::Taken;
 use crate::reactor::{Connection, Waker};
 use crate::remote_lane::frames::{ALL_READERS, LARGE_FLAG};
 use crate::ring::spin_policy::Expect;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use disco_core::channel::Reply;
 use disco_core::wire::Message;
 use disco_core::{Endpoint, Frame, Link, Result, Value, WorkerId};
+use disco_engine::reply;
 
 use super::commands::Commands;
 
-use crate::engine::reply;
 use crate::reactor::Connection;
 use crate::replies::Replies;
 
@@ -69,11 +69,11 @@ mod tests {
     use std::time::Duration;
 
     use disco_core::shared_memory::Arena;
+    use disco_engine::limits::MAX_PACKET_BYTES;
 
     use super::super::commands::Letterbox;
     use super::super::link;
     use super::*;
-    use crate::engine::limits::MAX_PACKET_BYTES;
     use crate::reactor::{Incoming, Waker};
     use crate::remote_store::RemoteStore;
 

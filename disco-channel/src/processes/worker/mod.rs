@@ -19,14 +19,14 @@ use disco_core::shared_memory::{Arena, Segment};
 use disco_core::wire::{Hello, Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Link, Result, WorkerId, function};
+use disco_engine::limits::{MAX_PACKET_BYTES, MAX_SENT_RECORDS, packet_limit};
+use disco_engine::member::joining::Joining;
+use disco_engine::member::serving::{Member, lost};
 use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
 pub use self::endpoint::ProcessEndpoint;
 use self::service::{End, Service};
-use crate::engine::limits::{MAX_PACKET_BYTES, MAX_SENT_RECORDS, packet_limit};
-use crate::engine::member::joining::Joining;
-use crate::engine::member::serving::{Member, lost};
 use crate::processes::invitation::Invitation;
 use crate::reactor::member::{self, Driver};
 use crate::reactor::{Connection, Incoming, Waker};

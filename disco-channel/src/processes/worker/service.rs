@@ -7,10 +7,10 @@ use std::thread;
 
 use disco_core::wire::Message;
 use disco_core::{Link, Result, Value};
+use disco_engine::limits::MAX_SENT_RECORDS;
+use disco_engine::member::serving::{Action, Event, Member};
 
 use super::commands::{Large, Letterbox};
-use crate::engine::limits::MAX_SENT_RECORDS;
-use crate::engine::member::serving::{Action, Event, Member};
 use crate::reactor::member::Host;
 use crate::reactor::{Connection, Incoming};
 use crate::remote_store::RemoteStore;

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use disco_core::shared_memory::MappedSnapshot;
 use disco_core::wire::{Message, Packet, WireError};
 use disco_core::{Error, Result};
+use disco_engine::limits::CHUNK_BYTES;
+use disco_engine::noise::{Keys, MAX_PLAIN_BYTES, Opener};
 use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::Connection;
-use crate::engine::limits::CHUNK_BYTES;
-use crate::noise::{Keys, MAX_PLAIN_BYTES, Opener};
 
 /// Descriptors that may come with one read, and that may wait for their packets.
 const MAX_FDS: usize = 16;

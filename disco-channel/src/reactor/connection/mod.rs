@@ -2,7 +2,7 @@
 //!
 //! Sending writes as much as the socket takes; the polling thread writes the rest. Large packets go in parts, and small
 //! packets overtake frames and parts, so an abort, an answer or a heartbeat waits for at most one part and the bytes in
-//! the socket. A connection to a node may be [encrypted](crate::noise).
+//! the socket. A connection to a node may be [encrypted](disco_engine::noise).
 
 mod incoming;
 mod outbox;

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use disco_core::Result;
 use disco_core::wire::{Message, Pieces, Transfer};
+use disco_engine::limits::CHUNK_BYTES;
 use rustix::net::{self, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::PART_BYTES;
 use super::sealed::Sealed;
-use crate::engine::limits::CHUNK_BYTES;
 
 /// Packets in one system call.
 pub(super) const MAX_SLICES: usize = 64;

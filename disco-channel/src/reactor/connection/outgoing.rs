@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use disco_core::status::ConnectionStatus;
 use disco_core::wire::{Message, Pieces, Transfer};
 use disco_core::{Error, Result};
+use disco_engine::limits::CHUNK_BYTES;
+use disco_engine::noise::Keys;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, Shutdown};
@@ -18,8 +20,6 @@ use rustix::net::{self, RecvFlags, Shutdown};
 use super::outbox::{Ahead, Descriptor, MAX_SLICES, Outbox, Parcel};
 use super::sealed::Sealed;
 use super::tcp_info::TcpInfo;
-use crate::engine::limits::CHUNK_BYTES;
-use crate::noise::Keys;
 use crate::reactor::Waker;
 use crate::reactor::poller::{poll, poll_one};
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use disco_core::Result;
+use disco_engine::noise::{Keys, Sealer};
 use rustix::net::{self, SendFlags};
 
 use super::outbox::Parcel;
-use crate::noise::{Keys, Sealer};
 
 /// Encrypts packets, and sends the records.
 pub(super) struct Sealed {

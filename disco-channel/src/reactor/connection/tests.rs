@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use disco_core::wire::{Message, Pieces, Transfer, WireError};
 use disco_core::{DType, Tensor, Value, World};
+use disco_engine::handshake::{ControllerHandshake, NodeHandshake, Request, Secret};
+use disco_engine::limits::{CHUNK_BYTES, MAX_PACKET_BYTES};
+use disco_engine::noise::MAX_PLAIN_BYTES;
+use disco_engine::token::Token;
 use rustix::event::PollFlags;
 use rustix::net::{self, SendFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::{Connection, Incoming, PART_BYTES};
-use crate::engine::limits::{CHUNK_BYTES, MAX_PACKET_BYTES};
-use crate::handshake::{ControllerHandshake, NodeHandshake, Request, Secret};
-use crate::noise::MAX_PLAIN_BYTES;
 use crate::reactor::{Waker, poll_one};
-use crate::token::Token;
 
 mod transfers;
 

@@ -1,0 +1,91 @@
+//! The protocol between a controller and its worker processes and nodes, without I/O: no clock, socket, thread or lock
+//! (sans-I/O). `disco-channel` runs it over sockets and rings; the simulation runs it under a virtual clock.
+//!
+//! ```text
+//!  lane's methods ──┐  events, now   ┌──────────────┐  writes     ┌──────────────────────┐
+//!                   ├───────────────▶│    engine    │────────────▶│ connections (sockets)│
+//!  reactor thread ──┘                │ (state only) │  actions    ├──────────────────────┤
+//!        ▲                           │              │────────────▶│ inbox, store, kills  │
+//!        └── waits until ────────────│ next_timeout │             └──────────────────────┘
+//!                                    └──────────────┘
+//! ```
+//!
+//! | looking for | open |
+//! |---|---|
+//! | the controller's end of a lane: one engine for all its peers | [`controller`] |
+//! | the other end: one worker process or node | [`member`] |
+//! | how both ends prove that they have the same token; encryption after that | [`handshake`], [`noise`], [`token`] |
+//! | nodes that relay for others | [`tree`] |
+//! | limits of frames and bytes that are under way | [`credit`], [`limits`] |
+//! | calls of the store that wait for their answers | [`pending_requests`] |
+//! | clocks of machines, compared by heartbeats | [`clock`] |
+//!
+//! # Driving an engine
+//! The controller's end:
+//!
+//! 1. [`Controller::new`](controller::Controller::new) with the terms of its peers.
+//! 2. For each event: [`handle`](controller::Controller::handle), with the time. For each frame of the session:
+//!    [`room`](controller::Controller::room), then [`submit_packed`](controller::Controller::submit_packed).
+//! 3. After each of these calls, under the same lock: [`next_write`](controller::Controller::next_write) until it returns
+//!    `None`. The calling thread writes these packets before it brings another event.
+//! 4. Then [`next_action`](controller::Controller::next_action) until it returns `None`. One thread carries out all
+//!    actions, in order and without the lock, and brings the events that follow from them.
+//!    [`take_wake`](controller::Controller::take_wake) says that this thread has to be woken for an earlier timeout.
+//! 5. At [`next_timeout`](controller::Controller::next_timeout): the event `Timer`. After the action `Over`, nothing follows.
+//!
+//! The member's end is two engines. [`Joining`](member::joining::Joining) introduces it: `next_action` until `None`, then
+//! `handle` with a message or with the timeout of `next_timeout`, until the action `Taken`, `Retry` or `Refused`. Then
+//! [`Member`](member::serving::Member): `handle`, `next_action` until `None`, and so on until the action `End`.
+//!
+//! # Invariants
+//! - The simulation (`sim`) runs both ends against each other: 10,000 seeds by default, each a session with freezes,
+//!   stalls, deaths, cuts, half-open connections, garbage, connections without the token, and restarts. It checks the
+//!   order of commands and of output, credit, admission, epochs, the reports of losses and of exit statuses, and that
+//!   each wait ends. Each `fault::Fault` that tests plant makes it fail.
+//! - At shutdown, a lane reports that a worker has left after the worker's last reply (`Inbox::left`); then waits for
+//!   replies of that worker end. Waits for a worker that was given up end when the lanes are closed. So no wait
+//!   outlives its session, and replies before the shutdown are delivered.
+//! - A node that has the token but does not match the session (another program, another number of workers) is
+//!   refused. The start waits for other nodes until its deadline, whose error lists the refused nodes with the
+//!   reasons (the last 16, and the number of the others; at most three connections without the token, one for each
+//!   address and reason).
+//! - With more nodes than the fan-out, nodes relay. A node's lane is then two lanes: that to its own workers, and a
+//!   lane to its children, with the engine and the reactor of the controller's own lane to nodes. Nodes are numbered
+//!   in preorder, so a subtree's workers are one range, which starts with those of its first node. All nodes join the
+//!   controller. It grows the tree (`tree.rs`), has those listen that relay (RELAY, LISTENS), assigns its
+//!   children, each with the sizes of the subtrees behind it, and sends the others to their parents (REDIRECT), which
+//!   admit them by their numbers. Frames go down as they came, large values inside of them; calls of the store go up
+//!   to the controller.
+//! - A node that waits for its workers at the end sends heartbeats meanwhile, since nodes behind it may need longer
+//!   than the silence timeout. A node that falls silent then is reported as stuck, with its workers.
+//! - A node that is lost takes the nodes behind it along: its parent reports the whole range once, and the nodes
+//!   behind end since their controller is lost. A lost node behind others is reported up as a cause and a range; each
+//!   level finds the node by its workers, and the controller knows its name.
+//! - Replies of a node's workers, and of those behind it, to a `sync_all` go up as one message
+//!   (`member/upward.rs`). If one is late, those that have come go up at the next poll of progress, as one
+//!   message for each range of workers, so that reports name the missing worker only. If one fails, later ones go
+//!   alone. Equal progress of neighbours, and departures, go up as ranges, too.
+//! - A node answers each heartbeat of its controller at once, with its clock's time. The answer is its own heartbeat,
+//!   too; while none of the controller comes, it sends one in each interval.
+
+#![cfg(target_os = "linux")]
+
+pub mod clock;
+pub mod controller;
+pub mod credit;
+mod fault;
+pub mod handshake;
+pub mod limits;
+mod liveness;
+pub mod member;
+pub mod noise;
+pub mod pending_requests;
+pub mod random;
+pub mod reply;
+#[cfg(test)]
+mod sim;
+pub mod token;
+mod transfers;
+pub mod tree;
+
+use liveness::{Attention, Liveness};
