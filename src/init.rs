@@ -123,7 +123,7 @@ fn serve() {
             Err(Error::Closed(_)) => Ok(()),
             invitation => invitation.and_then(|invitation| role::serve(&invitation)),
         }
-    } else if let Some(served) = crate::tvm::serve_if_asked() {
+    } else if let Some(served) = serve_tvm_if_asked() {
         served
     } else if let Some(options) = crate::node::options() {
         options.and_then(crate::node::be_node)
@@ -134,6 +134,19 @@ fn serve() {
         _ = writeln!(io::stderr(), "disco: {error}");
     }
     process::exit(i32::from(served.is_err()));
+}
+
+#[cfg(feature = "tvm")]
+use crate::tvm::serve_if_asked as serve_tvm_if_asked;
+
+/// Refuses to be a worker of TVM. None if the environment does not say so.
+#[cfg(not(feature = "tvm"))]
+fn serve_tvm_if_asked() -> Option<disco_core::Result<()>> {
+    let variable =
+        ["DISCO_TVM_WORKER", "DISCO_TVM_CONNECT"].into_iter().find(|name| std::env::var_os(name).is_some())?;
+    Some(Err(Error::invalid(format!(
+        "{variable} is set, but this program is built without the feature `tvm` of disco"
+    ))))
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@
 //! | send values of your own types | [`WireObject`], [`register_object!`], [`wire`]; the feature `serde` |
 //! | write a backend | [`Backend`], [`Communicator`], [`backend`]; [`DeviceApi`], [`device_api`] for a kind of device |
 //! | measure the latency between the processors of your threads | [`placement`] |
-//! | work with sessions of TVM's Disco | [`tvm`] |
+//! | work with sessions of TVM's Disco | [`tvm`], the feature `tvm` |
 //!
 //! # Features and platforms
 //! | feature | adds |
@@ -56,6 +56,7 @@
 //! | `ffi` | [`ffi`] and [`export_function!`]: shared libraries on the workers, with functions of the TVM-FFI C ABI |
 //! | `metrics` | [`metrics`]: counters and histograms through the crate `metrics` |
 //! | `ndarray` | `Tensor::from_ndarray` and `View::as_ndarray`: host tensors as arrays of the crate `ndarray` |
+//! | `tvm` | [`tvm`]: workers of TVM's Disco in sessions, and workers for sessions of TVM |
 //! | `serde` | [`Json`] values and [`register_error!`]: arguments, results and errors of your own types |
 //!
 //! No other feature needs a vendor library to build: MPI, NCCL, CUDA, RCCL and HIP are opened at run time. Sessions of
@@ -92,7 +93,7 @@
 #![cfg_attr(not(target_os = "linux"), doc = "[`join`]: #features-and-platforms")]
 #![cfg_attr(not(target_os = "linux"), doc = "[`programs`]: #features-and-platforms")]
 #![cfg_attr(not(target_os = "linux"), doc = "[`serve`]: #features-and-platforms")]
-#![cfg_attr(not(target_os = "linux"), doc = "[`tvm`]: #features-and-platforms")]
+#![cfg_attr(not(feature = "tvm"), doc = "[`tvm`]: #features-and-platforms")]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 mod builder;
@@ -120,7 +121,7 @@ pub mod signals;
 #[cfg(target_os = "linux")]
 mod tasks;
 mod timeline;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "tvm", target_os = "linux"))]
 pub mod tvm;
 
 pub use builder::Builder;
@@ -199,7 +200,6 @@ mod guide {
         Monitoring "monitoring.md"
         Tracing "tracing.md"
         Troubleshooting "troubleshooting.md"
-        Tvm "tvm.md"
     }
     #[cfg(feature = "checkpoint")]
     chapters! {
@@ -212,6 +212,10 @@ mod guide {
     #[cfg(feature = "serde")]
     chapters! {
         OwnTypes "own-types.md"
+    }
+    #[cfg(feature = "tvm")]
+    chapters! {
+        Tvm "tvm.md"
     }
     #[cfg(feature = "candle")]
     chapters! {

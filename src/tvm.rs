@@ -6,13 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disco_channel::session;
 use disco_channel::threads::ThreadLane;
-pub use disco_channel::tvm::{Authentication, JoinOptions, NodeOptions, Options, Place};
+pub use disco_channel::tvm::{Authentication, JoinOptions, NodeOptions, Options, Place, nodes, processes};
 use disco_channel::{environment, tvm};
 pub use disco_core::WorkerConfig;
 use disco_core::env::Variable;
-use disco_core::session::{Deadlines, LaneSession};
 use disco_core::{Channel, Result, worker};
 
 /// Environment variable with the address of TVM's controller; makes [`init`](crate::init) join as a node of TVM.
@@ -21,23 +19,6 @@ pub const CONNECT: &str = "DISCO_TVM_CONNECT";
 pub const JOIN_SECONDS: &str = "DISCO_TVM_JOIN_SECONDS";
 /// Environment variable that permits TVM's controllers outside of this machine.
 pub const WITHOUT_AUTHENTICATION: &str = "DISCO_TVM_WITHOUT_AUTHENTICATION";
-
-/// Starts a session whose workers are processes of TVM. Blocks until they have answered, for at most [`Options::start`].
-///
-/// # Errors
-/// A process can't be started, or ends before it answers; the error has the last line of its standard error.
-pub fn processes(options: Options, deadlines: Deadlines) -> Result<LaneSession> {
-    session::tvm_processes(options, deadlines)
-}
-
-/// Starts a session whose workers are on nodes of TVM (`python3 -m tvm.exec.disco_remote_socket_session`), which connect
-/// to this program. Blocks until their workers have answered, for at most [`NodeOptions::start`].
-///
-/// # Errors
-/// The address is not permitted or in use; a node does not connect in time.
-pub fn nodes(options: NodeOptions, deadlines: Deadlines) -> Result<LaneSession> {
-    session::tvm_nodes(options, deadlines)
-}
 
 /// Serves as a worker of TVM's session of processes, until TVM's controller closes the connection. [`init`](crate::init)
 /// does the same if `DISCO_TVM_WORKER` has the place.

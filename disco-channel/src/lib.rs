@@ -23,7 +23,7 @@
 //! | workers that are processes; the ring in shared memory | [`processes`], [`shared_ring`] |
 //! | workers on other machines | [`nodes`] |
 //! | the protocol of lanes to processes and nodes, without I/O; how a node authenticates | [`disco_engine`] |
-//! | workers of TVM's Disco, and workers for controllers of TVM's Disco | [`tvm`] |
+//! | workers of TVM's Disco, and workers for controllers of TVM's Disco | `tvm` (feature `tvm`) |
 //! | the activity of other programs' sessions | [`programs`] |
 //! | the latency between two processors, to judge measurements by | [`placement`] |
 //!
@@ -53,50 +53,24 @@
 //!   while no caller sleeps, or another one polls meanwhile (`disco-core/src/stream/sleepers.rs`); a node's while its
 //!   thread polls. Replies that were left are delivered before the worker is reported as left or lost.
 
-#[cfg(all(target_os = "linux", not(loom)))]
-pub mod environment;
-#[cfg(all(target_os = "linux", fuzzing))]
-pub mod fuzzing;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod join_timeout;
-#[cfg(all(target_os = "linux", not(loom)))]
-pub mod nodes;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod open_files;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod output;
 #[cfg(not(loom))]
 pub mod placement;
 #[cfg(all(target_os = "linux", not(loom)))]
-mod process;
-#[cfg(all(target_os = "linux", not(loom)))]
-pub mod processes;
-#[cfg(all(target_os = "linux", not(loom)))]
-pub mod programs;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod reactor;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod remote_lane;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod remote_store;
+mod remote;
 mod replies;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod session;
 #[cfg(target_os = "linux")]
 pub mod shared_ring;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod subset;
-#[cfg(all(target_os = "linux", not(loom)))]
-mod terminal;
 #[cfg(not(loom))]
 pub mod threads;
-#[cfg(all(target_os = "linux", not(loom)))]
-pub mod tvm;
 
+#[cfg(all(target_os = "linux", fuzzing))]
+pub use remote::fuzzing;
+#[cfg(all(target_os = "linux", feature = "tvm", not(loom)))]
+pub use remote::tvm;
 #[cfg(all(target_os = "linux", not(loom)))]
-pub use nodes::NodeLane;
-#[cfg(all(target_os = "linux", not(loom)))]
-pub use processes::{ProcessEndpoint, ProcessLane};
+pub use remote::{NodeLane, ProcessEndpoint, ProcessLane, environment, nodes, processes, programs};
 #[cfg(not(loom))]
 pub use threads::{ThreadEndpoint, ThreadLane};

@@ -57,8 +57,8 @@ const UNPUBLISHED: [&str; 7] = [
 
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
-const FEATURES: [&str; 11] =
-    ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle"];
+const FEATURES: [&str; 12] =
+    ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle", "tvm"];
 
 /// Format, clippy with all features, and cycles between modules.
 pub(crate) fn lints() -> Vec<Step> {

@@ -16,6 +16,7 @@ mod exits;
 mod worker_set;
 
 mod lane;
+pub(crate) mod session;
 #[cfg(test)]
 mod tests;
 mod work;

@@ -1,0 +1,29 @@
+//! Lanes to workers outside of this process, in processes of this machine and on other machines. They need Linux.
+//!
+//! ```text
+//! session ─▶ processes │ nodes ─▶ lane (ring, connections) ─▶ reactor ─▶ engine (disco-engine)      the controller's end
+//!            processes │ nodes ─▶ reactor::member          ─▶ engine                              the other end
+//!            tvm: lanes and workers of TVM's Disco, which has a protocol of its own
+//! ```
+
+pub mod environment;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod join_timeout;
+mod lane;
+pub mod nodes;
+mod open_files;
+mod output;
+mod process;
+pub mod processes;
+pub mod programs;
+mod reactor;
+pub(crate) mod session;
+mod store;
+mod subset;
+mod terminal;
+#[cfg(feature = "tvm")]
+pub mod tvm;
+
+pub use nodes::NodeLane;
+pub use processes::{ProcessEndpoint, ProcessLane};

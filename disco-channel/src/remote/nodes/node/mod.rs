@@ -1,0 +1,105 @@
+//! The node's end: joins the controller, and relays between it and the node's workers, and between it and the nodes
+//! behind this one.
+
+mod bridge;
+mod children;
+#[cfg(test)]
+mod doubles;
+pub(super) mod join;
+mod stop;
+mod subtree;
+mod upstream;
+
+use std::sync::Arc;
+
+use disco_core::link::Shared;
+use disco_core::shared_memory::Arena;
+use disco_core::wire::{Assignment, Message};
+use disco_core::{Channel, Error, Result};
+use disco_engine::handshake::Secret;
+
+use self::bridge::{Bridge, FLUSH_TIMEOUT};
+use self::children::{Children, Listener};
+pub use self::join::JoinOptions;
+pub use self::stop::StopHandle;
+use self::subtree::Subtree;
+use self::upstream::Upstream;
+use crate::remote::lane::RemoteLane;
+use crate::remote::processes::Sink;
+use crate::remote::programs;
+use crate::remote::reactor::Waker;
+use crate::remote::store::RemoteStore;
+use crate::ring::MAX_READERS;
+
+/// Serves as a node until the session is over: joins the controller, starts the assigned workers, and relays commands
+/// and replies, also for other nodes if the controller assigns them.
+///
+/// `lane` makes the lane to the workers. It gets the assignment, the state that the workers share, and the sink for the
+/// output of workers that are processes.
+///
+/// # Errors
+/// The controller does not answer in time, refuses the node or is lost; the workers can't be started (the controller is
+/// told); or workers do not leave in time.
+pub fn serve<F>(options: &JoinOptions, lane: F) -> Result<()>
+where
+    F: FnOnce(&Assignment, Arc<Shared>, Sink) -> Result<Arc<dyn Channel>>,
+{
+    let refused = |error: std::io::Error| Error::system("the system refuses a node", error);
+    let waker = Arc::new(Waker::new().map_err(refused)?);
+    let Some(mut joined) = join::join(options, &waker)? else { return Ok(()) };
+    let (connection, assignment) = (joined.connection.clone(), joined.assignment.clone());
+    let store = Arc::new(RemoteStore::new(connection.clone()));
+    let upstream = Arc::new(Upstream::new(connection.clone(), waker.clone(), store.clone(), &assignment));
+    let arena = Arena::new(assignment.config.world.per_node())?;
+    let shared = Arc::new(Shared::new(store.clone()).beside_nodes(arena));
+    let output = {
+        let upstream = upstream.clone();
+        Arc::new(move |worker, is_err, line: &[u8]| upstream.print(worker, is_err, line))
+    };
+    let limit = options.max_workers.map_or(MAX_READERS, |limit| limit as usize);
+    let count = assignment.workers.len() / (1 + assignment.behind.len());
+    let own = Assignment { workers: assignment.workers.part(0, count), behind: Arc::default(), ..assignment.clone() };
+    let made = match (1..=limit.min(MAX_READERS)).contains(&count) {
+        true => lane(&own, shared.clone(), output).and_then(|own| match assignment.behind.is_empty() {
+            true => Ok(own),
+            false => behind(options, &assignment, joined.listener.take(), shared, upstream.clone())
+                .map(|behind| Arc::new(Subtree::new(own, behind)) as Arc<dyn Channel>),
+        }),
+        false => Err(Error::invalid(format!(
+            "the controller assigns {count} workers, and this node accepts 1 to {}",
+            limit.min(MAX_READERS)
+        ))),
+    };
+    let made = made.inspect_err(|error| {
+        // Fails only if the connection is closed already.
+        _ = Message::Bye(error.to_string()).encode().and_then(|packet| connection.send_last(packet));
+        connection.finish(FLUSH_TIMEOUT);
+    })?;
+    tracing::info!(node = assignment.node, workers = %assignment.workers, "joined");
+    let stop = options.stop.clone().unwrap_or_default();
+    let _listening = stop.listen(waker.clone());
+    let _answering = programs::is_enabled().then(|| programs::answer(upstream.observer(&assignment, &made)));
+    Bridge::new(waker, store, upstream, made, assignment.workers, stop).run(joined)
+}
+
+/// The lane to the nodes behind this one.
+fn behind(
+    options: &JoinOptions,
+    assignment: &Assignment,
+    listener: Option<Listener>,
+    shared: Arc<Shared>,
+    upstream: Arc<Upstream>,
+) -> Result<Arc<dyn Channel>> {
+    let (nodes, all) = (assignment.behind.len(), assignment.workers);
+    let count = all.len() / (1 + nodes);
+    let are_numbered = u32::try_from(nodes).is_ok_and(|nodes| assignment.node.checked_add(nodes).is_some());
+    let listener = listener.filter(|_| are_numbered && all.len() == count * (1 + nodes)).ok_or_else(|| {
+        Error::protocol(format!(
+            "the controller assigns {all} to this node and {nodes} behind it, unasked or unequally"
+        ))
+    })?;
+    let secret = Secret::new(options.token.clone(), options.encrypts)?;
+    let sink = Box::new(move |_, worker, is_err, line: &[u8]| upstream.print(worker, is_err, line));
+    let children = Children::new(listener, secret, assignment, sink)?;
+    Ok(Arc::new(RemoteLane::new(all.part(count, count * nodes), shared, children)))
+}

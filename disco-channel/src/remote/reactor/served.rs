@@ -1,0 +1,98 @@
+//! A lane and its reactor thread.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use disco_core::{Error, Result};
+use disco_engine::controller::{Controller, Event};
+
+use super::lane::Lane;
+use super::service::Reactor;
+use super::transport::Transport;
+use crate::remote::join_timeout;
+
+/// Timeout for the reactor thread to end once its lane is closed: longer than killed processes take.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A lane with its reactor thread. Dropping it tells the peers to leave, and returns at once.
+#[derive(Debug)]
+pub(crate) struct Served {
+    lane: Arc<Lane>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Served {
+    /// Starts the reactor thread under `name`.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(crate) fn start<T: Transport + 'static>(name: &str, reactor: Reactor<T>) -> io::Result<Self> {
+        let lane = reactor.lane.clone();
+        let thread = thread::Builder::new().name(name.into()).spawn(|| reactor.run())?;
+        Ok(Self { lane, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Waits until all peers have started.
+    ///
+    /// # Errors
+    /// The start has failed; all peers have ended then.
+    pub(crate) fn wait_for_start(&self) -> Result<()> {
+        self.lane.wait_for_start().map_err(|error| self.fail(error))
+    }
+
+    /// Ends a lane whose start has failed, and waits until all peers have ended. Returns `error`.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        self.note_dropped();
+        self.join();
+        error
+    }
+
+    /// Gives peers `limit` to leave, then ends the remaining ones.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`] with the workers that did not leave.
+    pub(crate) fn close(&self, limit: Duration) -> Result<()> {
+        let stuck = self.lane.close(limit);
+        self.join();
+        match stuck.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
+        }
+    }
+
+    /// The lane, for other lanes.
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    fn note_dropped(&self) {
+        self.lane.with(|engine: &mut Controller, now| engine.handle(Event::Dropped, now));
+    }
+
+    /// Joins the thread, which ends with the last peer, with a timeout.
+    fn join(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match thread.map(|thread| join_timeout::within(thread, JOIN_TIMEOUT)) {
+            None | Some(Some(Ok(()))) => {}
+            Some(Some(Err(_))) => tracing::error!("the service thread of a lane panicked"),
+            Some(None) => tracing::error!("a killed process does not end; the service thread of its lane is detached"),
+        }
+    }
+}
+
+impl Deref for Served {
+    type Target = Lane;
+
+    fn deref(&self) -> &Lane {
+        &self.lane
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.note_dropped();
+    }
+}
