@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
 use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Result, Session as _,
+    Announce, Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Result, Session as _,
     SessionExt as _, WorkerContext, WorkerId, block_on,
 };
 #[cfg(target_os = "linux")]
@@ -99,7 +99,10 @@ fn start(workers: usize) -> Duration {
 fn replacement(criterion: &mut Criterion) {
     let workers = common::settings(4).workers.max(2);
     let begin = |spares: usize| {
-        let session = Builder::processes(workers).spares(spares).start().expect("workers can be started");
+        let session = Builder::processes(workers)
+            .process_options(|processes| processes.spares = spares)
+            .start()
+            .expect("workers can be started");
         block_on(session.init_ccl("local", &[])).expect("`local` is always there");
         session
     };
@@ -142,17 +145,19 @@ impl Nodes {
 
     /// A session of two nodes with one worker each. If nodes stand by, the session waits for nodes instead of starting them.
     fn start(stand_by: bool) -> Self {
-        let builder = Builder::nodes(2, 1).node_workers(SessionKind::Threads);
+        let builder = Builder::nodes(2, 1).node_options(|nodes| nodes.workers = SessionKind::Threads);
         if !stand_by {
             let session = builder.start().expect("nodes can be started");
             return Self { session, address: ([127, 0, 0, 1], 0).into(), children: Vec::new() };
         }
         let (tell, told) = mpsc::channel();
         let token = Token::new(Self::TOKEN).expect("it is long enough");
-        let builder = builder.token(token).announce(move |announcement| {
-            // No other place is announced, since a node stands by.
-            _ = tell.send((announcement.address, Self::node(announcement.address, false)));
-            Ok(())
+        let builder = builder.node_options(|nodes| nodes.token = Some(token)).node_options(|nodes| {
+            nodes.announce = Some(Announce::new(move |announcement| {
+                // No other place is announced, since a node stands by.
+                _ = tell.send((announcement.address, Self::node(announcement.address, false)));
+                Ok(())
+            }))
         });
         let session = builder.start().expect("nodes can be started");
         let (address, node) = told.recv().expect("the session listens");

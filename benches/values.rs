@@ -30,7 +30,7 @@ fn nothing(_: &mut WorkerContext) -> disco::Result<i64> {
 /// A session of three workers. With nodes, each worker has its own node.
 fn session(kind: SessionKind) -> LaneSession {
     let builder = match kind {
-        SessionKind::Nodes => Builder::nodes(3, 1).node_workers(SessionKind::Threads),
+        SessionKind::Nodes => Builder::nodes(3, 1).node_options(|nodes| nodes.workers = SessionKind::Threads),
         kind => Builder::new(kind, 3),
     };
     builder.start().expect("workers can be started")

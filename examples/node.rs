@@ -10,7 +10,7 @@
 use std::env;
 use std::path::Path;
 
-use disco::{Builder, Error, JoinOptions, Result, Session as _, SessionExt as _, Token, WorkerContext};
+use disco::{Announce, Builder, Error, JoinOptions, Result, Session as _, SessionExt as _, Token, WorkerContext};
 
 /// Number of nodes, and of workers on each.
 const NODES: usize = 2;
@@ -32,10 +32,14 @@ fn main() -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => lead(Builder::nodes(NODES, PER_NODE)),
         ["lead", address, token] => {
-            let builder = Builder::nodes(NODES, PER_NODE).listen(address).token(Token::read(Path::new(token))?);
-            lead(builder.announce(|announcement| {
-                println!("waiting for {} node at {}", announcement.nodes, announcement.address);
-                Ok(())
+            let token = Token::read(Path::new(token))?;
+            lead(Builder::nodes(NODES, PER_NODE).node_options(|nodes| {
+                nodes.listen = Some(address.into());
+                nodes.token = Some(token);
+                nodes.announce = Some(Announce::new(|announcement| {
+                    println!("waiting for {} node at {}", announcement.nodes, announcement.address);
+                    Ok(())
+                }))
             }))
         }
         ["join", address, token] => disco::join(&JoinOptions::new(address, Token::read(Path::new(token))?)),

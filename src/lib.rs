@@ -46,7 +46,7 @@
 //! |---|---|
 //! | `local` (default) | the backend `local`: host tensors of threads, processes and nodes of one machine |
 //! | `checkpoint` (default) | [`checkpoint`]: checkpoints that any number of workers loads |
-//! | `trace` (default) | [`trace`], `Builder::trace` and `Builder::dump`: files of timelines and flight recorders |
+//! | `trace` (default) | [`trace`], `Builder::trace` and `DISCO_DUMP`: files of timelines and flight recorders |
 //! | `mpi` | [`mpi`], the backend `mpi`: host tensors over the MPI library of the machine |
 //! | `nccl` | [`nccl`], the backends `nccl` and `cuda_p2p`, and the device kind `cuda`: NVIDIA GPUs |
 //! | `nccl-without-bindings` | the same, if another crate of the program chooses the version of the bindings of `cudarc` |
@@ -87,42 +87,17 @@
 #![cfg_attr(not(feature = "serde"), doc = "[`Json`]: #features-and-platforms")]
 #![cfg_attr(not(feature = "metrics"), doc = "[`metrics`]: #features-and-platforms")]
 #![cfg_attr(not(feature = "serde"), doc = "[`register_error!`]: #features-and-platforms")]
-#![cfg_attr(not(target_os = "linux"), doc = "[`Invitation`]: #features-and-platforms")]
-#![cfg_attr(not(target_os = "linux"), doc = "[`JoinOptions`]: #features-and-platforms")]
-#![cfg_attr(not(target_os = "linux"), doc = "[`Token`]: #features-and-platforms")]
-#![cfg_attr(not(target_os = "linux"), doc = "[`join`]: #features-and-platforms")]
-#![cfg_attr(not(target_os = "linux"), doc = "[`programs`]: #features-and-platforms")]
-#![cfg_attr(not(target_os = "linux"), doc = "[`serve`]: #features-and-platforms")]
 #![cfg_attr(not(feature = "tvm"), doc = "[`tvm`]: #features-and-platforms")]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 mod builder;
-#[cfg(all(feature = "trace", target_os = "linux"))]
-mod dump;
 mod env;
-#[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "init/unsupported.rs")]
 mod init;
-#[cfg(target_os = "linux")]
-mod job_socket;
 mod kind;
-#[cfg(all(feature = "mpi", target_os = "linux"))]
-mod launched;
 #[cfg(target_os = "linux")]
-mod log_files;
-#[cfg(target_os = "linux")]
-mod node;
-#[cfg(all(feature = "mpi", target_os = "linux"))]
-mod ranks;
-#[cfg(target_os = "linux")]
-mod role;
-#[cfg(target_os = "linux")]
-#[doc(hidden)]
-pub mod signals;
-#[cfg(target_os = "linux")]
-mod tasks;
+mod remote;
 mod timeline;
-#[cfg(all(feature = "tvm", target_os = "linux"))]
-pub mod tvm;
 
 pub use builder::Builder;
 pub use disco_channel::placement;
@@ -141,27 +116,32 @@ pub use disco_core::{Diagnosis, activity, error, launcher, status, tensor};
 #[cfg(feature = "serde")]
 pub use disco_core::{function::Json, register_error};
 pub use disco_core::{register_function, register_object};
-#[cfg(target_os = "linux")]
-#[doc(hidden)]
-pub use env::READ_SETTINGS;
 pub use env::{Settings, from_env};
 pub use init::init;
-#[cfg(target_os = "linux")]
-#[doc(hidden)]
-pub use init::{init_in_test, init_without_launcher};
 pub use kind::SessionKind;
-#[cfg(all(feature = "mpi", target_os = "linux"))]
-#[doc(hidden)]
-pub use launched::restart_under_mpi;
 pub use pollster::block_on;
+#[cfg(all(feature = "tvm", target_os = "linux"))]
+pub use remote::tvm;
 #[cfg(target_os = "linux")]
 pub use {
-    disco_channel::nodes::{Announcement, JoinOptions, StopHandle, Token, status as ask_status},
-    disco_channel::processes::Invitation,
+    builder::remote::{NodeOptions, ProcessOptions},
+    disco_channel::nodes::{Announce, Announcement, JoinOptions, StopHandle, Token, status as ask_status},
+    disco_channel::processes::{Invitation, Launch},
     disco_channel::programs,
-    node::{be_node, join},
-    role::serve,
+    remote::{node::join, role::serve},
 };
+
+/// For the command `disco` and for macros of this crate.
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::env::remote::READ_SETTINGS;
+    #[cfg(feature = "mpi")]
+    pub use crate::init::restart_under_mpi;
+    pub use crate::init::{init_in_test, init_without_launcher};
+    pub use crate::remote::node::be_node;
+    pub use crate::remote::signals;
+}
 
 // A crate that is never mentioned is not linked, so it registers nothing.
 #[cfg(feature = "candle")]

@@ -35,7 +35,9 @@ pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
     let settings = settings(4);
     let builder = match settings.session {
         #[cfg(target_os = "linux")]
-        SessionKind::Nodes => Builder::new(settings.session, settings.workers).node_count(settings.nodes),
+        SessionKind::Nodes => {
+            Builder::new(settings.session, settings.workers).node_options(|nodes| nodes.count = settings.nodes)
+        }
         _ => settings.builder(),
     };
     let session = builder.start().expect("workers can be started");

@@ -205,7 +205,7 @@ fn main() {
     let kind: SessionKind = kind.parse().expect("a kind of session");
     let [workers, number] = [workers, number].map(|number| number.parse().expect("a number"));
     let session = match kind {
-        SessionKind::Nodes => Builder::new(kind, workers).node_count(2).start(),
+        SessionKind::Nodes => Builder::new(kind, workers).node_options(|nodes| nodes.count = 2).start(),
         _ => Builder::new(kind, workers).start(),
     };
     let session = session.expect("workers can be started");

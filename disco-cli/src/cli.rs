@@ -7,20 +7,14 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use disco::error::causes;
-#[cfg(target_os = "linux")]
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-#[cfg(target_os = "linux")]
 use crate::status;
-#[cfg(target_os = "linux")]
 use crate::token;
 #[cfg(feature = "nccl")]
 use crate::topo;
-#[cfg(target_os = "linux")]
 use crate::tvm;
-#[cfg(target_os = "linux")]
 use crate::watch;
-#[cfg(target_os = "linux")]
 use crate::worker;
 use crate::{backends, bench, check, log, ping, plot, run, trace};
 
@@ -40,20 +34,14 @@ enum Command {
     Ping(ping::Ping),
     Plot(plot::Plot),
     Run(run::Run),
-    #[cfg(target_os = "linux")]
     Status(status::Status),
-    #[cfg(target_os = "linux")]
     Token(token::Token),
     #[cfg(feature = "nccl")]
     Topo(topo::Topo),
     Trace(trace::Trace),
-    #[cfg(target_os = "linux")]
     TvmNode(tvm::Node),
-    #[cfg(target_os = "linux")]
     TvmWorker(tvm::Worker),
-    #[cfg(target_os = "linux")]
     Watch(watch::Watch),
-    #[cfg(target_os = "linux")]
     Worker(worker::Worker),
     /// Print the completion script of a shell
     Completions {
@@ -97,19 +85,15 @@ pub fn main(name: &'static str) -> ExitCode {
 fn take_role() {
     const WITH_SESSIONS: [&str; 3] = ["bench", "check", "ping"];
     let command = env::args_os().nth(1).unwrap_or_default();
-    #[cfg(target_os = "linux")]
     if !WITH_SESSIONS.iter().any(|name| command == *name) {
-        return disco::init_without_launcher();
+        return disco::internal::init_without_launcher();
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (command, WITH_SESSIONS);
     disco::init();
 }
 
 fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    #[cfg(target_os = "linux")]
     if !matches!(command, Command::Run(_) | Command::Worker(_)) {
-        disco::signals::end_process_1(&[SIGHUP, SIGINT, SIGTERM])?;
+        disco::internal::signals::end_process_1(&[SIGHUP, SIGINT, SIGTERM])?;
     }
     match command {
         Command::Backends(backends) => backends.run(out),
@@ -118,20 +102,14 @@ fn execute(command: Command, name: &str, out: &mut impl Write) -> anyhow::Result
         Command::Ping(ping) => ping.run(out),
         Command::Plot(plot) => plot.run(),
         Command::Run(run) => run.run(),
-        #[cfg(target_os = "linux")]
         Command::Status(status) => status.run(out),
-        #[cfg(target_os = "linux")]
         Command::Token(token) => token.run(),
         #[cfg(feature = "nccl")]
         Command::Topo(topo) => topo.run(out),
         Command::Trace(trace) => trace.run(out),
-        #[cfg(target_os = "linux")]
         Command::TvmNode(node) => node.run(),
-        #[cfg(target_os = "linux")]
         Command::TvmWorker(worker) => worker.run(out),
-        #[cfg(target_os = "linux")]
         Command::Watch(watch) => watch.run(),
-        #[cfg(target_os = "linux")]
         Command::Worker(worker) => worker.run(),
         Command::Completions { shell } => {
             // Written through a buffer: `generate` panics if it can't write, as on a closed pipe.

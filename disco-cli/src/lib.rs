@@ -16,6 +16,9 @@
 //! Then `my-disco check --backend NAME` and `my-disco bench all_reduce --backend NAME` check and measure it like any
 //! other. The features `local`, `mpi`, `nccl` and `rccl`, all on by default, link Disco's own backends.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("the command `disco` needs Linux; the library `disco` builds without it");
+
 mod backends;
 mod bench;
 mod chart;
@@ -25,30 +28,21 @@ mod log;
 mod output;
 mod ping;
 mod plot;
-#[cfg(target_os = "linux")]
 mod reconnect;
 mod report;
-#[cfg(target_os = "linux")]
 mod restart;
 mod run;
 mod session;
-#[cfg(target_os = "linux")]
 mod stacks;
-#[cfg(target_os = "linux")]
 mod status;
-#[cfg(target_os = "linux")]
 mod supervisor;
-#[cfg(target_os = "linux")]
 mod token;
 #[cfg(feature = "nccl")]
 mod topo;
 mod trace;
-#[cfg(target_os = "linux")]
 mod tvm;
 mod values;
-#[cfg(target_os = "linux")]
 mod watch;
-#[cfg(target_os = "linux")]
 mod worker;
 
 pub use cli::main;

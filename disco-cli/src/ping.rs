@@ -94,10 +94,12 @@ impl Ping {
         }
         let start = Instant::now();
         let builder = layout.builder(self.workers);
-        #[cfg(target_os = "linux")]
         let builder = {
             let workers = self.node_workers.unwrap_or(SessionKind::Processes);
-            builder.node_count(self.nodes.unwrap_or(2)).node_workers(workers)
+            builder.node_options(|nodes| {
+                nodes.count = self.nodes.unwrap_or(2);
+                nodes.workers = workers;
+            })
         };
         let session = builder.start()?;
         block_on(session.sync_all())?;

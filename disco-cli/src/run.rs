@@ -13,7 +13,6 @@ use disco_core::env::Variable;
 
 use crate::session::Layout;
 use crate::values;
-#[cfg(target_os = "linux")]
 use crate::{restart, supervisor, watch};
 
 /// Run a program that makes its session with `disco::from_env()`
@@ -77,11 +76,9 @@ pub(crate) struct Run {
     launcher: Option<String>,
     /// Times that the program is started again after it has failed, with pauses of 1, 2, 4 s and so on up to a minute;
     /// DISCO_RESTARTS tells it the number of restarts, and it has to load its last checkpoint [default: 0]
-    #[cfg(target_os = "linux")]
     #[arg(long, value_name = "TIMES")]
     restart: Option<u32>,
     /// The process that has started this one because of --restart
-    #[cfg(target_os = "linux")]
     #[arg(long, value_name = "PID", hide = true, conflicts_with = "restart")]
     supervisor: Option<i32>,
     /// The program and its arguments
@@ -115,16 +112,13 @@ impl Run {
             self.log_dir.is_none() || launcher.is_empty(),
             "--log-dir has no effect on ranks started by MPI's launcher: their output goes through the launcher"
         );
-        #[cfg(target_os = "linux")]
         if let Some(times) = self.restart.filter(|times| *times > 0) {
             ensure!(!is_task, "--restart has no effect under a launcher, which starts its tasks itself");
             return restart::run(times);
         }
-        #[cfg(target_os = "linux")]
         if let Some(supervisor) = self.supervisor {
             supervisor::end_with(supervisor)?;
         }
-        #[cfg(target_os = "linux")]
         let is_watched = launcher.is_empty() && !serves && self.has_settings();
         let words = launcher.into_iter().chain(self.program);
         let words: Vec<OsString> = words.collect();
@@ -163,7 +157,6 @@ impl Run {
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
         }
-        #[cfg(target_os = "linux")]
         if is_watched && let Err(error) = watch::begin(&mut command, program) {
             tracing::debug!(%error, "nothing tells whether the program reads the settings");
         }
@@ -198,7 +191,6 @@ impl Run {
     }
 
     /// Whether options describe the session that a program makes with `disco::from_env()`.
-    #[cfg(target_os = "linux")]
     fn has_settings(&self) -> bool {
         self.workers.is_some()
             || self.session.is_some()

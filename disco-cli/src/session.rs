@@ -31,7 +31,6 @@ impl Layout {
     /// A session with `workers` workers.
     pub(crate) fn builder(self, workers: usize) -> Builder {
         let builder = Builder::new(self.kind, workers);
-        #[cfg(target_os = "linux")]
         let builder = builder.apart(self.apart);
         builder
     }
@@ -51,9 +50,9 @@ impl Layout {
     /// # Errors
     /// There is no MPI library, or its launcher can't be executed.
     pub(crate) fn start_ranks(self, backend: &str, workers: usize, several: bool) -> anyhow::Result<()> {
-        #[cfg(all(feature = "mpi", target_os = "linux"))]
+        #[cfg(feature = "mpi")]
         if backend == "mpi" && self.kind == SessionKind::Processes {
-            disco::restart_under_mpi(workers, self.apart, several)?;
+            disco::internal::restart_under_mpi(workers, self.apart, several)?;
         }
         _ = (backend, workers, several);
         Ok(())

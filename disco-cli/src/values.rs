@@ -117,7 +117,6 @@ pub(crate) fn addresses(text: &str) -> Result<String, String> {
 }
 
 /// `HOST:PORT`.
-#[cfg(target_os = "linux")]
 pub(crate) fn one_address(text: &str) -> Result<String, String> {
     address(text).map(|()| text.to_owned())
 }

@@ -46,7 +46,7 @@ pub(crate) fn begin(command: &mut Command, program: &OsStr) -> io::Result<()> {
     let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
     let mut watch = this(process::id().to_string().as_ref(), program)?;
     watch.arg("--detach").stdin(OwnedFd::from(socket)).stdout(Stdio::null()).status()?;
-    command.env(disco::READ_SETTINGS, name);
+    command.env(disco::internal::READ_SETTINGS, name);
     Ok(())
 }
 

@@ -78,7 +78,7 @@ impl Worker {
         options.is_spare = self.spare;
         (options.start, options.log_dir) = (Duration::from_secs(wait), self.log_dir);
         options.report = |text| log::tell("disco", text);
-        disco::be_node(options)?;
+        disco::internal::be_node(options)?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -1,21 +1,11 @@
 //! The builder of sessions.
 
-#[cfg(target_os = "linux")]
-mod launched;
 mod recording;
-#[cfg(target_os = "linux")]
-mod start;
+#[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
+pub(crate) mod remote;
 
-#[cfg(target_os = "linux")]
-use std::path::PathBuf;
 use std::time::Duration;
 
-#[cfg(target_os = "linux")]
-use disco_channel::nodes::{Announce, Announcement, Token};
-#[cfg(target_os = "linux")]
-use disco_channel::processes::{Invitation, Launch};
-#[cfg(target_os = "linux")]
-use disco_channel::programs;
 use disco_channel::session;
 use disco_core::env::Variable;
 use disco_core::session::{Deadlines, LaneSession, ReplacementPolicy};
@@ -43,13 +33,7 @@ pub struct Builder {
     workers: usize,
     groups: usize,
     check: Option<bool>,
-    #[cfg(target_os = "linux")]
-    launch: Option<Launch>,
-    #[cfg(target_os = "linux")]
-    nodes: Nodes,
     value_limit: usize,
-    #[cfg(target_os = "linux")]
-    log_dir: Option<PathBuf>,
     collective_deadline: Option<Duration>,
     connect_deadline: Option<Duration>,
     start_deadline: Option<Duration>,
@@ -57,18 +41,10 @@ pub struct Builder {
     silence: Duration,
     deadlines: Deadlines,
     replacement: ReplacementPolicy,
-    #[cfg(target_os = "linux")]
-    spares: usize,
-    #[cfg(target_os = "linux")]
-    apart: bool,
     recorder: Option<Recorder>,
     #[cfg(feature = "trace")]
     trace: Option<std::path::PathBuf>,
-    #[cfg(all(feature = "trace", target_os = "linux"))]
-    dump: Option<PathBuf>,
-    /// `None` reads `DISCO_STATUS`.
-    #[cfg(target_os = "linux")]
-    answers_status: Option<bool>,
+    remote: remote::Options,
 }
 
 // A program may start a session on one thread and use it on others.
@@ -78,45 +54,6 @@ const _: fn() = || {
     is_send::<Builder>();
     is_send_and_sync::<LaneSession>();
 };
-
-/// The nodes of a session, and how they join.
-#[cfg(target_os = "linux")]
-#[derive(Clone, Debug)]
-struct Nodes {
-    count: usize,
-    workers: SessionKind,
-    /// Whether each worker joins as its own node, even if several are on one machine.
-    one_worker_each: bool,
-    names: Vec<String>,
-    listen: Option<String>,
-    token: Option<Token>,
-    /// Whether connections are encrypted; `None` reads `DISCO_ENCRYPT`.
-    encrypts: Option<bool>,
-    announce: Option<Announce>,
-    max_pending: Option<usize>,
-    max_unsent: Option<usize>,
-    /// `None` reads `DISCO_FAN_OUT`.
-    fan_out: Option<usize>,
-}
-
-#[cfg(target_os = "linux")]
-impl Default for Nodes {
-    fn default() -> Self {
-        Self {
-            count: 2,
-            workers: SessionKind::Processes,
-            one_worker_each: false,
-            names: Vec::new(),
-            listen: None,
-            token: None,
-            encrypts: None,
-            announce: None,
-            max_pending: None,
-            max_unsent: None,
-            fan_out: None,
-        }
-    }
-}
 
 impl Builder {
     /// A session of `workers` threads of this process.
@@ -131,33 +68,15 @@ impl Builder {
         Self::new(SessionKind::Processes, workers)
     }
 
-    /// A session of `nodes` machines with `per_node` workers each. This machine is node 0, and worker 0 is a thread of
-    /// this process, unless the session is [apart](Self::apart).
-    ///
-    /// With [`announce`](Self::announce) or [`listen`](Self::listen), the session waits for other machines to
-    /// [join](crate::join). Without, all nodes are started on this machine, by executing this program again, for trials
-    /// and tests. If an MPI launcher has started ranks, the ranks are the workers and join automatically.
-    #[cfg(target_os = "linux")]
-    pub fn nodes(nodes: usize, per_node: usize) -> Self {
-        // If the product is too large, `start` rejects the number of workers.
-        Self::new(SessionKind::Nodes, nodes.saturating_mul(per_node)).node_count(nodes)
-    }
-
     /// A session of `workers` workers of the given kind. A session of nodes has two nodes unless
-    /// [`node_count`](Self::node_count) is called.
+    /// `NodeOptions::count` is set.
     pub fn new(kind: SessionKind, workers: usize) -> Self {
         Self {
             kind,
             workers,
             groups: 1,
             check: None,
-            #[cfg(target_os = "linux")]
-            launch: None,
-            #[cfg(target_os = "linux")]
-            nodes: Nodes::default(),
             value_limit: WorkerConfig::VALUE_LIMIT,
-            #[cfg(target_os = "linux")]
-            log_dir: None,
             collective_deadline: None,
             connect_deadline: None,
             start_deadline: None,
@@ -165,17 +84,10 @@ impl Builder {
             silence: Duration::from_secs(5),
             deadlines: Deadlines::default(),
             replacement: ReplacementPolicy::default(),
-            #[cfg(target_os = "linux")]
-            spares: 0,
-            #[cfg(target_os = "linux")]
-            apart: false,
             recorder: None,
-            #[cfg(all(feature = "trace", target_os = "linux"))]
-            dump: None,
             #[cfg(feature = "trace")]
             trace: None,
-            #[cfg(target_os = "linux")]
-            answers_status: None,
+            remote: remote::Options::default(),
         }
     }
 
@@ -217,123 +129,9 @@ impl Builder {
         self
     }
 
-    /// Time that one call of a worker function may take while the controller waits for a reply. Functions of the data
-    /// plane (`disco.init_ccl`, collectives) have their own limits. Default: no limit; every 30 s ([`Deadlines::warn`])
-    /// a waiting controller logs a `tracing` warning that names the worker and the function.
-    pub fn call_deadline(mut self, deadline: Duration) -> Self {
-        self.deadlines.call = Some(deadline);
-        self
-    }
-
     /// Sets all deadlines of the controller's waits.
     pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
         self.deadlines = deadlines;
-        self
-    }
-
-    /// Executes another program, with this program's arguments, for workers that are processes. It must call
-    /// [`init`](crate::init) and have the same worker functions. Default: this program, with its arguments.
-    #[cfg(target_os = "linux")]
-    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
-        self.launch = Some(Launch::program(program, std::env::args_os().skip(1)));
-        self
-    }
-
-    /// Uses worker processes that another launcher, such as `mpiexec`, starts on this machine and as this user. For
-    /// each worker that is no thread of this process, `invite` gets an invitation and passes its [text](Invitation::text) on to that worker,
-    /// which [serves] with it, or is [started](crate::init) with it in `DISCO_WORKER`. The session does not forward the
-    /// output of these workers.
-    ///
-    /// [serves]: crate::serve
-    #[cfg(target_os = "linux")]
-    pub fn invite(mut self, invite: impl Fn(&Invitation) -> Result<()> + Send + Sync + 'static) -> Self {
-        self.launch = Some(Launch::elsewhere(invite));
-        self
-    }
-
-    /// Number of nodes that share the workers equally, including this one. Default: 2.
-    #[cfg(target_os = "linux")]
-    pub fn node_count(mut self, nodes: usize) -> Self {
-        self.nodes.count = nodes;
-        self
-    }
-
-    /// Whether the workers of a node are threads of the node's process, or processes, whose output the controller
-    /// prints with a prefix. Default: processes.
-    #[cfg(target_os = "linux")]
-    pub fn node_workers(mut self, kind: SessionKind) -> Self {
-        self.nodes.workers = kind;
-        self
-    }
-
-    /// Makes the session wait for nodes on this `HOST:PORT` instead of starting them; port 0 takes any free port. Needs
-    /// a [token](Self::token). Default address: any free port of the loopback address.
-    #[cfg(target_os = "linux")]
-    pub fn listen(mut self, address: impl Into<String>) -> Self {
-        self.nodes.listen = Some(address.into());
-        self.nodes.announce.get_or_insert_default();
-        self
-    }
-
-    /// Makes the session wait for nodes instead of starting them, and calls `announce` with the address once it
-    /// listens. An error of `announce` fails the start. Needs a [token](Self::token).
-    #[cfg(target_os = "linux")]
-    pub fn announce(mut self, announce: impl Fn(&Announcement) -> Result<()> + Send + Sync + 'static) -> Self {
-        self.nodes.announce = Some(Announce::new(announce));
-        self
-    }
-
-    /// The secret that nodes need to join. Default: the token in `DISCO_TOKEN` or in the file `DISCO_TOKEN_FILE`; a
-    /// random one if neither is set and this program starts the nodes itself.
-    #[cfg(target_os = "linux")]
-    pub fn token(mut self, token: Token) -> Self {
-        self.nodes.token = Some(token);
-        self
-    }
-
-    /// Whether connections to nodes are encrypted. Default: the value of `DISCO_ENCRYPT`, or `true`. Nodes that are
-    /// started elsewhere need the same value in `DISCO_ENCRYPT` or [`JoinOptions::encrypts`](crate::JoinOptions); the
-    /// controller refuses others. Without encryption, both ends still prove that they have the [token](Self::token).
-    #[cfg(target_os = "linux")]
-    pub fn encrypt(mut self, encrypts: bool) -> Self {
-        self.nodes.encrypts = Some(encrypts);
-        self
-    }
-
-    /// Maximum number of connections to the controller that have not joined as nodes yet, each for at most 5 s. Another
-    /// one replaces the oldest. Default: 256, or the number of nodes if that is larger.
-    #[cfg(target_os = "linux")]
-    pub fn max_pending(mut self, connections: usize) -> Self {
-        self.nodes.max_pending = Some(connections);
-        self
-    }
-
-    /// Maximum number of bytes that wait in the controller until one node reads them; a node above it is lost. All nodes
-    /// together may have as many times more. Large tensors do not count: they are read from the program's memory. At
-    /// least 64 MiB and the [value limit](Self::value_limit). Default: 64 MiB and twice the sum of 256 MiB and the value
-    /// limit, and at least 1 GiB.
-    #[cfg(target_os = "linux")]
-    pub fn max_unsent(mut self, bytes: usize) -> Self {
-        self.nodes.max_unsent = Some(bytes);
-        self
-    }
-
-    /// Largest number of nodes to which this program and each node send commands, at least 1. A session with more other
-    /// nodes is a tree, in which nodes relay for nodes. Default: the value of `DISCO_FAN_OUT`, or 32.
-    #[cfg(target_os = "linux")]
-    pub fn fan_out(mut self, nodes: usize) -> Self {
-        self.nodes.fan_out = Some(nodes);
-        self
-    }
-
-    /// Appends the output of each worker process N to `FOLDER/N/stdout.log` and `FOLDER/N/stderr.log`, in addition to
-    /// printing it. A second run of the program appends to the same files.
-    ///
-    /// Workers that are threads of this process or started by another launcher have no log files. Nodes on other
-    /// machines write the files of their workers to [`JoinOptions::log_dir`](crate::JoinOptions).
-    #[cfg(target_os = "linux")]
-    pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.log_dir = Some(folder.into());
         self
     }
 
@@ -365,15 +163,6 @@ impl Builder {
         self
     }
 
-    /// Whether other programs of this user, such as `disco status`, may ask for the [status](LaneSession::status) of the
-    /// session ([`programs`](crate::programs)). A program with such sessions has one more thread, which sleeps between
-    /// questions. Default: false if `DISCO_STATUS=0`, else true.
-    #[cfg(target_os = "linux")]
-    pub fn answer_status(mut self, answers: bool) -> Self {
-        self.answers_status = Some(answers);
-        self
-    }
-
     /// Starts the workers, and blocks the calling thread until they have started.
     ///
     /// Processes and nodes may take [`start_deadline`](Self::start_deadline), not counting the initialisation of an MPI
@@ -389,37 +178,36 @@ impl Builder {
     /// - A log file can't be written, or log files are set and all workers are threads.
     /// - The session needs processes, but this program has not called [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
-        #[cfg(all(feature = "mpi", target_os = "linux"))]
-        let this = self.with_ranks()?;
-        #[cfg(not(all(feature = "mpi", target_os = "linux")))]
-        let this = self;
-        #[cfg(target_os = "linux")]
-        crate::signals::get_errors_of_large_files();
-        #[cfg(target_os = "linux")]
-        let this = this.with_tasks()?;
-        this.start_configured()
+        let mut this = remote::with_launcher(self)?;
+        let world = this.check_remote(World::new(this.workers, this.groups)?)?;
+        this.check_heartbeat()?;
+        let recorder = this.recorder()?;
+        let mut config = this.worker_config(world)?;
+        config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
+        let session = match this.kind {
+            SessionKind::Threads => session::threads(config, this.deadlines),
+            SessionKind::Processes | SessionKind::Nodes => this.start_remote(config),
+        }?;
+        let session = session.with_replacement(this.replacement);
+        let session = match recorder {
+            Some(recorder) => recorder.attach(session),
+            None => session,
+        };
+        remote::attach(&session)?;
+        Ok(session)
     }
 
-    fn start_configured(mut self) -> Result<LaneSession> {
-        #[cfg_attr(not(target_os = "linux"), expect(unused_mut))]
-        let mut world = World::new(self.workers, self.groups)?;
-        #[cfg(target_os = "linux")]
-        if self.kind == SessionKind::Nodes {
-            world = world.on_nodes(self.nodes.count)?;
-        }
-        let has_heartbeat = self.kind != SessionKind::Threads;
+    fn check_heartbeat(&self) -> Result<()> {
         let (heartbeat, silence) = (self.heartbeat_interval(), self.silence);
-        if has_heartbeat && (heartbeat.is_zero() || heartbeat > silence / 2) {
-            return Err(Error::invalid(format!(
-                "the heartbeat interval {heartbeat:?} must be above 0 and at most half of the silence limit {silence:?}"
-            )));
+        if self.kind == SessionKind::Threads || (!heartbeat.is_zero() && heartbeat <= silence / 2) {
+            return Ok(());
         }
-        #[cfg(target_os = "linux")]
-        {
-            self.check_log_dir()?;
-            self.check_spares()?;
-            self.check_apart()?;
-        }
+        Err(Error::invalid(format!(
+            "the heartbeat interval {heartbeat:?} must be above 0 and at most half of the silence limit {silence:?}"
+        )))
+    }
+
+    fn worker_config(&self, world: World) -> Result<WorkerConfig> {
         let mut config = WorkerConfig::new(world);
         config.check = match self.check {
             Some(check) => check,
@@ -428,33 +216,9 @@ impl Builder {
         config.value_limit = self.value_limit;
         config.collective_deadline = self.collective_deadline.unwrap_or(config.collective_deadline);
         config.connect_deadline = self.connect_deadline.unwrap_or(config.connect_deadline);
-        let recorder = self.recorder()?;
-        config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
-        let session = match self.kind {
-            SessionKind::Threads => session::threads(config, self.deadlines),
-            #[cfg(target_os = "linux")]
-            SessionKind::Processes => self.start_with_processes(config),
-            #[cfg(target_os = "linux")]
-            SessionKind::Nodes => self.start_with_nodes(config),
-            #[cfg(not(target_os = "linux"))]
-            other => Err(Error::invalid(format!("sessions of {other} need Linux"))),
-        }?;
-        let session = session.with_replacement(self.replacement);
-        let session = match recorder {
-            Some(recorder) => recorder.attach(session),
-            None => session,
-        };
-        #[cfg(all(feature = "trace", target_os = "linux"))]
-        crate::dump::attach(&session, self.dump)?;
-        #[cfg(target_os = "linux")]
-        if self.answers_status.unwrap_or_else(programs::is_enabled) {
-            session.attach(programs::answer(session.observer()));
-        }
-        Ok(session)
+        Ok(config)
     }
-}
 
-impl Builder {
     fn start_limit(&self) -> Duration {
         self.start_deadline.unwrap_or(Duration::from_secs(30))
     }

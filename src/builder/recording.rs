@@ -1,8 +1,5 @@
 //! Recordings of a session: timelines, traces and dumps.
 
-#[cfg(all(feature = "trace", target_os = "linux"))]
-use std::path::PathBuf;
-
 use disco_core::Result;
 use disco_core::session::Timeline;
 
@@ -20,19 +17,6 @@ impl Builder {
     #[cfg(feature = "trace")]
     pub fn trace(mut self, path: impl Into<std::path::PathBuf>) -> Self {
         self.trace = Some(path.into());
-        self
-    }
-
-    /// Writes the last operations of all workers, their flight recorders, to a file whenever the program gets SIGUSR1, also
-    /// while workers hang: a trace like that of [`Builder::trace`], for `disco trace explain`. Further signals write `-2`, `-3`
-    /// and so on before the ending of the name. The path of a written file, or the reason why there is none, is printed on
-    /// standard error. A session that does this has one more thread, and its program handles SIGUSR1 from then on; after
-    /// the session, the signal has no effect.
-    ///
-    /// Default: the file in `DISCO_DUMP`, if it is set.
-    #[cfg(all(feature = "trace", target_os = "linux"))]
-    pub fn dump(mut self, path: impl Into<PathBuf>) -> Self {
-        self.dump = Some(path.into());
         self
     }
 

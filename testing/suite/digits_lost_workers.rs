@@ -44,7 +44,7 @@ fn a_training_whose_nodes_are_killed_or_cut_off_ends_with_the_same_bits() {
     disco::init_test!();
     let start = || {
         let nodes = Builder::nodes(4, 1)
-            .node_workers(SessionKind::Threads)
+            .node_options(|nodes| nodes.workers = SessionKind::Threads)
             .silence(Duration::from_millis(500))
             .heartbeat(Duration::from_millis(50));
         nodes.start().unwrap()

@@ -63,7 +63,7 @@ mod nested {
     fn init_test_works_in_a_closure_of_a_test() {
         let test = || {
             disco::init_test!();
-            let session = Builder::nodes(2, 2).node_workers(SessionKind::Threads).start()?;
+            let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).start()?;
             assert_eq!(block_on(processes(&session))?, 2);
             block_on(session.shutdown())
         };

@@ -23,7 +23,7 @@ use crate::{output, token, values};
 /// answers also while it and its workers are stuck.
 ///
 /// With --connect, asks the controller of a session of nodes, from any machine that reaches it. The controller must have
-/// been started with `disco run --nodes`, a launcher's tasks, or `Builder::listen` or `announce`.
+/// been started with `disco run --nodes`, a launcher's tasks, or `NodeOptions::listen` or `announce`.
 ///
 /// The status of workers in other processes is at most one heartbeat old (1 s). `for` is the time since a worker got
 /// further; it is not known for threads of the controller.

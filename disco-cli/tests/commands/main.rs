@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[cfg(target_os = "linux")]
 mod apart;
 mod bench;
 mod options;
 mod output;
-#[cfg(target_os = "linux")]
 mod restart;
-#[cfg(target_os = "linux")]
 #[path = "../../../testing/suite/terminal/mod.rs"]
 mod terminal;
 mod trace;
@@ -53,13 +50,11 @@ fn a_required_backend_that_is_absent_is_an_error_with_the_reason() {
 }
 
 /// Runs `disco` with these arguments in a shell with these limits.
-#[cfg(target_os = "linux")]
 fn within(limits: &str, args: &str) -> Output {
     let script = format!("{limits}; exec {} {args}", env!("CARGO_BIN_EXE_disco"));
     Command::new("sh").args(["-c", &script]).output().unwrap()
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_program_that_never_reads_its_settings_is_told_of() {
     let run = disco(&["run", "--workers", "2", "--", "echo", "hello"]);
@@ -74,7 +69,6 @@ fn a_program_that_never_reads_its_settings_is_told_of() {
 }
 
 /// Sessions of processes reserve address space, and need little of it.
-#[cfg(target_os = "linux")]
 #[test]
 fn sessions_work_within_limits_of_files_and_of_the_address_space() {
     // In blocks of 512 bytes (dash) or 1 KiB: at most 1 GiB. In KiB: 4 GB and 100 GB.
@@ -87,7 +81,6 @@ fn sessions_work_within_limits_of_files_and_of_the_address_space() {
 }
 
 /// Each worker has some files in the controller.
-#[cfg(target_os = "linux")]
 #[test]
 fn the_soft_limit_of_open_files_is_raised_and_the_hard_one_is_named() {
     let ping = |limits: &str| within(limits, "ping --workers 30 --session processes --rounds 1");

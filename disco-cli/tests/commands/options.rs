@@ -17,7 +17,6 @@ fn first_line(args: &[&str]) -> String {
 }
 
 /// Words before `--`, of each command that becomes a program.
-#[cfg(target_os = "linux")]
 #[test]
 fn arguments_that_are_no_utf_8_reach_the_program() {
     use std::ffi::OsStr;
@@ -75,7 +74,6 @@ fn errors_quote_the_invalid_value_and_its_option() {
     );
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() {
     assert_eq!(
@@ -90,7 +88,6 @@ fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() 
     assert_eq!(first_line(&["tvm-node", "--connect", "foo"]), expected);
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_worker_of_tvm_needs_its_place_or_prints_the_entry_module() {
     let printed = disco(&["tvm-worker", "--entry-module"]);
@@ -108,7 +105,6 @@ fn a_worker_of_tvm_needs_its_place_or_prints_the_entry_module() {
     );
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn an_address_without_a_port_is_rejected_by_the_parser() {
     let expected = "error: invalid value 'foo' for '--connect <HOST:PORT>': `foo` is not HOST:PORT: the port is missing, as in foo:4567";

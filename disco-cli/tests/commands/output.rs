@@ -41,7 +41,6 @@ fn a_failure_with_closed_standard_error_has_exit_status_1() {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn output_to_a_full_disk_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -71,7 +70,6 @@ fn logs_to_a_pipe_have_no_escape_codes() {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn messages_and_errors_are_json_if_asked() {
     let worker = |format: &str| {
@@ -91,7 +89,6 @@ fn messages_and_errors_are_json_if_asked() {
     assert_eq!(worker("xml"), "disco: DISCO_LOG_FORMAT is `xml`, but must be `text` or `json`\n");
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn backends_wraps_lines_on_a_terminal_only() {
     let nowhere = |command: &mut Command| {

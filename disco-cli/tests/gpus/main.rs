@@ -1,6 +1,6 @@
 //! The `disco` command on the test double of the libraries of GPUs.
 
-#![cfg(all(any(feature = "nccl", feature = "rccl"), target_os = "linux"))]
+#![cfg(any(feature = "nccl", feature = "rccl"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod double;

@@ -1,7 +1,7 @@
 //! The `disco` command with backend `mpi`, on the MPI libraries that `cargo xtask test` fetches: each under its own
 //! launcher, and without a launcher if the library permits it.
 
-#![cfg(all(feature = "mpi", target_os = "linux"))]
+#![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod apart;

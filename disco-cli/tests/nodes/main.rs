@@ -1,7 +1,6 @@
 //! End-to-end tests of `disco run --nodes`, `disco worker`, `disco status` and `disco token`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

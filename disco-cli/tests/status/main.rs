@@ -1,7 +1,6 @@
 //! End-to-end tests of `disco status` for programs of this machine.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
 
 mod ask;
 mod program;

@@ -25,7 +25,11 @@ const BEFORE: usize = 2;
 pub(crate) fn any_worker_any_way() {
     let kills = if std::env::var_os("DISCO_LONG_TESTS").is_some() { 200 } else { 8 };
     let before = Resources::now();
-    let session = Builder::processes(WORKERS as usize).apart(true).spares(1).start().unwrap();
+    let session = Builder::processes(WORKERS as usize)
+        .apart(true)
+        .process_options(|processes| processes.spares = 1)
+        .start()
+        .unwrap();
     let kept = call(&session, "apart.number", ());
     let callers = Callers::new(&session);
     for kill in 0..kills {

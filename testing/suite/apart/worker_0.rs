@@ -93,8 +93,12 @@ pub(crate) fn of_nodes_is_replaced() {
 }
 
 pub(crate) fn is_replaced_at_once() {
-    let session =
-        Builder::processes(2).apart(true).spares(1).replacement(ReplacementPolicy::at_once()).start().unwrap();
+    let session = Builder::processes(2)
+        .apart(true)
+        .process_options(|processes| processes.spares = 1)
+        .replacement(ReplacementPolicy::at_once())
+        .start()
+        .unwrap();
     let before = numbers(&session, "apart.pid");
     kill_0(&session);
     // The loss is told once.
@@ -112,7 +116,7 @@ pub(crate) fn of_threads_is_refused() {
         "a session apart needs workers that are processes, but the workers of this session are threads"
     );
     assert_eq!(
-        refused(Builder::nodes(2, 1).node_workers(SessionKind::Threads)),
+        refused(Builder::nodes(2, 1).node_options(|nodes| nodes.workers = SessionKind::Threads)),
         "a session apart needs workers that are processes, but the workers of its nodes are threads"
     );
 }

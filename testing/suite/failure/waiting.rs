@@ -192,7 +192,8 @@ fn dropping_a_waiting_submit_changes_nothing() {
 
 #[test]
 fn a_call_past_its_deadline_names_worker_and_function() {
-    let session = Builder::threads(2).call_deadline(Duration::from_millis(200)).start().unwrap();
+    let session =
+        Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(200))).start().unwrap();
     block_on(async {
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
@@ -245,7 +246,8 @@ fn a_wait_without_a_limit_logs_a_warning_with_the_worker_and_its_function() {
 
 #[test]
 fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for() {
-    let session = Builder::threads(3).call_deadline(Duration::from_millis(300)).start().unwrap();
+    let session =
+        Builder::threads(3).deadlines(Deadlines::default().with_call(Duration::from_millis(300))).start().unwrap();
     let log = logged(|| {
         block_on(async {
             let gate = Gate::new();
@@ -274,7 +276,8 @@ fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for()
 
 #[test]
 fn the_call_deadline_does_not_apply_to_init_ccl() {
-    let session = Builder::threads(2).call_deadline(Duration::from_millis(500)).start().unwrap();
+    let session =
+        Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(500))).start().unwrap();
     block_on(async {
         // Worker 1 comes late, by several calls that are each in time.
         let sleep = session.function("tests.sleep_on").await.unwrap();

@@ -44,7 +44,7 @@ fn limits_of_the_maximum_duration_never_expire(kind: Kind) {
         ("start_deadline", run("start_deadline", move || of().start_deadline(MAX))),
         ("silence", run("silence", move || of().silence(MAX))),
         ("heartbeat", run("heartbeat", move || of().silence(MAX).heartbeat(MAX / 2))),
-        ("call_deadline", run("call_deadline", move || of().call_deadline(MAX))),
+        ("call_deadline", run("call_deadline", move || of().deadlines(Deadlines::default().with_call(MAX)))),
         ("deadlines", run("deadlines", move || of().deadlines(all(MAX)))),
     ] {
         assert_eq!(result.unwrap_or_else(|error| panic!("{name}: {error}")), 2, "{name}");

@@ -130,7 +130,7 @@ pub(crate) use tests;
 /// the other node's process.
 fn builder(kind: Kind) -> Builder {
     match kind {
-        Kind::Nodes => kind.builder(4).node_workers(SessionKind::Threads),
+        Kind::Nodes => kind.builder(4).node_options(|nodes| nodes.workers = SessionKind::Threads),
         kind => kind.builder(4),
     }
 }

@@ -1,6 +1,8 @@
 //! Records of workers: an error of a broken collective ends with a table of them, and a session's timeline has all of them.
 
+use std::env;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -366,10 +368,22 @@ fn the_worker_that_comes_last_is_named_by_collectives_of_several_steps(kind: Kin
     }
 }
 
-/// The signal reaches all sessions of this program that dump, including sessions of the other kinds.
+/// Executes this program again for the test alone, with `DISCO_DUMP`.
 fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
-    let folder = tempfile::tempdir().unwrap();
-    let session = builder(kind).dump(folder.path().join("dump.json.gz")).start().unwrap();
+    let Some(file) = env::var_os("DISCO_DUMP").map(PathBuf::from) else {
+        let folder = tempfile::tempdir().unwrap();
+        let mut alone = Command::new(env::current_exe().unwrap());
+        alone.arg("--exact").arg(format!("a_signal_dumps_the_records_of_workers_that_hang::{kind}"));
+        let output = alone.env("DISCO_DUMP", folder.path().join("dump.json.gz")).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return;
+    };
+    let session = builder(kind).start().unwrap();
     // Collectives of `local` do not reach other nodes.
     let sums = !kind.is_nodes();
     if sums {
@@ -383,8 +397,8 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
         recordings.map(|recording| recording.inside.as_deref().map(str::to_owned)).collect()
     };
     let expected = [None, None, None, Some("tests.stay".to_owned())];
-    // Each signal writes a file. Signals of the other kinds' tests may come before the workers are inside of their functions.
-    let path = folder.path().to_owned();
+    // Each signal writes a file, the first ones perhaps before the workers are inside of their functions.
+    let path = file.parent().unwrap().to_owned();
     let (trace, files) = within(SOON, "a dump", move || {
         loop {
             kill_process(getpid(), Signal::USR1).unwrap();
@@ -398,9 +412,7 @@ fn a_signal_dumps_the_records_of_workers_that_hang(kind: Kind) {
             }
         }
     });
-    assert!(
-        files.contains(&folder.path().join("dump.json.gz")) && files.contains(&folder.path().join("dump-2.json.gz"))
-    );
+    assert!(files.contains(&file) && files.contains(&file.with_file_name("dump-2.json.gz")));
     drop(stays);
     assert_eq!(trace.controller, None);
     for worker in &trace.workers {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use disco::{
-    DType, DataPlane as _, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, Tensor, WorkerId,
-    block_on,
+    DType, DataPlane as _, Deadlines, LaneSession, Placement, Reduction, Scope, Session as _, SessionExt as _, Tensor,
+    WorkerId, block_on,
 };
 use futures_lite::future;
 
@@ -74,7 +74,8 @@ fn workers_that_leave_execute_the_commands_before(kind: Kind) {
 }
 
 fn a_worker_that_hangs_can_not_be_made_to_leave(kind: Kind) {
-    let session = builder(kind).call_deadline(std::time::Duration::from_millis(300)).start().unwrap();
+    let session =
+        builder(kind).deadlines(Deadlines::default().with_call(std::time::Duration::from_millis(300))).start().unwrap();
     let inside = stay(&session, 3);
     let error = block_on(session.resize(2)).unwrap_err();
     let text = error.to_string();

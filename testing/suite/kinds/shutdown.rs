@@ -107,7 +107,7 @@ fn waits_end_when_shutdown_gives_up_on_a_stuck_worker(kind: Kind) {
 }
 
 fn a_shutdown_after_a_missed_call_deadline_ends_before_the_close_limit(kind: Kind) {
-    let session = builder(kind).call_deadline(Duration::from_millis(500)).start().unwrap();
+    let session = builder(kind).deadlines(Deadlines::default().with_call(Duration::from_millis(500))).start().unwrap();
     hang(&session, 3);
     let error = block_on(session.sync_all()).unwrap_err().to_string();
     assert!(error.starts_with("sync_all: no end after 500ms: worker 3 does not answer: "), "{error}");

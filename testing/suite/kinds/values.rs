@@ -43,7 +43,10 @@ fn sessions(kind: Kind) -> Vec<(&'static str, LaneSession)> {
         Kind::ProcessesApart => vec![("shared memory", start(kind.builder(2)))],
         Kind::NodesApart => vec![("processes of nodes", start(kind.builder(4)))],
         Kind::Nodes => vec![
-            ("threads of nodes", start(Builder::nodes(2, 1).node_workers(SessionKind::Threads))),
+            (
+                "threads of nodes",
+                start(Builder::nodes(2, 1).node_options(|nodes| nodes.workers = SessionKind::Threads)),
+            ),
             ("processes of nodes", start(Builder::nodes(2, 2))),
         ],
     }

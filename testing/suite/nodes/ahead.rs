@@ -60,8 +60,9 @@ async fn small_commands(session: &LaneSession, register: &DRef) {
 
 fn small_commands_overtake_a_large_set_to_the_same_node() {
     for kind in [SessionKind::Threads, SessionKind::Processes] {
-        let (session, proxy, node) =
-            behind(builder(2, 2).node_workers(kind), |address| Proxy::throttled(address, SLOW_RATE));
+        let (session, proxy, node) = behind(builder(2, 2).node_options(|nodes| nodes.workers = kind), |address| {
+            Proxy::throttled(address, SLOW_RATE)
+        });
         let (worker, tensor) = (WorkerId::new(2), large(7));
         let [small, register] = [(); 2].map(|()| block_on(session.call_named("tests.length", ("four",))).unwrap());
         block_on(session.sync_all()).unwrap();
@@ -102,7 +103,8 @@ fn small_commands_overtake_a_large_argument() {
 
 fn a_dropped_large_set_is_cancelled_and_the_next_one_succeeds() {
     // The limit admits one of the tensors, but not two.
-    let builder = builder(2, 2).node_workers(SessionKind::Threads).value_limit(LARGE + LARGE / 2);
+    let builder =
+        builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).value_limit(LARGE + LARGE / 2);
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, RATE));
     let worker = WorkerId::new(2);
     let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
@@ -130,7 +132,7 @@ fn a_dropped_large_set_is_cancelled_and_the_next_one_succeeds() {
 fn concurrent_large_sets_arrive_intact() {
     // With the first limit, one set waits for the other.
     for limit in [LARGE, 4 * LARGE] {
-        let builder = builder(2, 2).node_workers(SessionKind::Processes).value_limit(limit);
+        let builder = builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Processes).value_limit(limit);
         let (session, _proxy, node) = behind(builder, |address| Proxy::throttled(address, 4 * RATE));
         let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
         thread::scope(|scope| {
@@ -150,7 +152,8 @@ fn concurrent_large_sets_arrive_intact() {
 
 fn a_large_set_that_is_not_polled_does_not_stop_the_next_one() {
     // Both together are above the limit.
-    let builder = builder(2, 2).node_workers(SessionKind::Threads).value_limit(LARGE + LARGE / 2);
+    let builder =
+        builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).value_limit(LARGE + LARGE / 2);
     let (session, proxy, node) = behind(builder, |address| Proxy::throttled(address, 4 * RATE));
     let register = block_on(session.call_named("tests.length", ("four",))).unwrap();
     block_on(session.sync_all()).unwrap();

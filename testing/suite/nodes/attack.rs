@@ -71,7 +71,7 @@ fn changed_bytes_to_a_node_are_the_loss_of_the_controller() {
 /// The bytes of a node in a session that gets a text from it.
 fn recorded(encrypts: bool) -> Vec<u8> {
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let (session, child) = with(builder(2, 1).encrypt(encrypts), |address| {
+    let (session, child) = with(builder(2, 1).node_options(|nodes| nodes.encrypts = Some(encrypts)), |address| {
         let proxy = Proxy::start(address).recording(heard.clone());
         let value = if encrypts { "1" } else { "0" };
         node(proxy.address()).env("DISCO_ENCRYPT", value).spawn().unwrap()
@@ -98,7 +98,8 @@ fn values_are_encrypted_unless_both_ends_turn_it_off() {
 
 /// The output of a refused node, and the error of the session's start.
 fn refused(controller: bool, its: &str) -> (String, String) {
-    let builder = builder(2, 1).encrypt(controller).start_deadline(Duration::from_secs(1));
+    let builder =
+        builder(2, 1).node_options(|nodes| nodes.encrypts = Some(controller)).start_deadline(Duration::from_secs(1));
     let (session, child) = with(builder, |address| {
         node(address).env("DISCO_ENCRYPT", its).env("DISCO_JOIN_SECONDS", "1").spawn().unwrap()
     });

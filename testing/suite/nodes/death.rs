@@ -50,7 +50,7 @@ fn error_after_signal(session: &LaneSession, pid: i64, what: Signal) -> Error {
 
 fn a_node_killed_inside_a_collective_is_lost_and_the_other_ranks_are_aborted() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, node) = pair(builder(2, 2).node_workers(kind).heartbeat(HEARTBEAT));
+        let (session, node) = pair(builder(2, 2).node_options(|nodes| nodes.workers = kind).heartbeat(HEARTBEAT));
         let workers = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
         let loss = error_after_signal(&session, node.id().into(), Signal::KILL);
         let error = first_line(&loss);
@@ -76,7 +76,8 @@ fn a_stopped_node_is_lost_after_the_silence_limit() {
 }
 
 fn a_worker_killed_on_a_node_is_lost_with_its_node_in_the_error() {
-    let (session, node) = pair(builder(2, 2).node_workers(SessionKind::Processes).heartbeat(HEARTBEAT));
+    let (session, node) =
+        pair(builder(2, 2).node_options(|nodes| nodes.workers = SessionKind::Processes).heartbeat(HEARTBEAT));
     let loss = error_after_signal(&session, ask(&session, "tests.pid", 3), Signal::KILL);
     let error = first_line(&loss);
     assert!(error.starts_with("worker 3 lost: on node 1 ("), "{error}");
@@ -121,7 +122,7 @@ fn nodes_and_their_workers_end_when_their_controller_is_stopped() {
 fn shutdown_names_a_stuck_worker_of_a_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
         let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
-        let (session, node) = pair(builder(2, 2).node_workers(kind).deadlines(deadlines));
+        let (session, node) = pair(builder(2, 2).node_options(|nodes| nodes.workers = kind).deadlines(deadlines));
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
             session.call(&session.function("tests.hang").await.unwrap(), (3,)).await.unwrap();
@@ -138,7 +139,11 @@ fn shutdown_names_a_stuck_worker_of_a_node() {
 fn a_stopped_node_that_the_session_started_is_killed() {
     let silence = Duration::from_secs(1);
     let start = || {
-        let session = Builder::nodes(2, 1).node_workers(SessionKind::Threads).silence(silence).start().unwrap();
+        let session = Builder::nodes(2, 1)
+            .node_options(|nodes| nodes.workers = SessionKind::Threads)
+            .silence(silence)
+            .start()
+            .unwrap();
         let pid = ask(&session, "tests.pid", 1);
         signal(pid, Signal::STOP);
         (session, pid)

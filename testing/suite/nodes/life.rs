@@ -7,8 +7,8 @@ use std::{fs, thread};
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, SessionKind, Tensor,
-    Value, WorkerId, block_on,
+    Announce, Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, SessionExt, SessionKind,
+    Tensor, Value, WorkerId, block_on,
 };
 
 use crate::functions::NOBODY;
@@ -35,7 +35,7 @@ crate::tests!(
 
 fn nodes_have_workers_that_are_processes_or_threads() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(3, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(3, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
         assert_eq!((session.world().nodes(), session.world().per_node()), (3, 2));
         let pids: Vec<i64> = (0..6).map(|worker| ask(&session, "tests.pid", worker)).collect();
         let mut processes = pids.clone();
@@ -58,7 +58,7 @@ fn nodes_have_workers_that_are_processes_or_threads() {
 
 fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
         block_on(async {
             let length = session.function("tests.length").await.unwrap();
             for size in [0, 1, 7, 8, 1000, 61_000, 65_000, 66_000, 1 << 20, 20 << 20] {
@@ -96,7 +96,7 @@ fn set_on_one_worker_does_not_change_the_value_of_others() {
 
 fn workers_of_all_nodes_share_one_store() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
         block_on(async {
             let function = session.function("tests.store").await.unwrap();
             for number in 0..5 {
@@ -113,7 +113,7 @@ fn workers_of_all_nodes_share_one_store() {
 
 fn a_session_recovers_from_a_worker_failure_on_a_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
         block_on(async {
             for _ in 0..2 {
                 session.init_ccl("by-store", &[]).await.unwrap();
@@ -173,7 +173,7 @@ fn a_node_exits_silently_after_a_shutdown() {
 
 fn nodes_and_workers_end_when_their_session_is_dropped() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, node) = pair(builder(2, 2).node_workers(kind));
+        let (session, node) = pair(builder(2, 2).node_options(|nodes| nodes.workers = kind));
         let pids = [2, 3].map(|worker| ask(&session, "tests.pid", worker));
         drop(session);
         assert!(end(node).status.success());
@@ -183,7 +183,7 @@ fn nodes_and_workers_end_when_their_session_is_dropped() {
 
 fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, node) = pair(builder(2, 2).node_workers(kind));
+        let (session, node) = pair(builder(2, 2).node_options(|nodes| nodes.workers = kind));
         let file = tempfile::NamedTempFile::new().unwrap();
         block_on(async {
             let length = session.function("tests.length").await.unwrap();
@@ -201,7 +201,7 @@ fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
 }
 
 fn token_address_and_invitation_are_removed_from_the_environment_of_workers() {
-    let (session, node) = pair(builder(2, 1).node_workers(SessionKind::Processes));
+    let (session, node) = pair(builder(2, 1).node_options(|nodes| nodes.workers = SessionKind::Processes));
     block_on(async {
         let function = session.function("tests.variable").await.unwrap();
         for name in ["DISCO_TOKEN", "DISCO_CONNECT", "DISCO_NODE_ID", "DISCO_WORKER"] {
@@ -225,7 +225,7 @@ fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what
         })
     };
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
         assert_eq!(sum(&session).unwrap(), [6; 4]);
         block_on(session.shutdown()).unwrap();
     }
@@ -235,13 +235,15 @@ fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what
     }
     let child = Arc::new(Mutex::new(None));
     let started = child.clone();
-    let builder = builder(2, 2).announce(move |announcement| {
-        let node = programs::node(announcement.address);
-        let mut container = Command::new("unshare");
-        container.args(unshare).arg(node.get_program()).stderr(Stdio::piped());
-        node.get_envs().for_each(|(name, value)| _ = container.env(name, value.unwrap()));
-        *started.lock().unwrap() = Some(container.spawn().unwrap());
-        Ok(())
+    let builder = builder(2, 2).node_options(|nodes| {
+        nodes.announce = Some(Announce::new(move |announcement| {
+            let node = programs::node(announcement.address);
+            let mut container = Command::new("unshare");
+            container.args(unshare).arg(node.get_program()).stderr(Stdio::piped());
+            node.get_envs().for_each(|(name, value)| _ = container.env(name, value.unwrap()));
+            *started.lock().unwrap() = Some(container.spawn().unwrap());
+            Ok(())
+        }))
     });
     let session = builder.start().unwrap();
     let error = sum(&session).unwrap_err();
@@ -286,7 +288,7 @@ fn peak(pid: u32) -> u64 {
 fn large_gets_at_once_return_all_values_and_the_node_buffers_few_of_them() {
     let (size, gets) = (40usize << 20, 16);
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, node) = pair(builder(2, 1).node_workers(kind));
+        let (session, node) = pair(builder(2, 1).node_options(|nodes| nodes.workers = kind));
         let bytes = block_on(session.function("tests.bytes")).unwrap();
         let value = block_on(session.call(&bytes, (size as i64,))).unwrap();
         let get = || {

@@ -225,7 +225,7 @@ pub(crate) fn behind(builder: Builder, proxy: impl FnOnce(SocketAddr) -> Proxy +
 
 fn a_link_cut_during_a_command_is_the_loss_of_its_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, proxy, node) = behind(builder(2, 2).node_workers(kind), Proxy::start);
+        let (session, proxy, node) = behind(builder(2, 2).node_options(|nodes| nodes.workers = kind), Proxy::start);
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
             session.init_ccl("by-store", &[]).await.unwrap();
@@ -298,7 +298,8 @@ fn a_link_cut_in_the_greeting_is_retried_and_after_the_verdict_fails_the_start()
 fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
     let silence = Duration::from_millis(600);
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let (session, proxy, node) = behind(builder(2, 2).node_workers(kind).silence(silence), Proxy::start);
+        let (session, proxy, node) =
+            behind(builder(2, 2).node_options(|nodes| nodes.workers = kind).silence(silence), Proxy::start);
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
             session.init_ccl("by-store", &[]).await.unwrap();

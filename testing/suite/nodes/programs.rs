@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, thread};
 
-use disco::{Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco::{Announce, Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
 
 /// Environment variable with the name of the program to run.
@@ -72,7 +72,10 @@ pub(crate) fn complaint(child: Child) -> String {
 
 /// A builder of a session of nodes with the token, whose workers are threads.
 pub(crate) fn builder(nodes: usize, per_node: usize) -> Builder {
-    let builder = Builder::nodes(nodes, per_node).node_workers(SessionKind::Threads).token(Token::new(TOKEN).unwrap());
+    let builder = Builder::nodes(nodes, per_node).node_options(|nodes| {
+        nodes.workers = SessionKind::Threads;
+        nodes.token = Some(Token::new(TOKEN).unwrap());
+    });
     builder.start_deadline(TEST_TIMEOUT)
 }
 
@@ -82,9 +85,11 @@ where
     T: Send,
 {
     let (tell, told) = mpsc::channel();
-    let builder = builder.announce(move |announcement| {
-        tell.send(announcement.address).unwrap();
-        Ok(())
+    let builder = builder.node_options(|nodes| {
+        nodes.announce = Some(Announce::new(move |announcement| {
+            tell.send(announcement.address).unwrap();
+            Ok(())
+        }))
     });
     thread::scope(|scope| {
         let joined = scope.spawn(move || join(told.recv().unwrap()));
@@ -122,7 +127,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     // Nodes and workers inherit the environment of their program, so they reach this function, too.
     match env::var(PROGRAM).ok()?.as_str() {
         "printer" => printer("tests.print"),
-        "tree-printer" => print_on(Builder::nodes(4, 1).fan_out(1), "tests.print"),
+        "tree-printer" => print_on(Builder::nodes(4, 1).node_options(|nodes| nodes.fan_out = Some(1)), "tests.print"),
         "painter" => printer("tests.paint"),
         "controller" => controller(),
         "late" => late(),

@@ -4,7 +4,8 @@ use std::sync::Mutex;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DataPlane as _, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
+    Announce, Builder, DataPlane as _, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId,
+    block_on,
 };
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
@@ -68,7 +69,8 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
 
 fn a_killed_node_is_replaced_by_a_node_with_its_number() {
     for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
-        let session = Builder::nodes(3, 2).node_workers(kind).heartbeat(HEARTBEAT).start().unwrap();
+        let session =
+            Builder::nodes(3, 2).node_options(|nodes| nodes.workers = kind).heartbeat(HEARTBEAT).start().unwrap();
         for worker in [4, 2, 4] {
             replace(&session, ask(&session, function, worker), worker..worker + 2);
         }
@@ -78,7 +80,10 @@ fn a_killed_node_is_replaced_by_a_node_with_its_number() {
 
 /// A session whose nodes relay for each other.
 fn chain() -> LaneSession {
-    let builder = Builder::nodes(4, 1).fan_out(1).node_workers(SessionKind::Threads);
+    let builder = Builder::nodes(4, 1).node_options(|nodes| {
+        nodes.fan_out = Some(1);
+        nodes.workers = SessionKind::Threads;
+    });
     builder.heartbeat(HEARTBEAT).start().unwrap()
 }
 
@@ -99,9 +104,11 @@ fn a_node_behind_another_one_is_replaced_alone() {
 fn a_node_of_another_machine_can_replace_a_lost_one() {
     let nodes = std::sync::Arc::new(Mutex::new(Vec::new()));
     let started = nodes.clone();
-    let session = builder(2, 2).heartbeat(HEARTBEAT).announce(move |announcement| {
-        started.lock().unwrap().push(node(announcement.address).spawn().unwrap());
-        Ok(())
+    let session = builder(2, 2).heartbeat(HEARTBEAT).node_options(|nodes| {
+        nodes.announce = Some(Announce::new(move |announcement| {
+            started.lock().unwrap().push(node(announcement.address).spawn().unwrap());
+            Ok(())
+        }))
     });
     let session = session.start().unwrap();
     replace(&session, ask(&session, "tests.pid", 2), 2..4);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DataPlane as _, Deadlines, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId,
-    block_on,
+    Announce, Builder, DataPlane as _, Deadlines, Error, LaneSession, Session as _, SessionExt as _, SessionKind,
+    WorkerId, block_on,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -60,7 +60,7 @@ fn check(session: &LaneSession, workers: usize, nodes: usize) {
 
 fn lost_nodes_are_dropped_and_the_others_are_numbered_anew() {
     for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
-        let session = Builder::nodes(4, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(4, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
         let before = block_on(session.call_named("tests.pid", ())).unwrap();
         let pids: Vec<i64> = block_on(session.get_all_as(&before)).unwrap();
         kill(&session, ask(&session, function, 2));
@@ -88,7 +88,7 @@ fn lost_nodes_are_dropped_and_the_others_are_numbered_anew() {
 
 fn nodes_at_the_end_leave_and_their_processes_end() {
     for kind in [SessionKind::Threads, SessionKind::Processes] {
-        let session = Builder::nodes(4, 2).node_workers(kind).start().unwrap();
+        let session = Builder::nodes(4, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
         let pids = pids(&session);
         let resized = block_on(session.resize(4)).unwrap();
         assert_eq!(numbers(&resized), [0, 1, 2, 3, -1, -1, -1, -1]);
@@ -104,7 +104,8 @@ fn nodes_at_the_end_leave_and_their_processes_end() {
 fn nodes_join_at_the_end() {
     // The first session has no other node than this program.
     for first in [1, 2] {
-        let session = Builder::nodes(first, 2).node_workers(SessionKind::Threads).start().unwrap();
+        let session =
+            Builder::nodes(first, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).start().unwrap();
         for (workers, nodes) in [(6, 3), (2, 1), (8, 4), (4, 2)] {
             block_on(session.resize(workers)).unwrap();
             check(&session, workers, nodes);
@@ -116,7 +117,13 @@ fn nodes_join_at_the_end() {
 fn trees_of_nodes_shrink_and_grow() {
     // A chain, and a tree of width 2.
     for fan_out in [1, 2] {
-        let session = Builder::nodes(6, 1).fan_out(fan_out).node_workers(SessionKind::Threads).start().unwrap();
+        let session = Builder::nodes(6, 1)
+            .node_options(|nodes| {
+                nodes.fan_out = Some(fan_out);
+                nodes.workers = SessionKind::Threads;
+            })
+            .start()
+            .unwrap();
         let pids = pids(&session);
         assert_eq!(numbers(&block_on(session.resize(4)).unwrap()), [0, 1, 2, 3, -1, -1]);
         check(&session, 4, 4);
@@ -136,10 +143,12 @@ fn trees_of_nodes_shrink_and_grow() {
 fn nodes_of_other_machines_leave_and_join() {
     let nodes = Arc::new(Mutex::new(Vec::new()));
     let started = nodes.clone();
-    let session = builder(3, 2).announce(move |announcement| {
-        let node = || node(announcement.address).spawn().unwrap();
-        started.lock().unwrap().extend((0..announcement.nodes).map(|_| node()));
-        Ok(())
+    let session = builder(3, 2).node_options(|nodes| {
+        nodes.announce = Some(Announce::new(move |announcement| {
+            let node = || node(announcement.address).spawn().unwrap();
+            started.lock().unwrap().extend((0..announcement.nodes).map(|_| node()));
+            Ok(())
+        }))
     });
     let session = session.start().unwrap();
     check(&session, 6, 3);
@@ -174,7 +183,8 @@ fn a_part_of_a_node_can_not_leave() {
 fn messages_name_workers_by_their_numbers() {
     for (kind, function) in [(SessionKind::Threads, "tests.pid"), (SessionKind::Processes, "tests.parent")] {
         let limits = Deadlines::default().with_close(Duration::from_millis(300));
-        let session = Builder::nodes(4, 2).node_workers(kind).deadlines(limits).start().unwrap();
+        let session =
+            Builder::nodes(4, 2).node_options(|nodes| nodes.workers = kind).deadlines(limits).start().unwrap();
         kill(&session, ask(&session, function, 2));
         block_on(session.resize(6)).unwrap();
         block_on(session.init_ccl("by-store", &[])).unwrap();

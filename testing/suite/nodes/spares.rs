@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use disco::{DataPlane as _, LaneSession, ReplacementPolicy, Session as _, SessionExt as _, WorkerId, block_on};
+use disco::{
+    Announce, DataPlane as _, LaneSession, ReplacementPolicy, Session as _, SessionExt as _, WorkerId, block_on,
+};
 use disco_conformance::waiting::wait_until;
 
 use crate::functions::NOBODY;
@@ -37,16 +39,18 @@ impl Host {
     fn start(nodes: usize, per_node: usize, policy: ReplacementPolicy, starts_more: bool) -> Self {
         let (announced, started) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let (seen, children) = (announced.clone(), started.clone());
-        let builder = builder(nodes, per_node).heartbeat(HEARTBEAT).replacement(policy).announce(move |announcement| {
-            let mut seen = seen.lock().unwrap();
-            seen.push((announcement.address, announcement.nodes));
-            if seen.len() == 1 || starts_more {
-                // A spare may come meanwhile, and leave no place for a new node.
-                let start = || node(announcement.address).env("DISCO_JOIN_SECONDS", "5").spawn().unwrap();
-                let new = (0..announcement.nodes).map(|_| start());
-                children.lock().unwrap().extend(new);
-            }
-            Ok(())
+        let builder = builder(nodes, per_node).heartbeat(HEARTBEAT).replacement(policy).node_options(|nodes| {
+            nodes.announce = Some(Announce::new(move |announcement| {
+                let mut seen = seen.lock().unwrap();
+                seen.push((announcement.address, announcement.nodes));
+                if seen.len() == 1 || starts_more {
+                    // A spare may come meanwhile, and leave no place for a new node.
+                    let start = || node(announcement.address).env("DISCO_JOIN_SECONDS", "5").spawn().unwrap();
+                    let new = (0..announcement.nodes).map(|_| start());
+                    children.lock().unwrap().extend(new);
+                }
+                Ok(())
+            }))
         });
         Self { session: builder.start().unwrap(), announced, nodes: started }
     }

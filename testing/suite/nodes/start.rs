@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use disco::{Builder, Session, SessionKind, Token, block_on};
+use disco::{Announce, Builder, Session, SessionKind, Token, block_on};
 use disco_core::wire::VERSION;
 use disco_engine::handshake::{ANSWER_BYTES, ControllerHandshake, VERDICT_BYTES};
 
@@ -45,7 +45,9 @@ crate::tests!(
 );
 
 fn listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_the_reason() {
-    let error = |address: &str| builder(2, 1).listen(address).start().unwrap_err().to_string();
+    let error = |address: &str| {
+        builder(2, 1).node_options(|nodes| nodes.listen = Some(address.into())).start().unwrap_err().to_string()
+    };
     let unknown = error("no-such-host.invalid:4567");
     let text = "can't listen on no-such-host.invalid:4567, which does not resolve to an address: ";
     assert!(unknown.starts_with(text), "{unknown}");
@@ -61,7 +63,8 @@ fn listening_on_a_name_or_address_that_is_not_this_machine_s_is_an_error_with_th
 fn listening_on_an_address_in_use_is_an_error_with_the_address_and_the_process() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let error = builder(2, 1).listen(address.to_string()).start().unwrap_err().to_string();
+    let error =
+        builder(2, 1).node_options(|nodes| nodes.listen = Some(address.to_string())).start().unwrap_err().to_string();
     let this = format!("process {} (", std::process::id());
     assert!(error.starts_with(&format!("can't listen on {address}, where {this}")), "{error}");
     assert!(error.ends_with(") listens: Address already in use (os error 98)"), "{error}");
@@ -72,14 +75,19 @@ const NO_TOKEN: &str = "a session whose nodes are started elsewhere needs a toke
                         `--token-file FILE` to `disco run` and `disco worker`";
 
 fn a_session_that_listens_without_a_token_does_not_start() {
-    let builders =
-        [Builder::nodes(2, 1), Builder::nodes(2, 1).listen("127.0.0.1:0"), Builder::nodes(2, 1).listen("0.0.0.0:0")];
+    let builders = [
+        Builder::nodes(2, 1),
+        Builder::nodes(2, 1).node_options(|nodes| nodes.listen = Some("127.0.0.1:0".into())),
+        Builder::nodes(2, 1).node_options(|nodes| nodes.listen = Some("0.0.0.0:0".into())),
+    ];
     for builder in builders {
         let listens = Arc::new(AtomicBool::new(false));
         let told = listens.clone();
-        let builder = builder.start_deadline(Duration::from_millis(100)).announce(move |_| {
-            told.store(true, Ordering::SeqCst);
-            Ok(())
+        let builder = builder.start_deadline(Duration::from_millis(100)).node_options(|nodes| {
+            nodes.announce = Some(Announce::new(move |_| {
+                told.store(true, Ordering::SeqCst);
+                Ok(())
+            }))
         });
         let error = builder.start().unwrap_err().to_string();
         assert!(error == NO_TOKEN && !listens.load(Ordering::SeqCst), "{error}");
@@ -87,7 +95,10 @@ fn a_session_that_listens_without_a_token_does_not_start() {
 }
 
 fn a_node_joins_a_controller_that_listens_on_all_interfaces() {
-    let session = Builder::nodes(2, 1).token(Token::new(TOKEN).unwrap()).listen("0.0.0.0:0");
+    let session = Builder::nodes(2, 1).node_options(|nodes| {
+        nodes.token = Some(Token::new(TOKEN).unwrap());
+        nodes.listen = Some("0.0.0.0:0".into());
+    });
     let (session, node) = with(session, |address| node(format!("127.0.0.1:{}", address.port())).spawn().unwrap());
     block_on(session.unwrap().shutdown()).unwrap();
     assert!(end(node).status.success());
@@ -145,7 +156,7 @@ fn a_node_retries_until_its_controller_listens_and_prints_it() {
     let address = free_address();
     let mut waits = node(address).spawn().unwrap();
     let told = read_until(&mut waits, "\n");
-    let session = builder(2, 1).listen(address.to_string()).start().unwrap();
+    let session = builder(2, 1).node_options(|nodes| nodes.listen = Some(address.to_string())).start().unwrap();
     ask(&session, "tests.pid", 1);
     block_on(session.shutdown()).unwrap();
     let output = end(waits);
@@ -164,7 +175,10 @@ fn a_node_without_a_controller_fails_after_its_join_time() {
 
 fn a_node_joins_a_controller_that_listens_on_ipv6() {
     for listen in ["[::1]:0", "[::]:0"] {
-        let session = Builder::nodes(2, 1).token(Token::new(TOKEN).unwrap()).listen(listen);
+        let session = Builder::nodes(2, 1).node_options(|nodes| {
+            nodes.token = Some(Token::new(TOKEN).unwrap());
+            nodes.listen = Some(listen.into());
+        });
         let (session, node) = with(session, |address| node(format!("[::1]:{}", address.port())).spawn().unwrap());
         block_on(session.unwrap().shutdown()).unwrap();
         assert!(end(node).status.success());
@@ -242,7 +256,7 @@ fn a_node_retries_after_a_rejection_without_proof_of_the_token() {
     verdict[0] = 1;
     stream.write_all(&verdict).unwrap();
     drop(stream);
-    let session = builder(2, 1).listen(address.to_string()).start().unwrap();
+    let session = builder(2, 1).node_options(|nodes| nodes.listen = Some(address.to_string())).start().unwrap();
     assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
     block_on(session.shutdown()).unwrap();
     let output = end(node);
@@ -291,7 +305,7 @@ fn a_session_starts_although_more_nodes_join_than_it_has() {
     let start = || node(address).env("DISCO_JOIN_SECONDS", "3").spawn().unwrap();
     let mut nodes: Vec<_> = (0..4).map(|_| start()).collect();
     nodes.iter_mut().for_each(|node| _ = read_until(node, "disco: waiting for the controller at "));
-    let session = builder(3, 1).listen(address.to_string()).start().unwrap();
+    let session = builder(3, 1).node_options(|nodes| nodes.listen = Some(address.to_string())).start().unwrap();
     let pids = [1, 2].map(|worker| ask(&session, "tests.pid", worker));
     for node in nodes {
         // Nodes that did not get in are rejected, or find no listener.
@@ -307,9 +321,10 @@ fn a_session_starts_although_more_nodes_join_than_it_has() {
 
 fn limits_that_no_session_could_work_with_are_errors_that_name_them() {
     let error = |builder: Builder| builder.start().unwrap_err().to_string();
-    let none = error(builder(2, 1).max_pending(0));
+    let none = error(builder(2, 1).node_options(|nodes| nodes.max_pending = Some(0)));
     assert_eq!(none, "max_pending is 0: with less than 1 pending connection, no node can join");
-    let small = error(builder(2, 1).value_limit(1 << 20).max_unsent((65 << 20) - 1));
+    let less = |builder: Builder| builder.node_options(|nodes| nodes.max_unsent = Some((65 << 20) - 1));
+    let small = error(less(builder(2, 1).value_limit(1 << 20)));
     assert!(
         small
             .starts_with("max_unsent is 68157439 bytes: it must be at least 68157440, the value limit of 1048576 and ")
@@ -317,7 +332,10 @@ fn limits_that_no_session_could_work_with_are_errors_that_name_them() {
 }
 
 fn a_session_with_limits_of_its_own_starts() {
-    let (session, node) = pair(builder(2, 1).value_limit(1 << 20).max_unsent(65 << 20).max_pending(1));
+    let (session, node) = pair(builder(2, 1).value_limit(1 << 20).node_options(|nodes| {
+        nodes.max_unsent = Some(65 << 20);
+        nodes.max_pending = Some(1);
+    }));
     assert_eq!(ask(&session, "tests.pid", 1), i64::from(node.id()));
     block_on(session.shutdown()).unwrap();
     assert!(end(node).status.success());
@@ -373,7 +391,7 @@ fn the_start_error_lists_all_rejected_nodes() {
 
 fn a_node_whose_workers_can_not_start_is_lost_with_the_reason() {
     // The node has too few descriptors for the processes of its workers.
-    let session = builder(2, 4).node_workers(SessionKind::Processes);
+    let session = builder(2, 4).node_options(|nodes| nodes.workers = SessionKind::Processes);
     let (session, node) = with(session, |address| {
         let mut shell = std::process::Command::new("sh");
         let this = node(address);

@@ -143,18 +143,20 @@ fn clients_without_the_token_and_addresses_without_a_session_are_errors_with_the
     block_on(session.shutdown()).unwrap();
     end(node);
     let why = "Connection refused (os error 111); only a session that waits for nodes listens: `disco run --nodes`, or \
-               `Builder::listen`";
+               `NodeOptions::listen`";
     assert_eq!(failed(address, TOKEN), asking(address, why));
 }
 
 fn a_session_listens_at_the_address_of_the_session_before() {
     let (session, node, address) = listening(builder(2, 1));
-    let taken = builder(2, 1).listen(address.to_string()).start().unwrap_err().to_string();
+    let taken =
+        builder(2, 1).node_options(|nodes| nodes.listen = Some(address.to_string())).start().unwrap_err().to_string();
     assert!(taken.starts_with(&format!("can't listen on {address}, where process ")), "{taken}");
     block_on(session.shutdown()).unwrap();
     end(node);
     for _ in 0..3 {
-        let (session, node, again) = listening(builder(2, 1).listen(address.to_string()));
+        let (session, node, again) =
+            listening(builder(2, 1).node_options(|nodes| nodes.listen = Some(address.to_string())));
         assert_eq!(again, address);
         block_on(session.shutdown()).unwrap();
         end(node);

@@ -50,7 +50,7 @@ const NODES: u32 = 7;
 
 /// A tree of [`NODES`] nodes, which are processes with one thread as worker each.
 fn tree() -> (LaneSession, Vec<Child>) {
-    tree_with(builder(1 + NODES as usize, 1).fan_out(2))
+    tree_with(builder(1 + NODES as usize, 1).node_options(|nodes| nodes.fan_out = Some(2)))
 }
 
 fn tree_with(builder: Builder) -> (LaneSession, Vec<Child>) {
@@ -68,13 +68,19 @@ fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
     for encrypt in [true, false] {
         let fan_out = if encrypt { 2 } else { 1 };
         let encrypts = if encrypt { "1" } else { "0" };
-        let (session, nodes) = with(builder(1 + NODES as usize, 1).fan_out(fan_out).encrypt(encrypt), |address| {
-            let start = |id: u32| {
-                let mut node = node(address);
-                node.env("DISCO_NODE_ID", id.to_string()).env("DISCO_ENCRYPT", encrypts).spawn().unwrap()
-            };
-            (1..=NODES).map(start).collect::<Vec<_>>()
-        });
+        let (session, nodes) = with(
+            builder(1 + NODES as usize, 1).node_options(|nodes| {
+                nodes.fan_out = Some(fan_out);
+                nodes.encrypts = Some(encrypt);
+            }),
+            |address| {
+                let start = |id: u32| {
+                    let mut node = node(address);
+                    node.env("DISCO_NODE_ID", id.to_string()).env("DISCO_ENCRYPT", encrypts).spawn().unwrap()
+                };
+                (1..=NODES).map(start).collect::<Vec<_>>()
+            },
+        );
         let session = session.unwrap();
         let pids: Vec<i64> = (1..=NODES).map(|worker| ask(&session, "tests.pid", worker)).collect();
         assert_eq!(pids, nodes.iter().map(|node| i64::from(node.id())).collect::<Vec<_>>());
@@ -103,7 +109,7 @@ fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
 }
 
 fn nodes_that_a_session_starts_form_a_tree_and_end_with_it() {
-    let session = Builder::nodes(4, 2).fan_out(1).start().unwrap();
+    let session = Builder::nodes(4, 2).node_options(|nodes| nodes.fan_out = Some(1)).start().unwrap();
     let nodes = [2, 4, 6].map(|worker| ask(&session, "tests.parent", worker));
     block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
@@ -125,9 +131,13 @@ fn a_tree_forms_over_link_local_addresses() {
     let Some(address) = link_local() else {
         return println!("skipped: no interface of this machine has an IPv6 link-local address");
     };
-    let (session, nodes) = with(builder(4, 1).fan_out(1).listen(address.to_string()), |address| {
-        [1, 2, 3].map(|id: u32| node(address).env("DISCO_NODE_ID", id.to_string()).spawn().unwrap())
-    });
+    let (session, nodes) = with(
+        builder(4, 1).node_options(|nodes| {
+            nodes.fan_out = Some(1);
+            nodes.listen = Some(address.to_string());
+        }),
+        |address| [1, 2, 3].map(|id: u32| node(address).env("DISCO_NODE_ID", id.to_string()).spawn().unwrap()),
+    );
     let session = session.unwrap();
     block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
@@ -196,7 +206,7 @@ fn lost(error: &Error) -> (u32, WorkerRange, LossCause) {
 }
 
 fn a_killed_leaf_is_lost_with_its_own_name() {
-    let error = error_after(7, Signal::KILL, builder(8, 1).fan_out(2));
+    let error = error_after(7, Signal::KILL, builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)));
     assert_eq!(lost(&error), (7, WorkerRange::new(7..8), LossCause::ConnectionClosed), "{error}");
     let text = first_line(&error);
     assert!(
@@ -206,7 +216,7 @@ fn a_killed_leaf_is_lost_with_its_own_name() {
 }
 
 fn a_killed_node_is_lost_with_the_nodes_that_it_relayed_for() {
-    let error = error_after(4, Signal::KILL, builder(8, 1).fan_out(2));
+    let error = error_after(4, Signal::KILL, builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)));
     assert_eq!(lost(&error), (4, WorkerRange::new(4..8), LossCause::ConnectionClosed), "{error}");
     let text = first_line(&error);
     let rest = ") with nodes 5 to 7, which it relayed for, and workers 4 to 7 lost: its connection was closed";
@@ -214,14 +224,18 @@ fn a_killed_node_is_lost_with_the_nodes_that_it_relayed_for() {
 }
 
 fn a_stopped_node_is_lost_with_the_nodes_that_it_relayed_for() {
-    let error = error_after(6, Signal::STOP, builder(8, 1).fan_out(2).silence(Duration::from_secs(1)));
+    let error = error_after(
+        6,
+        Signal::STOP,
+        builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)).silence(Duration::from_secs(1)),
+    );
     let silent = LossCause::Silent(Duration::from_secs(1));
     assert_eq!(lost(&error), (6, WorkerRange::new(6..8), silent), "{error}");
 }
 
 fn shutdown_names_a_stuck_worker_behind_other_nodes() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
-    let (session, nodes) = tree_with(builder(8, 1).fan_out(2).deadlines(deadlines));
+    let (session, nodes) = tree_with(builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)).deadlines(deadlines));
     block_on(async {
         session.call(&session.function("tests.hang").await.unwrap(), (7,)).await.unwrap();
         let error = session.shutdown().await.unwrap_err().to_string();
@@ -235,7 +249,8 @@ fn shutdown_names_a_stuck_worker_behind_other_nodes() {
 fn shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let silence = Duration::from_secs(1);
-    let (session, mut nodes) = tree_with(builder(8, 1).fan_out(1).silence(silence).deadlines(deadlines));
+    let (session, mut nodes) =
+        tree_with(builder(8, 1).node_options(|nodes| nodes.fan_out = Some(1)).silence(silence).deadlines(deadlines));
     signal(&nodes[6], Signal::STOP);
     let error = block_on(session.shutdown()).unwrap_err().to_string();
     assert!(error.starts_with("not stopped after 300ms: worker 7 (") && !error.contains("worker 6"), "{error}");
@@ -309,7 +324,12 @@ impl Played {
 }
 
 fn a_child_that_does_not_join_its_parent_is_named_at_the_start() {
-    let builder = builder(3, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(3));
+    let builder = builder(3, 1)
+        .node_options(|nodes| {
+            nodes.fan_out = Some(1);
+            nodes.encrypts = Some(false);
+        })
+        .start_deadline(Duration::from_secs(3));
     let (session, (parent, told)) = with(builder, |address| {
         let parent = node(address).env("DISCO_NODE_ID", "1").env("DISCO_ENCRYPT", "0").spawn().unwrap();
         (parent, Played::join(address, 2).next())
@@ -323,7 +343,12 @@ fn a_child_that_does_not_join_its_parent_is_named_at_the_start() {
 
 /// A node may wait for sessions for a day, but a parent's listener never comes back.
 fn a_node_whose_parent_does_not_answer_gives_up_when_the_start_does() {
-    let builder = builder(3, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(3));
+    let builder = builder(3, 1)
+        .node_options(|nodes| {
+            nodes.fan_out = Some(1);
+            nodes.encrypts = Some(false);
+        })
+        .start_deadline(Duration::from_secs(3));
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (session, child) = with(builder, |address| {
         let mut parent = Played::join(address, 1);
@@ -352,7 +377,12 @@ fn parent_refuses_another_token(address: SocketAddr) -> (Child, SocketAddr) {
 }
 
 fn a_child_with_another_token_is_refused_by_its_parent_and_named_at_the_start() {
-    let builder = builder(3, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(3));
+    let builder = builder(3, 1)
+        .node_options(|nodes| {
+            nodes.fan_out = Some(1);
+            nodes.encrypts = Some(false);
+        })
+        .start_deadline(Duration::from_secs(3));
     let (session, (parent, _)) = with(builder, parent_refuses_another_token);
     let error = session.unwrap_err().to_string();
     assert!(error.starts_with("node 1 (") && error.contains("node 2 did not join; refused: 127.0.0.1:"), "{error}");
@@ -361,11 +391,17 @@ fn a_child_with_another_token_is_refused_by_its_parent_and_named_at_the_start() 
 }
 
 fn a_parent_admits_its_child_after_a_connection_with_another_token() {
-    let (session, nodes) = with(builder(3, 1).fan_out(1).encrypt(false), |address| {
-        let (parent, listens) = parent_refuses_another_token(address);
-        let child = node(listens).env("DISCO_NODE_ID", "2").env("DISCO_ENCRYPT", "0").spawn().unwrap();
-        [parent, child]
-    });
+    let (session, nodes) = with(
+        builder(3, 1).node_options(|nodes| {
+            nodes.fan_out = Some(1);
+            nodes.encrypts = Some(false);
+        }),
+        |address| {
+            let (parent, listens) = parent_refuses_another_token(address);
+            let child = node(listens).env("DISCO_NODE_ID", "2").env("DISCO_ENCRYPT", "0").spawn().unwrap();
+            [parent, child]
+        },
+    );
     let session = session.unwrap();
     block_on(session.sync_all()).unwrap();
     block_on(session.shutdown()).unwrap();
@@ -374,7 +410,12 @@ fn a_parent_admits_its_child_after_a_connection_with_another_token() {
 
 /// Nodes without numbers get their places in the order of their names. In a chain, all but the last one relay.
 fn nodes_are_sent_to_the_parent_that_listens_after_another_node_was_replaced() {
-    let builder = builder(4, 1).fan_out(1).encrypt(false).start_deadline(Duration::from_secs(5));
+    let builder = builder(4, 1)
+        .node_options(|nodes| {
+            nodes.fan_out = Some(1);
+            nodes.encrypts = Some(false);
+        })
+        .start_deadline(Duration::from_secs(5));
     let (session, ()) = with(builder, |address| {
         let [mut second, third, mut last] = ["b", "c", "d"].map(|name| Played::join_as(address, None, name));
         let mut third = third;
@@ -399,7 +440,7 @@ fn nodes_are_sent_to_the_parent_that_listens_after_another_node_was_replaced() {
 }
 
 fn a_fan_out_of_zero_is_rejected() {
-    let error = builder(2, 1).fan_out(0).start().unwrap_err().to_string();
+    let error = builder(2, 1).node_options(|nodes| nodes.fan_out = Some(0)).start().unwrap_err().to_string();
     assert_eq!(error, "the fan-out of the tree of nodes is 0; it must be at least 1");
 }
 
@@ -409,7 +450,10 @@ fn many_nodes_run_commands_and_end_after_the_death_of_a_relay() {
         return println!("skipped: 256 nodes run with DISCO_LONG_TESTS=1 only");
     }
     const MANY: usize = 256;
-    let builder = Builder::nodes(1 + MANY, 1).node_workers(SessionKind::Threads).fan_out(8);
+    let builder = Builder::nodes(1 + MANY, 1).node_options(|nodes| {
+        nodes.workers = SessionKind::Threads;
+        nodes.fan_out = Some(8);
+    });
     let start = Instant::now();
     let session = builder.start_deadline(Duration::from_secs(120)).silence(Duration::from_secs(30)).start().unwrap();
     println!("{MANY} nodes started in {:.1?}", start.elapsed());

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{
-    Builder, DataPlane, Error, LaneSession, ReplacementPolicy, Session, SessionExt, Value, WorkerId, block_on,
+    Builder, DataPlane, Error, LaneSession, Launch, ReplacementPolicy, Session, SessionExt, Value, WorkerId, block_on,
 };
 use disco_conformance::waiting::wait_until;
 
@@ -125,14 +125,16 @@ fn a_worker_that_ends_again_and_again_ends_the_session_with_the_reason() {
 fn invited(invite: impl Fn(usize) -> disco::Result<bool> + Send + Sync + 'static) -> LaneSession {
     let invited = AtomicUsize::new(0);
     let builder = Builder::processes(2).replacement(ReplacementPolicy::at_once());
-    let builder = builder.start_deadline(Duration::from_secs(600)).invite(move |invitation| {
-        if invite(invited.fetch_add(1, Ordering::SeqCst))? {
-            let program = std::env::current_exe().unwrap();
-            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-            // Reaps the process.
-            thread::spawn(move || child.wait_with_output());
-        }
-        Ok(())
+    let builder = builder.start_deadline(Duration::from_secs(600)).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere(move |invitation| {
+            if invite(invited.fetch_add(1, Ordering::SeqCst))? {
+                let program = std::env::current_exe().unwrap();
+                let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+                // Reaps the process.
+                thread::spawn(move || child.wait_with_output());
+            }
+            Ok(())
+        }))
     });
     builder.start().unwrap()
 }

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use disco::{
-    Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionExt, Value, WorkerId, WorkerRange, World,
-    block_on,
+    Builder, DataPlane, Deadlines, Error, LaneSession, Launch, Session, SessionExt, Value, WorkerId, WorkerRange,
+    World, block_on,
 };
 use disco_channel::processes::{self, ProcessLane};
 use disco_conformance::waiting::{self, wait_until, wait_until_in_collective, wait_until_inside};
@@ -237,7 +237,10 @@ fn a_worker_that_sends_invalid_messages_is_lost() {
     for (program, why) in cases {
         let (folder, path) = programs::script(program);
         // The invalid message arrives before or after the end of the start.
-        let error = match Builder::processes(2).program(path).start() {
+        let error = match Builder::processes(2)
+            .process_options(|processes| processes.launch = Some(Launch::program(path, std::env::args_os().skip(1))))
+            .start()
+        {
             Ok(session) => lost(session),
             Err(error) => error.to_string(),
         };

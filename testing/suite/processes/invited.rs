@@ -4,7 +4,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, Error, LaneSession, Launch, Session, SessionExt, Value, WorkerId, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs;
@@ -20,12 +20,14 @@ crate::tests!(
 /// Starts a session of three workers, two of which are processes that this function starts.
 fn start() -> (LaneSession, Vec<Child>) {
     let children = Arc::new(Mutex::new(Vec::new()));
-    let builder = Builder::processes(3).silence(Duration::from_millis(700)).invite({
-        let children = children.clone();
-        move |invitation| {
-            children.lock().unwrap().push(programs::command("invited").arg(invitation.text()).spawn().unwrap());
-            Ok(())
-        }
+    let builder = Builder::processes(3).silence(Duration::from_millis(700)).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere({
+            let children = children.clone();
+            move |invitation| {
+                children.lock().unwrap().push(programs::command("invited").arg(invitation.text()).spawn().unwrap());
+                Ok(())
+            }
+        }))
     });
     let session = builder.start().unwrap();
     let children = std::mem::take(&mut *children.lock().unwrap());
@@ -65,12 +67,19 @@ fn an_invited_worker_that_is_stopped_is_lost_and_killed() {
 }
 
 fn invited_workers_that_do_not_connect_are_named_at_the_start_deadline() {
-    let builder = Builder::processes(3).invite(|_| Ok(())).start_deadline(Duration::from_millis(300));
+    let builder = Builder::processes(3)
+        .process_options(|processes| processes.launch = Some(Launch::elsewhere(|_| Ok(()))))
+        .start_deadline(Duration::from_millis(300));
     let error = builder.start().unwrap_err().to_string();
     assert_eq!(error, "start: no end after 300ms: worker 1, worker 2 did not connect");
 }
 
 fn an_error_of_invite_fails_the_start() {
-    let error = Builder::processes(3).invite(|_| Err(Error::invalid("no way to tell"))).start().unwrap_err();
+    let error = Builder::processes(3)
+        .process_options(|processes| {
+            processes.launch = Some(Launch::elsewhere(|_| Err(Error::invalid("no way to tell"))))
+        })
+        .start()
+        .unwrap_err();
     assert_eq!(error.to_string(), "no way to tell");
 }

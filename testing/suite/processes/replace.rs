@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Placement, Reduction, ReplacementPolicy,
-    Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
+    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Launch, Placement, Reduction,
+    ReplacementPolicy, Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
 };
 use disco_conformance::waiting::wait_until;
 use futures_lite::future;
@@ -249,17 +249,19 @@ fn a_replacement_that_fails_can_be_repeated() {
     let invitations = Arc::new(AtomicUsize::new(0));
     let count = invitations.clone();
     // Of the fourth and fifth process, the first is refused and the second never comes.
-    let builder = Builder::processes(3).start_deadline(Duration::from_secs(2)).invite(move |invitation| {
-        match count.fetch_add(1, Ordering::Relaxed) {
-            2 => return Err(Error::invalid("no machine is free")),
-            3 => return Ok(()),
-            _ => {}
-        }
-        let program = std::env::current_exe().unwrap();
-        let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-        // Reaps the process.
-        thread::spawn(move || child.wait_with_output());
-        Ok(())
+    let builder = Builder::processes(3).start_deadline(Duration::from_secs(2)).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere(move |invitation| {
+            match count.fetch_add(1, Ordering::Relaxed) {
+                2 => return Err(Error::invalid("no machine is free")),
+                3 => return Ok(()),
+                _ => {}
+            }
+            let program = std::env::current_exe().unwrap();
+            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+            // Reaps the process.
+            thread::spawn(move || child.wait_with_output());
+            Ok(())
+        }))
     });
     let session = builder.start().unwrap();
     let numbers = call(&session, "replace.number", (0,));
@@ -324,13 +326,15 @@ fn a_session_ends_while_workers_start() {
     let invited = Arc::new(AtomicUsize::new(0));
     let count = invited.clone();
     // The third process never comes.
-    let builder = Builder::processes(2).start_deadline(Duration::from_secs(600)).invite(move |invitation| {
-        if count.fetch_add(1, Ordering::Relaxed) == 0 {
-            let program = std::env::current_exe().unwrap();
-            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-            thread::spawn(move || child.wait_with_output());
-        }
-        Ok(())
+    let builder = Builder::processes(2).start_deadline(Duration::from_secs(600)).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere(move |invitation| {
+            if count.fetch_add(1, Ordering::Relaxed) == 0 {
+                let program = std::env::current_exe().unwrap();
+                let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+                thread::spawn(move || child.wait_with_output());
+            }
+            Ok(())
+        }))
     });
     let session = Arc::new(builder.start().unwrap());
     kill(&session, &[1]);

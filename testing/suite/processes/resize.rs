@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, DType, DataPlane, Deadlines, Error, LaneSession, Placement, Rank, Reduction, ReplacementPolicy, Scope,
-    Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
+    Builder, DType, DataPlane, Deadlines, Error, LaneSession, Launch, Placement, Rank, Reduction, ReplacementPolicy,
+    Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, block_on,
 };
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
@@ -304,14 +304,16 @@ fn a_resize_that_can_not_be_changes_nothing() {
     assert!(matches!(block_on(session.resize(4)), Err(Error::Closed(_))));
     // New workers that can't be started.
     let invited = AtomicUsize::new(0);
-    let builder = Builder::processes(2).invite(move |invitation| {
-        if invited.fetch_add(1, Ordering::Relaxed) == 1 {
-            return Err(Error::invalid("no machine is free"));
-        }
-        let program = std::env::current_exe().unwrap();
-        let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-        thread::spawn(move || child.wait_with_output());
-        Ok(())
+    let builder = Builder::processes(2).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere(move |invitation| {
+            if invited.fetch_add(1, Ordering::Relaxed) == 1 {
+                return Err(Error::invalid("no machine is free"));
+            }
+            let program = std::env::current_exe().unwrap();
+            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+            thread::spawn(move || child.wait_with_output());
+            Ok(())
+        }))
     });
     let session = builder.start().unwrap();
     assert_eq!(block_on(session.resize(3)).unwrap_err().to_string(), "no machine is free");
@@ -365,22 +367,24 @@ fn new_workers_that_die_at_once_are_dropped() {
     let (invited, killed) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let count = killed.clone();
     // A worker that dies before it has introduced itself is missed at the deadline: its process is not the session's.
-    let builder = Builder::processes(1).start_deadline(Duration::from_secs(2)).invite(move |invitation| {
-        let (at, killed) = (invited.fetch_add(1, Ordering::Relaxed) as u64, count.clone());
-        let program = std::env::current_exe().unwrap();
-        let mut child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-        thread::spawn(move || {
-            // The first new workers die before, while or after they join.
-            if at < 9 {
-                // Each at another moment.
-                thread::sleep(Duration::from_millis(4 * at));
-                child.kill().unwrap();
-                child.wait().unwrap();
-                killed.fetch_add(1, Ordering::Relaxed);
-            }
-            child.wait()
-        });
-        Ok(())
+    let builder = Builder::processes(1).start_deadline(Duration::from_secs(2)).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere(move |invitation| {
+            let (at, killed) = (invited.fetch_add(1, Ordering::Relaxed) as u64, count.clone());
+            let program = std::env::current_exe().unwrap();
+            let mut child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+            thread::spawn(move || {
+                // The first new workers die before, while or after they join.
+                if at < 9 {
+                    // Each at another moment.
+                    thread::sleep(Duration::from_millis(4 * at));
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    killed.fetch_add(1, Ordering::Relaxed);
+                }
+                child.wait()
+            });
+            Ok(())
+        }))
     });
     let session = builder.start().unwrap();
     let grown = || match block_on(session.resize(4)) {
@@ -412,7 +416,10 @@ fn a_worker_of_a_lost_session_that_does_not_leave_is_killed() {
 
 fn output_follows_the_numbers() {
     let folder = tempfile::tempdir().unwrap();
-    let session = Builder::processes(4).log_dir(folder.path()).start().unwrap();
+    let session = Builder::processes(4)
+        .process_options(|processes| processes.log_dir = Some(folder.path().into()))
+        .start()
+        .unwrap();
     kill(&session, &[1]);
     lost(&session);
     resize(&session, 4);

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, DataPlane, LaneSession, ReplacementPolicy, Session, SessionExt, WorkerId, block_on};
+use disco::{Builder, DataPlane, LaneSession, Launch, ReplacementPolicy, Session, SessionExt, WorkerId, block_on};
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -26,7 +26,7 @@ crate::tests!(
 );
 
 fn start(workers: usize, spares: usize) -> LaneSession {
-    let session = Builder::processes(workers).spares(spares).start().unwrap();
+    let session = Builder::processes(workers).process_options(|processes| processes.spares = spares).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     session
 }
@@ -107,7 +107,11 @@ fn spares_that_are_killed_do_not_harm_the_session() {
 }
 
 fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced() {
-    let session = Builder::processes(2).spares(1).replacement(ReplacementPolicy::when_asked()).start().unwrap();
+    let session = Builder::processes(2)
+        .process_options(|processes| processes.spares = 1)
+        .replacement(ReplacementPolicy::when_asked())
+        .start()
+        .unwrap();
     for microseconds in [0, 200, 500, 1000, 2000, 4000] {
         let spare = *spares(&session, 1).first().unwrap();
         kill(&session, &[1]);
@@ -165,7 +169,7 @@ fn a_spare_before_its_main_takes_a_place() {
     block_on(session.shutdown()).unwrap();
     // The spare starts while the worker is lost.
     for _ in 0..5 {
-        let session = Builder::processes(2).spares(1).start().unwrap();
+        let session = Builder::processes(2).process_options(|processes| processes.spares = 1).start().unwrap();
         end(pids(&session)[1]);
         lost(&session);
         let replaced = block_on(session.replace_lost()).unwrap();
@@ -176,14 +180,17 @@ fn a_spare_before_its_main_takes_a_place() {
 }
 
 fn spares_that_nothing_can_use_are_refused() {
-    let error = |builder: Builder| builder.spares(1).start().unwrap_err().to_string();
+    let error =
+        |builder: Builder| builder.process_options(|processes| processes.spares = 1).start().unwrap_err().to_string();
     assert_eq!(
         error(Builder::threads(2)),
         "1 spares need workers that are processes of this machine: threads can't be replaced"
     );
     assert!(error(Builder::nodes(2, 1)).ends_with("nodes stand by themselves (`disco worker --spare`)"));
     assert_eq!(
-        error(Builder::processes(2).invite(|_| Ok(()))),
+        error(
+            Builder::processes(2).process_options(|processes| processes.launch = Some(Launch::elsewhere(|_| Ok(()))))
+        ),
         "spares need workers that the session starts, but a launcher starts these"
     );
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{Builder, Invitation, Launch, Session, SessionExt, Value, WorkerId, block_on};
 use disco_channel::processes;
 use disco_core::wire::VERSION;
 
@@ -42,7 +42,11 @@ fn refused(text: &str, mode: u32) -> String {
 }
 
 fn refused_script((folder, path): (PathBuf, PathBuf)) -> String {
-    let error = Builder::processes(3).program(&path).start_deadline(Duration::from_secs(20)).start().unwrap_err();
+    let error = Builder::processes(3)
+        .process_options(|processes| processes.launch = Some(Launch::program(&path, std::env::args_os().skip(1))))
+        .start_deadline(Duration::from_secs(20))
+        .start()
+        .unwrap_err();
     fs::remove_dir_all(folder).unwrap();
     error.to_string().replace(path.to_str().unwrap(), "PROGRAM")
 }
@@ -63,7 +67,13 @@ fn a_session_of_one_worker_starts_no_process() {
 }
 
 fn a_missing_worker_program_is_an_error_with_its_path() {
-    let error = Builder::processes(2).program("/nowhere/worker").start().unwrap_err().to_string();
+    let error = Builder::processes(2)
+        .process_options(|processes| {
+            processes.launch = Some(Launch::program("/nowhere/worker", std::env::args_os().skip(1)))
+        })
+        .start()
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "worker 1: /nowhere/worker can't be started: No such file or directory (os error 2)");
 }
 
@@ -104,7 +114,11 @@ fn workers_that_send_malformed_packets_are_rejected() {
 
 fn silent_workers_are_named_at_the_start_deadline() {
     let (folder, path) = programs::script("silent");
-    let error = Builder::processes(3).program(path).start_deadline(Duration::from_millis(700)).start().unwrap_err();
+    let error = Builder::processes(3)
+        .process_options(|processes| processes.launch = Some(Launch::program(path, std::env::args_os().skip(1))))
+        .start_deadline(Duration::from_millis(700))
+        .start()
+        .unwrap_err();
     fs::remove_dir_all(folder).unwrap();
     assert_eq!(error.to_string(), "start: no end after 700ms: worker 1, worker 2 did not connect");
 }
@@ -171,11 +185,13 @@ fn as_nobody(mut command: Command) -> Option<Child> {
 
 fn a_connection_of_another_user_is_rejected_by_the_controller() {
     let (tell, told) = mpsc::channel();
-    let builder = Builder::processes(2).start_deadline(Duration::from_secs(1)).invite(move |invitation| {
-        let mut intruder = programs::command("ahead of its epoch");
-        intruder.env("DISCO_WORKER", invitation.text());
-        tell.send(as_nobody(intruder)).unwrap();
-        Ok(())
+    let builder = Builder::processes(2).start_deadline(Duration::from_secs(1)).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere(move |invitation| {
+            let mut intruder = programs::command("ahead of its epoch");
+            intruder.env("DISCO_WORKER", invitation.text());
+            tell.send(as_nobody(intruder)).unwrap();
+            Ok(())
+        }))
     });
     let error = builder.start().unwrap_err().to_string();
     assert_eq!(error, "start: no end after 1s: worker 1 did not connect");
@@ -202,20 +218,22 @@ fn a_worker_sends_nothing_to_a_controller_of_another_user() {
 
 fn workers_join_although_silent_connections_exceed_the_limit_of_the_listener() {
     let crowd = Arc::new(Mutex::new(Vec::new()));
-    let builder = Builder::processes(3).invite({
-        let crowd = crowd.clone();
-        move |invitation| {
-            let socket = invitation.text().split(':').nth(1).unwrap().to_owned();
-            let address = SocketAddr::from_abstract_name(socket).unwrap();
-            let invitation = invitation.text();
+    let builder = Builder::processes(3).process_options(|processes| {
+        processes.launch = Some(Launch::elsewhere({
             let crowd = crowd.clone();
-            // In a thread: the controller accepts connections only after all workers are invited.
-            thread::spawn(move || {
-                (0..300).for_each(|_| crowd.lock().unwrap().push(UnixStream::connect_addr(&address).unwrap()));
-                programs::command("invited").arg(invitation).spawn().unwrap().wait().unwrap()
-            });
-            Ok(())
-        }
+            move |invitation| {
+                let socket = invitation.text().split(':').nth(1).unwrap().to_owned();
+                let address = SocketAddr::from_abstract_name(socket).unwrap();
+                let invitation = invitation.text();
+                let crowd = crowd.clone();
+                // In a thread: the controller accepts connections only after all workers are invited.
+                thread::spawn(move || {
+                    (0..300).for_each(|_| crowd.lock().unwrap().push(UnixStream::connect_addr(&address).unwrap()));
+                    programs::command("invited").arg(invitation).spawn().unwrap().wait().unwrap()
+                });
+                Ok(())
+            }
+        }))
     });
     let session = builder.start().unwrap();
     block_on(session.shutdown()).unwrap();

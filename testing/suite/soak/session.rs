@@ -124,10 +124,16 @@ impl Setup {
         let builder = match self.kind {
             SessionKind::Nodes => {
                 let workers = if self.of_processes { SessionKind::Processes } else { SessionKind::Threads };
-                let builder = Builder::nodes(self.nodes, self.workers / self.nodes).fan_out(self.fan_out);
-                builder.node_workers(workers).encrypt(self.encrypts)
+                let builder = Builder::nodes(self.nodes, self.workers / self.nodes)
+                    .node_options(|nodes| nodes.fan_out = Some(self.fan_out));
+                builder.node_options(|nodes| {
+                    nodes.workers = workers;
+                    nodes.encrypts = Some(self.encrypts);
+                })
             }
-            SessionKind::Processes => Builder::processes(self.workers).spares(self.spares),
+            SessionKind::Processes => {
+                Builder::processes(self.workers).process_options(|processes| processes.spares = self.spares)
+            }
             kind => Builder::new(kind, self.workers),
         };
         let deadlines = match self.end {

@@ -89,8 +89,8 @@ fn builder(kind: Kind) -> Builder {
         Kind::Threads => Builder::threads(4),
         Kind::Processes => Builder::processes(4),
         Kind::Apart => Builder::processes(4).apart(true),
-        Kind::Nodes => Builder::nodes(2, 2).node_workers(SessionKind::Threads),
-        Kind::Tree => Builder::nodes(4, 1).fan_out(1),
+        Kind::Nodes => Builder::nodes(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads),
+        Kind::Tree => Builder::nodes(4, 1).node_options(|nodes| nodes.fan_out = Some(1)),
     }
 }
 

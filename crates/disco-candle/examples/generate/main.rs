@@ -134,7 +134,7 @@ fn run(args: &Args) -> Result<()> {
 fn start(args: &Args) -> disco::Result<LaneSession> {
     let workers = usize::from(args.workers);
     let builder = match args.kind() {
-        SessionKind::Nodes => Builder::new(SessionKind::Nodes, workers).node_count(args.nodes),
+        SessionKind::Nodes => Builder::new(SessionKind::Nodes, workers).node_options(|nodes| nodes.count = args.nodes),
         kind => Builder::new(kind, workers),
     };
     builder.start()

@@ -83,7 +83,7 @@ fn session(kind: Kind) -> LaneSession {
         Kind::Threads => Builder::threads(4),
         Kind::Processes => Builder::processes(4),
         Kind::Apart => Builder::processes(4).apart(true),
-        Kind::Nodes => Builder::nodes(2, 2).node_workers(SessionKind::Threads),
+        Kind::Nodes => Builder::nodes(2, 2).node_options(|nodes| nodes.workers = SessionKind::Threads),
     };
     builder.start().unwrap()
 }

@@ -113,7 +113,7 @@ fn trial(test: Test, (mode, mode_name): (Mode, &'static str), kind: SessionKind)
 
 /// A session of two workers; of nodes, one on each.
 fn session(kind: SessionKind) -> LaneSession {
-    Builder::new(kind, 2).node_workers(SessionKind::Threads).start().unwrap()
+    Builder::new(kind, 2).node_options(|nodes| nodes.workers = SessionKind::Threads).start().unwrap()
 }
 
 fn load(session: &LaneSession, file: impl Into<disco_ffi::LibraryFile>) -> Module {

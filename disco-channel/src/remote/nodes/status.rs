@@ -26,7 +26,7 @@ pub fn status(options: &JoinOptions) -> Result<Status> {
         |why: String| Error::refused(format!("asking the controller at {} for its status: {why}", options.address));
     let (stream, (_, keys)) = enter(options, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|why| match why {
         Failed::NoListener(why) => failed(format!(
-            "{why}; only a session that waits for nodes listens: `disco run --nodes`, or `Builder::listen`"
+            "{why}; only a session that waits for nodes listens: `disco run --nodes`, or `NodeOptions::listen`"
         )),
         Failed::ForNow(why) | Failed::Refused(why) => failed(why),
         Failed::ForGood(error) => error,

@@ -1,12 +1,18 @@
 //! Entry points of programs that are executed again as workers or nodes.
 
+#[cfg(feature = "mpi")]
+mod launched;
+
 use std::io::{self, Write as _};
 use std::process;
 
 use disco_channel::processes::Invitation;
 use disco_core::Error;
 
-use crate::role;
+#[cfg(feature = "mpi")]
+pub use launched::restart_under_mpi;
+
+use crate::remote::role;
 
 /// Makes this process serve as a worker or a node, and then exits, if it was started as one; else returns at once.
 ///
@@ -41,10 +47,10 @@ use crate::role;
 pub fn init() {
     init_without_launcher();
     #[cfg(feature = "mpi")]
-    if crate::launched::become_rank() {
+    if launched::become_rank() {
         return;
     }
-    crate::tasks::become_task();
+    crate::remote::tasks::become_task();
 }
 
 /// As [`init`], but leaves the role that a launcher gives this process.
@@ -91,7 +97,7 @@ pub fn init_without_launcher() {
 macro_rules! init_test {
     () => {{
         fn here() {}
-        $crate::init_in_test(::std::any::type_name_of_val(&here));
+        $crate::internal::init_in_test(::std::any::type_name_of_val(&here));
     }};
 }
 
@@ -114,9 +120,9 @@ fn test_of(path: &str) -> &str {
 
 /// Serves and then exits if this process was started as a worker or a node.
 fn serve() {
-    crate::signals::get_errors_of_large_files();
+    crate::remote::signals::get_errors_of_large_files();
     #[cfg(feature = "trace")]
-    crate::dump::ignore_signal();
+    crate::remote::dump::ignore_signal();
     let served = if let Some(invitation) = Invitation::take() {
         match invitation {
             // The session of a spare has ended.
@@ -125,8 +131,8 @@ fn serve() {
         }
     } else if let Some(served) = serve_tvm_if_asked() {
         served
-    } else if let Some(options) = crate::node::options() {
-        options.and_then(crate::node::be_node)
+    } else if let Some(options) = crate::remote::node::options() {
+        options.and_then(crate::remote::node::be_node)
     } else {
         return;
     };
@@ -137,7 +143,7 @@ fn serve() {
 }
 
 #[cfg(feature = "tvm")]
-use crate::tvm::serve_if_asked as serve_tvm_if_asked;
+use crate::remote::tvm::serve_if_asked as serve_tvm_if_asked;
 
 /// Refuses to be a worker of TVM. None if the environment does not say so.
 #[cfg(not(feature = "tvm"))]

@@ -27,7 +27,7 @@ pub(crate) fn set_test(test: String) {
     ROLE.get_or_init(|| Role::Test(test));
 }
 
-/// Serves as a worker with an [invitation](crate::Builder::invite) that this process received by other means than the
+/// Serves as a worker with an [invitation](crate::Launch::elsewhere) that this process received by other means than the
 /// environment. Returns after the shutdown of the session.
 ///
 /// # Errors

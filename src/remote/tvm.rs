@@ -26,7 +26,7 @@ pub const WITHOUT_AUTHENTICATION: &str = "DISCO_TVM_WITHOUT_AUTHENTICATION";
 /// # Errors
 /// The place is not one of a worker of this program; a descriptor is not open; TVM's controller sends garbage.
 pub fn serve(place: &Place) -> Result<()> {
-    crate::role::set_worker();
+    crate::remote::role::set_worker();
     tvm::serve(place, worker::run)
 }
 
@@ -36,7 +36,7 @@ pub fn serve(place: &Place) -> Result<()> {
 /// # Errors
 /// The address is not permitted; TVM's controller does not listen in time, is lost or sends garbage.
 pub fn join(options: &JoinOptions) -> Result<()> {
-    crate::role::set_worker();
+    crate::remote::role::set_worker();
     tvm::join(options, |workers, config| {
         let run = move |worker, endpoint| worker::run(worker, config, endpoint);
         Ok(Arc::new(ThreadLane::new(workers, Arc::default(), run)) as Arc<dyn Channel>)

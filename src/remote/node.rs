@@ -17,7 +17,7 @@ use disco_core::wire::Assignment;
 use disco_core::{Channel, Error, Result, worker};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::{log_files, signals};
+use super::{log_files, signals};
 
 /// Exit status of a node that SIGTERM ends while it serves no session: that of a shell for this signal.
 const STOPPED: i32 = 128 + SIGTERM;
@@ -53,7 +53,7 @@ pub fn join(options: &JoinOptions) -> Result<()> {
              the worker",
         ));
     }
-    crate::role::set_worker();
+    crate::remote::role::set_worker();
     let mut options = options.clone();
     if options.rack.is_none() {
         options.rack = Variable::read(RACK).text()?.map(str::to_owned);
@@ -155,7 +155,7 @@ pub(crate) fn start_here(
     let seconds = u32::try_from(start.as_secs()).unwrap_or(u32::MAX).max(1);
     let start = |id: u32| {
         let mut command = Command::new(processes::this_program());
-        command.args(crate::role::args()).stdin(Stdio::null());
+        command.args(crate::remote::role::args()).stdin(Stdio::null());
         command.env(CONNECT, announcement.address.to_string()).env(NODE_ID, id.to_string());
         command.env(JOIN_SECONDS, seconds.to_string()).env_remove(SPARE).env(STARTER, process::id().to_string());
         token.pass_on(&mut command);

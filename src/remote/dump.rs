@@ -1,7 +1,7 @@
 //! The flight recorders of a session's workers in a file, whenever the program gets SIGUSR1.
 
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -30,13 +30,13 @@ impl Drop for Dumps {
     }
 }
 
-/// Makes SIGUSR1 write the records of the session's workers, until the session ends: to `path`, or if it is `None` to
-/// the file that `DISCO_DUMP` names, if any.
+/// Makes SIGUSR1 write the records of the session's workers to the file that `DISCO_DUMP` names, if any, until the session
+/// ends. Further signals write `-2`, `-3` and so on before the ending of the name.
 ///
 /// # Errors
 /// The system refuses the signal handler or the thread.
-pub(crate) fn attach(session: &LaneSession, path: Option<PathBuf>) -> Result<()> {
-    let Some(path) = path.or_else(|| Variable::read(VARIABLE).path()) else { return Ok(()) };
+pub(crate) fn attach(session: &LaneSession) -> Result<()> {
+    let Some(path) = Variable::read(VARIABLE).path() else { return Ok(()) };
     let refused = |error: io::Error| Error::system("SIGUSR1 can't be handled", error);
     // The handler itself writes a byte to a socket; the thread does the rest.
     let mut signals = Signals::new([SIGUSR1]).map_err(refused)?;

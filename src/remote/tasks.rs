@@ -1,7 +1,7 @@
 //! Tasks that a launcher has started without MPI: `srun`, `torchrun`, pods of Kubernetes. Task 0 is the controller's
 //! process, and the other tasks are its workers.
 //!
-//! - On one machine, each task is a worker process; [`job_socket`](crate::job_socket) gives it its invitation. Worker 0 is a
+//! - On one machine, each task is a worker process; [`job_socket`](crate::remote::job_socket) gives it its invitation. Worker 0 is a
 //!   thread of task 0, or of a session [apart](crate::Builder::apart) a process that task 0 starts.
 //! - On several machines, each task is a node. All tasks know the machine and the port of task 0 from the launcher's
 //!   variables, and need the same token.
@@ -18,7 +18,7 @@ use disco_core::launcher::Place;
 use disco_core::{Error, Result};
 
 use crate::SessionKind;
-use crate::job_socket::{Claim, JobSocket};
+use crate::remote::job_socket::{Claim, JobSocket};
 
 /// How long a task of this machine waits for task 0 to call `disco::init`, by default.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -86,7 +86,7 @@ pub(crate) fn tasks() -> Result<Option<&'static Tasks>> {
 
 /// Serves the sessions of task 0: on one machine until it ends, otherwise one session.
 fn serve(place: &Place) -> Result<()> {
-    let limit = crate::node::join_limit()?;
+    let limit = crate::remote::node::join_limit()?;
     if place.is_one_machine() {
         let limit = limit.unwrap_or(JOIN_TIMEOUT);
         return JobSocket::serve(&place.job, place.rank, limit, |invitation| crate::serve(&invitation));
@@ -103,7 +103,7 @@ fn serve(place: &Place) -> Result<()> {
     options.start = limit.unwrap_or(options.start);
     // Tasks start in any order, so a wait is normal. Its end without the controller is an error.
     options.report = |text| tracing::info!("{text}");
-    crate::be_node(options)
+    super::node::be_node(options)
 }
 
 impl Tasks {
@@ -156,6 +156,6 @@ impl Tasks {
         let Some(socket) = self.socket.clone() else { return Ok(None) };
         let send = move |invitation: &Invitation| socket.send(invitation.worker.index(), &invitation.text(), limit);
         let launch = Launch::elsewhere(send).only_once();
-        Ok(Some(if apart { launch.starting_worker_0(crate::role::launch()?) } else { launch }))
+        Ok(Some(if apart { launch.starting_worker_0(crate::remote::role::launch()?) } else { launch }))
     }
 }

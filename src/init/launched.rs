@@ -15,7 +15,8 @@ use disco_core::error::LossCause;
 use disco_core::{Error, Result};
 use disco_mpi::{Host, NodeInvitation, SessionInvitation};
 
-use crate::{Settings, ranks};
+use crate::Settings;
+use crate::remote::ranks;
 
 /// Time that sessions get to end after rank 0 has ended.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ pub(crate) fn become_rank() -> bool {
     let backend = Variable::read("DISCO_BACKEND");
     let backend = backend.text().unwrap_or_default();
     // The launcher's ranks are ranks of MPI only if the backend may be MPI, and the workers may be ranks.
-    if backend.is_some_and(|name| name != "mpi") || crate::tasks::are_alone() {
+    if backend.is_some_and(|name| name != "mpi") || crate::remote::tasks::are_alone() {
         return false;
     }
     if let Err(error) = restart_under_launcher() {

@@ -1,6 +1,8 @@
 //! Sessions configured by environment variables, which `disco run` sets.
 
-use std::io::{self, Write as _};
+#[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
+pub(crate) mod remote;
+
 use std::path::PathBuf;
 
 use disco_core::env::Variable;
@@ -11,8 +13,7 @@ use disco_core::{Error, Result};
 use crate::{Builder, SessionKind};
 
 /// The settings of a session, read from `DISCO_SESSION`, `DISCO_WORKERS`, `DISCO_GROUPS`, `DISCO_NODES`,
-/// `DISCO_LISTEN`, `DISCO_MAX_PENDING`, `DISCO_MAX_UNSENT`, `DISCO_SPARES`, `DISCO_APART`, `DISCO_LOG_DIR`, `DISCO_BACKEND`
-/// and `DISCO_DEVICES`.
+/// `DISCO_LISTEN`, `DISCO_SPARES`, `DISCO_APART`, `DISCO_LOG_DIR`, `DISCO_BACKEND` and `DISCO_DEVICES`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -29,15 +30,11 @@ pub struct Settings {
     /// Address where other nodes connect. Default: any free port of the loopback address; under a launcher the port that
     /// its tasks know, on all interfaces.
     pub listen: Option<String>,
-    /// Maximum number of connections that have not joined yet; see [`Builder::max_pending`]. Default: none.
-    pub max_pending: Option<usize>,
-    /// Maximum number of bytes that wait for one node; see [`Builder::max_unsent`]. Default: none.
-    pub max_unsent: Option<usize>,
-    /// Number of processes that wait to take the places of lost ones; see [`Builder::spares`]. Default: 0.
+    /// Number of processes that wait to take the places of lost ones; see `ProcessOptions::spares`. Default: 0.
     pub spares: usize,
-    /// Whether no worker is a thread of this process; see [`Builder::apart`]. Default: false.
+    /// Whether no worker is a thread of this process; see `Builder::apart`. Default: false.
     pub apart: bool,
-    /// Folder for the output of workers that are processes; see [`Builder::log_dir`]. Default: none.
+    /// Folder for the output of workers that are processes; see `ProcessOptions::log_dir`. Default: none.
     pub log_dir: Option<PathBuf>,
     /// Backend for `init_ccl`. Default: `local`.
     pub backend: String,
@@ -47,44 +44,12 @@ pub struct Settings {
 
 /// The tasks of a launcher, of which this process is the first.
 #[derive(Debug)]
-struct Launched {
+pub(crate) struct Launched {
     tasks: usize,
     /// The kind of session whose workers are the tasks.
     kind: SessionKind,
     /// The tasks are ranks of MPI.
     are_ranks: bool,
-}
-
-impl Launched {
-    fn this() -> Result<Option<Self>> {
-        #[cfg(all(feature = "mpi", target_os = "linux"))]
-        if let Some(tasks) = crate::ranks::count() {
-            // A session on several machines becomes one of nodes when it starts.
-            return Ok(Some(Self { tasks, kind: SessionKind::Processes, are_ranks: true }));
-        }
-        #[cfg(target_os = "linux")]
-        if let Some(tasks) = crate::tasks::tasks()? {
-            return Ok(Some(Self { tasks: tasks.size(), kind: tasks.kind(), are_ranks: false }));
-        }
-        Ok(None)
-    }
-}
-
-/// Environment variable with the socket where `disco run` learns that its program has read the settings.
-#[cfg(target_os = "linux")]
-#[doc(hidden)]
-pub const READ_SETTINGS: &str = "DISCO_RUN_SOCKET";
-
-/// Tells `disco run` that its program has read the settings.
-#[cfg(target_os = "linux")]
-fn tell_run() {
-    use std::os::linux::net::SocketAddrExt as _;
-    use std::os::unix::net::{SocketAddr, UnixDatagram};
-    let socket = Variable::read(READ_SETTINGS);
-    let Ok(Some(name)) = socket.text() else { return };
-    let tell = || UnixDatagram::unbound()?.send_to_addr(&[0], &SocketAddr::from_abstract_name(name)?);
-    // Fails if the settings were read before.
-    _ = tell();
 }
 
 impl Settings {
@@ -94,8 +59,7 @@ impl Settings {
     /// A variable is not a number, not a list of device ordinals, or not a kind of session; variables of a launcher
     /// contradict each other or lack the number of tasks, and neither session, workers nor nodes are set.
     pub fn from_env() -> Result<Self> {
-        #[cfg(target_os = "linux")]
-        tell_run();
+        remote::tell_run();
         Self::current()
     }
 
@@ -105,7 +69,7 @@ impl Settings {
         // Disco's own variables win over those of a launcher.
         let is_set = |name: &&'static str| Variable::read(name) != Variable::new(name, None);
         let place = if OWN.iter().any(is_set) { None } else { Place::from_env()? };
-        let launched = Launched::this()?;
+        let launched = remote::launched()?;
         match place {
             Some(place) if place.size.is_none() && launched.is_none() => Err(Error::invalid(format!(
                 "{} has started this process as task {}, but its variables do not tell the number of tasks, and the tasks are not \
@@ -120,38 +84,7 @@ impl Settings {
     /// A builder with these settings. A session of nodes prints the command that joins the other nodes to standard
     /// error, and a warning if it listens on a loopback address.
     pub fn builder(&self) -> Builder {
-        let builder = Builder::new(self.session, self.workers).groups(self.groups);
-        #[cfg(target_os = "linux")]
-        let builder = match &self.log_dir {
-            Some(folder) => builder.log_dir(folder),
-            None => builder,
-        };
-        #[cfg(target_os = "linux")]
-        let builder = builder.spares(self.spares).apart(self.apart);
-        #[cfg(target_os = "linux")]
-        if self.session == SessionKind::Nodes {
-            let builder = builder.node_count(self.nodes).announce(|announcement| {
-                let (nodes, address, command) = (announcement.nodes, announcement.address, announcement.command());
-                let mut text = format!("disco: waiting for {nodes} more; on each: {command}\n");
-                if address.ip().is_loopback() {
-                    text += &format!(
-                        "disco: only this machine reaches {address}; other machines join with `--listen 0.0.0.0:{}`, or \
-                         DISCO_LISTEN\n",
-                        address.port()
-                    );
-                }
-                // A closed standard error is no reason to fail.
-                _ = io::stderr().write_all(text.as_bytes());
-                Ok(())
-            });
-            let builder = match &self.listen {
-                Some(address) => builder.listen(address),
-                None => builder,
-            };
-            let builder = self.max_pending.into_iter().fold(builder, Builder::max_pending);
-            return self.max_unsent.into_iter().fold(builder, Builder::max_unsent);
-        }
-        builder
+        remote::configure(Builder::new(self.session, self.workers).groups(self.groups), self)
     }
 
     fn read(variable: impl Fn(&'static str) -> Variable<'static>, launched: Option<Launched>) -> Result<Self> {
@@ -177,23 +110,8 @@ impl Settings {
         let devices = variable("DISCO_DEVICES").list("devices", "0,1", ordinal)?;
         let (workers, groups) = (number("DISCO_WORKERS", nodes.max(tasks))?, number("DISCO_GROUPS", 1)?);
         let (listen, log_dir) = (text("DISCO_LISTEN")?, variable("DISCO_LOG_DIR").path());
-        let limit = |name| variable(name).number::<usize>();
-        let (max_pending, max_unsent) = (limit("DISCO_MAX_PENDING")?, limit("DISCO_MAX_UNSENT")?);
         let spares = number("DISCO_SPARES", 0)?;
-        Ok(Self {
-            session,
-            workers,
-            groups,
-            nodes,
-            listen,
-            max_pending,
-            max_unsent,
-            spares,
-            apart,
-            log_dir,
-            backend,
-            devices,
-        })
+        Ok(Self { session, workers, groups, nodes, listen, spares, apart, log_dir, backend, devices })
     }
 }
 

@@ -1,0 +1,109 @@
+//! The start of sessions whose workers are processes, here or on other nodes.
+
+use std::io::{self, Write as _};
+
+use disco_channel::nodes::{Announce, Options as LaneOptions, Token};
+use disco_channel::{processes, programs, session};
+use disco_core::session::LaneSession;
+use disco_core::worker::WorkerConfig;
+use disco_core::{Result, WorkerRange};
+
+use super::NodeOptions;
+use crate::remote::{log_files, role};
+use crate::{Builder, SessionKind};
+
+impl Builder {
+    /// Starts a session of processes or of nodes.
+    pub(crate) fn start_remote(&self, config: WorkerConfig) -> Result<LaneSession> {
+        match self.kind {
+            SessionKind::Nodes => self.start_with_nodes(config),
+            _ => self.start_with_processes(config),
+        }
+    }
+
+    fn start_with_processes(&self, config: WorkerConfig) -> Result<LaneSession> {
+        let mut options = self.lane_to_processes(config, config.world.size() as u32)?;
+        let spares = self.remote.processes.spares;
+        options.spares = (spares > 0).then(|| processes::Spares::new(spares));
+        session::processes(options, self.deadlines)
+    }
+
+    /// Options for starting those of the first `workers` workers as processes that are no threads of this process.
+    fn lane_to_processes(&self, config: WorkerConfig, workers: u32) -> Result<processes::Options> {
+        let apart = self.remote.apart;
+        let given = &self.remote.processes;
+        let mut options = processes::Options::new(config);
+        (options.start, options.heartbeat, options.silence) =
+            (self.start_limit(), self.heartbeat_interval(), self.silence);
+        options.launch = given.launch.clone().map_or_else(role::launch, Ok)?;
+        options.apart = apart;
+        let processes = WorkerRange::new(u32::from(!apart)..workers);
+        if let Some(folder) = given.log_dir.as_ref().filter(|_| !processes.is_empty()) {
+            options.output = log_files::tee(options.output, folder, processes)?;
+        }
+        Ok(options)
+    }
+
+    fn start_with_nodes(&self, config: WorkerConfig) -> Result<LaneSession> {
+        let (given, apart, world) = (&self.remote.nodes, self.remote.apart, config.world);
+        let NodeOptions { count, one_worker_each, encrypts, .. } = *given;
+        let (nodes, here) = if one_worker_each {
+            (world.size() - usize::from(!apart), u32::from(!apart))
+        } else {
+            (count - 1, world.per_node() as u32)
+        };
+        let announce = given.announce.clone().or_else(|| given.listen.as_ref().map(|_| Announce::default()));
+        let token = given.token.clone().map_or_else(Token::from_env, |token| Ok(Some(token)))?;
+        let token = match (token, &announce) {
+            (Some(token), _) => token,
+            // Nodes that this program starts get the token from it.
+            (None, None) => Token::random()?,
+            (None, Some(_)) => Token::required()?,
+        };
+        let mut options = LaneOptions::new(nodes, token.clone(), config);
+        (options.start, options.heartbeat, options.silence) =
+            (self.start_limit(), self.heartbeat_interval(), self.silence);
+        (options.processes, options.names) = (given.workers == SessionKind::Processes, given.names.clone());
+        options.listen = given.listen.clone().unwrap_or(options.listen);
+        (options.encrypts, options.fan_out) = (encrypts, given.fan_out);
+        options.max_pending = given.max_pending.unwrap_or(options.max_pending);
+        options.max_unsent = given.max_unsent;
+        // Nodes that this program starts have its functions and its token.
+        if announce.is_some() {
+            options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
+        }
+        // Clients have the token only if the user has.
+        options.answers_status = announce.is_some() && !one_worker_each;
+        options.announce = match announce {
+            Some(announce) => announce,
+            None => {
+                role::check()?;
+                let (start, log_dir) = (self.start_limit(), self.remote.processes.log_dir.clone());
+                Announce::starting(move |announcement| {
+                    crate::remote::node::start_here(announcement, &token, encrypts, start, log_dir.as_deref())
+                })
+            }
+        };
+        let local = if options.processes {
+            self.lane_to_processes(config, here)?
+        } else {
+            let mut local = processes::Options::new(config);
+            local.apart = apart;
+            local
+        };
+        session::nodes(options, here, local, self.deadlines)
+    }
+}
+
+/// Lets other programs ask for the status of a session, and SIGUSR1 write its flight recorders, as the environment says.
+///
+/// # Errors
+/// The system refuses a signal handler or a thread.
+pub(crate) fn attach(session: &LaneSession) -> Result<()> {
+    #[cfg(feature = "trace")]
+    crate::remote::dump::attach(session)?;
+    if programs::is_enabled() {
+        session.attach(programs::answer(session.observer()));
+    }
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! Substitutes for sessions whose workers are outside of this process, on systems without them.
+
+use disco_core::session::LaneSession;
+use disco_core::worker::WorkerConfig;
+use disco_core::{Error, Result, World};
+
+use super::Builder;
+
+/// No options.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options;
+
+/// There are no launchers.
+pub(crate) fn with_launcher(builder: Builder) -> Result<Builder> {
+    Ok(builder)
+}
+
+/// Attaches nothing.
+pub(crate) fn attach(_: &LaneSession) -> Result<()> {
+    Ok(())
+}
+
+impl Builder {
+    pub(crate) fn check_remote(&self, world: World) -> Result<World> {
+        Ok(world)
+    }
+
+    /// # Errors
+    /// Always.
+    pub(crate) fn start_remote(&self, _: WorkerConfig) -> Result<LaneSession> {
+        Err(Error::invalid(format!("sessions of {} need Linux", self.kind)))
+    }
+}
