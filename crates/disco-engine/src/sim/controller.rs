@@ -2,34 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use disco_core::store::{MemoryStore, SharedStore};
-use disco_core::wire::{Assignment, Message, Packet, RingPlace, Welcome};
+use disco_core::wire::{Message, RingPlace, Welcome};
 use disco_core::worker::WorkerConfig;
-use disco_core::{Error, Result, Value, WorkerRange, World as Size};
+use disco_core::{Result, Value, WorkerRange, World as Size};
 
 use super::link::{Arrival, Link, Side};
 use super::plan::{Kind, Plan};
 use super::session::Session;
+use super::terms::{Answer, HEARTBEAT, SECRET, SILENCE, Store, assignment, messages, node_terms};
 use super::world::{Micros, What, World};
-use crate::controller::{Action, Conn, Controller, Event, Missing, NodeTerms, Order, Origin, Terms, Tree};
+use crate::controller::{Action, Conn, Controller, Event, NodeTerms, Order, Origin, Terms, Tree};
 use crate::credit::{MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES};
-use crate::handshake::Secret;
-use crate::token::Token;
 
-/// The token of the session.
-pub(super) const SECRET: &str = "the token of this simulation";
-const HEARTBEAT: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(5);
 const START: Duration = Duration::from_secs(30);
 
 /// Capacity of the ring in records.
 const RECORDS: usize = 64;
-/// The answer to a request, with its connection and id.
-type Answer = (Conn, u64, Result<Value>);
-
 /// The simulated controller.
 pub(super) struct SimController {
     pub(super) engine: Controller,
@@ -43,8 +33,7 @@ pub(super) struct SimController {
     pub(super) stalled: bool,
     pub(super) ring: Ring,
     pub(super) deferred: Vec<What>,
-    pub(super) store: Arc<MemoryStore>,
-    answers: Arc<Mutex<Vec<Answer>>>,
+    pub(super) store: Store,
     pub(super) session: Session,
     /// A disruption of the controller may lose any host.
     pub(super) is_disrupted: bool,
@@ -84,31 +73,6 @@ impl Ring {
     }
 }
 
-/// Makes a secret of an end that encrypts.
-pub(super) fn secret(text: &str) -> Secret {
-    Secret { token: Token::new(text).expect("a token"), encrypts: true }
-}
-
-/// Decodes the messages of packets.
-pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message>> {
-    std::iter::from_fn(move || {
-        if bytes.is_empty() {
-            return None;
-        }
-        let split = Packet::split(bytes);
-        Some(match split {
-            Ok((packet, rest)) => {
-                bytes = rest;
-                Message::decode(packet).map_err(Error::from)
-            }
-            Err(error) => {
-                bytes = &[];
-                Err(error.into())
-            }
-        })
-    })
-}
-
 impl SimController {
     pub(super) fn new(plan: &Plan, now: Instant) -> Self {
         let workers = WorkerRange::new(0..plan.workers() as u32);
@@ -116,31 +80,9 @@ impl SimController {
         let config = WorkerConfig::new(size);
         let terms = match plan.kind {
             Kind::Nodes => {
-                let terms = NodeTerms {
-                    secret: secret(SECRET),
-                    world: size,
-                    tree: Tree::Any { first: 1, nodes: plan.hosts, fan_out: usize::MAX },
-                    names: Vec::new(),
-                    per_node: plan.per_host,
-                    silence: SILENCE,
-                    max_pending: 256,
-                    stays_open: true,
-                    has_standby: false,
-                    missing: Missing::default(),
-                    report: |_| {},
-                };
-                let (heartbeat, silence, start) = (HEARTBEAT, SILENCE, START);
-                let assignment = Assignment {
-                    node: 0,
-                    workers,
-                    behind: Arc::default(),
-                    processes: false,
-                    config,
-                    heartbeat,
-                    silence,
-                    start,
-                };
-                Terms::Nodes(terms, assignment)
+                let tree = Tree::Any { first: 1, nodes: plan.hosts, fan_out: usize::MAX };
+                let terms = NodeTerms { max_pending: 256, stays_open: true, ..node_terms(tree, size, plan.per_host) };
+                Terms::Nodes(terms, assignment(config, workers, START))
             }
             Kind::Processes => {
                 let place = RingPlace { reader: 0, readers: plan.hosts, capacity: RECORDS };
@@ -160,8 +102,7 @@ impl SimController {
             stalled: false,
             ring: Ring { written: 0, readers: vec![Some(0); if plan.has_ring { plan.hosts } else { 0 }] },
             deferred: Vec::new(),
-            store: Arc::default(),
-            answers: Arc::default(),
+            store: Store::default(),
             session: Session::default(),
             is_disrupted: false,
             is_acting: false,
@@ -208,7 +149,7 @@ impl World {
             }
         }
         for index in 0..self.hosts.len() {
-            let after = self.random.of(0..300_000);
+            let after = self.events.random.of(0..300_000);
             self.at(after, What::Connect(index));
         }
         for (at, disruption) in self.plan.disruptions.clone() {
@@ -295,8 +236,7 @@ impl World {
                 None => break,
             }
         }
-        let answers = std::mem::take(&mut *self.controller.answers.lock().expect("one thread"));
-        for (conn, id, result) in answers {
+        for Answer { conn, id, result } in self.controller.store.take_answers() {
             self.controller_answers(conn, id, result);
         }
         // The reactor thread computes its timeout anyway.
@@ -350,9 +290,7 @@ impl World {
             Action::Left(workers) => self.left(workers),
             Action::Lost(workers, why) => self.lost(workers, &why),
             Action::CallStore { conn, id, epoch, call } => {
-                let answers = self.controller.answers.clone();
-                let reply = move |result| answers.lock().expect("one thread").push((conn, id, result));
-                self.controller.store.call(epoch, call, Box::new(reply));
+                self.controller.store.call((conn, id), epoch, call);
             }
             Action::Over => {
                 self.show(|| "the lane is over".to_owned());

@@ -4,12 +4,13 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
 use disco_core::wire::{Hello, Join, Message};
-use disco_core::{Error, WorkerId, function};
+use disco_core::{Error, WorkerId};
 
-use super::controller::{SECRET, messages, secret};
 use super::host::Host;
 use super::link::{Arrival, Side};
+use super::phase::functions;
 use super::plan::{Disruption, Kind};
+use super::terms::{SECRET, SILENCE, messages, secret};
 use super::world::{Micros, SECOND, What, World};
 use crate::controller::{Event, Order};
 use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
@@ -17,8 +18,6 @@ use crate::member::upward;
 
 /// Longest pause of an end that can't cause its loss.
 const MAX_HARMLESS_PAUSE: Micros = 3 * SECOND;
-/// Silence timeout.
-const SILENCE: Micros = 5 * SECOND;
 /// Transmission time of 64 KiB over a slow connection.
 const SLOW_CHUNK_MICROS: Micros = 60_000;
 /// The token of intruders other than [`OTHER_PROGRAM`].
@@ -104,7 +103,7 @@ impl World {
         self.show(|| format!("disruption: {disruption:?}"));
         if let Disruption::Freeze(_, time) | Disruption::Stall(time) | Disruption::Suspend(time) = disruption {
             // The silence timeout restarts for an end that was frozen.
-            self.frozen += time + SILENCE;
+            self.frozen += time + SILENCE.as_micros() as u64;
         }
         let link = |world: &Self, host: usize| world.hosts[host].link.filter(|_| !world.hosts[host].is_done());
         match disruption {
@@ -261,7 +260,7 @@ impl World {
                     // An intruder without the token goes on as if it had been accepted.
                     let functions = match self.manner(link) {
                         OTHER_PROGRAM => vec!["theirs.only".to_owned()],
-                        _ => function::names().into_iter().map(str::to_owned).collect(),
+                        _ => functions(),
                     };
                     let join = Message::Join(Join {
                         name: "intruder".into(),

@@ -10,16 +10,15 @@ use disco_core::activity::Progress;
 use disco_core::wire::{self, Message, Received};
 use disco_core::{Frame, Result, Value, WorkerId, WorkerRange};
 
-use super::controller;
 use super::joiner::PROOF_LIMIT;
 use super::link::{Arrival, Side};
+use super::phase::{Action, Phase};
 use super::plan::{Kind, Plan};
+use super::terms::messages;
 use super::worker::Worker;
 use super::world::{Micros, What, World};
 use crate::controller::Order;
-use crate::handshake::NodeHandshake;
-use crate::member::joining::Joining;
-use crate::member::serving::{Action, Event, Member};
+use crate::member::serving::{self, Event};
 use crate::member::upward::{self, Priority};
 use crate::pending_requests::PendingRequests;
 
@@ -68,17 +67,6 @@ pub(super) struct Host {
     pub(super) result: Option<Result<()>>,
 }
 
-#[derive(Default)]
-pub(super) enum Phase {
-    #[default]
-    Away,
-    /// Waits for the greeting, or for the verdict.
-    Proving(Option<Box<NodeHandshake>>),
-    Joining(Joining),
-    Serving(Box<Member>),
-    Done,
-}
-
 impl Host {
     pub(super) fn new(plan: &Plan, index: usize) -> Self {
         let first = index * plan.per_host;
@@ -112,11 +100,11 @@ impl Host {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.phase, Phase::Done)
+        self.phase.is_done()
     }
 
     pub(super) fn is_serving(&self) -> bool {
-        matches!(self.phase, Phase::Serving(_))
+        self.phase.is_serving()
     }
 
     /// Room in the node's lane.
@@ -147,11 +135,10 @@ impl World {
             Arrival::Part => self.notify_host(index, Event::BytesReceived),
             Arrival::End => self.host_is_cut_off(index),
             Arrival::Bytes(bytes) => {
-                if let Phase::Proving(node_handshake) = &mut self.hosts[index].phase {
-                    let node_handshake = node_handshake.take();
-                    return self.prove(index, node_handshake, &bytes);
+                if let Phase::Proving(_) = self.hosts[index].phase {
+                    return self.prove(index, &bytes);
                 }
-                for message in controller::messages(&bytes) {
+                for message in messages(&bytes) {
                     match message {
                         Ok(message) => {
                             self.show(|| format!("host {index} hears {message}"));
@@ -167,11 +154,7 @@ impl World {
     /// Feeds an event to a host's engine.
     pub(super) fn notify_host(&mut self, index: usize, event: Event) {
         let now = self.instant();
-        match &mut self.hosts[index].phase {
-            Phase::Joining(joining) => joining.handle(event, now),
-            Phase::Serving(member) => member.handle(event, now),
-            _ => return,
-        }
+        self.hosts[index].phase.handle(event, now);
         self.host_acts(index);
     }
 
@@ -188,25 +171,22 @@ impl World {
     /// Carries out the actions of a host's engine.
     pub(super) fn host_acts(&mut self, index: usize) {
         loop {
-            if let Phase::Joining(joining) = &mut self.hosts[index].phase
-                && let Some(action) = joining.next_action()
-            {
-                self.join(index, action);
-            } else if let Phase::Serving(member) = &mut self.hosts[index].phase
-                && let Some(action) = member.next_action()
-            {
-                if let Err(error) = self.serve(index, action) {
-                    self.record_violation(format!("host {index}: {error}"));
+            match self.hosts[index].phase.next_action() {
+                Some(Action::Join(action)) => self.join(index, action),
+                Some(Action::Serve(action)) => {
+                    if let Err(error) = self.serve(index, action) {
+                        self.record_violation(format!("host {index}: {error}"));
+                    }
                 }
-            } else if !self.offer_room(index) {
-                break;
+                None => {
+                    let (now, room) = (self.instant(), self.hosts[index].room());
+                    if !self.hosts[index].phase.offer_room(room, now) {
+                        break;
+                    }
+                }
             }
         }
-        let timeout = match &self.hosts[index].phase {
-            Phase::Joining(joining) => joining.next_timeout(),
-            Phase::Serving(member) => member.next_timeout(),
-            _ => None,
-        };
+        let timeout = self.hosts[index].phase.next_timeout();
         if let Some(timeout) = timeout {
             let after = self.until(timeout);
             let at = self.now + after;
@@ -217,23 +197,11 @@ impl World {
         }
     }
 
-    /// Tells the member of room in its lane, if frames wait.
-    fn offer_room(&mut self, index: usize) -> bool {
-        let (now, room) = (self.instant(), self.hosts[index].room());
-        match &mut self.hosts[index].phase {
-            Phase::Serving(member) if room > 0 && member.wants_room() => {
-                member.handle(Event::Room(room), now);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn serve(&mut self, index: usize, action: Action) -> Result<()> {
+    fn serve(&mut self, index: usize, action: serving::Action) -> Result<()> {
         match action {
-            Action::Send(message) => self.host_sends(index, &message, Priority::Urgent),
-            Action::SendLast(message) => self.host_sends(index, &message, Priority::Last),
-            Action::Deliver { seq, bytes, received } => {
+            serving::Action::Send(message) => self.host_sends(index, &message, Priority::Urgent),
+            serving::Action::SendLast(message) => self.host_sends(index, &message, Priority::Last),
+            serving::Action::Deliver { seq, bytes, received } => {
                 let size = bytes.len() + received.as_ref().map_or(0, Received::byte_len);
                 let frame = match received {
                     Some(received) => wire::decode_frame_after(seq, &bytes, received)?,
@@ -241,7 +209,7 @@ impl World {
                 };
                 self.give(index, frame, size);
             }
-            Action::Pass(frame) => {
+            serving::Action::Pass(frame) => {
                 let size = frame.bytes()?.len();
                 if self.hosts[index].room() == 0 {
                     self.record_violation(format!("host {index} has passed a frame to a full lane"));
@@ -249,32 +217,30 @@ impl World {
                 self.hosts[index].replies.expect(&frame);
                 self.give(index, frame, size);
             }
-            Action::Abort { epoch, cause } => self.abort_workers(index, epoch, &cause),
-            Action::Shutdown => {
+            serving::Action::Abort { epoch, cause } => self.abort_workers(index, epoch, &cause),
+            serving::Action::Shutdown => {
                 self.hosts[index].told_to_leave = true;
                 self.run_workers(index);
             }
-            Action::AwaitWorkers => {
+            serving::Action::AwaitWorkers => {
                 self.hosts[index].awaits = true;
                 self.end_if_left(index);
             }
-            Action::Answer { id, result } => {
+            serving::Action::Answer { id, result } => {
                 if let Some((worker, question)) = self.hosts[index].requests.end(id) {
                     self.answer(index, worker, question, result);
                 }
             }
-            Action::DeliverDescriptor { .. } | Action::Rest | Action::Collect { .. } => {}
-            Action::ReadProgress => {
+            serving::Action::DeliverDescriptor { .. } | serving::Action::Rest | serving::Action::Collect { .. } => {}
+            serving::Action::ReadProgress => {
                 let flushed = self.hosts[index].replies.flush();
                 flushed.iter().for_each(|message| self.host_sends(index, message, Priority::Urgent));
                 let workers = self.hosts[index].workers.iter();
                 let progress = workers.map(|worker| Progress::new(worker.last, worker.finished)).collect();
                 let now = self.instant();
-                if let Phase::Serving(member) = &mut self.hosts[index].phase {
-                    member.handle(Event::Progress(progress), now);
-                }
+                self.hosts[index].phase.handle(Event::Progress(progress), now);
             }
-            Action::Stop { cause, limit } => {
+            serving::Action::Stop { cause, limit } => {
                 self.split_replies(index);
                 self.show(|| format!("host {index} stops its workers: {cause}"));
                 (self.hosts[index].told_to_leave, self.hosts[index].awaits) = (true, true);
@@ -285,11 +251,11 @@ impl World {
                     self.at(limit.as_micros() as u64, What::Grace(index));
                 }
             }
-            Action::Kill => {
+            serving::Action::Kill => {
                 self.show(|| format!("host {index} kills itself"));
                 self.kill(index);
             }
-            Action::End(result) => {
+            serving::Action::End(result) => {
                 self.show(|| format!("host {index} ends: {result:?}"));
                 if self.plan.kind == Kind::Nodes {
                     self.leave_host(index);
@@ -361,9 +327,7 @@ impl World {
             let unread = self.links[link].backlog(Side::Controller);
             self.hosts[index].is_disrupted = true;
             let now = self.instant();
-            if let Phase::Serving(member) = &mut self.hosts[index].phase {
-                member.handle(Event::Full(unread), now);
-            }
+            self.hosts[index].phase.handle(Event::Full(unread), now);
         }
     }
 
@@ -404,7 +368,7 @@ impl World {
     }
 
     pub(super) fn nonce(&mut self) -> [u8; 32] {
-        std::array::from_fn(|_| self.random.next() as u8)
+        std::array::from_fn(|_| self.events.random.next() as u8)
     }
 
     /// Passes a worker the answer of the store, or the error of its deadline.

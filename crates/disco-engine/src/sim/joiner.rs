@@ -1,15 +1,15 @@
 //! A simulated host's connection, handshake and introduction.
 
-use disco_core::wire::{Hello, Join, Message};
-use disco_core::{Error, function};
+use disco_core::Error;
+use disco_core::wire::{Hello, Message};
 
-use super::controller;
-use super::host::Phase;
 use super::link::Side;
+use super::phase::{self, Phase, Step};
 use super::plan::Kind;
+use super::terms::SECRET;
 use super::world::{Micros, SECOND, What, World};
 use crate::controller::Order;
-use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
+use crate::handshake::Request;
 use crate::member::joining::{Action, Joining};
 use crate::member::serving::{Event, Member};
 use crate::member::upward::Priority;
@@ -38,13 +38,8 @@ impl World {
         match self.plan.kind {
             Kind::Nodes => self.hosts[index].phase = Phase::Proving(None),
             Kind::Processes => {
-                let functions = function::names().into_iter().map(str::to_owned).collect();
-                let hello = Hello {
-                    token: controller::SECRET.as_bytes().into(),
-                    worker: self.hosts[index].workers[0].id,
-                    thread: 1,
-                    functions,
-                };
+                let (token, worker) = (SECRET.as_bytes().into(), self.hosts[index].workers[0].id);
+                let hello = Hello { token, worker, thread: 1, functions: phase::functions() };
                 self.introduce(index, Message::Hello(hello));
             }
         }
@@ -56,34 +51,14 @@ impl World {
         self.host_acts(index);
     }
 
-    pub(super) fn prove(&mut self, index: usize, node_handshake: Option<Box<NodeHandshake>>, bytes: &[u8]) {
-        match node_handshake {
-            None => {
-                let Ok(greeting) = <&[u8; GREETING_BYTES]>::try_from(bytes) else { return self.leave_host(index) };
-                let node = self.plan.names_itself(index).then_some(index as u32 + 1);
-                let request = Request { node, per_node: Some(self.plan.per_host as u32) };
-                match NodeHandshake::answer(&controller::secret(controller::SECRET), greeting, request) {
-                    Ok((node_handshake, answer)) => {
-                        self.hosts[index].phase = Phase::Proving(Some(Box::new(node_handshake)));
-                        self.host_writes(index, &answer[..].into(), Order::Urgent);
-                    }
-                    Err(error) => self.record_violation(format!("host {index} could not answer the greeting: {error}")),
-                }
-            }
-            Some(node_handshake) => {
-                let verdict = <&[u8; VERDICT_BYTES]>::try_from(bytes).map(|verdict| node_handshake.judge(verdict));
-                match verdict {
-                    Ok(Ok(_)) => {
-                        let functions = function::names().into_iter().map(str::to_owned).collect();
-                        let join =
-                            Join { name: format!("host{index:04}"), rack: String::new(), is_spare: false, functions };
-                        self.introduce(index, Message::Join(join));
-                    }
-                    _ => self.record_violation(format!(
-                        "the controller has refused host {index}, which has the right token"
-                    )),
-                }
-            }
+    pub(super) fn prove(&mut self, index: usize, bytes: &[u8]) {
+        let node = self.plan.names_itself(index).then_some(index as u32 + 1);
+        let request = Request { node, per_node: Some(self.plan.per_host as u32) };
+        match self.hosts[index].phase.prove(request, bytes) {
+            Ok(Step::Answer(answer)) => self.host_writes(index, &answer[..].into(), Order::Urgent),
+            Ok(Step::Introduce) => self.introduce(index, phase::join(format!("host{index:04}"))),
+            Ok(Step::Unknown) => self.leave_host(index),
+            Err(error) => self.record_violation(format!("host {index}, which has the right token: {error}")),
         }
     }
 

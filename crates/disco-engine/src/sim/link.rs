@@ -118,7 +118,11 @@ impl World {
     pub(super) fn pump(&mut self, link: usize, to: Side) {
         loop {
             let (chunk_micros, now) = (self.links[link].chunk_micros, self.now);
-            let delay = if self.random.percent(2) { self.random.of(0..20_000) } else { self.random.of(20..200) };
+            let delay = if self.events.random.percent(2) {
+                self.events.random.of(0..20_000)
+            } else {
+                self.events.random.of(20..200)
+            };
             let pipe = self.links[link].pipe(to);
             if pipe.flying_bytes >= SOCKET_BYTES || pipe.is_ended {
                 return;

@@ -54,7 +54,7 @@ impl World {
                 let ring = &mut self.hosts[host].ring;
                 ring.push_back(frame.clone());
                 if ring.len() == 1 {
-                    let delay = self.random.of(1..50);
+                    let delay = self.events.random.of(1..50);
                     self.at(delay, What::Woken(host));
                 }
             }
@@ -65,13 +65,13 @@ impl World {
     /// Sends large tensors ahead of their frame, as sessions do on lanes without shared memory, or withdraws them.
     fn controller_sends_ahead(&mut self, frame: &Frame) -> Option<Arc<Transfer>> {
         let Ok(Some(content)) = Pieces::of_tensors(frame.command().values()) else { return None };
-        if self.plan.has_ring || self.random.percent(30) {
+        if self.plan.has_ring || self.events.random.percent(30) {
             return None;
         }
         let transfer = Arc::new(Transfer::new(frame.seq(), content.byte_len(), Arc::default()));
         self.controller.engine.send_ahead(None, &transfer, Some(&Arc::new(content)));
         self.controller_was_called();
-        if self.random.percent(30) {
+        if self.events.random.percent(30) {
             self.controller.engine.send_ahead(None, &transfer, None);
             self.controller_was_called();
             return None;

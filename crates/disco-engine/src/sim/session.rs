@@ -108,7 +108,7 @@ impl World {
         let is_large = command.values().iter().map(Value::payload_len).sum::<usize>() > SMALL_FRAME;
         if is_large && self.controller.room(true) == 0 {
             self.controller.session.large = Some(command);
-            if self.random.percent(30) {
+            if self.events.random.percent(30) {
                 self.controller.session.waits_for_room = true;
                 return;
             }
@@ -118,15 +118,15 @@ impl World {
         self.submit(command);
         let (session, pause) = (&mut self.controller.session, self.plan.pause);
         session.waits_for_reply =
-            session.pending.len() >= MAX_PENDING || !session.pending.is_empty() && self.random.percent(50);
-        let after = if session.burst > 0 { 0 } else { self.random.of(0..pause + 1) };
+            session.pending.len() >= MAX_PENDING || !session.pending.is_empty() && self.events.random.percent(50);
+        let after = if session.burst > 0 { 0 } else { self.events.random.of(0..pause + 1) };
         if !self.controller.session.waits_for_reply {
             self.at(after, What::Step);
         }
     }
 
     fn choose(&mut self) -> Command {
-        let (random, workers) = (&mut self.random, self.plan.workers() as u64);
+        let (random, workers) = (&mut self.events.random, self.plan.workers() as u64);
         let session = &mut self.controller.session;
         if session.burst > 0 {
             session.burst -= 1;
@@ -272,7 +272,7 @@ impl World {
             let cause = failure.to_string();
             session.failure = Some(cause.clone());
             // A recovery on another thread may overtake the handling of the notice.
-            let delay = self.random.of(0..300_000);
+            let delay = self.events.random.of(0..300_000);
             self.at(delay, What::Signal(Signal::Abort { epoch, cause: cause.into() }));
         }
     }
@@ -280,7 +280,7 @@ impl World {
     /// Sends a signal of the session.
     pub(super) fn signal(&mut self, signal: Signal) {
         if let Signal::Abort { epoch, cause } = &signal {
-            self.controller.store.abort(*epoch, cause);
+            self.controller.store.memory.abort(*epoch, cause);
         }
         self.show(|| format!("signal {signal:?}"));
         self.notify_controller(Event::Signal(signal));
@@ -360,9 +360,9 @@ impl World {
     fn finish_session(&mut self) {
         self.controller.session.is_ending = true;
         let is_lost = self.controller.session.lost.is_some();
-        if !is_lost && self.controller.room(false) > 0 && self.random.percent(10) {
+        if !is_lost && self.controller.room(false) > 0 && self.events.random.percent(10) {
             // Another thread of the program still waits for a value.
-            let worker = WorkerId::new(self.random.of(0..self.plan.workers() as u64) as u32);
+            let worker = WorkerId::new(self.events.random.of(0..self.plan.workers() as u64) as u32);
             self.submit(Command::DebugGet { worker, register: RegisterId::new(LARGE_REGISTER) });
         }
         self.show(|| "the session ends".to_owned());

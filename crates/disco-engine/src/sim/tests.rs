@@ -24,7 +24,7 @@ fn run(seed: u64, shows: bool) -> Result<u64, String> {
         eprintln!("seed {seed}: {plan:?}");
     }
     let mut world = World::new(plan, random.next(), shows);
-    world.run().map(|()| world.events).map_err(|rule| format!("DISCO_SEED={seed}: {rule}"))
+    world.run().map(|()| world.handled).map_err(|rule| format!("DISCO_SEED={seed}: {rule}"))
 }
 
 #[test]

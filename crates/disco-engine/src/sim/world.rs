@@ -1,15 +1,14 @@
-//! The virtual clock, the queue of scheduled events, and the first violation of an invariant.
+//! A session, its network and its machines.
 
 use std::time::{Duration, Instant};
 
 use disco_core::channel::Signal;
 
 use super::controller::SimController;
+use super::events::Events;
 use super::host::Host;
 use super::link::{Link, Side};
 use super::plan::{Disruption, Plan};
-use super::queue::Queue;
-use super::random::Random;
 
 /// A time or duration in microseconds of virtual time.
 pub(super) type Micros = u64;
@@ -21,19 +20,16 @@ const STANDSTILL: u64 = 100_000;
 
 /// A session, its network and its machines.
 pub(super) struct World {
-    base: Instant,
     pub(super) now: Micros,
-    queue: Queue<What>,
-    pub(super) random: Random,
+    pub(super) events: Events<What>,
     pub(super) links: Vec<Link>,
     pub(super) hosts: Vec<Host>,
     pub(super) controller: SimController,
     pub(super) plan: Plan,
     pub(super) backlog_limit: usize,
-    /// The first violated invariant.
-    pub(super) broken: Option<String>,
     pub(super) shows: bool,
-    pub(super) events: u64,
+    /// Number of handled events.
+    pub(super) handled: u64,
     standstill: u64,
     /// Additional time for waits, since ends were frozen.
     pub(super) frozen: Micros,
@@ -79,22 +75,19 @@ pub(super) enum What {
 
 impl World {
     pub(super) fn new(plan: Plan, seed: u64, shows: bool) -> Self {
-        let base = Instant::now();
-        let controller = SimController::new(&plan, base);
+        let events = Events::new(Duration::from_micros(1), seed);
+        let controller = SimController::new(&plan, events.instant(0));
         let hosts = (0..plan.hosts).map(|index| Host::new(&plan, index)).collect();
         let mut world = Self {
-            base,
             now: 0,
-            queue: Queue::new(),
-            random: Random::new(seed),
+            events,
             links: Vec::new(),
             hosts,
             controller,
             backlog_limit: plan.backlog_limit,
             plan,
-            broken: None,
             shows,
-            events: 0,
+            handled: 0,
             standstill: 0,
             frozen: 0,
             suspended: 0,
@@ -109,22 +102,22 @@ impl World {
     /// # Errors
     /// The violated invariant.
     pub(super) fn run(&mut self) -> Result<(), String> {
-        while let Some((at, what)) = self.queue.pop() {
+        while let Some((at, what)) = self.events.pop() {
             self.standstill = if at > self.now { 0 } else { self.standstill + 1 };
             self.now = at;
-            self.events += 1;
+            self.handled += 1;
             if at > TIME_LIMIT || self.standstill > STANDSTILL {
                 self.record_violation(
                     "the run does not end: the virtual time or the number of events at one time exceeds its limit",
                 );
             }
             self.happen(what);
-            if self.broken.is_some() || self.is_over() {
+            if self.is_over() {
                 break;
             }
         }
         self.check_end();
-        self.broken.take().map_or(Ok(()), Err)
+        self.events.broken.take().map_or(Ok(()), Err)
     }
 
     fn happen(&mut self, what: What) {
@@ -161,23 +154,23 @@ impl World {
 
     /// Schedules an event in `after` microseconds.
     pub(super) fn at(&mut self, after: Micros, what: What) {
-        self.queue.push(self.now + after, what);
+        self.events.push(self.now + after, what);
     }
 
     pub(super) fn instant(&self) -> Instant {
-        self.base + Duration::from_micros(self.now)
+        self.events.instant(self.now)
     }
 
     /// Microseconds until a time, rounded up.
     pub(super) fn until(&self, then: Instant) -> Micros {
-        then.saturating_duration_since(self.instant()).as_nanos().div_ceil(1000) as u64
+        self.events.time_of(then).saturating_sub(self.now)
     }
 
     /// Records a violated invariant.
     pub(super) fn record_violation(&mut self, rule: impl Into<String>) {
         let rule = rule.into();
         self.show(|| format!("VIOLATED: {rule}"));
-        self.broken.get_or_insert(format!("at {} us: {rule}", self.now));
+        self.events.record_violation(self.now, &rule);
     }
 
     pub(super) fn show(&self, text: impl FnOnce() -> String) {
@@ -191,7 +184,7 @@ impl World {
     }
 
     fn check_end(&mut self) {
-        if self.broken.is_some() {
+        if self.events.broken.is_some() {
             return;
         }
         if !self.is_over() {

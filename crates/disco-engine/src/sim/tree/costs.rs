@@ -37,7 +37,7 @@ fn pair() -> (TcpStream, TcpStream) {
 }
 
 fn keys() -> (Keys, Keys) {
-    let secret = super::super::controller::secret("a token to measure with");
+    let secret = super::super::terms::secret("a token to measure with");
     let world = disco_core::World::new(2, 1).unwrap();
     let host = ControllerHandshake::new([1; 32]);
     let (node, answer) = NodeHandshake::answer(&secret, host.greeting(), Request::default()).unwrap();

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use disco_core::error::{Loss, LostPeer};
 use disco_core::{Error, WorkerId};
 
-use super::end::{End, Phase};
+use super::super::phase::Phase;
+use super::end::End;
 use super::plan::Disruption;
 use super::world::{Entry, Nanos, SECOND, To, World};
 use crate::controller::Event;
@@ -53,7 +54,7 @@ impl World {
             Disruption::HalfOpen(end) => self.cut(end, &[To::Child, To::Parent]),
             Disruption::OneWay(end, to) => self.cut(end, &[to]),
             Disruption::LoseWorker(end) => {
-                if matches!(self.ends[end].phase, Phase::Serving(_)) && !self.ends[end].is_dead {
+                if self.ends[end].is_serving() && !self.ends[end].is_dead {
                     self.must_lose(end);
                     self.turn(end, |world| world.lose_worker(end));
                 }
@@ -109,7 +110,7 @@ impl World {
     /// The link of a node to its parent, while both ends use it.
     fn live_link(&self, end: usize) -> Option<usize> {
         let End { link, phase, is_dead, .. } = &self.ends[end];
-        let link = link.filter(|_| !is_dead && !matches!(phase, Phase::Done))?;
+        let link = link.filter(|_| !is_dead && !phase.is_done())?;
         self.links[link].is_open.iter().all(|is_open| *is_open).then_some(link)
     }
 
@@ -160,7 +161,7 @@ impl World {
 
     /// The session's last wait: ends that live have stopped their workers, or aborted them.
     pub(super) fn have_stopped(&self) -> bool {
-        self.ends[1..].iter().all(|end| end.is_dead || end.stopped_at.is_some() || matches!(end.phase, Phase::Done))
+        self.ends[1..].iter().all(|end| end.is_dead || end.stopped_at.is_some() || end.phase.is_done())
     }
 
     /// The session is lost at the controller: it aborts all workers.
@@ -173,7 +174,7 @@ impl World {
     pub(super) fn abort_from_controller(&mut self, abort: disco_core::channel::Signal) {
         if let disco_core::channel::Signal::Abort { epoch, cause } = &abort {
             use disco_core::store::SharedStore as _;
-            self.session.store.abort(*epoch, cause);
+            self.session.store.memory.abort(*epoch, cause);
         }
         self.lower(0, Event::Signal(abort));
     }

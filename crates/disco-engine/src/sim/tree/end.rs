@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use disco_core::{Error, Result, WorkerRange};
 
+use super::super::phase::Phase;
 use super::jobs::Jobs;
 use super::world::Nanos;
 use crate::clock::MachineClock;
 use crate::controller::{Conn, Controller};
-use crate::handshake::NodeHandshake;
-use crate::member::joining::Joining;
-use crate::member::serving::Member;
 use crate::member::upward;
 
 /// A simulated end. End 0 is the controller; end k is a node.
@@ -42,15 +40,6 @@ pub(super) struct End {
     /// Until when it waits for its own workers.
     pub(super) patience: Option<Nanos>,
     pub(super) result: Option<Result<()>>,
-}
-
-/// The state of a node's upper side.
-pub(super) enum Phase {
-    Away,
-    Proving(Option<Box<NodeHandshake>>),
-    Joining(Joining),
-    Serving(Box<Member>),
-    Done,
 }
 
 /// The side to an end's children.
@@ -92,12 +81,12 @@ impl End {
 
     /// Whether the node serves its workers.
     pub(super) fn is_serving(&self) -> bool {
-        matches!(self.phase, Phase::Serving(_))
+        self.phase.is_serving()
     }
 
     /// Whether the node, and its side to its children, have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.is_dead || matches!(self.phase, Phase::Done) && self.lower.as_ref().is_none_or(|lower| lower.is_over)
+        self.is_dead || self.phase.is_done() && self.lower.as_ref().is_none_or(|lower| lower.is_over)
     }
 }
 

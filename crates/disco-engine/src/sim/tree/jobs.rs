@@ -1,15 +1,16 @@
 //! The workers of nodes: they meet in the store, fail, reply, and recover. And the session that waits for them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use disco_core::channel::{Notice, Signal};
 use disco_core::error::{ErrorKind, Failure};
-use disco_core::store::{self, MemoryStore, SharedStore as _, StoreCall};
+use disco_core::store::{self, StoreCall};
 use disco_core::wire::{self, Message};
 use disco_core::{Command, Error, Result, Value, WorkerId};
 
+use super::super::terms::{Answer, Store};
 use super::end::End;
 use super::plan::Job;
 use super::upper::WORKER_TIME;
@@ -51,18 +52,13 @@ pub(super) enum Stage {
     Waits,
 }
 
-/// An answer of the store to a request over a connection.
-type Answer = (Conn, u64, Result<Value>);
-
 /// The session's part, as `LaneSession` implements it.
 #[derive(Default)]
 pub(super) struct Session {
     pub(super) epoch: u64,
     /// The jobs of commands.
     pub(super) jobs: BTreeMap<u64, Job>,
-    pub(super) store: Arc<MemoryStore>,
-    /// Answers of the store that were not sent yet.
-    answers: Arc<Mutex<Vec<Answer>>>,
+    pub(super) store: Store,
     /// The root cause of this epoch's failures.
     pub(super) failure: Option<Arc<Failure>>,
 }
@@ -130,15 +126,14 @@ impl World {
         if end > 0 {
             return self.ask_up(end, epoch, Caller::Child(conn, id), call);
         }
-        let answers = self.session.answers.clone();
-        let reply = move |result| answers.lock().expect("one thread").push((conn, id, result));
-        self.session.store.call(epoch, call, Box::new(reply));
+        self.session.store.call((conn, id), epoch, call);
     }
 
     /// Sends the answers of the session's store.
     pub(super) fn send_answers(&mut self) {
-        let answers = std::mem::take(&mut *self.session.answers.lock().expect("one thread"));
-        answers.into_iter().for_each(|(conn, id, result)| self.answer(0, conn, id, result));
+        for Answer { conn, id, result } in self.session.store.take_answers() {
+            self.answer(0, conn, id, result);
+        }
     }
 
     fn answer(&mut self, end: usize, conn: Conn, id: u64, result: Result<Value>) {

@@ -8,16 +8,14 @@ use disco_core::wire::{Assignment, Message};
 use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Result, Value, WorkerId, WorkerRange, World as Size};
 
-use super::super::controller::{SECRET, messages, secret};
+use super::super::terms::{assignment, messages, node_terms};
 use super::world::{To, World};
-use crate::controller::{Action, Conn, Controller, Event, Missing, NodeTerms, Origin, Terms, Tree};
+use crate::controller::{Action, Conn, Controller, Event, Origin, Terms, Tree};
 use crate::member::{serving, upward};
 use crate::tree::Forest;
 
 /// Connections that are accepted before earlier ones are admitted, as a reactor that serves them in turn would.
 const MAX_ENTERING: usize = 64;
-const HEARTBEAT: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(5);
 /// Time for the start; long if times are measured, so that a start of many nodes is not aborted.
 const START: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 
@@ -25,17 +23,9 @@ const START: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)]
 pub(super) fn controller(nodes: usize, per_node: u32, fan_out: usize, is_measured: bool, now: Instant) -> Controller {
     let world = Size::new(nodes * per_node as usize, 1).expect("a world");
     let tree = Tree::Any { first: 1, nodes, fan_out };
-    let assignment = Assignment {
-        node: 0,
-        workers: WorkerRange::new(0..nodes as u32 * per_node),
-        behind: Arc::default(),
-        processes: false,
-        config: WorkerConfig::new(world),
-        heartbeat: HEARTBEAT,
-        silence: SILENCE,
-        start: START[usize::from(is_measured)],
-    };
-    Controller::new(Terms::Nodes(terms(tree, world, per_node as usize), assignment), now)
+    let workers = WorkerRange::new(0..nodes as u32 * per_node);
+    let assignment = assignment(WorkerConfig::new(world), workers, START[usize::from(is_measured)]);
+    Controller::new(Terms::Nodes(node_terms(tree, world, per_node as usize), assignment), now)
 }
 
 /// The engine of a node for its children, if it has any.
@@ -49,25 +39,8 @@ pub(super) fn children(assignment: &Assignment, own: WorkerRange, now: Instant) 
     let forest = Forest::new(assignment.behind.clone())?;
     let workers = assignment.workers.part(own.len(), assignment.workers.len());
     let tree = Tree::Fixed { parent: assignment.node, forest };
-    let terms = terms(tree, assignment.config.world, own.len());
+    let terms = node_terms(tree, assignment.config.world, own.len());
     Ok(Some(Controller::new(Terms::Nodes(terms, Assignment { workers, ..assignment.clone() }), now)))
-}
-
-fn terms(tree: Tree, world: Size, per_node: usize) -> NodeTerms {
-    let (secret, names, silence) = (secret(SECRET), Vec::new(), SILENCE);
-    NodeTerms {
-        secret,
-        world,
-        tree,
-        names,
-        per_node,
-        silence,
-        max_pending: usize::MAX,
-        stays_open: false,
-        has_standby: false,
-        missing: Missing::default(),
-        report: |_| {},
-    }
 }
 
 impl World {
@@ -82,7 +55,7 @@ impl World {
             lower.entering.insert(conn);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_000 + (link % 50_000) as u16));
             let mut nonce = [0; 32];
-            nonce[..8].copy_from_slice(&self.random.next().to_le_bytes());
+            nonce[..8].copy_from_slice(&self.events.random.next().to_le_bytes());
             self.lower(end, Event::Opened(conn, Origin::Tcp { address, nonce }));
         }
     }

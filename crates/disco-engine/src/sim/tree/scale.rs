@@ -53,7 +53,7 @@ fn row(nodes: usize, fan_out: usize, costs: Costs) -> Row {
         world.pause(children);
         let begun = world.command(2 * round + 2, Command::SyncAll);
         world.run(World::is_synced);
-        assert!(world.is_synced(), "{:?}", world.broken);
+        assert!(world.is_synced(), "{:?}", world.events.broken);
         let now = world.clock;
         world.ends[0].free_at = now;
         syncs.push(world.turn(0, World::collect_replies).max(now) - begun);
@@ -70,7 +70,7 @@ fn row(nodes: usize, fan_out: usize, costs: Costs) -> Row {
     let until = world.now + 20 * SECOND;
     world.run(|world| world.stopped == nodes || world.now > until);
     let last = world.ends.iter().filter_map(|end| end.stopped_at).max().unwrap();
-    assert!(world.broken.is_none(), "{:?}", world.broken);
+    assert!(world.events.broken.is_none(), "{:?}", world.events.broken);
     Row { start, command: median(commands), sync: median(syncs), loss, abort: last - died, depth: forest.depth() }
 }
 

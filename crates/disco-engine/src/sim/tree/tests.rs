@@ -37,7 +37,7 @@ impl World {
     pub(super) fn start(&mut self) -> Result<Nanos, String> {
         let at = self.run(Self::has_start_ended);
         let started = self.ends[0].lower.as_ref().and_then(|lower| lower.started.as_ref());
-        match (self.broken.clone(), lower::failure(started), started) {
+        match (self.events.broken.clone(), lower::failure(started), started) {
             (None, None, Some(Ok(()))) => Ok(at),
             (broken, failure, _) => Err(format!("no start: {broken:?} {failure:?}")),
         }
@@ -273,7 +273,7 @@ impl Script {
 fn run(seed: u64) -> Result<(), String> {
     let mut script = Script::new(seed);
     let result = script.run();
-    let broken = script.world.broken.take();
+    let broken = script.world.events.broken.take();
     broken.map_or(result, Err).map_err(|why| format!("{why}; the plan: {:?}", script.plan))
 }
 

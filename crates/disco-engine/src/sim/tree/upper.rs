@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use disco_core::activity::Progress;
 use disco_core::channel::Signal;
-use disco_core::wire::{Assignment, Join, Message};
-use disco_core::{Error, Frame, Result, WorkerRange, function};
+use disco_core::wire::{Assignment, Message};
+use disco_core::{Error, Frame, Result, WorkerRange};
 
-use super::super::controller::{SECRET, messages, secret};
-use super::end::{End, Lower, Phase};
+use super::super::phase::{self, Phase, Step};
+use super::super::terms::messages;
+use super::end::{End, Lower};
 use super::lower;
 use super::world::{Entry, MICRO, To, World};
 use crate::controller::{Event as LowerEvent, pack};
-use crate::handshake::{GREETING_BYTES, NodeHandshake, Request, VERDICT_BYTES};
+use crate::handshake::Request;
 use crate::member::joining::{self, Joining};
 use crate::member::serving::{Action, Event, Member};
 use crate::member::upward;
@@ -27,9 +28,8 @@ impl World {
         if self.ends[end].link != Some(link) {
             return;
         }
-        if let Phase::Proving(handshake) = &mut self.ends[end].phase {
-            let handshake = handshake.take();
-            return self.prove(end, handshake, bytes);
+        if let Phase::Proving(_) = self.ends[end].phase {
+            return self.prove(end, bytes);
         }
         let all = self.measure(|_| messages(bytes).collect::<Vec<_>>());
         for message in all {
@@ -40,36 +40,18 @@ impl World {
         }
     }
 
-    fn prove(&mut self, end: usize, handshake: Option<Box<NodeHandshake>>, bytes: &[u8]) {
-        match handshake {
-            None => {
-                let Ok(greeting) = <&[u8; GREETING_BYTES]>::try_from(bytes) else { return };
-                // A node's number is its place, so that the tree is that of the numbers.
-                let request = Request { node: Some(end as u32), per_node: Some(self.per_node) };
-                let answered = self.measure(|_| NodeHandshake::answer(&secret(SECRET), greeting, request));
-                match answered {
-                    Ok((handshake, answer)) => {
-                        self.ends[end].phase = Phase::Proving(Some(Box::new(handshake)));
-                        self.send_up(end, answer[..].into());
-                    }
-                    Err(error) => self.record_violation(format!("node {end} can't answer: {error}")),
-                }
-            }
-            Some(handshake) => {
-                let Ok(verdict) = <&[u8; VERDICT_BYTES]>::try_from(bytes) else { return };
-                if let Err(error) = self.measure(|_| handshake.judge(verdict)) {
-                    return self.record_violation(format!("node {end} is refused: {error}"));
-                }
-                let functions = function::names().into_iter().map(str::to_owned).collect();
-                let join = Message::Join(Join {
-                    name: format!("host{end:05}"),
-                    rack: String::new(),
-                    is_spare: false,
-                    functions,
-                });
+    fn prove(&mut self, end: usize, bytes: &[u8]) {
+        // A node's number is its place, so that the tree is that of the numbers.
+        let request = Request { node: Some(end as u32), per_node: Some(self.per_node) };
+        match self.measure(|world| world.ends[end].phase.prove(request, bytes)) {
+            Ok(Step::Answer(answer)) => self.send_up(end, answer[..].into()),
+            Ok(Step::Introduce) => {
+                let join = phase::join(format!("host{end:05}"));
                 self.ends[end].phase = Phase::Joining(Joining::new(join, self.instant()));
                 self.upper_acts(end);
             }
+            Ok(Step::Unknown) => {}
+            Err(error) => self.record_violation(format!("node {end}, which has the right token: {error}")),
         }
     }
 
@@ -88,49 +70,30 @@ impl World {
     /// Feeds an event to the upper engine.
     pub(super) fn upper(&mut self, end: usize, event: Event) {
         let now = self.instant();
-        self.measure(|world| match &mut world.ends[end].phase {
-            Phase::Joining(joining) => joining.handle(event, now),
-            Phase::Serving(member) => member.handle(event, now),
-            _ => {}
-        });
+        self.measure(|world| world.ends[end].phase.handle(event, now));
         self.upper_acts(end);
     }
 
     pub(super) fn upper_acts(&mut self, end: usize) {
         loop {
-            if let Phase::Joining(joining) = &mut self.ends[end].phase
-                && let Some(action) = joining.next_action()
-            {
-                self.join(end, action);
-            } else if let Phase::Serving(member) = &mut self.ends[end].phase
-                && let Some(action) = member.next_action()
-            {
-                if let Err(error) = self.act(end, action) {
-                    self.record_violation(format!("node {end}: {error}"));
+            match self.ends[end].phase.next_action() {
+                Some(phase::Action::Join(action)) => self.join(end, action),
+                Some(phase::Action::Serve(action)) => {
+                    if let Err(error) = self.act(end, action) {
+                        self.record_violation(format!("node {end}: {error}"));
+                    }
                 }
-            } else if !self.offer_room(end) {
-                break;
+                None => {
+                    let (now, End { phase, lower, .. }) = (self.instant(), &mut self.ends[end]);
+                    let room = lower.as_ref().map_or(64, |lower| lower.engine.room());
+                    if !phase.offer_room(room, now) {
+                        break;
+                    }
+                }
             }
         }
-        let timeout = match &self.ends[end].phase {
-            Phase::Joining(joining) => joining.next_timeout(),
-            Phase::Serving(member) => member.next_timeout(),
-            _ => None,
-        };
+        let timeout = self.ends[end].phase.next_timeout();
         self.set_timer(end, false, timeout);
-    }
-
-    fn offer_room(&mut self, end: usize) -> bool {
-        let now = self.instant();
-        let End { phase, lower, .. } = &mut self.ends[end];
-        let room = lower.as_ref().map_or(64, |lower| lower.engine.room());
-        match phase {
-            Phase::Serving(member) if room > 0 && member.wants_room() => {
-                member.handle(Event::Room(room), now);
-                true
-            }
-            _ => false,
-        }
     }
 
     fn join(&mut self, end: usize, action: joining::Action) {

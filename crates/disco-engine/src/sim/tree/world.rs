@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use disco_core::error::Loss;
 use disco_core::{Error, Value, WorkerId, WorkerRange, WorkerSet};
 
-use super::super::queue::Queue;
-use super::super::random::Random;
+use super::super::events::Events;
+use super::super::phase::Phase;
 use super::costs::Costs;
 use super::disruption::Expected;
-use super::end::{End, Lower, Phase};
+use super::end::{End, Lower};
 use super::jobs::Session;
 use super::plan::Disruption;
 use crate::clock::MachineClock;
@@ -30,13 +30,11 @@ const AWAKE: Nanos = 100 * MICRO;
 
 /// A session, its nodes and its network.
 pub(super) struct World {
-    base: Instant,
+    pub(super) events: Events<Entry>,
     /// The time of the event that is handled.
     pub(super) now: Nanos,
     /// The time of the CPU that handles it.
     pub(super) clock: Nanos,
-    queue: Queue<Entry>,
-    pub(super) random: Random,
     /// The latency of a message.
     latency: Range<Nanos>,
     pub(super) costs: Costs,
@@ -50,7 +48,6 @@ pub(super) struct World {
     pub(super) lost: Vec<(Nanos, Loss)>,
     pub(super) left: WorkerSet,
     pub(super) recordings: BTreeMap<WorkerId, Arc<[u8]>>,
-    pub(super) broken: Option<String>,
     /// Number of nodes that have received the last command, and number of nodes that have received an abort or have
     /// ended.
     pub(super) reached: usize,
@@ -115,18 +112,17 @@ impl World {
         costs: Costs,
         seed: u64,
     ) -> Self {
-        let base = Instant::now();
+        let events = Events::new(Duration::from_nanos(1), seed);
+        let base = events.instant(0);
         let mut ends: Vec<End> = (0..=nodes).map(|end| End::new(clock(end, base))).collect();
         let workers = WorkerRange::new(0..nodes as u32 * per_node);
         let engine = super::lower::controller(nodes, per_node, fan_out, costs.are_measured, base);
         ends[0].lower = Some(Lower::new(engine.with_clock(ends[0].clock.clone())));
         ends[0].phase = Phase::Done;
         let mut world = Self {
-            base,
+            events,
             now: 0,
             clock: 0,
-            queue: Queue::new(),
-            random: Random::new(seed),
             latency,
             costs,
             ends,
@@ -138,7 +134,6 @@ impl World {
             lost: Vec::new(),
             left: WorkerSet::new(workers),
             recordings: BTreeMap::new(),
-            broken: None,
             reached: 0,
             stopped: 0,
         };
@@ -148,8 +143,9 @@ impl World {
 
     /// Handles events until `done`, or until none are left. Returns the time.
     pub(super) fn run(&mut self, mut done: impl FnMut(&Self) -> bool) -> Nanos {
-        while !done(self) && self.broken.is_none() {
-            let Some((at, entry)) = self.queue.pop() else { break };
+        while !done(self)
+            && let Some((at, entry)) = self.events.pop()
+        {
             self.now = at;
             self.happen(entry);
         }
@@ -221,16 +217,16 @@ impl World {
     }
 
     pub(super) fn at(&mut self, time: Nanos, entry: Entry) {
-        self.queue.push(time, entry);
+        self.events.push(time, entry);
     }
 
     pub(super) fn instant(&self) -> Instant {
-        self.base + Duration::from_nanos(self.clock)
+        self.events.instant(self.clock)
     }
 
     /// The virtual time of an instant.
     pub(super) fn time_of(&self, instant: Instant) -> Nanos {
-        instant.saturating_duration_since(self.base).as_nanos() as Nanos
+        self.events.time_of(instant)
     }
 
     /// Sets a timer of an end, unless an earlier one is set.
@@ -251,8 +247,8 @@ impl World {
             return;
         }
         self.clock += self.costs.send;
-        let late = self.latency.start > 0 && self.random.percent(1) && !self.costs.are_measured;
-        let latency = self.random.of(self.latency.clone()) * if late { 50 } else { 1 };
+        let late = self.latency.start > 0 && self.events.random.percent(1) && !self.costs.are_measured;
+        let latency = self.events.random.of(self.latency.clone()) * if late { 50 } else { 1 };
         let arrival = &mut self.links[link].arrival[to as usize];
         *arrival = (*arrival).max(self.clock + latency);
         let at = *arrival;
@@ -263,7 +259,7 @@ impl World {
         let link = self.links.len();
         self.links.push(Link { child, parent, arrival: [0; 2], is_open: [true; 2], drops: [false; 2] });
         (self.ends[child].link, self.ends[child].phase) = (Some(link), Phase::Proving(None));
-        let has_ended = parent > 0 && matches!(self.ends[parent].phase, Phase::Done);
+        let has_ended = parent > 0 && self.ends[parent].phase.is_done();
         if self.ends[parent].is_dead || has_ended {
             return self.send(link, To::Child, None);
         }
@@ -308,8 +304,7 @@ impl World {
     }
 
     pub(super) fn record_violation(&mut self, rule: impl Into<String>) {
-        let (at, rule) = (self.clock / MICRO, rule.into());
-        self.broken.get_or_insert(format!("at {at} us: {rule}"));
+        self.events.record_violation(self.clock, &rule.into());
     }
 
     /// The controller gets replies without a value.
