@@ -30,7 +30,62 @@
 //! | write a worker function | [`function`], [`WorkerContext`] |
 //! | add a backend | [`Backend`], [`Communicator`] |
 //! | add a transport | [`Channel`], [`Endpoint`] |
-//! | read the crate graph, the path of a command and the invariants | `ARCHITECTURE.md` of the repository |
+//! | read the crate graph, the path of a call and the invariants | `ARCHITECTURE.md` of the repository |
+//!
+//! # Contracts
+//! | contract | implemented by | called by |
+//! |---|---|---|
+//! | `Session` | `LaneSession`, over any lanes | programs, on any executor |
+//! | `Channel` | a lane, the controller's end | the session. `start` and `close` block, up to their limits; `send` and `signal` never wait |
+//! | `SendsAhead`, `Polled`, `StartsWorkers` | lanes that can | the session, which asks the lane for them |
+//! | `Inbox` | the session, a node's bridge | lanes, from any of their threads |
+//! | `Endpoint` | a lane, the worker's end | the worker's loop, which owns its thread and may block |
+//! | `SharedStore` | the store in the controller's memory, and its remote ends | a `Link`, which gives it out as a view of the worker's epoch (`Store`) |
+//! | `Descriptors` | `Shared` among threads; the process lane through the controller | data planes, to share memory and sockets |
+//! | `Abort` | communicators, meetings of ranks | a `Link`, which keeps those of one worker (`AbortRegistry`) |
+//! | `Backend`, `DeviceApi` | a crate for each vendor, `disco-local` | `init_ccl` on a worker |
+//! | `Communicator` | backends; `Watched` around each in a worker's context | worker functions, one thread at a time |
+//!
+//! A `Link` is a struct that a lane makes for each worker. It has the worker's store, descriptors, aborts and
+//! `Activity`, an arena for host tensors that other processes map, and a function that sends notices to the
+//! controller.
+//!
+//! Features of a backend beyond the contract are its *extension*: `Communicator::extension` returns it as `Any`, and
+//! the backend's crate makes a typed view of it (`disco_nccl::extension(comm)?.premul_sum(..)`).
+//! `Communicator::enqueue_with` launches its operations, so that reports and checks cover them like those of
+//! `enqueue`.
+//!
+//! `dyn Communicator` is not `Send`: MPI may accept calls of one thread only, and a process may have several
+//! communicators.
+//! `disco_local::Communicator` and `disco_ccl::Communicator` are `Send`.
+//!
+//! # Layers
+//! A module uses only modules below it:
+//!
+//! ```text
+//! data_plane                                                 worker functions `disco.…`, and the methods that call them
+//! session                 worker                             the controller's methods and changes of workers; a worker's loop
+//! stream                                                     the path of a command
+//!    │             function ── context                       worker functions, and their view of the worker
+//!    ├──── channel ───┤  backend                             contracts of lanes and of data planes
+//!  wire              link   attendance                       encoding; a worker's store, descriptors and aborts; ranks that have arrived
+//! status  diagnosis  config                                  the state of a session, for operators; why a collective hangs;
+//!                                                            the configuration that all workers get at the start
+//! activity  signal  store  communicator  device_api          contents of lanes; contracts of the store, of ranks and of devices
+//! metrics                                                    counters and histograms
+//! command                                                    commands
+//! members                                                    the workers of a session, and their places
+//! op  value  shared_memory                                   operations; arguments; memory that processes share
+//! tensor                                                     tensors
+//! abort  env ── launcher  world                              epochs and aborts; variables; tasks of launchers; workers and groups
+//! error                                                      every failure
+//! failure                                                    the failure of a worker, as lanes carry it
+//! error_kind  loss  user_error  unavailable  memory          for matching: kinds of errors; lost peers and the causes;
+//!                                                            errors of the program's own types; missing libraries; kinds of memory
+//! worker_set ── worker_range                                 sets of workers; consecutive workers
+//! causes  codec  device  dtype  id  shape                    chains of errors; bytes and numbers
+//! prefetch  processors  suggestion  sync                     processors of this process; similar names; locks
+//! ```
 
 #![doc(html_root_url = "https://docs.rs/disco-core/latest")]
 

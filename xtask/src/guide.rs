@@ -15,13 +15,14 @@ const SKIPPED: [&str; 2] = ["target", ".git"];
 ///
 /// # Errors
 /// A link has no target, the summary or the doc tests lack a chapter, the table of variables is incomplete, a document names a
-/// source file that does not exist, has the markers of a conflict between two versions, or has tables that differ from
+/// source file or an invariant names a test that does not exist, a document has the markers of a conflict between two versions, or has tables that differ from
 /// the measurements.
 pub(crate) fn check() -> Result<()> {
     let mut wrong = broken_links()?;
     wrong.extend(missing_chapters()?);
     wrong.extend(missing_variables()?);
     wrong.extend(missing_sources()?);
+    wrong.extend(missing_tests()?);
     wrong.extend(conflicts()?);
     wrong.extend(crate::peers::stale()?);
     if wrong.is_empty() { Ok(()) } else { bail!("the guide:\n{}", wrong.join("\n")) }
@@ -155,6 +156,20 @@ fn source_names(text: &str) -> BTreeSet<&str> {
     let is_path =
         |name: &&str| name.ends_with(".rs") && !name.contains(|c: char| c.is_whitespace() || "*{<".contains(c));
     text.split('`').skip(1).step_by(2).filter(is_path).collect()
+}
+
+/// Each test that holds an invariant of ARCHITECTURE.md is there.
+fn missing_tests() -> Result<Vec<String>> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md"))?;
+    let table = text.split_once("## Ten invariants").context("ARCHITECTURE.md has no invariants")?.1;
+    let is_name = |name: &&str| {
+        name.contains('_') && name.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit())
+    };
+    let mut missing: BTreeSet<&str> = table.split('`').skip(1).step_by(2).filter(is_name).collect();
+    sources(&root(), &mut |_, text| {
+        missing.retain(|name| !text.contains(&format!("fn {name}")) && !text.contains(&format!("\"{name}\"")))
+    })?;
+    Ok(missing.into_iter().map(|name| format!("ARCHITECTURE.md: no test {name}")).collect())
 }
 
 /// Each source file that a document names is there; the first folders of its path may be left out.

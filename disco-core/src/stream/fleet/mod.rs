@@ -1,4 +1,5 @@
-//! The workers of a session as a fleet: whether they take commands, who changes them, and what callers have yet to hear.
+//! The workers of a session as a fleet: whether they take commands, who changes them, and what callers have yet to
+//! hear.
 //!
 //! ```text
 //!             a loss               a caller, or the thread of `at_once`, takes the vacancies
@@ -8,8 +9,24 @@
 //!      └───────────── a resize of a session without a loss ───────────┘
 //! ```
 //!
-//! The transitions between these wait for nothing and call nothing. So a caller that drops its future between two of them
-//! leaves a state that the next caller goes on from.
+//! The transitions between these wait for nothing and call nothing. So a caller that drops its future between two of
+//! them leaves a state that the next caller goes on from.
+//!
+//! # Words
+//! | word | meaning |
+//! |---|---|
+//! | **place** | what lanes and frames call a worker; it never changes. A new worker gets the place of a lost one, or from a resize a place that none has had |
+//! | **number** | what users call a worker: its index among the session's places (`Members`) |
+//! | **spare**, **stands by** | a process or node that has started and has no place |
+//! | **lost** | ended without having been told to, or its lane has refused a frame. A fact about the session, too: it is lost with its first worker |
+//! | **left** | ended because it was told to: by a shutdown, or once a resize has dismissed it |
+//! | **dismissed** | no worker of the session any more: a resize has taken its number, or another lane owns its place. Its end concerns nobody |
+//! | **ended** | lost or left, whichever it was |
+//! | **vacancy** | the place of a lost worker, for a new one |
+//! | **told** | a loss or a failure is told once a method has returned it; each is told to one caller at least |
+//! | **entrance** | the lane that nodes connect to from elsewhere; it may own no place |
+//! | **beside** | a worker of a subset runs beside a worker of the parent: in its process, on another thread |
+//! | **stuck** | running, in an operation that does not end: what a diagnosis says. It may end yet |
 
 #[cfg(test)]
 mod tests;
