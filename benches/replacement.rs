@@ -5,11 +5,8 @@
 #[path = "common/mod.rs"]
 mod common;
 
-#[cfg(target_os = "linux")]
 use std::net::SocketAddr;
-#[cfg(target_os = "linux")]
 use std::process::{Child, Command, Stdio};
-#[cfg(target_os = "linux")]
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +15,6 @@ use disco::{
     Announce, Builder, CommunicatorExt as _, DType, DataPlane as _, LaneSession, Reduction, Result, Session as _,
     SessionExt as _, WorkerContext, WorkerId, block_on,
 };
-#[cfg(target_os = "linux")]
 use disco::{SessionKind, Token};
 
 disco::register_function!("benches.sum", sum);
@@ -132,14 +128,12 @@ fn replacement(criterion: &mut Criterion) {
 }
 
 /// The session of nodes, its address, and the nodes and spares that were started.
-#[cfg(target_os = "linux")]
 struct Nodes {
     session: LaneSession,
     address: SocketAddr,
     children: Vec<Child>,
 }
 
-#[cfg(target_os = "linux")]
 impl Nodes {
     const TOKEN: &str = "a token of this benchmark only";
 
@@ -199,7 +193,6 @@ impl Nodes {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn replacement_of_nodes(criterion: &mut Criterion) {
     let (mut started, mut standing) = (Nodes::start(false), Nodes::start(true));
     let mut group = criterion.benchmark_group("replacement/2 nodes");
@@ -215,10 +208,7 @@ fn replacement_of_nodes(criterion: &mut Criterion) {
     standing.end();
 }
 
-#[cfg(target_os = "linux")]
 criterion_group!(benches, replacement, replacement_of_nodes);
-#[cfg(not(target_os = "linux"))]
-criterion_group!(benches, replacement);
 
 fn main() {
     common::run(benches);

@@ -9,28 +9,18 @@
 //! function that a measurement needs, the line begins with `skipped:`. `GPU_EVIDENCE_QUICK=1` shrinks sizes and counts
 //! for a rehearsal on the test double. `testing/scripts/gpu-evidence.sh` runs all of them.
 
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod driver;
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod kernels;
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod launch;
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod memory;
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod ranks;
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod replays;
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod streams;
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 mod times;
 
 /// Functions of the driver that graphs need.
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 const GRAPHS: &[&str] = &["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"];
 
-#[cfg(all(feature = "nccl", target_os = "linux"))]
 fn main() -> ranks::Result<()> {
     disco::init();
     let mut args = std::env::args().skip(1);
@@ -61,9 +51,4 @@ fn main() -> ranks::Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(not(all(feature = "nccl", target_os = "linux")))]
-fn main() {
-    eprintln!("this example needs the feature `nccl`, on Linux");
 }

@@ -2,19 +2,17 @@
 //! depend on interruptions.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![cfg(target_os = "linux")]
 
-#[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "as the test needs")]
 #[path = "nccl/alone.rs"]
 mod alone;
-#[cfg(target_os = "linux")]
 #[path = "nodes/by_store.rs"]
 mod by_store;
 #[path = "../../examples/digits/checkpoints.rs"]
 mod checkpoints;
 #[path = "../../examples/digits/data.rs"]
 mod data;
-#[cfg(target_os = "linux")]
 #[path = "digits_lost_workers.rs"]
 mod digits_lost_workers;
 #[path = "../../examples/digits/model.rs"]
@@ -191,13 +189,11 @@ fn a_training_that_continues_from_a_checkpoint_ends_with_the_same_bits() {
 }
 
 /// With the test doubles of the GPU libraries; see `testing/suite/nccl`.
-#[cfg(target_os = "linux")]
 #[test]
 fn losses_on_gpus_equal_those_on_cpus() {
     alone::run("on_the_double", &[]);
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 #[ignore = "run by `losses_on_gpus_equal_those_on_cpus` in another process"]
 fn on_the_double() {

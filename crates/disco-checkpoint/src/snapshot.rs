@@ -24,10 +24,6 @@ use crate::shard::{self, Places, Source};
 const SAMPLE_BLOCKS: usize = 16;
 const SAMPLE_BLOCK_BYTES: usize = 4096;
 
-/// The increment of the writer's `nice` value: beside a training that uses all CPUs, a writer gets a small share.
-#[cfg(target_os = "linux")]
-const WRITER_NICENESS: i32 = 15;
-
 /// The shard of one save on its worker. Dropping it ends the writing.
 #[derive(Debug)]
 pub(crate) struct Pending(Arc<State>);
@@ -217,9 +213,10 @@ fn sample(ctx: &mut WorkerContext, tensor: &Tensor) -> disco_core::Result<Tensor
 
 /// Lowers the priority of the calling thread, so that the training's threads run first.
 fn lower_priority() {
-    // The call concerns the calling thread only, on Linux.
+    // The increment of the writer's `nice` value: beside a training that uses all CPUs, a writer gets a small share. On
+    // Linux, the call concerns the calling thread only.
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::nice(WRITER_NICENESS) {
+    if let Err(error) = rustix::process::nice(15) {
         tracing::debug!(%error, "the writer of a checkpoint has the priority of the worker");
     }
 }

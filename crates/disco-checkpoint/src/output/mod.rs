@@ -3,7 +3,10 @@
 //! Direct writes need less CPU time than writes through the page cache (the guide has figures), and do not evict pages.
 //! Their positions, sizes and addresses are multiples of a block.
 
-use std::fs::{File, OpenOptions};
+#[cfg_attr(not(target_os = "linux"), path = "direct_unsupported.rs")]
+mod direct;
+
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -22,7 +25,7 @@ impl Output {
     /// # Errors
     /// The file exists or can't be made.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let (file, is_direct) = match open_direct(path) {
+        let (file, is_direct) = match direct::open(path) {
             Some(file) => (file, true),
             None => (File::create_new(path)?, false),
         };
@@ -34,7 +37,7 @@ impl Output {
     /// # Errors
     /// The disk is full, or the file may not be so large.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<()> {
-        match reserve(&self.file, bytes) {
+        match direct::reserve(&self.file, bytes) {
             Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge) => {
                 Err(error)
             }
@@ -55,7 +58,7 @@ impl Output {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Some file systems take the flag and refuse the write, or write a part of a block and refuse the rest.
                 Err(error) if self.is_direct && error.kind() == io::ErrorKind::InvalidInput => {
-                    leave_direct(&self.file)?;
+                    direct::leave(&self.file)?;
                     self.is_direct = false;
                 }
                 Err(error) => return Err(error),
@@ -80,46 +83,4 @@ impl Output {
         self.file.set_len(bytes)?;
         self.file.sync_all()
     }
-}
-
-/// Makes a file for direct writes; none if that fails, for any reason.
-#[cfg(target_os = "linux")]
-fn open_direct(path: &Path) -> Option<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
-    let opened = OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(path);
-    // Without support, some systems make the file before they refuse the flag.
-    opened
-        .inspect_err(|error| {
-            if error.kind() == io::ErrorKind::InvalidInput {
-                _ = std::fs::remove_file(path)
-            }
-        })
-        .ok()
-}
-
-#[cfg(target_os = "linux")]
-fn leave_direct(file: &File) -> io::Result<()> {
-    let flags = rustix::fs::fcntl_getfl(file)?;
-    Ok(rustix::fs::fcntl_setfl(file, flags - rustix::fs::OFlags::DIRECT)?)
-}
-
-#[cfg(target_os = "linux")]
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn open_direct(_: &Path) -> Option<File> {
-    None
-}
-
-#[cfg(not(target_os = "linux"))]
-fn leave_direct(_: &File) -> io::Result<()> {
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn reserve(_: &File, _: u64) -> io::Result<()> {
-    Ok(())
 }
