@@ -120,11 +120,22 @@ impl Run {
             supervisor::end_with(supervisor)?;
         }
         let is_watched = launcher.is_empty() && !serves && self.has_settings();
-        let words = launcher.into_iter().chain(self.program);
-        let words: Vec<OsString> = words.collect();
+        let words: Vec<&OsString> = launcher.iter().chain(&self.program).collect();
         let [program, args @ ..] = &words[..] else { anyhow::bail!("no program to run") };
         let mut command = Command::new(program);
-        command.args(args).env("DISCO_BACKEND", &self.backend).env("DISCO_GROUPS", self.groups.to_string());
+        command.args(args);
+        self.set_variables(&mut command, workers, layout, is_task);
+        if is_watched && let Err(error) = watch::begin(&mut command, program) {
+            tracing::debug!(%error, "nothing tells whether the program reads the settings");
+        }
+        replace(command).with_context(|| format!("can't run `{}`", program.display()))
+    }
+}
+
+impl Run {
+    /// Sets the variables of the program.
+    fn set_variables(&self, command: &mut Command, workers: usize, layout: Layout, is_task: bool) {
+        command.env("DISCO_BACKEND", &self.backend).env("DISCO_GROUPS", self.groups.to_string());
         // The launcher determines the settings that no option sets.
         if !is_task || self.workers.is_some() {
             command.env("DISCO_WORKERS", workers.to_string());
@@ -157,14 +168,8 @@ impl Run {
         if let Some(path) = &self.token_file {
             command.env("DISCO_TOKEN_FILE", path).env_remove("DISCO_TOKEN");
         }
-        if is_watched && let Err(error) = watch::begin(&mut command, program) {
-            tracing::debug!(%error, "nothing tells whether the program reads the settings");
-        }
-        replace(command).with_context(|| format!("can't run `{}`", program.display()))
     }
-}
 
-impl Run {
     /// Rejects options that have no effect on a session of this kind.
     fn check_effects(&self, session: SessionKind) -> anyhow::Result<()> {
         values::check_devices(&self.backend, &self.devices)?;

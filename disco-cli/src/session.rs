@@ -31,8 +31,7 @@ impl Layout {
     /// A session with `workers` workers.
     pub(crate) fn builder(self, workers: usize) -> Builder {
         let builder = Builder::new(self.kind, workers);
-        let builder = builder.apart(self.apart);
-        builder
+        builder.apart(self.apart)
     }
 
     /// Checks that a backend reaches the workers of a session that is started here: nodes are two, as by default.

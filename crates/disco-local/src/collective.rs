@@ -146,34 +146,60 @@ fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
     if !call.is_reachable() {
         return staged::run(call, op, is_staged);
     }
-    let (mut inputs, mut outputs) = (InlineVec::<Region>::new(), InlineVec::<Region>::new());
+    let mut tensors = AllTensors { inputs: InlineVec::new(), outputs: InlineVec::new(), pairs: InlineVec::new() };
     for peer in 0..size {
         let (input, output) = call.regions(peer)?;
-        inputs.push(input);
-        outputs.push(output);
+        tensors.inputs.push(input);
+        tensors.outputs.push(output);
     }
-    let pairs = match op {
+    tensors.pairs = match op {
         Op::AllToAll { .. } => (0..size).map(|peer| Pair::even(call, peer)).collect::<Result<InlineVec<Pair>>>()?,
         Op::AllToAllV { .. } => (0..size).map(|peer| Pair::uneven(call, peer, width(op))).collect::<Result<_>>()?,
         _ => InlineVec::new(),
     };
-    let total: usize = inputs.iter().chain(&outputs).map(|region| region.bytes()).sum();
+    let AllTensors { inputs, outputs, .. } = &tensors;
+    let total: usize = inputs.iter().chain(outputs).map(|region| region.bytes()).sum();
     // An in-place reduction overwrites data that it has just read, which is in the cache.
-    let cached = op.reduction().is_some() && inputs.iter().zip(&outputs).any(|(input, output)| input.is(*output));
+    let cached = op.reduction().is_some() && inputs.iter().zip(outputs).any(|(input, output)| input.is(*output));
     let memory = call.start()?.streaming(total >= STREAMING_MIN_BYTES && !cached);
+    let result = work_on_share(&memory, op, &tensors, me, (input, output))?;
+    call.sync()?;
+    if let Op::ReduceScatter { .. } = op {
+        call.own().copy(output.part(0, result.bytes())?, result)?;
+    }
+    Ok(())
+}
+
+/// The tensors of all ranks.
+struct AllTensors {
+    inputs: InlineVec<Region>,
+    outputs: InlineVec<Region>,
+    /// The blocks of an all-to-all.
+    pairs: InlineVec<Pair>,
+}
+
+/// Does the share of rank `me` in an operation. Returns the region with its result.
+fn work_on_share(
+    memory: &Memory<'_>,
+    op: &Op,
+    AllTensors { inputs, outputs, pairs }: &AllTensors,
+    me: usize,
+    (input, output): (Region, Region),
+) -> Result<Region> {
+    let size = inputs.len();
     // No other rank reads or writes this share of any tensor.
     let share = |region: &Region| region.share(me, size);
     let mut result = output;
     match op {
-        Op::AllReduce { .. } => reduce(&memory, op, inputs.iter().map(share), outputs.iter().map(share))?,
-        Op::Reduce { root, .. } => reduce(&memory, op, inputs.iter().map(share), [share(&outputs[root.index()])])?,
+        Op::AllReduce { .. } => reduce(memory, op, inputs.iter().map(share), outputs.iter().map(share))?,
+        Op::Reduce { root, .. } => reduce(memory, op, inputs.iter().map(share), [share(&outputs[root.index()])])?,
         Op::ReduceScatter { src, .. } => {
             let block = |region: &Region| region.block(me, size);
             if src.is_none() {
                 // Block `me` is read by this rank only. The first block can be overwritten once all ranks are done.
                 result = block(&output)?;
             }
-            reduce(&memory, op, inputs.iter().map(block), [Ok(result)])?;
+            reduce(memory, op, inputs.iter().map(block), [Ok(result)])?;
         }
         // In place, source and destination of the own block are the same region, which `copy` skips.
         Op::AllGather { .. } => {
@@ -193,15 +219,11 @@ fn run_zero_copy<'t>(call: &mut ActiveCall<'t>, op: &'t Op) -> Result<()> {
         Op::Scatter { dst: None, .. } => {}
         Op::Scatter { root, .. } => memory.copy(output, inputs[root.index()].block(me, size)?)?,
         Op::AllToAll { .. } | Op::AllToAllV { .. } => {
-            pairs.iter().enumerate().try_for_each(|(peer, pair)| pair.exchange(&memory, me, peer))?;
+            pairs.iter().enumerate().try_for_each(|(peer, pair)| pair.exchange(memory, me, peer))?;
         }
-        op => return unsupported(op),
+        op => return unsupported(op).map(|()| result),
     }
-    call.sync()?;
-    if let Op::ReduceScatter { .. } = op {
-        call.own().copy(output.part(0, result.bytes())?, result)?;
-    }
-    Ok(())
+    Ok(result)
 }
 
 /// The blocks that this rank and a peer exchange in an all-to-all.

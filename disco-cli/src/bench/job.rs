@@ -20,9 +20,11 @@ disco::register_function!(RUN, run);
 struct Job {
     group: Vec<Op>,
     pattern: Pattern,
-    /// The destination and its expected content; `None` if this rank receives nothing.
-    result: Option<(Tensor, Content)>,
+    result: Received,
 }
+
+/// A destination and its expected content; `None` if the rank receives nothing.
+type Received = Option<(Tensor, Content)>;
 
 /// Expected content of a destination. `first` is the index of the first element in the source.
 #[derive(Clone, Copy)]
@@ -40,88 +42,122 @@ enum Content {
 fn prepare(ctx: &mut WorkerContext, op: String, plan: disco::Shape, reduction: String, dtype: DType) -> Result<Opaque> {
     let [count, root, in_place] = plan[..] else { return Err(Error::invalid("bench: a plan has 3 numbers")) };
     let (count, root, in_place) = (count as usize, Rank::new(root as u32), in_place != 0);
-    let kind = OpKind::ALL.into_iter().find(|kind| kind.name() == op);
     let reduction: Reduction = reduction.parse()?;
     let comm = ctx.comm()?;
     let (me, size) = (comm.rank().index(), comm.size());
     let pattern = Pattern::new(dtype, reduction, size);
-    let at_root = me == root.index();
-    let all = size * count;
-    // A tensor of zeros; `input` = (first, at, len) copies `len` elements of this rank's input, from `first` on, to
-    // index `at`.
-    let mut tensor = |len: usize, input: Option<(usize, usize, usize)>| -> Result<Tensor> {
-        let host = Tensor::zeros(dtype, [len as i64])?;
-        if let Some((first, at, len)) = input {
-            let width = dtype.size();
-            host.bytes_mut()?[at * width..][..len * width].copy_from_slice(&pattern.input(me, first, len));
+    let mut maker = Maker { ctx, pattern, dtype, me, size, count, root, in_place };
+    let (group, result) = match OpKind::ALL.into_iter().find(|kind| kind.name() == op) {
+        Some(kind) => {
+            let (op, content) = maker.collective(kind, reduction)?;
+            let result = op.dst().cloned().zip(content);
+            (vec![op], result)
         }
-        let tensor = ctx.empty(dtype, [len as i64])?;
-        ctx.queue().copy_in(&tensor, &host)?;
+        None => maker.ring()?,
+    };
+    Ok(Opaque::new(Job { group, pattern: maker.pattern, result }))
+}
+
+/// Makes the tensors of a rank.
+struct Maker<'a> {
+    ctx: &'a mut WorkerContext,
+    pattern: Pattern,
+    dtype: DType,
+    me: usize,
+    size: usize,
+    count: usize,
+    root: Rank,
+    in_place: bool,
+}
+
+impl Maker<'_> {
+    fn collective(&mut self, kind: OpKind, reduction: Reduction) -> Result<(Op, Option<Content>)> {
+        let &mut Self { me, size, count, root, in_place, .. } = self;
+        let (all, at_root) = (size * count, me == root.index());
+        Ok(match kind {
+            OpKind::AllReduce => {
+                let (src, dst) = self.mapped(count, count)?;
+                (Op::AllReduce { src, dst, reduction }, Some(Content::Reduced { first: 0 }))
+            }
+            OpKind::Reduce if at_root => {
+                let (src, dst) = self.mapped(count, count)?;
+                (Op::Reduce { src, dst: Some(dst), reduction, root }, Some(Content::Reduced { first: 0 }))
+            }
+            OpKind::Reduce => (Op::Reduce { src: Some(self.input(count)?), dst: None, reduction, root }, None),
+            OpKind::ReduceScatter => {
+                let (src, dst) = self.mapped(all, count)?;
+                (Op::ReduceScatter { src, dst, reduction }, Some(Content::Reduced { first: me * count }))
+            }
+            OpKind::AllToAll => {
+                let (src, dst) = self.mapped(all, all)?;
+                (Op::AllToAll { src, dst }, Some(Content::Blocks { first: me * count, block: count }))
+            }
+            OpKind::AllGather => {
+                let (src, dst) = self.gathered()?;
+                (Op::AllGather { src, dst }, Some(Content::Blocks { first: 0, block: count }))
+            }
+            OpKind::Gather if at_root => {
+                let (src, dst) = self.gathered()?;
+                (Op::Gather { src, dst: Some(dst), root }, Some(Content::Blocks { first: 0, block: count }))
+            }
+            OpKind::Gather => (Op::Gather { src: Some(self.input(count)?), dst: None, root }, None),
+            OpKind::Broadcast => {
+                let (src, dst) = if at_root { self.mapped(count, count)? } else { (None, self.zeros(count)?) };
+                (Op::Broadcast { src, dst, root }, Some(Content::Of { rank: root.index(), first: 0 }))
+            }
+            OpKind::Scatter => {
+                let src = if at_root { Some(self.input(all)?) } else { None };
+                let dst = if at_root && in_place { None } else { Some(self.zeros(count)?) };
+                (Op::Scatter { src, dst, root }, Some(Content::Of { rank: root.index(), first: me * count }))
+            }
+            other => return Err(Error::invalid(format!("bench: {other} is not measured"))),
+        })
+    }
+
+    /// A transfer to the next rank, and one from the previous rank.
+    fn ring(&mut self) -> Result<(Vec<Op>, Received)> {
+        let &mut Self { me, size, count, .. } = self;
+        let [next, previous] = [(me + 1) % size, (me + size - 1) % size];
+        let (src, dst) = (self.input(count)?, self.zeros(count)?);
+        let send = Op::Send { src, to: Rank::new(next as u32) };
+        let receive = Op::Recv { dst: dst.clone(), from: Rank::new(previous as u32) };
+        Ok((vec![send, receive], Some((dst, Content::Of { rank: previous, first: 0 }))))
+    }
+
+    /// Source and destination: in place, there is only a destination, which holds the input.
+    fn mapped(&mut self, from: usize, to: usize) -> Result<(Option<Tensor>, Tensor)> {
+        let input = self.input(from)?;
+        if self.in_place { Ok((None, input)) } else { Ok((Some(input), self.zeros(to)?)) }
+    }
+
+    /// The source of one block, and the destination of all: in place, the input is a block of the destination.
+    fn gathered(&mut self) -> Result<(Option<Tensor>, Tensor)> {
+        let (count, all) = (self.count, self.size * self.count);
+        if self.in_place {
+            let (bytes, first) = (self.pattern.input(self.me, 0, count), self.me * count);
+            return Ok((None, self.tensor(all, first, &bytes)?));
+        }
+        Ok((Some(self.input(count)?), self.zeros(all)?))
+    }
+
+    /// This rank's input.
+    fn input(&mut self, len: usize) -> Result<Tensor> {
+        let bytes = self.pattern.input(self.me, 0, len);
+        self.tensor(len, 0, &bytes)
+    }
+
+    fn zeros(&mut self, len: usize) -> Result<Tensor> {
+        self.tensor(len, 0, &[])
+    }
+
+    /// A tensor of zeros, with `bytes` from element `at` on.
+    fn tensor(&mut self, len: usize, at: usize, bytes: &[u8]) -> Result<Tensor> {
+        let host = Tensor::zeros(self.dtype, [len as i64])?;
+        host.bytes_mut()?[at * self.dtype.size()..][..bytes.len()].copy_from_slice(bytes);
+        let tensor = self.ctx.empty(self.dtype, [len as i64])?;
+        self.ctx.queue().copy_in(&tensor, &host)?;
         Ok(tensor)
-    };
-    let whole = |len: usize| Some((0, 0, len));
-    // Source and destination: in place, there is only a destination, which holds the input.
-    let mut mapped = |from: usize, to: usize| -> Result<(Option<Tensor>, Tensor)> {
-        match in_place {
-            true => Ok((None, tensor(from, whole(from))?)),
-            false => Ok((Some(tensor(from, whole(from))?), tensor(to, None)?)),
-        }
-    };
-    let (op, content) = match kind {
-        Some(OpKind::AllReduce) => {
-            let (src, dst) = mapped(count, count)?;
-            (Op::AllReduce { src, dst, reduction }, Some(Content::Reduced { first: 0 }))
-        }
-        Some(OpKind::Reduce) if at_root => {
-            let (src, dst) = mapped(count, count)?;
-            (Op::Reduce { src, dst: Some(dst), reduction, root }, Some(Content::Reduced { first: 0 }))
-        }
-        Some(OpKind::Reduce) => {
-            (Op::Reduce { src: Some(tensor(count, whole(count))?), dst: None, reduction, root }, None)
-        }
-        Some(OpKind::ReduceScatter) => {
-            let (src, dst) = mapped(all, count)?;
-            (Op::ReduceScatter { src, dst, reduction }, Some(Content::Reduced { first: me * count }))
-        }
-        Some(OpKind::AllToAll) => {
-            let (src, dst) = mapped(all, all)?;
-            (Op::AllToAll { src, dst }, Some(Content::Blocks { first: me * count, block: count }))
-        }
-        Some(kind @ (OpKind::AllGather | OpKind::Gather)) if kind == OpKind::AllGather || at_root => {
-            let (src, dst) = match in_place {
-                true => (None, tensor(all, Some((0, me * count, count)))?),
-                false => (Some(tensor(count, whole(count))?), tensor(all, None)?),
-            };
-            let op = match kind {
-                OpKind::AllGather => Op::AllGather { src, dst },
-                _ => Op::Gather { src, dst: Some(dst), root },
-            };
-            (op, Some(Content::Blocks { first: 0, block: count }))
-        }
-        Some(OpKind::Gather) => (Op::Gather { src: Some(tensor(count, whole(count))?), dst: None, root }, None),
-        Some(OpKind::Broadcast) => {
-            let (src, dst) = if at_root { mapped(count, count)? } else { (None, tensor(count, None)?) };
-            (Op::Broadcast { src, dst, root }, Some(Content::Of { rank: root.index(), first: 0 }))
-        }
-        Some(OpKind::Scatter) => {
-            let src = if at_root { Some(tensor(all, whole(all))?) } else { None };
-            let dst = if at_root && in_place { None } else { Some(tensor(count, None)?) };
-            (Op::Scatter { src, dst, root }, Some(Content::Of { rank: root.index(), first: me * count }))
-        }
-        Some(other) => return Err(Error::invalid(format!("bench: {other} is not measured"))),
-        None => {
-            let [next, previous] = [(me + 1) % size, (me + size - 1) % size];
-            let (src, dst) = (tensor(count, whole(count))?, tensor(count, None)?);
-            let group = vec![
-                Op::Send { src, to: Rank::new(next as u32) },
-                Op::Recv { dst: dst.clone(), from: Rank::new(previous as u32) },
-            ];
-            let result = Some((dst, Content::Of { rank: previous, first: 0 }));
-            return Ok(Opaque::new(Job { group, pattern, result }));
-        }
-    };
-    let result = op.dst().cloned().zip(content);
-    Ok(Opaque::new(Job { group: vec![op], pattern, result }))
+    }
 }
 
 /// Runs the operation once and returns the number of wrong elements.

@@ -25,17 +25,7 @@ pub(crate) fn status_shows_the_nodes_and_workers() {
     assert!(err(&none).starts_with(&start), "{}", err(&none));
 
     let mut run = disco();
-    run.env(super::PROGRAM, "stall").args([
-        "run",
-        "--nodes",
-        "2",
-        "--workers",
-        "4",
-        "--groups",
-        "2",
-        "--listen",
-        &address,
-    ]);
+    run.env(super::PROGRAM, "stall").args("run --nodes 2 --workers 4 --groups 2 --listen".split(' ')).arg(&address);
     with_token(&mut run);
     let mut run = run.arg("--").arg(hello()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut node = disco();

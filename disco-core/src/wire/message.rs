@@ -266,21 +266,18 @@ impl Message {
     /// The number of the message type, and the arguments that follow it.
     fn parts(&self) -> (i64, Vec<Value>) {
         let int = |number: u64| Value::Int(number as i64);
+        let copy = |bytes: &Arc<[u8]>| Value::Bytes(bytes.clone());
         match self {
             Message::Hello(hello) => (action::HELLO, hello.args()),
             Message::Welcome(welcome) => (action::WELCOME, welcome.args()),
             Message::Bye(why) => (action::BYE, vec![why.as_str().into()]),
             Message::Reply { seq, reply } => (action::REPLY, [vec![int(*seq)], reply_args(reply)].concat()),
-            Message::Notice(packet) => (action::NOTICE, vec![Value::Bytes(packet.clone())]),
+            Message::Notice(packet) => (action::NOTICE, vec![copy(packet)]),
             Message::Progress(progress) => (action::PROGRESS, progress::args(progress)),
             Message::Frame { seq, bytes, transfer } => {
-                let mut args = vec![int(*seq), Value::Bytes(bytes.clone())];
-                args.extend(transfer.map(int));
-                (action::FRAME, args)
+                (action::FRAME, [int(*seq), copy(bytes)].into_iter().chain(transfer.map(int)).collect())
             }
-            Message::Ahead { transfer, left, bytes } => {
-                (action::AHEAD, vec![int(*transfer), int(*left), Value::Bytes(bytes.clone())])
-            }
+            Message::Ahead { transfer, left, bytes } => (action::AHEAD, vec![int(*transfer), int(*left), copy(bytes)]),
             Message::Withdraw(transfer) => (action::WITHDRAW, vec![int(*transfer)]),
             Message::Abort { epoch, cause } => (action::ABORT, vec![int(*epoch), Value::Str(cause.clone())]),
             Message::Credit { frames, bytes } => (action::CREDIT, vec![int(*frames), int(*bytes)]),
@@ -296,7 +293,7 @@ impl Message {
             Message::Share { id, name } => (action::SHARE, vec![int(*id), int(*name)]),
             Message::Unshare(name) => (action::UNSHARE, vec![int(*name)]),
             Message::Receive { id, name } => (action::RECEIVE, vec![int(*id), int(*name)]),
-            Message::Part { left, bytes } => (action::PART, vec![int(*left), Value::Bytes(bytes.clone())]),
+            Message::Part { left, bytes } => (action::PART, vec![int(*left), copy(bytes)]),
             Message::Beside => (action::BESIDE, Vec::new()),
             Message::Join(join) => (action::JOIN, join.args()),
             Message::Assign(assignment) => (action::ASSIGN, assignment.args()),
@@ -313,15 +310,13 @@ impl Message {
                 let head = vec![Value::Int((*node).into()), value::duration(*start)];
                 (action::REDIRECT, [head, texts(addresses)].concat())
             }
-            Message::Output { is_err, line } => {
-                (action::OUTPUT, vec![Value::Bool(*is_err), Value::Bytes(line.clone())])
-            }
+            Message::Output { is_err, line } => (action::OUTPUT, vec![Value::Bool(*is_err), copy(line)]),
             Message::Lost { cause, whole } => (action::LOST, [loss::args(cause), vec![Value::Bool(*whole)]].concat()),
             Message::Left(stuck) => (action::LEFT, vec![stuck.as_str().into()]),
             Message::Late => (action::LATE, Vec::new()),
             Message::AskStatus => (action::ASK_STATUS, Vec::new()),
             Message::Collect { last } => (action::COLLECT, vec![Value::Int(i64::try_from(*last).unwrap_or(i64::MAX))]),
-            Message::Recording(bytes) => (action::RECORDING, vec![Value::Bytes(bytes.clone())]),
+            Message::Recording(bytes) => (action::RECORDING, vec![copy(bytes)]),
             Message::Status(status) => (action::STATUS, vec![Value::Bytes(json(status).into())]),
         }
     }
@@ -382,9 +377,7 @@ impl Message {
             action::ASSIGN => Message::Assign(Assignment::decode(&mut packet)?),
             action::BESIDE => Message::Beside,
             action::READY => Message::Ready,
-            action::ALIVE => {
-                Message::Alive(Times { sent: packet.number()?, echo: packet.number()?, held: packet.number()? })
-            }
+            action::ALIVE => Message::Alive(Times::decode(&mut packet)?),
             action::RELAY => Message::Relay { everywhere: packet.bool()? },
             action::LISTENS => return Ok(Message::Listens(decode_texts(packet)?)),
             action::REDIRECT => {
@@ -398,15 +391,22 @@ impl Message {
             action::ASK_STATUS => Message::AskStatus,
             action::COLLECT => Message::Collect { last: packet.number()? as usize },
             action::RECORDING => Message::Recording(packet.bytes()?),
-            action::STATUS => {
-                let status = serde_json::from_slice(&packet.bytes()?);
-                Message::Status(status.map_err(|_| WireError::Expected("the status of a session"))?)
-            }
+            action::STATUS => Message::Status(decode_status(&packet.bytes()?)?),
             number => return Err(WireError::Unknown { what: "message", number }),
         };
         packet.end()?;
         Ok(message)
     }
+}
+
+impl Times {
+    fn decode(packet: &mut Packet<'_>) -> Result<Self, WireError> {
+        Ok(Self { sent: packet.number()?, echo: packet.number()?, held: packet.number()? })
+    }
+}
+
+fn decode_status(bytes: &[u8]) -> Result<Box<Status>, WireError> {
+    serde_json::from_slice(bytes).map_err(|_| WireError::Expected("the status of a session"))
 }
 
 /// A description, truncated if it is long.

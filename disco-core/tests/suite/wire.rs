@@ -478,20 +478,6 @@ fn messages() -> Vec<Message> {
     };
     let mut config = WorkerConfig::new(World::new(6, 2).unwrap());
     config.check = true;
-    let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
-    let workers = WorkerRange::new(3..6);
-    let on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
-    let assignment = Assignment {
-        node: 1,
-        workers,
-        behind: [2, 1].into(),
-        processes: true,
-        config: on_nodes,
-        heartbeat,
-        silence,
-        start,
-    };
-    let from = |message| Message::From { workers: WorkerRange::new(4..5), message: Box::new(message) };
     let ring = Some(RingPlace { reader: 1, readers: 5, capacity: 1 << 19 });
     let activity = Activity::default();
     activity.receive(9);
@@ -501,16 +487,6 @@ fn messages() -> Vec<Message> {
     let running = activity.start_op(&op, 2, disco_core::activity::OpPlace::default());
     let progress = activity.progress();
     running.end(true);
-    let key = || "key".into();
-    let asks = [
-        StoreCall::Set(key(), [1].into()),
-        StoreCall::Get(key()),
-        StoreCall::Wait(key(), Duration::from_secs(5)),
-        StoreCall::Add(key(), -5),
-        StoreCall::CompareAndSet(key(), None, [].into()),
-        StoreCall::CompareAndSet(key(), Some([1].into()), [2].into()),
-        StoreCall::Delete(key()),
-    ];
     let all = [
         Message::Hello(hello),
         Message::Welcome(Welcome { config, ring, heartbeat: Duration::from_millis(200) }),
@@ -526,6 +502,32 @@ fn messages() -> Vec<Message> {
         Message::Abort { epoch: u64::MAX, cause: "worker 1 failed".into() },
         Message::Shutdown,
         Message::Credit { frames: 512, bytes: 1 << 40 },
+        Message::Descriptor { id: 6 },
+        Message::Share { id: 7, name: 1 << 32 },
+        Message::Unshare(1 << 32 | 1),
+        Message::Receive { id: 7, name: 1 << 32 },
+        Message::Part { left: 1 << 40, bytes: [9; 100].into() },
+        Message::Beside,
+        Message::Ready,
+        Message::Alive(Times::default()),
+        Message::Alive(Times { sent: 1 << 62, echo: 7, held: 3 }),
+    ];
+    all.into_iter().chain(store_messages()).chain(node_messages()).collect()
+}
+
+/// Calls of the store, and answers.
+fn store_messages() -> impl Iterator<Item = Message> {
+    let key = || "key".into();
+    let asks = [
+        StoreCall::Set(key(), [1].into()),
+        StoreCall::Get(key()),
+        StoreCall::Wait(key(), Duration::from_secs(5)),
+        StoreCall::Add(key(), -5),
+        StoreCall::CompareAndSet(key(), None, [].into()),
+        StoreCall::CompareAndSet(key(), Some([1].into()), [2].into()),
+        StoreCall::Delete(key()),
+    ];
+    let answers = [
         Message::Answer { id: 4, result: Ok(Value::Bool(true)) },
         Message::Answer { id: 5, result: Err(Error::Aborted { cause: "worker 1 failed".into() }) },
         Message::Answer {
@@ -538,11 +540,28 @@ fn messages() -> Vec<Message> {
         },
         Message::Answer { id: 5, result: Err(Error::state("not now")) },
         Message::Answer { id: 5, result: Err(Error::system("share", std::io::Error::from_raw_os_error(24))) },
-        Message::Descriptor { id: 6 },
-        Message::Share { id: 7, name: 1 << 32 },
-        Message::Unshare(1 << 32 | 1),
-        Message::Receive { id: 7, name: 1 << 32 },
-        Message::Part { left: 1 << 40, bytes: [9; 100].into() },
+    ];
+    asks.into_iter().map(|call| Message::StoreRequest { id: 8, epoch: 1, call }).chain(answers)
+}
+
+/// Messages between a controller and a node.
+fn node_messages() -> Vec<Message> {
+    let config = WorkerConfig::new(World::new(6, 2).unwrap());
+    let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
+    let workers = WorkerRange::new(3..6);
+    let on_nodes = WorkerConfig::new(config.world.on_nodes(2).unwrap());
+    let assignment = Assignment {
+        node: 1,
+        workers,
+        behind: [2, 1].into(),
+        processes: true,
+        config: on_nodes,
+        heartbeat,
+        silence,
+        start,
+    };
+    let from = |message| Message::From { workers: WorkerRange::new(4..5), message: Box::new(message) };
+    vec![
         Message::Join(Join {
             name: "a machine".into(),
             rack: "a rack".into(),
@@ -550,10 +569,6 @@ fn messages() -> Vec<Message> {
             functions: vec!["disco.empty".into(), "tests.f".into()],
         }),
         Message::Assign(assignment),
-        Message::Beside,
-        Message::Ready,
-        Message::Alive(Times::default()),
-        Message::Alive(Times { sent: 1 << 62, echo: 7, held: 3 }),
         Message::Relay { everywhere: true },
         Message::Listens(vec!["192.0.2.1:4000".into(), "[::1]:4000".into()]),
         Message::Redirect { node: 7, addresses: vec!["192.0.2.1:4000".into()], start: Duration::from_secs(27) },
@@ -565,9 +580,7 @@ fn messages() -> Vec<Message> {
             whole: true,
         }),
         from(Message::Shutdown),
-    ];
-    let asks = asks.into_iter().map(|call| Message::StoreRequest { id: 8, epoch: 1, call });
-    all.into_iter().chain(asks).collect()
+    ]
 }
 
 #[test]

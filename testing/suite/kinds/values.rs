@@ -267,17 +267,21 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
                 ),
             "{refused}"
         );
-        let handle = integer(&session).await.unwrap();
-        match session.set(&handle, WorkerId::new(0), (&above).into()).await {
-            Ok(()) => {
-                let back: Tensor = session.get_as(&handle, WorkerId::new(0)).await.unwrap();
-                assert!(same(&above, &back) && !kind.is_apart());
-            }
-            Err(error) => assert!(kind.is_apart(), "worker 0 is a thread of this process: {error}"),
-        }
+        worker_0_takes_a_value_above_the_limit_if_it_is_a_thread(&session, &above, kind).await;
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
     });
+}
+
+async fn worker_0_takes_a_value_above_the_limit_if_it_is_a_thread(session: &LaneSession, above: &Tensor, kind: Kind) {
+    let handle = integer(session).await.unwrap();
+    match session.set(&handle, WorkerId::new(0), above.into()).await {
+        Ok(()) => {
+            let back: Tensor = session.get_as(&handle, WorkerId::new(0)).await.unwrap();
+            assert!(same(above, &back) && !kind.is_apart());
+        }
+        Err(error) => assert!(kind.is_apart(), "worker 0 is a thread of this process: {error}"),
+    }
 }
 
 fn small_commands_work_during_concurrent_large_sets(kind: Kind) {

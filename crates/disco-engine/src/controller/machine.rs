@@ -127,17 +127,7 @@ impl Controller {
 
     /// Handles an event.
     pub fn handle(&mut self, event: Event, now: Instant) {
-        // Other threads than the reactor bring these events, so they do not show that the reactor runs.
-        let is_heard = !matches!(
-            event,
-            Event::Signal(_) | Event::Close(_) | Event::Dropped | Event::Full(..) | Event::Accused(..)
-        );
-        if is_heard && self.attention.check(now) && !fault::is_planted(Fault::NoExcuse) {
-            self.peers.iter_mut().for_each(|peer| peer.liveness.excuse(now));
-            if let Some(nodes) = self.side.admission_of_nodes() {
-                nodes.excuse(now);
-            }
-        }
+        self.excuse_after_stall(&event, now);
         match event {
             Event::Opened(conn, origin) => self.open(conn, origin, now),
             Event::Closed(why) => self.stop_accepting(why, now),
@@ -159,20 +149,7 @@ impl Controller {
                 Some(index) => self.close(*index, Cause::Known(garbage(&error)), now),
                 None => self.lose(conn, error, now),
             },
-            Event::Hung(conn, why) => match self.conns.get(&conn) {
-                Some(index) => self.close(
-                    *index,
-                    why.map_or(Cause::Unknown, |why| Cause::Known(LossCause::ConnectionFailed(why))),
-                    now,
-                ),
-                None => {
-                    let why = why.map_or_else(
-                        || "it closed the connection without a message".into(),
-                        |why| format!("its connection failed: {why}"),
-                    );
-                    self.lose(conn, Error::protocol(why), now);
-                }
-            },
+            Event::Hung(conn, why) => self.hung(conn, why, now),
             Event::Full(conn, unread) => self.cut(conn, LossCause::Unread(unread), now),
             Event::Unacknowledged(conn, bytes) => self.cut(conn, LossCause::Unacknowledged(bytes), now),
             Event::Started(place, child) => {
@@ -196,6 +173,34 @@ impl Controller {
             Event::Broken(why) => self.break_off(&why, now),
             Event::Timer => self.on_timer(now),
         }
+    }
+
+    /// Restarts the silence timeouts if this machine, or the reactor thread, has not run for a while.
+    fn excuse_after_stall(&mut self, event: &Event, now: Instant) {
+        // Other threads than the reactor bring these events, so they do not show that the reactor runs.
+        let is_heard = !matches!(
+            event,
+            Event::Signal(_) | Event::Close(_) | Event::Dropped | Event::Full(..) | Event::Accused(..)
+        );
+        if is_heard && self.attention.check(now) && !fault::is_planted(Fault::NoExcuse) {
+            self.peers.iter_mut().for_each(|peer| peer.liveness.excuse(now));
+            if let Some(nodes) = self.side.admission_of_nodes() {
+                nodes.excuse(now);
+            }
+        }
+    }
+
+    /// A connection was closed by the other end, or has failed.
+    fn hung(&mut self, conn: Conn, why: Option<String>, now: Instant) {
+        if let Some(index) = self.conns.get(&conn) {
+            let cause = why.map_or(Cause::Unknown, |why| Cause::Known(LossCause::ConnectionFailed(why)));
+            return self.close(*index, cause, now);
+        }
+        let why = why.map_or_else(
+            || "it closed the connection without a message".into(),
+            |why| format!("its connection failed: {why}"),
+        );
+        self.lose(conn, Error::protocol(why), now);
     }
 
     /// The next packet, to be written now by the thread that has brought the event.

@@ -67,6 +67,23 @@ pub(super) struct Node {
     pub(super) dropped_after: Option<Arc<str>>,
 }
 
+impl Node {
+    /// Keeps a frame until the lane takes it.
+    fn queue(&mut self, seq: u64, bytes: &[u8], received: Option<Received>) -> Result<()> {
+        let size = bytes.len() + received.as_ref().map_or(0, Received::byte_len);
+        let frame = match received {
+            Some(received) => wire::decode_frame_after(seq, bytes, received)?,
+            None if self.needs_bytes => Frame::decode(seq, bytes)?,
+            None => wire::decode_frame(seq, bytes)?,
+        };
+        if let Command::Recover { .. } | Command::Resize { .. } = frame.command() {
+            self.failure = None;
+        }
+        self.pending.push_back((frame, size));
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Phase {
     Serving,
@@ -312,20 +329,9 @@ impl Member {
             }
             // The shutdown has overtaken this frame.
             (Message::Frame { .. }, Kind::Node(_)) if is_leaving => return Ok(()),
-            (Message::Frame { seq, bytes, transfer: None }, Kind::Node(node)) => {
-                let decode = if node.needs_bytes { Frame::decode } else { wire::decode_frame };
-                let frame = decode(seq, &bytes)?;
-                if let Command::Recover { .. } | Command::Resize { .. } = frame.command() {
-                    node.failure = None;
-                }
-                node.pending.push_back((frame, bytes.len()));
-                return Ok(());
-            }
-            (Message::Frame { seq, bytes, transfer: Some(transfer) }, Kind::Node(node)) => {
-                let received = self.transfers.take(transfer)?;
-                let size = bytes.len() + received.byte_len();
-                node.pending.push_back((wire::decode_frame_after(seq, &bytes, received)?, size));
-                return Ok(());
+            (Message::Frame { seq, bytes, transfer }, Kind::Node(node)) => {
+                let received = transfer.map(|transfer| self.transfers.take(transfer)).transpose()?;
+                return node.queue(seq, &bytes, received);
             }
             (Message::Abort { epoch, cause }, kind) => {
                 // That of all epochs ends them without a failure.

@@ -105,7 +105,6 @@ impl World {
             // The silence timeout restarts for an end that was frozen.
             self.frozen += time + SILENCE.as_micros() as u64;
         }
-        let link = |world: &Self, host: usize| world.hosts[host].link.filter(|_| !world.hosts[host].is_done());
         match disruption {
             Disruption::Kill(host) => {
                 self.must_end(host, 9);
@@ -145,35 +144,34 @@ impl World {
                 self.count_pause(end, time, true);
                 self.freeze(end, time);
             }
-            Disruption::Reset(host) => {
-                if let Some(link) = link(self, host) {
-                    self.must_be_lost(host);
-                    self.reset(link);
-                }
-            }
-            Disruption::HalfOpen(host) | Disruption::OneWay(host, _) => {
-                if let Some(at) = link(self, host) {
-                    self.must_be_lost(host);
-                    let towards = if let Disruption::OneWay(_, towards) = disruption { Some(towards) } else { None };
-                    for (side, is_towards) in [(Side::Member, true), (Side::Controller, false)] {
-                        if towards.is_none_or(|towards| towards == is_towards) {
-                            self.links[at].cut(side);
-                        }
-                    }
-                }
-            }
-            Disruption::Garbage(host) => {
-                if link(self, host).is_some() {
-                    self.must_be_lost(host);
-                    self.host_writes(host, &[7u8; 30][..].into(), Order::Urgent);
-                }
-            }
-            Disruption::Slow(host) => {
-                if let Some(link) = link(self, host) {
-                    self.links[link].chunk_micros = SLOW_CHUNK_MICROS;
+            Disruption::Reset(host)
+            | Disruption::HalfOpen(host)
+            | Disruption::OneWay(host, _)
+            | Disruption::Garbage(host)
+            | Disruption::Slow(host) => {
+                let host = &self.hosts[host];
+                if let Some(link) = host.link.filter(|_| !host.is_done()) {
+                    self.disrupt_link(link, disruption);
                 }
             }
             Disruption::Intruder(manner) => self.send_intruder(manner),
+        }
+    }
+
+    /// Carries out a disruption of a host's open connection.
+    fn disrupt_link(&mut self, link: usize, disruption: Disruption) {
+        let host = self.links[link].host;
+        if let Disruption::Slow(_) = disruption {
+            self.links[link].chunk_micros = SLOW_CHUNK_MICROS;
+            return;
+        }
+        self.must_be_lost(host);
+        match disruption {
+            Disruption::Reset(_) => self.reset(link),
+            Disruption::Garbage(_) => self.host_writes(host, &[7u8; 30][..].into(), Order::Urgent),
+            Disruption::OneWay(_, true) => self.links[link].cut(Side::Member),
+            Disruption::OneWay(_, false) => self.links[link].cut(Side::Controller),
+            _ => [Side::Member, Side::Controller].into_iter().for_each(|side| self.links[link].cut(side)),
         }
     }
 

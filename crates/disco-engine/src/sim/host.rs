@@ -240,17 +240,7 @@ impl World {
                 let now = self.instant();
                 self.hosts[index].phase.handle(Event::Progress(progress), now);
             }
-            serving::Action::Stop { cause, limit } => {
-                self.split_replies(index);
-                self.show(|| format!("host {index} stops its workers: {cause}"));
-                (self.hosts[index].told_to_leave, self.hosts[index].awaits) = (true, true);
-                self.abort_workers(index, u64::MAX, &cause);
-                self.run_workers(index);
-                self.end_if_left(index);
-                if self.plan.kind == Kind::Nodes && limit < Duration::MAX {
-                    self.at(limit.as_micros() as u64, What::Grace(index));
-                }
-            }
+            serving::Action::Stop { cause, limit } => self.stop_workers(index, &cause, limit),
             serving::Action::Kill => {
                 self.show(|| format!("host {index} kills itself"));
                 self.kill(index);
@@ -264,6 +254,18 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn stop_workers(&mut self, index: usize, cause: &Arc<str>, limit: Duration) {
+        self.split_replies(index);
+        self.show(|| format!("host {index} stops its workers: {cause}"));
+        (self.hosts[index].told_to_leave, self.hosts[index].awaits) = (true, true);
+        self.abort_workers(index, u64::MAX, cause);
+        self.run_workers(index);
+        self.end_if_left(index);
+        if self.plan.kind == Kind::Nodes && limit < Duration::MAX {
+            self.at(limit.as_micros() as u64, What::Grace(index));
+        }
     }
 
     /// Sends the replies of a node's workers that wait for those of others.

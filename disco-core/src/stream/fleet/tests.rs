@@ -112,28 +112,7 @@ impl Model {
                 assert_eq!(fleet.stop_ahead(), self.thread.is_some() && !self.is_unwanted, "{self:?}");
                 self.is_unwanted = self.thread.is_some();
             }
-            Event::Take if self.caller.is_none() => {
-                assert_eq!(fleet.begin_work(), self.thread.is_none(), "{self:?}");
-                if self.thread.is_some() {
-                    return;
-                }
-                let ready = std::mem::take(&mut self.ready);
-                if !ready.is_empty() {
-                    fleet.change(members, &ready);
-                }
-                match fleet.take_vacancies() {
-                    Err(_) => {
-                        assert!(self.has_refused, "{self:?}");
-                        fleet.end_work();
-                    }
-                    Ok(taken) => {
-                        let expected = self.is_due.then(|| std::mem::take(&mut self.vacant));
-                        assert_eq!(taken, expected, "{self:?}");
-                        assert!(!self.has_refused, "{self:?}");
-                        self.caller = Some(taken.unwrap_or_default());
-                    }
-                }
-            }
+            Event::Take if self.caller.is_none() => self.take(fleet, members),
             Event::Fill => {
                 let Some(places) = &mut self.caller else { return };
                 fleet.change(members, &std::mem::take(places));
@@ -144,26 +123,48 @@ impl Model {
                 self.add(places);
                 fleet.end_work();
             }
-            Event::Begun if self.caller.as_ref().is_some_and(BTreeSet::is_empty) => {
-                let revived = fleet.revive();
-                let is_lost = !self.vacant.is_empty() || self.has_refused;
-                assert_eq!(revived.map(|untold| untold.is_some()), (!is_lost).then_some(self.untold), "{self:?}");
-                if !is_lost {
-                    (self.is_due, self.untold, self.caller) = (false, false, None);
-                    (fleet.has_failed, self.has_failed) = (false, false);
-                    fleet.end_work();
-                }
-            }
-            Event::Grow => {
-                let Some(places) = &self.caller else { return };
-                if places.is_empty() {
-                    let three = Members::first(World::new(3, 1).unwrap());
-                    fleet.change(&three, &[WorkerId::new(2)].into());
-                    assert!(fleet.is_resized && fleet.next_to_restore().is_some());
-                    self.is_due = true;
-                }
+            Event::Begun if self.caller.as_ref().is_some_and(BTreeSet::is_empty) => self.begin_epoch(fleet),
+            Event::Grow if self.caller.as_ref().is_some_and(BTreeSet::is_empty) => {
+                let three = Members::first(World::new(3, 1).unwrap());
+                fleet.change(&three, &[WorkerId::new(2)].into());
+                assert!(fleet.is_resized && fleet.next_to_restore().is_some());
+                self.is_due = true;
             }
             _ => {}
+        }
+    }
+
+    fn take(&mut self, fleet: &mut Fleet, members: &Members) {
+        assert_eq!(fleet.begin_work(), self.thread.is_none(), "{self:?}");
+        if self.thread.is_some() {
+            return;
+        }
+        let ready = std::mem::take(&mut self.ready);
+        if !ready.is_empty() {
+            fleet.change(members, &ready);
+        }
+        match fleet.take_vacancies() {
+            Err(_) => {
+                assert!(self.has_refused, "{self:?}");
+                fleet.end_work();
+            }
+            Ok(taken) => {
+                let expected = self.is_due.then(|| std::mem::take(&mut self.vacant));
+                assert_eq!(taken, expected, "{self:?}");
+                assert!(!self.has_refused, "{self:?}");
+                self.caller = Some(taken.unwrap_or_default());
+            }
+        }
+    }
+
+    fn begin_epoch(&mut self, fleet: &mut Fleet) {
+        let revived = fleet.revive();
+        let is_lost = !self.vacant.is_empty() || self.has_refused;
+        assert_eq!(revived.map(|untold| untold.is_some()), (!is_lost).then_some(self.untold), "{self:?}");
+        if !is_lost {
+            (self.is_due, self.untold, self.caller) = (false, false, None);
+            (fleet.has_failed, self.has_failed) = (false, false);
+            fleet.end_work();
         }
     }
 }
