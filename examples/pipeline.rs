@@ -54,9 +54,10 @@ fn main() -> Result<()> {
                 (0..ELEMENTS).map(|i| f64::from(whole(input(replica, batch, i)))).sum::<f64>()
             };
             let is_right = sums.to_vec::<f64>()?.iter().enumerate().all(|(batch, sum)| *sum == expected(batch));
-            match is_right {
-                true => println!("{last}: {MICRO_BATCHES} micro-batches passed {STAGES} stages"),
-                false => return Err(Error::invalid(format!("{last}: wrong sums {sums}"))),
+            if is_right {
+                println!("{last}: {MICRO_BATCHES} micro-batches passed {STAGES} stages")
+            } else {
+                return Err(Error::invalid(format!("{last}: wrong sums {sums}")));
             }
         }
         session.shutdown().await

@@ -144,10 +144,7 @@ impl LeftReplies {
 
     /// A caller begins to poll, or ends that. Each caller that still waits after the end has to [poll](Self::poll) once more.
     pub(crate) fn note_caller(&self, polls: bool) {
-        match polls {
-            true => self.replies.start_polling(),
-            false => self.replies.stop_polling(),
-        }
+        if polls { self.replies.start_polling() } else { self.replies.stop_polling() }
     }
 
     /// Delivers the replies that workers have left, if there are any.

@@ -118,9 +118,10 @@ impl Scale {
 
     /// The place of a value between the ends of the scale, from 0 to 1.
     fn part(&self, value: f64) -> f64 {
-        let part = match self.is_log {
-            true => (value.max(self.low) / self.low).ln() / (self.high / self.low).ln(),
-            false => value / self.high,
+        let part = if self.is_log {
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            value / self.high
         };
         part.clamp(0.0, 1.0)
     }

@@ -132,12 +132,11 @@ impl Check {
             report.count(row);
         }
         let closed = suite.close();
-        let written = match self.json {
-            true => json(out, &report),
-            false => {
-                let Report { passed, failed, skipped, .. } = report;
-                writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped").map_err(Into::into)
-            }
+        let written = if self.json {
+            json(out, &report)
+        } else {
+            let Report { passed, failed, skipped, .. } = report;
+            writeln!(out, "{passed} passed, {failed} failed, {skipped} skipped").map_err(Into::into)
         };
         closed?;
         // Failures fail the command even if its reader has closed the pipe.

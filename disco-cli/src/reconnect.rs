@@ -28,9 +28,10 @@ pub(crate) fn serve() -> anyhow::Result<ExitCode> {
         }
         let end = if status.success() { "the session is over".into() } else { format!("the node has ended: {status}") };
         log::tell("disco", &format!("{end}; waiting for the next session"));
-        match status.success() {
-            true => backoff.reset(),
-            false => supervisor.pause(backoff.after_failure(started.elapsed())),
+        if status.success() {
+            backoff.reset()
+        } else {
+            supervisor.pause(backoff.after_failure(started.elapsed()))
         }
         if supervisor.is_ended() {
             return Ok(supervisor::code(status));

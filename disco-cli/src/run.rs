@@ -102,10 +102,11 @@ impl Run {
         let workers = self.workers.or(tasks).unwrap_or(self.nodes);
         World::new(workers, self.groups)?.on_nodes(self.nodes)?;
         backend::find(&self.backend)?.probe()?;
-        match is_task {
+        if is_task {
             // The launcher decides where the workers run.
-            true => values::check_devices(&self.backend, &self.devices)?,
-            false => self.check_effects(layout.kind)?,
+            values::check_devices(&self.backend, &self.devices)?
+        } else {
+            self.check_effects(layout.kind)?
         }
         let launcher = if is_task && self.launcher.is_none() { Vec::new() } else { self.launcher(workers, layout)? };
         ensure!(

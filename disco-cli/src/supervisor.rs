@@ -45,9 +45,10 @@ fn replaced(args: impl Iterator<Item = OsString>, option: &str, takes_value: boo
         if text == option && takes_value {
             args.next();
         }
-        match text == option || has_value_inside {
-            true => replaced.extend([SUPERVISOR.into(), this.as_raw_nonzero().to_string().into()]),
-            false => replaced.push(arg),
+        if text == option || has_value_inside {
+            replaced.extend([SUPERVISOR.into(), this.as_raw_nonzero().to_string().into()])
+        } else {
+            replaced.push(arg)
         }
     }
     replaced.extend(args);

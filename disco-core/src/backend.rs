@@ -135,11 +135,10 @@ impl Rendezvous {
     /// `bytes` is larger than [`Rendezvous::MAX_BYTES`].
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         let bytes = bytes.into();
-        match bytes.len() <= Self::MAX_BYTES {
-            true => Ok(Self(bytes)),
-            false => {
-                Err(Error::invalid(format!("a rendezvous has {} bytes, at most {}", bytes.len(), Self::MAX_BYTES)))
-            }
+        if bytes.len() <= Self::MAX_BYTES {
+            Ok(Self(bytes))
+        } else {
+            Err(Error::invalid(format!("a rendezvous has {} bytes, at most {}", bytes.len(), Self::MAX_BYTES)))
         }
     }
 

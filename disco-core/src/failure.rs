@@ -50,10 +50,7 @@ impl Failure {
     /// The same failure, of `worker`. For lanes and sessions, which know workers by [places and numbers](crate::Members).
     #[must_use]
     pub fn of_worker(self: Arc<Self>, worker: WorkerId) -> Arc<Self> {
-        match self.worker == worker {
-            true => self,
-            false => Arc::new(Self { worker, ..Self::clone(&self) }),
-        }
+        if self.worker == worker { self } else { Arc::new(Self { worker, ..Self::clone(&self) }) }
     }
 }
 

@@ -209,9 +209,10 @@ impl fmt::Display for LossCause {
                 if *end != ProcessEnd::Unknown {
                     write!(f, ": {end}")?;
                 }
-                match connected {
-                    true => Ok(()),
-                    false => f.write_str(" before it connected; does its `main` call `disco::init()` first?"),
+                if *connected {
+                    Ok(())
+                } else {
+                    f.write_str(" before it connected; does its `main` call `disco::init()` first?")
                 }
             }
             LossCause::ThreadEnded(None) => f.write_str("its thread ended before shutdown"),

@@ -50,9 +50,10 @@ impl Members {
     pub(crate) fn of_ranges(world: World, places: Vec<WorkerRange>) -> Result<Self> {
         let are_in_order = places.windows(2).all(|pair| pair[0].indices().end < pair[1].indices().start);
         let count: usize = places.iter().map(WorkerRange::len).sum();
-        match are_in_order && count == world.size() && places.iter().all(|places| !places.is_empty()) {
-            true => Ok(Self { world, places: places.into() }),
-            false => Err(Error::invalid(format!("{} workers can't have the places of {places:?}", world.size()))),
+        if are_in_order && count == world.size() && places.iter().all(|places| !places.is_empty()) {
+            Ok(Self { world, places: places.into() })
+        } else {
+            Err(Error::invalid(format!("{} workers can't have the places of {places:?}", world.size())))
         }
     }
 

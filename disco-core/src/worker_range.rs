@@ -62,10 +62,7 @@ impl WorkerRange {
 
     /// The worker at this position, from 0.
     pub const fn get(&self, position: usize) -> Option<WorkerId> {
-        match position < self.len() {
-            true => Some(WorkerId::new(self.first + position as u32)),
-            false => None,
-        }
+        if position < self.len() { Some(WorkerId::new(self.first + position as u32)) } else { None }
     }
 
     /// The numbers of the workers.

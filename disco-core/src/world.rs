@@ -110,9 +110,10 @@ impl World {
     /// # Errors
     /// [`Error::NoSuchWorker`].
     pub fn check(&self, worker: WorkerId) -> Result<WorkerId> {
-        match worker.index() < self.size() {
-            true => Ok(worker),
-            false => Err(Error::NoSuchWorker { worker, workers: self.size() }),
+        if worker.index() < self.size() {
+            Ok(worker)
+        } else {
+            Err(Error::NoSuchWorker { worker, workers: self.size() })
         }
     }
 }

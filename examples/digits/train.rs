@@ -119,10 +119,7 @@ fn predict(ctx: &mut WorkerContext, params: Tensor, pixels: Tensor, digits: Tens
 
 /// A host tensor of the same shape: the model is computed on the host. For a host tensor, the tensor itself.
 fn host_buffer(tensor: &Tensor) -> Result<Tensor> {
-    match tensor.device().is_host() {
-        true => Ok(tensor.clone()),
-        false => Tensor::zeros(tensor.dtype(), tensor.shape().clone()),
-    }
+    if tensor.device().is_host() { Ok(tensor.clone()) } else { Tensor::zeros(tensor.dtype(), tensor.shape().clone()) }
 }
 
 /// Copies tensors to the host. Host tensors are returned as they are.

@@ -62,9 +62,10 @@ impl Matrix {
 /// The memory that ranks share, which must hold `blocks` blocks of `bytes` bytes in each rank's buffer.
 fn workspace(ctx: &mut WorkerContext, blocks: usize, bytes: usize) -> disco::Result<Workspace> {
     let shared = nccl::extension(ctx.comm()?)?.p2p_fast_path()?.workspace()?.clone();
-    match blocks * bytes <= shared.bytes() {
-        true => Ok(shared),
-        false => Err(disco::Error::Invalid(format!("set DISCO_P2P_BUFFER to at least {}", blocks * bytes))),
+    if blocks * bytes <= shared.bytes() {
+        Ok(shared)
+    } else {
+        Err(disco::Error::Invalid(format!("set DISCO_P2P_BUFFER to at least {}", blocks * bytes)))
     }
 }
 

@@ -179,9 +179,10 @@ fn connect(job: &str) -> io::Result<UnixStream> {
 
 /// A stream whose other end is this user's.
 fn checked(stream: UnixStream) -> io::Result<UnixStream> {
-    match sockopt::socket_peercred(&stream)?.uid == rustix::process::geteuid() {
-        true => Ok(stream),
-        false => Err(io::Error::other("the other end is another user's process")),
+    if sockopt::socket_peercred(&stream)?.uid == rustix::process::geteuid() {
+        Ok(stream)
+    } else {
+        Err(io::Error::other("the other end is another user's process"))
     }
 }
 

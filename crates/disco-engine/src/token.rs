@@ -32,14 +32,15 @@ impl Token {
     /// The length of the text is outside [`Token::SIZES`].
     pub fn new(text: &str) -> Result<Self> {
         let text = text.trim();
-        match Self::SIZES.contains(&text.len()) {
-            true => Ok(Self(text.as_bytes().into())),
-            false => Err(Error::invalid(format!(
+        if Self::SIZES.contains(&text.len()) {
+            Ok(Self(text.as_bytes().into()))
+        } else {
+            Err(Error::invalid(format!(
                 "a token must have {} to {} bytes, and this one has {}",
                 Self::SIZES.start(),
                 Self::SIZES.end(),
                 text.len()
-            ))),
+            )))
         }
     }
 

@@ -56,10 +56,8 @@ impl Forest {
             for child in 1..=fan_out {
                 let equal = start + (end - start) * child / fan_out;
                 let near = (0..=slack).flat_map(|by| [equal.saturating_sub(by), equal + by]);
-                let to = match child == fan_out {
-                    true => end,
-                    false => near.into_iter().find(|at| begins_rack(*at)).unwrap_or(equal),
-                };
+                let to =
+                    if child == fan_out { end } else { near.into_iter().find(|at| begins_rack(*at)).unwrap_or(equal) };
                 sizes[from] = (to - from) as u32;
                 open.push((from + 1, to));
                 from = to;

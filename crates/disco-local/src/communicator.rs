@@ -104,9 +104,10 @@ impl disco_core::Communicator for Communicator {
         let child = (&self.group, self.rank.index(), &mut self.counters);
         let mut call = ActiveCall::enter(child, self.deadline, Call::Op(first), Some(&keep));
         call.record_in(self.timeline.as_deref());
-        let result = match first.kind().is_point_to_point() {
-            true => point_to_point::run(&mut call, group),
-            false => group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op)),
+        let result = if first.kind().is_point_to_point() {
+            point_to_point::run(&mut call, group)
+        } else {
+            group.iter().try_for_each(|op| collective::run(&mut call, &mut self.buffer, op))
         };
         call.leave(group.len(), result)
     }

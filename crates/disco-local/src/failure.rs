@@ -53,9 +53,10 @@ impl Failure {
 
     /// The error of `rank`, which was inside an operation when the failure happened.
     pub(crate) fn error_for(self, rank: usize) -> Error {
-        match self.involved.is_none_or(|involved| involved.contains(&rank)) {
-            true => self.error,
-            false => Error::Aborted { cause: self.cause() },
+        if self.involved.is_none_or(|involved| involved.contains(&rank)) {
+            self.error
+        } else {
+            Error::Aborted { cause: self.cause() }
         }
     }
 

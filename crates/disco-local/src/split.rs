@@ -96,13 +96,14 @@ fn take(call: &ActiveCall<'_>, members: &[usize], name: u64) -> Result<Arc<Group
             .ok_or_else(|| Error::invalid("split: the first member of the child has not made its group")),
         AddressSpace::Processes(arenas) => {
             let board = processes::open_board(&*arenas.descriptors, name, call.deadline()).map_err(in_split)?;
-            match board.size() == members.len() {
-                true => Ok(parent.child_on(board, AddressSpace::Processes(arenas.part(members)))),
-                false => Err(Error::protocol(format!(
+            if board.size() == members.len() {
+                Ok(parent.child_on(board, AddressSpace::Processes(arenas.part(members))))
+            } else {
+                Err(Error::protocol(format!(
                     "split: the board of the child has {} ranks, expected {}",
                     board.size(),
                     members.len()
-                ))),
+                )))
             }
         }
     }

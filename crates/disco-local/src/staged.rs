@@ -153,19 +153,20 @@ impl<'o> Staged<'o> {
             Op::AllReduce { .. } | Op::Reduce { .. } => {
                 let (input, output) = (self.cut(self.input, piece)?, self.cut(self.output, piece)?);
                 let share = |region: Region| region.part(0, input.bytes())?.share(me, self.size);
-                let inputs = self.all(|peer| match peer == me {
-                    true => share(input),
-                    false => share(self.area(call, peer, piece)),
-                });
+                let inputs =
+                    self.all(|peer| if peer == me { share(input) } else { share(self.area(call, peer, piece)) });
                 let result = share(self.share_area(call, me, piece));
                 let own = (output.bytes() > 0).then(|| share(output));
                 reduce(&call.own(), self.op, inputs, [result].into_iter().chain(own))
             }
             Op::ReduceScatter { .. } => {
                 let input = self.cut(self.sent(call, me)?, piece)?;
-                let inputs = self.all(|peer| match peer == me {
-                    true => Ok(input),
-                    false => self.area(call, peer, piece).part(me * self.step, input.bytes()),
+                let inputs = self.all(|peer| {
+                    if peer == me {
+                        Ok(input)
+                    } else {
+                        self.area(call, peer, piece).part(me * self.step, input.bytes())
+                    }
                 });
                 let output = self.output.part(piece * self.step, input.bytes());
                 reduce(&call.own(), self.op, inputs, [output])

@@ -7,9 +7,10 @@ use std::io::{self, IsTerminal as _, Write};
 /// Prints a worker's line with a prefix, in one write. On a terminal, control characters are [escaped](visible).
 pub(crate) fn print(prefix: &str, is_err: bool, line: &[u8]) {
     // The program's output may be closed.
-    _ = match is_err {
-        true => write(&mut io::stderr().lock(), io::stderr().is_terminal(), prefix, line),
-        false => write(&mut io::stdout().lock(), io::stdout().is_terminal(), prefix, line),
+    _ = if is_err {
+        write(&mut io::stderr().lock(), io::stderr().is_terminal(), prefix, line)
+    } else {
+        write(&mut io::stdout().lock(), io::stdout().is_terminal(), prefix, line)
     };
 }
 

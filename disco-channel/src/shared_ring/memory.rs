@@ -96,11 +96,10 @@ mod words {
         /// The segment is too small, or the capacity is not a power of two.
         pub fn new(segment: Arc<Segment>, readers: usize, capacity: usize) -> Result<Self> {
             let bytes = 8 * Self::words(readers, capacity);
-            match capacity.is_power_of_two() && bytes <= segment.byte_len() {
-                true => Ok(Self { words: segment, readers, capacity }),
-                false => {
-                    Err(Error::protocol(format!("a ring of {capacity} words for {readers} readers in {segment:?}")))
-                }
+            if capacity.is_power_of_two() && bytes <= segment.byte_len() {
+                Ok(Self { words: segment, readers, capacity })
+            } else {
+                Err(Error::protocol(format!("a ring of {capacity} words for {readers} readers in {segment:?}")))
             }
         }
     }

@@ -193,10 +193,7 @@ impl Channel for ThreadLane {
         let name = |place: WorkerId| members.as_ref().map_or_else(|| place.to_string(), |members| members.name(place));
         let stuck: Vec<_> =
             stuck.map(|place| format!("{} ({}; detached)", name(place), self.progress(place))).collect();
-        match stuck.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
-        }
+        if stuck.is_empty() { Ok(()) } else { Err(Error::Stuck { workers: stuck.join(", "), after: limit }) }
     }
 }
 

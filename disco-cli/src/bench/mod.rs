@@ -141,10 +141,7 @@ impl Bench {
         if let Some(file) = picture {
             plot::draw(slice::from_ref(&report), file)?;
         }
-        let written = match self.json {
-            true => json(out, &report),
-            false => report.print_footer(out).map_err(Into::into),
-        };
+        let written = if self.json { json(out, &report) } else { report.print_footer(out).map_err(Into::into) };
         // Wrong elements fail the command even if its reader has closed the pipe.
         match report.wrong().unwrap_or(0) {
             0 => written.map(|()| ExitCode::SUCCESS),
@@ -204,10 +201,8 @@ impl Bench {
     async fn row(&self, session: &dyn Session, bytes: usize) -> disco::Result<Row> {
         let (count, blocks) = self.elements(bytes);
         let size = count * blocks * self.dtype.size();
-        let in_place = match self.operation.has_in_place() {
-            true => Some(self.measure(session, count, size, true).await?),
-            false => None,
-        };
+        let in_place =
+            if self.operation.has_in_place() { Some(self.measure(session, count, size, true).await?) } else { None };
         Ok(Row {
             size,
             count,

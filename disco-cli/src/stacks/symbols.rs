@@ -28,9 +28,10 @@ impl Symbols {
         let code = format!("{name} {address:#x}");
         let loader = self.files.entry(path.clone()).or_insert_with(|| Loader::new(path).ok());
         let frames = loader.as_ref().map(|loader| of_file(loader, address)).unwrap_or_default();
-        match frames.is_empty() {
-            true => to.push(Frame { code, ..Frame::default() }),
-            false => to.extend(frames.into_iter().map(|frame| Frame { code: code.clone(), ..frame })),
+        if frames.is_empty() {
+            to.push(Frame { code, ..Frame::default() })
+        } else {
+            to.extend(frames.into_iter().map(|frame| Frame { code: code.clone(), ..frame }))
         }
     }
 }

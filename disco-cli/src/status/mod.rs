@@ -57,18 +57,12 @@ impl Status {
                 token::check(self.token_file.as_deref(), false)?;
                 let token = self.token_file.as_deref().map_or_else(Token::required, Token::read)?;
                 let status = disco::ask_status(&JoinOptions::new(address, token))?;
-                match self.json {
-                    true => output::json(out, &status)?,
-                    false => tables::session(out, &status)?,
-                }
+                if self.json { output::json(out, &status)? } else { tables::session(out, &status)? }
             }
             (None, Some(process)) if self.stacks => return stacks::run(out, process, self.json),
             (None, Some(process)) => {
                 let program = programs::ask(process)?;
-                match self.json {
-                    true => output::json(out, &program)?,
-                    false => show(out, &program)?,
-                }
+                if self.json { output::json(out, &program)? } else { show(out, &program)? }
             }
             (None, None) => {
                 let found = programs::list()?;

@@ -156,10 +156,7 @@ fn matrix(links: &[Vec<u32>], out: &mut impl Write) -> io::Result<()> {
     for (from, row) in links.iter().enumerate() {
         write!(out, "{from:>10}")?;
         for (to, links) in row.iter().enumerate() {
-            match from == to {
-                true => write!(out, "  -")?,
-                false => write!(out, " {links:>2}")?,
-            }
+            if from == to { write!(out, "  -")? } else { write!(out, " {links:>2}")? }
         }
         writeln!(out)?;
     }

@@ -161,9 +161,10 @@ impl Drop for Hosts {
 
 fn ip(args: &[&str]) -> Result<String, String> {
     let output = Command::new("ip").args(args).output().map_err(|error| format!("ip: {error}"))?;
-    match output.status.success() {
-        true => Ok(text(&output)),
-        false => Err(format!("ip {}: {}", args.join(" "), text(&output).trim())),
+    if output.status.success() {
+        Ok(text(&output))
+    } else {
+        Err(format!("ip {}: {}", args.join(" "), text(&output).trim()))
     }
 }
 

@@ -393,9 +393,10 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let Self { activity, number, more, state } = *self;
         // A reading of the clock costs as much as the rest.
-        match activity.timeline || state != OpState::Done {
-            true => activity.end(number, state),
-            false => activity.change(number, |what| RawRecord::ended(what, state)),
+        if activity.timeline || state != OpState::Done {
+            activity.end(number, state)
+        } else {
+            activity.change(number, |what| RawRecord::ended(what, state))
         }
         if more > 0 {
             activity.end_more(number, more, state);

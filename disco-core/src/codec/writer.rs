@@ -107,9 +107,10 @@ impl Writer {
     /// The bytes written so far. The writer is empty afterwards and reuses its memory.
     pub fn take(&mut self) -> Arc<[u8]> {
         let bytes = self.bytes.as_slice().into();
-        match self.bytes.capacity() > MAX_KEPT_BYTES {
-            true => self.bytes = Vec::new(),
-            false => self.bytes.clear(),
+        if self.bytes.capacity() > MAX_KEPT_BYTES {
+            self.bytes = Vec::new()
+        } else {
+            self.bytes.clear()
         }
         bytes
     }

@@ -41,9 +41,10 @@ impl Watched {
         check: bool,
     ) -> Self {
         let activity = link.activity();
-        let comm = match name.contains(SPLIT_MARK) {
-            true => activity.intern(&format!("{name}{RANK_MARK}{}", inner.rank().index())),
-            false => activity.intern(&name),
+        let comm = if name.contains(SPLIT_MARK) {
+            activity.intern(&format!("{name}{RANK_MARK}{}", inner.rank().index()))
+        } else {
+            activity.intern(&name)
         };
         let at = OpPlace::new(comm, 0);
         Self { inner, name, link, deadline, check, checks: Cell::new(0), splits: 0, at, transfers: 0 }
@@ -66,18 +67,16 @@ impl Watched {
     fn watch(&mut self, group: &[Op], run: impl FnOnce(&mut dyn Communicator) -> Result<()>) -> Result<()> {
         let Some((first, more)) = group.split_first() else { return Ok(()) };
         let size = self.size();
-        let number = match first.kind().is_point_to_point() {
-            true => &mut self.transfers,
-            false => &mut self.at.number,
-        };
+        let number = if first.kind().is_point_to_point() { &mut self.transfers } else { &mut self.at.number };
         *number += 1;
         let at = OpPlace { number: *number, ..self.at };
         *number += more.len() as u64;
         let running = self.link.activity().start_ops(first, more, size, at);
         let measured = metrics::Running::start(group);
-        let checked = match self.check {
-            true => group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op)),
-            false => Ok(()),
+        let checked = if self.check {
+            group.iter().filter(|op| !op.kind().is_point_to_point()).try_for_each(|op| self.compare(op))
+        } else {
+            Ok(())
         };
         let result = checked.and_then(|()| run(&mut *self.inner));
         running.end(result.is_ok());

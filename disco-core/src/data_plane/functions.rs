@@ -49,10 +49,7 @@ fn empty(
     only_root: bool,
     in_group: bool,
 ) -> Result<Option<Tensor>> {
-    match only_root && !is_root(ctx, in_group) {
-        true => Ok(None),
-        false => ctx.empty(dtype, shape).map(Some),
-    }
+    if only_root && !is_root(ctx, in_group) { Ok(None) } else { ctx.empty(dtype, shape).map(Some) }
 }
 
 fn broadcast_from_worker0(ctx: &mut WorkerContext, src: Option<Tensor>, dst: Tensor, in_group: bool) -> Result<()> {
@@ -142,17 +139,11 @@ fn barrier(ctx: &mut WorkerContext, in_group: bool) -> Result<()> {
 
 /// Does nothing on workers without a receiver: all workers run the same call.
 fn send_to_next_group(ctx: &mut WorkerContext, src: Tensor) -> Result<()> {
-    match ctx.group().index() + 1 < ctx.world().groups() {
-        true => ctx.send_to_next_group(&src),
-        false => Ok(()),
-    }
+    if ctx.group().index() + 1 < ctx.world().groups() { ctx.send_to_next_group(&src) } else { Ok(()) }
 }
 
 fn recv_from_prev_group(ctx: &mut WorkerContext, dst: Tensor) -> Result<()> {
-    match ctx.group().index() > 0 {
-        true => ctx.recv_from_prev_group(&dst),
-        false => Ok(()),
-    }
+    if ctx.group().index() > 0 { ctx.recv_from_prev_group(&dst) } else { Ok(()) }
 }
 
 fn send_to_worker(ctx: &mut WorkerContext, src: Option<Tensor>, from: u32, to: u32) -> Result<()> {

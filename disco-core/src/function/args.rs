@@ -80,10 +80,7 @@ impl<'a> Args<'a> {
 
     #[inline]
     pub(super) fn expect(&self, count: usize) -> Result<()> {
-        match self.len() == count {
-            true => Ok(()),
-            false => Err(Error::ArgumentCount { expected: count, found: self.len() }),
-        }
+        if self.len() == count { Ok(()) } else { Err(Error::ArgumentCount { expected: count, found: self.len() }) }
     }
 }
 

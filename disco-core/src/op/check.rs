@@ -59,11 +59,12 @@ fn check_pairs(group: &[Op], rank: Rank) -> Result<()> {
     }
     let sent = group.iter().filter(|op| matches!(op, Op::Send { to, .. } if *to == rank)).count();
     let received = group.iter().filter(|op| matches!(op, Op::Recv { from, .. } if *from == rank)).count();
-    match sent == received {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
+    if sent == received {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!(
             "{rank} sends {sent} tensors to itself and receives {received}; a group must do both alike"
-        ))),
+        )))
     }
 }
 
@@ -115,9 +116,9 @@ impl Op {
     fn check_counts(&self, rank: Rank, size: usize) -> Result<()> {
         let len = Tensor::elements;
         let same = |src: &Option<Tensor>, dst: &Tensor| self.expect("src", src.as_ref(), len(dst));
-        let blocks = |name, tensor: &Tensor| match len(tensor).is_multiple_of(size) {
-            true => Ok(len(tensor) / size),
-            false => self.refuse(format!("{name} has {} elements, not a multiple of {size} ranks", len(tensor))),
+        let blocks = |name, tensor: &Tensor| {
+            let refuse = || self.refuse(format!("{name} has {} elements, not a multiple of {size} ranks", len(tensor)));
+            if len(tensor).is_multiple_of(size) { Ok(len(tensor) / size) } else { refuse() }
         };
         let required = |name, tensor: &Option<Tensor>| match tensor {
             Some(_) => Ok(()),
@@ -181,9 +182,10 @@ impl Op {
     }
 
     fn expect_counts(&self, name: &str, counts: &[usize], size: usize) -> Result<()> {
-        match counts.len() == size {
-            true => Ok(()),
-            false => self.refuse(format!("{name} has {} entries for {size} ranks", counts.len())),
+        if counts.len() == size {
+            Ok(())
+        } else {
+            self.refuse(format!("{name} has {} entries for {size} ranks", counts.len()))
         }
     }
 
@@ -191,9 +193,10 @@ impl Op {
         let (Some(src), Some(dst)) = (self.src(), self.dst()) else { return Ok(()) };
         let is_whole = matches!(self, Op::AllReduce { .. } | Op::Reduce { .. } | Op::Broadcast { .. })
             && (src.data(), src.byte_len()) == (dst.data(), dst.byte_len());
-        match is_whole || !src.overlaps(dst) {
-            true => Ok(()),
-            false => self.refuse("src and dst overlap; pass no src for an operation in place"),
+        if is_whole || !src.overlaps(dst) {
+            Ok(())
+        } else {
+            self.refuse("src and dst overlap; pass no src for an operation in place")
         }
     }
 }

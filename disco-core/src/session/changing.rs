@@ -96,12 +96,13 @@ impl LaneSession {
                 if goal == Goal::Replace {
                     self.helpers.count(plan.new.len());
                 }
-                let drained = match is_lost {
-                    true => None,
-                    false => match self.settle().await? {
+                let drained = if is_lost {
+                    None
+                } else {
+                    match self.settle().await? {
                         Some(drained) => Some(drained),
                         None => continue,
-                    },
+                    }
                 };
                 self.install(operation, &plan, new.map(Started::take).unwrap_or_default())?;
                 drop(drained);
@@ -277,9 +278,10 @@ impl LaneSession {
         let is_resized = self.stream.reply_table.fleet(|fleet| fleet.is_resized);
         let recover = |order: &mut Order| {
             let epoch = self.stream.reply_table.begin_next_epoch();
-            let command = match is_resized {
-                false => Command::Recover { epoch },
-                true => Command::Resize { epoch, members: order.lanes.members.clone().into() },
+            let command = if is_resized {
+                Command::Resize { epoch, members: order.lanes.members.clone().into() }
+            } else {
+                Command::Recover { epoch }
             };
             self.stream.send(order, Values::SMALL, |_| Ok(command)).map(|()| epoch)
         };

@@ -133,9 +133,12 @@ impl Helpers {
             (state.starting, state.is_ahead) = (lanes.clone(), is_ahead);
         }
         let new: Vec<NewLane> = lanes.into_iter().map(|lane| NewLane::new(lane, table)).collect();
-        let start = |new: &NewLane| match table.fleet(|fleet| fleet.is_over() || is_ahead && fleet.is_unwanted()) {
-            true => Err(Error::Closed(operation.to_owned())),
-            false => new.start(),
+        let start = |new: &NewLane| {
+            if table.fleet(|fleet| fleet.is_over() || is_ahead && fleet.is_unwanted()) {
+                Err(Error::Closed(operation.to_owned()))
+            } else {
+                new.start()
+            }
         };
         let started = thread::scope(|scope| {
             let begin = |new| thread::Builder::new().spawn_scoped(scope, move || start(new));

@@ -26,12 +26,13 @@ impl LaneSession {
     /// The result of a question with small values, if it is answered at once; else the future of the remaining steps.
     /// A question that is answered at once takes no future of its own, which would take a third of its time.
     fn ask<T: Send + 'static>(&self, question: Question, judge: Judge<T>) -> Answer<T, Boxed<'_, T>> {
-        let rest = match self.replaces_at_once() {
-            true => Rest::Ask(question),
-            false => match self.stream.ask(question, judge) {
+        let rest = if self.replaces_at_once() {
+            Rest::Ask(question)
+        } else {
+            match self.stream.ask(question, judge) {
                 Answer::Now(result) => return Answer::Now(result),
                 Answer::Later(rest) => rest,
-            },
+            }
         };
         Answer::Later(Box::pin(self.while_running(move || self.stream.ask_rest(rest, judge))))
     }
@@ -105,9 +106,10 @@ impl Session for LaneSession {
     }
 
     async fn recover(&self) -> Result<()> {
-        match self.replaces_on_recovery() {
-            true => self.change(Goal::Replace).await.map(drop),
-            false => self.while_running(|| self.stream.recover()).await,
+        if self.replaces_on_recovery() {
+            self.change(Goal::Replace).await.map(drop)
+        } else {
+            self.while_running(|| self.stream.recover()).await
         }
     }
 

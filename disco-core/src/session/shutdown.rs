@@ -39,9 +39,10 @@ impl LaneSession {
         // Their workers are in the processes of this session's workers.
         let subsets = self.shut_down_subsets().await;
         let lanes = self.tell_workers_to_leave();
-        let limit = match self.stream.is_hung.load(Ordering::Relaxed) {
-            true => self.stream.limits.close.min(DROP_LIMIT),
-            false => self.stream.limits.close,
+        let limit = if self.stream.is_hung.load(Ordering::Relaxed) {
+            self.stream.limits.close.min(DROP_LIMIT)
+        } else {
+            self.stream.limits.close
         };
         let (reply_table, recorder) = (self.stream.reply_table.clone(), self.stream.recorder.clone());
         let helpers = self.helpers.clone();
@@ -96,9 +97,10 @@ impl LaneSession {
         // Ends running operations, also if the future of an unfinished shutdown was dropped.
         self.stream.reply_table.lose(
             Lost::Session,
-            &match thread::panicking() {
-                true => Error::state("the program has panicked"),
-                false => Error::Closed("drop".to_owned()),
+            &if thread::panicking() {
+                Error::state("the program has panicked")
+            } else {
+                Error::Closed("drop".to_owned())
             },
         );
         let (lanes, limit) = (self.stream.lanes(), DROP_LIMIT.min(self.stream.limits.close));

@@ -127,12 +127,11 @@ impl LaneSession {
             let world = self.check_subset(&workers, groups)?;
             self.stream.check("subset", ReplyTable::check)?;
             let subset = self.start_subset(world, &workers).await?;
-            match self.add_subset(&subset) {
-                true => Ok(subset),
-                false => {
-                    subset.shutdown().await?;
-                    Err(Error::Closed("subset".to_owned()))
-                }
+            if self.add_subset(&subset) {
+                Ok(subset)
+            } else {
+                subset.shutdown().await?;
+                Err(Error::Closed("subset".to_owned()))
             }
         };
         self.while_running(start)
@@ -209,10 +208,8 @@ fn subset_lanes(
             _ => parts.push((lane, vec![place])),
         }
     }
-    let world = match parts.iter().any(|(lane, _)| lane.facts().spans_machines) {
-        true => world.on_nodes(world.size())?,
-        false => world,
-    };
+    let world =
+        if parts.iter().any(|(lane, _)| lane.facts().spans_machines) { world.on_nodes(world.size())? } else { world };
     let shared = match parts.iter().any(|(lane, _)| lane.facts().needs_bytes) {
         true if world.nodes() > 1 => Shared::default().beside_nodes(Arena::new(world.per_node())?),
         true => Shared::with_arena(Arena::new(world.per_node())?),

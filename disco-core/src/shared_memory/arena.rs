@@ -73,9 +73,10 @@ impl Arena {
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<Storage>> {
         let no_room = || {
             let (span, ranks) = (self.segment.byte_len(), self.ranks);
-            let limited = match span < self::span(os::memory(), ranks, None) {
-                true => " within the limits of this process (`ulimit -f`, `ulimit -v`)",
-                false => "",
+            let limited = if span < self::span(os::memory(), ranks, None) {
+                " within the limits of this process (`ulimit -f`, `ulimit -v`)"
+            } else {
+                ""
             };
             let why = format!(
                 "all tensors of a worker have {span} bytes together where {ranks} workers share a machine{limited}; private \

@@ -54,9 +54,10 @@ impl Arguments {
         }
         self.handles.iter().try_for_each(|handle| freed_ids.check(handle))?;
         let registers = self.values.iter().filter(|value| matches!(value, Value::Register(_))).count();
-        match registers == self.handles.len() {
-            true => Ok(()),
-            false => Err(Error::invalid("call: an argument is a register; pass the handle that stands for it")),
+        if registers == self.handles.len() {
+            Ok(())
+        } else {
+            Err(Error::invalid("call: an argument is a register; pass the handle that stands for it"))
         }
     }
 }

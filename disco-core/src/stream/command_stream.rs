@@ -117,12 +117,13 @@ impl CommandStream {
     }
 
     pub(crate) fn check(&self, operation: &str, live: fn(&ReplyTable) -> Result<()>) -> Result<()> {
-        match self.closed.load(Ordering::Acquire) {
-            true => Err(Error::Closed(operation.to_owned())),
-            false => live(&self.reply_table).map_err(|error| match error {
+        if self.closed.load(Ordering::Acquire) {
+            Err(Error::Closed(operation.to_owned()))
+        } else {
+            live(&self.reply_table).map_err(|error| match error {
                 Error::Worker(failure) => Error::Earlier { operation: operation.to_owned(), failure },
                 other => other,
-            }),
+            })
         }
     }
 
@@ -145,10 +146,7 @@ impl CommandStream {
         make: impl FnOnce(&mut RegisterIds) -> Result<Command>,
     ) -> Result<()> {
         let Next { lanes, functions, registers, frame } = order.next(&self.freed_ids, &values, make)?;
-        let kept = || match lanes.needs_bytes {
-            true => check_crossing(lanes, &frame),
-            false => Ok(None),
-        };
+        let kept = || if lanes.needs_bytes { check_crossing(lanes, &frame) } else { Ok(None) };
         let kept = lanes.check(frame.command()).and_then(|()| kept());
         let frame = match &kept {
             Ok(_) => {

@@ -76,10 +76,7 @@ impl FreedIds {
 
     /// Fails for a handle of another session.
     pub(crate) fn check(self: &Arc<Self>, handle: &DRef) -> Result<()> {
-        match Arc::ptr_eq(self, handle.freed_ids()) {
-            true => Ok(()),
-            false => Err(Error::ForeignRef(handle.register())),
-        }
+        if Arc::ptr_eq(self, handle.freed_ids()) { Ok(()) } else { Err(Error::ForeignRef(handle.register())) }
     }
 
     fn freed(&self) -> MutexGuard<'_, Freed> {

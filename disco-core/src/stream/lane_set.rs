@@ -91,9 +91,10 @@ impl Lanes {
     /// # Errors
     /// Some do not; the error names the operation.
     pub(crate) fn check(&self, command: &Command) -> Result<()> {
-        match self.understand_all {
-            true => Ok(()),
-            false => self.iter().filter_map(|lane| lane.facts().understands).try_for_each(|check| check(command)),
+        if self.understand_all {
+            Ok(())
+        } else {
+            self.iter().filter_map(|lane| lane.facts().understands).try_for_each(|check| check(command))
         }
     }
 

@@ -270,9 +270,10 @@ fn above_limit(operation: &str, to: Option<WorkerId>, bytes: usize, limit: usize
             (format!("arguments of {bytes} bytes"), "pass it on (`broadcast_from_worker0`), and call with its handle")
         }
     };
-    let instead = match takes_references {
-        true => format!(", or copy the tensor to worker 0 (`copy_to_worker_0`), {instead}"),
-        false => String::new(),
+    let instead = if takes_references {
+        format!(", or copy the tensor to worker 0 (`copy_to_worker_0`), {instead}")
+    } else {
+        String::new()
     };
     Error::invalid(format!(
         "{operation}: {what} can't go to another process, the limit is {limit} bytes for the values of one command; raise the \

@@ -104,13 +104,12 @@ impl Order {
             let frame = Cow::Owned(Arc::new(next));
             return Ok(Next { lanes: &self.lanes, functions: &self.functions, registers, frame });
         }
-        let frame = match Frame::would_be_light(&freed, &command) {
-            true => {
-                // Otherwise a frame with tensors would be kept until the next one of its kind.
-                self.other.take_finished();
-                self.light.put(MIN_IDLE_FRAMES, self.seq, freed, command)
-            }
-            false => self.other.put(0, self.seq, freed, command),
+        let frame = if Frame::would_be_light(&freed, &command) {
+            // Otherwise a frame with tensors would be kept until the next one of its kind.
+            self.other.take_finished();
+            self.light.put(MIN_IDLE_FRAMES, self.seq, freed, command)
+        } else {
+            self.other.put(0, self.seq, freed, command)
         };
         Ok(Next { lanes: &self.lanes, functions: &self.functions, registers, frame: Cow::Borrowed(frame) })
     }

@@ -41,9 +41,12 @@ impl CommandStream {
     /// Sends the command, which has a tensor of this process, if worker 0 can read it. Returns whether it can.
     async fn copy_by_reference(&self, operation: &str, handle: &DRef, command: Command) -> Result<bool> {
         self.freed_ids.check(handle)?;
-        let copy = |order: &mut Order| match order.lanes.pass_references_to_worker_0() {
-            true => self.send(order, Values::SMALL, |_| Ok(command)).map(|()| true),
-            false => Ok(false),
+        let copy = |order: &mut Order| {
+            if order.lanes.pass_references_to_worker_0() {
+                self.send(order, Values::SMALL, |_| Ok(command)).map(|()| true)
+            } else {
+                Ok(false)
+            }
         };
         self.turn(operation, ReplyTable::check, copy).await
     }

@@ -170,10 +170,11 @@ impl Tensor {
         // SAFETY: in a valid DLPack tensor `shape` points to `ndim` extents.
         let shape = Shape::from(unsafe { list(dl.shape, axes) });
         let (elements, _) = extent(dtype, &shape)?;
-        let strides = match dl.strides.is_null() {
-            true => None,
+        let strides = if dl.strides.is_null() {
+            None
+        } else {
             // SAFETY: in a valid DLPack tensor non-null `strides` point to `ndim` strides.
-            false => Some(unsafe { list(dl.strides, axes) }).filter(|strides| !row_major(&shape, strides)),
+            Some(unsafe { list(dl.strides, axes) }).filter(|strides| !row_major(&shape, strides))
         };
         let reach = reach(&shape, strides)?.checked_mul(dtype.size());
         let byte_offset = usize::try_from(dl.byte_offset).ok();

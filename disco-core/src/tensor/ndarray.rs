@@ -51,10 +51,7 @@ impl<T: Element> ViewMut<'_, T> {
 }
 
 fn axes(tensor: &Tensor, len: usize) -> IxDyn {
-    match tensor.elements() == len {
-        true => IxDyn(&tensor.dims()),
-        false => IxDyn(&[len]),
-    }
+    if tensor.elements() == len { IxDyn(&tensor.dims()) } else { IxDyn(&[len]) }
 }
 
 fn refused(error: ndarray::ShapeError) -> Error {

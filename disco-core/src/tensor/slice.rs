@@ -51,9 +51,10 @@ impl Tensor {
     /// `shape` has a different number of elements, or the tensor is not contiguous.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
-        match shape.elements() == Some(self.elements()) {
-            true => self.window(0, shape),
-            false => Err(Error::invalid(format!("reshape: {self} does not have as many elements as {shape}"))),
+        if shape.elements() == Some(self.elements()) {
+            self.window(0, shape)
+        } else {
+            Err(Error::invalid(format!("reshape: {self} does not have as many elements as {shape}")))
         }
     }
 

@@ -166,10 +166,7 @@ impl Storage {
     }
 
     pub(crate) fn release(&self, writes: bool) {
-        match writes {
-            true => self.borrows.store(0, Ordering::Release),
-            false => _ = self.borrows.fetch_sub(1, Ordering::Release),
-        }
+        if writes { self.borrows.store(0, Ordering::Release) } else { _ = self.borrows.fetch_sub(1, Ordering::Release) }
     }
 
     fn claim_read(&self) -> Result<()> {

@@ -48,10 +48,7 @@ impl ViewMut<'_, u8> {
     /// one.
     pub(super) fn copy_from(&mut self, source: &Tensor) -> Result<()> {
         // This view is the claim of a storage that both tensors share.
-        let _view = match Arc::ptr_eq(source.storage(), self.tensor.storage()) {
-            true => None,
-            false => Some(source.bytes()?),
-        };
+        let _view = if Arc::ptr_eq(source.storage(), self.tensor.storage()) { None } else { Some(source.bytes()?) };
         // SAFETY: the caller guarantees that both ranges are host memory of this size and do not overlap; the borrow flags
         // exclude other readers of this tensor and writers of both.
         unsafe { ptr::copy_nonoverlapping(source.data(), self.tensor.data(), self.tensor.byte_len()) };
@@ -61,9 +58,10 @@ impl ViewMut<'_, u8> {
 
 /// Checks the alignment of the elements: imported memory may be unaligned, but slices may not.
 fn require_aligned<T>(tensor: &Tensor) -> Result<()> {
-    match tensor.data().cast::<T>().is_aligned() {
-        true => Ok(()),
-        false => Err(Error::invalid(format!("{tensor} is not aligned to {} bytes", align_of::<T>()))),
+    if tensor.data().cast::<T>().is_aligned() {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!("{tensor} is not aligned to {} bytes", align_of::<T>())))
     }
 }
 

@@ -81,9 +81,10 @@ pub(super) fn snapshot<'a>(values: impl IntoIterator<Item = &'a Value>) -> Resul
     let (tensors, bytes) = layout(values);
     let parts = tensors.into_iter().map(|(place, tensor)| Ok((place, tensor_bytes(tensor)?)));
     let parts = parts.collect::<Result<Vec<_>>>()?;
-    match parts.is_empty() {
-        true => Ok(None),
-        false => Snapshot::copy(bytes, parts.iter().map(|(at, bytes)| (*at, &**bytes))).map(Some),
+    if parts.is_empty() {
+        Ok(None)
+    } else {
+        Snapshot::copy(bytes, parts.iter().map(|(at, bytes)| (*at, &**bytes))).map(Some)
     }
 }
 

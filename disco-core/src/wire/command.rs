@@ -214,8 +214,5 @@ fn members(packet: &mut Packet<'_>) -> Result<Members, WireError> {
 #[inline]
 fn register(packet: &mut Packet<'_>) -> Result<RegisterId, WireError> {
     let id: u32 = packet.id()?;
-    match id < RegisterId::COUNT {
-        true => Ok(id.into()),
-        false => Err(WireError::Unknown { what: "register", number: id.into() }),
-    }
+    if id < RegisterId::COUNT { Ok(id.into()) } else { Err(WireError::Unknown { what: "register", number: id.into() }) }
 }

@@ -56,10 +56,11 @@ const MAGIC: u64 = 0xdd5e_40f0_96b4_a13f;
 
 /// Appends a value as TVM's debug commands do: an object is wrapped, any other value is written as a plain argument.
 pub(super) fn write(value: &Value, to: &mut Writer) -> Result<(), WireError> {
-    match value.payload_len() > INLINE_LIMIT {
+    if value.payload_len() > INLINE_LIMIT {
         // Base64 would take a third more space and several copies.
-        true => value.write(to),
-        false => write_wrapped(value, to),
+        value.write(to)
+    } else {
+        write_wrapped(value, to)
     }
 }
 

@@ -60,10 +60,7 @@ impl Frame {
     /// The bytes are not a valid frame ([`WireError`]).
     pub fn decode(seq: u64, bytes: &[u8]) -> Result<Self, WireError> {
         let frame = decode_frame(seq, bytes)?;
-        match bytes.len() > MAX_KEPT_BYTES {
-            true => Ok(frame),
-            false => Ok(Self { encoded: Ok(bytes.into()).into(), ..frame }),
-        }
+        if bytes.len() > MAX_KEPT_BYTES { Ok(frame) } else { Ok(Self { encoded: Ok(bytes.into()).into(), ..frame }) }
     }
 
     /// Becomes frame `seq` with these [bytes](Frame::bytes). The arguments of a call use the memory of those of the call

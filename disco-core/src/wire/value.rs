@@ -229,9 +229,10 @@ fn write_object(object: &dyn WireObject, to: &mut Writer) -> Result<(), WireErro
     let end = to.len() + object.size();
     to.reserve(object.size());
     object.write(to);
-    match to.len() == end {
-        true => Ok(()),
-        false => Err(WireError::Expected("an object to write as many bytes as its `size` says")),
+    if to.len() == end {
+        Ok(())
+    } else {
+        Err(WireError::Expected("an object to write as many bytes as its `size` says"))
     }
 }
 

@@ -77,9 +77,10 @@ impl Controller {
                     self.note_lost_behind(workers, &cause);
                 }
                 let Side::Nodes(side) = &self.side else { return Err(Error::protocol("a node's message")) };
-                let peer = match whole {
-                    true => self.lost_nodes(side, workers),
-                    false => LostPeer::Workers { workers, node: Some(self.node_of(side, worker)) },
+                let peer = if whole {
+                    self.lost_nodes(side, workers)
+                } else {
+                    LostPeer::Workers { workers, node: Some(self.node_of(side, worker)) }
                 };
                 let error = Error::peer_lost(peer, cause);
                 tracing::info!(%error, "{}", if whole { "a node behind a peer is lost" } else { "a worker of a node is lost" });

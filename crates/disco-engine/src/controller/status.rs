@@ -59,9 +59,8 @@ impl Controller {
         let Some(name) = side.behind.get(&places.start).map(|behind| behind.name.clone()) else { return };
         for (place, behind) in side.behind.range_mut(places.clone()) {
             // The first report of a node is that of the relay nearest to it.
-            behind.lost.get_or_insert_with(|| match *place == places.start {
-                true => cause.to_string(),
-                false => lost_with(&name, cause),
+            behind.lost.get_or_insert_with(|| {
+                if *place == places.start { cause.to_string() } else { lost_with(&name, cause) }
             });
         }
     }

@@ -73,10 +73,7 @@ impl Replies {
         let waiting = &mut self.waiting[at];
         waiting.replied.insert(workers);
         waiting.unsent.insert(workers);
-        match waiting.replied.is_full() {
-            true => self.waiting.swap_remove(at).messages(),
-            false => Vec::new(),
-        }
+        if waiting.replied.is_full() { self.waiting.swap_remove(at).messages() } else { Vec::new() }
     }
 
     /// Sends the replies so far. Later ones wait for each other again.
@@ -176,9 +173,7 @@ pub fn lost(workers: WorkerRange, why: &Error) -> (Vec<Message>, Priority) {
         other => (LossCause::Other(other.to_string()), false),
     };
     let message = |workers| from(workers, Message::Lost { cause: cause.clone(), whole });
-    let messages = match whole {
-        true => vec![message(workers)],
-        false => workers.iter().map(|worker| message(worker.into())).collect(),
-    };
+    let messages =
+        if whole { vec![message(workers)] } else { workers.iter().map(|worker| message(worker.into())).collect() };
     (messages, Priority::Urgent)
 }

@@ -133,13 +133,12 @@ impl World {
                     Some(item) => {
                         let size = CHUNK_BYTES.min(item.bytes.len() - item.sent);
                         item.sent += size;
-                        match item.sent < item.bytes.len() {
-                            true => Slice { size, what: Arrival::Part },
-                            false => {
-                                let bytes = item.bytes.clone();
-                                pipe.last.pop_front();
-                                Slice { size, what: Arrival::Bytes(bytes) }
-                            }
+                        if item.sent < item.bytes.len() {
+                            Slice { size, what: Arrival::Part }
+                        } else {
+                            let bytes = item.bytes.clone();
+                            pipe.last.pop_front();
+                            Slice { size, what: Arrival::Bytes(bytes) }
                         }
                     }
                     None if pipe.ends => {

@@ -331,9 +331,10 @@ impl World {
             (Kind::Nodes, 1) => how == "left" && !session.reported.contains(&first),
             (Kind::Nodes, per_host) => count < per_host,
         };
-        let is_fine = match is_of_node {
-            true => count == 1 && session.reported.insert(first),
-            false => count == self.plan.per_host && session.ends.insert(first, how).is_none(),
+        let is_fine = if is_of_node {
+            count == 1 && session.reported.insert(first)
+        } else {
+            count == self.plan.per_host && session.ends.insert(first, how).is_none()
         };
         if !is_fine {
             let ends = format!("{:?}", session.ends);

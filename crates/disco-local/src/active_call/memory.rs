@@ -170,9 +170,8 @@ impl<'t> Memory<'t> {
     ) -> Result<()> {
         let (mut from, mut to) = (InlineVec::<*const u8>::new(), InlineVec::<*mut u8>::new());
         let mut size = None;
-        let mut check = |region: Region| match *size.get_or_insert(region.bytes) == region.bytes {
-            true => Ok(region.data),
-            false => Err(sizes_differ()),
+        let mut check = |region: Region| {
+            if *size.get_or_insert(region.bytes) == region.bytes { Ok(region.data) } else { Err(sizes_differ()) }
         };
         for input in inputs {
             from.push(check(input?)?.cast_const());
@@ -189,12 +188,11 @@ impl<'t> Memory<'t> {
             // belong to one rank, and `Op::check` has refused tensors of one rank that overlap in part.
             known &= unsafe { kernel::reduce(fold) };
         })?;
-        match known {
-            true => Ok(()),
-            false => {
-                let operation = format!("reduction {reduction}");
-                Err(Error::Unsupported { backend: NAME, operation, dtype: Some(dtype) })
-            }
+        if known {
+            Ok(())
+        } else {
+            let operation = format!("reduction {reduction}");
+            Err(Error::Unsupported { backend: NAME, operation, dtype: Some(dtype) })
         }
     }
 

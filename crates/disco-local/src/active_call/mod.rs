@@ -133,10 +133,7 @@ impl<'t> ActiveCall<'t> {
         board.post(rank, number, call.head(board.size()), words);
         board.wake_sleepers();
         self.wait_for_all(|peer| board.has_posted(peer, number))?;
-        match call.fits(board, rank, number) {
-            true => Ok(()),
-            false => self.disagree(),
-        }
+        if call.fits(board, rank, number) { Ok(()) } else { self.disagree() }
     }
 
     /// Like [`ActiveCall::meet`], but posts the locations of tensors that peers may access.
@@ -249,9 +246,10 @@ impl<'t> ActiveCall<'t> {
     /// # Errors
     /// The group has failed: peers may have left and freed their tensors.
     pub(crate) fn start(&mut self) -> Result<Memory<'_>> {
-        match self.board().begin_access(self.rank) {
-            true => Ok(Memory::new(self.group, self.rank)),
-            false => Err(self.group.failure_for(self.rank)),
+        if self.board().begin_access(self.rank) {
+            Ok(Memory::new(self.group, self.rank))
+        } else {
+            Err(self.group.failure_for(self.rank))
         }
     }
 

@@ -25,12 +25,11 @@ impl Board {
 pub(super) fn write(words: &[AtomicU64], text: &str) {
     let Some((length, cells)) = words.split_first() else { return };
     let room = 8 * cells.len();
-    let text = match text.len() <= room {
-        true => text.to_owned(),
-        false => {
-            const MORE: &str = "...";
-            format!("{}{MORE}", &text[..text.floor_char_boundary(room.saturating_sub(MORE.len()))])
-        }
+    let text = if text.len() <= room {
+        text.to_owned()
+    } else {
+        const MORE: &str = "...";
+        format!("{}{MORE}", &text[..text.floor_char_boundary(room.saturating_sub(MORE.len()))])
     };
     for (cell, word) in cells.iter().zip(super::to_words(text.as_bytes())) {
         cell.store(word, Ordering::Relaxed);

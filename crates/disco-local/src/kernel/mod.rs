@@ -179,11 +179,12 @@ mod tests {
         let outputs = [out.as_mut_ptr().wrapping_add(shift)];
         let fold =
             Fold { dtype, reduction, inputs: &inputs, outputs: &outputs, first: 0, count: len / dtype.size(), stream };
-        let known = match v3 {
+        let known = if v3 {
             // SAFETY: the vectors have `count` elements and belong to this thread; the caller has checked for v3.
-            true => unsafe { reduce_v3(fold) },
+            unsafe { reduce_v3(fold) }
+        } else {
             // SAFETY: the vectors have `count` elements and belong to this thread.
-            false => unsafe { reduce_plain(fold) },
+            unsafe { reduce_plain(fold) }
         };
         assert!(known, "{dtype} {reduction}");
         out[shift..shift + len].to_vec()

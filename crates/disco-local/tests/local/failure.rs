@@ -133,9 +133,10 @@ fn transfers_with_a_dropped_communicator_fail() {
         let mut comm = ranks.pop().unwrap();
         let error = std::thread::scope(|scope| {
             scope.spawn(|| drop(peer.take()));
-            match receives {
-                true => comm.recv(&zeros(100), Rank::new(1)).unwrap_err(),
-                false => comm.send(&zeros(100), Rank::new(1)).unwrap_err(),
+            if receives {
+                comm.recv(&zeros(100), Rank::new(1)).unwrap_err()
+            } else {
+                comm.send(&zeros(100), Rank::new(1)).unwrap_err()
             }
         });
         assert!(matches!(error, Error::Lost { .. }), "{error}");

@@ -71,10 +71,8 @@ fn a_root_in_place_keeps_its_elements() {
     for block in BLOCKS {
         on_ranks(RANKS, |mut comm| {
             let at_root = comm.rank() == root;
-            let (src, dst) = match at_root {
-                true => (None, input(1, block)),
-                false => (Some(input(0, block)), zeroed(DType::I32, block)),
-            };
+            let (src, dst) =
+                if at_root { (None, input(1, block)) } else { (Some(input(0, block)), zeroed(DType::I32, block)) };
             // A source is significant at the root only.
             comm.enqueue(&[Op::Broadcast { src, dst: dst.clone(), root }]).unwrap();
             assert_eq!(dst.to_vec::<i32>().unwrap(), input(1, block).to_vec::<i32>().unwrap());

@@ -148,20 +148,19 @@ impl<P: Peers> RemoteLane<P> {
             engine.note_effect(frame.command());
             bytes
         })?;
-        match beside.is_none() && bytes.len() <= MAX_INLINE_BYTES {
-            true => ring.send(&mut writer, frame.seq(), bytes, target, &running.served),
-            false => {
-                let (record, target) = ring::placeholder(frame, target, self.workers.len())?;
-                let load = if beside.is_some() { beside } else { pack(frame)? };
-                if let Some(load) = load {
-                    running.served.with(|engine, _| match target {
-                        WakeTarget::All => engine.post(&load, None),
-                        WakeTarget::One(peer) => engine.post(&load, Some(peer)),
-                        WakeTarget::Nobody => {}
-                    });
-                }
-                ring.send(&mut writer, frame.seq() | LARGE_FLAG, &record, target, &running.served)
+        if beside.is_none() && bytes.len() <= MAX_INLINE_BYTES {
+            ring.send(&mut writer, frame.seq(), bytes, target, &running.served)
+        } else {
+            let (record, target) = ring::placeholder(frame, target, self.workers.len())?;
+            let load = if beside.is_some() { beside } else { pack(frame)? };
+            if let Some(load) = load {
+                running.served.with(|engine, _| match target {
+                    WakeTarget::All => engine.post(&load, None),
+                    WakeTarget::One(peer) => engine.post(&load, Some(peer)),
+                    WakeTarget::Nobody => {}
+                });
             }
+            ring.send(&mut writer, frame.seq() | LARGE_FLAG, &record, target, &running.served)
         }
     }
 }

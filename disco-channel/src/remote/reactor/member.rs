@@ -88,9 +88,10 @@ impl<H: Host> Driver<H> {
         // A closed connection is noticed when it is read.
         _ = self.connection.flush();
         self.handle(Event::Timeout)?;
-        match self.incoming.is_closed() {
-            true => self.handle(self.connection.stuck().map_or(Event::Closed, Event::Unacknowledged)),
-            false => ControlFlow::Continue(()),
+        if self.incoming.is_closed() {
+            self.handle(self.connection.stuck().map_or(Event::Closed, Event::Unacknowledged))
+        } else {
+            ControlFlow::Continue(())
         }
     }
 

@@ -57,10 +57,7 @@ impl Served {
     pub(crate) fn close(&self, limit: Duration) -> Result<()> {
         let stuck = self.lane.close(limit);
         self.join();
-        match stuck.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
-        }
+        if stuck.is_empty() { Ok(()) } else { Err(Error::Stuck { workers: stuck.join(", "), after: limit }) }
     }
 
     /// The lane, for other lanes.

@@ -146,10 +146,8 @@ impl Connection {
         }
         let Outgoing { to, bytes, owed } = packet;
         let Some(owed) = owed else {
-            let bytes = match self.is_node {
-                true => envelope(EnvelopeAction::Send, to).wrap(Some(&bytes))?.into(),
-                false => bytes,
-            };
+            let bytes =
+                if self.is_node { envelope(EnvelopeAction::Send, to).wrap(Some(&bytes))?.into() } else { bytes };
             self.queue(bytes, seq, false);
             return Ok(());
         };
@@ -181,9 +179,10 @@ impl Connection {
             }
         }
         if self.shutdown == ShutdownState::Running && self.is_open() {
-            let packet = match self.is_node {
-                true => Envelope::to_all(EnvelopeAction::Shutdown).wrap(None)?,
-                false => tvm::encode(&Command::Shutdown)?,
+            let packet = if self.is_node {
+                Envelope::to_all(EnvelopeAction::Shutdown).wrap(None)?
+            } else {
+                tvm::encode(&Command::Shutdown)?
             };
             self.queue(packet.into(), self.progress.0, false);
         }

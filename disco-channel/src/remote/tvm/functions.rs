@@ -47,10 +47,7 @@ fn empty(
     worker_0_only: Value,
     _in_group: Value,
 ) -> Result<Option<Tensor>> {
-    match flag("empty", &worker_0_only)? {
-        true => Ok(None),
-        false => ctx.empty(element_type(&dtype)?, shape).map(Some),
-    }
+    if flag("empty", &worker_0_only)? { Ok(None) } else { ctx.empty(element_type(&dtype)?, shape).map(Some) }
 }
 
 /// TVM's controller over sockets calls it on the workers of its own node.

@@ -260,10 +260,7 @@ impl Channel for Lane {
         }
         let state = shared.lock();
         let stuck: Vec<String> = state.killed.iter().map(|worker| format!("{worker} (killed)")).collect();
-        match stuck.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Stuck { workers: stuck.join(", "), after: limit }),
-        }
+        if stuck.is_empty() { Ok(()) } else { Err(Error::Stuck { workers: stuck.join(", "), after: limit }) }
     }
 }
 

@@ -142,9 +142,10 @@ fn asked(stream: &mut UnixStream, key: &[u8; KEY_BYTES]) -> io::Result<u32> {
     let (mut worker, mut theirs) = ([0; 4], [0; KEY_BYTES]);
     stream.read_exact(&mut worker)?;
     stream.read_exact(&mut theirs)?;
-    match bool::from(theirs[..].ct_eq(&key[..])) {
-        true => Ok(u32::from_le_bytes(worker)),
-        false => Err(io::Error::other("it has another key")),
+    if bool::from(theirs[..].ct_eq(&key[..])) {
+        Ok(u32::from_le_bytes(worker))
+    } else {
+        Err(io::Error::other("it has another key"))
     }
 }
 
@@ -191,11 +192,8 @@ fn invitation(worker: WorkerId, key: &[u8; KEY_BYTES]) -> io::Result<String> {
         stream.write_all(key)?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
-        match text.is_empty() {
-            // Worker 0 has not made the invitations yet.
-            true => Err(io::ErrorKind::UnexpectedEof.into()),
-            false => Ok(text),
-        }
+        // Empty: worker 0 has not made the invitations yet.
+        if text.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(text) }
     };
     loop {
         match ask() {
@@ -207,9 +205,10 @@ fn invitation(worker: WorkerId, key: &[u8; KEY_BYTES]) -> io::Result<String> {
 }
 
 fn check_user(stream: &UnixStream) -> io::Result<()> {
-    match sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
-        true => Ok(()),
-        false => Err(io::Error::other("it belongs to another user")),
+    if sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
+        Ok(())
+    } else {
+        Err(io::Error::other("it belongs to another user"))
     }
 }
 

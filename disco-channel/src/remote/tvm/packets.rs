@@ -78,9 +78,10 @@ impl Packets {
                 return Ok(Some(packet));
             }
             if self.fill(stream)? == 0 {
-                return match self.start == self.bytes.len() {
-                    true => Ok(None),
-                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                return if self.start == self.bytes.len() {
+                    Ok(None)
+                } else {
+                    Err(io::ErrorKind::UnexpectedEof.into())
                 };
             }
         }

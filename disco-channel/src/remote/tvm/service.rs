@@ -193,9 +193,10 @@ impl State {
                 connection.kill();
                 connection.is_over = true;
                 let was_killed = connection.workers.iter().any(|worker| self.killed.contains(&worker));
-                reports.push(match has_left(connection) || was_killed {
-                    true => Report::Left(connection.workers),
-                    false => Report::Lost(connection.workers, connection.loss()),
+                reports.push(if has_left(connection) || was_killed {
+                    Report::Left(connection.workers)
+                } else {
+                    Report::Lost(connection.workers, connection.loss())
                 });
             }
         }

@@ -262,9 +262,10 @@ impl Fleet {
     /// caller.
     pub(crate) fn keep_ready(&mut self) -> bool {
         let is_wanted = self.work.replace(Work::Caller) != Some(Work::Unwanted);
-        match is_wanted {
-            true => self.ready.append(&mut self.taken),
-            false => self.has_failed = true,
+        if is_wanted {
+            self.ready.append(&mut self.taken)
+        } else {
+            self.has_failed = true
         }
         is_wanted
     }
@@ -293,11 +294,10 @@ impl Fleet {
 
     /// Fails on a thread that is inside the program's function that restores a worker: it would wait for itself.
     pub(in crate::stream) fn check_thread(&self) -> Result<()> {
-        match self.restores_on.is_some_and(|thread| thread == thread::current().id()) {
-            true => {
-                Err(Error::state("workers are being replaced: the function that restores them can't use the session"))
-            }
-            false => Ok(()),
+        if self.restores_on.is_some_and(|thread| thread == thread::current().id()) {
+            Err(Error::state("workers are being replaced: the function that restores them can't use the session"))
+        } else {
+            Ok(())
         }
     }
 

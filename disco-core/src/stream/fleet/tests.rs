@@ -99,12 +99,11 @@ impl Model {
             Event::Started => {
                 let Some(places) = self.thread.take() else { return };
                 assert_eq!(fleet.keep_ready(), !self.is_unwanted, "{self:?}");
-                match std::mem::take(&mut self.is_unwanted) {
-                    false => self.ready.extend(places),
-                    true => {
-                        self.add(places);
-                        self.has_failed = true;
-                    }
+                if std::mem::take(&mut self.is_unwanted) {
+                    self.add(places);
+                    self.has_failed = true;
+                } else {
+                    self.ready.extend(places)
                 }
                 fleet.end_work();
             }

@@ -68,9 +68,10 @@ fn the_end_of_a_dismissed_worker_is_no_loss_and_ends_no_wait() {
         reply_table.dismiss(dismissed.into());
         assert!(!reply_table.have_ended(&[dismissed]));
         let later = reply_table.expect("get", 1, WorkerRange::new(1..2));
-        match is_lost {
-            true => inbox.lost(dismissed.into(), Error::state("the connection is closed")),
-            false => inbox.left(dismissed.into()),
+        if is_lost {
+            inbox.lost(dismissed.into(), Error::state("the connection is closed"))
+        } else {
+            inbox.left(dismissed.into())
         }
         assert!(reply_table.have_ended(&[dismissed]) && reply_table.check_lost().is_ok());
         assert_eq!(text(&later), None);

@@ -354,9 +354,10 @@ impl Nodes {
             out.send_as(joined.conn, &Message::Late, Order::Last);
             return out.act(Action::Close(joined.conn));
         }
-        let checked = match stands_by {
-            true => self.compare(&joined).and_then(|()| self.check_standby()),
-            false => self.check(&joined, now, out),
+        let checked = if stands_by {
+            self.compare(&joined).and_then(|()| self.check_standby())
+        } else {
+            self.check(&joined, now, out)
         };
         match checked {
             Ok(()) if stands_by => {
@@ -403,9 +404,10 @@ impl Nodes {
 
     /// Records a refused connection. After the start, nodes of a later session may try to join again and again.
     fn refuse(&mut self, name: &str, error: &Error, standing: Standing, now: Instant) {
-        match self.has_started && standing == Standing::Proved {
-            true => tracing::debug!(from = name, %error, "a connection was refused"),
-            false => self.refused.add(name, error, standing, now),
+        if self.has_started && standing == Standing::Proved {
+            tracing::debug!(from = name, %error, "a connection was refused")
+        } else {
+            self.refused.add(name, error, standing, now)
         }
     }
 

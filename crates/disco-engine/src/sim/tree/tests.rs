@@ -230,9 +230,10 @@ impl Script {
                 }
                 None => {}
             }
-            match self.world.lost.is_empty() {
-                true => self.command(Command::Shutdown, Job::Nothing),
-                false => self.world.tell(Event::Signal(Signal::Shutdown)),
+            if self.world.lost.is_empty() {
+                self.command(Command::Shutdown, Job::Nothing)
+            } else {
+                self.world.tell(Event::Signal(Signal::Shutdown))
             }
             self.world.tell(Event::Close(CLOSE));
         }

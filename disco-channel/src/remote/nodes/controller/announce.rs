@@ -76,9 +76,10 @@ impl Announcement {
     /// The command that starts a node on another machine, for a session of this program. `FILE` stands for the token
     /// file.
     pub fn command(&self) -> String {
-        let host = match self.address.ip().is_unspecified() {
-            true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            false => self.address.ip().to_string(),
+        let host = if self.address.ip().is_unspecified() {
+            rustix::system::uname().nodename().to_string_lossy().into_owned()
+        } else {
+            self.address.ip().to_string()
         };
         let address = addresses::host_and_port(&host, self.address.port());
         let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();

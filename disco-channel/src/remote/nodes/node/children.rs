@@ -41,9 +41,10 @@ impl Listener {
         let is_everywhere = everywhere && own.ip().is_loopback();
         // Keeps the interface of a link-local address.
         own.set_port(0);
-        let listener = match is_everywhere {
-            true => TcpListener::bind(format!("{}:0", addresses::everywhere())),
-            false => TcpListener::bind(own),
+        let listener = if is_everywhere {
+            TcpListener::bind(format!("{}:0", addresses::everywhere()))
+        } else {
+            TcpListener::bind(own)
         };
         let listener = listener.map_err(refused)?;
         let port = listener.local_addr().map_err(refused)?.port();

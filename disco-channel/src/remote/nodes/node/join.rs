@@ -303,10 +303,7 @@ pub(in crate::remote::nodes) fn enter(options: &JoinOptions, end: Instant) -> Re
         }
     }
     let why = reasons.join("; ");
-    Err(match is_refused {
-        true => Failed::Refused(why),
-        false => Failed::for_now(why, is_absent),
-    })
+    Err(if is_refused { Failed::Refused(why) } else { Failed::for_now(why, is_absent) })
 }
 
 fn enter_at(address: &str, options: &JoinOptions, end: Instant) -> Result<(TcpStream, Proved), Failed> {

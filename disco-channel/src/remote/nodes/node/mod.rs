@@ -59,16 +59,20 @@ where
     let limit = options.max_workers.map_or(MAX_READERS, |limit| limit as usize);
     let count = assignment.workers.len() / (1 + assignment.behind.len());
     let own = Assignment { workers: assignment.workers.part(0, count), behind: Arc::default(), ..assignment.clone() };
-    let made = match (1..=limit.min(MAX_READERS)).contains(&count) {
-        true => lane(&own, shared.clone(), output).and_then(|own| match assignment.behind.is_empty() {
-            true => Ok(own),
-            false => behind(options, &assignment, joined.listener.take(), shared, upstream.clone())
-                .map(|behind| Arc::new(Subtree::new(own, behind)) as Arc<dyn Channel>),
-        }),
-        false => Err(Error::invalid(format!(
+    let made = if (1..=limit.min(MAX_READERS)).contains(&count) {
+        lane(&own, shared.clone(), output).and_then(|own| {
+            if assignment.behind.is_empty() {
+                Ok(own)
+            } else {
+                behind(options, &assignment, joined.listener.take(), shared, upstream.clone())
+                    .map(|behind| Arc::new(Subtree::new(own, behind)) as Arc<dyn Channel>)
+            }
+        })
+    } else {
+        Err(Error::invalid(format!(
             "the controller assigns {count} workers, and this node accepts 1 to {}",
             limit.min(MAX_READERS)
-        ))),
+        )))
     };
     let made = made.inspect_err(|error| {
         // Fails only if the connection is closed already.

@@ -85,11 +85,10 @@ impl Options {
     /// # Errors
     /// Their launcher starts processes only once.
     pub(crate) fn more(self, workers: WorkerRange) -> Result<Self> {
-        match self.launch.is_repeatable(workers) {
-            true => Ok(self),
-            false => {
-                Err(Error::state("resize: the launcher of the workers starts processes only once; start a new session"))
-            }
+        if self.launch.is_repeatable(workers) {
+            Ok(self)
+        } else {
+            Err(Error::state("resize: the launcher of the workers starts processes only once; start a new session"))
         }
     }
 }
@@ -115,9 +114,10 @@ impl Peers for Options {
                     .to_owned(),
             );
         }
-        match self.launch.is_repeatable(part) {
-            true => Ok(()),
-            false => Err("their launcher starts processes only once; a new session can have other workers".to_owned()),
+        if self.launch.is_repeatable(part) {
+            Ok(())
+        } else {
+            Err("their launcher starts processes only once; a new session can have other workers".to_owned())
         }
     }
 

@@ -254,9 +254,10 @@ impl Pool {
             polled.extend(spare.process.exit().map(|exit| PollFd::from_borrowed_fd(exit.as_fd(), PollFlags::IN)));
             polled.extend((!spare.is_ready).then(|| PollFd::new(&spare.socket, PollFlags::IN)));
         }
-        let left = match self.spares.len() < self.count {
-            true => self.due.saturating_duration_since(Instant::now()),
-            false => Duration::MAX,
+        let left = if self.spares.len() < self.count {
+            self.due.saturating_duration_since(Instant::now())
+        } else {
+            Duration::MAX
         };
         poll(&mut polled, left);
         waker.reset();

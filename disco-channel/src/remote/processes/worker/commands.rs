@@ -202,9 +202,10 @@ impl Commands {
         let Some(reader) = self.buffer.first_chunk().map(|reader| u64::from_ne_bytes(*reader)) else {
             return Err(Error::protocol("garbage in the ring: the record of a large frame has no reader"));
         };
-        Ok(match reader == ALL_READERS || reader == self.reader {
-            true => Due::Connection(Some(seq)),
-            false => Due::Buffer { seq, start: size_of::<u64>() },
+        Ok(if reader == ALL_READERS || reader == self.reader {
+            Due::Connection(Some(seq))
+        } else {
+            Due::Buffer { seq, start: size_of::<u64>() }
         })
     }
 

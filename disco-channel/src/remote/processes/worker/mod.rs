@@ -102,10 +102,7 @@ where
     // Without a ring, the controller has no memory to read the records from.
     let records = (config.recorder.has_timeline() && !has_ring).then_some(&*activity);
     say_goodbye(&connection, &result, records);
-    match end.is_stopped.load(Ordering::Acquire) {
-        true => result.and(service.join().unwrap_or(Ok(()))),
-        false => result,
-    }
+    if end.is_stopped.load(Ordering::Acquire) { result.and(service.join().unwrap_or(Ok(()))) } else { result }
 }
 
 /// The last messages of a worker: its records, if they are to be sent, and how it ends.
@@ -161,9 +158,10 @@ fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {
     let connect = || {
         let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&invitation.socket)?)?;
         // Another user may have taken the abstract name after the controller ended.
-        match sockopt::socket_peercred(&stream)?.uid == rustix::process::geteuid() {
-            true => Connection::new(stream, waker.clone()),
-            false => Err(io::Error::other("its socket is another user's")),
+        if sockopt::socket_peercred(&stream)?.uid == rustix::process::geteuid() {
+            Connection::new(stream, waker.clone())
+        } else {
+            Err(io::Error::other("its socket is another user's"))
         }
     };
     connect().map_err(|error| {

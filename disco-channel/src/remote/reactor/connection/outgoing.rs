@@ -168,9 +168,10 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub(crate) fn send_owned(&self, packet: Vec<u8>) -> Result<()> {
-        match packet.len() <= CHUNK_BYTES {
-            true => self.send(packet, None),
-            false => self.send_pieces(Arc::new(Pieces::whole(packet))),
+        if packet.len() <= CHUNK_BYTES {
+            self.send(packet, None)
+        } else {
+            self.send_pieces(Arc::new(Pieces::whole(packet)))
         }
     }
 
@@ -206,10 +207,7 @@ impl Connection {
         let size = bytes.len();
         let mut outbox = self.put(bytes, None, false)?;
         outbox.holds |= outbox.bytes == size;
-        match outbox.last.len() < MAX_SLICES {
-            true => Ok(()),
-            false => self.go(&mut outbox),
-        }
+        if outbox.last.len() < MAX_SLICES { Ok(()) } else { self.go(&mut outbox) }
     }
 
     /// Queues a packet.
@@ -307,9 +305,10 @@ impl Connection {
 
     /// Waits until the socket may take more bytes, at most for `limit`.
     fn wait_to_send(&self, limit: Duration) {
-        match self.is_paused() {
-            true => thread::sleep(DESCRIPTOR_RETRY_DELAY.min(limit)),
-            false => drop(poll_one(self, PollFlags::OUT, limit)),
+        if self.is_paused() {
+            thread::sleep(DESCRIPTOR_RETRY_DELAY.min(limit))
+        } else {
+            _ = poll_one(self, PollFlags::OUT, limit);
         }
     }
 

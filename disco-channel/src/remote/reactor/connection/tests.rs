@@ -61,10 +61,7 @@ fn encrypted_packets_of_all_sizes_come_whole_and_in_order() {
         incoming.fill(&b).unwrap();
         while let Some(message) = incoming.next().unwrap() {
             let Message::Bye(text) = message else { panic!("{message}") };
-            match text.starts_with("urgent ") {
-                true => urgent += 1,
-                false => last.push(text.len()),
-            }
+            if text.starts_with("urgent ") { urgent += 1 } else { last.push(text.len()) }
         }
     }
     assert_eq!((last, a.backlog()), (sizes.to_vec(), 0));
