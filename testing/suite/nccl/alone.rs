@@ -4,7 +4,11 @@ use std::env;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use disco::{Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, Tensor, block_on};
+use disco::function::FromArg;
+use disco::{
+    Builder, DType, DataPlane, IntoArgs, LaneSession, Placement, Reduction, Scope, Session, SessionExt as _, Tensor,
+    WorkerContext, block_on,
+};
 use disco_conformance::{Required, waiting};
 
 /// Time limit of a test process, which only a hang reaches.
@@ -139,6 +143,31 @@ pub(crate) fn without_nvml() -> String {
 pub(crate) fn session(workers: usize) -> LaneSession {
     let limit = Duration::from_millis(500);
     Builder::threads(workers).collective_deadline(limit).connect_deadline(limit).start().unwrap()
+}
+
+/// A session as of [`session`], connected by NCCL.
+pub(crate) fn connected(workers: usize) -> LaneSession {
+    let session = session(workers);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    session
+}
+
+/// Calls a function, and returns its results on all workers.
+pub(crate) fn answers<T: FromArg + Send>(session: &LaneSession, name: &str, args: impl IntoArgs) -> Vec<T> {
+    block_on(async { session.get_all_as(&session.call_named(name, args).await?).await }).unwrap()
+}
+
+/// Waits for the work of the worker's stream, up to the worker's deadline.
+pub(crate) fn synchronize(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)
+}
+
+/// A copy of a tensor on the host, after a wait for the worker's stream.
+pub(crate) fn to_host(ctx: &mut WorkerContext, tensor: &Tensor) -> disco::Result<Tensor> {
+    let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+    ctx.queue().copy_out(&host, tensor)?;
+    synchronize(ctx).map(|()| host)
 }
 
 /// The text of the error.

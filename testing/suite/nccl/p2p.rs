@@ -7,7 +7,7 @@ use disco::{
     Builder, DRef, DType, DataPlane, IntoArgs, LaneSession, Rank, Session, SessionExt, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{session, sum, text, without, without_nvml, works_again};
+use crate::alone::{answers, connected, session, sum, synchronize, text, to_host, without, without_nvml, works_again};
 use crate::on_the_double;
 
 const LEN: usize = 1000;
@@ -30,12 +30,7 @@ fn full(ctx: &mut WorkerContext, number: f32) -> disco::Result<Tensor> {
 
 /// Checks that all elements of a tensor equal a number, after synchronizing the stream.
 fn check_full(ctx: &mut WorkerContext, tensor: &Tensor, number: f32) -> disco::Result<()> {
-    let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
-    ctx.queue().copy_out(&host, tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
-    let found = host.to_vec::<f32>()?;
-    assert_eq!(found, vec![number; tensor.elements()], "{}", ctx.worker());
+    assert_eq!(to_host(ctx, tensor)?.to_vec::<f32>()?, vec![number; tensor.elements()], "{}", ctx.worker());
     Ok(())
 }
 
@@ -83,8 +78,7 @@ fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
     shared.main().barrier()?;
     let tensor = full(ctx, 20.0)?;
     ctx.queue().copy_within(&shared.p2p_buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)
+    synchronize(ctx)
 }
 
 /// The error texts of invalid copies and signals.
@@ -123,8 +117,7 @@ fn wait_by_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     if ctx.worker().index() == 0 {
         shared.main().wait(rank(1), 6)?;
     }
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)
+    synchronize(ctx)
 }
 
 /// Both streams signal one slot. A rank that sees the first signal also sees the data put before it.
@@ -208,20 +201,15 @@ pub(crate) fn patient(workers: usize) -> LaneSession {
 
 /// Calls a function on all workers and waits for it.
 pub(crate) async fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
-    let function = session.function(name).await?;
-    let answer = session.call(&function, args).await?;
+    let answer = session.call_named(name, args).await?;
     session.sync_all().await.map(|()| answer)
 }
 
 /// The reason why no kernels are launched.
 pub(crate) fn reason(session: &LaneSession) -> String {
-    block_on(async {
-        let answer = call(session, "tests.p2p.why_not", ()).await.unwrap();
-        let reasons: Vec<String> =
-            [0, 1].map(|worker| block_on(session.get_as(&answer, worker.into())).unwrap()).into();
-        assert_eq!(reasons[0], reasons[1]);
-        reasons[0].clone()
-    })
+    let reasons: Vec<String> = answers(session, "tests.p2p.why_not", ());
+    assert!(reasons.iter().all(|reason| *reason == reasons[0]), "{reasons:?}");
+    reasons[0].clone()
 }
 
 on_the_double!(copies_and_signals_pass_numbers_around_the_ring_of_ranks, ["GPU_DOUBLE_DEVICES" = "8"], {
@@ -269,10 +257,9 @@ on_the_double!(
 
 on_the_double!(invalid_copies_and_signals_are_rejected, ["DISCO_P2P_BUFFER" = "4096"], {
     let session = sharing(2);
-    let answer = block_on(call(&session, "tests.p2p.refusals", ())).unwrap();
-    let text: String = block_on(session.get_as(&answer, 0.into())).unwrap();
+    let texts: Vec<String> = answers(&session, "tests.p2p.refusals", ());
     assert_eq!(
-        text.lines().collect::<Vec<_>>(),
+        texts[0].lines().collect::<Vec<_>>(),
         [
             "put: no rank 2 among 2",
             "put: 4000 bytes at offset 4080 exceed the buffer of 4096 bytes",
@@ -321,8 +308,7 @@ on_the_double!(a_variable_disables_kernels, ["DISCO_P2P" = "0"], {
 });
 
 on_the_double!(the_backend_nccl_has_no_shared_memory, [], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     let error = text(block_on(call(&session, "tests.p2p.around", (3,))));
     assert!(error.contains("this backend has no peer-to-peer memory: cuda_p2p has"), "{error}");
 });
