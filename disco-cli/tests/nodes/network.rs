@@ -7,6 +7,11 @@ use disco::{Session as _, SessionExt as _, Tensor, WorkerId};
 
 use super::{DISCO, Folder, PROGRAM, disco, err, hello};
 
+crate::tests!(
+    a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu,
+    a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
+);
+
 /// Whether this user can make network namespaces; otherwise prints that the test is skipped.
 pub(crate) fn may_make_namespaces() -> bool {
     let may = Command::new("unshare").args(["--net", "--uts", "true"]).output();
@@ -94,7 +99,7 @@ fn token(folder: &Path) -> std::path::PathBuf {
     path
 }
 
-pub(crate) fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
+fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
     if !may_make_namespaces() {
         return;
     }
@@ -117,7 +122,7 @@ pub(crate) fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
     assert!(told.contains("disco: the controller lost: it has sent nothing for 5s"), "{told}");
 }
 
-pub(crate) fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
+fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
     if !may_make_namespaces() {
         return;
     }

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use super::{Folder, disco, err, hello};
 
-pub(crate) fn status_shows_the_nodes_and_workers() {
+crate::tests!(status_shows_the_nodes_and_workers_of_a_running_session,);
+
+fn status_shows_the_nodes_and_workers_of_a_running_session() {
     let folder = Folder::new("status");
     let path = folder.0.join("session.token");
     assert!(disco().arg("token").arg(&path).status().unwrap().success());

@@ -20,7 +20,6 @@ fn text<T: std::fmt::Debug>(result: disco::Result<T>) -> String {
 
 /// Submits a call that fails, and returns the error text of `sync_all`.
 async fn call_and_sync(session: &LaneSession, name: &str, arg: i64) -> String {
-    let function = session.function(name).await.unwrap();
-    session.call(&function, (arg,)).await.unwrap();
+    session.call_named(name, (arg,)).await.unwrap();
     text(session.sync_all().await)
 }
