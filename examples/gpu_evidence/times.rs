@@ -23,8 +23,7 @@ pub(crate) fn times(size: usize) -> Result<Vec<Row>> {
     let session = Builder::threads(size).timeline(RECORDS, move |timeline| _ = sink.send(timeline)).start()?;
     block_on(async {
         session.init_ccl("nccl", &vec![0; size]).await?;
-        let function = session.function("gpu.times").await?;
-        session.call(&function, ((bytes / 4) as i64,)).await?;
+        session.call_named("gpu.times", ((bytes / 4) as i64,)).await?;
         session.sync_all().await?;
         session.shutdown().await
     })?;

@@ -79,8 +79,7 @@ fn an_argument_of_the_wrong_type_is_an_error_with_its_position() {
 fn calling_a_register_that_is_no_function_is_an_error_with_its_type() {
     let session = threads(1);
     block_on(async {
-        let function = session.function("tests.add_one").await.unwrap();
-        let two = session.call(&function, (1,)).await.unwrap();
+        let two = session.call_named("tests.add_one", (1,)).await.unwrap();
         session.call(&two, ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert_eq!(error, "worker 0: call (command 3, register 2): register 1 holds an int, not a function");
@@ -91,8 +90,7 @@ fn all_reduce_of_uneven(check: bool) -> String {
     let session = Builder::threads(3).check(check).collective_deadline(Duration::from_secs(20)).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        let uneven = session.function("tests.uneven").await.unwrap();
-        let x = session.call(&uneven, (2,)).await.unwrap();
+        let x = session.call_named("tests.uneven", (2,)).await.unwrap();
         session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
         let error = text(session.sync_all().await);
         session.shutdown().await.unwrap();
@@ -191,10 +189,8 @@ fn init_ccl_makes_a_failed_session_usable_again() {
 fn get_of_a_value_made_before_the_error_succeeds() {
     let session = threads(1);
     block_on(async {
-        let add_one = session.function("tests.add_one").await.unwrap();
-        let before = session.call(&add_one, (41,)).await.unwrap();
-        let fail = session.function("tests.fail_on").await.unwrap();
-        let failed = session.call(&fail, (0,)).await.unwrap();
+        let before = session.call_named("tests.add_one", (41,)).await.unwrap();
+        let failed = session.call_named("tests.fail_on", (0,)).await.unwrap();
         let error = text(session.sync_all().await);
         assert_eq!(session.get(&before, WorkerId::new(0)).await.unwrap(), Value::Int(42));
         assert_eq!(text(session.get(&failed, WorkerId::new(0)).await), error);
@@ -295,7 +291,7 @@ fn integers_out_of_range_are_errors_with_their_value() {
         assert_eq!(session.get_as::<usize>(&two, WorkerId::new(0)).await.unwrap(), 2);
         let error = text(session.call(&count, (u64::MAX,)).await);
         assert_eq!(error, "call: argument 0: 18446744073709551615 does not fit in i64");
-        let minus = session.call(&session.function("tests.add_one").await.unwrap(), (-2,)).await.unwrap();
+        let minus = session.call_named("tests.add_one", (-2,)).await.unwrap();
         let error = text(session.get_as::<usize>(&minus, WorkerId::new(0)).await);
         assert_eq!(error, "get: expected an unsigned int, worker 0 has an int: -1 does not fit in usize");
         session.call(&count, (&minus,)).await.unwrap();
@@ -305,7 +301,7 @@ fn integers_out_of_range_are_errors_with_their_value() {
             "{error}"
         );
         session.recover().await.unwrap();
-        session.call(&session.function("tests.huge").await.unwrap(), ()).await.unwrap();
+        session.call_named("tests.huge", ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert!(error.ends_with("): 9223372036854775808 does not fit in i64"), "{error}");
         session.shutdown().await.unwrap();

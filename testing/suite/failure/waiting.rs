@@ -20,9 +20,8 @@ fn calls_behind_a_stuck_worker_fail_with_stalled_and_shutdown_names_it() {
     let session = Builder::threads(3).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (1, gate.id())).await.unwrap();
+        session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
         let (queued, stalled) = call_until_error(&session, &add_one).await;
         // The ring's 1024 slots, but for those of commands that are not finished.
         assert!(queued >= 1020, "{queued} calls fit behind a stuck worker");
@@ -63,9 +62,8 @@ fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
     block_on(async {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
-        let wait = session.function("tests.wait_at_barrier").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (2, gate.id())).await.unwrap();
+        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
         let (_, stalled) = call_until_error(&session, &add_one).await;
         let table = "\nMissing: worker 2 has not called it.";
         assert!(stalled.ends_with(table), "{stalled}");
@@ -85,9 +83,8 @@ fn a_submit_that_is_no_longer_polled_does_not_block_others() {
     let session = Builder::threads(2).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (1, gate.id())).await.unwrap();
+        session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
         call_until_error(&session, &add_one).await;
         let mut forgotten = std::pin::pin!(session.call(&add_one, (0,)));
         assert!(poll_once(forgotten.as_mut()).is_none());
@@ -106,8 +103,7 @@ fn shutdown_names_the_stuck_worker_and_not_those_that_wait_for_it() {
     block_on(async {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
-        let stuck = session.function("tests.wait_at_barrier").await.unwrap();
-        session.call(&stuck, (2, gate.id())).await.unwrap();
+        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
         assert_eq!(
             text(session.shutdown().await),
             "not stopped after 200ms: worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`; detached)"
@@ -173,9 +169,8 @@ fn dropping_a_waiting_submit_changes_nothing() {
     let session = threads(2);
     block_on(async {
         let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (0, gate.id())).await.unwrap();
+        session.call_named("tests.wait_on", (0, gate.id())).await.unwrap();
         let mut handles = Vec::new();
         while let Some(handle) = poll_once(std::pin::pin!(session.call(&add_one, (0,)))) {
             handles.push(handle.unwrap());
@@ -195,8 +190,7 @@ fn a_call_past_its_deadline_names_worker_and_function() {
     let session = Builder::threads(2).call_deadline(Duration::from_millis(200)).start().unwrap();
     block_on(async {
         let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
-        session.call(&wait, (1, gate.id())).await.unwrap();
+        session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
         assert_eq!(
             text(session.sync_all().await),
             "sync_all: no end after 200ms: worker 1 does not answer: \
@@ -250,8 +244,7 @@ fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for()
         block_on(async {
             let gate = Gate::new();
             session.init_ccl("local", &[]).await.unwrap();
-            let wait = session.function("tests.wait_at_barrier").await.unwrap();
-            session.call(&wait, (2, gate.id())).await.unwrap();
+            session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
             let inside = "in command 5, inside `tests.wait_at_barrier`";
             assert_eq!(
                 text(session.sync_worker_0().await).lines().next().unwrap(),

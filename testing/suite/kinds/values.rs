@@ -88,7 +88,7 @@ fn last(session: &LaneSession) -> WorkerId {
 
 /// A handle whose registers hold an integer.
 async fn integer(session: &LaneSession) -> Result<DRef> {
-    session.call(&session.function("tests.count").await?, (1,)).await
+    session.call_named("tests.count", (1,)).await
 }
 
 fn tensors_of_any_size_make_a_round_trip(kind: Kind) {
@@ -154,9 +154,8 @@ fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Ki
         block_on(async {
             let mut right = 0;
             for round in 0..20 {
-                let increment = session.function("tests.increment").await.unwrap();
                 let x = Tensor::from_vec(vec![1u8; 1 << 20], [1 << 20]).unwrap();
-                let sums = session.call(&increment, (&x,)).await.unwrap();
+                let sums = session.call_named("tests.increment", (&x,)).await.unwrap();
                 match session.get_all_as::<u64>(&sums).await {
                     Ok(sums) => {
                         right += 1;
@@ -186,7 +185,7 @@ fn set_gives_each_worker_its_own_weights(kind: Kind) {
                 // The worker has its own copy.
                 own.bytes_mut().unwrap().fill(0);
             }
-            let sum = session.call(&session.function("tests.sum").await.unwrap(), (&weights,)).await.unwrap();
+            let sum = session.call_named("tests.sum", (&weights,)).await.unwrap();
             for worker in session.world().workers() {
                 let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
                 let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
@@ -237,8 +236,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
                 )
         );
         assert!(matches!(refused, Error::Invalid(_)));
-        let sum = session.function("tests.sum").await.unwrap();
-        let refused = session.call(&sum, (&above,)).await.unwrap_err().to_string();
+        let refused = session.call_named("tests.sum", (&above,)).await.unwrap_err().to_string();
         assert_eq!(
             refused,
             "call: arguments of 102401 bytes can't go to another process, the limit is 102400 bytes for the values of one command; \
@@ -252,8 +250,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
         let back: Tensor = session.get_as(&handle, worker).await.unwrap();
         assert!(same(&largest, &back));
         session.set(&handle, WorkerId::new(0), (&largest).into()).await.unwrap();
-        let double = session.function("tests.double").await.unwrap();
-        let larger = session.call(&double, (&handle, "and", &pattern(1, 1))).await.unwrap();
+        let larger = session.call_named("tests.double", (&handle, "and", &pattern(1, 1))).await.unwrap();
         let refused = session.get(&larger, worker).await.unwrap_err().to_string();
         assert!(
             refused.starts_with("worker 1: get ")
@@ -288,8 +285,7 @@ fn small_commands_work_during_concurrent_large_sets(kind: Kind) {
                 scope.spawn(|| block_on(session.set(&handle, *worker, tensor.into())).unwrap());
             }
             for number in 0..100 {
-                let count = block_on(session.function("tests.count")).unwrap();
-                let next = block_on(session.call(&count, (number,))).unwrap();
+                let next = block_on(session.call_named("tests.count", (number,))).unwrap();
                 assert_eq!(block_on(session.get(&next, WorkerId::new(0))).unwrap(), Value::Int(number + 1));
             }
         });
@@ -311,8 +307,7 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {
             block_on(async {
                 let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
                 // The worker takes no command after this call.
-                let exit = session.function("tests.exit").await.unwrap();
-                _ = session.call(&exit, (worker.index() as i64, 0.3)).await.unwrap();
+                _ = session.call_named("tests.exit", (worker.index() as i64, 0.3)).await.unwrap();
                 let refused = session.set(&handle, worker, (&pattern(64 << 20, 1)).into()).await.unwrap_err();
                 // Fails if the loss is not known yet.
                 _ = session.shutdown().await;

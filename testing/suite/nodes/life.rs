@@ -84,7 +84,7 @@ fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
 fn set_on_one_worker_does_not_change_the_value_of_others() {
     let session = Builder::nodes(3, 1).start().unwrap();
     block_on(async {
-        let handle = session.call(&session.function("tests.length").await.unwrap(), ("four",)).await.unwrap();
+        let handle = session.call_named("tests.length", ("four",)).await.unwrap();
         for size in [4, 400_000] {
             session.set(&handle, WorkerId::new(2), Value::from("y".repeat(size))).await.unwrap();
             assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
@@ -126,7 +126,7 @@ fn a_session_recovers_from_a_worker_failure_on_a_node() {
                 assert!(error.starts_with("worker 3: tests.panic ") && error.contains("on purpose"), "{error}");
             }
             session.init_ccl("by-store", &[]).await.unwrap();
-            session.call(&session.function("tests.barriers").await.unwrap(), (3, NOBODY)).await.unwrap();
+            session.call_named("tests.barriers", (3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             session.shutdown().await.unwrap();
         });
@@ -187,8 +187,7 @@ fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
         let file = tempfile::NamedTempFile::new().unwrap();
         block_on(async {
             let length = session.function("tests.length").await.unwrap();
-            let stay = session.function("tests.stay").await.unwrap();
-            session.call(&stay, (2, file.path().display().to_string())).await.unwrap();
+            session.call_named("tests.stay", (2, file.path().display().to_string())).await.unwrap();
             for _ in 0..20 {
                 session.call(&length, ("four",)).await.unwrap();
             }

@@ -102,7 +102,7 @@ pub(crate) fn pair(builder: Builder) -> (LaneSession, Child) {
 /// A worker's answer to a function without arguments.
 pub(crate) fn ask(session: &LaneSession, function: &str, worker: u32) -> i64 {
     block_on(async {
-        let answer = session.call(&session.function(function).await.unwrap(), ()).await.unwrap();
+        let answer = session.call_named(function, ()).await.unwrap();
         session.get_as(&answer, WorkerId::new(worker)).await.unwrap()
     })
 }
@@ -140,7 +140,7 @@ fn print_on(builder: Builder, function: &str) {
     disco::init();
     let session = builder.start().unwrap();
     block_on(async {
-        session.call(&session.function(function).await.unwrap(), ()).await.unwrap();
+        session.call_named(function, ()).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
@@ -170,7 +170,7 @@ fn controller() {
     }
     block_on(async {
         // Worker 3 is inside a function, the others are idle.
-        session.call(&session.function("tests.hang").await.unwrap(), (3,)).await.unwrap();
+        session.call_named("tests.hang", (3,)).await.unwrap();
     });
     println!("ready");
     _ = std::io::stdin().read(&mut [0]);

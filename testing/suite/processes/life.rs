@@ -27,7 +27,7 @@ crate::tests!(
 fn every_worker_except_worker_0_is_a_process() {
     let session = Builder::processes(4).groups(2).start().unwrap();
     block_on(async {
-        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let pids = session.call_named("tests.pid", ()).await.unwrap();
         let mut seen = Vec::new();
         for worker in session.world().workers() {
             let Value::Int(pid) = session.get(&pids, worker).await.unwrap() else { panic!() };
@@ -51,7 +51,7 @@ fn values_of_all_sizes_reach_workers_and_come_back() {
             }
         }
         let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
-        let handle = session.call(&session.function("tests.length").await.unwrap(), ("register",)).await.unwrap();
+        let handle = session.call_named("tests.length", ("register",)).await.unwrap();
         session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
         let Value::Tensor(back) = session.get(&handle, WorkerId::new(2)).await.unwrap() else { panic!() };
         assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
@@ -73,7 +73,7 @@ fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues(
         let refused =
             session.set(&handle, WorkerId::new(1), Value::Tensor(written.clone())).await.unwrap_err().to_string();
         assert!(refused.ends_with(text), "{refused}");
-        let opaque = session.call(&session.function("tests.opaque").await.unwrap(), ()).await.unwrap();
+        let opaque = session.call_named("tests.opaque", ()).await.unwrap();
         let refused = session.get(&opaque, WorkerId::new(1)).await.unwrap_err().to_string();
         assert!(refused.starts_with("worker 1: get ") && refused.contains("can't leave its worker"), "{refused}");
         session.sync_all().await.unwrap();
@@ -146,7 +146,7 @@ fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
         let resident = session.function("tests.resident").await.unwrap();
         let before = session.call(&resident, ()).await.unwrap();
         let text = "x".repeat(100_000);
-        let handle = session.call(&session.function("tests.length").await.unwrap(), ("",)).await.unwrap();
+        let handle = session.call_named("tests.length", ("",)).await.unwrap();
         for _ in 0..1000 {
             session.set(&handle, WorkerId::new(1), Value::from(text.as_str())).await.unwrap();
         }
@@ -167,7 +167,7 @@ fn two_sessions_of_processes_run_at_the_same_time() {
     let [a, b] = [2, 3].map(|workers| Builder::processes(workers).start().unwrap());
     block_on(async {
         for session in [&a, &b] {
-            let handle = session.call(&session.function("tests.length").await.unwrap(), ("four",)).await.unwrap();
+            let handle = session.call_named("tests.length", ("four",)).await.unwrap();
             assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
         }
         a.shutdown().await.unwrap();
@@ -201,7 +201,7 @@ fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
     let one = |workers: usize, drop_it: bool| {
         let session = Builder::processes(workers).start().unwrap();
         block_on(async {
-            session.call(&session.function("tests.store").await.unwrap(), (1,)).await.unwrap();
+            session.call_named("tests.store", (1,)).await.unwrap();
             session.sync_all().await.unwrap();
             if !drop_it {
                 session.shutdown().await.unwrap();

@@ -43,12 +43,12 @@ fn fail_as_the_system(ctx: &mut WorkerContext) -> std::io::Result<()> {
 
 /// Calls a function on all workers and waits for it.
 async fn call(session: &LaneSession, name: &str) -> disco::Result<()> {
-    session.call(&session.function(name).await?, ()).await?;
+    session.call_named(name, ()).await?;
     session.sync_all().await
 }
 
 async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
-    let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+    let pids = session.call_named("tests.pid", ()).await.unwrap();
     let Value::Int(pid) = session.get(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }
@@ -112,8 +112,7 @@ fn a_program_matches_the_kind_of_a_worker_s_error() {
 fn the_kind_of_a_panic_is_panicked() {
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
-        let panics = session.function("tests.panic").await.unwrap();
-        session.call(&panics, (2,)).await.unwrap();
+        session.call_named("tests.panic", (2,)).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Panicked);
         session.shutdown().await.unwrap();

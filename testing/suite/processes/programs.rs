@@ -76,12 +76,12 @@ fn controller() {
     disco::init();
     let session = Builder::processes(4).start().unwrap();
     block_on(async {
-        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let pids = session.call_named("tests.pid", ()).await.unwrap();
         for worker in 1..4 {
             println!("{}", session.get(&pids, WorkerId::new(worker)).await.unwrap());
         }
         // Worker 2 is inside a function, the others are idle.
-        session.call(&session.function("tests.hang").await.unwrap(), (2,)).await.unwrap();
+        session.call_named("tests.hang", (2,)).await.unwrap();
     });
     println!("ready");
     waiting::hang();
@@ -94,7 +94,7 @@ fn limited(what: Resource, limit: u64) {
     match Builder::processes(8).start() {
         Ok(session) => {
             let length = block_on(async {
-                let length = session.call(&session.function("tests.length").await?, ("four",)).await?;
+                let length = session.call_named("tests.length", ("four",)).await?;
                 session.get(&length, WorkerId::new(7)).await
             });
             assert_eq!(length.unwrap(), Value::Int(4));
@@ -118,7 +118,7 @@ fn printer(text: &str) {
     disco::init();
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.print").await.unwrap(), (text,)).await.unwrap();
+        session.call_named("tests.print", (text,)).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
@@ -129,7 +129,7 @@ fn logger() {
     disco::init();
     let session = Builder::processes(3).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.log").await.unwrap(), ()).await.unwrap();
+        session.call_named("tests.log", ()).await.unwrap();
         session.shutdown().await.unwrap();
     });
 }
@@ -140,7 +140,7 @@ fn noise() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(500));
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.noise").await.unwrap(), ()).await.unwrap();
+        session.call_named("tests.noise", ()).await.unwrap();
         eprintln!("{}", session.shutdown().await.unwrap_err());
     });
 }
@@ -202,17 +202,14 @@ fn mpi() {
         }
         session.init_ccl("mpi", &[]).await.unwrap();
         if how == "leave" {
-            let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 20, 1_000_000, NOBODY)).await.unwrap();
+            session.call_named("tests.reduce", (1 << 20, 1_000_000, NOBODY)).await.unwrap();
             std::process::exit(3);
         }
         if how == "again" {
-            let panic = session.function("tests.panic").await.unwrap();
-            session.call(&panic, (1,)).await.unwrap();
+            session.call_named("tests.panic", (1,)).await.unwrap();
             session.sync_all().await.unwrap_err();
             session.init_ccl("mpi", &[]).await.unwrap();
-            let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 10, 3, NOBODY)).await.unwrap();
+            session.call_named("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced again");
             return session.shutdown().await.unwrap();
@@ -220,18 +217,17 @@ fn mpi() {
         if how == "shrink" {
             session.resize(2).await.unwrap();
             session.init_ccl("mpi", &[]).await.unwrap();
-            let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 10, 3, NOBODY)).await.unwrap();
+            session.call_named("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced by {} ranks", session.world().size());
             return session.shutdown().await.unwrap();
         }
         if how == "short" {
-            session.call(&session.function("tests.unequal").await.unwrap(), ()).await.unwrap();
+            session.call_named("tests.unequal", ()).await.unwrap();
             println!("{}", session.sync_all().await.unwrap_err());
             return session.shutdown().await.unwrap();
         }
-        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let pids = session.call_named("tests.pid", ()).await.unwrap();
         let victim = if how == "renumber" { 1 } else { 2 };
         let Value::Int(pid) = session.get(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
         let pid = Pid::from_raw(pid as i32).unwrap();

@@ -234,7 +234,7 @@ pub(crate) fn use_together(setup: &Setup, session: &LaneSession, random: &mut Ra
 
 /// Calls a function and drops its result.
 fn call(session: &LaneSession, function: &str, args: impl disco::IntoArgs) -> disco::Result<()> {
-    block_on(async { session.call(&session.function(function).await?, args).await }).map(drop)
+    block_on(async { session.call_named(function, args).await }).map(drop)
 }
 
 /// Makes a library call back the worker function that fails on `worker`.
@@ -295,7 +295,7 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
         false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
     }
     let count = block_on(async {
-        let count = session.call(&session.function("soak.count").await?, ()).await?;
+        let count = session.call_named("soak.count", ()).await?;
         session.get_as::<i64>(&count, WorkerId::new(0)).await
     });
     match count {
@@ -375,7 +375,7 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
 /// Sends a signal to a worker's process, during large all-reduces if the session has communicators.
 fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
-        let pid = session.call(&session.function("soak.pid").await?, ()).await?;
+        let pid = session.call_named("soak.pid", ()).await?;
         session.get_as::<i64>(&pid, WorkerId::new(worker as u32)).await
     });
     let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;
