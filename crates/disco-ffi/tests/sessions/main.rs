@@ -120,6 +120,13 @@ fn load(session: &LaneSession, file: impl Into<disco_ffi::LibraryFile>) -> Modul
     block_on(session.load_library(file)).unwrap()
 }
 
+/// A session with a library.
+fn loaded(kind: SessionKind, file: impl Into<disco_ffi::LibraryFile>) -> (LaneSession, Module) {
+    let session = session(kind);
+    let module = load(&session, file);
+    (session, module)
+}
+
 /// Calls a function of a library and returns the result of worker 1.
 fn call(session: &LaneSession, module: &Module, name: &str, args: impl IntoArgs) -> Result<Value> {
     let handle = submit(session, module, name, args)?;
