@@ -5,6 +5,7 @@
 //! graphs  captures of a stream, and graphs
 //! timing  times of events
 //! peers   memory that devices share
+//! table   tables of functions with a name in each library
 //! bus     the address of a device on the PCI bus
 //! ```
 
@@ -12,6 +13,7 @@ mod bus;
 mod calls;
 mod graphs;
 mod peers;
+mod table;
 mod timing;
 
 pub use bus::BusId;
@@ -19,4 +21,5 @@ pub use calls::{CopyKind, Driver, EventHandle};
 pub(crate) use graphs::Exec;
 pub use graphs::GraphFunctions;
 pub use peers::{IpcHandleBytes, Peers, WORD_BYTES};
+pub(crate) use table::functions;
 pub use timing::TimingFunctions;
