@@ -260,9 +260,10 @@ fn an_unsafe_call_is_refused_and_invalidates_the_capture() {
         });
         let expected = if is_forbidden { Code::STREAM_CAPTURE_UNSUPPORTED } else { OK };
         assert_eq!(code.join().unwrap(), expected, "{mode}");
-        match is_forbidden {
-            true => assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED),
-            false => assert_eq!(cuGraphExecDestroy(end(stream)), OK),
+        if is_forbidden {
+            assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED)
+        } else {
+            assert_eq!(cuGraphExecDestroy(end(stream)), OK)
         }
     }
     // A relaxed thread may make unsafe calls, but may not query a captured event.

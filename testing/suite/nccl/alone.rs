@@ -88,9 +88,10 @@ pub(crate) fn old() -> String {
 /// # Panics
 /// NVRTC is missing, but `DISCO_REQUIRE=nccl` requires it.
 pub(crate) fn nvrtc() -> String {
-    let file = match on_gpus() {
-        true => disco::nccl::p2p::kernels::nvrtc().ok().map(|nvrtc| nvrtc.file().to_owned()),
-        false => disco_conformance::nvrtc().map(|file| file.display().to_string()),
+    let file = if on_gpus() {
+        disco::nccl::p2p::kernels::nvrtc().ok().map(|nvrtc| nvrtc.file().to_owned())
+    } else {
+        disco_conformance::nvrtc().map(|file| file.display().to_string())
     };
     assert!(file.is_some() || !Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
     file.unwrap_or_default()
@@ -99,10 +100,7 @@ pub(crate) fn nvrtc() -> String {
 /// Path of NVRTC for tests that use kernels but don't test compilation: the double's own NVRTC, which compiles nothing,
 /// or on GPUs [`nvrtc`].
 pub(crate) fn nvrtc_of_the_double() -> String {
-    match on_gpus() {
-        true => nvrtc(),
-        false => disco_gpu_double::folder().join("double.so").display().to_string(),
-    }
+    if on_gpus() { nvrtc() } else { disco_gpu_double::folder().join("double.so").display().to_string() }
 }
 
 /// Path of NVRTC 13, or an empty text if it was not fetched.

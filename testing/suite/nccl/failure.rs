@@ -14,19 +14,13 @@ const UNREACHED_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Enters a barrier on all workers except one.
 fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    match ctx.worker() == worker.into() {
-        true => Ok(()),
-        false => ctx.comm()?.barrier(),
-    }
+    if ctx.worker() == worker.into() { Ok(()) } else { ctx.comm()?.barrier() }
 }
 
 /// Enters an all-reduce on all workers except one.
 fn all_reduce_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     let tensor = ctx.empty(disco::DType::F32, [4])?;
-    match ctx.worker() == worker.into() {
-        true => Ok(()),
-        false => ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum),
-    }
+    if ctx.worker() == worker.into() { Ok(()) } else { ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum) }
 }
 
 /// Enters an all-reduce; one worker fails instead, after a delay.

@@ -46,9 +46,10 @@ fn check_sum(ctx: &mut WorkerContext, dtype: DType, len: usize, offset: usize, i
     let from = if in_place { &dst } else { &src };
     ctx.queue().copy_in(from, &encode(dtype, &mine))?;
     let comm = ctx.comm()?;
-    match in_place {
-        true => comm.all_reduce_in_place(&dst, Reduction::Sum)?,
-        false => comm.all_reduce(&src, &dst, Reduction::Sum)?,
+    if in_place {
+        comm.all_reduce_in_place(&dst, Reduction::Sum)?
+    } else {
+        comm.all_reduce(&src, &dst, Reduction::Sum)?
     }
     let host = Tensor::zeros(dtype, [len as i64])?;
     ctx.queue().copy_out(&host, &dst)?;

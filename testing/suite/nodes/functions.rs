@@ -125,8 +125,5 @@ fn barrier_after_abort(ctx: &mut WorkerContext, late: u32) -> disco::Result<()> 
 
 /// One worker fails. The others wait for it.
 fn fail_beside(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    match is_me(ctx, worker) {
-        true => Err(disco::Error::invalid("as this test wants")),
-        false => ctx.comm()?.barrier(),
-    }
+    if is_me(ctx, worker) { Err(disco::Error::invalid("as this test wants")) } else { ctx.comm()?.barrier() }
 }

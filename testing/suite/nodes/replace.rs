@@ -49,9 +49,10 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
     assert_eq!(replaced.workers, of.clone().map(WorkerId::new).collect::<Vec<_>>());
     for worker in 0..before.len() as u32 {
         let pid = block_on(session.get_as::<i64>(&pids, WorkerId::new(worker)));
-        match of.contains(&worker) {
-            true => assert_eq!(pid.unwrap_err().kind(), ErrorKind::NotRestored { epoch: replaced.epoch }),
-            false => assert_eq!(pid.unwrap(), before[worker as usize]),
+        if of.contains(&worker) {
+            assert_eq!(pid.unwrap_err().kind(), ErrorKind::NotRestored { epoch: replaced.epoch })
+        } else {
+            assert_eq!(pid.unwrap(), before[worker as usize])
         }
         // The register of a get that has failed.
         if of.contains(&worker) {

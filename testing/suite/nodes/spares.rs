@@ -246,9 +246,10 @@ fn spares_end_with_the_session() {
         let spare = host.node(true);
         host.await_spares(1);
         let Host { session, nodes, .. } = host;
-        match drops {
-            true => drop(session),
-            false => block_on(session.shutdown()).unwrap(),
+        if drops {
+            drop(session)
+        } else {
+            block_on(session.shutdown()).unwrap()
         }
         assert_eq!(end(spare).status.code(), Some(0));
         std::mem::take(&mut *nodes.lock().unwrap()).into_iter().for_each(|node| _ = end(node));

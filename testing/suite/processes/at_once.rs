@@ -169,10 +169,7 @@ fn a_session_ends_while_workers_start_in_the_background() {
         kill(&session, &[1]);
         await_loss(&session);
         wait_until("the invitation", || asked.load(Ordering::SeqCst) > 0);
-        match drops {
-            true => drop(session),
-            false => block_on(session.shutdown()).unwrap(),
-        }
+        if drops { drop(session) } else { block_on(session.shutdown()).unwrap() }
     }
 }
 
@@ -181,9 +178,10 @@ fn a_session_ends_with_new_workers_that_no_method_has_met() {
         let session = start(3);
         kill(&session, &[1, 2]);
         await_loss(&session);
-        match drops {
-            true => drop(session),
-            false => _ = block_on(session.shutdown()),
+        if drops {
+            drop(session)
+        } else {
+            _ = block_on(session.shutdown())
         }
         await_children(0);
     }

@@ -16,29 +16,28 @@ disco::register_function!("tests.fail_as_the_system", fail_as_the_system);
 
 /// Fails on worker 1 with an error of a made-up vendor library.
 fn fail_as_a_library(ctx: &mut WorkerContext) -> disco::Result<()> {
-    match ctx.worker() == WorkerId::new(1) {
-        true => Err(Error::Library {
+    if ctx.worker() == WorkerId::new(1) {
+        Err(Error::Library {
             backend: "made-up",
             function: "madeUpAllReduce",
             code: 5,
             message: "invalid usage".into(),
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
 fn fail_without_memory(ctx: &mut WorkerContext) -> disco::Result<()> {
-    match ctx.worker() == WorkerId::new(1) {
-        true => Err(Error::OutOfMemory { bytes: 1 << 40, memory: Memory::Host, why: None }),
-        false => Ok(()),
+    if ctx.worker() == WorkerId::new(1) {
+        Err(Error::OutOfMemory { bytes: 1 << 40, memory: Memory::Host, why: None })
+    } else {
+        Ok(())
     }
 }
 
 fn fail_as_the_system(ctx: &mut WorkerContext) -> std::io::Result<()> {
-    match ctx.worker() == WorkerId::new(1) {
-        true => std::fs::read("/no/such/weights").map(drop),
-        false => Ok(()),
-    }
+    if ctx.worker() == WorkerId::new(1) { std::fs::read("/no/such/weights").map(drop) } else { Ok(()) }
 }
 
 /// Calls a function on all workers and waits for it.

@@ -43,10 +43,7 @@ disco::register_function!("resize.stay", stay);
 
 /// Fails on one worker.
 fn fail(ctx: &mut WorkerContext, worker: i64) -> disco::Result<i64> {
-    match ctx.worker().wire() == worker {
-        true => Err(Error::invalid("as this test wants")),
-        false => Ok(0),
-    }
+    if ctx.worker().wire() == worker { Err(Error::invalid("as this test wants")) } else { Ok(0) }
 }
 
 /// Prints a line.

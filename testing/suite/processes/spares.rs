@@ -138,9 +138,10 @@ fn spares_end_with_their_session() {
             let some: Vec<u32> = session.status().spares.iter().filter_map(|spare| spare.process).collect();
             Some(some).filter(|some| !some.is_empty())
         });
-        match drops {
-            true => drop(session),
-            false => block_on(session.shutdown()).unwrap(),
+        if drops {
+            drop(session)
+        } else {
+            block_on(session.shutdown()).unwrap()
         }
         assert!(!some.into_iter().any(is_alive));
     }

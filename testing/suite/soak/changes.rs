@@ -44,9 +44,10 @@ pub(crate) fn replace(setup: &Setup, session: &LaneSession, worker: usize, rando
     if !replaced.contains(&WorkerId::new(worker as u32)) {
         return Err(format!("worker {worker} was lost, and {replaced:?} were replaced"));
     }
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
+    if setup.has_plane() {
+        init(session)?
+    } else {
+        block_on(session.recover()).map_err(|error| format!("recover: {error}"))?
     }
     use_together(setup, session, random)?;
     block_on(session.sync_all()).map_err(|error| format!("after a replacement, sync_all: {error}"))
@@ -85,9 +86,10 @@ pub(crate) fn resize(setup: &mut Setup, session: &Arc<LaneSession>, random: &mut
     if session.world().size() != size {
         return Err(format!("{} workers after a resize to {size}", session.world().size()));
     }
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
+    if setup.has_plane() {
+        init(session)?
+    } else {
+        block_on(session.recover()).map_err(|error| format!("recover: {error}"))?
     }
     use_together(setup, session, random)?;
     block_on(session.sync_all()).map_err(|error| format!("after a resize, sync_all: {error}"))

@@ -142,10 +142,7 @@ impl Setup {
             0 => builder,
             records => timelines.keep(builder, records),
         };
-        let builder = match self.replaces_at_once {
-            true => builder.replacement(ReplacementPolicy::at_once()),
-            false => builder,
-        };
+        let builder = if self.replaces_at_once { builder.replacement(ReplacementPolicy::at_once()) } else { builder };
         builder.apart(self.apart).groups(self.groups).check(self.check).deadlines(deadlines).start()
     }
 
@@ -169,10 +166,7 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     if setup.has_plane() {
         init(&session)?;
     }
-    let subset = match random.chance(50) {
-        true => Some(subsets::start(&session, setup.has_plane(), random)?),
-        false => None,
-    };
+    let subset = if random.chance(50) { Some(subsets::start(&session, setup.has_plane(), random)?) } else { None };
     let mut keeper = User::new(&session, random.fork(), setup.has_plane());
     for _ in 0..setup.recoveries {
         use_together(&setup, &session, random)?;
@@ -290,9 +284,10 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
         return Err(format!("after {failure:?} of worker {worker}, sync_all gave {told:?}"));
     }
     bystanders.join(&["on purpose"])?;
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
+    if setup.has_plane() {
+        init(session)?
+    } else {
+        block_on(session.recover()).map_err(|error| format!("recover: {error}"))?
     }
     let count = block_on(async {
         let count = session.call_named("soak.count", ()).await?;

@@ -123,9 +123,10 @@ fn run(args: &Args) -> Result<()> {
     );
     bar.finish_and_clear();
     let outcome = outcome?;
-    match args.print_tokens {
-        true => numbers.iter().for_each(|numbers| println!("tokens {}", serde_json::json!(numbers))),
-        false => output.finish(&text)?,
+    if args.print_tokens {
+        numbers.iter().for_each(|numbers| println!("tokens {}", serde_json::json!(numbers)))
+    } else {
+        output.finish(&text)?
     }
     report::print(&outcome);
     failure.map_or(Ok(()), Err)

@@ -237,17 +237,19 @@ disco_core::register_function!("ffi_tests.only_on_with", only_on_with);
 
 /// Calls a function on one worker.
 fn only_on(ctx: &mut WorkerContext, worker: u32, function: Function) -> Result<Object, BoxError> {
-    match ctx.worker() == WorkerId::new(worker) {
-        true => function.call(ctx, &Args::of_objects(&[])),
-        false => Ok(disco::Value::None.into()),
+    if ctx.worker() == WorkerId::new(worker) {
+        function.call(ctx, &Args::of_objects(&[]))
+    } else {
+        Ok(disco::Value::None.into())
     }
 }
 
 /// As [`only_on`], with an argument.
 fn only_on_with(ctx: &mut WorkerContext, worker: u32, function: Function, arg: Object) -> Result<Object, BoxError> {
-    match ctx.worker() == WorkerId::new(worker) {
-        true => function.call(ctx, &Args::of_objects(&[arg])),
-        false => Ok(disco::Value::None.into()),
+    if ctx.worker() == WorkerId::new(worker) {
+        function.call(ctx, &Args::of_objects(&[arg]))
+    } else {
+        Ok(disco::Value::None.into())
     }
 }
 

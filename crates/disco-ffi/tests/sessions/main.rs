@@ -101,12 +101,11 @@ fn trial(test: Test, (mode, mode_name): (Mode, &'static str), kind: SessionKind)
         child.args(["--exact", &name]).env(MODE, mode_name).env("DISCO_TVM_FFI_LIBRARY", file);
         let output = child.output()?;
         let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        match output.status.success() && text.contains("1 passed") {
-            true => {
-                errors.lines().filter(|line| line.starts_with("skipped")).for_each(|line| eprintln!("{name}: {line}"));
-                Ok(())
-            }
-            false => Err(Failed::from(format!("{}\n{text}\n{errors}", output.status))),
+        if output.status.success() && text.contains("1 passed") {
+            errors.lines().filter(|line| line.starts_with("skipped")).for_each(|line| eprintln!("{name}: {line}"));
+            Ok(())
+        } else {
+            Err(Failed::from(format!("{}\n{text}\n{errors}", output.status)))
         }
     })
 }
