@@ -7,6 +7,8 @@ mod functions;
 #[path = "../gate/mod.rs"]
 mod gate;
 mod waiting;
+#[path = "../with_session/mod.rs"]
+mod with_session;
 
 use disco::{Builder, LaneSession, Session, SessionExt};
 

@@ -9,6 +9,7 @@ use disco::{Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionE
 use disco_conformance::waiting::wait_until;
 
 use crate::gate::Gate;
+use crate::with_session::with_session;
 use crate::{text, threads};
 
 fn short_deadlines() -> Deadlines {
@@ -58,13 +59,12 @@ fn a_wait_for_a_collective_without_a_worker_ends_at_the_limit_of_the_program() {
 
 #[test]
 fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
-    let session = Builder::threads(3).deadlines(short_deadlines()).start().unwrap();
-    block_on(async {
+    with_session(Builder::threads(3).deadlines(short_deadlines()), async |session| {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
         session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
-        let (_, stalled) = call_until_error(&session, &add_one).await;
+        let (_, stalled) = call_until_error(session, &add_one).await;
         let table = "\nMissing: worker 2 has not called it.";
         assert!(stalled.ends_with(table), "{stalled}");
         assert_eq!(
@@ -74,7 +74,6 @@ fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
         );
         gate.open();
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -114,22 +113,19 @@ fn shutdown_names_the_stuck_worker_and_not_those_that_wait_for_it() {
 
 #[test]
 fn sync_all_and_later_calls_report_the_first_failure() {
-    let session = threads(3);
-    block_on(async {
+    with_session(Builder::threads(3), async |session| {
         let fail = session.function("tests.fail_in_turn").await.unwrap();
         session.call(&fail, ()).await.unwrap();
         let sync = text(session.sync_all().await);
         assert!(sync.starts_with("worker 2: tests.fail_in_turn "), "{sync}");
         let earlier = session.call(&fail, ()).await.unwrap_err();
         assert_eq!(earlier.failure().unwrap().to_string(), sync);
-        session.shutdown().await.unwrap();
     });
 }
 
 #[test]
 fn the_connect_deadline_names_workers_that_did_not_enter_init_ccl() {
-    let session = Builder::threads(3).connect_deadline(Duration::from_millis(200)).start().unwrap();
-    block_on(async {
+    with_session(Builder::threads(3).connect_deadline(Duration::from_millis(200)), async |session| {
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
         session.call(&wait, (1, gate.id())).await.unwrap();
@@ -142,7 +138,6 @@ fn the_connect_deadline_names_workers_that_did_not_enter_init_ccl() {
             text(block_on(session.init_ccl("local", &[])))
         });
         assert!(error.contains("connect: no end after 200ms: rank 1 has not arrived"), "{error}");
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -166,8 +161,7 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
 
 #[test]
 fn dropping_a_waiting_submit_changes_nothing() {
-    let session = threads(2);
-    block_on(async {
+    with_session(Builder::threads(2), async |session| {
         let gate = Gate::new();
         let add_one = session.function("tests.add_one").await.unwrap();
         session.call_named("tests.wait_on", (0, gate.id())).await.unwrap();
@@ -181,14 +175,12 @@ fn dropping_a_waiting_submit_changes_nothing() {
         let next = session.call(&add_one, (last,)).await.unwrap();
         assert_eq!(session.get(&next, WorkerId::new(1)).await.unwrap(), Value::Int(2));
         assert_eq!(next.register().index(), last.register().index() + 1, "no register was spent");
-        session.shutdown().await.unwrap();
     });
 }
 
 #[test]
 fn a_call_past_its_deadline_names_worker_and_function() {
-    let session = Builder::threads(2).call_deadline(Duration::from_millis(200)).start().unwrap();
-    block_on(async {
+    with_session(Builder::threads(2).call_deadline(Duration::from_millis(200)), async |session| {
         let gate = Gate::new();
         session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
         assert_eq!(
@@ -197,7 +189,6 @@ fn a_call_past_its_deadline_names_worker_and_function() {
              finished command 1, in command 2, inside `tests.wait_on`"
         );
         gate.open();
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -267,8 +258,7 @@ fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for()
 
 #[test]
 fn the_call_deadline_does_not_apply_to_init_ccl() {
-    let session = Builder::threads(2).call_deadline(Duration::from_millis(500)).start().unwrap();
-    block_on(async {
+    with_session(Builder::threads(2).call_deadline(Duration::from_millis(500)), async |session| {
         // Worker 1 comes late, by several calls that are each in time.
         let sleep = session.function("tests.sleep_on").await.unwrap();
         for _ in 0..9 {
@@ -276,7 +266,6 @@ fn the_call_deadline_does_not_apply_to_init_ccl() {
         }
         session.init_ccl("local", &[]).await.unwrap();
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 

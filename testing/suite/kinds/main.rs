@@ -21,6 +21,8 @@ mod trace_files;
 mod trials;
 mod user_types;
 mod values;
+#[path = "../with_session/mod.rs"]
+mod with_session;
 
 use std::fmt;
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ use disco::{DataPlane as _, Session as _, SessionExt as _, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_inside;
 use futures_lite::future;
 
+use crate::with_session::with_session;
 use crate::{Kind, SOON, builder, call};
 
 crate::tests!(
@@ -70,8 +71,7 @@ fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind
         // This program has no backend that reaches several nodes.
         return;
     }
-    let session = builder(kind).check(true).connect_deadline(Duration::from_secs(4)).start().unwrap();
-    block_on(async {
+    with_session(builder(kind).check(true).connect_deadline(Duration::from_secs(4)), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         session.call_named("tests.late_sum", (0, 3, file.path().display().to_string())).await.unwrap();
@@ -79,10 +79,9 @@ fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind
         assert!(error.ends_with("): out of luck"), "{error}");
         let mut init = pin!(session.init_ccl("local", &[]));
         assert!(future::poll_once(&mut init).await.is_none());
-        wait_until_inside(&session, "disco.init_ccl", 0..3);
+        wait_until_inside(session, "disco.init_ccl", 0..3);
         drop(file);
         init.await.unwrap();
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }

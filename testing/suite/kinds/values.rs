@@ -14,6 +14,7 @@ use disco_core::link::Shared;
 use disco_core::session::Deadlines;
 use disco_core::worker::{self, WorkerConfig};
 
+use crate::with_session::with_session;
 use crate::{Kind, SOON, functions, within};
 
 crate::tests!(
@@ -219,10 +220,9 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
         return;
     }
     let limit = 100 << 10;
-    let session = kind.builder(2).value_limit(limit).start().unwrap();
-    block_on(async {
+    with_session(kind.builder(2).value_limit(limit), async |session| {
         let (largest, above) = (pattern(limit, 1), pattern(limit + 1, 1));
-        let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
+        let (handle, worker) = (integer(session).await.unwrap(), last(session));
         session.set(&handle, worker, (&largest).into()).await.unwrap();
         let refused = session.set(&handle, worker, (&above).into()).await.unwrap_err();
         let instead = |text: &'static str| if kind.is_apart() { "" } else { text };
@@ -261,7 +261,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
                 ),
             "{refused}"
         );
-        let handle = integer(&session).await.unwrap();
+        let handle = integer(session).await.unwrap();
         match session.set(&handle, WorkerId::new(0), (&above).into()).await {
             Ok(()) => {
                 let back: Tensor = session.get_as(&handle, WorkerId::new(0)).await.unwrap();
@@ -270,7 +270,6 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
             Err(error) => assert!(kind.is_apart(), "worker 0 is a thread of this process: {error}"),
         }
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 

@@ -14,6 +14,7 @@ use disco::{
 use crate::functions::NOBODY;
 use crate::programs::{self, ask, builder, end, pair};
 use crate::terminal;
+use crate::with_session::with_session;
 
 crate::tests!(
     nodes_have_workers_that_are_processes_or_threads,
@@ -58,8 +59,7 @@ fn nodes_have_workers_that_are_processes_or_threads() {
 
 fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
-        block_on(async {
+        with_session(Builder::nodes(2, 2).node_workers(kind), async |session| {
             let length = session.function("tests.length").await.unwrap();
             for size in [0, 1, 7, 8, 1000, 61_000, 65_000, 66_000, 1 << 20, 20 << 20] {
                 let handle = session.call(&length, ("x".repeat(size),)).await.unwrap();
@@ -76,28 +76,24 @@ fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
             session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
             let back: Tensor = session.get_as(&handle, WorkerId::new(2)).await.unwrap();
             assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-            session.shutdown().await.unwrap();
         });
     }
 }
 
 fn set_on_one_worker_does_not_change_the_value_of_others() {
-    let session = Builder::nodes(3, 1).start().unwrap();
-    block_on(async {
+    with_session(Builder::nodes(3, 1), async |session| {
         let handle = session.call_named("tests.length", ("four",)).await.unwrap();
         for size in [4, 400_000] {
             session.set(&handle, WorkerId::new(2), Value::from("y".repeat(size))).await.unwrap();
             assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
             assert_eq!(session.get(&handle, WorkerId::new(2)).await.unwrap(), Value::from("y".repeat(size)));
         }
-        session.shutdown().await.unwrap();
     });
 }
 
 fn workers_of_all_nodes_share_one_store() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
-        block_on(async {
+        with_session(Builder::nodes(2, 2).node_workers(kind), async |session| {
             let function = session.function("tests.store").await.unwrap();
             for number in 0..5 {
                 let leader = session.call(&function, (number,)).await.unwrap();
@@ -106,15 +102,13 @@ fn workers_of_all_nodes_share_one_store() {
                     assert_eq!(session.get(&leader, worker).await.unwrap(), first);
                 }
             }
-            session.shutdown().await.unwrap();
         });
     }
 }
 
 fn a_session_recovers_from_a_worker_failure_on_a_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_workers(kind).start().unwrap();
-        block_on(async {
+        with_session(Builder::nodes(2, 2).node_workers(kind), async |session| {
             for _ in 0..2 {
                 session.init_ccl("by-store", &[]).await.unwrap();
                 let [panic, barriers] =
@@ -128,7 +122,6 @@ fn a_session_recovers_from_a_worker_failure_on_a_node() {
             session.init_ccl("by-store", &[]).await.unwrap();
             session.call_named("tests.barriers", (3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
-            session.shutdown().await.unwrap();
         });
     }
 }
@@ -253,11 +246,9 @@ fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what
 }
 
 fn a_session_of_one_node_starts_without_other_machines() {
-    let session = Builder::nodes(1, 2).start().unwrap();
-    block_on(async {
+    with_session(Builder::nodes(1, 2), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 

@@ -24,6 +24,8 @@ mod terminal;
 mod tree;
 #[path = "../trials/mod.rs"]
 mod trials;
+#[path = "../with_session/mod.rs"]
+mod with_session;
 
 use std::process::ExitCode;
 

@@ -7,8 +7,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, thread};
 
-use disco::{Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco::{Builder, LaneSession, SessionExt, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
+
+use crate::with_session::with_session;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -138,10 +140,8 @@ fn printer(function: &str) {
 
 fn print_on(builder: Builder, function: &str) {
     disco::init();
-    let session = builder.start().unwrap();
-    block_on(async {
+    with_session(builder, async |session| {
         session.call_named(function, ()).await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting::poll;
 
+use crate::with_session::with_session;
 use crate::{programs, terminal};
 
 crate::tests!(
@@ -25,8 +26,7 @@ crate::tests!(
 );
 
 fn every_worker_except_worker_0_is_a_process() {
-    let session = Builder::processes(4).groups(2).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(4).groups(2), async |session| {
         let pids = session.call_named("tests.pid", ()).await.unwrap();
         let mut seen = Vec::new();
         for worker in session.world().workers() {
@@ -35,13 +35,11 @@ fn every_worker_except_worker_0_is_a_process() {
             seen.push(pid);
         }
         assert_eq!(seen[0], i64::from(std::process::id()));
-        session.shutdown().await.unwrap();
     });
 }
 
 fn values_of_all_sizes_reach_workers_and_come_back() {
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(3), async |session| {
         let length = session.function("tests.length").await.unwrap();
         for size in [0, 1, 7, 8, 1000, 65_000, 66_000, 1 << 20, 20 << 20] {
             let text = "x".repeat(size);
@@ -55,13 +53,11 @@ fn values_of_all_sizes_reach_workers_and_come_back() {
         session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
         let Value::Tensor(back) = session.get(&handle, WorkerId::new(2)).await.unwrap() else { panic!() };
         assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-        session.shutdown().await.unwrap();
     });
 }
 
 fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues() {
-    let session = Builder::processes(2).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(2), async |session| {
         let length = session.function("tests.length").await.unwrap();
         let written = Tensor::zeros(DType::U8, [(64 << 10) + 1]).unwrap();
         let _view = written.bytes_mut().unwrap();
@@ -77,13 +73,11 @@ fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues(
         let refused = session.get(&opaque, WorkerId::new(1)).await.unwrap_err().to_string();
         assert!(refused.starts_with("worker 1: get ") && refused.contains("can't leave its worker"), "{refused}");
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
 fn all_workers_share_one_store() {
-    let session = Builder::processes(4).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(4), async |session| {
         let function = session.function("tests.store").await.unwrap();
         for number in 0..5 {
             let leader = session.call(&function, (number,)).await.unwrap();
@@ -92,7 +86,6 @@ fn all_workers_share_one_store() {
                 assert_eq!(session.get(&leader, worker).await.unwrap(), first);
             }
         }
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -141,8 +134,7 @@ fn shutdown_returns_although_the_output_of_a_worker_is_not_read() {
 }
 
 fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(3), async |session| {
         let resident = session.function("tests.resident").await.unwrap();
         let before = session.call(&resident, ()).await.unwrap();
         let text = "x".repeat(100_000);
@@ -159,7 +151,6 @@ fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
             };
             assert!(after - before < 30 << 20, "{worker}: {} bytes more", after - before);
         }
-        session.shutdown().await.unwrap();
     });
 }
 

@@ -23,6 +23,8 @@ mod start;
 mod terminal;
 #[path = "../trials/mod.rs"]
 mod trials;
+#[path = "../with_session/mod.rs"]
+mod with_session;
 
 use std::process::ExitCode;
 

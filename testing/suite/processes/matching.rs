@@ -4,6 +4,8 @@ use disco::error::{ErrorKind, LossCause, LostPeer, Memory, ProcessEnd};
 use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerContext, WorkerId, WorkerRange, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::with_session::with_session;
+
 crate::tests!(
     a_program_matches_the_loss_of_a_killed_worker_and_starts_a_new_session,
     a_program_matches_the_kind_of_a_worker_s_error,
@@ -96,24 +98,20 @@ fn a_program_matches_the_kind_of_a_worker_s_error() {
         // ENOENT.
         ("tests.fail_as_the_system", ErrorKind::System { code: Some(2) }),
     ];
-    let session = Builder::processes(2).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(2), async |session| {
         for (function, kind) in cases {
-            let Err(Error::Worker(failure)) = call(&session, function).await else { panic!() };
+            let Err(Error::Worker(failure)) = call(session, function).await else { panic!() };
             assert_eq!((failure.worker, &*failure.operation, failure.aborted), (WorkerId::new(1), function, false));
             assert_eq!((&failure.kind, Error::Worker(failure.clone()).kind()), (&kind, kind.clone()));
             session.recover().await.unwrap();
         }
-        session.shutdown().await.unwrap();
     });
 }
 
 fn the_kind_of_a_panic_is_panicked() {
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(3), async |session| {
         session.call_named("tests.panic", (2,)).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Panicked);
-        session.shutdown().await.unwrap();
     });
 }

@@ -15,6 +15,7 @@ use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
 use crate::functions::NOBODY;
+use crate::with_session::with_session;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -116,10 +117,8 @@ pub(crate) const ESCAPES: &str = "\x1b[31mred\u{9b}0m \x1b]0;title\x07";
 /// Prints on its workers.
 fn printer(text: &str) {
     disco::init();
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(3), async |session| {
         session.call_named("tests.print", (text,)).await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -127,10 +126,8 @@ fn printer(text: &str) {
 fn logger() {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
     disco::init();
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(3), async |session| {
         session.call_named("tests.log", ()).await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
