@@ -31,12 +31,7 @@ pub(crate) fn times(size: usize) -> Result<Vec<Row>> {
     for (worker, recording) in timelines.recv()?.workers {
         let recording = recording?;
         let rows = of_worker(&recording, bytes).map_err(|error| format!("{worker}: {error}"))?;
-        for (at, row) in rows.into_iter().enumerate() {
-            match slowest.get_mut(at) {
-                Some(slower) => slower.seconds = slower.seconds.max(row.seconds),
-                None => slowest.push(row),
-            }
-        }
+        ranks::keep_slowest(&mut slowest, rows);
     }
     Ok(slowest)
 }
