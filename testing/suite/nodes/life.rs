@@ -11,10 +11,11 @@ use disco::{
     Value, WorkerId, block_on,
 };
 
-use crate::functions::NOBODY;
 use crate::programs::{self, ask, builder, end, pair};
 use crate::terminal;
 use crate::with_session::with_session;
+use crate::workers;
+use crate::workers::NOBODY;
 
 crate::tests!(
     nodes_have_workers_that_are_processes_or_threads,
@@ -93,16 +94,7 @@ fn set_on_one_worker_does_not_change_the_value_of_others() {
 
 fn workers_of_all_nodes_share_one_store() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        with_session(Builder::nodes(2, 2).node_workers(kind), async |session| {
-            let function = session.function("tests.store").await.unwrap();
-            for number in 0..5 {
-                let leader = session.call(&function, (number,)).await.unwrap();
-                let first = session.get(&leader, WorkerId::new(0)).await.unwrap();
-                for worker in session.world().workers() {
-                    assert_eq!(session.get(&leader, worker).await.unwrap(), first);
-                }
-            }
-        });
+        with_session(Builder::nodes(2, 2).node_workers(kind), workers::check_store);
     }
 }
 

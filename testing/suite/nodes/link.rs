@@ -15,8 +15,8 @@ use disco_conformance::waiting;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 use crate::first_line;
-use crate::functions::NOBODY;
 use crate::programs::{self, TEST_TIMEOUT, ask, builder, complaint, end, node, read_until, with};
+use crate::workers::NOBODY;
 
 crate::tests!(
     a_link_cut_during_a_command_is_the_loss_of_its_node,

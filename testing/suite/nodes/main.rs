@@ -26,6 +26,8 @@ mod tree;
 mod trials;
 #[path = "../with_session/mod.rs"]
 mod with_session;
+#[path = "../workers/mod.rs"]
+mod workers;
 
 use std::process::ExitCode;
 

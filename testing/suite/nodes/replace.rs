@@ -10,8 +10,8 @@ use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::functions::NOBODY;
 use crate::programs::{HEARTBEAT, ask, builder, node};
+use crate::workers::NOBODY;
 
 crate::tests!(
     a_killed_node_is_replaced_by_a_node_with_its_number,

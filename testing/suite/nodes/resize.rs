@@ -10,8 +10,8 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::NOBODY;
 use crate::programs::{ask, builder, end, node, wait_for_end_of};
+use crate::workers::NOBODY;
 
 crate::tests!(
     lost_nodes_are_dropped_and_the_others_are_numbered_anew,

@@ -9,9 +9,9 @@ use std::time::Duration;
 use disco::{DataPlane as _, LaneSession, ReplacementPolicy, Session as _, SessionExt as _, WorkerId, block_on};
 use disco_conformance::waiting::wait_until;
 
-use crate::functions::NOBODY;
 use crate::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, read_until};
 use crate::replace::{kill, lost, replace};
+use crate::workers::NOBODY;
 
 crate::tests!(
     a_spare_takes_the_place_of_a_lost_node_without_an_announcement,

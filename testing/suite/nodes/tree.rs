@@ -21,8 +21,8 @@ use disco_core::wire::{Join, Message, Packet};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::functions::NOBODY;
 use crate::programs::{HEARTBEAT, OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
+use crate::workers::NOBODY;
 
 crate::tests!(
     commands_values_and_the_store_reach_all_nodes_of_a_tree,

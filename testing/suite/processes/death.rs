@@ -19,7 +19,8 @@ use disco_core::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::{NOBODY, resident};
+use crate::functions::resident;
+use crate::workers::NOBODY;
 use crate::{first_line, life, programs};
 
 crate::tests!(

@@ -9,6 +9,7 @@ use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_
 use disco_conformance::waiting::poll;
 
 use crate::with_session::with_session;
+use crate::workers;
 use crate::{programs, terminal};
 
 crate::tests!(
@@ -77,16 +78,7 @@ fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues(
 }
 
 fn all_workers_share_one_store() {
-    with_session(Builder::processes(4), async |session| {
-        let function = session.function("tests.store").await.unwrap();
-        for number in 0..5 {
-            let leader = session.call(&function, (number,)).await.unwrap();
-            let first = session.get(&leader, WorkerId::new(0)).await.unwrap();
-            for worker in session.world().workers() {
-                assert_eq!(session.get(&leader, worker).await.unwrap(), first);
-            }
-        }
-    });
+    with_session(Builder::processes(4), workers::check_store);
 }
 
 fn output_of_workers_is_forwarded_by_line_with_a_prefix() {

@@ -25,6 +25,8 @@ mod terminal;
 mod trials;
 #[path = "../with_session/mod.rs"]
 mod with_session;
+#[path = "../workers/mod.rs"]
+mod workers;
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use disco::{
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::NOBODY;
+use crate::workers::NOBODY;
 use crate::{first_line, programs};
 
 crate::tests!(

@@ -14,8 +14,8 @@ use disco_conformance::waiting;
 use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
-use crate::functions::NOBODY;
 use crate::with_session::with_session;
+use crate::workers::NOBODY;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
