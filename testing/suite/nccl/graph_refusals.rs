@@ -10,7 +10,7 @@ use crate::alone::{answers, connected, session, text, without, works_again};
 use crate::costs::end;
 use crate::graph_ends::check_no_graph_is_left;
 use crate::graphs::{LEN, read, tensor, two_graphs, write};
-use crate::p2p::{call, patient};
+use crate::p2p::{call, sharing};
 use crate::{on_the_double, with_kernels};
 
 /// The texts of all rejections. Capture and communicator work afterwards.
@@ -134,8 +134,7 @@ on_the_double!(capture_and_communicator_work_after_a_rejected_operation, [], {
 });
 
 with_kernels!(a_capture_refuses_signals_and_unaligned_tensors_of_cuda_p2p, [], {
-    let session = patient(2);
-    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    let session = sharing(2);
     let numbered = "the stream is being captured; the host numbers signals, and each launch would repeat old numbers: signal outside of the graph";
     let more = [
         "all_reduce: the stream is being captured; the kernel needs tensors that start at a multiple of 16 bytes, and a \
@@ -190,7 +189,6 @@ on_the_double!(stream_and_communicator_work_after_a_failed_capture, [], {
 });
 
 on_the_double!(a_background_poll_does_not_invalidate_a_capture, ["GPU_DOUBLE_DELAY_US" = "1000"], {
-    let session = patient(2);
-    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    let session = sharing(2);
     block_on(call(&session, "tests.graphs.capture_beside_an_end", ())).unwrap();
 });

@@ -11,7 +11,7 @@ use crate::alone::{connected, session, synchronize, text, without};
 use crate::costs::{check_nothing_is_left, counts, end};
 use crate::graph_ends::check_no_graph_is_left;
 use crate::kernels::number;
-use crate::p2p::{call, patient};
+use crate::p2p::{call, patient, sharing};
 use crate::{on_the_double, on_the_double_or_a_gpu, with_kernels};
 
 /// Number of elements of a block.
@@ -291,8 +291,7 @@ on_the_double!(
 );
 
 on_the_double!(copies_into_peers_memory_are_captured, [], {
-    let session = patient(3);
-    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    let session = sharing(3);
     block_on(call(&session, "tests.graphs.copies_to_a_peer", ())).unwrap();
 });
 

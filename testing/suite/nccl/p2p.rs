@@ -188,8 +188,13 @@ disco::register_function!("tests.p2p.look_late", look_late);
 
 /// A session whose ranks share memory.
 pub(crate) fn sharing(workers: usize) -> LaneSession {
+    sharing_by("cuda_p2p", workers)
+}
+
+/// A session whose ranks share memory by a backend.
+pub(crate) fn sharing_by(backend: &str, workers: usize) -> LaneSession {
     let session = patient(workers);
-    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    block_on(session.init_ccl(backend, &[])).unwrap();
     session
 }
 
@@ -376,8 +381,7 @@ on_the_double!(each_group_has_its_own_shared_memory, [], {
 });
 
 on_the_double!(amd_devices_share_memory_and_rccl_runs_sums, ["GPU_DOUBLE_DELAY_US" = "100"], {
-    let session = patient(3);
-    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+    let session = sharing_by("rocm_p2p", 3);
     let why = "the links are not known: Disco does not query the links between AMD GPUs";
     assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
     block_on(call(&session, "tests.p2p.around", (7,))).unwrap();

@@ -15,7 +15,7 @@ use crate::programs::{self, ask, builder, end, pair};
 use crate::terminal;
 use crate::with_session::with_session;
 use crate::workers;
-use crate::workers::NOBODY;
+use crate::workers::{NOBODY, sorted_lines};
 
 crate::tests!(
     nodes_have_workers_that_are_processes_or_threads,
@@ -125,11 +125,6 @@ fn output_of_workers_is_forwarded_with_node_and_worker() {
         .spawn()
         .unwrap());
     assert!(output.status.success(), "{output:?}");
-    let sorted = |bytes: Vec<u8>| {
-        let mut lines: Vec<String> = String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
-        lines.sort();
-        lines
-    };
     let of = |what: &str| {
         let line = |prefix: &str, worker: u32| format!("[{prefix}worker {worker}] {what}{worker}");
         [line("", 1), line("node 1 ", 2), line("node 1 ", 3)]
@@ -137,10 +132,10 @@ fn output_of_workers_is_forwarded_with_node_and_worker() {
     let last = ["[node 1 worker 2] last", "[node 1 worker 3] last", "[worker 1] last"].map(str::to_owned);
     let mut out = [of("output of worker "), last].concat();
     out.sort();
-    assert_eq!(sorted(output.stdout), out);
+    assert_eq!(sorted_lines(output.stdout), out);
     let mut err = of("error of worker ");
     err.sort();
-    assert_eq!(sorted(output.stderr), err);
+    assert_eq!(sorted_lines(output.stderr), err);
 }
 
 fn control_characters_of_nodes_are_escaped_on_a_terminal() {

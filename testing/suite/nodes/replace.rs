@@ -3,15 +3,13 @@
 use std::sync::Mutex;
 
 use disco::error::ErrorKind;
-use disco::{
-    Builder, DataPlane as _, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
-};
+use disco::{Builder, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
 use crate::programs::{HEARTBEAT, ask, builder, node};
-use crate::workers::NOBODY;
+use crate::workers::{NOBODY, lost};
 
 crate::tests!(
     a_killed_node_is_replaced_by_a_node_with_its_number,
@@ -23,16 +21,6 @@ crate::tests!(
 
 pub(crate) fn kill(pid: i64) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-}
-
-/// Waits for the loss.
-pub(crate) fn lost(session: &LaneSession) -> Error {
-    loop {
-        match block_on(session.sync_all()) {
-            Err(error @ Error::Lost(_)) => return error,
-            other => other.unwrap(),
-        }
-    }
 }
 
 /// Kills the process `pid` of nodes with the workers `lost`, which are replaced. All workers then meet in barriers.

@@ -10,8 +10,8 @@ use disco::{DataPlane as _, LaneSession, ReplacementPolicy, Session as _, Sessio
 use disco_conformance::waiting::wait_until;
 
 use crate::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, read_until};
-use crate::replace::{kill, lost, replace};
-use crate::workers::NOBODY;
+use crate::replace::{kill, replace};
+use crate::workers::{NOBODY, lost, random};
 
 crate::tests!(
     a_spare_takes_the_place_of_a_lost_node_without_an_announcement,
@@ -193,11 +193,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
 
 fn random_nodes_and_spares_are_killed_again_and_again() {
     let host = Host::start(4, 1, ReplacementPolicy::at_once(), true);
-    let mut random = 11_u64;
-    let mut below = |limit: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % limit
-    };
+    let mut below = random(11);
     for _ in 0..8 {
         let mut spare = host.node(true);
         if below(2) == 0 {

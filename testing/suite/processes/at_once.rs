@@ -10,7 +10,8 @@ use disco::{
 use disco_conformance::waiting::wait_until;
 
 use crate::first_line;
-use crate::replace::{accept, call, check_sums_anew, kill, lose, lost};
+use crate::replace::{accept, call, check_sums_anew, kill, lose};
+use crate::workers::lost;
 
 crate::tests!(
     a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers,

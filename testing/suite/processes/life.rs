@@ -10,6 +10,7 @@ use disco_conformance::waiting::poll;
 
 use crate::with_session::with_session;
 use crate::workers;
+use crate::workers::sorted_lines;
 use crate::{programs, terminal};
 
 crate::tests!(
@@ -84,14 +85,9 @@ fn all_workers_share_one_store() {
 fn output_of_workers_is_forwarded_by_line_with_a_prefix() {
     let output = programs::command("printer").output().unwrap();
     assert!(output.status.success());
-    let sorted = |bytes: Vec<u8>| {
-        let mut lines: Vec<String> = String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
-        lines.sort();
-        lines
-    };
     let out = ["[worker 1] last", "[worker 1] output of worker 1", "[worker 2] last", "[worker 2] output of worker 2"];
-    assert_eq!(sorted(output.stdout), out);
-    assert_eq!(sorted(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
+    assert_eq!(sorted_lines(output.stdout), out);
+    assert_eq!(sorted_lines(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
 }
 
 fn control_characters_of_workers_are_escaped_on_a_terminal_and_unchanged_elsewhere() {

@@ -16,6 +16,7 @@ use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
+use crate::workers::{lost, random};
 
 crate::tests!(
     a_killed_worker_is_replaced_and_the_others_keep_their_registers,
@@ -75,16 +76,6 @@ pub(crate) fn kill(session: &LaneSession, workers: &[u32]) {
     let pids = block_on(session.get_all_as::<i64>(&call(session, "replace.pid", ()))).unwrap();
     for worker in workers {
         kill_process(Pid::from_raw(pids[*worker as usize] as i32).unwrap(), Signal::KILL).unwrap();
-    }
-}
-
-/// Waits for the loss.
-pub(crate) fn lost(session: &LaneSession) -> Error {
-    loop {
-        match block_on(session.sync_all()) {
-            Err(error @ Error::Lost(_)) => return error,
-            other => other.unwrap(),
-        }
     }
 }
 
@@ -155,11 +146,7 @@ fn random_workers_are_replaced_again_and_again() {
     const WORKERS: usize = 5;
     let session = start(WORKERS);
     let tensor = block_on(session.empty(DType::F32, [1 << 16], Placement::All)).unwrap();
-    let mut random = 7_u64;
-    let mut below = |limit: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % limit
-    };
+    let mut below = random(7);
     let resources = || {
         let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
         (count("/proc/self/fd"), count("/proc/self/task"))

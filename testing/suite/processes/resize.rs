@@ -15,7 +15,8 @@ use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::replace::{accept, call, check_sums, check_sums_anew, kill, lose, lost, poll_and_drop, start};
+use crate::replace::{accept, call, check_sums, check_sums_anew, kill, lose, poll_and_drop, start};
+use crate::workers::{lost, random};
 
 crate::tests!(
     survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
@@ -222,11 +223,7 @@ fn losses_are_replaced_after_a_resize() {
 
 fn a_session_has_any_number_of_workers_one_after_the_other() {
     let session = start(3);
-    let mut random = 11_u64;
-    let mut below = |limit: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % limit
-    };
+    let mut below = random(11);
     let resources = || {
         let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
         (count("/proc/self/fd"), count("/proc/self/task"))

@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::death::is_alive;
 use crate::programs;
-use crate::replace::{call, check_sums, check_sums_anew, kill, lose, lost};
+use crate::replace::{call, check_sums, check_sums_anew, kill, lose};
+use crate::workers::lost;
 
 crate::tests!(
     a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts,

@@ -284,11 +284,7 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
         return Err(format!("after {failure:?} of worker {worker}, sync_all gave {told:?}"));
     }
     bystanders.join(&["on purpose"])?;
-    if setup.has_plane() {
-        init(session)?
-    } else {
-        block_on(session.recover()).map_err(|error| format!("recover: {error}"))?
-    }
+    go_on(setup, session)?;
     let count = block_on(async {
         let count = session.call_named("soak.count", ()).await?;
         session.get_as::<i64>(&count, WorkerId::new(0)).await
@@ -297,6 +293,14 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
         Ok(0) => Ok(()),
         other => Err(format!("a late worker of an earlier epoch counted in this one: {other:?}")),
     }
+}
+
+/// Makes a session usable again: with communicators, if it has them.
+pub(crate) fn go_on(setup: &Setup, session: &LaneSession) -> Wrong<()> {
+    if setup.has_plane() {
+        return init(session);
+    }
+    block_on(session.recover()).map_err(|error| format!("recover: {error}"))
 }
 
 fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<()> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use std::{env, process};
 
-use disco::{LaneSession, Session as _, SessionExt as _, WorkerContext, WorkerId};
+use disco::{Error, LaneSession, Session as _, SessionExt as _, WorkerContext, WorkerId, block_on};
 use disco_conformance::waiting;
 
 disco::register_function!("tests.pid", pid);
@@ -76,4 +76,30 @@ pub(crate) async fn check_store(session: &LaneSession) {
             assert_eq!(session.get(&leader, worker).await.unwrap(), first);
         }
     }
+}
+
+/// Waits for the loss of a worker.
+pub(crate) fn lost(session: &LaneSession) -> Error {
+    loop {
+        match block_on(session.sync_all()) {
+            Err(error @ Error::Lost(_)) => return error,
+            other => other.unwrap(),
+        }
+    }
+}
+
+/// Random numbers below a limit, by a linear congruential generator.
+pub(crate) fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut random = seed;
+    move |limit| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    }
+}
+
+/// The lines of an output, sorted.
+pub(crate) fn sorted_lines(output: Vec<u8>) -> Vec<String> {
+    let mut lines: Vec<String> = String::from_utf8(output).unwrap().lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
