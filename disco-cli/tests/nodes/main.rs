@@ -43,6 +43,13 @@ impl Folder {
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
+
+    /// Makes a token, and returns the path of its file.
+    fn token(&self) -> PathBuf {
+        let path = self.0.join("session.token");
+        assert!(disco().arg("token").arg(&path).status().unwrap().success());
+        path
+    }
 }
 
 impl Drop for Folder {
@@ -142,8 +149,7 @@ fn token_creates_a_file_that_only_its_owner_can_read() {
 
 fn nodes_join_with_the_command_that_run_prints() {
     let folder = Folder::new("join");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let hello = hello();
     let mut run = disco();
     run.args(["run", "--nodes", "3", "--token-file"]).arg(&path).arg("--").arg(&hello);
@@ -170,8 +176,7 @@ fn nodes_join_with_the_command_that_run_prints() {
 
 fn run_warns_if_it_listens_on_loopback_only() {
     let folder = Folder::new("reach");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     for (listen, warns) in [(None, true), (Some("127.0.0.1:0"), true), (Some("0.0.0.0:0"), false)] {
         let mut run = disco();
         run.args(["run", "--nodes", "2", "--token-file"]).arg(&path);
@@ -218,8 +223,7 @@ fn each_worker_has_log_files_that_a_second_run_appends_to() {
 
 fn each_node_has_the_log_files_of_its_workers() {
     let folder = Folder::new("machines");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let [here, there] = ["here", "there"].map(|name| folder.0.join(name));
     let mut run = disco();
     run.env(PROGRAM, "say").args(["run", "--nodes", "2", "--workers", "4", "--token-file"]).arg(&path);
@@ -265,8 +269,7 @@ fn worker_prints_why_it_can_not_join() {
     let text = worker(&["--connect", "127.0.0.1:1"]);
     assert!(text.contains("needs a token"), "{text}");
     let folder = Folder::new("worker");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let text = worker(&["--connect", "127.0.0.1:1", "--wait", "0", "--token-file", path.to_str().unwrap()]);
     assert!(text.starts_with("disco: joining the controller at 127.0.0.1:1: no end after 0ns: "), "{text}");
     let text = worker(&["--connect", "127.0.0.1:1", "--token-file", "/nowhere"]);
@@ -277,8 +280,7 @@ fn worker_prints_why_it_can_not_join() {
 
 fn a_worker_that_reconnects_serves_one_session_after_another() {
     let folder = Folder::new("reconnect");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut node = disco();
     node.args(["worker", "--reconnect", "--connect", &address, "--token-file"]).arg(&path).arg("--").arg(hello());

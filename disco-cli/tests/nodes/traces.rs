@@ -40,8 +40,7 @@ fn the_clocks_of_nodes_are_aligned_in_a_trace() {
     // Second time: one node relays for the other.
     for fan_out in ["2", "1"] {
         let folder = Folder::new("clocks");
-        let path = folder.0.join("session.token");
-        assert!(disco().arg("token").arg(&path).status().unwrap().success());
+        let path = folder.token();
         let file = folder.0.join("trace.json");
         let mut run = disco();
         run.env(PROGRAM, "say").env("DISCO_FAN_OUT", fan_out).args(["run", "--nodes", "3", "--token-file"]).arg(&path);

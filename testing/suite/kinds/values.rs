@@ -50,6 +50,16 @@ fn sessions(kind: Kind) -> Vec<(&'static str, LaneSession)> {
     }
 }
 
+/// Runs a test with each of the [`sessions`], and shuts it down.
+fn with_sessions(kind: Kind, test: impl AsyncFn(&'static str, &LaneSession)) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            test(name, &session).await;
+            session.shutdown().await.unwrap();
+        });
+    }
+}
+
 /// A session whose worker 0 is a thread and whose other workers are processes that get commands over sockets.
 fn without_shared_memory(workers: u32) -> LaneSession {
     let world = World::new(workers as usize, 1).unwrap();
@@ -93,60 +103,51 @@ async fn integer(session: &LaneSession) -> Result<DRef> {
 }
 
 fn tensors_of_any_size_make_a_round_trip(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            for worker in [last(&session), WorkerId::new(0)] {
-                for bytes in SIZES {
-                    let handle = integer(&session).await.unwrap();
-                    let sent = pattern(bytes, 1);
-                    session.set(&handle, worker, (&sent).into()).await.unwrap();
-                    let back: Tensor = session.get_as(&handle, worker).await.unwrap();
-                    assert!(same(&sent, &back), "{name}: {bytes} bytes of {worker}");
-                    let other = pattern(bytes, 2);
-                    session.set(&handle, worker, (&other).into()).await.unwrap();
-                    let back: Tensor = session.get_as(&handle, worker).await.unwrap();
-                    assert!(same(&other, &back), "{name}: {bytes} bytes of {worker}, again");
-                }
+    with_sessions(kind, async |name, session| {
+        for worker in [last(session), WorkerId::new(0)] {
+            for bytes in SIZES {
+                let handle = integer(session).await.unwrap();
+                let sent = pattern(bytes, 1);
+                session.set(&handle, worker, (&sent).into()).await.unwrap();
+                let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                assert!(same(&sent, &back), "{name}: {bytes} bytes of {worker}");
+                let other = pattern(bytes, 2);
+                session.set(&handle, worker, (&other).into()).await.unwrap();
+                let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                assert!(same(&other, &back), "{name}: {bytes} bytes of {worker}, again");
             }
-            session.shutdown().await.unwrap();
-        });
-    }
+        }
+    });
 }
 
 fn tensors_of_every_dtype_make_a_round_trip(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            for dtype in DType::all() {
-                let handle = integer(&session).await.unwrap();
-                let sent = Tensor::zeros(dtype, [3, 50_001]).unwrap();
-                let fill = if dtype == DType::Bool { 1 } else { 0x3a };
-                sent.bytes_mut().unwrap().fill(fill);
-                session.set(&handle, last(&session), (&sent).into()).await.unwrap();
-                let back: Tensor = session.get_as(&handle, last(&session)).await.unwrap();
-                assert!(same(&sent, &back), "{name}: {dtype}");
-            }
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        for dtype in DType::all() {
+            let handle = integer(session).await.unwrap();
+            let sent = Tensor::zeros(dtype, [3, 50_001]).unwrap();
+            let fill = if dtype == DType::Bool { 1 } else { 0x3a };
+            sent.bytes_mut().unwrap().fill(fill);
+            session.set(&handle, last(session), (&sent).into()).await.unwrap();
+            let back: Tensor = session.get_as(&handle, last(session)).await.unwrap();
+            assert!(same(&sent, &back), "{name}: {dtype}");
+        }
+    });
 }
 
 fn tensors_of_any_size_are_arguments_and_results(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let double = session.function("tests.double").await.unwrap();
-            for bytes in SIZES {
-                let (a, b) = (pattern(bytes, 1), pattern(bytes / 2, 2));
-                let doubled = session.call(&double, (&a, "between", &b)).await.unwrap();
-                let mut expected = [a.bytes().unwrap().to_vec(), b.bytes().unwrap().to_vec()].concat();
-                functions::double_each(&mut expected);
-                for worker in session.world().workers() {
-                    let back: Tensor = session.get_as(&doubled, worker).await.unwrap();
-                    assert!(*back.bytes().unwrap() == *expected, "{name}: {bytes} bytes on {worker}");
-                }
+    with_sessions(kind, async |name, session| {
+        let double = session.function("tests.double").await.unwrap();
+        for bytes in SIZES {
+            let (a, b) = (pattern(bytes, 1), pattern(bytes / 2, 2));
+            let doubled = session.call(&double, (&a, "between", &b)).await.unwrap();
+            let mut expected = [a.bytes().unwrap().to_vec(), b.bytes().unwrap().to_vec()].concat();
+            functions::double_each(&mut expected);
+            for worker in session.world().workers() {
+                let back: Tensor = session.get_as(&doubled, worker).await.unwrap();
+                assert!(*back.bytes().unwrap() == *expected, "{name}: {bytes} bytes on {worker}");
             }
-            session.shutdown().await.unwrap();
-        });
-    }
+        }
+    });
 }
 
 fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Kind) {
@@ -177,42 +178,36 @@ fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Ki
 }
 
 fn set_gives_each_worker_its_own_weights(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let weights = integer(&session).await.unwrap();
-            for worker in session.world().workers() {
-                let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
-                session.set(&weights, worker, (&own).into()).await.unwrap();
-                // The worker has its own copy.
-                own.bytes_mut().unwrap().fill(0);
-            }
-            let sum = session.call_named("tests.sum", (&weights,)).await.unwrap();
-            for worker in session.world().workers() {
-                let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
-                let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
-                assert_eq!(session.get(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
-            }
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        let weights = integer(session).await.unwrap();
+        for worker in session.world().workers() {
+            let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
+            session.set(&weights, worker, (&own).into()).await.unwrap();
+            // The worker has its own copy.
+            own.bytes_mut().unwrap().fill(0);
+        }
+        let sum = session.call_named("tests.sum", (&weights,)).await.unwrap();
+        for worker in session.world().workers() {
+            let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
+            let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
+            assert_eq!(session.get(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
+        }
+    });
 }
 
 fn set_does_not_modify_an_argument_that_the_register_holds(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let shared = pattern(1000, 0);
-            let handle = session.call_named("tests.echo", (&shared,)).await.unwrap();
-            session.set_each(&handle, |worker| pattern(1000, 1 + worker.index())).await.unwrap();
-            for (index, back) in session.get_all_as::<Tensor>(&handle).await.unwrap().iter().enumerate() {
-                assert!(same(back, &pattern(1000, 1 + index)), "{name}: worker {index}");
-            }
-            assert!(same(&shared, &pattern(1000, 0)), "{name}: the controller's tensor");
-            session.set_each(&handle, |worker| worker.index()).await.unwrap();
-            let expected: Vec<usize> = (0..session.world().size()).collect();
-            assert_eq!(session.get_all_as::<usize>(&handle).await.unwrap(), expected, "{name}");
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        let shared = pattern(1000, 0);
+        let handle = session.call_named("tests.echo", (&shared,)).await.unwrap();
+        session.set_each(&handle, |worker| pattern(1000, 1 + worker.index())).await.unwrap();
+        for (index, back) in session.get_all_as::<Tensor>(&handle).await.unwrap().iter().enumerate() {
+            assert!(same(back, &pattern(1000, 1 + index)), "{name}: worker {index}");
+        }
+        assert!(same(&shared, &pattern(1000, 0)), "{name}: the controller's tensor");
+        session.set_each(&handle, |worker| worker.index()).await.unwrap();
+        let expected: Vec<usize> = (0..session.world().size()).collect();
+        assert_eq!(session.get_all_as::<usize>(&handle).await.unwrap(), expected, "{name}");
+    });
 }
 
 fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
@@ -319,19 +314,16 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {
 }
 
 fn lists_and_pairs_are_arguments_and_results(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let rates = vec![0.5f32, 1e-7, -3.0];
-            let names = vec!["a".to_owned(), "b".to_owned()];
-            let args = (rates.clone(), names.clone(), vec![7usize, 0], (3, "three"));
-            let all = session.call_named("tests.lists", args).await.unwrap();
-            for (of_rates, of_names) in session.get_all_as::<(Vec<f32>, Vec<String>)>(&all).await.unwrap() {
-                assert_eq!(of_rates, rates, "{name}");
-                assert_eq!(of_names, ["a", "b", "7", "0", "3", "three"], "{name}");
-            }
-            let error = session.get_as::<Vec<f64>>(&all, WorkerId::new(1)).await.unwrap_err().to_string();
-            assert_eq!(error, "get: expected an array of floats, worker 1 has an array");
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        let rates = vec![0.5f32, 1e-7, -3.0];
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let args = (rates.clone(), names.clone(), vec![7usize, 0], (3, "three"));
+        let all = session.call_named("tests.lists", args).await.unwrap();
+        for (of_rates, of_names) in session.get_all_as::<(Vec<f32>, Vec<String>)>(&all).await.unwrap() {
+            assert_eq!(of_rates, rates, "{name}");
+            assert_eq!(of_names, ["a", "b", "7", "0", "3", "three"], "{name}");
+        }
+        let error = session.get_as::<Vec<f64>>(&all, WorkerId::new(1)).await.unwrap_err().to_string();
+        assert_eq!(error, "get: expected an array of floats, worker 1 has an array");
+    });
 }

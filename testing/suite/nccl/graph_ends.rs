@@ -148,6 +148,12 @@ fn launch_says(session: &LaneSession) -> String {
     answers(session, "tests.graphs.launch_error", ()).swap_remove(0)
 }
 
+/// Connects the workers, which capture a graph and keep it.
+fn keep_graph(session: &LaneSession, backend: &str) {
+    block_on(session.init_ccl(backend, &[])).unwrap();
+    block_on(call(session, "tests.graphs.keep", ())).unwrap();
+}
+
 /// Backends whose communicators support graphs: `nccl`, and with NVRTC `cuda_p2p`.
 fn backends() -> Vec<&'static str> {
     if crate::alone::has_nvrtc() { vec!["nccl", "cuda_p2p"] } else { vec!["nccl"] }
@@ -168,11 +174,8 @@ macro_rules! on_each_backend {
 
 on_each_backend!(dropping_a_communicator_ends_its_graphs, |backend| {
     let session = patient(2);
-    block_on(async {
-        session.init_ccl(backend, &[]).await.unwrap();
-        call(&session, "tests.graphs.keep", ()).await.unwrap();
-        session.init_ccl(backend, &[]).await.unwrap();
-    });
+    keep_graph(&session, backend);
+    block_on(session.init_ccl(backend, &[])).unwrap();
     check_no_graph_is_left();
     let dropped = "launch of a graph: the communicator is broken since: the communicator was dropped";
     assert_eq!(launch_says(&session), dropped, "{backend}");
@@ -186,21 +189,15 @@ on_each_backend!(dropping_a_communicator_ends_its_graphs, |backend| {
 
 on_each_backend!(shutdown_of_a_session_ends_its_graphs, |backend| {
     let session = patient(3);
-    block_on(async {
-        session.init_ccl(backend, &[]).await.unwrap();
-        call(&session, "tests.graphs.keep", ()).await.unwrap();
-    });
+    keep_graph(&session, backend);
     end(&session);
     check_no_graph_is_left();
 });
 
 on_each_backend!(a_graph_launch_without_a_peer_ends_at_the_deadline, |backend| {
     let session = disco::Builder::threads(2).collective_deadline(Duration::from_millis(500)).start().unwrap();
-    block_on(async {
-        session.init_ccl(backend, &[]).await.unwrap();
-        call(&session, "tests.graphs.keep", ()).await.unwrap();
-        call(&session, "tests.graphs.launch_late", (0,)).await.unwrap();
-    });
+    keep_graph(&session, backend);
+    block_on(call(&session, "tests.graphs.launch_late", (0,))).unwrap();
     let error = text(block_on(call(&session, "tests.graphs.launch_but", (1,))));
     assert!(error.contains("no end after 500ms: rank 1 has not arrived"), "{backend}: {error}");
     block_on(session.recover()).unwrap();
@@ -215,10 +212,7 @@ on_each_backend!(a_graph_launch_without_a_peer_ends_at_the_deadline, |backend| {
 on_each_backend!(an_abort_ends_a_launch_that_waits_for_a_peer, |backend| {
     let session = disco::Builder::threads(3);
     let session = session.collective_deadline(Duration::from_secs(30)).start().unwrap();
-    block_on(async {
-        session.init_ccl(backend, &[]).await.unwrap();
-        call(&session, "tests.graphs.keep", ()).await.unwrap();
-    });
+    keep_graph(&session, backend);
     let error = text(block_on(call(&session, "tests.graphs.fail_but_launch", (1,))));
     assert!(error.contains("no launch today"), "{backend}: {error}");
     block_on(session.recover()).unwrap();

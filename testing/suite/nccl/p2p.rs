@@ -380,12 +380,18 @@ on_the_double!(each_group_has_its_own_shared_memory, [], {
     });
 });
 
-on_the_double!(amd_devices_share_memory_and_rccl_runs_sums, ["GPU_DOUBLE_DELAY_US" = "100"], {
+/// A session of three AMD devices, whose memory is shared although their links are not known.
+pub(crate) fn amd_devices_share_memory() -> LaneSession {
     let session = sharing_by("rocm_p2p", 3);
     let why = "the links are not known: Disco does not query the links between AMD GPUs";
     assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
     block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
     block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    session
+}
+
+on_the_double!(amd_devices_share_memory_and_rccl_runs_sums, ["GPU_DOUBLE_DELAY_US" = "100"], {
+    let session = amd_devices_share_memory();
     assert_eq!(block_on(sum(&session)).unwrap(), 6.0);
     let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (false,))));
     assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");

@@ -4,7 +4,7 @@ use disco::{DataPlane, LaneSession, Session, WorkerContext, block_on};
 
 use crate::alone::{hip_without, sum, text, works_again};
 use crate::on_the_double;
-use crate::p2p::{call, patient, reason, sharing, sharing_by};
+use crate::p2p::{amd_devices_share_memory, call, patient, reason, sharing, sharing_by};
 
 /// Asserts that an endless wait on each of two streams is ended at the deadline, and that the streams continue.
 fn waits_end_at_the_deadline(session: &LaneSession, backend: &str) {
@@ -68,11 +68,7 @@ on_the_double!(
 );
 
 on_the_double!(flags_are_in_signal_memory_if_hip_waits_only_there, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
-    let session = sharing_by("rocm_p2p", 3);
-    let why = "the links are not known: Disco does not query the links between AMD GPUs";
-    assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
-    block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
-    block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    let session = amd_devices_share_memory();
     waits_end_at_the_deadline(&session, "rocm_p2p");
     drop(session);
     crate::costs::check_nothing_is_left_of("libamdhip64.so.6");
