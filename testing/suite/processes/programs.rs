@@ -9,7 +9,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use std::{env, fs};
 
-use disco::{Builder, DataPlane, Deadlines, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane, Deadlines, Error, Invitation, LaneSession, Session, SessionExt, Value, WorkerId, block_on,
+};
 use disco_conformance::waiting;
 use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
@@ -224,36 +226,41 @@ fn mpi() {
             println!("{}", session.sync_all().await.unwrap_err());
             return session.shutdown().await.unwrap();
         }
-        let pids = session.call_named("tests.pid", ()).await.unwrap();
-        let victim = if how == "renumber" { 1 } else { 2 };
-        let Value::Int(pid) = session.get(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
-        let pid = Pid::from_raw(pid as i32).unwrap();
-        let [reduce, exit] = [session.function("tests.reduce").await, session.function("tests.exit").await];
-        if how == "exit" {
-            session.call(&exit.unwrap(), (2, 3)).await.unwrap();
-        }
-        // Fails if the loss is already known.
-        _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, NOBODY)).await;
-        if how != "exit" {
-            waiting::wait_until_in_collective(&session, 0..3);
-        }
-        match how.as_str() {
-            "KILL" | "replace" | "renumber" => kill_process(pid, Signal::KILL).unwrap(),
-            "STOP" => kill_process(pid, Signal::STOP).unwrap(),
-            _ => {}
-        }
-        let mut error = session.sync_all().await.unwrap_err();
-        if how == "replace" {
-            session.replace_lost().await.unwrap();
-            error = session.init_ccl("mpi", &[]).await.unwrap_err();
-        }
-        if how == "renumber" {
-            session.resize(2).await.unwrap();
-            error = session.init_ccl("mpi", &[]).await.unwrap_err();
-        }
-        println!("{error}");
+        println!("{}", lose_a_rank(&session, &how).await);
         session.shutdown().await.unwrap();
     });
+}
+
+/// Makes a rank end or stop inside an all-reduce, and returns the error.
+async fn lose_a_rank(session: &LaneSession, how: &str) -> Error {
+    let pids = session.call_named("tests.pid", ()).await.unwrap();
+    let victim = if how == "renumber" { 1 } else { 2 };
+    let Value::Int(pid) = session.get(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
+    let pid = Pid::from_raw(pid as i32).unwrap();
+    let [reduce, exit] = [session.function("tests.reduce").await, session.function("tests.exit").await];
+    if how == "exit" {
+        session.call(&exit.unwrap(), (2, 3)).await.unwrap();
+    }
+    // Fails if the loss is already known.
+    _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, NOBODY)).await;
+    if how != "exit" {
+        waiting::wait_until_in_collective(session, 0..3);
+    }
+    match how {
+        "KILL" | "replace" | "renumber" => kill_process(pid, Signal::KILL).unwrap(),
+        "STOP" => kill_process(pid, Signal::STOP).unwrap(),
+        _ => {}
+    }
+    let mut error = session.sync_all().await.unwrap_err();
+    if how == "replace" {
+        session.replace_lost().await.unwrap();
+        error = session.init_ccl("mpi", &[]).await.unwrap_err();
+    }
+    if how == "renumber" {
+        session.resize(2).await.unwrap();
+        error = session.init_ccl("mpi", &[]).await.unwrap_err();
+    }
+    error
 }
 
 /// A worker that gets its invitation as an argument.

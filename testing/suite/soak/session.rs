@@ -333,42 +333,45 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             let dropped = thread::spawn(move || drop(session)).join();
             dropped.map_err(|_| "the drop of a session panicked".to_owned())
         }
-        End::Kill | End::Exit | End::Stop => {
-            let first = setup.first_victim();
-            let worker = first + random.below(setup.workers - first);
-            let bystanders = Bystanders::start(&session, count, random);
-            let mut user = User::new(&session, random.fork(), setup.has_plane());
-            user.submit(random.below(6));
-            let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
-            let failure = failure.into_iter().find(|(end, _)| *end == how).map_or("kill", |(_, name)| name);
-            if how != End::Exit && random.chance(60) {
-                strike(setup, &session, worker, how, random)?;
-            } else {
-                call(&session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
-            }
-            user.submit(random.below(6));
-            let told = block_on(session.sync_all());
-            let consequences = if setup.replaces_at_once { &CONSEQUENCES[..] } else { &[] };
-            bystanders.join(&[&["lost", "aborted"], consequences].concat())?;
-            match told {
-                Err(disco::Error::Lost(loss)) if loss.workers().contains(WorkerId::new(worker as u32)) => {}
-                // Another caller was told of the loss.
-                Ok(()) if setup.replaces_at_once => {}
-                Err(error) if setup.replaces_at_once && follows_from_loss(&error) => {}
-                other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
-            }
-            match random.below(3) {
-                0 => replace(setup, &session, worker, random)?,
-                1 => resize(&mut { *setup }, &session, random)?,
-                _ => {}
-            }
-            watch::step("end of a lost session");
-            if random.chance(50) {
-                _ = block_on(session.shutdown());
-            }
-            Ok(())
-        }
+        End::Kill | End::Exit | End::Stop => end_with_loss(setup, &session, count, random),
     }
+}
+
+/// Ends a session that loses a worker.
+fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, random: &mut Random) -> Wrong<()> {
+    let first = setup.first_victim();
+    let worker = first + random.below(setup.workers - first);
+    let bystanders = Bystanders::start(session, bystanders, random);
+    let mut user = User::new(session, random.fork(), setup.has_plane());
+    user.submit(random.below(6));
+    let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
+    let failure = failure.into_iter().find(|(end, _)| *end == setup.end).map_or("kill", |(_, name)| name);
+    if setup.end != End::Exit && random.chance(60) {
+        strike(setup, session, worker, setup.end, random)?;
+    } else {
+        call(session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
+    }
+    user.submit(random.below(6));
+    let told = block_on(session.sync_all());
+    let consequences = if setup.replaces_at_once { &CONSEQUENCES[..] } else { &[] };
+    bystanders.join(&[&["lost", "aborted"], consequences].concat())?;
+    match told {
+        Err(disco::Error::Lost(loss)) if loss.workers().contains(WorkerId::new(worker as u32)) => {}
+        // Another caller was told of the loss.
+        Ok(()) if setup.replaces_at_once => {}
+        Err(error) if setup.replaces_at_once && follows_from_loss(&error) => {}
+        other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
+    }
+    match random.below(3) {
+        0 => replace(setup, session, worker, random)?,
+        1 => resize(&mut { *setup }, session, random)?,
+        _ => {}
+    }
+    watch::step("end of a lost session");
+    if random.chance(50) {
+        _ = block_on(session.shutdown());
+    }
+    Ok(())
 }
 
 /// Sends a signal to a worker's process, during large all-reduces if the session has communicators.
