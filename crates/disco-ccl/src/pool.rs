@@ -10,7 +10,7 @@ use std::ptr;
 use disco_core::Result;
 
 use crate::abi::Stream;
-use crate::driver::functions;
+use crate::driver_table::functions;
 
 functions! {
     /// The functions, which have the same signatures in CUDA (11.2 or later) and HIP (5.2 or later).

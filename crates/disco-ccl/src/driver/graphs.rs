@@ -7,8 +7,8 @@ use std::ptr;
 
 use disco_core::Result;
 
-use super::table::functions;
 use crate::abi::Stream;
+use crate::driver_table::functions;
 
 functions! {
     /// The functions, which have the same signatures in CUDA (11.4 or later) and HIP (5.3 or later).

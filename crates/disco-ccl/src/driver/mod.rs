@@ -5,7 +5,6 @@
 //! graphs  captures of a stream, and graphs
 //! timing  times of events
 //! peers   memory that devices share
-//! table   tables of functions with a name in each library
 //! bus     the address of a device on the PCI bus
 //! ```
 
@@ -13,7 +12,6 @@ mod bus;
 mod calls;
 mod graphs;
 mod peers;
-mod table;
 mod timing;
 
 pub use bus::BusId;
@@ -21,5 +19,4 @@ pub use calls::{CopyKind, Driver, EventHandle};
 pub(crate) use graphs::Exec;
 pub use graphs::GraphFunctions;
 pub use peers::{IpcHandleBytes, Peers, WORD_BYTES};
-pub(crate) use table::functions;
 pub use timing::TimingFunctions;

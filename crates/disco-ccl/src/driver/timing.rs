@@ -9,7 +9,7 @@ use std::time::Duration;
 use disco_core::{Error, Result};
 
 use super::EventHandle;
-use super::table::functions;
+use crate::driver_table::functions;
 
 functions! {
     /// The functions, which have the same signatures in CUDA and HIP. Their calls are made with the device current.
