@@ -150,10 +150,8 @@ fn time(session: &dyn Session, job: &DRef, iters: u64) -> Duration {
 /// A job that gave the right result once.
 fn job(session: &dyn Session, kind: OpKind, count: usize, in_place: bool) -> Result<DRef> {
     block_on(async {
-        let prepare = session.function("benches.prepare").await?;
-        let verify = session.function("benches.verify").await?;
-        let job = session.call(&prepare, (kind.name(), count as i64, in_place)).await?;
-        session.call(&verify, (&job,)).await?;
+        let job = session.call_named("benches.prepare", (kind.name(), count as i64, in_place)).await?;
+        session.call_named("benches.verify", (&job,)).await?;
         session.sync_all().await?;
         Ok(job)
     })

@@ -66,10 +66,7 @@ fn decode(ctx: &mut WorkerContext, raw: bool, bytes: usize, steps: usize, layers
     let size = comm.size();
     let mut layer = || -> Result<()> {
         compute(&tensor, steps)?;
-        match raw {
-            true => mpi_all_reduce(&tensor, &result, bytes),
-            false => comm.all_reduce_in_place(&tensor, Reduction::Sum),
-        }
+        if raw { mpi_all_reduce(&tensor, &result, bytes) } else { comm.all_reduce_in_place(&tensor, Reduction::Sum) }
     };
     (0..3).try_for_each(|_| layer())?;
     let start = Instant::now();
@@ -148,9 +145,10 @@ fn run() {
 
 fn main() {
     disco::init();
-    let libraries = match cfg!(feature = "mpi") && std::env::var_os("DISCO_MPI_LIBRARY").is_none() {
-        true => common::libraries::fetched(),
-        false => Vec::new(),
+    let libraries = if cfg!(feature = "mpi") && std::env::var_os("DISCO_MPI_LIBRARY").is_none() {
+        common::libraries::fetched()
+    } else {
+        Vec::new()
     };
     if libraries.is_empty() {
         return run();

@@ -226,8 +226,7 @@ fn launches(_: &mut Criterion) {
 /// The text that a worker function returns on worker 0.
 fn answer(session: &LaneSession, name: &str, args: impl IntoArgs) -> String {
     let text = block_on(async {
-        let function = session.function(name).await?;
-        let answer = session.call(&function, args).await?;
+        let answer = session.call_named(name, args).await?;
         session.get_as::<Vec<u8>>(&answer, 0.into()).await
     });
     String::from_utf8(text.expect("it is there")).expect("text")

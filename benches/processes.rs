@@ -24,10 +24,8 @@ disco::register_function!("benches.all_reduce", all_reduce);
 /// Returns the seconds of `iters` sums, each of newly written elements, like gradients. The tensors are in memory that
 /// peers can reach, or in private memory.
 fn all_reduce(ctx: &mut WorkerContext, count: usize, is_private: bool, iters: u64) -> Result<f64> {
-    let mut tensor = || match is_private {
-        true => Tensor::zeros(DType::F32, [count as i64]),
-        false => ctx.empty(DType::F32, [count as i64]),
-    };
+    let mut tensor =
+        || if is_private { Tensor::zeros(DType::F32, [count as i64]) } else { ctx.empty(DType::F32, [count as i64]) };
     let (src, dst) = (tensor()?, tensor()?);
     dst.view_mut::<f32>()?.fill(0.0);
     let (mut seconds, size) = (0.0, ctx.world().size());

@@ -30,10 +30,7 @@ fn sum(ctx: &mut WorkerContext) -> Result<f64> {
 
 /// Ends the process of the last worker, as if it was killed.
 fn die(ctx: &mut WorkerContext) -> Result<()> {
-    match ctx.worker().index() + 1 == ctx.world().size() {
-        true => std::process::abort(),
-        false => Ok(()),
-    }
+    if ctx.worker().index() + 1 == ctx.world().size() { std::process::abort() } else { Ok(()) }
 }
 
 /// The sum of the numbers of all workers, through the session's store, once in each epoch.

@@ -44,7 +44,7 @@ fn tensor(bytes: usize) -> Tensor {
 }
 
 fn handle(session: &LaneSession) -> DRef {
-    let call = async { session.call(&session.function("benches.nothing").await?, ()).await };
+    let call = async { session.call_named("benches.nothing", ()).await };
     block_on(call).expect("workers live")
 }
 

@@ -47,8 +47,7 @@ pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
 /// Calls a worker function that verifies its results and returns seconds; returns the time of the slowest worker.
 pub(crate) fn slowest(session: &dyn Session, function: &str, args: impl IntoArgs) -> Duration {
     let seconds = block_on(async {
-        let function = session.function(function).await?;
-        let times = session.call(&function, args).await?;
+        let times = session.call_named(function, args).await?;
         let mut slowest = 0.0f64;
         for worker in session.world().workers() {
             slowest = slowest.max(session.get_as(&times, worker).await?);

@@ -34,10 +34,7 @@ impl Barrier {
 /// Polls until `ready`. With more threads than CPUs (`crowded`), yields after each poll.
 fn spin_until(crowded: bool, ready: impl Fn() -> bool) {
     while !ready() {
-        match crowded {
-            true => thread::yield_now(),
-            false => std::hint::spin_loop(),
-        }
+        if crowded { thread::yield_now() } else { std::hint::spin_loop() }
     }
 }
 

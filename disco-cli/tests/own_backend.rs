@@ -5,10 +5,11 @@
 use std::process::{Command, ExitCode, Output};
 
 use disco_conformance::{Runner, ThreadSessions};
-use libtest_mimic::{Arguments, Trial};
 
 #[path = "../../examples/own_backend.rs"]
 mod own_backend;
+#[path = "../../testing/suite/trials/mod.rs"]
+mod trials;
 
 /// Environment variable that makes this executable run another `main`.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -25,30 +26,25 @@ fn my_suite() -> ExitCode {
         .main()
 }
 
+trials::tests!(
+    the_example_runs,
+    the_command_treats_the_backend_like_a_built_in_one,
+    the_command_prints_the_name_passed_to_main,
+    the_suite_filters_and_lists_checks_by_name,
+    the_suite_reports_filters_and_requirements_without_match,
+);
+
 fn main() -> ExitCode {
     match std::env::var(PROGRAM).as_deref() {
         Ok("my-disco") => return my_disco(),
         Ok("my-suite") => return my_suite(),
         _ => {}
     }
-    let tests: [(&str, fn()); 5] = [
-        ("the_example_runs", || own_backend::main().unwrap()),
-        ("the_command_treats_the_backend_like_a_built_in_one", the_command_treats_the_backend_like_a_built_in_one),
-        ("the_command_prints_the_name_passed_to_main", the_command_prints_the_name_passed_to_main),
-        ("the_suite_filters_and_lists_checks_by_name", the_suite_filters_and_lists_checks_by_name),
-        (
-            "the_suite_reports_filters_and_requirements_without_match",
-            the_suite_reports_filters_and_requirements_without_match,
-        ),
-    ];
-    let trials = tests.map(|(name, test)| {
-        let run = move || {
-            test();
-            Ok(())
-        };
-        Trial::test(name, run)
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    trials::run_named(tests(), None)
+}
+
+fn the_example_runs() {
+    own_backend::main().unwrap();
 }
 
 /// Runs this executable as `program`, without `DISCO_REQUIRE`, whose backends `program` does not link.

@@ -231,9 +231,10 @@ impl<A: Abi> Communicator<A> {
         take_path(DataPath::Mpi);
         self.calls += 1;
         self.wait_start.set(None);
-        let result = match first.kind().is_point_to_point() {
-            true => self.transfer(group),
-            false => group.iter().try_for_each(|op| self.collective(op)),
+        let result = if first.kind().is_point_to_point() {
+            self.transfer(group)
+        } else {
+            group.iter().try_for_each(|op| self.collective(op))
         };
         match &result {
             Ok(()) => self.scratch.clear(),

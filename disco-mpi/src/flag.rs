@@ -49,9 +49,10 @@ impl AbortFlag {
     }
 
     pub(crate) fn cause(&self) -> Option<Arc<str>> {
-        match self.aborted.load(Ordering::SeqCst) {
-            true => self.cause.get().cloned(),
-            false => self.parent.as_ref().and_then(|parent| parent.cause()),
+        if self.aborted.load(Ordering::SeqCst) {
+            self.cause.get().cloned()
+        } else {
+            self.parent.as_ref().and_then(|parent| parent.cause())
         }
     }
 }

@@ -77,9 +77,8 @@ impl Host {
     /// # Errors
     /// No MPI library was found; errors of MPI.
     pub fn enter() -> Result<Option<&'static Self>> {
-        HOST.get_or_init(|| match launcher::is_launched() {
-            false => Ok(None),
-            true => library::with!(Mpi::get()?, mpi => Launched::enter(mpi)),
+        HOST.get_or_init(|| {
+            if launcher::is_launched() { library::with!(Mpi::get()?, mpi => Launched::enter(mpi)) } else { Ok(None) }
         })
         .as_ref()
         .map(Option::as_ref)
@@ -128,12 +127,11 @@ impl Host {
     }
 
     fn send_message(&self, rank: usize, message: &Message, limit: Duration) -> Result<()> {
-        match self.world.send(rank, message.write()?, limit)? {
-            true => Ok(()),
-            false => {
-                let state = format!("MPI can't reach {}", self.name(rank));
-                Err(Error::Deadline { operation: "mpi: sending an invitation to a rank".into(), after: limit, state })
-            }
+        if self.world.send(rank, message.write()?, limit)? {
+            Ok(())
+        } else {
+            let state = format!("MPI can't reach {}", self.name(rank));
+            Err(Error::Deadline { operation: "mpi: sending an invitation to a rank".into(), after: limit, state })
         }
     }
 
@@ -300,13 +298,12 @@ impl<A: Abi> Launched<A> {
         // SAFETY: both buffers are leaked, and are not accessed here until the request is done, below.
         let code = unsafe { (mpi.table.iallgather)(from, count, byte, to, count, byte, comm, &mut request) };
         mpi.about.check("MPI_Iallgather", code)?;
-        match Self::wait(mpi, &mut request, Some(LOCATE_TIMEOUT))? {
-            true => Ok(all.chunks_exact(RECORD_BYTES).map(Machine::read).collect()),
-            false => {
-                let (operation, state) =
-                    ("mpi: exchanging the machines of the ranks", "some ranks have not called disco::init()");
-                Err(Error::Deadline { operation: operation.into(), after: LOCATE_TIMEOUT, state: state.into() })
-            }
+        if Self::wait(mpi, &mut request, Some(LOCATE_TIMEOUT))? {
+            Ok(all.chunks_exact(RECORD_BYTES).map(Machine::read).collect())
+        } else {
+            let (operation, state) =
+                ("mpi: exchanging the machines of the ranks", "some ranks have not called disco::init()");
+            Err(Error::Deadline { operation: operation.into(), after: LOCATE_TIMEOUT, state: state.into() })
         }
     }
 

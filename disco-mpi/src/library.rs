@@ -202,9 +202,10 @@ impl About {
 
     /// The command that starts ranks of this library, for texts.
     pub(crate) fn launcher(&self) -> &'static str {
-        match self.is_open_mpi() {
-            true => "Open MPI's mpirun or `srun --mpi=pmix`",
-            false => "mpiexec (Hydra), `srun --mpi=pmi2`, or Disco itself",
+        if self.is_open_mpi() {
+            "Open MPI's mpirun or `srun --mpi=pmix`"
+        } else {
+            "mpiexec (Hydra), `srun --mpi=pmi2`, or Disco itself"
         }
     }
 

@@ -150,9 +150,10 @@ impl<A: Abi> Communicator<A> {
                 )
             }),
             Destination::Root(root) => src.pieces(most).enumerate().try_for_each(|(index, piece)| {
-                let (from, to) = match me == root {
-                    true => (from(piece), dst.part(index * most, piece.bytes).write()),
-                    false => (piece.read(), ptr::null_mut()),
+                let (from, to) = if me == root {
+                    (from(piece), dst.part(index * most, piece.bytes).write())
+                } else {
+                    (piece.read(), ptr::null_mut())
                 };
                 let (names, count) = (["MPI_Reduce", "MPI_Ireduce"], (piece.bytes / width) as c_int);
                 call!(self, op, names, reduce, ireduce, (from, to, count, number, function, root as c_int))

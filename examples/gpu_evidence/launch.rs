@@ -8,10 +8,7 @@ use std::time::Instant;
 
 use disco::nccl::disco_ccl::abi::{Code, Comm, DataType, RedOp, UniqueId};
 use disco::nccl::disco_ccl::{Config, Library};
-use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, Reduction, Session as _, SessionExt as _, Tensor,
-    WorkerContext, block_on,
-};
+use disco::{CommunicatorExt as _, DType, Reduction, Tensor, WorkerContext};
 
 use crate::ranks::{self, GpuRank, HANG_LIMIT, Result, Row, median, row, sum, times};
 
@@ -109,24 +106,7 @@ impl Raw {
 
 /// Disco's launches, with both backends: seconds for each launch on the host.
 pub(crate) fn ours(size: usize) -> Result<Vec<Row>> {
-    let session = Builder::threads(size).start()?;
-    block_on(async {
-        let mut rows = Vec::new();
-        for backend in ["nccl", "cuda_p2p"] {
-            session.init_ccl(backend, &vec![0; size]).await?;
-            let function = session.function("gpu.ours").await?;
-            for bytes in ranks::sizes(SIZES) {
-                let times = session.call(&function, ((bytes / 4) as i64,)).await?;
-                let mut slowest = 0.0f64;
-                for worker in session.world().workers() {
-                    slowest = slowest.max(session.get_as(&times, worker).await?);
-                }
-                rows.push(row(format!("ours {backend}, launch"), bytes, slowest));
-            }
-        }
-        session.shutdown().await?;
-        Ok(rows)
-    })
+    ranks::on_workers(size, "gpu.ours", "launch", &ranks::sizes(SIZES))
 }
 
 fn ours_on_a_worker(ctx: &mut WorkerContext, elements: usize) -> disco::Result<f64> {

@@ -9,7 +9,10 @@ use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::p2p::{Consensus, Kernels, Rendezvous, Workspace};
 use disco::nccl::disco_ccl::{self, Runtime};
 use disco::nccl::p2p::VENDOR;
-use disco::{DType, Device, DeviceApi as _, DeviceKind, Op, Queue, Reduction, Store, Tensor};
+use disco::{
+    Builder, DType, DataPlane as _, Device, DeviceApi as _, DeviceKind, Op, Queue, Reduction, Session as _,
+    SessionExt as _, Store, Tensor, block_on,
+};
 use disco_core::store::View;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -58,14 +61,38 @@ pub(crate) fn run(size: usize, work: fn(&mut GpuRank) -> Result<Vec<Row>>) -> Re
     let threads: Vec<_> = (0..size).map(spawn).collect();
     let mut slowest: Vec<Row> = Vec::new();
     for thread in threads {
-        for (at, row) in thread.join().map_err(|_| "a rank panicked")?.into_iter().enumerate() {
-            match slowest.get_mut(at) {
-                Some(slower) => slower.seconds = slower.seconds.max(row.seconds),
-                None => slowest.push(row),
-            }
-        }
+        keep_slowest(&mut slowest, thread.join().map_err(|_| "a rank panicked")?);
     }
     Ok(slowest)
+}
+
+/// Adds the rows of another rank to those of the slowest rank so far.
+pub(crate) fn keep_slowest(slowest: &mut Vec<Row>, rows: Vec<Row>) {
+    for (at, row) in rows.into_iter().enumerate() {
+        match slowest.get_mut(at) {
+            Some(slower) => slower.seconds = slower.seconds.max(row.seconds),
+            None => slowest.push(row),
+        }
+    }
+}
+
+/// Calls a function with each size on `size` workers of device 0, with each backend. The function takes a number of
+/// elements, and returns seconds; a row has those of the slowest worker.
+pub(crate) fn on_workers(size: usize, function: &str, what: &str, bytes: &[usize]) -> Result<Vec<Row>> {
+    let session = Builder::threads(size).start()?;
+    block_on(async {
+        let mut rows = Vec::new();
+        for backend in ["nccl", "cuda_p2p"] {
+            session.init_ccl(backend, &vec![0; size]).await?;
+            for &bytes in bytes {
+                let times = session.call_named(function, ((bytes / 4) as i64,)).await?;
+                let slowest = session.get_all_as(&times).await?.into_iter().fold(0.0, f64::max);
+                rows.push(row(format!("ours {backend}, {what}"), bytes, slowest));
+            }
+        }
+        session.shutdown().await?;
+        Ok(rows)
+    })
 }
 
 impl GpuRank {

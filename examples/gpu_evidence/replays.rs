@@ -3,12 +3,9 @@
 use std::time::Instant;
 
 use disco::nccl::cuda::capture;
-use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, Session as _, SessionExt as _, Tensor, WorkerContext,
-    block_on,
-};
+use disco::{CommunicatorExt as _, DType, Tensor, WorkerContext};
 
-use crate::ranks::{self, Result, Row, median, row, sum, times};
+use crate::ranks::{self, Result, Row, median, sum, times};
 
 const SIZES: [usize; 3] = [16, 64 << 10, 1 << 20];
 /// Number of sums in a graph.
@@ -19,24 +16,7 @@ disco::register_function!("gpu.replays", on_a_worker);
 
 /// Seconds for each sum, from the launch of the graph until it is done.
 pub(crate) fn replays(size: usize) -> Result<Vec<Row>> {
-    let session = Builder::threads(size).start()?;
-    block_on(async {
-        let mut rows = Vec::new();
-        for backend in ["nccl", "cuda_p2p"] {
-            session.init_ccl(backend, &vec![0; size]).await?;
-            let function = session.function("gpu.replays").await?;
-            for bytes in ranks::sizes(SIZES) {
-                let times = session.call(&function, ((bytes / 4) as i64,)).await?;
-                let mut slowest = 0.0f64;
-                for worker in session.world().workers() {
-                    slowest = slowest.max(session.get_as(&times, worker).await?);
-                }
-                rows.push(row(format!("ours {backend}, graph"), bytes, slowest));
-            }
-        }
-        session.shutdown().await?;
-        Ok(rows)
-    })
+    ranks::on_workers(size, "gpu.replays", "graph", &ranks::sizes(SIZES))
 }
 
 fn on_a_worker(ctx: &mut WorkerContext, elements: usize) -> disco::Result<f64> {

@@ -23,8 +23,7 @@ pub(crate) fn times(size: usize) -> Result<Vec<Row>> {
     let session = Builder::threads(size).timeline(RECORDS, move |timeline| _ = sink.send(timeline)).start()?;
     block_on(async {
         session.init_ccl("nccl", &vec![0; size]).await?;
-        let function = session.function("gpu.times").await?;
-        session.call(&function, ((bytes / 4) as i64,)).await?;
+        session.call_named("gpu.times", ((bytes / 4) as i64,)).await?;
         session.sync_all().await?;
         session.shutdown().await
     })?;
@@ -32,12 +31,7 @@ pub(crate) fn times(size: usize) -> Result<Vec<Row>> {
     for (worker, recording) in timelines.recv()?.workers {
         let recording = recording?;
         let rows = of_worker(&recording, bytes).map_err(|error| format!("{worker}: {error}"))?;
-        for (at, row) in rows.into_iter().enumerate() {
-            match slowest.get_mut(at) {
-                Some(slower) => slower.seconds = slower.seconds.max(row.seconds),
-                None => slowest.push(row),
-            }
-        }
+        ranks::keep_slowest(&mut slowest, rows);
     }
     Ok(slowest)
 }

@@ -243,7 +243,7 @@ fn main() -> ExitCode {
         .backend(ThreadSessions::of("local").exact().detecting_mismatches().detecting_dropped_peers())
         .backend(LocalProcesses { apart: false })
         .backend(LocalProcesses { apart: true })
-        .backend(private::Private)
+        .backend(private::sessions())
         .lane(Threads)
         .lane(Processes { ring: true })
         .lane(Processes { ring: false })

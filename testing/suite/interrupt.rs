@@ -28,7 +28,7 @@ fn stuck_program() {
     }
     let session = Builder::threads(2).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.sleep").await.unwrap(), ()).await.unwrap();
+        session.call_named("tests.sleep", ()).await.unwrap();
         println!("process {}\nstuck", std::process::id());
         session.sync_all().await.unwrap();
     });

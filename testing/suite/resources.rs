@@ -69,8 +69,7 @@ fn clean_failed_and_dropped_sessions() {
         block_on(async {
             session.init_ccl("local", &[]).await.unwrap();
             if round % 2 == 1 {
-                let panics = session.function("tests.panic_on").await.unwrap();
-                session.call(&panics, (2,)).await.unwrap();
+                session.call_named("tests.panic_on", (2,)).await.unwrap();
                 session.sync_all().await.unwrap_err();
             }
             if round % 3 == 0 {
@@ -84,9 +83,8 @@ fn stuck_session(gate: &Gate) {
     let deadlines = Deadlines::default().with_stall(Duration::from_millis(200)).with_close(Duration::from_millis(200));
     let session = Builder::threads(4).deadlines(deadlines).start().unwrap();
     block_on(async {
-        let wait = session.function("tests.wait_on").await.unwrap();
         let take_4 = session.function("tests.take_4").await.unwrap();
-        let object = session.call(&wait, (1, gate.id())).await.unwrap();
+        let object = session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
         session.sync_worker(WorkerId::new(0)).await.unwrap();
         let before = resident();
         let error = loop {

@@ -113,7 +113,7 @@ fn plane(workers: usize, groups: usize, test: impl AsyncFnOnce(&LaneSession) -> 
 }
 
 async fn made(session: &LaneSession, name: &str, arg: i64) -> Result<DRef> {
-    session.call(&session.function(name).await?, (arg,)).await
+    session.call_named(name, (arg,)).await
 }
 
 /// The integers of the tensor on each worker.
@@ -128,7 +128,7 @@ async fn all(session: &LaneSession, handle: &DRef) -> Result<Vec<Vec<i64>>> {
 #[test]
 fn every_worker_computes_its_own_value() {
     plane(4, 1, async |session| {
-        let whoami = session.call(&session.function("tests.whoami").await?, ()).await?;
+        let whoami = session.call_named("tests.whoami", ()).await?;
         for index in 0..4 {
             assert_eq!(session.get_as::<i64>(&whoami, worker(index)).await?, i64::from(index));
         }
@@ -189,7 +189,7 @@ fn opaque_values_and_functions_stay_in_the_registers_of_their_worker() {
         assert!(error.contains("Counter can't leave its worker"), "{error}");
 
         let whoami = session.function("tests.whoami").await?;
-        let applied = session.call(&session.function("tests.apply").await?, (&whoami,)).await?;
+        let applied = session.call_named("tests.apply", (&whoami,)).await?;
         assert_eq!(session.get_as::<i64>(&applied, worker(1)).await?, 101);
         Ok(())
     });
@@ -198,7 +198,7 @@ fn opaque_values_and_functions_stay_in_the_registers_of_their_worker() {
 #[test]
 fn workers_exchange_values_through_the_store_during_a_call() {
     plane(3, 1, async |session| {
-        let word = session.call(&session.function("tests.pass_word").await?, ("hello",)).await?;
+        let word = session.call_named("tests.pass_word", ("hello",)).await?;
         assert_eq!(session.get_as::<String>(&word, worker(2)).await?, "hello");
         Ok(())
     });

@@ -4,13 +4,15 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
 
+#[path = "trials/mod.rs"]
+mod trials;
+
 use std::process::ExitCode;
 use std::thread;
 
 use disco::activity::{OpState, Record, RecordKind};
 use disco::trace::{Trace, WorkerSpans};
 use disco::{Builder, Result, Session as _, SessionExt as _, SessionKind, WorkerContext, block_on};
-use libtest_mimic::{Arguments, Trial};
 use tracing::{debug_span, info_span};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -32,14 +34,10 @@ fn main() -> ExitCode {
     tracing_subscriber::registry().with(WorkerSpans::new()).init();
     disco::init();
     let trial = |kind: SessionKind| {
-        let run = move || {
-            check(kind);
-            Ok(())
-        };
-        Trial::test(format!("spans_of_worker_functions_are_inside_of_their_commands::{kind}"), run)
+        let name = format!("spans_of_worker_functions_are_inside_of_their_commands::{kind}");
+        trials::trial(name, move || check(kind))
     };
-    let trials = [SessionKind::Threads, SessionKind::Processes].map(trial);
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    trials::run([SessionKind::Threads, SessionKind::Processes].map(trial), None)
 }
 
 fn check(kind: SessionKind) {

@@ -19,42 +19,17 @@ use crate::libraries::{self, Wheel, run};
 
 /// nvcc with all that it reads. The wheels share a folder, which is nvcc's root.
 const WHEELS: [Wheel; 5] = [
-    Wheel {
-        name: "nvidia-cuda-nvcc",
-        version: "13.0.88",
-        sha256: "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03",
-        kept: ROOT,
-        is_long: true,
-    },
-    Wheel {
-        name: "nvidia-cuda-crt",
-        version: "13.0.88",
-        sha256: "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4",
-        kept: ROOT,
-        is_long: true,
-    },
-    Wheel {
-        name: "nvidia-nvvm",
-        version: "13.0.88",
-        sha256: "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0",
-        kept: ROOT,
-        is_long: true,
-    },
-    Wheel {
-        name: "nvidia-cuda-runtime",
-        version: "13.0.96",
-        sha256: "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
-        kept: ROOT,
-        is_long: true,
-    },
-    Wheel {
-        name: "nvidia-cuda-cccl",
-        version: "13.0.85",
-        sha256: "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649",
-        kept: ROOT,
-        is_long: true,
-    },
+    part("nvidia-cuda-nvcc", "13.0.88", "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03"),
+    part("nvidia-cuda-crt", "13.0.88", "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"),
+    part("nvidia-nvvm", "13.0.88", "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0"),
+    part("nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
+    part("nvidia-cuda-cccl", "13.0.85", "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"),
 ];
+
+/// A wheel with a part of the toolkit.
+const fn part(name: &'static str, version: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name, version, sha256, kept: ROOT, is_long: true }
+}
 
 /// The folder that the wheels share.
 const ROOT: &str = "nvidia/cu13";

@@ -98,56 +98,24 @@ const WHEELS: [Wheel; 14] = [
         kept: "nvidia/cu13",
         is_long: true,
     },
-    Wheel {
-        name: "apache-tvm-ffi",
-        version: "0.1.15.post2",
-        sha256: "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac",
-        kept: WHOLE,
-        is_long: false,
-    },
-    Wheel {
-        name: "numpy",
-        version: "2.4.6",
-        sha256: "89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93",
-        kept: WHOLE,
-        is_long: false,
-    },
-    Wheel {
-        name: "typing-extensions",
-        version: "4.16.0",
-        sha256: "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8",
-        kept: WHOLE,
-        is_long: false,
-    },
-    Wheel {
-        name: "apache-tvm",
-        version: "0.27.0.post1",
-        sha256: "f503fc903b6e16fda5daacac6698ecb8bc38937f57da7aa29f6c7ab169d08657",
-        kept: WHOLE,
-        is_long: true,
-    },
-    Wheel {
-        name: "ml-dtypes",
-        version: "0.6.0",
-        sha256: "6c8e39b53e90afda8ce52859c93de4dba3e02b76d85dcf091cc469f9184c6dae",
-        kept: WHOLE,
-        is_long: true,
-    },
-    Wheel {
-        name: "psutil",
-        version: "7.2.2",
-        sha256: "076a2d2f923fd4821644f5ba89f059523da90dc9014e85f8e45a5774ca5bc6f9",
-        kept: WHOLE,
-        is_long: true,
-    },
-    Wheel {
-        name: "cloudpickle",
-        version: "3.1.2",
-        sha256: "9acb47f6afd73f60dc1df93bb801b472f05ff42fa6c84167d25cb206be1fbf4a",
-        kept: WHOLE,
-        is_long: true,
-    },
+    package("apache-tvm-ffi", "0.1.15.post2", "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac"),
+    package("numpy", "2.4.6", "89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93"),
+    package("typing-extensions", "4.16.0", "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8"),
+    long_package("apache-tvm", "0.27.0.post1", "f503fc903b6e16fda5daacac6698ecb8bc38937f57da7aa29f6c7ab169d08657"),
+    long_package("ml-dtypes", "0.6.0", "6c8e39b53e90afda8ce52859c93de4dba3e02b76d85dcf091cc469f9184c6dae"),
+    long_package("psutil", "7.2.2", "076a2d2f923fd4821644f5ba89f059523da90dc9014e85f8e45a5774ca5bc6f9"),
+    long_package("cloudpickle", "3.1.2", "9acb47f6afd73f60dc1df93bb801b472f05ff42fa6c84167d25cb206be1fbf4a"),
 ];
+
+/// A wheel whose packages Python imports.
+const fn package(name: &'static str, version: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name, version, sha256, kept: WHOLE, is_long: false }
+}
+
+/// As [`package`], for the long tests only.
+const fn long_package(name: &'static str, version: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name, version, sha256, kept: WHOLE, is_long: true }
+}
 
 /// The NCCL of the GPU evidence kit: the first version that permits several ranks per device.
 const SHARING_NCCL: Wheel = Wheel {

@@ -205,9 +205,10 @@ impl Comm {
     }
 
     fn check_extents(&self, extents: &[usize]) -> Result<()> {
-        match extents.len() == self.size() {
-            true => Ok(()),
-            false => refused(format!("{} extents for {} ranks", extents.len(), self.size())),
+        if extents.len() == self.size() {
+            Ok(())
+        } else {
+            refused(format!("{} extents for {} ranks", extents.len(), self.size()))
         }
     }
 

@@ -44,10 +44,7 @@ impl ColumnParallelLinear {
 impl Module for ColumnParallelLinear {
     /// `[.., inputs]`, the same on all ranks, to `[.., own outputs]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = match x.track_op() {
-            true => self.matrix.forward(&self.comm.copy_to_ranks(x)?),
-            false => self.matrix.forward(x),
-        }?;
+        let y = if x.track_op() { self.matrix.forward(&self.comm.copy_to_ranks(x)?) } else { self.matrix.forward(x) }?;
         add(y, &self.bias)
     }
 }

@@ -151,9 +151,10 @@ impl Argmax {
     /// The numbers of the tokens, from all values of the tensor.
     pub(crate) fn checked(values: &[f64]) -> Result<Vec<u32>> {
         let (numbers, sums) = values.split_at(values.len() / 2);
-        match sums.iter().all(|sum| sum.is_finite()) {
-            true => Ok(numbers.iter().map(|number| *number as u32).collect()),
-            false => Err(not_finite()),
+        if sums.iter().all(|sum| sum.is_finite()) {
+            Ok(numbers.iter().map(|number| *number as u32).collect())
+        } else {
+            Err(not_finite())
         }
     }
 }

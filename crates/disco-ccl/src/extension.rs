@@ -27,9 +27,10 @@ pub struct Extension<'c> {
 /// # Errors
 /// [`Error::Unsupported`]: the communicator is another backend's.
 pub fn extension(comm: &mut dyn Communicator) -> Result<Extension<'_>> {
-    match comm.extension().is_some_and(|extension| extension.is::<Ranked>()) {
-        true => Ok(Extension { comm }),
-        false => Err(unsupported()),
+    if comm.extension().is_some_and(|extension| extension.is::<Ranked>()) {
+        Ok(Extension { comm })
+    } else {
+        Err(unsupported())
     }
 }
 

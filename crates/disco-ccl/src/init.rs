@@ -122,9 +122,10 @@ impl Init<'_> {
     }
 
     fn check(self, function: &str, waited: Duration, state: impl Fn() -> String) -> Result<()> {
-        match waited > self.deadline {
-            true => Err(Error::Deadline { operation: function.to_owned(), after: self.deadline, state: state() }),
-            false => Ok(()),
+        if waited > self.deadline {
+            Err(Error::Deadline { operation: function.to_owned(), after: self.deadline, state: state() })
+        } else {
+            Ok(())
         }
     }
 }

@@ -37,6 +37,7 @@
 //! table           the functions, with the versions that added them
 //! backend         a vendor's backend, as the registry has it
 //! library         search, minimum version, capabilities, and the texts of errors
+//! driver_table    tables of functions that have the same signatures in CUDA and HIP
 //! driver          the functions of the vendor's device library (CUDA, HIP)
 //! runtime         one device with one stream: memory of tensors, captures, graphs, teardown threads
 //!   heap          device memory of tensors
@@ -142,6 +143,7 @@ mod config;
 mod connect;
 mod device;
 mod driver;
+mod driver_table;
 mod event;
 mod extension;
 mod heap;

@@ -3,38 +3,35 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr;
 
 use disco_core::Result;
-use disco_dl::Library;
 
 use crate::abi::Stream;
+use crate::driver_table::functions;
 
-/// The functions, which have the same signatures in CUDA (11.2 or later) and HIP (5.2 or later).
-#[derive(Clone, Copy, Debug)]
-pub struct PoolFunctions {
-    /// `cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *)`
-    create: unsafe extern "C" fn(*mut PoolHandle, *const Props) -> c_int,
-    /// `cuMemPoolDestroy(CUmemoryPool)`
-    destroy: unsafe extern "C" fn(PoolHandle) -> c_int,
-    /// `cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
-    set_attribute: unsafe extern "C" fn(PoolHandle, c_int, *const u64) -> c_int,
-    /// `cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
-    get_attribute: unsafe extern "C" fn(PoolHandle, c_int, *mut u64) -> c_int,
-    /// `cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t count)`
-    set_access: unsafe extern "C" fn(PoolHandle, *const Access, usize) -> c_int,
-    /// `cuMemPoolTrimTo(CUmemoryPool, size_t keep)`
-    trim_to: unsafe extern "C" fn(PoolHandle, usize) -> c_int,
-    /// `cuMemAllocFromPoolAsync(CUdeviceptr *, size_t bytes, CUmemoryPool, CUstream)`
-    alloc: unsafe extern "C" fn(*mut *mut u8, usize, PoolHandle, Stream) -> c_int,
-    /// `cuMemFreeAsync(CUdeviceptr, CUstream)`
-    free: unsafe extern "C" fn(*mut u8, Stream) -> c_int,
-    /// The library's names of the functions, in this order.
-    names: &'static [&'static CStr; 8],
-    /// Converts the code of a function into a result.
-    check: fn(&'static CStr, c_int) -> Result<()>,
+functions! {
+    /// The functions, which have the same signatures in CUDA (11.2 or later) and HIP (5.2 or later).
+    pub struct PoolFunctions[8] {
+        /// `cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *)`
+        0 create: fn(*mut PoolHandle, *const Props);
+        /// `cuMemPoolDestroy(CUmemoryPool)`
+        1 destroy: fn(PoolHandle);
+        /// `cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
+        2 set_attribute: fn(PoolHandle, c_int, *const u64);
+        /// `cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value)`
+        3 get_attribute: fn(PoolHandle, c_int, *mut u64);
+        /// `cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t count)`
+        4 set_access: fn(PoolHandle, *const Access, usize);
+        /// `cuMemPoolTrimTo(CUmemoryPool, size_t keep)`
+        5 trim_to: fn(PoolHandle, usize);
+        /// `cuMemAllocFromPoolAsync(CUdeviceptr *, size_t bytes, CUmemoryPool, CUstream)`
+        6 alloc: fn(*mut *mut u8, usize, PoolHandle, Stream);
+        /// `cuMemFreeAsync(CUdeviceptr, CUstream)`
+        7 free: fn(*mut u8, Stream);
+    }
 }
 
 /// `CUmemoryPool`, `hipMemPool_t`
@@ -90,40 +87,6 @@ pub(crate) struct Pool {
 unsafe impl Send for Pool {}
 // SAFETY: the driver accepts calls on one pool from several threads at a time.
 unsafe impl Sync for Pool {}
-
-impl PoolFunctions {
-    /// Resolves the functions in a library. `names` has the library's name of each field, in the order of the fields.
-    ///
-    /// # Errors
-    /// The first name that the library lacks.
-    ///
-    /// # Safety
-    /// `names` are the names of CUDA's or HIP's functions for these fields.
-    pub unsafe fn resolve(
-        library: &Library,
-        names: &'static [&'static CStr; 8],
-        check: fn(&'static CStr, c_int) -> Result<()>,
-    ) -> Result<Self, &'static CStr> {
-        macro_rules! function {
-            ($at:literal) => {
-                // SAFETY: the caller guarantees that the function of this name has the signature of the field.
-                unsafe { library.function(names[$at]) }.ok_or(names[$at])?
-            };
-        }
-        Ok(Self {
-            create: function!(0),
-            destroy: function!(1),
-            set_attribute: function!(2),
-            get_attribute: function!(3),
-            set_access: function!(4),
-            trim_to: function!(5),
-            alloc: function!(6),
-            free: function!(7),
-            names,
-            check,
-        })
-    }
-}
 
 impl Pool {
     /// Makes a pool that keeps at most `kept` unused bytes when the program synchronises a stream. `accessors` are the
@@ -197,12 +160,6 @@ impl Pool {
     pub(crate) fn trim(&self, keep: usize) -> Result<()> {
         // SAFETY: the pool exists.
         self.functions.check(5, unsafe { (self.functions.trim_to)(self.handle, keep) })
-    }
-}
-
-impl PoolFunctions {
-    fn check(&self, function: usize, code: c_int) -> Result<()> {
-        (self.check)(self.names[function], code)
     }
 }
 

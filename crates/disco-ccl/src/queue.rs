@@ -99,9 +99,10 @@ impl Queue {
                 return Err(Error::invalid(format!("{operation}: {tensor} is not contiguous")));
             }
         }
-        match dst.byte_len() == src.byte_len() {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("{operation}: can't copy {src} into {dst}"))),
+        if dst.byte_len() == src.byte_len() {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("{operation}: can't copy {src} into {dst}")))
         }
     }
 

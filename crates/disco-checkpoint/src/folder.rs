@@ -257,9 +257,10 @@ pub(crate) fn read_index(checkpoint: &Path, step: u64) -> Result<(Index, String)
     }
     let text = fs::read_to_string(&path).map_err(failed)?;
     let index = Index::decode(&path, &text)?;
-    match index.step == step {
-        true => Ok((index, text)),
-        false => Err(Error::damaged(&path, format!("it is the index of step {}", index.step))),
+    if index.step == step {
+        Ok((index, text))
+    } else {
+        Err(Error::damaged(&path, format!("it is the index of step {}", index.step)))
     }
 }
 

@@ -101,10 +101,7 @@ async fn load_some<S: Session + ?Sized>(
         tracing::warn!(checkpoint = %checkpoint.display(), %reason, "refused a checkpoint; the one before is next");
         refused.push(Refused { checkpoint, reason });
     }
-    match refused.is_empty() {
-        true => Ok(None),
-        false => Err(Error::NoneValid { folder: folder.path().into(), refused }),
-    }
+    if refused.is_empty() { Ok(None) } else { Err(Error::NoneValid { folder: folder.path().into(), refused }) }
 }
 
 async fn load_one<S: Session + ?Sized>(

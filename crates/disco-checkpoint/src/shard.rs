@@ -201,8 +201,9 @@ impl Shard {
 }
 
 fn check(path: &Path, what: &str, found: Checksum, expected: Checksum) -> Result<(), Fault> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(Fault::damaged(path, format!("{what} has the checksum {found}, expected {expected}"))),
+    if found == expected {
+        Ok(())
+    } else {
+        Err(Fault::damaged(path, format!("{what} has the checksum {found}, expected {expected}")))
     }
 }

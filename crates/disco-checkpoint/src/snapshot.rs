@@ -154,9 +154,10 @@ impl Writer {
         let mut memory = memory.bytes_mut().map_err(failed)?;
         let advance = |bytes: usize| {
             state.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-            match state.is_cancelled.load(Ordering::Relaxed) {
-                true => Err(io::Error::other("the save was dropped")),
-                false => Ok(()),
+            if state.is_cancelled.load(Ordering::Relaxed) {
+                Err(io::Error::other("the save was dropped"))
+            } else {
+                Ok(())
             }
         };
         let (shard, checksums) = shard::write(&self.path, &self.places, &mut memory, advance)?;

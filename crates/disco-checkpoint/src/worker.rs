@@ -151,9 +151,10 @@ impl Files<'_> {
         let fault = |error| Fault::tensor(name, error);
         let dtype = parts.first().map_or(DType::U8, |(_, part)| part.dtype());
         let tensor = ctx.empty(dtype, region.shape()).map_err(fault)?;
-        let host = match tensor.device().is_host() {
-            true => tensor.clone(),
-            false => Tensor::zeros(dtype, region.shape()).map_err(fault)?,
+        let host = if tensor.device().is_host() {
+            tensor.clone()
+        } else {
+            Tensor::zeros(dtype, region.shape()).map_err(fault)?
         };
         {
             let mut target = host.bytes_mut().map_err(fault)?;

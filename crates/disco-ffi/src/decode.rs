@@ -192,9 +192,10 @@ fn checked(any: Any) -> Result<Any, String> {
         return Err(format!("an object of type {} at the address {address:#x}", index.0));
     }
     let found = any.header().map_or(TypeIndex::NONE, |header| header.type_index);
-    match found == index {
-        true => Ok(any),
-        false => Err(format!("a value of type {} whose object says that it has type {}", index.0, found.0)),
+    if found == index {
+        Ok(any)
+    } else {
+        Err(format!("a value of type {} whose object says that it has type {}", index.0, found.0))
     }
 }
 

@@ -72,12 +72,11 @@ pub trait Libraries: Session {
     fn load_library(&self, file: impl Into<LibraryFile>) -> impl Future<Output = Result<Module>> + Send {
         let file = file.into();
         async move {
-            let handle = match file.is_sent {
-                true => {
-                    let (name, bytes) = read(&file.path)?;
-                    self.call_named(name::LOAD_SENT, (name, bytes)).await
-                }
-                false => self.call_named(name::LOAD, (absolute_text(&file.path)?,)).await,
+            let handle = if file.is_sent {
+                let (name, bytes) = read(&file.path)?;
+                self.call_named(name::LOAD_SENT, (name, bytes)).await
+            } else {
+                self.call_named(name::LOAD, (absolute_text(&file.path)?,)).await
             };
             handle.map(Module)
         }

@@ -95,9 +95,10 @@ impl<'a> Calls<'a> {
     /// The worker that is `rank` of the communicator of `op`. `None` for a rank of a split that has recorded no operation
     /// of it: its ranks may have any order.
     pub(crate) fn worker(&self, op: &OpDetails, rank: Rank) -> Option<WorkerId> {
-        match op.is_of_split() {
-            true => self.split.get(&(&*op.comm, rank)).copied(),
-            false => self.members(&op.comm).get(rank.index()).copied(),
+        if op.is_of_split() {
+            self.split.get(&(&*op.comm, rank)).copied()
+        } else {
+            self.members(&op.comm).get(rank.index()).copied()
         }
     }
 

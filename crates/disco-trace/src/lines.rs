@@ -55,9 +55,10 @@ impl<R: Read> Lines<R> {
     /// The lines of a file, which gzip may have compressed.
     pub(crate) fn of(content: R) -> io::Result<Self> {
         let mut content = BufReader::with_capacity(BUFFER, content);
-        let content = match content.fill_buf()?.starts_with(&GZIP) {
-            true => Content::Compressed(Box::new(BufReader::with_capacity(BUFFER, GzDecoder::new(content)))),
-            false => Content::Plain(content),
+        let content = if content.fill_buf()?.starts_with(&GZIP) {
+            Content::Compressed(Box::new(BufReader::with_capacity(BUFFER, GzDecoder::new(content))))
+        } else {
+            Content::Plain(content)
         };
         Ok(Self { content, number: 0 })
     }

@@ -11,7 +11,6 @@ use std::process::{Command, ExitCode, Output, Stdio};
 
 use disco::{Session as _, SessionExt as _};
 use disco_conformance::waiting;
-use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "../../../examples/hello.rs"]
@@ -20,6 +19,10 @@ mod network;
 mod service;
 mod status;
 mod traces;
+#[path = "../../../testing/suite/trials/mod.rs"]
+mod trials;
+
+pub(crate) use trials::tests;
 
 const DISCO: &str = env!("CARGO_BIN_EXE_disco");
 
@@ -38,6 +41,13 @@ impl Folder {
         let path = std::env::temp_dir().join(format!("disco-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
+    }
+
+    /// Makes a token, and returns the path of its file.
+    fn token(&self) -> PathBuf {
+        let path = self.0.join("session.token");
+        assert!(disco().arg("token").arg(&path).status().unwrap().success());
+        path
     }
 }
 
@@ -95,6 +105,19 @@ fn stall() -> ExitCode {
     waiting::hang()
 }
 
+tests!(
+    token_creates_a_file_that_only_its_owner_can_read,
+    nodes_join_with_the_command_that_run_prints,
+    run_warns_if_it_listens_on_loopback_only,
+    each_worker_has_log_files_that_a_second_run_appends_to,
+    each_node_has_the_log_files_of_its_workers,
+    an_unwritable_log_file_is_an_error_with_its_path,
+    run_rejects_unequal_nodes_and_a_missing_token_before_the_program_starts,
+    worker_prints_why_it_can_not_join,
+    a_worker_that_reconnects_serves_one_session_after_another,
+    nodes_in_two_network_namespaces_form_one_session,
+);
+
 fn main() -> ExitCode {
     // Nodes and workers that the program starts inherit its environment.
     match std::env::var(PROGRAM).as_deref() {
@@ -108,67 +131,8 @@ fn main() -> ExitCode {
         Ok("doze") => return service::doze(),
         _ => {}
     }
-    let tests: [(&str, fn()); 21] = [
-        ("token_creates_a_file_that_only_its_owner_can_read", token_creates_a_file_that_only_its_owner_can_read),
-        ("nodes_join_with_the_command_that_run_prints", nodes_join_with_the_command_that_run_prints),
-        ("run_warns_if_it_listens_on_loopback_only", run_warns_if_it_listens_on_loopback_only),
-        (
-            "each_worker_has_log_files_that_a_second_run_appends_to",
-            each_worker_has_log_files_that_a_second_run_appends_to,
-        ),
-        ("each_node_has_the_log_files_of_its_workers", each_node_has_the_log_files_of_its_workers),
-        ("an_unwritable_log_file_is_an_error_with_its_path", an_unwritable_log_file_is_an_error_with_its_path),
-        (
-            "run_rejects_unequal_nodes_and_a_missing_token_before_the_program_starts",
-            run_rejects_unequal_nodes_and_a_missing_token_before_the_program_starts,
-        ),
-        ("worker_prints_why_it_can_not_join", worker_prints_why_it_can_not_join),
-        (
-            "a_worker_that_reconnects_serves_one_session_after_another",
-            a_worker_that_reconnects_serves_one_session_after_another,
-        ),
-        ("nodes_in_two_network_namespaces_form_one_session", nodes_in_two_network_namespaces_form_one_session),
-        (
-            "a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read",
-            service::a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read,
-        ),
-        (
-            "a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session",
-            service::a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session,
-        ),
-        ("no_process_is_left_when_the_supervisor_is_killed", service::no_process_is_left_when_the_supervisor_is_killed),
-        (
-            "a_node_that_sigterm_stops_tells_the_controller_so",
-            service::a_node_that_sigterm_stops_tells_the_controller_so,
-        ),
-        ("a_killed_node_leaves_no_worker_and_is_replaced", service::a_killed_node_leaves_no_worker_and_is_replaced),
-        (
-            "a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next",
-            service::a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next,
-        ),
-        ("status_shows_the_nodes_and_workers_of_a_running_session", status::status_shows_the_nodes_and_workers),
-        (
-            "a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu",
-            network::a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu,
-        ),
-        (
-            "a_node_whose_packets_are_dropped_prints_that_there_is_no_answer",
-            network::a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
-        ),
-        ("the_clocks_of_nodes_are_aligned_in_a_trace", traces::the_clocks_of_nodes_are_aligned_in_a_trace),
-        (
-            "a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason",
-            traces::a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason,
-        ),
-    ];
-    let trials = tests.map(|(name, test)| {
-        let run = move || {
-            test();
-            Ok(())
-        };
-        Trial::test(name, run)
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    let tests = [tests(), service::tests(), status::tests(), network::tests(), traces::tests()];
+    trials::run_named(tests.into_iter().flatten(), None)
 }
 
 fn token_creates_a_file_that_only_its_owner_can_read() {
@@ -184,8 +148,7 @@ fn token_creates_a_file_that_only_its_owner_can_read() {
 
 fn nodes_join_with_the_command_that_run_prints() {
     let folder = Folder::new("join");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let hello = hello();
     let mut run = disco();
     run.args(["run", "--nodes", "3", "--token-file"]).arg(&path).arg("--").arg(&hello);
@@ -212,8 +175,7 @@ fn nodes_join_with_the_command_that_run_prints() {
 
 fn run_warns_if_it_listens_on_loopback_only() {
     let folder = Folder::new("reach");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     for (listen, warns) in [(None, true), (Some("127.0.0.1:0"), true), (Some("0.0.0.0:0"), false)] {
         let mut run = disco();
         run.args(["run", "--nodes", "2", "--token-file"]).arg(&path);
@@ -260,8 +222,7 @@ fn each_worker_has_log_files_that_a_second_run_appends_to() {
 
 fn each_node_has_the_log_files_of_its_workers() {
     let folder = Folder::new("machines");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let [here, there] = ["here", "there"].map(|name| folder.0.join(name));
     let mut run = disco();
     run.env(PROGRAM, "say").args(["run", "--nodes", "2", "--workers", "4", "--token-file"]).arg(&path);
@@ -307,8 +268,7 @@ fn worker_prints_why_it_can_not_join() {
     let text = worker(&["--connect", "127.0.0.1:1"]);
     assert!(text.contains("needs a token"), "{text}");
     let folder = Folder::new("worker");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let text = worker(&["--connect", "127.0.0.1:1", "--wait", "0", "--token-file", path.to_str().unwrap()]);
     assert!(text.starts_with("disco: joining the controller at 127.0.0.1:1: no end after 0ns: "), "{text}");
     let text = worker(&["--connect", "127.0.0.1:1", "--token-file", "/nowhere"]);
@@ -319,8 +279,7 @@ fn worker_prints_why_it_can_not_join() {
 
 fn a_worker_that_reconnects_serves_one_session_after_another() {
     let folder = Folder::new("reconnect");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut node = disco();
     node.args(["worker", "--reconnect", "--connect", &address, "--token-file"]).arg(&path).arg("--").arg(hello());

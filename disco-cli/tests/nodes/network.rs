@@ -1,11 +1,15 @@
 //! Networks that drop packets, in network namespaces. Tests are skipped if this user can't make namespaces.
 
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use disco::{Session as _, SessionExt as _, Tensor, WorkerId};
 
-use super::{DISCO, Folder, PROGRAM, disco, err, hello};
+use super::{DISCO, Folder, PROGRAM, err, hello};
+
+crate::tests!(
+    a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu,
+    a_node_whose_packets_are_dropped_prints_that_there_is_no_answer,
+);
 
 /// Whether this user can make network namespaces; otherwise prints that the test is skipped.
 pub(crate) fn may_make_namespaces() -> bool {
@@ -88,18 +92,12 @@ pub(crate) fn send() -> ExitCode {
     }
 }
 
-fn token(folder: &Path) -> std::path::PathBuf {
-    let path = folder.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
-    path
-}
-
-pub(crate) fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
+fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
     if !may_make_namespaces() {
         return;
     }
     let folder = Folder::new("mtu");
-    let path = token(&folder.0);
+    let path = folder.token();
     let machines = Namespaces::make("mtu", BLACK_HOLE);
     let mut run = machines.disco("a");
     run.env(PROGRAM, "send").args(["run", "--nodes", "2", "--listen", "10.92.9.1:4567", "--token-file"]).arg(&path);
@@ -117,12 +115,12 @@ pub(crate) fn a_path_that_drops_large_packets_is_a_loss_that_names_the_mtu() {
     assert!(told.contains("disco: the controller lost: it has sent nothing for 5s"), "{told}");
 }
 
-pub(crate) fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
+fn a_node_whose_packets_are_dropped_prints_that_there_is_no_answer() {
     if !may_make_namespaces() {
         return;
     }
     let folder = Folder::new("dropped");
-    let path = token(&folder.0);
+    let path = folder.token();
     // The other end of the cable drops all packets, since they are for another machine.
     let script = "ip netns add $1a; ip -n $1a link add cable type veth peer name end; \
                   ip -n $1a address add 10.93.0.1/24 dev cable; ip -n $1a link set dev cable up; ip -n $1a link set dev end up; \

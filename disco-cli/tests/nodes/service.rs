@@ -13,6 +13,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Folder, PROGRAM, disco, err, hello};
 
+crate::tests!(
+    a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read,
+    a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session,
+    no_process_is_left_when_the_supervisor_is_killed,
+    a_node_that_sigterm_stops_tells_the_controller_so,
+    a_killed_node_leaves_no_worker_and_is_replaced,
+    a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next,
+);
+
 fn hang(_: &mut disco::WorkerContext) -> disco::Result<()> {
     waiting::hang()
 }
@@ -99,7 +108,7 @@ fn wait_for_end_of(processes: &[i32]) {
     waiting::wait_until(&format!("the end of processes {processes:?}"), || !processes.iter().any(runs));
 }
 
-pub(crate) fn a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read() {
+fn a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read() {
     let folder = Folder::new("open");
     let path = folder.0.join("session.token");
     let worker = |args: &[&str]| {
@@ -121,7 +130,7 @@ pub(crate) fn a_service_does_not_start_without_a_token_or_with_one_that_all_user
     assert!(err(&warned).starts_with(&format!("disco: warning: {why}disco: joining ")), "{warned:?}");
 }
 
-pub(crate) fn a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session() {
+fn a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session() {
     let mut service = Service::start("limit", &["--max-workers", "1"]);
     let refused = service.session("hello", "4").wait_with_output().unwrap();
     let why = "the controller assigns 2 workers, and this node accepts 1 to 1";
@@ -132,7 +141,7 @@ pub(crate) fn a_node_refuses_more_workers_than_its_limit_and_serves_the_next_ses
     assert!(served.status.success(), "{served:?}");
 }
 
-pub(crate) fn no_process_is_left_when_the_supervisor_is_killed() {
+fn no_process_is_left_when_the_supervisor_is_killed() {
     let mut service = Service::start("supervisor", &[]);
     let (run, processes) = service.dozing();
     service.node.kill().unwrap();
@@ -142,7 +151,7 @@ pub(crate) fn no_process_is_left_when_the_supervisor_is_killed() {
     assert!(text.contains("node 1 (") && text.contains(" with workers 2 to 3 lost: "), "{text}");
 }
 
-pub(crate) fn a_killed_node_leaves_no_worker_and_is_replaced() {
+fn a_killed_node_leaves_no_worker_and_is_replaced() {
     let mut service = Service::start("node", &[]);
     let (run, processes) = service.dozing();
     kill(processes[0]);
@@ -156,7 +165,7 @@ pub(crate) fn a_killed_node_leaves_no_worker_and_is_replaced() {
     assert!(served.status.success(), "{served:?}");
 }
 
-pub(crate) fn a_node_that_sigterm_stops_tells_the_controller_so() {
+fn a_node_that_sigterm_stops_tells_the_controller_so() {
     let service = Service::start("told", &[]);
     let (run, processes) = service.dozing();
     kill_process(Pid::from_child(&service.node), Signal::TERM).unwrap();
@@ -165,7 +174,7 @@ pub(crate) fn a_node_that_sigterm_stops_tells_the_controller_so() {
     assert!(text.contains(" with workers 2 to 3 lost: the node was told to stop by SIGTERM"), "{text}");
 }
 
-pub(crate) fn a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next() {
+fn a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next() {
     let service = Service::start("controller", &[]);
     let (mut run, processes) = service.dozing();
     let here = children(run.id() as i32);

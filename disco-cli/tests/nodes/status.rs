@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 
 use super::{Folder, disco, err, hello};
 
-pub(crate) fn status_shows_the_nodes_and_workers() {
+crate::tests!(status_shows_the_nodes_and_workers_of_a_running_session,);
+
+fn status_shows_the_nodes_and_workers_of_a_running_session() {
     let folder = Folder::new("status");
-    let path = folder.0.join("session.token");
-    assert!(disco().arg("token").arg(&path).status().unwrap().success());
+    let path = folder.token();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let with_token = |command: &mut Command| _ = command.arg("--token-file").arg(&path);
     let status = |args: &[&str]| {

@@ -8,13 +8,18 @@ use disco_trace::{Trace, explain};
 
 use super::{DISCO, Folder, PROGRAM, disco, err, hello};
 
+crate::tests!(
+    the_clocks_of_nodes_are_aligned_in_a_trace,
+    a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason,
+);
+
 const SECOND: i64 = 1_000_000_000;
 /// How far the monotonic clocks of the nodes are ahead of the controller's, in seconds.
 const AHEAD: [i64; 2] = [5_000, 90_000];
 /// Error of the readings that relate the two clocks of each end, in nanoseconds.
 const READING_ERROR: u64 = 20_000;
 
-pub(crate) fn a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason() {
+fn a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the_reason() {
     let full = ("/dev/full", "No space left on device (os error 28)");
     for (path, why) in [full, ("/proc/none/out.json.gz", "No such file or directory (os error 2)")] {
         let mut run = disco();
@@ -27,7 +32,7 @@ pub(crate) fn a_trace_that_can_not_be_written_is_a_warning_with_the_path_and_the
 }
 
 /// Skipped if this user can't make namespaces.
-pub(crate) fn the_clocks_of_nodes_are_aligned_in_a_trace() {
+fn the_clocks_of_nodes_are_aligned_in_a_trace() {
     let may = Command::new("unshare").args(["--time", "--monotonic", "1", "true"]).output();
     if !may.is_ok_and(|tried| tried.status.success()) {
         return println!("skipped: this user can't make time namespaces");
@@ -35,8 +40,7 @@ pub(crate) fn the_clocks_of_nodes_are_aligned_in_a_trace() {
     // Second time: one node relays for the other.
     for fan_out in ["2", "1"] {
         let folder = Folder::new("clocks");
-        let path = folder.0.join("session.token");
-        assert!(disco().arg("token").arg(&path).status().unwrap().success());
+        let path = folder.token();
         let file = folder.0.join("trace.json");
         let mut run = disco();
         run.env(PROGRAM, "say").env("DISCO_FAN_OUT", fan_out).args(["run", "--nodes", "3", "--token-file"]).arg(&path);

@@ -7,17 +7,14 @@ use rustix::process::Signal;
 
 use super::{Program, err, hangs, json, json_when, out, status};
 
-pub(crate) const TESTS: &[(&str, fn())] = &[
-    (
-        "a_program_whose_main_thread_and_workers_are_stuck_answers",
-        a_program_whose_main_thread_and_workers_are_stuck_answers,
-    ),
-    ("all_sessions_of_a_program_are_listed", all_sessions_of_a_program_are_listed),
-    ("a_node_answers_for_its_part_of_the_session", a_node_answers_for_its_part_of_the_session),
-    ("a_stopped_program_is_listed_as_stopped", a_stopped_program_is_listed_as_stopped),
-    ("a_program_that_is_killed_is_no_longer_listed", a_program_that_is_killed_is_no_longer_listed),
-    ("a_program_with_disco_status_0_does_not_answer", a_program_with_disco_status_0_does_not_answer),
-];
+crate::trials::tests!(
+    a_program_whose_main_thread_and_workers_are_stuck_answers,
+    all_sessions_of_a_program_are_listed,
+    a_node_answers_for_its_part_of_the_session,
+    a_stopped_program_is_listed_as_stopped,
+    a_program_that_is_killed_is_no_longer_listed,
+    a_program_with_disco_status_0_does_not_answer,
+);
 
 fn a_program_whose_main_thread_and_workers_are_stuck_answers() {
     for kind in ["threads", "processes"] {

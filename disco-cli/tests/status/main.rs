@@ -5,6 +5,8 @@
 mod ask;
 mod program;
 mod stacks;
+#[path = "../../../testing/suite/trials/mod.rs"]
+mod trials;
 
 use std::env;
 use std::fs;
@@ -12,7 +14,6 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 
 use disco_conformance::waiting;
-use libtest_mimic::{Arguments, Trial};
 use program::PROGRAM;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -101,11 +102,5 @@ fn main() -> ExitCode {
     if let Ok(kinds) = env::var(PROGRAM) {
         return program::main(&kinds);
     }
-    let trials = ask::TESTS.iter().chain(stacks::TESTS).map(|(name, test)| {
-        Trial::test(*name, || {
-            test();
-            Ok(())
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    trials::run_named(ask::tests().into_iter().chain(stacks::tests()), None)
 }

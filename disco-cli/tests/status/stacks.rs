@@ -9,18 +9,12 @@ use serde_json::Value;
 
 use super::{Program, err, hangs, json_when, out, status};
 
-pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("stacks_name_the_function_in_which_a_worker_hangs", stacks_name_the_function_in_which_a_worker_hangs),
-    (
-        "stacks_of_a_stopped_program_are_shown_and_it_stays_stopped",
-        stacks_of_a_stopped_program_are_shown_and_it_stays_stopped,
-    ),
-    ("stacks_of_a_worker_process_are_shown_by_its_own_id", stacks_of_a_worker_process_are_shown_by_its_own_id),
-    (
-        "without_permission_the_reason_stands_in_place_of_a_stack",
-        without_permission_the_reason_stands_in_place_of_a_stack,
-    ),
-];
+crate::trials::tests!(
+    stacks_name_the_function_in_which_a_worker_hangs,
+    stacks_of_a_stopped_program_are_shown_and_it_stays_stopped,
+    stacks_of_a_worker_process_are_shown_by_its_own_id,
+    without_permission_the_reason_stands_in_place_of_a_stack,
+);
 
 /// The functions in a stack.
 fn functions(stack: &Value) -> Vec<&str> {

@@ -201,9 +201,11 @@ impl WorkerStream {
         let (own, other) = (self.0.stream.context(), stream.context());
         if own != other {
             let device = self.0.runtime.device();
-            let (ordinal, why) = match own.ordinal() == other.ordinal() {
-                true => (other.ordinal(), "use the primary context (CudaContext::new)"),
-                false => (other.ordinal(), "use a stream of the worker's device"),
+            let ordinal = other.ordinal();
+            let why = if own.ordinal() == ordinal {
+                "use the primary context (CudaContext::new)"
+            } else {
+                "use a stream of the worker's device"
             };
             return Err(Error::invalid(format!(
                 "{operation}: the stream belongs to another CUDA context (of cuda:{ordinal}) than that of the worker on \

@@ -76,12 +76,13 @@ impl WorkerStream {
         drop(loan);
         let result = result?;
         fenced?;
-        match is_kept {
-            false => Ok(result),
-            true => Err(Error::state(
+        if is_kept {
+            Err(Error::state(
                 "lend: a clone of the lent tensor is still in use; the program's memory was replaced, and its elements \
                  are unspecified: drop all clones before the end of the operation",
-            )),
+            ))
+        } else {
+            Ok(result)
         }
     }
 }

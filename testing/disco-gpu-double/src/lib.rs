@@ -208,6 +208,7 @@
 //! and graphs, except queries of a capture and destroys. All functions of NVML except `nvmlShutdown` take numbers
 //! (`nvmlInit_v2` counts as device 0's).
 
+mod codes;
 pub mod controls;
 mod counts;
 pub mod cuda;

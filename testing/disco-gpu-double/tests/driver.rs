@@ -8,11 +8,12 @@ use std::ptr;
 use std::sync::Barrier;
 use std::thread;
 
-use common::{OK, allocate, at, free, new_stream, on_ranks, set, use_device};
+use common::member::read;
+use common::{OK, allocate, at, free, new_event, new_stream, on_ranks, set, use_device};
 use disco_gpu_double::controls::{Counts, gpu_double_counts, gpu_double_events};
-use disco_gpu_double::cuda::abi::{Code, Event, Stream, Uuid};
+use disco_gpu_double::cuda::abi::{Code, Stream, Uuid};
 use disco_gpu_double::cuda::exports::context::{cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2};
-use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
+use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoDAsync_v2, cuMemcpyHtoD_v2};
 use disco_gpu_double::cuda::exports::device::{cuDeviceGetAttribute, cuDeviceGetName, cuDeviceGetPCIBusId};
 use disco_gpu_double::cuda::exports::event::{
     cuEventCreate, cuEventDestroy_v2, cuEventElapsedTime, cuEventQuery, cuEventRecord, cuEventSynchronize,
@@ -28,19 +29,6 @@ use disco_gpu_double::cuda::exports::word::{cuStreamWaitValue32_v2, cuStreamWrit
 use disco_gpu_double::nccl;
 use disco_gpu_double::nccl::abi::DataType;
 use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
-
-fn download(pointer: u64, bytes: usize) -> Vec<u8> {
-    let mut to = vec![0; bytes];
-    // SAFETY: the destination has room for all bytes.
-    assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
-    to
-}
-
-fn new_event() -> Event {
-    let mut event = ptr::null_mut();
-    assert_eq!(cuEventCreate(Some(&mut event), 2), OK);
-    event
-}
 
 #[test]
 fn the_time_between_two_events_is_that_between_their_points_in_the_stream() {
@@ -76,14 +64,14 @@ fn the_time_between_two_events_is_that_between_their_points_in_the_stream() {
 fn fresh_memory_is_not_zero() {
     let stream = use_device(0);
     let pointer = allocate(1000);
-    assert_eq!(download(pointer, 1000), [0xa5; 1000]);
+    assert_eq!(read(pointer, 1000), [0xa5; 1000]);
     assert_eq!(cuMemsetD8_v2(pointer, 7, 10), OK);
     // SAFETY: the source has this many bytes.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(pointer + 8, [1u8, 2, 3].as_ptr().cast(), 3) }, OK);
-    assert_eq!(download(pointer, 12), [7, 7, 7, 7, 7, 7, 7, 7, 1, 2, 3, 0xa5]);
+    assert_eq!(read(pointer, 12), [7, 7, 7, 7, 7, 7, 7, 7, 1, 2, 3, 0xa5]);
     assert_eq!(cuMemcpyDtoDAsync_v2(pointer, pointer + 8, 3, stream), OK);
     assert_eq!(cuStreamSynchronize(stream), OK);
-    assert_eq!(download(pointer, 4), [1, 2, 3, 7]);
+    assert_eq!(read(pointer, 4), [1, 2, 3, 7]);
     free(pointer);
     assert_eq!(cuStreamDestroy_v2(stream), OK);
 }

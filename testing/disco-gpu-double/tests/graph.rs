@@ -1,4 +1,6 @@
 //! Captures, launches of graphs, and calls that invalidate a capture.
+//!
+//! One test runs at a time, because a global capture forbids calls to the threads of other tests.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -6,11 +8,13 @@ mod common;
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use common::{OK, Rank, allocate, at, enter, free, new_stream, on_ranks, ready, settle, use_device};
+use common::{
+    OK, Rank, allocate, at, enter, free, new_stream, on_ranks, one_test_at_a_time, ready, settle, use_device,
+};
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::cuda::abi::{Code, Event, Graph, GraphExec, Pool, Stream};
 use disco_gpu_double::cuda::exports::context::cuCtxSynchronize;
@@ -38,12 +42,6 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 const GLOBAL: c_int = 0;
 const THREAD_LOCAL: c_int = 1;
 const RELAXED: c_int = 2;
-
-/// Lets one test run at a time, because a global capture forbids calls to the threads of other tests.
-fn turn() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn begin(stream: Stream, mode: c_int) {
     assert_eq!(cuStreamBeginCapture_v2(stream, mode), OK);
@@ -101,7 +99,7 @@ fn all_reduce(rank: &Rank, pointer: u64, op: RedOp) {
 
 #[test]
 fn each_launch_uses_the_current_contents_of_memory() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let stream = use_device(0);
     let (from, a, b, to) = (pinned(4).cast::<u32>(), allocate(4), allocate(8), pinned(8).cast::<u32>());
     begin(stream, THREAD_LOCAL);
@@ -135,7 +133,7 @@ fn each_launch_uses_the_current_contents_of_memory() {
 
 #[test]
 fn each_launch_runs_a_new_collective() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     for blocking in [true, false] {
         on_ranks(2, blocking, |rank| {
             let pointer = rank.floats(&[0.0]);
@@ -167,7 +165,7 @@ fn each_launch_runs_a_new_collective() {
 
 #[test]
 fn a_communicator_does_not_end_before_its_graphs() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let assert_ends: [fn(&Rank) -> NcclCode; 3] = [
         |rank| ncclCommDestroy(rank.comm),
         |rank| ncclCommAbort(rank.comm),
@@ -204,7 +202,7 @@ fn a_communicator_does_not_end_before_its_graphs() {
 
 #[test]
 fn an_abort_ends_a_waiting_launch_of_a_destroyed_graph() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let aborted = Barrier::new(2);
     on_ranks(2, true, |rank| {
         let pointer = rank.floats(&[rank.rank as f32]);
@@ -232,7 +230,7 @@ fn an_abort_ends_a_waiting_launch_of_a_destroyed_graph() {
 
 #[test]
 fn an_unsafe_call_is_refused_and_invalidates_the_capture() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let stream = use_device(0);
     let (memory, host, mark) = (allocate(4), pinned(4), event());
     let calls: [&dyn Fn() -> Code; 7] = [
@@ -260,9 +258,10 @@ fn an_unsafe_call_is_refused_and_invalidates_the_capture() {
         });
         let expected = if is_forbidden { Code::STREAM_CAPTURE_UNSUPPORTED } else { OK };
         assert_eq!(code.join().unwrap(), expected, "{mode}");
-        match is_forbidden {
-            true => assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED),
-            false => assert_eq!(cuGraphExecDestroy(end(stream)), OK),
+        if is_forbidden {
+            assert_eq!(failed_end(stream), Code::STREAM_CAPTURE_INVALIDATED)
+        } else {
+            assert_eq!(cuGraphExecDestroy(end(stream)), OK)
         }
     }
     // A relaxed thread may make unsafe calls, but may not query a captured event.
@@ -280,7 +279,7 @@ fn an_unsafe_call_is_refused_and_invalidates_the_capture() {
 
 #[test]
 fn memory_of_a_graph_is_the_same_for_each_launch_and_ends_with_the_graph() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let stream = use_device(0);
     let (to, host, mut own) = (allocate(4), pinned(4), 0);
     let before = live();
@@ -317,7 +316,7 @@ fn memory_of_a_graph_is_the_same_for_each_launch_and_ends_with_the_graph() {
 
 #[test]
 fn a_query_of_a_captured_stream_invalidates_the_capture() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let (stream, other) = (use_device(0), new_stream());
     let (memory, mut address) = (allocate(8), 0);
     let bytes = [0u8; 8];
@@ -344,7 +343,7 @@ fn a_query_of_a_captured_stream_invalidates_the_capture() {
 
 #[test]
 fn streams_join_a_capture_by_events_and_must_rejoin() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let (stream, side) = (use_device(0), new_stream());
     let (memory, fork, join) = (allocate(1), event(), event());
     let to = pinned(1).cast::<u8>();
@@ -385,7 +384,7 @@ fn streams_join_a_capture_by_events_and_must_rejoin() {
 
 #[test]
 fn captures_begin_and_end_on_permitted_streams_and_threads() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let stream = use_device(0);
     assert_eq!(cuStreamBeginCapture_v2(ptr::null_mut(), RELAXED), Code::STREAM_CAPTURE_UNSUPPORTED);
     assert_eq!(cuStreamBeginCapture_v2(stream, 3), Code::INVALID_VALUE);
@@ -406,7 +405,7 @@ fn captures_begin_and_end_on_permitted_streams_and_threads() {
 
 #[test]
 fn a_launch_with_freed_memory_fails() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     // No other test uses the device, which fails here.
     let stream = use_device(3);
     let memory = allocate(4);

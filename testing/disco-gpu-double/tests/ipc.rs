@@ -5,14 +5,15 @@
 
 mod common;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use common::child::{self, Child, to_bytes, to_text};
-use common::{OK, allocate, enter, free, set, use_device};
+use common::member::read;
+use common::{OK, allocate, enter, free, one_test_at_a_time, set, use_device};
 use disco_gpu_double::controls::{Counts, gpu_double_counts};
 use disco_gpu_double::cuda::abi::{Code, IpcHandle, Stream};
 use disco_gpu_double::cuda::exports::context::cuDevicePrimaryCtxRelease_v2;
-use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoD_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD_v2};
+use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoD_v2, cuMemcpyHtoD_v2};
 use disco_gpu_double::cuda::exports::ipc::{cuIpcCloseMemHandle, cuIpcGetMemHandle, cuIpcOpenMemHandle_v2};
 use disco_gpu_double::cuda::exports::memory::{cuMemFree_v2, cuMemsetD8Async, cuPointerGetAttribute};
 use disco_gpu_double::cuda::exports::stream::{cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize};
@@ -36,7 +37,7 @@ fn child_that_has_memory() {
     child::reply(&to_text(&export(pointer + 10).reserved));
     for request in child::requests() {
         match request.as_str() {
-            "read" => child::reply(&to_text(&download(pointer, 8))),
+            "read" => child::reply(&to_text(&read(pointer, 8))),
             "free" => free(pointer),
             // Adds 1 to the word once it is 5, and only then.
             "pass" => {
@@ -53,8 +54,7 @@ fn child_that_has_memory() {
 
 /// A child, its exported handle, and a stream of device 0. The guard lets one test run at a time.
 fn with_child() -> (MutexGuard<'static, ()>, Child, IpcHandle, Stream) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = one_test_at_a_time();
     let mut child = Child::start(CHILD);
     let reserved = to_bytes(&child.reply()).try_into().unwrap();
     (turn, child, IpcHandle { reserved }, use_device(0))
@@ -74,13 +74,6 @@ fn open(handle: IpcHandle) -> Result<u64, Code> {
     }
 }
 
-fn download(pointer: u64, bytes: usize) -> Vec<u8> {
-    let mut to = vec![0; bytes];
-    // SAFETY: the destination has room for all bytes.
-    assert_eq!(unsafe { cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), pointer, bytes) }, OK);
-    to
-}
-
 fn opened() -> u64 {
     let mut counts = Counts::default();
     gpu_double_counts(Some(&mut counts));
@@ -91,8 +84,8 @@ fn opened() -> u64 {
 fn both_processes_see_writes_of_the_other() {
     let (_turn, mut child, handle, stream) = with_child();
     let pointer = open(handle).unwrap();
-    assert_eq!(download(pointer, 4), [0xa5; 4]);
-    let tail = download(pointer + BYTES as u64 - 4, 4);
+    assert_eq!(read(pointer, 4), [0xa5; 4]);
+    let tail = read(pointer + BYTES as u64 - 4, 4);
     assert_eq!(tail, (BYTES as u32).to_le_bytes(), "the opened range equals the child's allocation");
     assert_eq!(cuMemsetD8Async(pointer + 2, 7, 2, stream), OK);
     assert_eq!(cuStreamSynchronize(stream), OK);
@@ -100,7 +93,7 @@ fn both_processes_see_writes_of_the_other() {
     assert_eq!(child.reply(), "done");
     let own = allocate(4);
     assert_eq!(cuMemcpyDtoD_v2(own, pointer + 1, 4), OK);
-    assert_eq!(download(own, 4), [0xa5, 7, 7, 0xa5]);
+    assert_eq!(read(own, 4), [0xa5, 7, 7, 0xa5]);
     let mut device = 9_u32;
     // SAFETY: the output has the size of the result.
     assert_eq!(unsafe { cuPointerGetAttribute((&raw mut device).cast(), 9, pointer) }, OK);
@@ -129,7 +122,7 @@ fn each_open_needs_its_own_close() {
     let elsewhere = open(handle).unwrap();
     assert_ne!(elsewhere, pointer, "each context has its own address of it");
     assert_eq!((cuIpcCloseMemHandle(elsewhere), cuIpcCloseMemHandle(pointer), opened()), (OK, OK, 1));
-    assert_eq!(download(pointer, 1), [0xa5]);
+    assert_eq!(read(pointer, 1), [0xa5]);
     assert_eq!((cuIpcCloseMemHandle(pointer), opened()), (OK, 0));
     assert_eq!(cuIpcCloseMemHandle(pointer), Code::INVALID_VALUE);
     assert_eq!(cuMemsetD8Async(pointer, 0, 1, other), Code::INVALID_VALUE);
@@ -197,7 +190,7 @@ fn opened_memory_outlives_its_killed_process() {
     let (_turn, mut child, handle, stream) = with_child();
     let pointer = open(handle).unwrap();
     child.kill();
-    assert_eq!(download(pointer, 1), [0xa5]);
+    assert_eq!(read(pointer, 1), [0xa5]);
     assert_eq!(cuIpcCloseMemHandle(pointer), OK);
     assert_eq!(open(handle), Err(Code::INVALID_HANDLE));
     assert_eq!(cuStreamDestroy_v2(stream), OK);
@@ -246,7 +239,7 @@ fn streams_of_two_processes_wait_for_each_other() {
         assert_eq!(cuStreamWriteValue32_v2(stream, pointer, 5, 0), OK);
         assert_eq!(cuStreamWaitValue32_v2(stream, pointer, 6, 1), OK);
         assert_eq!(cuStreamSynchronize(stream), OK);
-        assert_eq!((download(pointer, 1), child.reply().as_str()), (vec![6], "done"));
+        assert_eq!((read(pointer, 1), child.reply().as_str()), (vec![6], "done"));
     }
     assert_eq!([cuIpcCloseMemHandle(pointer), cuStreamDestroy_v2(stream)], [OK; 2]);
 }

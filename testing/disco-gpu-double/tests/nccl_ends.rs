@@ -4,9 +4,9 @@ mod common;
 
 use common::rank_handle::{self, RankHandle};
 use common::several_processes::{
-    IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, ask_all, begin, check_sum, join, one_test_at_a_time, two_ranks,
+    IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, ask_all, begin, check_sum, join, two_ranks,
 };
-use common::{set, settle};
+use common::{one_test_at_a_time, set, settle};
 
 #[test]
 fn child_that_is_a_rank() {

@@ -4,10 +4,10 @@
 mod common;
 
 use common::rank_handle::{self, RankHandle};
-use common::settle;
 use common::several_processes::{
-    IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS, ask_all, begin, check_sum, one_test_at_a_time, two_ranks,
+    IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS, ask_all, begin, check_sum, two_ranks,
 };
+use common::{one_test_at_a_time, settle};
 
 #[test]
 fn child_that_is_a_rank() {

@@ -1,4 +1,7 @@
 //! Hardware queues: which streams block each other.
+//!
+//! One test runs at a time: the number of hardware queues is a setting of the process, which each new
+//! stream reads.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -6,11 +9,11 @@ mod common;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
 
 use common::member::{function, launch, load, read, write};
 use common::params::{Params, STATE_BYTES};
-use common::{OK, allocate, at, enter, free, new_stream, set, settle, wait_until};
+use common::{OK, allocate, at, enter, free, new_stream, one_test_at_a_time, set, settle, wait_until};
 use disco_gpu_double::cuda::abi::{Code, STREAM_NON_BLOCKING, Stream};
 use disco_gpu_double::cuda::exports::event::{cuEventCreate, cuEventDestroy_v2, cuEventRecord};
 use disco_gpu_double::cuda::exports::stream::{
@@ -24,12 +27,6 @@ use disco_gpu_double::hip::exports::stream::{
     hipStreamQuery,
 };
 use disco_gpu_double::hip::exports::word::{hipStreamWaitValue32, hipStreamWriteValue32};
-
-/// Lets one test run at a time: the number of hardware queues is a setting of the process, which each new stream reads.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Creates streams of a device; the first stream has the first of `queues` hardware queues. Each test has its own
 /// device.
@@ -85,7 +82,7 @@ fn end(streams: impl IntoIterator<Item = Stream>) {
 
 #[test]
 fn a_wait_blocks_the_streams_of_its_queue_only() {
-    let _alone = alone();
+    let _alone = one_test_at_a_time();
     let (streams, [awaited, other]) = (streams(0, c"8", 17), [word(), word()]);
     wait_word(streams[0], awaited);
     write_word(streams[8], awaited);
@@ -103,7 +100,7 @@ fn a_wait_blocks_the_streams_of_its_queue_only() {
 
 #[test]
 fn a_stream_of_high_priority_is_not_blocked() {
-    let _alone = alone();
+    let _alone = one_test_at_a_time();
     let (streams, awaited) = (streams(1, c"1", 2), word());
     wait_word(streams[0], awaited);
     write_word(streams[1], awaited);
@@ -116,7 +113,7 @@ fn a_stream_of_high_priority_is_not_blocked() {
 
 #[test]
 fn a_stream_of_default_priority_shares_a_queue() {
-    let _alone = alone();
+    let _alone = one_test_at_a_time();
     let (mut streams, awaited) = (streams(2, c"1", 1), word());
     let (mut least, mut greatest) = (9, 9);
     assert_eq!(cuCtxGetStreamPriorityRange(Some(&mut least), Some(&mut greatest)), OK);
@@ -138,7 +135,7 @@ fn a_stream_of_default_priority_shares_a_queue() {
 
 #[test]
 fn with_more_queues_a_later_stream_has_its_own() {
-    let _alone = alone();
+    let _alone = one_test_at_a_time();
     let (streams, awaited) = (streams(3, c"32", 9), word());
     wait_word(streams[0], awaited);
     write_word(streams[8], awaited);
@@ -148,7 +145,7 @@ fn with_more_queues_a_later_stream_has_its_own() {
 
 #[test]
 fn a_wait_for_an_event_blocks_the_queue() {
-    let _alone = alone();
+    let _alone = one_test_at_a_time();
     let (streams, [awaited, other]) = (streams(4, c"2", 3), [word(), word()]);
     let mut event = ptr::null_mut();
     assert_eq!(cuEventCreate(Some(&mut event), 0), OK);
@@ -177,7 +174,7 @@ fn meet(stream: Stream, states: [u64; 2], rank: u32, [abort, report]: [u64; 2]) 
 
 #[test]
 fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
-    let _alone = alone();
+    let _alone = one_test_at_a_time();
     let (streams, words) = (streams(5, c"1", 3), [word(), word()]);
     let (states, other) = ([0, 1].map(|_| allocate(STATE_BYTES)), word());
     states.iter().for_each(|&state| write(state, &[0; STATE_BYTES]));
@@ -201,7 +198,7 @@ fn kernels_of_one_queue_run_at_the_same_time_and_later_work_blocks_the_queue() {
 
 #[test]
 fn hip_has_its_own_number_of_queues_and_priorities() {
-    let _alone = alone();
+    let _alone = one_test_at_a_time();
     const OK: hip::abi::Code = hip::abi::Code::SUCCESS;
     take(6);
     let awaited = word();

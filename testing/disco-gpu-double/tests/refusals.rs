@@ -1,14 +1,18 @@
 //! Calls that the double refuses, and that the real library may accept.
+//!
+//! One test runs at a time, because the last error belongs to the process.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
 use std::ptr;
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::Barrier;
 use std::thread;
 
-use common::{allocate, at, failed, init, last_error, on_ranks, ready, settled, unique_id, use_device};
+use common::{
+    allocate, at, failed, init, last_error, on_ranks, one_test_at_a_time, ready, settled, unique_id, use_device,
+};
 use disco_gpu_double::nccl::abi::{Code, CommHandle, DataType, RedOp, UniqueId};
 use disco_gpu_double::nccl::config::Config;
 use disco_gpu_double::nccl::exports::collective::{
@@ -24,15 +28,9 @@ use disco_gpu_double::nccl::exports::point_to_point::{ncclRecv, ncclSend};
 const NULL: CommHandle = ptr::null_mut();
 const F32: DataType = DataType::F32;
 
-/// Lets one test run at a time, because the last error belongs to the process.
-fn turn() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[test]
 fn invalid_arguments_are_refused() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
         let (a, b) = (at(pointer, 0), at(pointer, 32));
@@ -64,7 +62,7 @@ fn invalid_arguments_are_refused() {
 
 #[test]
 fn overlapping_buffers_are_refused_except_in_place() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     on_ranks(2, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
         let (own, other) = (at(pointer, 4 * rank.rank), at(pointer, 4 * (1 - rank.rank)));
@@ -79,7 +77,7 @@ fn overlapping_buffers_are_refused_except_in_place() {
 
 #[test]
 fn memory_of_another_device_is_refused() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     on_ranks(2, true, |rank| {
         use_device(1 - rank.rank as i32);
         let pointer = allocate(4);
@@ -92,7 +90,7 @@ fn memory_of_another_device_is_refused() {
 
 #[test]
 fn groups_whose_calls_access_the_same_memory_are_refused() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     on_ranks(1, true, |rank| {
         let (pointer, comm, stream) = (allocate(64), rank.comm, rank.stream);
         let part = |at_bytes| at(pointer, at_bytes);
@@ -137,7 +135,7 @@ fn groups_whose_calls_access_the_same_memory_are_refused() {
 
 #[test]
 fn different_collectives_fail_on_all_ranks() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     on_ranks(2, false, |rank| {
         let pointer = allocate(64);
         let (a, b) = (at(pointer, 0), at(pointer, 32));
@@ -157,7 +155,7 @@ fn different_collectives_fail_on_all_ranks() {
 
 #[test]
 fn a_send_that_differs_from_its_receive_fails() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     on_ranks(2, true, |rank| {
         let pointer = allocate(64);
         let code = match rank.rank {
@@ -178,7 +176,7 @@ fn a_send_that_differs_from_its_receive_fails() {
 
 #[test]
 fn two_ranks_on_one_device_are_refused() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let id = unique_id();
     let run = |rank| {
         use_device(0);
@@ -192,7 +190,7 @@ fn two_ranks_on_one_device_are_refused() {
 
 #[test]
 fn foreign_and_used_unique_ids_are_refused() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     use_device(0);
     let mut comm = NULL;
     let elsewhere = UniqueId { internal: [7; 128] };
@@ -208,7 +206,7 @@ fn foreign_and_used_unique_ids_are_refused() {
 
 #[test]
 fn uninitialised_configurations_are_refused() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     use_device(0);
     let id = unique_id();
     let begin = |config: Config| {
@@ -238,7 +236,7 @@ fn uninitialised_configurations_are_refused() {
 
 #[test]
 fn calls_of_a_communicator_in_progress_are_refused() {
-    let _turn = turn();
+    let _turn = one_test_at_a_time();
     let begun = Barrier::new(2);
     let id = unique_id();
     let run = |rank: usize| {

@@ -30,7 +30,6 @@ fn read(bytes: &[u8]) -> Result<(Message, &[u8]), WireError> {
 
 fn seeds() -> Vec<Vec<u8>> {
     let key = || Arc::<str>::from("disco.key");
-    let bytes = || Arc::<[u8]>::from([1, 2, 3]);
     let calls = [
         StoreCall::Set(key(), bytes()),
         StoreCall::Get(key()),
@@ -40,13 +39,26 @@ fn seeds() -> Vec<Vec<u8>> {
         StoreCall::CompareAndSet(key(), Some(bytes()), bytes()),
         StoreCall::Delete(key()),
     ];
+    let mut messages = messages_of_workers();
+    messages.extend(messages_of_nodes());
+    messages.extend(calls.map(|call| Message::StoreRequest { id: 2, epoch: 3, call }));
+    messages.extend(disco_fuzz::values().into_iter().map(|value| Message::Reply { seq: 4, reply: Ok(value) }));
+    messages.iter().map(|message| message.encode().expect("a message of a seed can be written")).collect()
+}
+
+fn bytes() -> Arc<[u8]> {
+    [1, 2, 3].into()
+}
+
+/// Messages between a controller and its workers.
+fn messages_of_workers() -> Vec<Message> {
     let hello = Hello {
         token: bytes(),
         worker: WorkerId::new(1),
         thread: 1,
         functions: vec!["a".into(), "demo.function".into()],
     };
-    let mut messages = vec![
+    vec![
         Message::Hello(hello),
         welcome(None),
         welcome(Some(RingPlace { reader: 1, readers: 3, capacity: 1 << 10 })),
@@ -68,12 +80,16 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Share { id: 9, name: 10 },
         Message::Unshare(10),
         Message::Receive { id: 11, name: 10 },
-    ];
+    ]
+}
+
+/// Messages between a controller and its nodes.
+fn messages_of_nodes() -> Vec<Message> {
     let from = |message| Message::From { workers: WorkerRange::new(3..4), message: Box::new(message) };
     let config = WorkerConfig::new(World::new(4, 2).and_then(|world| world.on_nodes(2)).expect("two nodes of two"));
     let [heartbeat, silence, start] = [1, 5, 30].map(Duration::from_secs);
     let workers = WorkerRange::new(2..4);
-    messages.extend([
+    vec![
         Message::Part { left: 12, bytes: bytes() },
         Message::Join(Join {
             name: "a machine".into(),
@@ -108,10 +124,7 @@ fn seeds() -> Vec<Vec<u8>> {
         from(Message::Lost { cause: LossCause::Unacknowledged(7), whole: false }),
         from(Message::Reply { seq: 4, reply: Ok(Value::Int(1)) }),
         from(progress()),
-    ]);
-    messages.extend(calls.map(|call| Message::StoreRequest { id: 2, epoch: 3, call }));
-    messages.extend(disco_fuzz::values().into_iter().map(|value| Message::Reply { seq: 4, reply: Ok(value) }));
-    messages.iter().map(|message| message.encode().expect("a message of a seed can be written")).collect()
+    ]
 }
 
 fn welcome(ring: Option<RingPlace>) -> Message {

@@ -10,18 +10,16 @@ mod functions;
 mod kills;
 #[path = "../leftovers/mod.rs"]
 mod leftovers;
+#[path = "../trials/mod.rs"]
+mod trials;
 mod worker_0;
 
 use std::process::ExitCode;
 
 use disco::{DRef, IntoArgs, LaneSession, SessionExt as _, block_on};
-use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     disco::init();
-    let mut arguments = Arguments::from_args();
-    // One test at a time, because tests count this process's children and descriptors.
-    arguments.test_threads = Some(1);
     let tests: [(&str, fn()); 6] = [
         ("sessions_go_on_whichever_worker_dies_however", kills::any_worker_any_way),
         ("worker_0_is_lost_and_replaced_like_the_others", worker_0::is_lost_and_replaced),
@@ -30,13 +28,8 @@ fn main() -> ExitCode {
         ("worker_0_is_replaced_at_once", worker_0::is_replaced_at_once),
         ("sessions_of_threads_are_not_apart", worker_0::of_threads_is_refused),
     ];
-    let trials = tests.map(|(name, test)| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    });
-    libtest_mimic::run(&arguments, trials.into()).exit_code()
+    // One test at a time, because tests count this process's children and descriptors.
+    trials::run_named(tests, Some(1))
 }
 
 /// Calls a function by name.

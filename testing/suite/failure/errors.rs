@@ -7,14 +7,14 @@ use disco::{
 };
 
 use crate::gate::Gate;
+use crate::with_session::with_session;
 use crate::{call_and_sync, text, threads};
 
 #[test]
 fn an_error_names_worker_function_command_register_and_causes() {
-    let session = threads(3);
-    block_on(async {
+    with_session(Builder::threads(3), async |session| {
         let function = session.function("tests.fail_on").await.unwrap();
-        let error = call_and_sync(&session, "tests.fail_on", 1).await;
+        let error = call_and_sync(session, "tests.fail_on", 1).await;
         assert_eq!(
             error,
             "worker 1: tests.fail_on (command 2, register 1): the step failed: invalid digit found in string"
@@ -32,17 +32,14 @@ fn an_error_names_worker_function_command_register_and_causes() {
         assert_eq!(text(again), earlier("copy_to_worker_0"));
         session.recover().await.unwrap();
         session.function("tests.add_one").await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
 #[test]
 fn a_panic_is_an_error_and_the_process_survives() {
-    let session = threads(2);
-    block_on(async {
-        let error = call_and_sync(&session, "tests.panic_on", 1).await;
+    with_session(Builder::threads(2), async |session| {
+        let error = call_and_sync(session, "tests.panic_on", 1).await;
         assert_eq!(error, "worker 1: tests.panic_on (command 2, register 1): panicked: index 1 is out of luck");
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -79,8 +76,7 @@ fn an_argument_of_the_wrong_type_is_an_error_with_its_position() {
 fn calling_a_register_that_is_no_function_is_an_error_with_its_type() {
     let session = threads(1);
     block_on(async {
-        let function = session.function("tests.add_one").await.unwrap();
-        let two = session.call(&function, (1,)).await.unwrap();
+        let two = session.call_named("tests.add_one", (1,)).await.unwrap();
         session.call(&two, ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert_eq!(error, "worker 0: call (command 3, register 2): register 1 holds an int, not a function");
@@ -91,8 +87,7 @@ fn all_reduce_of_uneven(check: bool) -> String {
     let session = Builder::threads(3).check(check).collective_deadline(Duration::from_secs(20)).start().unwrap();
     block_on(async {
         session.init_ccl("local", &[]).await.unwrap();
-        let uneven = session.function("tests.uneven").await.unwrap();
-        let x = session.call(&uneven, (2,)).await.unwrap();
+        let x = session.call_named("tests.uneven", (2,)).await.unwrap();
         session.all_reduce(&x, &x, Reduction::Sum, Scope::World).await.unwrap();
         let error = text(session.sync_all().await);
         session.shutdown().await.unwrap();
@@ -143,39 +138,34 @@ fn the_collective_deadline_names_a_rank_that_never_entered() {
 
 #[test]
 fn peers_of_a_failed_rank_are_aborted_and_sync_all_reports_the_root_cause() {
-    let session = threads(4);
-    block_on(async {
+    with_session(Builder::threads(4), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
-        let error = call_and_sync(&session, "tests.fail_beside_barrier", 2).await;
+        let error = call_and_sync(session, "tests.fail_beside_barrier", 2).await;
         assert!(error.starts_with("worker 2: tests.fail_beside_barrier (command "), "{error}");
         assert!(error.ends_with("): out of memory"), "{error}");
         for worker in 0..4 {
             let one = text(session.sync_worker(WorkerId::new(worker)).await);
             assert_eq!(one, error, "an aborted worker reports the root cause");
         }
-        session.shutdown().await.unwrap();
     });
 }
 
 #[test]
 fn a_communicator_that_a_failing_function_drops_is_not_the_root_cause() {
-    let session = threads(3);
-    block_on(async {
+    with_session(Builder::threads(3), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
-        let error = call_and_sync(&session, "tests.fail_after_a_drop", 1).await;
+        let error = call_and_sync(session, "tests.fail_after_a_drop", 1).await;
         assert!(error.starts_with("worker 1: tests.fail_after_a_drop (command "), "{error}");
         assert!(error.ends_with("): out of memory"), "{error}");
-        session.shutdown().await.unwrap();
     });
 }
 
 #[test]
 fn init_ccl_makes_a_failed_session_usable_again() {
-    let session = threads(3);
-    block_on(async {
+    with_session(Builder::threads(3), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         let before = session.empty(DType::I64, [2], Placement::All).await.unwrap();
-        call_and_sync(&session, "tests.fail_beside_barrier", 0).await;
+        call_and_sync(session, "tests.fail_beside_barrier", 0).await;
         assert!(session.empty(DType::I64, [2], Placement::All).await.is_err());
         session.init_ccl("local", &[]).await.unwrap();
         session.broadcast(&Tensor::from_slice(&[5i64, 7], [2]).unwrap(), &before).await.unwrap();
@@ -183,7 +173,6 @@ fn init_ccl_makes_a_failed_session_usable_again() {
         let sum: Tensor = session.get_as(&before, WorkerId::new(2)).await.unwrap();
         session.sync_all().await.unwrap();
         assert_eq!(sum.to_vec::<i64>().unwrap(), [15, 21]);
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -191,10 +180,8 @@ fn init_ccl_makes_a_failed_session_usable_again() {
 fn get_of_a_value_made_before_the_error_succeeds() {
     let session = threads(1);
     block_on(async {
-        let add_one = session.function("tests.add_one").await.unwrap();
-        let before = session.call(&add_one, (41,)).await.unwrap();
-        let fail = session.function("tests.fail_on").await.unwrap();
-        let failed = session.call(&fail, (0,)).await.unwrap();
+        let before = session.call_named("tests.add_one", (41,)).await.unwrap();
+        let failed = session.call_named("tests.fail_on", (0,)).await.unwrap();
         let error = text(session.sync_all().await);
         assert_eq!(session.get(&before, WorkerId::new(0)).await.unwrap(), Value::Int(42));
         assert_eq!(text(session.get(&failed, WorkerId::new(0)).await), error);
@@ -203,8 +190,7 @@ fn get_of_a_value_made_before_the_error_succeeds() {
 
 #[test]
 fn the_destination_of_a_skipped_call_stays_poisoned_until_it_is_reused() {
-    let session = threads(1);
-    block_on(async {
+    with_session(Builder::threads(1), async |session| {
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
         let (fail, add_one) =
@@ -229,7 +215,6 @@ fn the_destination_of_a_skipped_call_stays_poisoned_until_it_is_reused() {
         }
         let value = session.get(reused.last().unwrap(), WorkerId::new(0)).await.unwrap();
         assert_eq!(value, Value::Int(2), "the freed register travelled ahead of its reuse");
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -288,14 +273,13 @@ fn an_unknown_backend_is_an_error_that_lists_the_available_ones_or_suggests_a_si
 
 #[test]
 fn integers_out_of_range_are_errors_with_their_value() {
-    let session = threads(1);
-    block_on(async {
+    with_session(Builder::threads(1), async |session| {
         let count = session.function("tests.count_up").await.unwrap();
         let two = session.call(&count, (1usize,)).await.unwrap();
         assert_eq!(session.get_as::<usize>(&two, WorkerId::new(0)).await.unwrap(), 2);
         let error = text(session.call(&count, (u64::MAX,)).await);
         assert_eq!(error, "call: argument 0: 18446744073709551615 does not fit in i64");
-        let minus = session.call(&session.function("tests.add_one").await.unwrap(), (-2,)).await.unwrap();
+        let minus = session.call_named("tests.add_one", (-2,)).await.unwrap();
         let error = text(session.get_as::<usize>(&minus, WorkerId::new(0)).await);
         assert_eq!(error, "get: expected an unsigned int, worker 0 has an int: -1 does not fit in usize");
         session.call(&count, (&minus,)).await.unwrap();
@@ -305,9 +289,8 @@ fn integers_out_of_range_are_errors_with_their_value() {
             "{error}"
         );
         session.recover().await.unwrap();
-        session.call(&session.function("tests.huge").await.unwrap(), ()).await.unwrap();
+        session.call_named("tests.huge", ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert!(error.ends_with("): 9223372036854775808 does not fit in i64"), "{error}");
-        session.shutdown().await.unwrap();
     });
 }

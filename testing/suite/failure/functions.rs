@@ -12,10 +12,7 @@ struct StepFailed(#[source] std::num::ParseIntError);
 
 /// Fails on one worker with an error that has a cause.
 fn fail_on(ctx: &mut WorkerContext, worker: u32) -> Result<(), StepFailed> {
-    match ctx.worker() == worker.into() {
-        true => "x".parse::<i32>().map(drop).map_err(StepFailed),
-        false => Ok(()),
-    }
+    if ctx.worker() == worker.into() { "x".parse::<i32>().map(drop).map_err(StepFailed) } else { Ok(()) }
 }
 
 fn panic_on(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {

@@ -7,6 +7,8 @@ mod functions;
 #[path = "../gate/mod.rs"]
 mod gate;
 mod waiting;
+#[path = "../with_session/mod.rs"]
+mod with_session;
 
 use disco::{Builder, LaneSession, Session, SessionExt};
 
@@ -20,7 +22,6 @@ fn text<T: std::fmt::Debug>(result: disco::Result<T>) -> String {
 
 /// Submits a call that fails, and returns the error text of `sync_all`.
 async fn call_and_sync(session: &LaneSession, name: &str, arg: i64) -> String {
-    let function = session.function(name).await.unwrap();
-    session.call(&function, (arg,)).await.unwrap();
+    session.call_named(name, (arg,)).await.unwrap();
     text(session.sync_all().await)
 }

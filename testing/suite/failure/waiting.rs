@@ -9,6 +9,7 @@ use disco::{Builder, DataPlane, Deadlines, Error, LaneSession, Session, SessionE
 use disco_conformance::waiting::wait_until;
 
 use crate::gate::Gate;
+use crate::with_session::with_session;
 use crate::{text, threads};
 
 fn short_deadlines() -> Deadlines {
@@ -20,9 +21,8 @@ fn calls_behind_a_stuck_worker_fail_with_stalled_and_shutdown_names_it() {
     let session = Builder::threads(3).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (1, gate.id())).await.unwrap();
+        session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
         let (queued, stalled) = call_until_error(&session, &add_one).await;
         // The ring's 1024 slots, but for those of commands that are not finished.
         assert!(queued >= 1020, "{queued} calls fit behind a stuck worker");
@@ -59,14 +59,12 @@ fn a_wait_for_a_collective_without_a_worker_ends_at_the_limit_of_the_program() {
 
 #[test]
 fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
-    let session = Builder::threads(3).deadlines(short_deadlines()).start().unwrap();
-    block_on(async {
+    with_session(Builder::threads(3).deadlines(short_deadlines()), async |session| {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
-        let wait = session.function("tests.wait_at_barrier").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (2, gate.id())).await.unwrap();
-        let (_, stalled) = call_until_error(&session, &add_one).await;
+        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
+        let (_, stalled) = call_until_error(session, &add_one).await;
         let table = "\nMissing: worker 2 has not called it.";
         assert!(stalled.ends_with(table), "{stalled}");
         assert_eq!(
@@ -76,7 +74,6 @@ fn a_stalled_call_names_the_stuck_worker_and_not_those_that_wait_for_it() {
         );
         gate.open();
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -85,9 +82,8 @@ fn a_submit_that_is_no_longer_polled_does_not_block_others() {
     let session = Builder::threads(2).deadlines(short_deadlines()).start().unwrap();
     block_on(async {
         let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (1, gate.id())).await.unwrap();
+        session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
         call_until_error(&session, &add_one).await;
         let mut forgotten = std::pin::pin!(session.call(&add_one, (0,)));
         assert!(poll_once(forgotten.as_mut()).is_none());
@@ -106,8 +102,7 @@ fn shutdown_names_the_stuck_worker_and_not_those_that_wait_for_it() {
     block_on(async {
         let gate = Gate::new();
         session.init_ccl("local", &[]).await.unwrap();
-        let stuck = session.function("tests.wait_at_barrier").await.unwrap();
-        session.call(&stuck, (2, gate.id())).await.unwrap();
+        session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
         assert_eq!(
             text(session.shutdown().await),
             "not stopped after 200ms: worker 2 (finished command 4, in command 5, inside `tests.wait_at_barrier`; detached)"
@@ -118,22 +113,19 @@ fn shutdown_names_the_stuck_worker_and_not_those_that_wait_for_it() {
 
 #[test]
 fn sync_all_and_later_calls_report_the_first_failure() {
-    let session = threads(3);
-    block_on(async {
+    with_session(Builder::threads(3), async |session| {
         let fail = session.function("tests.fail_in_turn").await.unwrap();
         session.call(&fail, ()).await.unwrap();
         let sync = text(session.sync_all().await);
         assert!(sync.starts_with("worker 2: tests.fail_in_turn "), "{sync}");
         let earlier = session.call(&fail, ()).await.unwrap_err();
         assert_eq!(earlier.failure().unwrap().to_string(), sync);
-        session.shutdown().await.unwrap();
     });
 }
 
 #[test]
 fn the_connect_deadline_names_workers_that_did_not_enter_init_ccl() {
-    let session = Builder::threads(3).connect_deadline(Duration::from_millis(200)).start().unwrap();
-    block_on(async {
+    with_session(Builder::threads(3).connect_deadline(Duration::from_millis(200)), async |session| {
         let gate = Gate::new();
         let wait = session.function("tests.wait_on").await.unwrap();
         session.call(&wait, (1, gate.id())).await.unwrap();
@@ -146,7 +138,6 @@ fn the_connect_deadline_names_workers_that_did_not_enter_init_ccl() {
             text(block_on(session.init_ccl("local", &[])))
         });
         assert!(error.contains("connect: no end after 200ms: rank 1 has not arrived"), "{error}");
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -170,12 +161,10 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
 
 #[test]
 fn dropping_a_waiting_submit_changes_nothing() {
-    let session = threads(2);
-    block_on(async {
+    with_session(Builder::threads(2), async |session| {
         let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
         let add_one = session.function("tests.add_one").await.unwrap();
-        session.call(&wait, (0, gate.id())).await.unwrap();
+        session.call_named("tests.wait_on", (0, gate.id())).await.unwrap();
         let mut handles = Vec::new();
         while let Some(handle) = poll_once(std::pin::pin!(session.call(&add_one, (0,)))) {
             handles.push(handle.unwrap());
@@ -186,26 +175,24 @@ fn dropping_a_waiting_submit_changes_nothing() {
         let next = session.call(&add_one, (last,)).await.unwrap();
         assert_eq!(session.get(&next, WorkerId::new(1)).await.unwrap(), Value::Int(2));
         assert_eq!(next.register().index(), last.register().index() + 1, "no register was spent");
-        session.shutdown().await.unwrap();
     });
 }
 
 #[test]
 fn a_call_past_its_deadline_names_worker_and_function() {
-    let session =
-        Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(200))).start().unwrap();
-    block_on(async {
-        let gate = Gate::new();
-        let wait = session.function("tests.wait_on").await.unwrap();
-        session.call(&wait, (1, gate.id())).await.unwrap();
-        assert_eq!(
-            text(session.sync_all().await),
-            "sync_all: no end after 200ms: worker 1 does not answer: \
+    with_session(
+        Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(200))),
+        async |session| {
+            let gate = Gate::new();
+            session.call_named("tests.wait_on", (1, gate.id())).await.unwrap();
+            assert_eq!(
+                text(session.sync_all().await),
+                "sync_all: no end after 200ms: worker 1 does not answer: \
              finished command 1, in command 2, inside `tests.wait_on`"
-        );
-        gate.open();
-        session.shutdown().await.unwrap();
-    });
+            );
+            gate.open();
+        },
+    );
 }
 
 /// Runs `work` and returns the `tracing` log of this thread.
@@ -252,8 +239,7 @@ fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for()
         block_on(async {
             let gate = Gate::new();
             session.init_ccl("local", &[]).await.unwrap();
-            let wait = session.function("tests.wait_at_barrier").await.unwrap();
-            session.call(&wait, (2, gate.id())).await.unwrap();
+            session.call_named("tests.wait_at_barrier", (2, gate.id())).await.unwrap();
             let inside = "in command 5, inside `tests.wait_at_barrier`";
             assert_eq!(
                 text(session.sync_worker_0().await).lines().next().unwrap(),
@@ -276,18 +262,18 @@ fn a_warning_about_a_worker_in_a_collective_names_the_worker_that_it_waits_for()
 
 #[test]
 fn the_call_deadline_does_not_apply_to_init_ccl() {
-    let session =
-        Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(500))).start().unwrap();
-    block_on(async {
-        // Worker 1 comes late, by several calls that are each in time.
-        let sleep = session.function("tests.sleep_on").await.unwrap();
-        for _ in 0..9 {
-            session.call(&sleep, (1, 100)).await.unwrap();
-        }
-        session.init_ccl("local", &[]).await.unwrap();
-        session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
-    });
+    with_session(
+        Builder::threads(2).deadlines(Deadlines::default().with_call(Duration::from_millis(500))),
+        async |session| {
+            // Worker 1 comes late, by several calls that are each in time.
+            let sleep = session.function("tests.sleep_on").await.unwrap();
+            for _ in 0..9 {
+                session.call(&sleep, (1, 100)).await.unwrap();
+            }
+            session.init_ccl("local", &[]).await.unwrap();
+            session.sync_all().await.unwrap();
+        },
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use disco::error::ErrorKind;
 use disco::{Error, Session as _, SessionExt as _, Value, WorkerId, block_on};
 
+use crate::with_session::with_session;
 use crate::{Kind, builder, call};
 
 crate::tests![
@@ -77,8 +78,7 @@ fn set_each_stops_at_the_first_failing_worker(kind: Kind) {
 }
 
 fn call_named_looks_the_function_up_once(kind: Kind) {
-    let session = builder(kind).start().unwrap();
-    block_on(async {
+    with_session(builder(kind), async |session| {
         let two = session.call_named("tests.count", (1,)).await.unwrap();
         let looked_up = session.function("tests.count").await.unwrap();
         let three = session.call_named("tests.count", (&two,)).await.unwrap();
@@ -90,6 +90,5 @@ fn call_named_looks_the_function_up_once(kind: Kind) {
         assert_eq!(session.get_all_as::<i64>(&three).await.unwrap(), [3; 4]);
         let error = session.call_named("tests.cuont", (1,)).await.unwrap_err().to_string();
         assert_eq!(error, "no worker function `tests.cuont` is registered; did you mean `tests.count`?");
-        session.shutdown().await.unwrap();
     });
 }

@@ -101,9 +101,10 @@ fn diverge(ctx: &mut WorkerContext, worker: u32, step: u64, is_cause: bool) -> R
 
 /// Fails on one worker with an error of more than `bytes` bytes.
 fn diverge_at_length(ctx: &mut WorkerContext, worker: u32, bytes: usize) -> Result<(), Diverged> {
-    match ctx.worker() == worker.into() {
-        true => Err(Diverged { step: 0, loss: 0.0, layers: vec!["x".repeat(bytes)] }),
-        false => Ok(()),
+    if ctx.worker() == worker.into() {
+        Err(Diverged { step: 0, loss: 0.0, layers: vec!["x".repeat(bytes)] })
+    } else {
+        Ok(())
     }
 }
 
@@ -161,9 +162,10 @@ fn pid(_: &mut WorkerContext) -> Result<i64> {
 
 /// One worker creates `file`.
 fn mark(ctx: &mut WorkerContext, worker: u32, file: String) -> Result<()> {
-    match ctx.worker() == worker.into() {
-        true => fs::write(file, b"").map_err(|error| Error::invalid(error.to_string())),
-        false => Ok(()),
+    if ctx.worker() == worker.into() {
+        fs::write(file, b"").map_err(|error| Error::invalid(error.to_string()))
+    } else {
+        Ok(())
     }
 }
 
@@ -237,10 +239,7 @@ fn held_key(ctx: &WorkerContext) -> (usize, WorkerId) {
 /// Keeps the worker's store in [`HELD`]. One worker fails.
 fn hold(ctx: &mut WorkerContext, failing: u32) -> Result<()> {
     HELD.lock().unwrap().insert(held_key(ctx), ctx.store());
-    match ctx.worker() == failing.into() {
-        true => Err(Error::invalid("out of luck")),
-        false => Ok(()),
-    }
+    if ctx.worker() == failing.into() { Err(Error::invalid("out of luck")) } else { Ok(()) }
 }
 
 /// Whether the store in [`HELD`] works.

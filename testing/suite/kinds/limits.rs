@@ -27,7 +27,7 @@ fn run(name: &'static str, builder: impl FnOnce() -> Builder + Send + 'static) -
             if session.world().nodes() == 1 {
                 session.init_ccl("local", &[]).await?;
             }
-            let count = session.call(&session.function("tests.count").await?, (1,)).await?;
+            let count = session.call_named("tests.count", (1,)).await?;
             let number = session.get_as(&count, WorkerId::new(session.world().size() as u32 - 1)).await?;
             session.shutdown().await.map(|()| number)
         })

@@ -17,8 +17,12 @@ mod recovery;
 mod resize;
 mod shutdown;
 mod trace_files;
+#[path = "../trials/mod.rs"]
+mod trials;
 mod user_types;
 mod values;
+#[path = "../with_session/mod.rs"]
+mod with_session;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -26,17 +30,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use disco::{Builder, DRef, IntoArgs, LaneSession, Session as _, SessionExt as _, SessionKind, block_on};
-use libtest_mimic::{Arguments, Failed, Trial};
+use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, block_on};
+use libtest_mimic::Trial;
+pub(crate) use trials::tests_of_kinds as tests;
 
 /// Limit for operations that end at once or after limits of about a second. The defects tested here took at least 15 s.
 const SOON: Duration = Duration::from_secs(12);
 
 fn main() -> ExitCode {
     disco::init();
-    let mut arguments = Arguments::from_args();
-    // More threads than CPUs, because most tests wait.
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(6).min(6));
     let tests = [
         all_workers::tests(),
         limits::tests(),
@@ -58,7 +60,8 @@ fn main() -> ExitCode {
     let kinds = processes.iter().chain([&Kind::Threads]);
     trials.extend(kinds.flat_map(|kind| collectives.iter().map(|test| trial(test, *kind))));
     trials.extend(records::tests_of_processes().iter().flat_map(|test| processes.map(|kind| trial(test, kind))));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    // More threads than CPUs, because most tests wait.
+    trials::run(trials, Some(6))
 }
 
 /// Where the workers of a session run.
@@ -103,28 +106,11 @@ impl fmt::Display for Kind {
 }
 
 fn trial(&(name, test): &(&'static str, fn(Kind)), kind: Kind) -> Trial {
-    let run = move || {
-        test(kind);
-        Ok::<(), Failed>(())
-    };
-    Trial::test(format!("{name}::{kind}"), run)
+    trials::trial(format!("{name}::{kind}"), move || test(kind))
 }
 
 /// Tests by name; each runs once per kind of session.
 type Tests = Vec<(&'static str, fn(Kind))>;
-
-/// Names tests after their functions.
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        crate::tests![tests: $($name),*];
-    };
-    ($list:ident: $($name:ident),* $(,)?) => {
-        pub(crate) fn $list() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn(crate::Kind))),*]
-        }
-    };
-}
-pub(crate) use tests;
 
 /// A session of four workers. A session of nodes has two, with threads as workers unless it is apart: workers 2 and 3 share
 /// the other node's process.
@@ -137,7 +123,7 @@ fn builder(kind: Kind) -> Builder {
 
 /// Calls a function by name.
 fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
-    block_on(async { session.call(&session.function(name).await?, args).await })
+    block_on(async { session.call_named(name, args).await })
 }
 
 /// Runs `work` on another thread and returns its result. Panics if it takes longer than `limit`.

@@ -140,9 +140,10 @@ fn a_barrier_waits_for_the_slowest_worker(kind: Kind) {
             wait_until_in_collective(&session, waiting.iter().copied());
             for worker in 0..4 {
                 let mut sync = session.sync_worker(WorkerId::new(worker));
-                match worker == 2 || waiting.contains(&(worker as usize)) {
-                    true => assert!(future::poll_once(&mut sync).await.is_none(), "worker {worker} in {scope:?}"),
-                    false => sync.await?,
+                if worker == 2 || waiting.contains(&(worker as usize)) {
+                    assert!(future::poll_once(&mut sync).await.is_none(), "worker {worker} in {scope:?}")
+                } else {
+                    sync.await?
                 }
             }
             drop(late);

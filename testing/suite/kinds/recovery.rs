@@ -7,6 +7,7 @@ use disco::{DataPlane as _, Session as _, SessionExt as _, WorkerId, block_on};
 use disco_conformance::waiting::wait_until_inside;
 use futures_lite::future;
 
+use crate::with_session::with_session;
 use crate::{Kind, SOON, builder, call};
 
 crate::tests!(
@@ -23,7 +24,7 @@ fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: 
         session.sync_worker_0().await.unwrap_err();
         session.recover().await.unwrap();
         let start = Instant::now();
-        let marks = session.call(&session.function("tests.marks").await.unwrap(), ()).await.unwrap();
+        let marks = session.call_named("tests.marks", ()).await.unwrap();
         // Workers 0 to 2 are in the new epoch, while worker 3 still waits.
         for worker in 0..3 {
             assert_eq!(session.get_as::<i64>(&marks, WorkerId::new(worker)).await.unwrap(), 0);
@@ -40,7 +41,7 @@ fn a_worker_that_missed_a_recovery_can_not_use_the_store_of_the_new_epoch(kind: 
         let over = format!("Err(\"aborted, because {cause}\") false");
         assert_eq!(told, format!("{over} {over} true"));
         assert!(start.elapsed() < SOON);
-        let marks = session.call(&session.function("tests.marks").await.unwrap(), ()).await.unwrap();
+        let marks = session.call_named("tests.marks", ()).await.unwrap();
         for worker in 0..4 {
             let marks: i64 = session.get_as(&marks, WorkerId::new(worker)).await.unwrap();
             assert_eq!(marks, 0, "worker 3 changed the store of an epoch that it was not in");
@@ -57,7 +58,7 @@ fn a_store_obtained_before_a_recovery_does_not_work_after_it(kind: Kind) {
         drop(failed);
         session.recover().await.unwrap();
         session.sync_all().await.unwrap();
-        let works = session.call(&session.function("tests.held_works").await.unwrap(), ()).await.unwrap();
+        let works = session.call_named("tests.held_works", ()).await.unwrap();
         for worker in 1..4 {
             assert!(!session.get_as::<bool>(&works, WorkerId::new(worker)).await.unwrap(), "worker {worker}");
         }
@@ -70,20 +71,17 @@ fn workers_reconnect_although_one_enters_the_failed_checked_collective_late(kind
         // This program has no backend that reaches several nodes.
         return;
     }
-    let session = builder(kind).check(true).connect_deadline(Duration::from_secs(4)).start().unwrap();
-    block_on(async {
+    with_session(builder(kind).check(true).connect_deadline(Duration::from_secs(4)), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        let late_sum = session.function("tests.late_sum").await.unwrap();
-        session.call(&late_sum, (0, 3, file.path().display().to_string())).await.unwrap();
+        session.call_named("tests.late_sum", (0, 3, file.path().display().to_string())).await.unwrap();
         let error = session.sync_worker_0().await.unwrap_err().to_string();
         assert!(error.ends_with("): out of luck"), "{error}");
         let mut init = pin!(session.init_ccl("local", &[]));
         assert!(future::poll_once(&mut init).await.is_none());
-        wait_until_inside(&session, "disco.init_ccl", 0..3);
+        wait_until_inside(session, "disco.init_ccl", 0..3);
         drop(file);
         init.await.unwrap();
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }

@@ -14,6 +14,7 @@ use disco_core::link::Shared;
 use disco_core::session::Deadlines;
 use disco_core::worker::{self, WorkerConfig};
 
+use crate::with_session::with_session;
 use crate::{Kind, SOON, functions, within};
 
 crate::tests!(
@@ -49,6 +50,16 @@ fn sessions(kind: Kind) -> Vec<(&'static str, LaneSession)> {
             ),
             ("processes of nodes", start(Builder::nodes(2, 2))),
         ],
+    }
+}
+
+/// Runs a test with each of the [`sessions`], and shuts it down.
+fn with_sessions(kind: Kind, test: impl AsyncFn(&'static str, &LaneSession)) {
+    for (name, session) in sessions(kind) {
+        block_on(async {
+            test(name, &session).await;
+            session.shutdown().await.unwrap();
+        });
     }
 }
 
@@ -91,64 +102,55 @@ fn last(session: &LaneSession) -> WorkerId {
 
 /// A handle whose registers hold an integer.
 async fn integer(session: &LaneSession) -> Result<DRef> {
-    session.call(&session.function("tests.count").await?, (1,)).await
+    session.call_named("tests.count", (1,)).await
 }
 
 fn tensors_of_any_size_make_a_round_trip(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            for worker in [last(&session), WorkerId::new(0)] {
-                for bytes in SIZES {
-                    let handle = integer(&session).await.unwrap();
-                    let sent = pattern(bytes, 1);
-                    session.set(&handle, worker, (&sent).into()).await.unwrap();
-                    let back: Tensor = session.get_as(&handle, worker).await.unwrap();
-                    assert!(same(&sent, &back), "{name}: {bytes} bytes of {worker}");
-                    let other = pattern(bytes, 2);
-                    session.set(&handle, worker, (&other).into()).await.unwrap();
-                    let back: Tensor = session.get_as(&handle, worker).await.unwrap();
-                    assert!(same(&other, &back), "{name}: {bytes} bytes of {worker}, again");
-                }
+    with_sessions(kind, async |name, session| {
+        for worker in [last(session), WorkerId::new(0)] {
+            for bytes in SIZES {
+                let handle = integer(session).await.unwrap();
+                let sent = pattern(bytes, 1);
+                session.set(&handle, worker, (&sent).into()).await.unwrap();
+                let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                assert!(same(&sent, &back), "{name}: {bytes} bytes of {worker}");
+                let other = pattern(bytes, 2);
+                session.set(&handle, worker, (&other).into()).await.unwrap();
+                let back: Tensor = session.get_as(&handle, worker).await.unwrap();
+                assert!(same(&other, &back), "{name}: {bytes} bytes of {worker}, again");
             }
-            session.shutdown().await.unwrap();
-        });
-    }
+        }
+    });
 }
 
 fn tensors_of_every_dtype_make_a_round_trip(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            for dtype in DType::all() {
-                let handle = integer(&session).await.unwrap();
-                let sent = Tensor::zeros(dtype, [3, 50_001]).unwrap();
-                let fill = if dtype == DType::Bool { 1 } else { 0x3a };
-                sent.bytes_mut().unwrap().fill(fill);
-                session.set(&handle, last(&session), (&sent).into()).await.unwrap();
-                let back: Tensor = session.get_as(&handle, last(&session)).await.unwrap();
-                assert!(same(&sent, &back), "{name}: {dtype}");
-            }
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        for dtype in DType::all() {
+            let handle = integer(session).await.unwrap();
+            let sent = Tensor::zeros(dtype, [3, 50_001]).unwrap();
+            let fill = if dtype == DType::Bool { 1 } else { 0x3a };
+            sent.bytes_mut().unwrap().fill(fill);
+            session.set(&handle, last(session), (&sent).into()).await.unwrap();
+            let back: Tensor = session.get_as(&handle, last(session)).await.unwrap();
+            assert!(same(&sent, &back), "{name}: {dtype}");
+        }
+    });
 }
 
 fn tensors_of_any_size_are_arguments_and_results(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let double = session.function("tests.double").await.unwrap();
-            for bytes in SIZES {
-                let (a, b) = (pattern(bytes, 1), pattern(bytes / 2, 2));
-                let doubled = session.call(&double, (&a, "between", &b)).await.unwrap();
-                let mut expected = [a.bytes().unwrap().to_vec(), b.bytes().unwrap().to_vec()].concat();
-                functions::double_each(&mut expected);
-                for worker in session.world().workers() {
-                    let back: Tensor = session.get_as(&doubled, worker).await.unwrap();
-                    assert!(*back.bytes().unwrap() == *expected, "{name}: {bytes} bytes on {worker}");
-                }
+    with_sessions(kind, async |name, session| {
+        let double = session.function("tests.double").await.unwrap();
+        for bytes in SIZES {
+            let (a, b) = (pattern(bytes, 1), pattern(bytes / 2, 2));
+            let doubled = session.call(&double, (&a, "between", &b)).await.unwrap();
+            let mut expected = [a.bytes().unwrap().to_vec(), b.bytes().unwrap().to_vec()].concat();
+            functions::double_each(&mut expected);
+            for worker in session.world().workers() {
+                let back: Tensor = session.get_as(&doubled, worker).await.unwrap();
+                assert!(*back.bytes().unwrap() == *expected, "{name}: {bytes} bytes on {worker}");
             }
-            session.shutdown().await.unwrap();
-        });
-    }
+        }
+    });
 }
 
 fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Kind) {
@@ -157,9 +159,8 @@ fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Ki
         block_on(async {
             let mut right = 0;
             for round in 0..20 {
-                let increment = session.function("tests.increment").await.unwrap();
                 let x = Tensor::from_vec(vec![1u8; 1 << 20], [1 << 20]).unwrap();
-                let sums = session.call(&increment, (&x,)).await.unwrap();
+                let sums = session.call_named("tests.increment", (&x,)).await.unwrap();
                 match session.get_all_as::<u64>(&sums).await {
                     Ok(sums) => {
                         right += 1;
@@ -180,42 +181,36 @@ fn other_workers_get_the_original_of_an_argument_that_worker_0_modifies(kind: Ki
 }
 
 fn set_gives_each_worker_its_own_weights(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let weights = integer(&session).await.unwrap();
-            for worker in session.world().workers() {
-                let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
-                session.set(&weights, worker, (&own).into()).await.unwrap();
-                // The worker has its own copy.
-                own.bytes_mut().unwrap().fill(0);
-            }
-            let sum = session.call(&session.function("tests.sum").await.unwrap(), (&weights,)).await.unwrap();
-            for worker in session.world().workers() {
-                let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
-                let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
-                assert_eq!(session.get(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
-            }
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        let weights = integer(session).await.unwrap();
+        for worker in session.world().workers() {
+            let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
+            session.set(&weights, worker, (&own).into()).await.unwrap();
+            // The worker has its own copy.
+            own.bytes_mut().unwrap().fill(0);
+        }
+        let sum = session.call_named("tests.sum", (&weights,)).await.unwrap();
+        for worker in session.world().workers() {
+            let own = pattern(1000 + (200 << 10) * worker.index(), worker.index());
+            let expected: i64 = own.bytes().unwrap().iter().map(|byte| i64::from(*byte)).sum();
+            assert_eq!(session.get(&sum, worker).await.unwrap(), Value::Int(expected), "{name}: {worker}");
+        }
+    });
 }
 
 fn set_does_not_modify_an_argument_that_the_register_holds(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let shared = pattern(1000, 0);
-            let handle = session.call_named("tests.echo", (&shared,)).await.unwrap();
-            session.set_each(&handle, |worker| pattern(1000, 1 + worker.index())).await.unwrap();
-            for (index, back) in session.get_all_as::<Tensor>(&handle).await.unwrap().iter().enumerate() {
-                assert!(same(back, &pattern(1000, 1 + index)), "{name}: worker {index}");
-            }
-            assert!(same(&shared, &pattern(1000, 0)), "{name}: the controller's tensor");
-            session.set_each(&handle, |worker| worker.index()).await.unwrap();
-            let expected: Vec<usize> = (0..session.world().size()).collect();
-            assert_eq!(session.get_all_as::<usize>(&handle).await.unwrap(), expected, "{name}");
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        let shared = pattern(1000, 0);
+        let handle = session.call_named("tests.echo", (&shared,)).await.unwrap();
+        session.set_each(&handle, |worker| pattern(1000, 1 + worker.index())).await.unwrap();
+        for (index, back) in session.get_all_as::<Tensor>(&handle).await.unwrap().iter().enumerate() {
+            assert!(same(back, &pattern(1000, 1 + index)), "{name}: worker {index}");
+        }
+        assert!(same(&shared, &pattern(1000, 0)), "{name}: the controller's tensor");
+        session.set_each(&handle, |worker| worker.index()).await.unwrap();
+        let expected: Vec<usize> = (0..session.world().size()).collect();
+        assert_eq!(session.get_all_as::<usize>(&handle).await.unwrap(), expected, "{name}");
+    });
 }
 
 fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
@@ -223,10 +218,9 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
         return;
     }
     let limit = 100 << 10;
-    let session = kind.builder(2).value_limit(limit).start().unwrap();
-    block_on(async {
+    with_session(kind.builder(2).value_limit(limit), async |session| {
         let (largest, above) = (pattern(limit, 1), pattern(limit + 1, 1));
-        let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
+        let (handle, worker) = (integer(session).await.unwrap(), last(session));
         session.set(&handle, worker, (&largest).into()).await.unwrap();
         let refused = session.set(&handle, worker, (&above).into()).await.unwrap_err();
         let instead = |text: &'static str| if kind.is_apart() { "" } else { text };
@@ -240,8 +234,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
                 )
         );
         assert!(matches!(refused, Error::Invalid(_)));
-        let sum = session.function("tests.sum").await.unwrap();
-        let refused = session.call(&sum, (&above,)).await.unwrap_err().to_string();
+        let refused = session.call_named("tests.sum", (&above,)).await.unwrap_err().to_string();
         assert_eq!(
             refused,
             "call: arguments of 102401 bytes can't go to another process, the limit is 102400 bytes for the values of one command; \
@@ -255,8 +248,7 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
         let back: Tensor = session.get_as(&handle, worker).await.unwrap();
         assert!(same(&largest, &back));
         session.set(&handle, WorkerId::new(0), (&largest).into()).await.unwrap();
-        let double = session.function("tests.double").await.unwrap();
-        let larger = session.call(&double, (&handle, "and", &pattern(1, 1))).await.unwrap();
+        let larger = session.call_named("tests.double", (&handle, "and", &pattern(1, 1))).await.unwrap();
         let refused = session.get(&larger, worker).await.unwrap_err().to_string();
         assert!(
             refused.starts_with("worker 1: get ")
@@ -267,9 +259,8 @@ fn a_value_above_the_limit_is_an_error_that_names_the_alternatives(kind: Kind) {
                 ),
             "{refused}"
         );
-        worker_0_takes_a_value_above_the_limit_if_it_is_a_thread(&session, &above, kind).await;
+        worker_0_takes_a_value_above_the_limit_if_it_is_a_thread(session, &above, kind).await;
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -295,8 +286,7 @@ fn small_commands_work_during_concurrent_large_sets(kind: Kind) {
                 scope.spawn(|| block_on(session.set(&handle, *worker, tensor.into())).unwrap());
             }
             for number in 0..100 {
-                let count = block_on(session.function("tests.count")).unwrap();
-                let next = block_on(session.call(&count, (number,))).unwrap();
+                let next = block_on(session.call_named("tests.count", (number,))).unwrap();
                 assert_eq!(block_on(session.get(&next, WorkerId::new(0))).unwrap(), Value::Int(number + 1));
             }
         });
@@ -318,8 +308,7 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {
             block_on(async {
                 let (handle, worker) = (integer(&session).await.unwrap(), last(&session));
                 // The worker takes no command after this call.
-                let exit = session.function("tests.exit").await.unwrap();
-                _ = session.call(&exit, (worker.index() as i64, 0.3)).await.unwrap();
+                _ = session.call_named("tests.exit", (worker.index() as i64, 0.3)).await.unwrap();
                 let refused = session.set(&handle, worker, (&pattern(64 << 20, 1)).into()).await.unwrap_err();
                 // Fails if the loss is not known yet.
                 _ = session.shutdown().await;
@@ -332,19 +321,16 @@ fn a_worker_that_dies_during_the_transfer_of_a_tensor_is_named(kind: Kind) {
 }
 
 fn lists_and_pairs_are_arguments_and_results(kind: Kind) {
-    for (name, session) in sessions(kind) {
-        block_on(async {
-            let rates = vec![0.5f32, 1e-7, -3.0];
-            let names = vec!["a".to_owned(), "b".to_owned()];
-            let args = (rates.clone(), names.clone(), vec![7usize, 0], (3, "three"));
-            let all = session.call_named("tests.lists", args).await.unwrap();
-            for (of_rates, of_names) in session.get_all_as::<(Vec<f32>, Vec<String>)>(&all).await.unwrap() {
-                assert_eq!(of_rates, rates, "{name}");
-                assert_eq!(of_names, ["a", "b", "7", "0", "3", "three"], "{name}");
-            }
-            let error = session.get_as::<Vec<f64>>(&all, WorkerId::new(1)).await.unwrap_err().to_string();
-            assert_eq!(error, "get: expected an array of floats, worker 1 has an array");
-            session.shutdown().await.unwrap();
-        });
-    }
+    with_sessions(kind, async |name, session| {
+        let rates = vec![0.5f32, 1e-7, -3.0];
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let args = (rates.clone(), names.clone(), vec![7usize, 0], (3, "three"));
+        let all = session.call_named("tests.lists", args).await.unwrap();
+        for (of_rates, of_names) in session.get_all_as::<(Vec<f32>, Vec<String>)>(&all).await.unwrap() {
+            assert_eq!(of_rates, rates, "{name}");
+            assert_eq!(of_names, ["a", "b", "7", "0", "3", "three"], "{name}");
+        }
+        let error = session.get_as::<Vec<f64>>(&all, WorkerId::new(1)).await.unwrap_err().to_string();
+        assert_eq!(error, "get: expected an array of floats, worker 1 has an array");
+    });
 }

@@ -6,23 +6,19 @@ use disco_conformance::waiting;
 
 use crate::one_machine::{job, srun, starter};
 use crate::several_machines::{self, TOKEN};
-use crate::{Tests, assert_others_are_silent, run, task, text, with};
+use crate::{assert_others_are_silent, run, task, text, with};
 
-pub(crate) fn tests() -> Tests {
-    vec![
-        ("apart::tasks_exchange_tensors_in_each_of_two_sessions", tasks_exchange_tensors_in_each_of_two_sessions),
-        ("apart::tasks_of_srun_are_the_workers_after_worker_0", tasks_of_srun_are_the_workers_after_worker_0),
-        ("apart::task_0_outlives_worker_0_and_replaces_it", task_0_outlives_worker_0_and_replaces_it),
-        ("apart::another_task_can_not_be_replaced", another_task_can_not_be_replaced),
-        ("apart::the_other_tasks_go_on_without_worker_0", the_other_tasks_go_on_without_worker_0),
-        ("apart::worker_0_and_the_other_tasks_end_with_task_0", worker_0_and_the_other_tasks_end_with_task_0),
-        ("apart::task_0_of_several_machines_starts_its_workers", task_0_of_several_machines_starts_its_workers),
-        (
-            "apart::task_0_of_several_machines_outlives_worker_0_and_replaces_it",
-            task_0_of_several_machines_outlives_worker_0_and_replaces_it,
-        ),
-    ]
-}
+crate::tests!(
+    "apart":
+    tasks_exchange_tensors_in_each_of_two_sessions,
+    tasks_of_srun_are_the_workers_after_worker_0,
+    task_0_outlives_worker_0_and_replaces_it,
+    another_task_can_not_be_replaced,
+    the_other_tasks_go_on_without_worker_0,
+    worker_0_and_the_other_tasks_end_with_task_0,
+    task_0_of_several_machines_starts_its_workers,
+    task_0_of_several_machines_outlives_worker_0_and_replaces_it,
+);
 
 const APART: (&str, &str) = ("DISCO_APART", "1");
 const LOSS_OF_TASK_0: &str = "disco: the controller lost: it closed the connection\n";

@@ -9,11 +9,13 @@ mod one_machine;
 mod program;
 mod several_machines;
 mod torchrun;
+#[path = "../trials/mod.rs"]
+mod trials;
 
 use std::env;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+pub(crate) use trials::tests;
 
 /// Variable with the part of [`program`] that a task runs.
 const PART: &str = "DISCO_TESTS_PART";
@@ -23,17 +25,8 @@ fn main() -> ExitCode {
         return program::run(&part);
     }
     let tests = [apart::tests(), one_machine::tests(), several_machines::tests(), torchrun::tests()].concat();
-    let trials = tests.into_iter().map(|(name, test)| {
-        Trial::test(name, move || {
-            test();
-            Ok::<(), Failed>(())
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    trials::run_named(tests, None)
 }
-
-/// Tests by name.
-type Tests = Vec<(&'static str, fn())>;
 
 /// A task of this program, with the variables of a launcher.
 fn task(part: &str, variables: &[(&str, String)]) -> Child {

@@ -4,39 +4,26 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{self, Child, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Tests, assert_others_are_silent, run, task, text, with};
+use crate::{assert_others_are_silent, run, task, text, with};
 
-pub(crate) fn tests() -> Tests {
-    vec![
-        ("one_machine::tasks_of_torchrun_are_worker_processes", tasks_of_torchrun_are_worker_processes),
-        ("one_machine::tasks_of_srun_are_worker_processes", tasks_of_srun_are_worker_processes),
-        ("one_machine::tasks_exchange_tensors_in_each_of_two_sessions", tasks_exchange_tensors_in_each_of_two_sessions),
-        ("one_machine::tasks_beyond_the_workers_end_with_task_0", tasks_beyond_the_workers_end_with_task_0),
-        ("one_machine::tasks_end_with_a_task_0_without_a_session", tasks_end_with_a_task_0_without_a_session),
-        ("one_machine::more_workers_than_tasks_are_an_error", more_workers_than_tasks_are_an_error),
-        ("one_machine::a_task_without_task_0_ends_with_an_error", a_task_without_task_0_ends_with_an_error),
-        (
-            "one_machine::task_0_waits_for_the_others_as_long_as_the_variable_says",
-            task_0_waits_for_the_others_as_long_as_the_variable_says,
-        ),
-        ("one_machine::the_error_of_a_killed_task_names_its_worker", the_error_of_a_killed_task_names_its_worker),
-        ("one_machine::tasks_that_lose_task_0_fail", tasks_that_lose_task_0_fail),
-        (
-            "one_machine::disco_session_threads_makes_each_task_a_program",
-            disco_session_threads_makes_each_task_a_program,
-        ),
-        ("one_machine::contradicting_variables_are_an_error", contradicting_variables_are_an_error),
-        (
-            "one_machine::a_second_program_of_task_0_can_not_take_the_tasks_of_the_first",
-            a_second_program_of_task_0_can_not_take_the_tasks_of_the_first,
-        ),
-        (
-            "one_machine::a_program_that_a_task_starts_takes_no_invitation",
-            a_program_that_a_task_starts_takes_no_invitation,
-        ),
-        ("one_machine::tasks_of_pmix_alone_are_an_error", tasks_of_pmix_alone_are_an_error),
-    ]
-}
+crate::tests!(
+    "one_machine":
+    tasks_of_torchrun_are_worker_processes,
+    tasks_of_srun_are_worker_processes,
+    tasks_exchange_tensors_in_each_of_two_sessions,
+    tasks_beyond_the_workers_end_with_task_0,
+    tasks_end_with_a_task_0_without_a_session,
+    more_workers_than_tasks_are_an_error,
+    a_task_without_task_0_ends_with_an_error,
+    task_0_waits_for_the_others_as_long_as_the_variable_says,
+    the_error_of_a_killed_task_names_its_worker,
+    tasks_that_lose_task_0_fail,
+    disco_session_threads_makes_each_task_a_program,
+    contradicting_variables_are_an_error,
+    a_second_program_of_task_0_can_not_take_the_tasks_of_the_first,
+    a_program_that_a_task_starts_takes_no_invitation,
+    tasks_of_pmix_alone_are_an_error,
+);
 
 /// As PRRTE's `prterun` sets them.
 fn tasks_of_pmix_alone_are_an_error() {

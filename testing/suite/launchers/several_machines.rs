@@ -2,32 +2,22 @@
 
 use std::process;
 
-use crate::{Tests, run, task, text, with};
+use crate::{run, task, text, with};
 
-pub(crate) fn tests() -> Tests {
-    vec![
-        ("several_machines::tasks_of_srun_are_nodes", tasks_of_srun_are_nodes),
-        ("several_machines::pods_of_a_leader_worker_set_are_nodes", pods_of_a_leader_worker_set_are_nodes),
-        ("several_machines::pods_of_a_job_set_are_nodes", pods_of_a_job_set_are_nodes),
-        (
-            "several_machines::ranks_of_pmi_on_several_machines_are_told_what_to_set",
-            ranks_of_pmi_on_several_machines_are_told_what_to_set,
-        ),
-        ("several_machines::tasks_without_a_token_are_an_error_on_each", tasks_without_a_token_are_an_error_on_each),
-        ("several_machines::another_number_of_nodes_is_an_error", another_number_of_nodes_is_an_error),
-        (
-            "several_machines::task_0_waits_for_the_others_as_long_as_the_variable_says",
-            task_0_waits_for_the_others_as_long_as_the_variable_says,
-        ),
-        ("several_machines::the_error_of_a_killed_task_names_its_node", the_error_of_a_killed_task_names_its_node),
-        ("several_machines::tasks_that_lose_task_0_fail", tasks_that_lose_task_0_fail),
-        (
-            "several_machines::tasks_of_a_session_that_is_dropped_fail_with_it",
-            tasks_of_a_session_that_is_dropped_fail_with_it,
-        ),
-        ("several_machines::tasks_join_at_an_address_of_ipv6", tasks_join_at_an_address_of_ipv6),
-    ]
-}
+crate::tests!(
+    "several_machines":
+    tasks_of_srun_are_nodes,
+    pods_of_a_leader_worker_set_are_nodes,
+    pods_of_a_job_set_are_nodes,
+    ranks_of_pmi_on_several_machines_are_told_what_to_set,
+    tasks_without_a_token_are_an_error_on_each,
+    another_number_of_nodes_is_an_error,
+    task_0_waits_for_the_others_as_long_as_the_variable_says,
+    the_error_of_a_killed_task_names_its_node,
+    tasks_that_lose_task_0_fail,
+    tasks_of_a_session_that_is_dropped_fail_with_it,
+    tasks_join_at_an_address_of_ipv6,
+);
 
 pub(crate) const TOKEN: (&str, &str) = ("DISCO_TOKEN", "8d15c6f5e0a94c3f8d15c6f5e0a94c3f");
 

@@ -7,16 +7,15 @@ use std::process::{Child, Command, Stdio};
 
 use disco_conformance::Required;
 
-use crate::{PART, Tests, text};
+use crate::{PART, text};
 
-pub(crate) fn tests() -> Tests {
-    vec![
-        ("torchrun::tasks_of_one_machine_are_worker_processes", tasks_of_one_machine_are_worker_processes),
-        ("torchrun::tasks_of_two_machines_are_nodes", tasks_of_two_machines_are_nodes),
-        ("torchrun::the_error_of_a_killed_task_names_its_worker", the_error_of_a_killed_task_names_its_worker),
-        ("torchrun::the_error_of_a_killed_task_names_its_node", the_error_of_a_killed_task_names_its_node),
-    ]
-}
+crate::tests!(
+    "torchrun":
+    tasks_of_one_machine_are_worker_processes,
+    tasks_of_two_machines_are_nodes,
+    the_error_of_a_killed_task_names_its_worker,
+    the_error_of_a_killed_task_names_its_node,
+);
 
 /// The folders of a Debian root that have libraries of PyTorch or of its dependencies.
 const LIBRARIES: [&str; 5] = [

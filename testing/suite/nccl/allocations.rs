@@ -3,9 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
+use disco::{CommunicatorExt as _, DType, Op, Reduction, WorkerContext};
 
-use crate::alone::session;
+use crate::alone::{answers, connected};
 use crate::on_the_double;
 
 thread_local! {
@@ -78,16 +78,8 @@ disco::register_function!("tests.nccl.count", count);
 disco::register_function!("tests.nccl.control", control);
 
 on_the_double!(collectives_in_steady_state_allocate_no_host_memory, [], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        for (function, expected) in [("tests.nccl.control", 1), ("tests.nccl.count", 0)] {
-            let function = session.function(function).await.unwrap();
-            let answer = session.call(&function, ()).await.unwrap();
-            for worker in 0..2 {
-                let allocations: i64 = session.get_as(&answer, worker.into()).await.unwrap();
-                assert_eq!(allocations, expected);
-            }
-        }
-    });
+    let session = connected(2);
+    for (function, expected) in [("tests.nccl.control", 1), ("tests.nccl.count", 0)] {
+        assert_eq!(answers::<i64>(&session, function, ()), [expected; 2]);
+    }
 });

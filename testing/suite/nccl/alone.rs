@@ -4,7 +4,11 @@ use std::env;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use disco::{Builder, DType, DataPlane, LaneSession, Placement, Reduction, Scope, Session, Tensor, block_on};
+use disco::function::FromArg;
+use disco::{
+    Builder, DType, DataPlane, IntoArgs, LaneSession, Placement, Reduction, Scope, Session, SessionExt as _, Tensor,
+    WorkerContext, block_on,
+};
 use disco_conformance::{Required, waiting};
 
 /// Time limit of a test process, which only a hang reaches.
@@ -84,9 +88,10 @@ pub(crate) fn old() -> String {
 /// # Panics
 /// NVRTC is missing, but `DISCO_REQUIRE=nccl` requires it.
 pub(crate) fn nvrtc() -> String {
-    let file = match on_gpus() {
-        true => disco::nccl::p2p::kernels::nvrtc().ok().map(|nvrtc| nvrtc.file().to_owned()),
-        false => disco_conformance::nvrtc().map(|file| file.display().to_string()),
+    let file = if on_gpus() {
+        disco::nccl::p2p::kernels::nvrtc().ok().map(|nvrtc| nvrtc.file().to_owned())
+    } else {
+        disco_conformance::nvrtc().map(|file| file.display().to_string())
     };
     assert!(file.is_some() || !Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
     file.unwrap_or_default()
@@ -95,10 +100,7 @@ pub(crate) fn nvrtc() -> String {
 /// Path of NVRTC for tests that use kernels but don't test compilation: the double's own NVRTC, which compiles nothing,
 /// or on GPUs [`nvrtc`].
 pub(crate) fn nvrtc_of_the_double() -> String {
-    match on_gpus() {
-        true => nvrtc(),
-        false => disco_gpu_double::folder().join("double.so").display().to_string(),
-    }
+    if on_gpus() { nvrtc() } else { disco_gpu_double::folder().join("double.so").display().to_string() }
 }
 
 /// Path of NVRTC 13, or an empty text if it was not fetched.
@@ -139,6 +141,31 @@ pub(crate) fn without_nvml() -> String {
 pub(crate) fn session(workers: usize) -> LaneSession {
     let limit = Duration::from_millis(500);
     Builder::threads(workers).collective_deadline(limit).connect_deadline(limit).start().unwrap()
+}
+
+/// A session as of [`session`], connected by NCCL.
+pub(crate) fn connected(workers: usize) -> LaneSession {
+    let session = session(workers);
+    block_on(session.init_ccl("nccl", &[])).unwrap();
+    session
+}
+
+/// Calls a function, and returns its results on all workers.
+pub(crate) fn answers<T: FromArg + Send>(session: &LaneSession, name: &str, args: impl IntoArgs) -> Vec<T> {
+    block_on(async { session.get_all_as(&session.call_named(name, args).await?).await }).unwrap()
+}
+
+/// Waits for the work of the worker's stream, up to the worker's deadline.
+pub(crate) fn synchronize(ctx: &mut WorkerContext) -> disco::Result<()> {
+    let deadline = ctx.deadline();
+    ctx.queue().synchronize(deadline)
+}
+
+/// A copy of a tensor on the host, after a wait for the worker's stream.
+pub(crate) fn to_host(ctx: &mut WorkerContext, tensor: &Tensor) -> disco::Result<Tensor> {
+    let host = Tensor::zeros(tensor.dtype(), tensor.shape().clone())?;
+    ctx.queue().copy_out(&host, tensor)?;
+    synchronize(ctx).map(|()| host)
 }
 
 /// The text of the error.

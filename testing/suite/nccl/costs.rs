@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use disco::{CommunicatorExt as _, DType, DataPlane, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
+use disco::{CommunicatorExt as _, DType, LaneSession, Op, Reduction, Session, SessionExt, WorkerContext, block_on};
 use disco_conformance::waiting::poll;
 use disco_gpu_double::controls::Counts;
 
-use crate::alone::{session, works_again};
+use crate::alone::{connected, session, works_again};
 use crate::on_the_double;
+use crate::p2p::call;
 
 pub(crate) fn counts() -> Counts {
     counts_of("libcuda.so.1")
@@ -28,6 +29,12 @@ fn counts_of(name: &str) -> Counts {
 /// Asserts that all resources are freed soon; much of it happens in the background. Only the double counts resources.
 pub(crate) fn check_nothing_is_left() {
     check_nothing_is_left_of("libcuda.so.1");
+}
+
+/// Shuts a session down, and asserts that all resources are freed soon.
+pub(crate) fn end(session: &LaneSession) {
+    block_on(session.shutdown()).unwrap();
+    check_nothing_is_left();
 }
 
 /// Asserts that all resources of the double in the shared object `name` are freed soon.
@@ -98,13 +105,10 @@ disco::register_function!("tests.nccl.enqueue_groups", enqueue_groups);
 disco::register_function!("tests.nccl.split", split);
 
 on_the_double!(a_group_of_operations_is_one_group_of_the_library, [], {
-    let session = session(2);
+    let session = connected(2);
     block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
         let before = counts().units;
-        let function = session.function("tests.nccl.enqueue_groups").await.unwrap();
-        session.call(&function, ()).await.unwrap();
-        session.sync_all().await.unwrap();
+        call(&session, "tests.nccl.enqueue_groups", ()).await.unwrap();
         assert_eq!(counts().units - before, 2 * 10 * 4);
     });
 });
@@ -114,8 +118,7 @@ on_the_double!(a_session_frees_all_device_resources, [], {
         let session = session(3);
         works_again(&session);
         block_on(async {
-            let function = session.function("tests.nccl.split").await.unwrap();
-            session.call(&function, ()).await.unwrap();
+            session.call_named("tests.nccl.split", ()).await.unwrap();
             session.shutdown().await.unwrap();
         });
     }

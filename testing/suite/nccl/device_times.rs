@@ -34,8 +34,7 @@ fn recordings(run: impl AsyncFnOnce(&LaneSession)) -> Vec<Recording> {
 }
 
 async fn call(session: &LaneSession, name: &str, count: i64) {
-    let function = session.function(name).await.unwrap();
-    session.call(&function, (count,)).await.unwrap();
+    session.call_named(name, (count,)).await.unwrap();
     session.sync_all().await.unwrap();
 }
 

@@ -4,7 +4,9 @@ use disco::{
     CommunicatorExt as _, DType, DataPlane, Device, DeviceKind, Session, SessionExt, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{has_nvrtc, nvrtc_of_the_double, session, sum, text, works_again};
+use crate::alone::{
+    answers, connected, has_nvrtc, nvrtc_of_the_double, session, sum, synchronize, text, to_host, works_again,
+};
 use crate::on_the_double;
 use crate::p2p::{patient, reason};
 
@@ -29,8 +31,7 @@ fn through_dlpack(ctx: &mut WorkerContext) -> disco::Result<i64> {
     let sum = Tensor::zeros(DType::F32, [2])?;
     ctx.queue().copy_out(&sum, &tensor)?;
     assert_eq!(sum.to_vec::<f32>()?, [0.0, 0.0], "it comes with the synchronisation");
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    synchronize(ctx)?;
     let workers = ctx.world().size() as f32;
     assert_eq!(sum.to_vec::<f32>()?, [workers, 2.0 * workers]);
     Ok(kind.into())
@@ -51,11 +52,7 @@ fn with_cudarc(ctx: &mut WorkerContext) -> disco::Result<f64> {
     }
     ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)?;
     stream.synchronize().map_err(|error| disco::Error::Invalid(error.to_string()))?;
-    let host = Tensor::zeros(DType::F32, [4])?;
-    ctx.queue().copy_out(&host, &tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
-    Ok(host.to_vec::<f32>()?[3].into())
+    Ok(to_host(ctx, &tensor)?.to_vec::<f32>()?[3].into())
 }
 
 /// All-reduces memory allocated by the library, registered twice, and a window of it.
@@ -70,11 +67,7 @@ fn in_library_memory(ctx: &mut WorkerContext) -> disco::Result<f64> {
     nccl.register(&window)?;
     comm.all_reduce_in_place(&window, disco::Reduction::Sum)?;
     assert!(disco::nccl::extension(comm)?.register(&host).unwrap_err().to_string().contains("is not on cuda:"));
-    let all = Tensor::zeros(DType::F32, [4])?;
-    ctx.queue().copy_out(&all, &tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
-    let all = all.to_vec::<f32>()?;
+    let all = to_host(ctx, &tensor)?.to_vec::<f32>()?;
     assert_eq!((all[0], all[3]), (0.0, 0.0), "it was zeroed");
     Ok((all[1] + all[2]).into())
 }
@@ -89,12 +82,8 @@ on_the_double!(worker_i_uses_device_i_by_default_or_the_given_ordinal, [], {
     block_on(async {
         for (ordinals, expected) in [(&[][..], ["cuda:0", "cuda:1"]), (&[3, 0], ["cuda:3", "cuda:0"])] {
             session.init_ccl("nccl", ordinals).await.unwrap();
-            let function = session.function("tests.nccl.where_are_you").await.unwrap();
-            let answer = session.call(&function, ()).await.unwrap();
-            for (worker, expected) in expected.into_iter().enumerate() {
-                let found: String = session.get_as(&answer, (worker as u32).into()).await.unwrap();
-                assert_eq!(found, expected);
-            }
+            let answer = session.call_named("tests.nccl.where_are_you", ()).await.unwrap();
+            assert_eq!(session.get_all_as::<String>(&answer).await.unwrap(), expected);
             assert_eq!(sum(&session).await.unwrap(), 3.0);
         }
     });
@@ -166,36 +155,18 @@ on_the_double!(fewer_devices_than_workers_are_an_error_with_the_number, ["GPU_DO
 });
 
 on_the_double!(device_tensors_make_a_round_trip_through_dlpack, [], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.through_dlpack").await.unwrap();
-        let answer = session.call(&function, ()).await.unwrap();
-        let kind: i64 = session.get_as(&answer, 1.into()).await.unwrap();
-        assert_eq!(kind, i64::from(Device::new(DeviceKind::Cuda, 1).kind.dlpack()));
-    });
+    let kinds: Vec<i64> = answers(&connected(2), "tests.nccl.through_dlpack", ());
+    assert_eq!(kinds[1], i64::from(Device::new(DeviceKind::Cuda, 1).kind.dlpack()));
 });
 
 on_the_double!(a_worker_s_stream_is_usable_through_cudarc, [], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.with_cudarc").await.unwrap();
-        let answer = session.call(&function, ()).await.unwrap();
-        let sum: f64 = session.get_as(&answer, 0.into()).await.unwrap();
-        assert_eq!(sum, 2.0);
-    });
+    let sums: Vec<f64> = answers(&connected(2), "tests.nccl.with_cudarc", ());
+    assert_eq!(sums[0], 2.0);
 });
 
 on_the_double!(memory_allocated_by_the_library_is_registered, [], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.in_library_memory").await.unwrap();
-        let answer = session.call(&function, ()).await.unwrap();
-        let sum: f64 = session.get_as(&answer, 0.into()).await.unwrap();
-        assert_eq!(sum, 6.0);
-    });
+    let sums: Vec<f64> = answers(&connected(2), "tests.nccl.in_library_memory", ());
+    assert_eq!(sums[0], 6.0);
 });
 
 /// Tests with the drivers and devices of both vendors.
@@ -207,8 +178,7 @@ mod both {
         block_on(async {
             for (backend, devices) in [("nccl", "cuda:1"), ("rccl", "rocm:1"), ("local", "cpu"), ("nccl", "cuda:1")] {
                 session.init_ccl(backend, &[]).await.unwrap();
-                let function = session.function("tests.nccl.where_are_you").await.unwrap();
-                let answer = session.call(&function, ()).await.unwrap();
+                let answer = session.call_named("tests.nccl.where_are_you", ()).await.unwrap();
                 let found: String = session.get_as(&answer, 1.into()).await.unwrap();
                 assert_eq!(found, devices);
                 assert_eq!(sum(&session).await.unwrap(), 3.0);

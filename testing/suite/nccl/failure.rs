@@ -4,28 +4,23 @@ use std::time::{Duration, Instant};
 
 use disco::{Builder, CommunicatorExt as _, DataPlane, Session, SessionExt, Tensor, WorkerContext, block_on};
 
-use crate::alone::{session, sum, text, works_again};
-use crate::costs::{check_nothing_is_left, counts};
+use crate::alone::{connected, session, sum, synchronize, text, works_again};
+use crate::costs::{counts, end};
 use crate::on_the_double;
+use crate::p2p::call;
 
 /// A deadline that no working operation reaches.
 const UNREACHED_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Enters a barrier on all workers except one.
 fn barrier_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    match ctx.worker() == worker.into() {
-        true => Ok(()),
-        false => ctx.comm()?.barrier(),
-    }
+    if ctx.worker() == worker.into() { Ok(()) } else { ctx.comm()?.barrier() }
 }
 
 /// Enters an all-reduce on all workers except one.
 fn all_reduce_without(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
     let tensor = ctx.empty(disco::DType::F32, [4])?;
-    match ctx.worker() == worker.into() {
-        true => Ok(()),
-        false => ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum),
-    }
+    if ctx.worker() == worker.into() { Ok(()) } else { ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum) }
 }
 
 /// Enters an all-reduce; one worker fails instead, after a delay.
@@ -54,13 +49,11 @@ fn copy_behind(ctx: &mut WorkerContext) -> disco::Result<()> {
     host.write(&[8.0f32, 8.0])?;
     ctx.queue().copy_out(&host, &tensor)?;
     ctx.queue().copy_out(&host, &tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    synchronize(ctx)?;
     assert_eq!(host.to_vec::<f32>()?, [7.0, 7.0]);
     ctx.comm()?.all_reduce_in_place(&tensor, disco::Reduction::Sum)?;
     ctx.queue().copy_out(&host, &tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)
+    synchronize(ctx)
 }
 
 /// Another thread aborts the communicator while this one waits; the wait returns once the library has ended the
@@ -107,8 +100,7 @@ fn abort_one_after_the_other(ctx: &mut WorkerContext) -> disco::Result<()> {
     // By now the last rank has aborted.
     std::thread::sleep(Duration::from_millis(300));
     ctx.queue().copy_out(&found, &tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    synchronize(ctx)?;
     assert_eq!(found.to_vec::<f32>()?, [7.0; 1000]);
     Ok(())
 }
@@ -133,8 +125,7 @@ on_the_double!(
     a_failing_collective_is_reported_with_the_library_s_message,
     ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=1"],
     {
-        let session = session(2);
-        block_on(session.init_ccl("nccl", &[])).unwrap();
+        let session = connected(2);
         let error = text(block_on(sum(&session)));
         assert!(error.contains("worker 1: disco.all_reduce (command "), "{error}");
         assert!(error.contains("nccl: ncclAllReduce returned 1: unhandled cuda error"), "{error}");
@@ -143,16 +134,14 @@ on_the_double!(
 );
 
 on_the_double!(an_asynchronous_error_ends_a_wait, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=async:6"], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     let error = text(block_on(sum(&session)));
     assert!(error.contains("worker 1: ") && error.contains("ncclCommGetAsyncError returned 6: "), "{error}");
     works_again(&session);
 });
 
 on_the_double!(work_that_never_completes_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     let error = text(block_on(sum(&session)));
     assert!(error.contains("no end after 500ms: "), "{error}");
     works_again(&session);
@@ -162,28 +151,17 @@ on_the_double!(deadlines_of_the_maximum_duration_never_expire, [], {
     let longest = Duration::MAX;
     let session = Builder::threads(2).collective_deadline(longest).connect_deadline(longest).start().unwrap();
     works_again(&session);
-    block_on(session.shutdown()).unwrap();
-    check_nothing_is_left();
+    end(&session);
 });
 
 on_the_double!(an_abort_by_another_thread_completes_before_the_rank_returns, ["GPU_DOUBLE_DELAY_US" = "2000"], {
-    let session = session(1);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.abort_from_outside").await.unwrap();
-        session.call(&function, ()).await.unwrap();
-        session.sync_all().await.unwrap();
-    });
+    let session = connected(1);
+    block_on(call(&session, "tests.nccl.abort_from_outside", ())).unwrap();
 });
 
 on_the_double!(memory_is_not_reused_while_peers_may_write_to_it, [], {
-    let session = session(3);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.abort_one_after_the_other").await.unwrap();
-        session.call(&function, ()).await.unwrap();
-        session.sync_all().await.unwrap();
-    });
+    let session = connected(3);
+    block_on(call(&session, "tests.nccl.abort_one_after_the_other", ())).unwrap();
     works_again(&session);
 });
 
@@ -194,8 +172,7 @@ fn assert_a_missing_rank_is_named() {
     block_on(async {
         for function in ["tests.nccl.barrier_without", "tests.nccl.all_reduce_without"] {
             session.init_ccl("nccl", &[]).await.unwrap();
-            let function = session.function(function).await.unwrap();
-            session.call(&function, (1,)).await.unwrap();
+            session.call_named(function, (1,)).await.unwrap();
             let error = text(session.sync_all().await);
             assert!(error.contains("no end after 500ms: rank 1 has not arrived"), "{error}");
         }
@@ -224,16 +201,14 @@ on_the_double!(
 );
 
 on_the_double!(a_call_that_does_not_return_ends_at_the_deadline, ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block"], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     let error = text(block_on(sum(&session)));
     assert!(
         error.contains("all_reduce f32 x 1") && error.contains(": no end after 500ms: all ranks have arrived"),
         "{error}"
     );
     works_again(&session);
-    block_on(session.shutdown()).unwrap();
-    check_nothing_is_left();
+    end(&session);
 });
 
 on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
@@ -244,16 +219,14 @@ on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
             if of == "the second" {
                 assert_eq!(sum(&session).await.unwrap(), 6.0);
             }
-            let function = session.function("tests.nccl.all_reduce_or_fail").await.unwrap();
-            session.call(&function, (1,)).await.unwrap();
+            session.call_named("tests.nccl.all_reduce_or_fail", (1,)).await.unwrap();
             let (start, error) = (Instant::now(), text(session.sync_all().await));
             assert!(error.contains("worker 1: ") && error.contains("it can't take part"), "{of}: {error}");
             assert!(start.elapsed() < UNREACHED_DEADLINE, "{of}: the deadline ended it");
         }
     });
     works_again(&session);
-    block_on(session.shutdown()).unwrap();
-    check_nothing_is_left();
+    end(&session);
 });
 
 on_the_double!(a_missing_rank_is_named_with_non_blocking_communicators, ["DISCO_CCL_BLOCKING" = "0"], {
@@ -285,8 +258,7 @@ on_the_double!(ranks_with_different_calls_get_an_error_with_both, [], {
     let session = disco::Builder::threads(2).check(true).start().unwrap();
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.differ").await.unwrap();
-        session.call(&function, ()).await.unwrap();
+        session.call_named("tests.nccl.differ", ()).await.unwrap();
         let error = text(session.sync_all().await);
         assert!(error.contains("all_reduce sum f32 x 4") && error.contains("all_reduce sum f32 x 5"), "{error}");
     });
@@ -351,11 +323,9 @@ on_the_double!(
     copies_behind_work_that_never_completes_end_at_the_deadline,
     ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=hang"],
     {
-        let session = session(2);
+        let session = connected(2);
         block_on(async {
-            session.init_ccl("nccl", &[]).await.unwrap();
-            let function = session.function("tests.nccl.copy_behind").await.unwrap();
-            session.call(&function, ()).await.unwrap();
+            session.call_named("tests.nccl.copy_behind", ()).await.unwrap();
             let error = text(session.sync_all().await);
             assert!(error.contains("synchronize: no end after 500ms: work on cuda:"), "{error}");
         });

@@ -6,13 +6,10 @@ use std::time::Duration;
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::{result, sys};
 use disco::nccl::disco_ccl::Graph;
-use disco::{
-    CommunicatorExt as _, DataPlane, Error, LaneSession, Reduction, Session, SessionExt as _, Tensor, WorkerContext,
-    block_on,
-};
+use disco::{CommunicatorExt as _, DataPlane, Error, LaneSession, Reduction, Session, Tensor, WorkerContext, block_on};
 
-use crate::alone::{nvrtc_of_the_double, sum, text, works_again};
-use crate::costs::{becomes, check_nothing_is_left, threads};
+use crate::alone::{answers, nvrtc_of_the_double, sum, text, works_again};
+use crate::costs::{becomes, end, threads};
 use crate::graphs::{LEN, failed, read, tensor, write};
 use crate::on_the_double;
 use crate::p2p::{call, patient};
@@ -148,10 +145,13 @@ pub(crate) fn check_no_graph_is_left() {
 
 /// The error of a launch on worker 0.
 fn launch_says(session: &LaneSession) -> String {
-    block_on(async {
-        let answer = call(session, "tests.graphs.launch_error", ()).await.unwrap();
-        session.get_as(&answer, 0.into()).await.unwrap()
-    })
+    answers(session, "tests.graphs.launch_error", ()).swap_remove(0)
+}
+
+/// Connects the workers, which capture a graph and keep it.
+fn keep_graph(session: &LaneSession, backend: &str) {
+    block_on(session.init_ccl(backend, &[])).unwrap();
+    block_on(call(session, "tests.graphs.keep", ())).unwrap();
 }
 
 /// Backends whose communicators support graphs: `nccl`, and with NVRTC `cuda_p2p`.
@@ -159,121 +159,86 @@ fn backends() -> Vec<&'static str> {
     if crate::alone::has_nvrtc() { vec!["nccl", "cuda_p2p"] } else { vec!["nccl"] }
 }
 
-on_the_double!(
-    dropping_a_communicator_ends_its_graphs,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        for backend in backends() {
-            let session = patient(2);
-            block_on(async {
-                session.init_ccl(backend, &[]).await.unwrap();
-                call(&session, "tests.graphs.keep", ()).await.unwrap();
-                session.init_ccl(backend, &[]).await.unwrap();
-            });
-            check_no_graph_is_left();
-            let dropped = "launch of a graph: the communicator is broken since: the communicator was dropped";
-            assert_eq!(launch_says(&session), dropped, "{backend}");
-            // The graph is dropped before its communicator.
-            block_on(async {
-                call(&session, "tests.graphs.keep", ()).await.unwrap();
-                call(&session, "tests.graphs.forget", ()).await.unwrap();
-                session.shutdown().await.unwrap();
-            });
-            check_nothing_is_left();
-        }
-    }
-);
+/// A test for each of the [`backends`], on devices that are all connected.
+macro_rules! on_each_backend {
+    ($name:ident, |$backend:ident| $body:block) => {
+        on_the_double!(
+            $name,
+            ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
+            {
+                for $backend in backends() $body
+            }
+        );
+    };
+}
 
-on_the_double!(
-    shutdown_of_a_session_ends_its_graphs,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        for backend in backends() {
-            let session = patient(3);
-            block_on(async {
-                session.init_ccl(backend, &[]).await.unwrap();
-                call(&session, "tests.graphs.keep", ()).await.unwrap();
-                session.shutdown().await.unwrap();
-            });
-            check_nothing_is_left();
-            check_no_graph_is_left();
-        }
-    }
-);
+on_each_backend!(dropping_a_communicator_ends_its_graphs, |backend| {
+    let session = patient(2);
+    keep_graph(&session, backend);
+    block_on(session.init_ccl(backend, &[])).unwrap();
+    check_no_graph_is_left();
+    let dropped = "launch of a graph: the communicator is broken since: the communicator was dropped";
+    assert_eq!(launch_says(&session), dropped, "{backend}");
+    // The graph is dropped before its communicator.
+    block_on(async {
+        call(&session, "tests.graphs.keep", ()).await.unwrap();
+        call(&session, "tests.graphs.forget", ()).await.unwrap();
+    });
+    end(&session);
+});
 
-on_the_double!(
-    a_graph_launch_without_a_peer_ends_at_the_deadline,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        for backend in backends() {
-            let session = disco::Builder::threads(2).collective_deadline(Duration::from_millis(500)).start().unwrap();
-            block_on(async {
-                session.init_ccl(backend, &[]).await.unwrap();
-                call(&session, "tests.graphs.keep", ()).await.unwrap();
-                call(&session, "tests.graphs.launch_late", (0,)).await.unwrap();
-            });
-            let error = text(block_on(call(&session, "tests.graphs.launch_but", (1,))));
-            assert!(error.contains("no end after 500ms: rank 1 has not arrived"), "{backend}: {error}");
-            block_on(session.recover()).unwrap();
-            check_no_graph_is_left();
-            let says = launch_says(&session);
-            assert!(says.contains("launch of a graph: the communicator is broken since: "), "{backend}: {says}");
-            assert!(says.contains("no end after 500ms: rank 1 has not arrived"), "{backend}: {says}");
-            works_again(&session);
-            block_on(session.shutdown()).unwrap();
-            check_nothing_is_left();
-        }
-    }
-);
+on_each_backend!(shutdown_of_a_session_ends_its_graphs, |backend| {
+    let session = patient(3);
+    keep_graph(&session, backend);
+    end(&session);
+    check_no_graph_is_left();
+});
 
-on_the_double!(
-    an_abort_ends_a_launch_that_waits_for_a_peer,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        for backend in backends() {
-            let session = disco::Builder::threads(3);
-            let session = session.collective_deadline(Duration::from_secs(30)).start().unwrap();
-            block_on(async {
-                session.init_ccl(backend, &[]).await.unwrap();
-                call(&session, "tests.graphs.keep", ()).await.unwrap();
-            });
-            let error = text(block_on(call(&session, "tests.graphs.fail_but_launch", (1,))));
-            assert!(error.contains("no launch today"), "{backend}: {error}");
-            block_on(session.recover()).unwrap();
-            check_no_graph_is_left();
-            let says = launch_says(&session);
-            assert!(says.contains("the communicator is broken since: ") && says.contains("no launch today"), "{says}");
-            works_again(&session);
-            block_on(session.shutdown()).unwrap();
-            check_nothing_is_left();
-        }
-    }
-);
+on_each_backend!(a_graph_launch_without_a_peer_ends_at_the_deadline, |backend| {
+    let session = disco::Builder::threads(2).collective_deadline(Duration::from_millis(500)).start().unwrap();
+    keep_graph(&session, backend);
+    block_on(call(&session, "tests.graphs.launch_late", (0,))).unwrap();
+    let error = text(block_on(call(&session, "tests.graphs.launch_but", (1,))));
+    assert!(error.contains("no end after 500ms: rank 1 has not arrived"), "{backend}: {error}");
+    block_on(session.recover()).unwrap();
+    check_no_graph_is_left();
+    let says = launch_says(&session);
+    assert!(says.contains("launch of a graph: the communicator is broken since: "), "{backend}: {says}");
+    assert!(says.contains("no end after 500ms: rank 1 has not arrived"), "{backend}: {says}");
+    works_again(&session);
+    end(&session);
+});
 
-on_the_double!(
-    an_abort_ends_a_capture,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        for backend in backends() {
-            let session = patient(2);
-            block_on(session.init_ccl(backend, &[])).unwrap();
-            let error = text(block_on(call(&session, "tests.graphs.capture_until_aborted", (1,))));
-            assert!(error.contains("no capture today"), "{backend}: {error}");
-            block_on(session.recover()).unwrap();
-            works_again(&session);
-            block_on(session.shutdown()).unwrap();
-            check_nothing_is_left();
-            check_no_graph_is_left();
-        }
-    }
-);
+on_each_backend!(an_abort_ends_a_launch_that_waits_for_a_peer, |backend| {
+    let session = disco::Builder::threads(3);
+    let session = session.collective_deadline(Duration::from_secs(30)).start().unwrap();
+    keep_graph(&session, backend);
+    let error = text(block_on(call(&session, "tests.graphs.fail_but_launch", (1,))));
+    assert!(error.contains("no launch today"), "{backend}: {error}");
+    block_on(session.recover()).unwrap();
+    check_no_graph_is_left();
+    let says = launch_says(&session);
+    assert!(says.contains("the communicator is broken since: ") && says.contains("no launch today"), "{says}");
+    works_again(&session);
+    end(&session);
+});
+
+on_each_backend!(an_abort_ends_a_capture, |backend| {
+    let session = patient(2);
+    block_on(session.init_ccl(backend, &[])).unwrap();
+    let error = text(block_on(call(&session, "tests.graphs.capture_until_aborted", (1,))));
+    assert!(error.contains("no capture today"), "{backend}: {error}");
+    block_on(session.recover()).unwrap();
+    works_again(&session);
+    end(&session);
+    check_no_graph_is_left();
+});
 
 on_the_double!(a_graph_of_two_communicators_ends_with_the_first, ["GPU_DOUBLE_DELAY_US" = "200"], {
     let session = patient(2);
     block_on(session.init_ccl("nccl", &[])).unwrap();
     block_on(call(&session, "tests.graphs.two_communicators", ())).unwrap();
-    block_on(session.shutdown()).unwrap();
-    check_nothing_is_left();
+    end(&session);
     check_no_graph_is_left();
 });
 
@@ -287,9 +252,8 @@ on_the_double!(a_communicator_ends_when_the_program_has_destroyed_its_own_graph,
         assert_eq!(sum(&session).await.unwrap(), 3.0);
         assert_ne!(threads("disco-ccl-end"), 0, "the graphs hold the communicators");
         call(&session, "tests.graphs.destroy_own_graph", ()).await.unwrap();
-        session.shutdown().await.unwrap();
     });
-    check_nothing_is_left();
+    end(&session);
     check_no_graph_is_left();
     becomes("threads that end communicators", || threads("disco-ccl-end"), 0);
 });

@@ -3,16 +3,15 @@
 use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::result;
 use disco::{
-    CommunicatorExt as _, DType, DataPlane, Error, LaneSession, Op, Reduction, Session, SessionExt as _, Tensor,
-    WorkerContext, block_on,
+    CommunicatorExt as _, DType, DataPlane, Error, LaneSession, Op, Reduction, Session, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{nvrtc_of_the_double, session, text, without, works_again};
-use crate::costs::check_nothing_is_left;
+use crate::alone::{answers, connected, session, text, without, works_again};
+use crate::costs::end;
 use crate::graph_ends::check_no_graph_is_left;
 use crate::graphs::{LEN, read, tensor, two_graphs, write};
-use crate::on_the_double;
-use crate::p2p::{call, patient};
+use crate::p2p::{call, sharing};
+use crate::{on_the_double, with_kernels};
 
 /// The texts of all rejections. Capture and communicator work afterwards.
 fn refusals(ctx: &mut WorkerContext) -> disco::Result<String> {
@@ -125,48 +124,37 @@ const REFUSED: [&str; 16] = [
 ];
 
 fn refused(session: &LaneSession) -> Vec<String> {
-    let answer = block_on(call(session, "tests.graphs.refusals", ())).unwrap();
-    let text: String = block_on(session.get_as(&answer, 0.into())).unwrap();
-    text.lines().map(str::to_owned).collect()
+    let texts: Vec<String> = answers(session, "tests.graphs.refusals", ());
+    texts[0].lines().map(str::to_owned).collect()
 }
 
 on_the_double!(capture_and_communicator_work_after_a_rejected_operation, [], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     assert_eq!(refused(&session), REFUSED);
 });
 
-on_the_double!(
-    a_capture_refuses_signals_and_unaligned_tensors_of_cuda_p2p,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        if !crate::alone::has_nvrtc() {
-            return;
-        }
-        let session = patient(2);
-        block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
-        let numbered = "the stream is being captured; the host numbers signals, and each launch would repeat old numbers: signal outside of the graph";
-        let more = [
-            "all_reduce: the stream is being captured; the kernel needs tensors that start at a multiple of 16 bytes, and a \
-             capture can't allocate an aligned copy"
-                .to_owned(),
-            format!("signal: {numbered}"),
-            format!("wait: {numbered}"),
-            format!("barrier: {numbered}"),
-            "put: the stream is being captured; the side stream is not part of the capture: use the main stream".to_owned(),
-            format!("after: {numbered}"),
-        ];
-        let expected: Vec<String> = REFUSED.into_iter().map(str::to_owned).chain(more).collect();
-        assert_eq!(refused(&session), expected);
-    }
-);
+with_kernels!(a_capture_refuses_signals_and_unaligned_tensors_of_cuda_p2p, [], {
+    let session = sharing(2);
+    let numbered = "the stream is being captured; the host numbers signals, and each launch would repeat old numbers: signal outside of the graph";
+    let more = [
+        "all_reduce: the stream is being captured; the kernel needs tensors that start at a multiple of 16 bytes, and a \
+         capture can't allocate an aligned copy"
+            .to_owned(),
+        format!("signal: {numbered}"),
+        format!("wait: {numbered}"),
+        format!("barrier: {numbered}"),
+        "put: the stream is being captured; the side stream is not part of the capture: use the main stream".to_owned(),
+        format!("after: {numbered}"),
+    ];
+    let expected: Vec<String> = REFUSED.into_iter().map(str::to_owned).chain(more).collect();
+    assert_eq!(refused(&session), expected);
+});
 
 on_the_double!(
     capture_with_a_driver_without_graphs_is_an_error_with_the_missing_function,
     ["LD_LIBRARY_PATH" = &without("cuGraphLaunch")],
     {
-        let session = session(1);
-        block_on(session.init_ccl("nccl", &[])).unwrap();
+        let session = connected(1);
         let error = text(block_on(call(&session, "tests.graphs.keep", ())));
         assert!(error.contains("capture: graphs are not available: the CUDA driver lacks cuGraphLaunch"), "{error}");
         works_again(&session);
@@ -194,16 +182,13 @@ on_the_double!(
 );
 
 on_the_double!(stream_and_communicator_work_after_a_failed_capture, [], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     block_on(call(&session, "tests.graphs.failed_captures", ())).unwrap();
-    block_on(session.shutdown()).unwrap();
-    check_nothing_is_left();
+    end(&session);
     check_no_graph_is_left();
 });
 
 on_the_double!(a_background_poll_does_not_invalidate_a_capture, ["GPU_DOUBLE_DELAY_US" = "1000"], {
-    let session = patient(2);
-    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    let session = sharing(2);
     block_on(call(&session, "tests.graphs.capture_beside_an_end", ())).unwrap();
 });

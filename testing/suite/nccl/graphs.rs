@@ -4,15 +4,15 @@ use disco::nccl::cuda::capture;
 use disco::nccl::cudarc::driver::{result, sys};
 use disco::nccl::disco_ccl;
 use disco::{
-    CommunicatorExt as _, DType, DataPlane, DeviceKind, Error, Op, Reduction, Session, Tensor, WorkerContext, block_on,
+    CommunicatorExt as _, DType, DataPlane, DeviceKind, Error, Op, Reduction, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{nvrtc_of_the_double, session, text, without};
-use crate::costs::{check_nothing_is_left, counts};
+use crate::alone::{connected, session, synchronize, text, without};
+use crate::costs::{check_nothing_is_left, counts, end};
 use crate::graph_ends::check_no_graph_is_left;
 use crate::kernels::number;
-use crate::p2p::{call, patient};
-use crate::{on_the_double, on_the_double_or_a_gpu};
+use crate::p2p::{call, patient, sharing};
+use crate::{on_the_double, on_the_double_or_a_gpu, with_kernels};
 
 /// Number of elements of a block.
 pub(crate) const LEN: usize = 64;
@@ -30,8 +30,7 @@ pub(crate) fn read(ctx: &mut WorkerContext, tensor: &Tensor) -> disco::Result<Ve
     let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
     ctx.queue().copy_out(&host, tensor)?;
     ctx.comm()?.synchronize()?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    synchronize(ctx)?;
     host.to_vec()
 }
 
@@ -228,8 +227,7 @@ disco::register_function!("tests.graphs.copies_to_a_peer", copies_to_a_peer);
 
 on_the_double!(collectives_are_captured_once_and_launched_with_other_inputs, [], {
     for workers in [1, 2, 4] {
-        let session = session(workers);
-        block_on(session.init_ccl("nccl", &[])).unwrap();
+        let session = connected(workers);
         block_on(call(&session, "tests.graphs.sequence", (10, true))).unwrap();
     }
     check_nothing_is_left();
@@ -244,41 +242,27 @@ on_the_double_or_a_gpu!(one_rank_captures_and_launches, [], {
         for function in ["two_graphs", "tensors_of_graphs", "own_capture", "failed_captures"] {
             call(&session, &format!("tests.graphs.{function}"), ()).await.unwrap();
         }
-        session.shutdown().await.unwrap();
     });
-    check_nothing_is_left();
+    end(&session);
 });
 
 on_the_double!(a_capture_waits_for_operations_that_return_in_progress, ["GPU_DOUBLE_CONNECT" = "2"], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     block_on(call(&session, "tests.graphs.sequence", (3, false))).unwrap();
 });
 
-on_the_double!(
-    kernels_over_peers_memory_are_captured,
-    [
-        "DISCO_P2P_TOPOLOGY" = "fully_connected",
-        "DISCO_P2P_ONE_SHOT" = "128",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
-    ],
-    {
-        if !crate::alone::has_nvrtc() {
-            return;
-        }
-        let session = patient(3);
-        block_on(async {
-            session.init_ccl("cuda_p2p", &[]).await.unwrap();
-            let before = counts().calls;
-            call(&session, "tests.graphs.two_graphs", ()).await.unwrap();
-            assert_eq!(counts().calls, before, "NCCL is not called");
-            call(&session, "tests.graphs.sequence", (10, true)).await.unwrap();
-            session.shutdown().await.unwrap();
-        });
-        check_nothing_is_left();
-        check_no_graph_is_left();
-    }
-);
+with_kernels!(kernels_over_peers_memory_are_captured, ["DISCO_P2P_ONE_SHOT" = "128"], {
+    let session = patient(3);
+    block_on(async {
+        session.init_ccl("cuda_p2p", &[]).await.unwrap();
+        let before = counts().calls;
+        call(&session, "tests.graphs.two_graphs", ()).await.unwrap();
+        assert_eq!(counts().calls, before, "NCCL is not called");
+        call(&session, "tests.graphs.sequence", (10, true)).await.unwrap();
+    });
+    end(&session);
+    check_no_graph_is_left();
+});
 
 on_the_double!(collectives_are_captured_on_amd_devices, [], {
     let session = session(2);
@@ -287,14 +271,12 @@ on_the_double!(collectives_are_captured_on_amd_devices, [], {
 });
 
 on_the_double!(graphs_take_turns, ["GPU_DOUBLE_DELAY_US" = "100"], {
-    let session = session(3);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(3);
     block_on(call(&session, "tests.graphs.two_graphs", ())).unwrap();
 });
 
 on_the_double!(a_graph_keeps_the_tensors_of_its_operations, ["GPU_DOUBLE_DELAY_US" = "200"], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     block_on(call(&session, "tests.graphs.tensors_of_graphs", ())).unwrap();
 });
 
@@ -302,24 +284,20 @@ on_the_double!(
     a_graph_keeps_tensors_without_pools,
     ["LD_LIBRARY_PATH" = &without("cuMemPoolCreate"), "GPU_DOUBLE_DELAY_US" = "200"],
     {
-        let session = session(2);
-        block_on(session.init_ccl("nccl", &[])).unwrap();
+        let session = connected(2);
         block_on(call(&session, "tests.graphs.own_capture", ())).unwrap();
         block_on(call(&session, "tests.graphs.two_graphs", ())).unwrap();
     }
 );
 
 on_the_double!(copies_into_peers_memory_are_captured, [], {
-    let session = patient(3);
-    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    let session = sharing(3);
     block_on(call(&session, "tests.graphs.copies_to_a_peer", ())).unwrap();
 });
 
 on_the_double!(programs_capture_the_worker_s_stream_themselves, [], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     block_on(call(&session, "tests.graphs.own_capture", ())).unwrap();
-    block_on(session.shutdown()).unwrap();
-    check_nothing_is_left();
+    end(&session);
     check_no_graph_is_left();
 });

@@ -9,10 +9,10 @@ use disco::{
 };
 use half::{bf16, f16};
 
-use crate::alone::{nvrtc, nvrtc_13, nvrtc_of_the_double, text, works_again};
+use crate::alone::{nvrtc, nvrtc_13, nvrtc_of_the_double, synchronize, text, works_again};
 use crate::costs::counts;
-use crate::on_the_double;
 use crate::p2p::{call, patient, reason, sharing};
+use crate::{on_the_double, with_kernels};
 
 /// The input of a rank: whole numbers that each dtype here sums exactly.
 pub(crate) fn number(rank: usize, at: usize, seed: usize) -> f32 {
@@ -46,15 +46,15 @@ fn check_sum(ctx: &mut WorkerContext, dtype: DType, len: usize, offset: usize, i
     let from = if in_place { &dst } else { &src };
     ctx.queue().copy_in(from, &encode(dtype, &mine))?;
     let comm = ctx.comm()?;
-    match in_place {
-        true => comm.all_reduce_in_place(&dst, Reduction::Sum)?,
-        false => comm.all_reduce(&src, &dst, Reduction::Sum)?,
+    if in_place {
+        comm.all_reduce_in_place(&dst, Reduction::Sum)?
+    } else {
+        comm.all_reduce(&src, &dst, Reduction::Sum)?
     }
     let host = Tensor::zeros(dtype, [len as i64])?;
     ctx.queue().copy_out(&host, &dst)?;
     ctx.comm()?.synchronize()?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    synchronize(ctx)?;
     let expected: Vec<f32> =
         (0..len).map(|at| (0..ranks).map(|rank| f64::from(number(rank, at, seed))).sum::<f64>() as f32).collect();
     assert_eq!(decode(&host), expected, "{dtype} x {len} from {offset} on worker {own}");
@@ -238,96 +238,61 @@ on_the_double!(
     }
 );
 
-on_the_double!(
-    kernels_take_tensors_at_any_offset_and_run_barriers,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        with_nvrtc!();
-        let session = sharing(3);
-        assert_eq!(calls(&session, "tests.kernels.anywhere", ()), 0);
-        assert_eq!(calls(&session, "tests.kernels.barriers", ()), 0);
-    }
-);
+with_kernels!(kernels_take_tensors_at_any_offset_and_run_barriers, [], {
+    let session = sharing(3);
+    assert_eq!(calls(&session, "tests.kernels.anywhere", ()), 0);
+    assert_eq!(calls(&session, "tests.kernels.barriers", ()), 0);
+});
 
-on_the_double!(
+with_kernels!(
     kernels_do_not_touch_other_memory_of_the_user,
-    [
-        "DISCO_P2P_TOPOLOGY" = "fully_connected",
-        "DISCO_P2P_BUFFER" = "16400",
-        "DISCO_P2P_ONE_SHOT" = "1024",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
-    ],
+    ["DISCO_P2P_BUFFER" = "16400", "DISCO_P2P_ONE_SHOT" = "1024"],
     {
-        with_nvrtc!();
         assert_eq!(calls(&sharing(3), "tests.kernels.leave_alone", ()), 0);
     }
 );
 
-on_the_double!(
-    nccl_runs_operations_without_a_kernel,
-    [
-        "DISCO_P2P_TOPOLOGY" = "fully_connected",
-        "DISCO_P2P_BUFFER" = "4096",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
-    ],
-    {
-        with_nvrtc!();
-        assert_eq!(calls(&sharing(2), "tests.kernels.others", ()), 2 * 7);
-    }
-);
+with_kernels!(nccl_runs_operations_without_a_kernel, ["DISCO_P2P_BUFFER" = "4096"], {
+    assert_eq!(calls(&sharing(2), "tests.kernels.others", ()), 2 * 7);
+});
 
-on_the_double!(
-    the_deadline_names_a_rank_that_skips_a_sum,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        with_nvrtc!();
-        let session = sharing(3);
-        let error = text(block_on(call(&session, "tests.kernels.skip", ())));
-        // The kernel's report or the attendance check names the rank, whichever is first.
-        let expected = "no end after 500ms: rank 1 has not arrived";
-        assert!(error.contains(expected) && error.contains("all_reduce"), "{error}");
-        for _ in 0..2 {
-            block_on(session.recover()).unwrap();
-            block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
-            assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
-            // A wait for the stream returns the error, too.
-            let error = text(block_on(call(&session, "tests.kernels.copy_what_failed", ())));
-            assert!(error.contains("rank 1 has not arrived at the leading handshake"), "{error}");
-        }
-    }
-);
-
-on_the_double!(
-    a_panic_on_one_worker_aborts_the_sums_of_others,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        with_nvrtc!();
-        let session = disco::Builder::threads(3).collective_deadline(Duration::from_secs(30)).start().unwrap();
+with_kernels!(the_deadline_names_a_rank_that_skips_a_sum, [], {
+    let session = sharing(3);
+    let error = text(block_on(call(&session, "tests.kernels.skip", ())));
+    // The kernel's report or the attendance check names the rank, whichever is first.
+    let expected = "no end after 500ms: rank 1 has not arrived";
+    assert!(error.contains(expected) && error.contains("all_reduce"), "{error}");
+    for _ in 0..2 {
+        block_on(session.recover()).unwrap();
         block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
-        let start = Instant::now();
-        let error = text(block_on(call(&session, "tests.kernels.panics", ())));
-        assert!(error.contains("worker 1 has had enough"), "{error}");
-        assert!(start.elapsed() < Duration::from_secs(20), "the others wait for their deadline");
-        works_again(&session);
+        assert_eq!(calls(&session, "tests.kernels.sums", ("8 64",)), 0);
+        // A wait for the stream returns the error, too.
+        let error = text(block_on(call(&session, "tests.kernels.copy_what_failed", ())));
+        assert!(error.contains("rank 1 has not arrived at the leading handshake"), "{error}");
     }
-);
+});
 
-on_the_double!(
-    kernels_free_all_device_resources,
-    ["DISCO_P2P_TOPOLOGY" = "fully_connected", "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()],
-    {
-        with_nvrtc!();
-        for _ in 0..3 {
-            let session = sharing(3);
-            block_on(async {
-                call(&session, "tests.kernels.sums", ("8 64",)).await.unwrap();
-                call(&session, "tests.p2p.at_the_side", ()).await.unwrap();
-                session.shutdown().await.unwrap();
-            });
-        }
-        crate::costs::check_nothing_is_left();
+with_kernels!(a_panic_on_one_worker_aborts_the_sums_of_others, [], {
+    let session = disco::Builder::threads(3).collective_deadline(Duration::from_secs(30)).start().unwrap();
+    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    let start = Instant::now();
+    let error = text(block_on(call(&session, "tests.kernels.panics", ())));
+    assert!(error.contains("worker 1 has had enough"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(20), "the others wait for their deadline");
+    works_again(&session);
+});
+
+with_kernels!(kernels_free_all_device_resources, [], {
+    for _ in 0..3 {
+        let session = sharing(3);
+        block_on(async {
+            call(&session, "tests.kernels.sums", ("8 64",)).await.unwrap();
+            call(&session, "tests.p2p.at_the_side", ()).await.unwrap();
+            session.shutdown().await.unwrap();
+        });
     }
-);
+    crate::costs::check_nothing_is_left();
+});
 
 on_the_double!(
     without_nvrtc_nccl_runs_sums,
@@ -340,15 +305,10 @@ on_the_double!(
     }
 );
 
-on_the_double!(
+with_kernels!(
     if_the_driver_rejects_the_machine_code_nccl_runs_sums,
-    [
-        "DISCO_P2P_TOPOLOGY" = "fully_connected",
-        "GPU_DOUBLE_FAULTS" = "cuModuleLoadData:1:1=209",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
-    ],
+    ["GPU_DOUBLE_FAULTS" = "cuModuleLoadData:1:1=209"],
     {
-        with_nvrtc!();
         let session = sharing(2);
         let why = reason(&session);
         assert!(why.starts_with("rank 1: cuda: cuModuleLoadData returned 209: "), "{why}");
@@ -356,18 +316,9 @@ on_the_double!(
     }
 );
 
-on_the_double!(
-    a_launch_that_fails_is_an_error,
-    [
-        "DISCO_P2P_TOPOLOGY" = "fully_connected",
-        "GPU_DOUBLE_FAULTS" = "cuLaunchKernel:1:2=701",
-        "DISCO_NVRTC_LIBRARY" = &nvrtc_of_the_double()
-    ],
-    {
-        with_nvrtc!();
-        let session = sharing(2);
-        let error = text(block_on(call(&session, "tests.kernels.sums", ("8",))));
-        assert!(error.contains("cuda: cuLaunchKernel returned 701: "), "{error}");
-        works_again(&session);
-    }
-);
+with_kernels!(a_launch_that_fails_is_an_error, ["GPU_DOUBLE_FAULTS" = "cuLaunchKernel:1:2=701"], {
+    let session = sharing(2);
+    let error = text(block_on(call(&session, "tests.kernels.sums", ("8",))));
+    assert!(error.contains("cuda: cuLaunchKernel returned 701: "), "{error}");
+    works_again(&session);
+});

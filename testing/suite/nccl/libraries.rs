@@ -88,9 +88,10 @@ on_the_double! {
             args.into_iter().for_each(|arg| arguments.push(arg));
             let (session, library) = (&session, &library);
             async move {
-                let function = match by_library {
-                    true => session.load_library(library).await?.function(session, name).await?,
-                    false => session.function(name).await?,
+                let function = if by_library {
+                    session.load_library(library).await?.function(session, name).await?
+                } else {
+                    session.function(name).await?
                 };
                 session.call(&function, arguments).await
             }

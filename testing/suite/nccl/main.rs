@@ -49,6 +49,25 @@ macro_rules! on_the_double_or_a_gpu {
 }
 pub(crate) use on_the_double_or_a_gpu;
 
+/// A test [`on_the_double!`] whose devices are all connected, with the double's NVRTC: `cuda_p2p` launches kernels. It is
+/// skipped where NVRTC is missing.
+macro_rules! with_kernels {
+    ($name:ident, [$($variable:literal = $value:expr),* $(,)?], $body:block) => {
+        $crate::on_the_double!(
+            $name,
+            [
+                "DISCO_P2P_TOPOLOGY" = "fully_connected",
+                "DISCO_NVRTC_LIBRARY" = &$crate::alone::nvrtc_of_the_double(),
+                $($variable = $value),*
+            ],
+            {
+                if $crate::alone::has_nvrtc() $body
+            }
+        );
+    };
+}
+pub(crate) use with_kernels;
+
 macro_rules! in_its_own_process {
     ($on:expr, $(#[$doc:meta])* $name:ident, [$($variable:literal = $value:expr),*], $body:block) => {
         mod $name {

@@ -6,13 +6,14 @@ use std::time::Duration;
 use disco::nccl::cuda::Cuda;
 use disco::nccl::disco_ccl::Queue;
 use disco::{
-    Builder, CommunicatorExt as _, DType, DataPlane as _, DeviceApi as _, DeviceKind, Reduction, Session as _,
-    SessionExt as _, Tensor, WorkerContext, block_on,
+    Builder, CommunicatorExt as _, DType, DataPlane as _, DeviceApi as _, DeviceKind, Reduction, Tensor, WorkerContext,
+    block_on,
 };
 
 use crate::alone::without;
-use crate::costs::{becomes, check_nothing_is_left, counts, threads};
+use crate::costs::{becomes, counts, end, threads};
 use crate::on_the_double;
+use crate::p2p::call;
 
 const MIB: usize = 1 << 20;
 /// Name of the thread that frees memory after the device has finished with it.
@@ -103,12 +104,9 @@ pub(crate) fn run_on_two(function: &str) {
     let session = Builder::threads(2).collective_deadline(Duration::from_secs(5)).start().unwrap();
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function(function).await.unwrap();
-        session.call(&function, ()).await.unwrap();
-        session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
+        call(&session, function, ()).await.unwrap();
     });
-    check_nothing_is_left();
+    end(&session);
 }
 
 on_the_double!(freed_tensors_do_not_wait_for_a_peer_that_waits_for_this_rank, [], {

@@ -2,7 +2,8 @@
 
 use disco::{DType, DataPlane, Op, Reduction, Session, SessionExt, Tensor, WorkerContext, block_on};
 
-use crate::alone::session;
+use crate::alone::{answers, connected, synchronize};
+use crate::p2p::call;
 use crate::{on_the_double, on_the_double_or_a_gpu};
 
 /// Each collective of the group needs the one before.
@@ -29,15 +30,13 @@ fn chain(ctx: &mut WorkerContext) -> disco::Result<f64> {
     comm.synchronize()?;
     for tensor in [&c, &a] {
         ctx.queue().copy_out(&host, tensor)?;
-        let deadline = ctx.deadline();
-        ctx.queue().synchronize(deadline)?;
+        synchronize(ctx)?;
         if tensor.data() == a.data() {
             assert_eq!(host.to_vec::<f32>()?, [1.0, 2.0], "there and back");
         }
     }
     ctx.queue().copy_out(&host, &c)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    synchronize(ctx)?;
     Ok(host.to_vec::<f32>()?[0].into())
 }
 
@@ -67,8 +66,7 @@ fn scaled(ctx: &mut WorkerContext) -> disco::Result<()> {
         let (first, second) = (Tensor::zeros(dtype, [2 * size as i64])?, Tensor::zeros(dtype, [2])?);
         ctx.queue().copy_out(&first, &all)?;
         ctx.queue().copy_out(&second, &own)?;
-        let deadline = ctx.deadline();
-        ctx.queue().synchronize(deadline)?;
+        synchronize(ctx)?;
         let expected = bytes(&mut elements.iter().map(|element| element * sum));
         assert_eq!(first.bytes()?[..], expected[..], "{dtype}");
         assert_eq!(second.bytes()?[..], expected[2 * me * dtype.size()..][..2 * dtype.size()], "{dtype}");
@@ -103,8 +101,7 @@ fn scaled_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
         let mut comm = disco::nccl::extension(ctx.comm()?)?;
         ops.iter().try_for_each(|op| comm.premul_sum(op, 3.0))?;
         ctx.queue().copy_out(&host, &dst)?;
-        let deadline = ctx.deadline();
-        ctx.queue().synchronize(deadline)?;
+        synchronize(ctx)?;
         let expected: Vec<_> = numbers.iter().map(|number| 81.0 * number).collect();
         assert_eq!(host.to_vec::<f64>()?, expected, "{count} elements");
     }
@@ -116,28 +113,15 @@ disco::register_function!("tests.nccl.scaled_alone", scaled_alone);
 disco::register_function!("tests.nccl.chain", chain);
 
 on_the_double!(dependent_collectives_of_a_group_run_in_order, ["GPU_DOUBLE_DELAY_US" = "200"], {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.chain").await.unwrap();
-        let answer = session.call(&function, ()).await.unwrap();
-        for (worker, element) in [(0, 1.0), (1, 2.0)] {
-            let found: f64 = session.get_as(&answer, worker.into()).await.unwrap();
-            assert_eq!(found, 16.0 * element, "two sums, one in place, and a block of another");
-        }
-    });
+    let found: Vec<f64> = answers(&connected(2), "tests.nccl.chain", ());
+    assert_eq!(found, [16.0, 32.0], "two sums, one in place, and a block of another");
 });
 
 on_the_double!(scaled_sums_multiply_inputs_before_the_sum, [], { assert_scaled_sums_are_right_and_run_by_nccl() });
 
 on_the_double_or_a_gpu!(one_rank_scales_all_elements, [], {
-    let session = session(1);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.scaled_alone").await.unwrap();
-        session.call(&function, ()).await.unwrap();
-        session.sync_all().await.unwrap();
-    });
+    let session = connected(1);
+    block_on(call(&session, "tests.nccl.scaled_alone", ())).unwrap();
 });
 
 on_the_double!(scaled_sums_work_with_non_blocking_communicators, ["DISCO_CCL_BLOCKING" = "0"], {
@@ -145,9 +129,8 @@ on_the_double!(scaled_sums_work_with_non_blocking_communicators, ["DISCO_CCL_BLO
 });
 
 fn assert_scaled_sums_are_right_and_run_by_nccl() {
-    let session = session(3);
+    let session = connected(3);
     block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
         let function = session.function("tests.nccl.scaled").await.unwrap();
         session.call(&function, ()).await.unwrap();
         session.sync_all().await.unwrap();

@@ -7,7 +7,7 @@ use disco::{
     Builder, DRef, DType, DataPlane, IntoArgs, LaneSession, Rank, Session, SessionExt, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{session, sum, text, without, without_nvml, works_again};
+use crate::alone::{answers, connected, session, sum, synchronize, text, to_host, without, without_nvml, works_again};
 use crate::on_the_double;
 
 const LEN: usize = 1000;
@@ -30,12 +30,7 @@ fn full(ctx: &mut WorkerContext, number: f32) -> disco::Result<Tensor> {
 
 /// Checks that all elements of a tensor equal a number, after synchronizing the stream.
 fn check_full(ctx: &mut WorkerContext, tensor: &Tensor, number: f32) -> disco::Result<()> {
-    let host = Tensor::zeros(DType::F32, tensor.shape().clone())?;
-    ctx.queue().copy_out(&host, tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
-    let found = host.to_vec::<f32>()?;
-    assert_eq!(found, vec![number; tensor.elements()], "{}", ctx.worker());
+    assert_eq!(to_host(ctx, tensor)?.to_vec::<f32>()?, vec![number; tensor.elements()], "{}", ctx.worker());
     Ok(())
 }
 
@@ -83,8 +78,7 @@ fn at_the_side(ctx: &mut WorkerContext) -> disco::Result<()> {
     shared.main().barrier()?;
     let tensor = full(ctx, 20.0)?;
     ctx.queue().copy_within(&shared.p2p_buffer(shared.rank(), 0, [LEN as i64], DType::F32)?, &tensor)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)
+    synchronize(ctx)
 }
 
 /// The error texts of invalid copies and signals.
@@ -123,8 +117,7 @@ fn wait_by_queue(ctx: &mut WorkerContext) -> disco::Result<()> {
     if ctx.worker().index() == 0 {
         shared.main().wait(rank(1), 6)?;
     }
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)
+    synchronize(ctx)
 }
 
 /// Both streams signal one slot. A rank that sees the first signal also sees the data put before it.
@@ -195,8 +188,13 @@ disco::register_function!("tests.p2p.look_late", look_late);
 
 /// A session whose ranks share memory.
 pub(crate) fn sharing(workers: usize) -> LaneSession {
+    sharing_by("cuda_p2p", workers)
+}
+
+/// A session whose ranks share memory by a backend.
+pub(crate) fn sharing_by(backend: &str, workers: usize) -> LaneSession {
     let session = patient(workers);
-    block_on(session.init_ccl("cuda_p2p", &[])).unwrap();
+    block_on(session.init_ccl(backend, &[])).unwrap();
     session
 }
 
@@ -208,20 +206,15 @@ pub(crate) fn patient(workers: usize) -> LaneSession {
 
 /// Calls a function on all workers and waits for it.
 pub(crate) async fn call(session: &LaneSession, name: &str, args: impl IntoArgs) -> disco::Result<DRef> {
-    let function = session.function(name).await?;
-    let answer = session.call(&function, args).await?;
+    let answer = session.call_named(name, args).await?;
     session.sync_all().await.map(|()| answer)
 }
 
 /// The reason why no kernels are launched.
 pub(crate) fn reason(session: &LaneSession) -> String {
-    block_on(async {
-        let answer = call(session, "tests.p2p.why_not", ()).await.unwrap();
-        let reasons: Vec<String> =
-            [0, 1].map(|worker| block_on(session.get_as(&answer, worker.into())).unwrap()).into();
-        assert_eq!(reasons[0], reasons[1]);
-        reasons[0].clone()
-    })
+    let reasons: Vec<String> = answers(session, "tests.p2p.why_not", ());
+    assert!(reasons.iter().all(|reason| *reason == reasons[0]), "{reasons:?}");
+    reasons[0].clone()
 }
 
 on_the_double!(copies_and_signals_pass_numbers_around_the_ring_of_ranks, ["GPU_DOUBLE_DEVICES" = "8"], {
@@ -269,10 +262,9 @@ on_the_double!(
 
 on_the_double!(invalid_copies_and_signals_are_rejected, ["DISCO_P2P_BUFFER" = "4096"], {
     let session = sharing(2);
-    let answer = block_on(call(&session, "tests.p2p.refusals", ())).unwrap();
-    let text: String = block_on(session.get_as(&answer, 0.into())).unwrap();
+    let texts: Vec<String> = answers(&session, "tests.p2p.refusals", ());
     assert_eq!(
-        text.lines().collect::<Vec<_>>(),
+        texts[0].lines().collect::<Vec<_>>(),
         [
             "put: no rank 2 among 2",
             "put: 4000 bytes at offset 4080 exceed the buffer of 4096 bytes",
@@ -321,8 +313,7 @@ on_the_double!(a_variable_disables_kernels, ["DISCO_P2P" = "0"], {
 });
 
 on_the_double!(the_backend_nccl_has_no_shared_memory, [], {
-    let session = session(2);
-    block_on(session.init_ccl("nccl", &[])).unwrap();
+    let session = connected(2);
     let error = text(block_on(call(&session, "tests.p2p.around", (3,))));
     assert!(error.contains("this backend has no peer-to-peer memory: cuda_p2p has"), "{error}");
 });
@@ -389,13 +380,18 @@ on_the_double!(each_group_has_its_own_shared_memory, [], {
     });
 });
 
-on_the_double!(amd_devices_share_memory_and_rccl_runs_sums, ["GPU_DOUBLE_DELAY_US" = "100"], {
-    let session = patient(3);
-    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+/// A session of three AMD devices, whose memory is shared although their links are not known.
+pub(crate) fn amd_devices_share_memory() -> LaneSession {
+    let session = sharing_by("rocm_p2p", 3);
     let why = "the links are not known: Disco does not query the links between AMD GPUs";
     assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
     block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
     block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    session
+}
+
+on_the_double!(amd_devices_share_memory_and_rccl_runs_sums, ["GPU_DOUBLE_DELAY_US" = "100"], {
+    let session = amd_devices_share_memory();
     assert_eq!(block_on(sum(&session)).unwrap(), 6.0);
     let error = text(block_on(call(&session, "tests.p2p.wait_for_nothing", (false,))));
     assert!(error.contains("no end after 500ms: rank 1 has not signalled slot 5"), "{error}");

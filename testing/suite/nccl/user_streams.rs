@@ -7,12 +7,11 @@ use std::sync::Arc;
 use disco::nccl::cuda::{Cuda, WorkerStream, keep_pool_memory, unused_pool_memory};
 use disco::nccl::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
 use disco::{
-    CommunicatorExt as _, DType, DataPlane, Device, DeviceApi as _, DeviceKind, Error, Reduction, Session, Tensor,
-    WorkerContext, block_on,
+    CommunicatorExt as _, DType, Device, DeviceApi as _, DeviceKind, Error, Reduction, Tensor, WorkerContext, block_on,
 };
 
-use crate::alone::{session, text, works_again};
-use crate::costs::check_nothing_is_left;
+use crate::alone::{answers, connected, synchronize, text, to_host, works_again};
+use crate::costs::end;
 use crate::memory::run_on_two;
 use crate::p2p::call;
 use crate::{on_the_double, on_the_double_or_a_gpu};
@@ -83,8 +82,7 @@ fn sum_with_fences(ctx: &mut WorkerContext, from: bool, to: bool) -> disco::Resu
     let (rank, ranks) = (ctx.worker().index(), ctx.world().size());
     let (worker, stream) = (WorkerStream::of(ctx.queue())?, own_stream(ctx, PER_THREAD)?);
     let tensor = ctx.empty(DType::F32, [LEN as i64])?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    synchronize(ctx)?;
     let (mut slice, address) = (stream.alloc_zeros::<f32>(LEN).unwrap(), tensor.data().addr() as sys::CUdeviceptr);
     let pointer = slice.device_ptr(&stream).0;
     let copy = |dst, src| {
@@ -114,13 +112,9 @@ disco::register_function!("tests.nccl.lend", lend);
 disco::register_function!("tests.nccl.sum_with_fences", sum_with_fences);
 
 fn lend_on_two_ranks(kind: i64) {
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        call(&session, "tests.nccl.lend", (kind,)).await.unwrap();
-        session.shutdown().await.unwrap();
-    });
-    check_nothing_is_left();
+    let session = connected(2);
+    block_on(call(&session, "tests.nccl.lend", (kind,))).unwrap();
+    end(&session);
 }
 
 on_the_double_or_a_gpu!(
@@ -142,15 +136,8 @@ on_the_double_or_a_gpu!(
 );
 
 /// The rounds with a wrong result on each of two ranks.
-fn wrong_rounds(from: bool, to: bool) -> [i64; 2] {
-    use disco::SessionExt as _;
-    let session = session(2);
-    block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
-        let function = session.function("tests.nccl.sum_with_fences").await.unwrap();
-        let answer = session.call(&function, (from, to)).await.unwrap();
-        [session.get_as(&answer, 0.into()).await.unwrap(), session.get_as(&answer, 1.into()).await.unwrap()]
-    })
+fn wrong_rounds(from: bool, to: bool) -> Vec<i64> {
+    answers(&connected(2), "tests.nccl.sum_with_fences", (from, to))
 }
 
 on_the_double!(fences_both_ways_order_the_streams_and_either_is_needed, ["GPU_DOUBLE_DELAY_US" = "20"], {
@@ -189,17 +176,15 @@ fn lend_alone(ctx: &mut WorkerContext) -> disco::Result<()> {
 disco::register_function!("tests.nccl.lend_alone", lend_alone);
 
 on_the_double!(an_abort_ends_the_wait_of_the_programs_stream_and_replaces_memory_that_peers_may_write, [], {
-    let session = session(2);
+    let session = connected(2);
     block_on(async {
-        session.init_ccl("nccl", &[]).await.unwrap();
         // The ranks connect first: the first launch waits for the other rank.
         call(&session, "tests.nccl.lend", (CREATED,)).await.unwrap();
         let broken = text(call(&session, "tests.nccl.lend_alone", ()).await);
         assert!(broken.contains("rank 1 has not arrived"), "the function itself has succeeded: {broken}");
     });
     works_again(&session);
-    block_on(session.shutdown()).unwrap();
-    check_nothing_is_left();
+    end(&session);
 });
 
 /// Lends memory of the device's pool, which the peer's device can't access before.
@@ -239,10 +224,7 @@ fn keep(ctx: &mut WorkerContext) -> disco::Result<()> {
     let now = slice.device_ptr(&stream).0;
     assert!(slice.len() == LEN && now != address, "the program has other memory, which nothing else uses");
     let kept = kept.unwrap();
-    let host = Tensor::zeros(DType::F32, [LEN as i64])?;
-    ctx.queue().copy_out(&host, &kept)?;
-    let deadline = ctx.deadline();
-    ctx.queue().synchronize(deadline)?;
+    let host = to_host(ctx, &kept)?;
     assert_eq!(host.to_vec::<f32>()?, [2.0; LEN], "the clone has the old memory");
     // A panic leaves the program with usable memory, too.
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

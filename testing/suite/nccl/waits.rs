@@ -4,7 +4,7 @@ use disco::{DataPlane, LaneSession, Session, WorkerContext, block_on};
 
 use crate::alone::{hip_without, sum, text, works_again};
 use crate::on_the_double;
-use crate::p2p::{call, patient, reason, sharing};
+use crate::p2p::{amd_devices_share_memory, call, patient, reason, sharing, sharing_by};
 
 /// Asserts that an endless wait on each of two streams is ended at the deadline, and that the streams continue.
 fn waits_end_at_the_deadline(session: &LaneSession, backend: &str) {
@@ -23,8 +23,7 @@ on_the_double!(a_wait_ends_where_all_ordinary_streams_share_its_queue, ["CUDA_DE
 });
 
 on_the_double!(a_wait_on_an_amd_device_ends_where_all_ordinary_streams_share_its_queue, ["GPU_MAX_HW_QUEUES" = "1"], {
-    let session = patient(2);
-    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+    let session = sharing_by("rocm_p2p", 2);
     waits_end_at_the_deadline(&session, "rocm_p2p");
 });
 
@@ -69,12 +68,7 @@ on_the_double!(
 );
 
 on_the_double!(flags_are_in_signal_memory_if_hip_waits_only_there, ["GPU_STREAMOPS_CP_WAIT" = "1"], {
-    let session = patient(3);
-    block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
-    let why = "the links are not known: Disco does not query the links between AMD GPUs";
-    assert_eq!(reason(&session), format!("rank 0: topology unknown: {why}"));
-    block_on(call(&session, "tests.p2p.around", (7,))).unwrap();
-    block_on(call(&session, "tests.p2p.at_the_side", ())).unwrap();
+    let session = amd_devices_share_memory();
     waits_end_at_the_deadline(&session, "rocm_p2p");
     drop(session);
     crate::costs::check_nothing_is_left_of("libamdhip64.so.6");
@@ -84,8 +78,7 @@ on_the_double!(
     if_hip_can_not_wait_for_flags_rccl_runs_all_operations,
     ["GPU_STREAMOPS_CP_WAIT" = "1", "LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
     {
-        let session = patient(2);
-        block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+        let session = sharing_by("rocm_p2p", 2);
         let why = "rank 0: streams can't wait for signal words in shared memory: hip: hipStreamWaitValue32 returned 1: \
                    invalid argument";
         assert_eq!(reason(&session), format!("{why}; HIP lacks hipExtMallocWithFlags"));
@@ -97,8 +90,7 @@ on_the_double!(
     if_peers_do_not_see_writes_to_the_memory_rccl_runs_all_operations,
     ["LD_LIBRARY_PATH" = &hip_without("hipExtMallocWithFlags")],
     {
-        let session = patient(2);
-        block_on(session.init_ccl("rocm_p2p", &[])).unwrap();
+        let session = sharing_by("rocm_p2p", 2);
         assert_eq!(reason(&session), "rank 0: hip: hipStreamWriteValue32 returned 1: invalid argument");
         assert_eq!(block_on(sum(&session)).unwrap(), 3.0);
     }

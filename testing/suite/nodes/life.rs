@@ -11,9 +11,11 @@ use disco::{
     Tensor, Value, WorkerId, block_on,
 };
 
-use crate::functions::NOBODY;
 use crate::programs::{self, ask, builder, end, pair};
 use crate::terminal;
+use crate::with_session::with_session;
+use crate::workers;
+use crate::workers::{NOBODY, sorted_lines};
 
 crate::tests!(
     nodes_have_workers_that_are_processes_or_threads,
@@ -58,8 +60,7 @@ fn nodes_have_workers_that_are_processes_or_threads() {
 
 fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
-        block_on(async {
+        with_session(Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind), async |session| {
             let length = session.function("tests.length").await.unwrap();
             for size in [0, 1, 7, 8, 1000, 61_000, 65_000, 66_000, 1 << 20, 20 << 20] {
                 let handle = session.call(&length, ("x".repeat(size),)).await.unwrap();
@@ -76,45 +77,30 @@ fn values_of_all_sizes_make_a_round_trip_to_workers_of_nodes() {
             session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
             let back: Tensor = session.get_as(&handle, WorkerId::new(2)).await.unwrap();
             assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-            session.shutdown().await.unwrap();
         });
     }
 }
 
 fn set_on_one_worker_does_not_change_the_value_of_others() {
-    let session = Builder::nodes(3, 1).start().unwrap();
-    block_on(async {
-        let handle = session.call(&session.function("tests.length").await.unwrap(), ("four",)).await.unwrap();
+    with_session(Builder::nodes(3, 1), async |session| {
+        let handle = session.call_named("tests.length", ("four",)).await.unwrap();
         for size in [4, 400_000] {
             session.set(&handle, WorkerId::new(2), Value::from("y".repeat(size))).await.unwrap();
             assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
             assert_eq!(session.get(&handle, WorkerId::new(2)).await.unwrap(), Value::from("y".repeat(size)));
         }
-        session.shutdown().await.unwrap();
     });
 }
 
 fn workers_of_all_nodes_share_one_store() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
-        block_on(async {
-            let function = session.function("tests.store").await.unwrap();
-            for number in 0..5 {
-                let leader = session.call(&function, (number,)).await.unwrap();
-                let first = session.get(&leader, WorkerId::new(0)).await.unwrap();
-                for worker in session.world().workers() {
-                    assert_eq!(session.get(&leader, worker).await.unwrap(), first);
-                }
-            }
-            session.shutdown().await.unwrap();
-        });
+        with_session(Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind), workers::check_store);
     }
 }
 
 fn a_session_recovers_from_a_worker_failure_on_a_node() {
     for kind in [SessionKind::Processes, SessionKind::Threads] {
-        let session = Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind).start().unwrap();
-        block_on(async {
+        with_session(Builder::nodes(2, 2).node_options(|nodes| nodes.workers = kind), async |session| {
             for _ in 0..2 {
                 session.init_ccl("by-store", &[]).await.unwrap();
                 let [panic, barriers] =
@@ -126,9 +112,8 @@ fn a_session_recovers_from_a_worker_failure_on_a_node() {
                 assert!(error.starts_with("worker 3: tests.panic ") && error.contains("on purpose"), "{error}");
             }
             session.init_ccl("by-store", &[]).await.unwrap();
-            session.call(&session.function("tests.barriers").await.unwrap(), (3, NOBODY)).await.unwrap();
+            session.call_named("tests.barriers", (3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
-            session.shutdown().await.unwrap();
         });
     }
 }
@@ -140,11 +125,6 @@ fn output_of_workers_is_forwarded_with_node_and_worker() {
         .spawn()
         .unwrap());
     assert!(output.status.success(), "{output:?}");
-    let sorted = |bytes: Vec<u8>| {
-        let mut lines: Vec<String> = String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
-        lines.sort();
-        lines
-    };
     let of = |what: &str| {
         let line = |prefix: &str, worker: u32| format!("[{prefix}worker {worker}] {what}{worker}");
         [line("", 1), line("node 1 ", 2), line("node 1 ", 3)]
@@ -152,10 +132,10 @@ fn output_of_workers_is_forwarded_with_node_and_worker() {
     let last = ["[node 1 worker 2] last", "[node 1 worker 3] last", "[worker 1] last"].map(str::to_owned);
     let mut out = [of("output of worker "), last].concat();
     out.sort();
-    assert_eq!(sorted(output.stdout), out);
+    assert_eq!(sorted_lines(output.stdout), out);
     let mut err = of("error of worker ");
     err.sort();
-    assert_eq!(sorted(output.stderr), err);
+    assert_eq!(sorted_lines(output.stderr), err);
 }
 
 fn control_characters_of_nodes_are_escaped_on_a_terminal() {
@@ -187,8 +167,7 @@ fn commands_in_flight_when_a_session_is_dropped_cause_no_error_on_its_node() {
         let file = tempfile::NamedTempFile::new().unwrap();
         block_on(async {
             let length = session.function("tests.length").await.unwrap();
-            let stay = session.function("tests.stay").await.unwrap();
-            session.call(&stay, (2, file.path().display().to_string())).await.unwrap();
+            session.call_named("tests.stay", (2, file.path().display().to_string())).await.unwrap();
             for _ in 0..20 {
                 session.call(&length, ("four",)).await.unwrap();
             }
@@ -256,11 +235,9 @@ fn nodes_of_one_machine_share_memory_and_those_of_other_containers_are_told_what
 }
 
 fn a_session_of_one_node_starts_without_other_machines() {
-    let session = Builder::nodes(1, 2).start().unwrap();
-    block_on(async {
+    with_session(Builder::nodes(1, 2), async |session| {
         session.init_ccl("local", &[]).await.unwrap();
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 

@@ -15,8 +15,8 @@ use disco_conformance::waiting;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 use crate::first_line;
-use crate::functions::NOBODY;
 use crate::programs::{self, TEST_TIMEOUT, ask, builder, complaint, end, node, read_until, with};
+use crate::workers::NOBODY;
 
 crate::tests!(
     a_link_cut_during_a_command_is_the_loss_of_its_node,
@@ -230,7 +230,7 @@ fn a_link_cut_during_a_command_is_the_loss_of_its_node() {
         block_on(async {
             session.init_ccl("by-store", &[]).await.unwrap();
             // Worker 3 sleeps in the function, all others are in a collective.
-            session.call(&session.function("tests.barriers").await.unwrap(), (1, 3)).await.unwrap();
+            session.call_named("tests.barriers", (1, 3)).await.unwrap();
             proxy.cut();
             let text = session.sync_all().await.unwrap_err();
             let error = first_line(&text);
@@ -303,7 +303,7 @@ fn a_silent_link_is_a_loss_on_both_ends_after_the_silence_limit() {
         let pid = ask(&session, "tests.pid", 3);
         block_on(async {
             session.init_ccl("by-store", &[]).await.unwrap();
-            session.call(&session.function("tests.barriers").await.unwrap(), (1, 3)).await.unwrap();
+            session.call_named("tests.barriers", (1, 3)).await.unwrap();
             proxy.stop_forwarding();
             let error = first_line(&session.sync_all().await.unwrap_err());
             assert!(error.starts_with("node 1 (") && error.ends_with("it has sent nothing for 600ms"), "{error}");
@@ -335,7 +335,7 @@ fn a_session_works_over_a_link_with_100_ms_delay() {
             let length = session.get(&handles[index], WorkerId::new(3)).await.unwrap();
             assert_eq!(length, Value::Int(index as i64 % 100));
         }
-        session.call(&session.function("tests.barriers").await.unwrap(), (2, NOBODY)).await.unwrap();
+        session.call_named("tests.barriers", (2, NOBODY)).await.unwrap();
         session.sync_all().await.unwrap();
         assert!(start.elapsed() > 3 * delay && start.elapsed() < TEST_TIMEOUT);
         session.shutdown().await.unwrap();

@@ -22,19 +22,22 @@ mod status;
 #[path = "../terminal/mod.rs"]
 mod terminal;
 mod tree;
+#[path = "../trials/mod.rs"]
+mod trials;
+#[path = "../with_session/mod.rs"]
+mod with_session;
+#[path = "../workers/mod.rs"]
+mod workers;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+pub(crate) use trials::tests;
 
 fn main() -> ExitCode {
     if let Some(code) = programs::run() {
         return code;
     }
     disco::init();
-    let mut arguments = Arguments::from_args();
-    // Few at a time: tests mostly wait, but under more load nodes would miss their deadlines.
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(3).min(3));
     let tests = [
         life::tests(),
         start::tests(),
@@ -49,29 +52,9 @@ fn main() -> ExitCode {
         resize::tests(),
         spares::tests(),
     ];
-    let tests = tests.into_iter().flatten();
-    let trials = tests.map(|(name, test)| {
-        let run = move || {
-            test();
-            Ok(())
-        };
-        Trial::test(name, run)
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    // Few at a time: tests mostly wait, but under more load nodes would miss their deadlines.
+    trials::run_named(tests.into_iter().flatten(), Some(3))
 }
-
-/// Tests by name.
-type Tests = Vec<(&'static str, fn())>;
-
-/// Names tests after their functions.
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) fn tests() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn())),*]
-        }
-    };
-}
-pub(crate) use tests;
 
 /// The text of an error without the table of the workers' operations, which may follow.
 fn first_line(error: &disco::Error) -> String {

@@ -7,8 +7,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, thread};
 
-use disco::{Announce, Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco::{Announce, Builder, LaneSession, SessionExt, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
+
+use crate::with_session::with_session;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -107,7 +109,7 @@ pub(crate) fn pair(builder: Builder) -> (LaneSession, Child) {
 /// A worker's answer to a function without arguments.
 pub(crate) fn ask(session: &LaneSession, function: &str, worker: u32) -> i64 {
     block_on(async {
-        let answer = session.call(&session.function(function).await.unwrap(), ()).await.unwrap();
+        let answer = session.call_named(function, ()).await.unwrap();
         session.get_as(&answer, WorkerId::new(worker)).await.unwrap()
     })
 }
@@ -143,10 +145,8 @@ fn printer(function: &str) {
 
 fn print_on(builder: Builder, function: &str) {
     disco::init();
-    let session = builder.start().unwrap();
-    block_on(async {
-        session.call(&session.function(function).await.unwrap(), ()).await.unwrap();
-        session.shutdown().await.unwrap();
+    with_session(builder, async |session| {
+        session.call_named(function, ()).await.unwrap();
     });
 }
 
@@ -175,7 +175,7 @@ fn controller() {
     }
     block_on(async {
         // Worker 3 is inside a function, the others are idle.
-        session.call(&session.function("tests.hang").await.unwrap(), (3,)).await.unwrap();
+        session.call_named("tests.hang", (3,)).await.unwrap();
     });
     println!("ready");
     _ = std::io::stdin().read(&mut [0]);

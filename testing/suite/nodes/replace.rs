@@ -4,15 +4,14 @@ use std::sync::Mutex;
 
 use disco::error::ErrorKind;
 use disco::{
-    Announce, Builder, DataPlane as _, Error, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId,
-    block_on,
+    Announce, Builder, DataPlane as _, LaneSession, Session as _, SessionExt as _, SessionKind, WorkerId, block_on,
 };
 use disco_conformance::waiting::wait_until_in_collective;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::functions::NOBODY;
 use crate::programs::{HEARTBEAT, ask, builder, node};
+use crate::workers::{NOBODY, lost};
 
 crate::tests!(
     a_killed_node_is_replaced_by_a_node_with_its_number,
@@ -24,16 +23,6 @@ crate::tests!(
 
 pub(crate) fn kill(pid: i64) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-}
-
-/// Waits for the loss.
-pub(crate) fn lost(session: &LaneSession) -> Error {
-    loop {
-        match block_on(session.sync_all()) {
-            Err(error @ Error::Lost(_)) => return error,
-            other => other.unwrap(),
-        }
-    }
 }
 
 /// Kills the process `pid` of nodes with the workers `lost`, which are replaced. All workers then meet in barriers.
@@ -50,9 +39,10 @@ pub(crate) fn replace(session: &LaneSession, pid: i64, of: std::ops::Range<u32>)
     assert_eq!(replaced.workers, of.clone().map(WorkerId::new).collect::<Vec<_>>());
     for worker in 0..before.len() as u32 {
         let pid = block_on(session.get_as::<i64>(&pids, WorkerId::new(worker)));
-        match of.contains(&worker) {
-            true => assert_eq!(pid.unwrap_err().kind(), ErrorKind::NotRestored { epoch: replaced.epoch }),
-            false => assert_eq!(pid.unwrap(), before[worker as usize]),
+        if of.contains(&worker) {
+            assert_eq!(pid.unwrap_err().kind(), ErrorKind::NotRestored { epoch: replaced.epoch })
+        } else {
+            assert_eq!(pid.unwrap(), before[worker as usize])
         }
         // The register of a get that has failed.
         if of.contains(&worker) {

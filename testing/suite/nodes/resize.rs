@@ -10,8 +10,8 @@ use disco::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::NOBODY;
 use crate::programs::{ask, builder, end, node, wait_for_end_of};
+use crate::workers::{NOBODY, lost};
 
 crate::tests!(
     lost_nodes_are_dropped_and_the_others_are_numbered_anew,
@@ -26,12 +26,7 @@ crate::tests!(
 /// Kills a process and waits for the loss.
 fn kill(session: &LaneSession, pid: i64) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-    loop {
-        match block_on(session.sync_all()) {
-            Err(Error::Lost(_)) => return,
-            other => other.unwrap(),
-        }
-    }
+    lost(session);
 }
 
 fn numbers(resized: &disco::Resized) -> Vec<i64> {

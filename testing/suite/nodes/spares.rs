@@ -11,9 +11,9 @@ use disco::{
 };
 use disco_conformance::waiting::wait_until;
 
-use crate::functions::NOBODY;
 use crate::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, read_until};
-use crate::replace::{kill, lost, replace};
+use crate::replace::{kill, replace};
+use crate::workers::{NOBODY, lost, random};
 
 crate::tests!(
     a_spare_takes_the_place_of_a_lost_node_without_an_announcement,
@@ -197,11 +197,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced_by_the_next_one() {
 
 fn random_nodes_and_spares_are_killed_again_and_again() {
     let host = Host::start(4, 1, ReplacementPolicy::at_once(), true);
-    let mut random = 11_u64;
-    let mut below = |limit: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % limit
-    };
+    let mut below = random(11);
     for _ in 0..8 {
         let mut spare = host.node(true);
         if below(2) == 0 {
@@ -250,9 +246,10 @@ fn spares_end_with_the_session() {
         let spare = host.node(true);
         host.await_spares(1);
         let Host { session, nodes, .. } = host;
-        match drops {
-            true => drop(session),
-            false => block_on(session.shutdown()).unwrap(),
+        if drops {
+            drop(session)
+        } else {
+            block_on(session.shutdown()).unwrap()
         }
         assert_eq!(end(spare).status.code(), Some(0));
         std::mem::take(&mut *nodes.lock().unwrap()).into_iter().for_each(|node| _ = end(node));

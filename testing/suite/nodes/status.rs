@@ -14,8 +14,8 @@ use disco_channel::threads::ThreadLane;
 use disco_conformance::waiting;
 use disco_core::{Channel, WorkerConfig, World, worker};
 
-use crate::functions::NOBODY;
 use crate::programs::{OTHER_TOKEN, TEST_TIMEOUT, TOKEN, builder, end, node, with};
+use crate::workers::NOBODY;
 
 crate::tests!(
     the_status_of_a_session_has_its_nodes_and_what_each_worker_is_inside,

@@ -21,8 +21,8 @@ use disco_engine::handshake::{GREETING_BYTES, NodeHandshake, Request, Secret, VE
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::functions::NOBODY;
 use crate::programs::{HEARTBEAT, OTHER_TOKEN, TOKEN, ask, builder, command, end, node, wait_for_end_of, with};
+use crate::workers::NOBODY;
 
 crate::tests!(
     commands_values_and_the_store_reach_all_nodes_of_a_tree,
@@ -95,8 +95,7 @@ fn commands_values_and_the_store_reach_all_nodes_of_a_tree() {
                 let back: Tensor = session.get_as(&sums, WorkerId::new(worker)).await.unwrap();
                 assert_eq!(back.to_vec::<u64>().unwrap(), vec![3; 1 << 17]);
             }
-            let store = session.function("tests.store").await.unwrap();
-            let leaders = session.call(&store, (1,)).await.unwrap();
+            let leaders = session.call_named("tests.store", (1,)).await.unwrap();
             let leaders = session.get_all(&leaders).await.unwrap();
             assert!(
                 leaders.len() == 8 && leaders.iter().all(|leader| format!("{leader:?}") == format!("{:?}", leaders[0]))
@@ -173,7 +172,7 @@ fn a_failure_behind_other_nodes_aborts_all_workers_and_the_session_recovers() {
         drop(called);
         session.recover().await.unwrap();
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call(&session.function("tests.barriers").await.unwrap(), (3, NOBODY)).await.unwrap();
+        session.call_named("tests.barriers", (3, NOBODY)).await.unwrap();
         session.sync_all().await.unwrap();
         session.shutdown().await.unwrap();
     });
@@ -185,7 +184,7 @@ fn error_after(node: u32, what: Signal, builder: Builder) -> Error {
     let (session, mut nodes) = tree_with(builder.heartbeat(HEARTBEAT));
     let error = block_on(async {
         session.init_ccl("by-store", &[]).await.unwrap();
-        session.call(&session.function("tests.barrier_after_abort").await.unwrap(), (2,)).await.unwrap();
+        session.call_named("tests.barrier_after_abort", (2,)).await.unwrap();
         wait_until_in_collective(&session, (0..8).filter(|worker| *worker != 2));
         signal(&nodes[node as usize - 1], what);
         let error = session.sync_all().await.unwrap_err();
@@ -237,7 +236,7 @@ fn shutdown_names_a_stuck_worker_behind_other_nodes() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(300));
     let (session, nodes) = tree_with(builder(8, 1).node_options(|nodes| nodes.fan_out = Some(2)).deadlines(deadlines));
     block_on(async {
-        session.call(&session.function("tests.hang").await.unwrap(), (7,)).await.unwrap();
+        session.call_named("tests.hang", (7,)).await.unwrap();
         let error = session.shutdown().await.unwrap_err().to_string();
         assert!(error.starts_with("not stopped after 300ms: worker 7 ("), "{error}");
         assert!(error.contains("inside `tests.hang`") && !error.contains("worker 6"), "{error}");

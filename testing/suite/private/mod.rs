@@ -2,14 +2,20 @@
 
 use std::sync::Arc;
 
-use disco::{Backend, Builder, Communicator, Probe, Result, Session, Unavailable, World};
-use disco_conformance::{Harness, SessionSpec};
+use disco::{Backend, Communicator, Probe, Result, Unavailable, World};
+use disco_conformance::ThreadSessions;
 use disco_core::shared_memory::Arena;
 use disco_core::{ConnectParams, Link, backend::Rendezvous};
 
-/// The harness of the backend `local-private`.
-#[derive(Debug)]
-pub(crate) struct Private;
+/// The harness of the backend.
+pub(crate) fn sessions() -> ThreadSessions {
+    let worlds = [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap());
+    ThreadSessions::of(LOCAL_PRIVATE.name())
+        .with_worlds(worlds)
+        .exact()
+        .detecting_mismatches()
+        .detecting_dropped_peers()
+}
 
 /// The backend: workers allocate tensors without an arena, and connect with one.
 #[derive(Debug)]
@@ -18,37 +24,6 @@ struct LocalPrivate;
 static LOCAL_PRIVATE: LocalPrivate = LocalPrivate;
 
 disco_core::register_backend!(LOCAL_PRIVATE);
-
-impl Harness for Private {
-    fn name(&self) -> &str {
-        "local-private"
-    }
-
-    fn backend(&self) -> &str {
-        LOCAL_PRIVATE.name()
-    }
-
-    fn worlds(&self) -> Vec<World> {
-        [(2, 1), (3, 1), (4, 2)].map(|(workers, groups)| World::new(workers, groups).unwrap()).to_vec()
-    }
-
-    fn start(&self, spec: &SessionSpec) -> Result<Box<dyn Session>> {
-        let builder = Builder::threads(spec.world.size()).groups(spec.world.groups()).check(spec.check);
-        Ok(Box::new(builder.collective_deadline(spec.collective_deadline).start()?))
-    }
-
-    fn is_exact(&self) -> bool {
-        true
-    }
-
-    fn detects_mismatches(&self) -> bool {
-        true
-    }
-
-    fn detects_dropped_peers(&self) -> bool {
-        true
-    }
-}
 
 impl Backend for LocalPrivate {
     fn name(&self) -> &'static str {

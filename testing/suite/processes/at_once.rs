@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use disco::{
@@ -11,7 +10,8 @@ use disco::{
 use disco_conformance::waiting::wait_until;
 
 use crate::first_line;
-use crate::replace::{call, check_sums, kill, lost};
+use crate::replace::{accept, call, check_sums_anew, kill, lose};
+use crate::workers::lost;
 
 crate::tests!(
     a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers,
@@ -65,8 +65,7 @@ fn a_wait_ends_with_the_loss_and_the_next_one_finds_new_workers() {
         new.sort_unstable();
         assert_eq!(new, victims.iter().copied().map(WorkerId::new).collect::<Vec<_>>());
         assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(0))).unwrap(), 10);
-        block_on(session.init_ccl("local", &[])).unwrap();
-        check_sums(&session, 4);
+        check_sums_anew(&session, 4);
     }
     assert!(session.status().failure.is_none());
     block_on(session.shutdown()).unwrap();
@@ -83,8 +82,7 @@ fn a_loss_that_ends_no_wait_is_returned_once_by_the_next_method() {
     assert_eq!(first_line(&error), "worker 1 lost: its process ended: signal: 9 (SIGKILL)");
     let numbers = block_on(session.call(&number, (1,))).unwrap();
     assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [1, 2, 3]);
-    block_on(session.init_ccl("local", &[])).unwrap();
-    check_sums(&session, 3);
+    check_sums_anew(&session, 3);
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(1)], 1));
     block_on(session.shutdown()).unwrap();
@@ -95,8 +93,7 @@ fn new_workers_are_restored_before_the_next_method() {
     let weights = call(&session, "replace.number", (100,));
     let restored = weights.clone();
     session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
-    kill(&session, &[2]);
-    lost(&session);
+    lose(&session, &[2]);
     assert_eq!(block_on(session.get_all_as::<i64>(&weights)).unwrap(), [100, 101, 102]);
     block_on(session.shutdown()).unwrap();
 }
@@ -105,12 +102,10 @@ fn a_worker_that_ends_again_and_again_ends_the_session_with_the_reason() {
     let policy = ReplacementPolicy::at_once().at_most(2, Duration::from_secs(3600));
     let session = Builder::processes(2).replacement(policy).start().unwrap();
     for _ in 0..2 {
-        kill(&session, &[1]);
-        lost(&session);
+        lose(&session, &[1]);
         block_on(session.sync_all()).unwrap();
     }
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     for _ in 0..2 {
         assert_eq!(
             block_on(session.sync_all()).unwrap_err().to_string(),
@@ -128,10 +123,7 @@ fn invited(invite: impl Fn(usize) -> disco::Result<bool> + Send + Sync + 'static
     let builder = builder.start_deadline(Duration::from_secs(600)).process_options(|processes| {
         processes.launch = Some(Launch::elsewhere(move |invitation| {
             if invite(invited.fetch_add(1, Ordering::SeqCst))? {
-                let program = std::env::current_exe().unwrap();
-                let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-                // Reaps the process.
-                thread::spawn(move || child.wait_with_output());
+                accept(invitation);
             }
             Ok(())
         }))
@@ -149,8 +141,7 @@ fn each_method_tries_again_to_start_new_workers() {
             _ => Ok(true),
         }
     });
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     // The attempt in the background.
     wait_until("the attempt", || tried.load(Ordering::SeqCst) > 0);
     assert_eq!(block_on(session.sync_all()).unwrap_err().to_string(), "no machine is free");
@@ -171,10 +162,7 @@ fn a_session_ends_while_workers_start_in_the_background() {
         kill(&session, &[1]);
         await_loss(&session);
         wait_until("the invitation", || asked.load(Ordering::SeqCst) > 0);
-        match drops {
-            true => drop(session),
-            false => block_on(session.shutdown()).unwrap(),
-        }
+        if drops { drop(session) } else { block_on(session.shutdown()).unwrap() }
     }
 }
 
@@ -183,9 +171,10 @@ fn a_session_ends_with_new_workers_that_no_method_has_met() {
         let session = start(3);
         kill(&session, &[1, 2]);
         await_loss(&session);
-        match drops {
-            true => drop(session),
-            false => _ = block_on(session.shutdown()),
+        if drops {
+            drop(session)
+        } else {
+            _ = block_on(session.shutdown())
         }
         await_children(0);
     }
@@ -193,8 +182,7 @@ fn a_session_ends_with_new_workers_that_no_method_has_met() {
 
 fn a_subset_of_a_session_waits_for_new_workers() {
     let session = start(3);
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     let subset = block_on(session.subset([2, 1])).unwrap();
     let numbers = call(&subset, "replace.number", (5,));
     assert_eq!(block_on(subset.get_all_as::<i64>(&numbers)).unwrap(), [5, 6]);
@@ -204,14 +192,12 @@ fn a_subset_of_a_session_waits_for_new_workers() {
 fn a_resize_drops_or_keeps_workers_that_are_replaced() {
     let session = start(4);
     for size in [3, 4, 2, 3] {
-        kill(&session, &[1]);
-        lost(&session);
+        lose(&session, &[1]);
         // Whether a new worker has started by then is a matter of time.
         let resized = block_on(session.resize(size)).unwrap();
         assert_eq!(session.world().size(), size);
         assert!(resized.numbers[0] == Some(WorkerId::new(0)), "{resized:?}");
-        block_on(session.init_ccl("local", &[])).unwrap();
-        check_sums(&session, size);
+        check_sums_anew(&session, size);
     }
     block_on(session.shutdown()).unwrap();
 }

@@ -19,7 +19,8 @@ use disco_core::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::{NOBODY, resident};
+use crate::functions::resident;
+use crate::workers::NOBODY;
 use crate::{first_line, life, programs};
 
 crate::tests!(
@@ -54,7 +55,7 @@ const HEARTBEAT: Duration = Duration::from_millis(20);
 
 /// Calls a function by name.
 fn call<A: disco::IntoArgs>(session: &LaneSession, name: &str, args: A) -> disco::Result<disco::DRef> {
-    block_on(async { session.call(&session.function(name).await?, args).await })
+    block_on(async { session.call_named(name, args).await })
 }
 
 fn pid_of(session: &LaneSession, worker: u32) -> Pid {

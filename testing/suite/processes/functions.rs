@@ -2,41 +2,28 @@
 
 use std::hint::black_box;
 use std::io::{Seek, SeekFrom, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, process, thread};
 
 use disco::{Builder, CommunicatorExt, DType, Reduction, Session, Tensor, WorkerContext};
 use disco_conformance::waiting;
 
-disco::register_function!("tests.pid", pid);
+use crate::workers::{hang, is_me};
+
 disco::register_function!("tests.exit", exit);
 disco::register_function!("tests.overflow", overflow);
-disco::register_function!("tests.panic", panic);
 disco::register_function!("tests.sleep", sleep);
-disco::register_function!("tests.hang", hang);
 disco::register_function!("tests.print", print);
 disco::register_function!("tests.log", log);
-disco::register_function!("tests.variable", variable);
 disco::register_function!("tests.session", session);
 disco::register_function!("tests.scribble", scribble);
 disco::register_function!("tests.take_4", take_4);
-disco::register_function!("tests.length", length);
-disco::register_function!("tests.bytes", bytes);
 disco::register_function!("tests.peak", peak);
-disco::register_function!("tests.store", store);
 disco::register_function!("tests.opaque", opaque);
 disco::register_function!("tests.reduce", reduce);
 disco::register_function!("tests.resident", resident_here);
 disco::register_function!("tests.noise", noise);
 disco::register_function!("tests.unequal", unequal);
-
-fn pid(_: &mut WorkerContext) -> disco::Result<i64> {
-    Ok(process::id().into())
-}
-
-fn is_me(ctx: &WorkerContext, worker: u32) -> bool {
-    ctx.worker() == worker.into()
-}
 
 fn exit(ctx: &mut WorkerContext, worker: u32, code: i32) -> disco::Result<()> {
     if is_me(ctx, worker) {
@@ -53,22 +40,9 @@ fn overflow(ctx: &mut WorkerContext, worker: u32) -> disco::Result<i64> {
     Ok(if is_me(ctx, worker) { deeper(0) } else { 0 })
 }
 
-fn panic(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    assert!(!is_me(ctx, worker), "on purpose");
-    Ok(())
-}
-
 fn sleep(ctx: &mut WorkerContext, worker: u32, seconds: f64) -> disco::Result<()> {
     if is_me(ctx, worker) {
         thread::sleep(Duration::from_secs_f64(seconds));
-    }
-    Ok(())
-}
-
-/// One worker does not return.
-fn hang(ctx: &mut WorkerContext, worker: u32) -> disco::Result<()> {
-    if is_me(ctx, worker) {
-        waiting::hang();
     }
     Ok(())
 }
@@ -85,10 +59,6 @@ fn print(ctx: &mut WorkerContext, text: String) -> disco::Result<()> {
 fn log(_: &mut WorkerContext) -> disco::Result<()> {
     tracing::info!("an event");
     Ok(())
-}
-
-fn variable(_: &mut WorkerContext, name: String) -> disco::Result<Option<String>> {
-    Ok(std::env::var(name).ok())
 }
 
 /// Starts a session of processes on each worker but worker 0; returns the error.
@@ -128,14 +98,6 @@ fn take_4(_: &mut WorkerContext, _: i64, _: f64, _: String, _: bool) -> disco::R
     Ok(())
 }
 
-fn length(_: &mut WorkerContext, text: String) -> disco::Result<i64> {
-    Ok(text.len() as i64)
-}
-
-fn bytes(_: &mut WorkerContext, count: i64) -> disco::Result<Vec<u8>> {
-    Ok(vec![7; count as usize])
-}
-
 /// Peak resident memory of this process, in bytes.
 fn peak(_: &mut WorkerContext) -> disco::Result<i64> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -143,30 +105,9 @@ fn peak(_: &mut WorkerContext) -> disco::Result<i64> {
     Ok(line.trim().strip_suffix(" kB").unwrap().parse::<i64>().unwrap() << 10)
 }
 
-/// Synchronizes all workers through the store, and returns the worker that was elected leader.
-fn store(ctx: &mut WorkerContext, number: i64) -> disco::Result<i64> {
-    let store = ctx.store();
-    let (workers, deadline) = (ctx.world().size() as i64, Duration::from_secs(20));
-    let key = |what: &str| format!("{what} {number}");
-    if store.add(&key("count"), 1)? == workers {
-        store.set(&key("all"), b"here")?;
-    }
-    assert_eq!(store.wait(&key("all"), deadline)?, b"here");
-    assert_eq!(store.get("absent")?, None);
-    let start = Instant::now();
-    let late = store.wait("never", Duration::from_millis(5)).unwrap_err().to_string();
-    assert_eq!(late, "store: wait for `never`: no end after 5ms: nobody has set it");
-    assert!(start.elapsed() < deadline);
-    let leader = store.compare_and_set(&key("leader"), None, &[ctx.worker().index() as u8])?;
-    Ok(leader[0].into())
-}
-
 fn opaque(_: &mut WorkerContext) -> disco::Result<disco::Opaque> {
     Ok(disco::Opaque::new(process::id()))
 }
-
-/// No worker has this number.
-pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// All-reduces ones, `times` times; worker `stuck` hangs instead.
 fn reduce(ctx: &mut WorkerContext, elements: i64, times: i64, stuck: u32) -> disco::Result<f64> {

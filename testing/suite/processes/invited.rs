@@ -37,7 +37,7 @@ fn start() -> (LaneSession, Vec<Child>) {
 fn a_process_with_an_invitation_serves_as_its_worker() {
     let (session, mut children) = start();
     block_on(async {
-        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let pids = session.call_named("tests.pid", ()).await.unwrap();
         for (child, worker) in children.iter().zip([1, 2].map(WorkerId::new)) {
             assert_eq!(session.get(&pids, worker).await.unwrap(), Value::Int(child.id().into()));
         }

@@ -8,6 +8,9 @@ use std::time::Duration;
 use disco::{Builder, DType, Session, SessionExt, Tensor, Value, WorkerId, block_on};
 use disco_conformance::waiting::poll;
 
+use crate::with_session::with_session;
+use crate::workers;
+use crate::workers::sorted_lines;
 use crate::{programs, terminal};
 
 crate::tests!(
@@ -25,9 +28,8 @@ crate::tests!(
 );
 
 fn every_worker_except_worker_0_is_a_process() {
-    let session = Builder::processes(4).groups(2).start().unwrap();
-    block_on(async {
-        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+    with_session(Builder::processes(4).groups(2), async |session| {
+        let pids = session.call_named("tests.pid", ()).await.unwrap();
         let mut seen = Vec::new();
         for worker in session.world().workers() {
             let Value::Int(pid) = session.get(&pids, worker).await.unwrap() else { panic!() };
@@ -35,13 +37,11 @@ fn every_worker_except_worker_0_is_a_process() {
             seen.push(pid);
         }
         assert_eq!(seen[0], i64::from(std::process::id()));
-        session.shutdown().await.unwrap();
     });
 }
 
 fn values_of_all_sizes_reach_workers_and_come_back() {
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(3), async |session| {
         let length = session.function("tests.length").await.unwrap();
         for size in [0, 1, 7, 8, 1000, 65_000, 66_000, 1 << 20, 20 << 20] {
             let text = "x".repeat(size);
@@ -51,17 +51,15 @@ fn values_of_all_sizes_reach_workers_and_come_back() {
             }
         }
         let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap();
-        let handle = session.call(&session.function("tests.length").await.unwrap(), ("register",)).await.unwrap();
+        let handle = session.call_named("tests.length", ("register",)).await.unwrap();
         session.set(&handle, WorkerId::new(2), Value::Tensor(tensor)).await.unwrap();
         let Value::Tensor(back) = session.get(&handle, WorkerId::new(2)).await.unwrap() else { panic!() };
         assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-        session.shutdown().await.unwrap();
     });
 }
 
 fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues() {
-    let session = Builder::processes(2).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(2), async |session| {
         let length = session.function("tests.length").await.unwrap();
         let written = Tensor::zeros(DType::U8, [(64 << 10) + 1]).unwrap();
         let _view = written.bytes_mut().unwrap();
@@ -73,40 +71,23 @@ fn a_value_that_can_not_leave_its_process_is_an_error_and_the_session_continues(
         let refused =
             session.set(&handle, WorkerId::new(1), Value::Tensor(written.clone())).await.unwrap_err().to_string();
         assert!(refused.ends_with(text), "{refused}");
-        let opaque = session.call(&session.function("tests.opaque").await.unwrap(), ()).await.unwrap();
+        let opaque = session.call_named("tests.opaque", ()).await.unwrap();
         let refused = session.get(&opaque, WorkerId::new(1)).await.unwrap_err().to_string();
         assert!(refused.starts_with("worker 1: get ") && refused.contains("can't leave its worker"), "{refused}");
         session.sync_all().await.unwrap();
-        session.shutdown().await.unwrap();
     });
 }
 
 fn all_workers_share_one_store() {
-    let session = Builder::processes(4).start().unwrap();
-    block_on(async {
-        let function = session.function("tests.store").await.unwrap();
-        for number in 0..5 {
-            let leader = session.call(&function, (number,)).await.unwrap();
-            let first = session.get(&leader, WorkerId::new(0)).await.unwrap();
-            for worker in session.world().workers() {
-                assert_eq!(session.get(&leader, worker).await.unwrap(), first);
-            }
-        }
-        session.shutdown().await.unwrap();
-    });
+    with_session(Builder::processes(4), workers::check_store);
 }
 
 fn output_of_workers_is_forwarded_by_line_with_a_prefix() {
     let output = programs::command("printer").output().unwrap();
     assert!(output.status.success());
-    let sorted = |bytes: Vec<u8>| {
-        let mut lines: Vec<String> = String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
-        lines.sort();
-        lines
-    };
     let out = ["[worker 1] last", "[worker 1] output of worker 1", "[worker 2] last", "[worker 2] output of worker 2"];
-    assert_eq!(sorted(output.stdout), out);
-    assert_eq!(sorted(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
+    assert_eq!(sorted_lines(output.stdout), out);
+    assert_eq!(sorted_lines(output.stderr), ["[worker 1] error of worker 1", "[worker 2] error of worker 2"]);
 }
 
 fn control_characters_of_workers_are_escaped_on_a_terminal_and_unchanged_elsewhere() {
@@ -141,12 +122,11 @@ fn shutdown_returns_although_the_output_of_a_worker_is_not_read() {
 }
 
 fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(3), async |session| {
         let resident = session.function("tests.resident").await.unwrap();
         let before = session.call(&resident, ()).await.unwrap();
         let text = "x".repeat(100_000);
-        let handle = session.call(&session.function("tests.length").await.unwrap(), ("",)).await.unwrap();
+        let handle = session.call_named("tests.length", ("",)).await.unwrap();
         for _ in 0..1000 {
             session.set(&handle, WorkerId::new(1), Value::from(text.as_str())).await.unwrap();
         }
@@ -159,7 +139,6 @@ fn large_values_for_one_worker_do_not_grow_the_memory_of_others() {
             };
             assert!(after - before < 30 << 20, "{worker}: {} bytes more", after - before);
         }
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -167,7 +146,7 @@ fn two_sessions_of_processes_run_at_the_same_time() {
     let [a, b] = [2, 3].map(|workers| Builder::processes(workers).start().unwrap());
     block_on(async {
         for session in [&a, &b] {
-            let handle = session.call(&session.function("tests.length").await.unwrap(), ("four",)).await.unwrap();
+            let handle = session.call_named("tests.length", ("four",)).await.unwrap();
             assert_eq!(session.get(&handle, WorkerId::new(1)).await.unwrap(), Value::Int(4));
         }
         a.shutdown().await.unwrap();
@@ -201,7 +180,7 @@ fn sessions_leave_no_processes_descriptors_mappings_or_threads() {
     let one = |workers: usize, drop_it: bool| {
         let session = Builder::processes(workers).start().unwrap();
         block_on(async {
-            session.call(&session.function("tests.store").await.unwrap(), (1,)).await.unwrap();
+            session.call_named("tests.store", (1,)).await.unwrap();
             session.sync_all().await.unwrap();
             if !drop_it {
                 session.shutdown().await.unwrap();

@@ -21,19 +21,22 @@ mod spares;
 mod start;
 #[path = "../terminal/mod.rs"]
 mod terminal;
+#[path = "../trials/mod.rs"]
+mod trials;
+#[path = "../with_session/mod.rs"]
+mod with_session;
+#[path = "../workers/mod.rs"]
+mod workers;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+pub(crate) use trials::tests;
 
 fn main() -> ExitCode {
     if let Some(code) = programs::run() {
         return code;
     }
     disco::init();
-    let mut arguments = Arguments::from_args();
-    // One test at a time, because tests count this process's children and descriptors.
-    arguments.test_threads = Some(1);
     let tests = [
         at_once::tests(),
         death::tests(),
@@ -48,28 +51,9 @@ fn main() -> ExitCode {
         mpi::tests(),
         nccl::tests(),
     ];
-    let trials = tests.into_iter().flatten().map(|(name, test)| {
-        let run = move || {
-            test();
-            Ok(())
-        };
-        Trial::test(name, run)
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    // One test at a time, because tests count this process's children and descriptors.
+    trials::run_named(tests.into_iter().flatten(), Some(1))
 }
-
-/// Tests by name.
-type Tests = Vec<(&'static str, fn())>;
-
-/// Names tests after their functions.
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) fn tests() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn())),*]
-        }
-    };
-}
-pub(crate) use tests;
 
 /// The text of an error without the table of the workers' operations, which may follow.
 fn first_line(error: &disco::Error) -> String {

@@ -4,6 +4,8 @@ use disco::error::{ErrorKind, LossCause, LostPeer, Memory, ProcessEnd};
 use disco::{Builder, Error, LaneSession, Session, SessionExt, Value, WorkerContext, WorkerId, WorkerRange, block_on};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::with_session::with_session;
+
 crate::tests!(
     a_program_matches_the_loss_of_a_killed_worker_and_starts_a_new_session,
     a_program_matches_the_kind_of_a_worker_s_error,
@@ -16,39 +18,38 @@ disco::register_function!("tests.fail_as_the_system", fail_as_the_system);
 
 /// Fails on worker 1 with an error of a made-up vendor library.
 fn fail_as_a_library(ctx: &mut WorkerContext) -> disco::Result<()> {
-    match ctx.worker() == WorkerId::new(1) {
-        true => Err(Error::Library {
+    if ctx.worker() == WorkerId::new(1) {
+        Err(Error::Library {
             backend: "made-up",
             function: "madeUpAllReduce",
             code: 5,
             message: "invalid usage".into(),
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
 fn fail_without_memory(ctx: &mut WorkerContext) -> disco::Result<()> {
-    match ctx.worker() == WorkerId::new(1) {
-        true => Err(Error::OutOfMemory { bytes: 1 << 40, memory: Memory::Host, why: None }),
-        false => Ok(()),
+    if ctx.worker() == WorkerId::new(1) {
+        Err(Error::OutOfMemory { bytes: 1 << 40, memory: Memory::Host, why: None })
+    } else {
+        Ok(())
     }
 }
 
 fn fail_as_the_system(ctx: &mut WorkerContext) -> std::io::Result<()> {
-    match ctx.worker() == WorkerId::new(1) {
-        true => std::fs::read("/no/such/weights").map(drop),
-        false => Ok(()),
-    }
+    if ctx.worker() == WorkerId::new(1) { std::fs::read("/no/such/weights").map(drop) } else { Ok(()) }
 }
 
 /// Calls a function on all workers and waits for it.
 async fn call(session: &LaneSession, name: &str) -> disco::Result<()> {
-    session.call(&session.function(name).await?, ()).await?;
+    session.call_named(name, ()).await?;
     session.sync_all().await
 }
 
 async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
-    let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+    let pids = session.call_named("tests.pid", ()).await.unwrap();
     let Value::Int(pid) = session.get(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }
@@ -97,25 +98,20 @@ fn a_program_matches_the_kind_of_a_worker_s_error() {
         // ENOENT.
         ("tests.fail_as_the_system", ErrorKind::System { code: Some(2) }),
     ];
-    let session = Builder::processes(2).start().unwrap();
-    block_on(async {
+    with_session(Builder::processes(2), async |session| {
         for (function, kind) in cases {
-            let Err(Error::Worker(failure)) = call(&session, function).await else { panic!() };
+            let Err(Error::Worker(failure)) = call(session, function).await else { panic!() };
             assert_eq!((failure.worker, &*failure.operation, failure.aborted), (WorkerId::new(1), function, false));
             assert_eq!((&failure.kind, Error::Worker(failure.clone()).kind()), (&kind, kind.clone()));
             session.recover().await.unwrap();
         }
-        session.shutdown().await.unwrap();
     });
 }
 
 fn the_kind_of_a_panic_is_panicked() {
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
-        let panics = session.function("tests.panic").await.unwrap();
-        session.call(&panics, (2,)).await.unwrap();
+    with_session(Builder::processes(3), async |session| {
+        session.call_named("tests.panic", (2,)).await.unwrap();
         let error = session.sync_all().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Panicked);
-        session.shutdown().await.unwrap();
     });
 }

@@ -11,7 +11,7 @@ use disco::{
 use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::functions::NOBODY;
+use crate::workers::NOBODY;
 use crate::{first_line, programs};
 
 crate::tests!(
@@ -95,7 +95,7 @@ fn stop() {
     block_on(async {
         session.init_ccl("nccl", &[]).await.unwrap();
         kill_process(pid_of(&session, 2).await, Signal::STOP).unwrap();
-        session.call(&session.function("tests.nccl.reduce").await.unwrap(), (1, NOBODY)).await.unwrap();
+        session.call_named("tests.nccl.reduce", (1, NOBODY)).await.unwrap();
         println!("{}", first_line(&session.sync_worker(WorkerId::new(0)).await.unwrap_err()));
         println!("{}", session.shutdown().await.unwrap_err());
     });
@@ -103,7 +103,7 @@ fn stop() {
 
 /// The process id of a worker.
 async fn pid_of(session: &LaneSession, worker: u32) -> Pid {
-    let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+    let pids = session.call_named("tests.pid", ()).await.unwrap();
     let Value::Int(pid) = session.get(&pids, WorkerId::new(worker)).await.unwrap() else { panic!() };
     Pid::from_raw(pid as i32).unwrap()
 }

@@ -9,12 +9,15 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 use std::{env, fs};
 
-use disco::{Builder, DataPlane, Deadlines, Invitation, Session, SessionExt, Value, WorkerId, block_on};
+use disco::{
+    Builder, DataPlane, Deadlines, Error, Invitation, LaneSession, Session, SessionExt, Value, WorkerId, block_on,
+};
 use disco_conformance::waiting;
 use disco_core::wire::{Hello, Message, StoreCall};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
-use crate::functions::NOBODY;
+use crate::with_session::with_session;
+use crate::workers::NOBODY;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
@@ -76,12 +79,12 @@ fn controller() {
     disco::init();
     let session = Builder::processes(4).start().unwrap();
     block_on(async {
-        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+        let pids = session.call_named("tests.pid", ()).await.unwrap();
         for worker in 1..4 {
             println!("{}", session.get(&pids, WorkerId::new(worker)).await.unwrap());
         }
         // Worker 2 is inside a function, the others are idle.
-        session.call(&session.function("tests.hang").await.unwrap(), (2,)).await.unwrap();
+        session.call_named("tests.hang", (2,)).await.unwrap();
     });
     println!("ready");
     waiting::hang();
@@ -94,7 +97,7 @@ fn limited(what: Resource, limit: u64) {
     match Builder::processes(8).start() {
         Ok(session) => {
             let length = block_on(async {
-                let length = session.call(&session.function("tests.length").await?, ("four",)).await?;
+                let length = session.call_named("tests.length", ("four",)).await?;
                 session.get(&length, WorkerId::new(7)).await
             });
             assert_eq!(length.unwrap(), Value::Int(4));
@@ -116,10 +119,8 @@ pub(crate) const ESCAPES: &str = "\x1b[31mred\u{9b}0m \x1b]0;title\x07";
 /// Prints on its workers.
 fn printer(text: &str) {
     disco::init();
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
-        session.call(&session.function("tests.print").await.unwrap(), (text,)).await.unwrap();
-        session.shutdown().await.unwrap();
+    with_session(Builder::processes(3), async |session| {
+        session.call_named("tests.print", (text,)).await.unwrap();
     });
 }
 
@@ -127,10 +128,8 @@ fn printer(text: &str) {
 fn logger() {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
     disco::init();
-    let session = Builder::processes(3).start().unwrap();
-    block_on(async {
-        session.call(&session.function("tests.log").await.unwrap(), ()).await.unwrap();
-        session.shutdown().await.unwrap();
+    with_session(Builder::processes(3), async |session| {
+        session.call_named("tests.log", ()).await.unwrap();
     });
 }
 
@@ -140,7 +139,7 @@ fn noise() {
     let deadlines = Deadlines::default().with_close(Duration::from_millis(500));
     let session = Builder::processes(2).deadlines(deadlines).start().unwrap();
     block_on(async {
-        session.call(&session.function("tests.noise").await.unwrap(), ()).await.unwrap();
+        session.call_named("tests.noise", ()).await.unwrap();
         eprintln!("{}", session.shutdown().await.unwrap_err());
     });
 }
@@ -202,17 +201,14 @@ fn mpi() {
         }
         session.init_ccl("mpi", &[]).await.unwrap();
         if how == "leave" {
-            let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 20, 1_000_000, NOBODY)).await.unwrap();
+            session.call_named("tests.reduce", (1 << 20, 1_000_000, NOBODY)).await.unwrap();
             std::process::exit(3);
         }
         if how == "again" {
-            let panic = session.function("tests.panic").await.unwrap();
-            session.call(&panic, (1,)).await.unwrap();
+            session.call_named("tests.panic", (1,)).await.unwrap();
             session.sync_all().await.unwrap_err();
             session.init_ccl("mpi", &[]).await.unwrap();
-            let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 10, 3, NOBODY)).await.unwrap();
+            session.call_named("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced again");
             return session.shutdown().await.unwrap();
@@ -220,47 +216,51 @@ fn mpi() {
         if how == "shrink" {
             session.resize(2).await.unwrap();
             session.init_ccl("mpi", &[]).await.unwrap();
-            let reduce = session.function("tests.reduce").await.unwrap();
-            session.call(&reduce, (1 << 10, 3, NOBODY)).await.unwrap();
+            session.call_named("tests.reduce", (1 << 10, 3, NOBODY)).await.unwrap();
             session.sync_all().await.unwrap();
             println!("reduced by {} ranks", session.world().size());
             return session.shutdown().await.unwrap();
         }
         if how == "short" {
-            session.call(&session.function("tests.unequal").await.unwrap(), ()).await.unwrap();
+            session.call_named("tests.unequal", ()).await.unwrap();
             println!("{}", session.sync_all().await.unwrap_err());
             return session.shutdown().await.unwrap();
         }
-        let pids = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
-        let victim = if how == "renumber" { 1 } else { 2 };
-        let Value::Int(pid) = session.get(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
-        let pid = Pid::from_raw(pid as i32).unwrap();
-        let [reduce, exit] = [session.function("tests.reduce").await, session.function("tests.exit").await];
-        if how == "exit" {
-            session.call(&exit.unwrap(), (2, 3)).await.unwrap();
-        }
-        // Fails if the loss is already known.
-        _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, NOBODY)).await;
-        if how != "exit" {
-            waiting::wait_until_in_collective(&session, 0..3);
-        }
-        match how.as_str() {
-            "KILL" | "replace" | "renumber" => kill_process(pid, Signal::KILL).unwrap(),
-            "STOP" => kill_process(pid, Signal::STOP).unwrap(),
-            _ => {}
-        }
-        let mut error = session.sync_all().await.unwrap_err();
-        if how == "replace" {
-            session.replace_lost().await.unwrap();
-            error = session.init_ccl("mpi", &[]).await.unwrap_err();
-        }
-        if how == "renumber" {
-            session.resize(2).await.unwrap();
-            error = session.init_ccl("mpi", &[]).await.unwrap_err();
-        }
-        println!("{error}");
+        println!("{}", lose_a_rank(&session, &how).await);
         session.shutdown().await.unwrap();
     });
+}
+
+/// Makes a rank end or stop inside an all-reduce, and returns the error.
+async fn lose_a_rank(session: &LaneSession, how: &str) -> Error {
+    let pids = session.call_named("tests.pid", ()).await.unwrap();
+    let victim = if how == "renumber" { 1 } else { 2 };
+    let Value::Int(pid) = session.get(&pids, WorkerId::new(victim)).await.unwrap() else { panic!() };
+    let pid = Pid::from_raw(pid as i32).unwrap();
+    let [reduce, exit] = [session.function("tests.reduce").await, session.function("tests.exit").await];
+    if how == "exit" {
+        session.call(&exit.unwrap(), (2, 3)).await.unwrap();
+    }
+    // Fails if the loss is already known.
+    _ = session.call(&reduce.unwrap(), (1 << 20, 1_000_000, NOBODY)).await;
+    if how != "exit" {
+        waiting::wait_until_in_collective(session, 0..3);
+    }
+    match how {
+        "KILL" | "replace" | "renumber" => kill_process(pid, Signal::KILL).unwrap(),
+        "STOP" => kill_process(pid, Signal::STOP).unwrap(),
+        _ => {}
+    }
+    let mut error = session.sync_all().await.unwrap_err();
+    if how == "replace" {
+        session.replace_lost().await.unwrap();
+        error = session.init_ccl("mpi", &[]).await.unwrap_err();
+    }
+    if how == "renumber" {
+        session.resize(2).await.unwrap();
+        error = session.init_ccl("mpi", &[]).await.unwrap_err();
+    }
+    error
 }
 
 /// A worker that gets its invitation as an argument.

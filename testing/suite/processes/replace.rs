@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use disco::error::ErrorKind;
 use disco::{
-    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, LaneSession, Launch, Placement, Reduction,
+    Builder, CommunicatorExt, DRef, DType, DataPlane, Error, Invitation, LaneSession, Launch, Placement, Reduction,
     ReplacementPolicy, Scope, Session, SessionExt, Tensor, Value, WorkerContext, WorkerId, WorkerRange, block_on,
 };
 use disco_conformance::waiting::wait_until;
@@ -16,6 +16,7 @@ use futures_lite::future;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
+use crate::workers::{lost, random};
 
 crate::tests!(
     a_killed_worker_is_replaced_and_the_others_keep_their_registers,
@@ -78,14 +79,24 @@ pub(crate) fn kill(session: &LaneSession, workers: &[u32]) {
     }
 }
 
-/// Waits for the loss.
-pub(crate) fn lost(session: &LaneSession) -> Error {
-    loop {
-        match block_on(session.sync_all()) {
-            Err(error @ Error::Lost(_)) => return error,
-            other => other.unwrap(),
-        }
-    }
+/// Kills workers, and waits for the loss.
+pub(crate) fn lose(session: &LaneSession, workers: &[u32]) -> Error {
+    kill(session, workers);
+    lost(session)
+}
+
+/// Starts the process of an invited worker.
+pub(crate) fn accept(invitation: &Invitation) {
+    let program = std::env::current_exe().unwrap();
+    let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
+    // Reaps the process.
+    thread::spawn(move || child.wait_with_output());
+}
+
+/// Connects all workers, and checks that they reduce together.
+pub(crate) fn check_sums_anew(session: &LaneSession, workers: usize) {
+    block_on(session.init_ccl("local", &[])).unwrap();
+    check_sums(session, workers);
 }
 
 /// Checks that all workers reduce together.
@@ -101,8 +112,7 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     let session = start(4);
     let number = block_on(session.function("replace.number")).unwrap();
     let numbers = block_on(session.call(&number, (10,))).unwrap();
-    kill(&session, &[2]);
-    assert_eq!(first_line(&lost(&session)), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
+    assert_eq!(first_line(&lose(&session, &[2])), "worker 2 lost: its process ended: signal: 9 (SIGKILL)");
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!((replaced.workers, replaced.epoch), (vec![WorkerId::new(2)], 1));
     // Handles of functions are valid on all workers, also without another lookup.
@@ -123,8 +133,7 @@ fn a_killed_worker_is_replaced_and_the_others_keep_their_registers() {
     // The data plane is made anew, by the old workers and the new one.
     let error = block_on(session.get(&call(&session, "replace.sum", (1,)), WorkerId::new(1))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoCommunicator);
-    block_on(session.init_ccl("local", &[])).unwrap();
-    check_sums(&session, 4);
+    check_sums_anew(&session, 4);
     block_on(session.set(&numbers, WorkerId::new(2), Value::Int(12))).unwrap();
     assert_eq!(block_on(session.get_all_as::<i64>(&numbers)).unwrap(), [10, 11, 12, 13]);
     let status = session.status();
@@ -137,11 +146,7 @@ fn random_workers_are_replaced_again_and_again() {
     const WORKERS: usize = 5;
     let session = start(WORKERS);
     let tensor = block_on(session.empty(DType::F32, [1 << 16], Placement::All)).unwrap();
-    let mut random = 7_u64;
-    let mut below = |limit: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % limit
-    };
+    let mut below = random(7);
     let resources = || {
         let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
         (count("/proc/self/fd"), count("/proc/self/task"))
@@ -159,8 +164,7 @@ fn random_workers_are_replaced_again_and_again() {
             replaced.extend(block_on(session.replace_lost()).unwrap().workers);
         }
         assert_eq!(replaced, victims.iter().copied().map(WorkerId::new).collect());
-        block_on(session.init_ccl("local", &[])).unwrap();
-        check_sums(&session, WORKERS);
+        check_sums_anew(&session, WORKERS);
         let zeros = Tensor::zeros(DType::F32, [1 << 16]).unwrap();
         for worker in &replaced {
             block_on(session.set(&tensor, *worker, zeros.clone().into())).unwrap();
@@ -195,8 +199,7 @@ fn kill_during(session: &LaneSession, victims: &[u32], tensor: Option<&DRef>) {
 fn a_session_can_replace_lost_workers_when_it_recovers() {
     let session = Builder::processes(3).replacement(ReplacementPolicy::when_recovered()).start().unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
-    kill(&session, &[1, 2]);
-    lost(&session);
+    lose(&session, &[1, 2]);
     while block_on(session.init_ccl("local", &[])).is_err() {}
     check_sums(&session, 3);
     block_on(session.shutdown()).unwrap();
@@ -207,8 +210,7 @@ fn new_workers_get_what_the_program_has_for_them() {
     let weights = call(&session, "replace.number", (100,));
     let restored = weights.clone();
     session.on_replaced(move |worker| vec![(restored.clone(), Value::Int(100 + worker.index() as i64))]);
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     block_on(session.replace_lost()).unwrap();
     assert_eq!(block_on(session.get_all_as::<i64>(&weights)).unwrap(), [100, 101, 102]);
     block_on(session.shutdown()).unwrap();
@@ -216,8 +218,7 @@ fn new_workers_get_what_the_program_has_for_them() {
 
 fn the_policy_forbids_and_limits_replacements() {
     let session = Builder::processes(2).replacement(ReplacementPolicy::never()).start().unwrap();
-    kill(&session, &[1]);
-    let loss = lost(&session);
+    let loss = lose(&session, &[1]);
     for _ in 0..2 {
         let error = block_on(session.replace_lost()).unwrap_err();
         assert_eq!(
@@ -231,12 +232,10 @@ fn the_policy_forbids_and_limits_replacements() {
     let twice = ReplacementPolicy::when_asked().at_most(2, Duration::from_secs(3600));
     let session = Builder::processes(2).replacement(twice).start().unwrap();
     for _ in 0..2 {
-        kill(&session, &[1]);
-        lost(&session);
+        lose(&session, &[1]);
         block_on(session.replace_lost()).unwrap();
     }
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     let error = block_on(session.replace_lost()).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -256,17 +255,13 @@ fn a_replacement_that_fails_can_be_repeated() {
                 3 => return Ok(()),
                 _ => {}
             }
-            let program = std::env::current_exe().unwrap();
-            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-            // Reaps the process.
-            thread::spawn(move || child.wait_with_output());
+            accept(invitation);
             Ok(())
         }))
     });
     let session = builder.start().unwrap();
     let numbers = call(&session, "replace.number", (0,));
-    kill(&session, &[2]);
-    let loss = lost(&session);
+    let loss = lose(&session, &[2]);
     let error = block_on(session.replace_lost()).unwrap_err();
     assert_eq!(error.to_string(), "no machine is free");
     let error = block_on(session.replace_lost()).unwrap_err();
@@ -275,8 +270,7 @@ fn a_replacement_that_fails_can_be_repeated() {
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!(replaced.workers, [WorkerId::new(2)]);
     assert_eq!(block_on(session.get_as::<i64>(&numbers, WorkerId::new(1))).unwrap(), 1);
-    block_on(session.init_ccl("local", &[])).unwrap();
-    check_sums(&session, 3);
+    check_sums_anew(&session, 3);
     block_on(session.shutdown()).unwrap();
 }
 
@@ -290,15 +284,13 @@ pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>, milliseconds: u6
 
 fn a_replacement_whose_future_is_dropped_can_be_repeated() {
     let session = start(3);
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     for milliseconds in [0, 1, 5, 20, 60] {
         assert!(poll_and_drop(session.replace_lost(), milliseconds).is_none());
     }
     let replaced = block_on(session.replace_lost()).unwrap();
     assert_eq!(replaced.workers, [WorkerId::new(1)]);
-    block_on(session.init_ccl("local", &[])).unwrap();
-    check_sums(&session, 3);
+    check_sums_anew(&session, 3);
     block_on(session.shutdown()).unwrap();
 }
 
@@ -311,8 +303,7 @@ fn functions_of_earlier_epochs_are_valid_on_new_workers() {
     block_on(session.call(&number, ("no number",))).unwrap();
     block_on(session.sync_all()).unwrap_err();
     block_on(session.init_ccl("local", &[])).unwrap();
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     block_on(session.replace_lost()).unwrap();
     block_on(session.init_ccl("local", &[])).unwrap();
     let numbers = block_on(session.call(&number, (5,))).unwrap();
@@ -329,16 +320,13 @@ fn a_session_ends_while_workers_start() {
     let builder = Builder::processes(2).start_deadline(Duration::from_secs(600)).process_options(|processes| {
         processes.launch = Some(Launch::elsewhere(move |invitation| {
             if count.fetch_add(1, Ordering::Relaxed) == 0 {
-                let program = std::env::current_exe().unwrap();
-                let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-                thread::spawn(move || child.wait_with_output());
+                accept(invitation);
             }
             Ok(())
         }))
     });
     let session = Arc::new(builder.start().unwrap());
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     let replaces = {
         let session = session.clone();
         thread::spawn(move || block_on(session.replace_lost()).unwrap_err())
@@ -359,8 +347,7 @@ fn a_session_without_losses_replaces_nothing() {
 
 fn replacement_ends_with_the_session() {
     let session = start(2);
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     block_on(session.shutdown()).unwrap();
     assert!(matches!(block_on(session.replace_lost()), Err(Error::Closed(_))));
 }
@@ -391,8 +378,7 @@ fn a_timeline_has_the_records_of_the_new_worker() {
     let session = builder.start().unwrap();
     // The lost worker has more records than the new one.
     (0..50).for_each(|_| drop(call(&session, "replace.number", (1,))));
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     block_on(session.replace_lost()).unwrap();
     assert_eq!(block_on(session.get_all_as::<i64>(&call(&session, "replace.number", (5,)))).unwrap(), [5, 6]);
     block_on(session.shutdown()).unwrap();

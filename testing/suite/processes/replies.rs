@@ -35,7 +35,7 @@ fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
     };
     thread::scope(|scope| (0..GETS).for_each(|_| drop(scope.spawn(get))));
     let peak = block_on(async {
-        let peak = session.call(&session.function("tests.peak").await.unwrap(), ()).await.unwrap();
+        let peak = session.call_named("tests.peak", ()).await.unwrap();
         session.get(&peak, WorkerId::new(1)).await.unwrap()
     });
     let Value::Int(peak) = peak else { panic!() };
@@ -46,8 +46,7 @@ fn large_gets_at_once_return_all_values_and_the_worker_buffers_few_of_them() {
 
 fn shutdown_during_large_gets_returns() {
     let session = Builder::processes(2).start().unwrap();
-    let bytes = block_on(session.function("tests.bytes")).unwrap();
-    let value = block_on(session.call(&bytes, (LARGE as i64,))).unwrap();
+    let value = block_on(session.call_named("tests.bytes", (LARGE as i64,))).unwrap();
     let (start, before) = (Instant::now(), session.status().commands);
     thread::scope(|scope| {
         // Each get may be before or after the shutdown.

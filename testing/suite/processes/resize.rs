@@ -15,7 +15,8 @@ use disco_conformance::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::first_line;
-use crate::replace::{call, check_sums, kill, lost, poll_and_drop, start};
+use crate::replace::{accept, call, check_sums, check_sums_anew, kill, lose, poll_and_drop, start};
+use crate::workers::{lost, random};
 
 crate::tests!(
     survivors_of_a_loss_are_numbered_anew_and_keep_their_registers,
@@ -43,10 +44,7 @@ disco::register_function!("resize.stay", stay);
 
 /// Fails on one worker.
 fn fail(ctx: &mut WorkerContext, worker: i64) -> disco::Result<i64> {
-    match ctx.worker().wire() == worker {
-        true => Err(Error::invalid("as this test wants")),
-        false => Ok(0),
-    }
+    if ctx.worker().wire() == worker { Err(Error::invalid("as this test wants")) } else { Ok(0) }
 }
 
 /// Prints a line.
@@ -96,8 +94,7 @@ fn ask(session: &LaneSession, offset: i64) -> Vec<i64> {
 fn check(session: &LaneSession, workers: usize) {
     assert_eq!(session.world().size(), workers);
     assert_eq!(ask(session, 0), (0..workers as i64).collect::<Vec<_>>());
-    block_on(session.init_ccl("local", &[])).unwrap();
-    check_sums(session, workers);
+    check_sums_anew(session, workers);
     let status = session.status();
     assert_eq!(status.workers.iter().map(|it| it.worker).collect::<Vec<_>>(), (0..workers).collect::<Vec<_>>());
     assert!(status.failure.is_none(), "{status:?}");
@@ -119,8 +116,7 @@ fn survivors_of_a_loss_are_numbered_anew_and_keep_their_registers() {
     let session = start(5);
     let number = block_on(session.function("replace.number")).unwrap();
     let before = block_on(session.call(&number, (10,))).unwrap();
-    kill(&session, &[2]);
-    lost(&session);
+    lose(&session, &[2]);
     let resized = resize(&session, 4);
     assert_eq!((numbers(&resized).as_str(), resized.epoch, &resized.workers[..]), ("0 1 - 2 3", 1, &[][..]));
     // The registers of old workers 0, 1, 3 and 4.
@@ -152,8 +148,7 @@ fn survivors_of_a_loss_are_numbered_anew_and_keep_their_registers() {
     assert_eq!(error.failure().unwrap().worker, worker(2));
     assert!(error.to_string().starts_with("worker 2: resize.fail (command "), "{error}");
     block_on(session.recover()).unwrap();
-    kill(&session, &[3]);
-    assert_eq!(first_line(&lost(&session)), "worker 3 lost: its process ended: signal: 9 (SIGKILL)");
+    assert_eq!(first_line(&lose(&session, &[3])), "worker 3 lost: its process ended: signal: 9 (SIGKILL)");
     let resized = resize(&session, 2);
     assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 - -", 3));
     check(&session, 2);
@@ -206,8 +201,7 @@ fn a_session_of_one_worker_grows_by_processes() {
 
 fn losses_are_replaced_after_a_resize() {
     let session = start(5);
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     // The first is numbered anew, the second is new.
     resize(&session, 3);
     resize(&session, 4);
@@ -229,11 +223,7 @@ fn losses_are_replaced_after_a_resize() {
 
 fn a_session_has_any_number_of_workers_one_after_the_other() {
     let session = start(3);
-    let mut random = 11_u64;
-    let mut below = |limit: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % limit
-    };
+    let mut below = random(11);
     let resources = || {
         let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
         (count("/proc/self/fd"), count("/proc/self/task"))
@@ -266,8 +256,7 @@ fn a_session_has_any_number_of_workers_one_after_the_other() {
 
 fn groups_follow_the_number_of_workers() {
     let session = Builder::processes(6).groups(2).start().unwrap();
-    kill(&session, &[1, 4]);
-    lost(&session);
+    lose(&session, &[1, 4]);
     let refused = block_on(session.resize(5)).unwrap_err();
     assert_eq!(refused.to_string(), "resize to 5: 5 workers in 2 groups: groups must be of equal size");
     for workers in [4, 2, 6] {
@@ -309,9 +298,7 @@ fn a_resize_that_can_not_be_changes_nothing() {
             if invited.fetch_add(1, Ordering::Relaxed) == 1 {
                 return Err(Error::invalid("no machine is free"));
             }
-            let program = std::env::current_exe().unwrap();
-            let child = std::process::Command::new(program).env("DISCO_WORKER", invitation.text()).spawn().unwrap();
-            thread::spawn(move || child.wait_with_output());
+            accept(invitation);
             Ok(())
         }))
     });
@@ -329,8 +316,7 @@ fn a_resize_to_the_same_number_drops_lost_workers_only() {
     let resized = resize(&session, 3);
     assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 1 2", 0));
     check_sums(&session, 3);
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     let resized = resize(&session, 3);
     assert_eq!((numbers(&resized).as_str(), resized.epoch), ("0 - 1", 1));
     assert_eq!(resized.workers, [worker(2)]);
@@ -420,8 +406,7 @@ fn output_follows_the_numbers() {
         .process_options(|processes| processes.log_dir = Some(folder.path().into()))
         .start()
         .unwrap();
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     resize(&session, 4);
     call(&session, "resize.print", ("a line",));
     block_on(session.sync_all()).unwrap();
@@ -489,8 +474,7 @@ fn a_timeline_has_the_workers_of_the_end() {
     let builder = Builder::processes(4).timeline(4096, move |timeline| send.send(timeline).unwrap());
     let session = builder.start().unwrap();
     (0..50).for_each(|_| drop(call(&session, "replace.number", (1,))));
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     resize(&session, 2);
     resize(&session, 3);
     assert_eq!(ask(&session, 5), [5, 6, 7]);

@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::death::is_alive;
 use crate::programs;
-use crate::replace::{call, check_sums, kill, lost};
+use crate::replace::{call, check_sums, check_sums_anew, kill, lose};
+use crate::workers::lost;
 
 crate::tests!(
     a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts,
@@ -66,8 +67,7 @@ fn replace(session: &LaneSession, workers: usize) {
         lost(session);
         replaced.extend(block_on(session.replace_lost()).unwrap().workers);
     }
-    block_on(session.init_ccl("local", &[])).unwrap();
-    check_sums(session, session.world().size());
+    check_sums_anew(session, session.world().size());
 }
 
 fn a_spare_takes_the_place_of_a_lost_worker_and_another_one_starts() {
@@ -114,8 +114,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced() {
         .unwrap();
     for microseconds in [0, 200, 500, 1000, 2000, 4000] {
         let spare = *spares(&session, 1).first().unwrap();
-        kill(&session, &[1]);
-        lost(&session);
+        lose(&session, &[1]);
         let killer = thread::spawn(move || {
             // The moment of its end differs.
             thread::sleep(Duration::from_micros(microseconds));
@@ -128,8 +127,7 @@ fn a_spare_that_is_killed_while_it_takes_a_place_is_replaced() {
             _ = block_on(session.replace_lost());
         }
         assert_ne!(pids(&session)[1], spare);
-        block_on(session.init_ccl("local", &[])).unwrap();
-        check_sums(&session, 2);
+        check_sums_anew(&session, 2);
     }
     block_on(session.shutdown()).unwrap();
 }
@@ -142,9 +140,10 @@ fn spares_end_with_their_session() {
             let some: Vec<u32> = session.status().spares.iter().filter_map(|spare| spare.process).collect();
             Some(some).filter(|some| !some.is_empty())
         });
-        match drops {
-            true => drop(session),
-            false => block_on(session.shutdown()).unwrap(),
+        if drops {
+            drop(session)
+        } else {
+            block_on(session.shutdown()).unwrap()
         }
         assert!(!some.into_iter().any(is_alive));
     }
@@ -163,8 +162,7 @@ fn spares_end_when_their_controller_is_killed() {
 
 fn a_spare_before_its_main_takes_a_place() {
     let session = Builder::processes(2).start().unwrap();
-    kill(&session, &[1]);
-    lost(&session);
+    lose(&session, &[1]);
     block_on(session.replace_lost()).unwrap();
     block_on(session.shutdown()).unwrap();
     // The spare starts while the worker is lost.

@@ -16,6 +16,7 @@ use disco_channel::processes;
 use disco_core::wire::VERSION;
 
 use crate::programs;
+use crate::with_session::with_session;
 
 crate::tests!(
     a_session_of_one_worker_starts_no_process,
@@ -57,12 +58,10 @@ fn refused_program(program: &str) -> String {
 }
 
 fn a_session_of_one_worker_starts_no_process() {
-    let session = Builder::processes(1).start().unwrap();
-    block_on(async {
-        let pid = session.call(&session.function("tests.pid").await.unwrap(), ()).await.unwrap();
+    with_session(Builder::processes(1), async |session| {
+        let pid = session.call_named("tests.pid", ()).await.unwrap();
         let pid = session.get(&pid, WorkerId::new(0)).await.unwrap();
         assert_eq!(pid, Value::Int(std::process::id().into()));
-        session.shutdown().await.unwrap();
     });
 }
 
@@ -146,22 +145,17 @@ fn without_shared_memory_commands_travel_over_sockets() {
 }
 
 fn a_worker_that_starts_a_session_of_processes_gets_an_error() {
-    let session = Builder::processes(2).start().unwrap();
-    block_on(async {
-        let text = session.call(&session.function("tests.session").await.unwrap(), ()).await.unwrap();
+    with_session(Builder::processes(2), async |session| {
+        let text = session.call_named("tests.session", ()).await.unwrap();
         let Value::Str(text) = session.get(&text, WorkerId::new(1)).await.unwrap() else { panic!() };
         assert_eq!(&*text, "a worker can't start a session of processes");
-        session.shutdown().await.unwrap();
     });
 }
 
 fn the_invitation_is_removed_from_the_environment_of_workers() {
-    let session = Builder::processes(2).start().unwrap();
-    block_on(async {
-        let function = session.function("tests.variable").await.unwrap();
-        let variable = session.call(&function, ("DISCO_WORKER",)).await.unwrap();
+    with_session(Builder::processes(2), async |session| {
+        let variable = session.call_named("tests.variable", ("DISCO_WORKER",)).await.unwrap();
         assert_eq!(session.get(&variable, WorkerId::new(1)).await.unwrap(), Value::None);
-        session.shutdown().await.unwrap();
     });
 }
 

@@ -70,9 +70,12 @@ pub(crate) fn run(seed: u64) -> usize {
     let lane = |range| Arc::new(Mortal::new(WorkerRange::new(range), config, &fate)) as Arc<dyn Channel>;
     let session = LaneSession::start(config.world, ranges.map(lane).collect(), Deadlines::default()).unwrap();
     let more = fate.clone();
-    let session = session.with_growth(move |workers, world| match more.chance(7) {
-        true => Err(Error::state("no place is free")),
-        false => Ok(Arc::new(Mortal::new(workers, config.in_world(world), &more))),
+    let session = session.with_growth(move |workers, world| {
+        if more.chance(7) {
+            Err(Error::state("no place is free"))
+        } else {
+            Ok(Arc::new(Mortal::new(workers, config.in_world(world), &more)))
+        }
     });
     let is_at_once = random.below(2) == 0;
     let policy = if is_at_once { ReplacementPolicy::at_once() } else { ReplacementPolicy::when_asked() };
@@ -149,15 +152,12 @@ impl Program {
         let whole: Vec<usize> =
             (0..self.known.len()).filter(|at| self.known[*at].values.iter().all(Option::is_some)).collect();
         let (number, offset) = (self.random.below(1000) as i64, self.random.below(1000) as i64);
-        let (handle, values) = match whole.is_empty() {
-            true => {
-                (block_on(self.session.call(&self.add, (number, offset)))?, vec![Some(number + offset); self.workers])
-            }
-            false => {
-                let known = &self.known[whole[self.random.below(whole.len() as u64) as usize]];
-                let handle = block_on(self.session.call(&self.add, (&known.handle, offset)))?;
-                (handle, known.values.iter().map(|value| value.map(|value| value + offset)).collect())
-            }
+        let (handle, values) = if whole.is_empty() {
+            (block_on(self.session.call(&self.add, (number, offset)))?, vec![Some(number + offset); self.workers])
+        } else {
+            let known = &self.known[whole[self.random.below(whole.len() as u64) as usize]];
+            let handle = block_on(self.session.call(&self.add, (&known.handle, offset)))?;
+            (handle, known.values.iter().map(|value| value.map(|value| value + offset)).collect())
         };
         self.known.push(Known { handle, values });
         Ok(())

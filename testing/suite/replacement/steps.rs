@@ -71,8 +71,7 @@ impl Play {
         let session = session.with_growth(move |workers, _| Ok(Strings::more(workers, &more)));
         let session = Arc::new(session.with_replacement(policy));
         let begin = async {
-            let echo = session.function("replacement.echo").await.unwrap();
-            let own = session.call(&echo, (7,)).await.unwrap();
+            let own = session.call_named("replacement.echo", (7,)).await.unwrap();
             for worker in session.world().workers() {
                 session.set(&own, worker, Value::Int(10 + worker.wire())).await.unwrap();
             }

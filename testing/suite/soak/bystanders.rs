@@ -39,7 +39,7 @@ impl Bystanders {
                         session.get(&held, last).await.map(drop)
                     }
                     _ => {
-                        let sum = session.call(&session.function("soak.add").await?, (index as i64, 1i64)).await?;
+                        let sum = session.call_named("soak.add", (index as i64, 1i64)).await?;
                         session.get(&sum, last).await.map(drop)
                     }
                 };

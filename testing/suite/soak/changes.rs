@@ -6,7 +6,7 @@ use disco::{LaneSession, Session, SessionKind, WorkerId, block_on};
 
 use crate::bystanders::Bystanders;
 use crate::random::Random;
-use crate::session::{Setup, init, use_together};
+use crate::session::{Setup, go_on, use_together};
 use crate::user::Wrong;
 use crate::watch;
 
@@ -44,10 +44,7 @@ pub(crate) fn replace(setup: &Setup, session: &LaneSession, worker: usize, rando
     if !replaced.contains(&WorkerId::new(worker as u32)) {
         return Err(format!("worker {worker} was lost, and {replaced:?} were replaced"));
     }
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
-    }
+    go_on(setup, session)?;
     use_together(setup, session, random)?;
     block_on(session.sync_all()).map_err(|error| format!("after a replacement, sync_all: {error}"))
 }
@@ -85,10 +82,7 @@ pub(crate) fn resize(setup: &mut Setup, session: &Arc<LaneSession>, random: &mut
     if session.world().size() != size {
         return Err(format!("{} workers after a resize to {size}", session.world().size()));
     }
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
-    }
+    go_on(setup, session)?;
     use_together(setup, session, random)?;
     block_on(session.sync_all()).map_err(|error| format!("after a resize, sync_all: {error}"))
 }

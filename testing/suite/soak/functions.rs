@@ -7,7 +7,8 @@ use std::{process, thread};
 
 use disco::function::BoxError;
 use disco::{
-    Abort, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result, Tensor, Value, WorkerContext,
+    Abort, Communicator, CommunicatorExt, DType, Element, Error, Json, Op, Rank, Reduction, Result, Tensor, Value,
+    WorkerContext,
 };
 use disco_conformance::waiting;
 use rustix::process::{Signal, getpid, kill_process};
@@ -146,53 +147,50 @@ fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor
         }
     };
     let (count, dtype) = (x.elements(), x.dtype());
-    let block = count / ranks;
     let root = Rank::new((exchange.root % ranks) as u32);
     let at_root = root.index() == me;
-    let elements = match exchange.kind {
-        Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Barrier | Kind::Ring => count,
-        Kind::ReduceScatter | Kind::Scatter => block,
-        Kind::AllGather => ranks * count,
-        Kind::Gather => {
-            if at_root {
-                ranks * count
-            } else {
-                count
-            }
-        }
-        Kind::AllGatherV => (0..ranks).map(|from| uneven(from, count)).sum(),
-        Kind::AllToAll | Kind::Sends => ranks * block,
-        Kind::AllToAllV => (0..ranks).map(|from| uneven_pair(from, me, block)).sum(),
-    };
+    let elements = result_elements(exchange.kind, count, me, ranks, at_root);
     let dst = output(ctx, dtype, elements, exchange.memory)?;
     let comm = match &mut child {
         Some(child) => &mut **child,
         None => ctx.comm_in(exchange.scope == Scope::Group)?,
     };
+    enqueue(comm, exchange, &x, &dst)?;
+    comm.synchronize()?;
+    let keeps_input = matches!(exchange.kind, Kind::Reduce | Kind::Gather) && !at_root;
+    Ok(if keeps_input || exchange.kind == Kind::Barrier { x } else { dst })
+}
+
+/// Enqueues the operations of an exchange from `x` to `dst`.
+fn enqueue(comm: &mut dyn Communicator, exchange: &Exchange, x: &Tensor, dst: &Tensor) -> Result<()> {
+    let (me, ranks) = (comm.rank().index(), comm.size());
+    let (count, block) = (x.elements(), x.elements() / ranks);
+    let root = Rank::new((exchange.root % ranks) as u32);
+    let at_root = root.index() == me;
     let blocks = x.window(0, [(ranks * block) as i64])?;
     let reduction = exchange.reduction;
     match exchange.kind {
-        Kind::AllReduce => comm.all_reduce(&x, &dst, reduction)?,
+        Kind::AllReduce => comm.all_reduce(x, dst, reduction)?,
         Kind::Reduce => {
-            comm.reduce(&x, at_root.then_some(&dst), reduction, root)?;
+            comm.reduce(x, at_root.then_some(dst), reduction, root)?;
         }
-        Kind::ReduceScatter => comm.reduce_scatter(&blocks, &dst, reduction)?,
-        Kind::AllGather => comm.all_gather(&x, &dst)?,
+        Kind::ReduceScatter => comm.reduce_scatter(&blocks, dst, reduction)?,
+        Kind::AllGather => comm.all_gather(x, dst)?,
         Kind::AllGatherV => {
             let counts: Vec<usize> = (0..ranks).map(|from| uneven(from, count)).collect();
-            comm.all_gather_v(&x.window(0, [counts[me] as i64])?, &dst, &counts)?;
+            comm.all_gather_v(&x.window(0, [counts[me] as i64])?, dst, &counts)?;
         }
         Kind::Broadcast => {
             comm.enqueue(&[Op::Broadcast { src: at_root.then(|| x.clone()), dst: dst.clone(), root }])?;
         }
-        Kind::Gather => comm.gather(&x, at_root.then_some(&dst), root)?,
-        Kind::Scatter => comm.scatter(at_root.then_some(&blocks), &dst, root)?,
-        Kind::AllToAll => comm.all_to_all(&blocks, &dst)?,
+        Kind::Gather => comm.gather(x, at_root.then_some(dst), root)?,
+        Kind::Scatter => comm.scatter(at_root.then_some(&blocks), dst, root)?,
+        Kind::AllToAll => comm.all_to_all(&blocks, dst)?,
         Kind::AllToAllV => {
             let send: Vec<usize> = (0..ranks).map(|to| uneven_pair(me, to, block)).collect();
             let recv: Vec<usize> = (0..ranks).map(|from| uneven_pair(from, me, block)).collect();
             let src = x.window(0, [send.iter().sum::<usize>() as i64])?;
-            comm.all_to_all_v((&src, &send), (&dst, &recv))?;
+            comm.all_to_all_v((&src, &send), (dst, &recv))?;
         }
         Kind::Barrier => comm.barrier()?,
         Kind::Ring => {
@@ -202,16 +200,28 @@ fn run(ctx: &mut WorkerContext, x: Tensor, exchange: &Exchange) -> Result<Tensor
         Kind::Sends => {
             let mut group = Vec::new();
             for rank in 0..ranks {
-                let [src, dst] = [&x, &dst].map(|of| of.window(rank * block, [block as i64]));
+                let [src, dst] = [x, dst].map(|of| of.window(rank * block, [block as i64]));
                 let peer = Rank::new(rank as u32);
                 group.extend([Op::Send { src: src?, to: peer }, Op::Recv { dst: dst?, from: peer }]);
             }
             comm.enqueue(&group)?;
         }
     }
-    comm.synchronize()?;
-    let keeps_input = matches!(exchange.kind, Kind::Reduce | Kind::Gather) && !at_root;
-    Ok(if keeps_input || exchange.kind == Kind::Barrier { x } else { dst })
+    Ok(())
+}
+
+/// Number of elements that the result of an exchange has on rank `me`, whose input has `count` elements.
+fn result_elements(kind: Kind, count: usize, me: usize, ranks: usize, at_root: bool) -> usize {
+    let block = count / ranks;
+    match kind {
+        Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Barrier | Kind::Ring => count,
+        Kind::ReduceScatter | Kind::Scatter => block,
+        Kind::AllGather => ranks * count,
+        Kind::Gather => count * if at_root { ranks } else { 1 },
+        Kind::AllGatherV => (0..ranks).map(|from| uneven(from, count)).sum(),
+        Kind::AllToAll | Kind::Sends => ranks * block,
+        Kind::AllToAllV => (0..ranks).map(|from| uneven_pair(from, me, block)).sum(),
+    }
 }
 
 /// The source of an exchange by handles: the part of a tensor that it sends.

@@ -148,10 +148,7 @@ impl Setup {
             0 => builder,
             records => timelines.keep(builder, records),
         };
-        let builder = match self.replaces_at_once {
-            true => builder.replacement(ReplacementPolicy::at_once()),
-            false => builder,
-        };
+        let builder = if self.replaces_at_once { builder.replacement(ReplacementPolicy::at_once()) } else { builder };
         builder.apart(self.apart).groups(self.groups).check(self.check).deadlines(deadlines).start()
     }
 
@@ -175,10 +172,7 @@ pub(crate) fn run(setup: &Setup, random: &mut Random) -> Wrong<()> {
     if setup.has_plane() {
         init(&session)?;
     }
-    let subset = match random.chance(50) {
-        true => Some(subsets::start(&session, setup.has_plane(), random)?),
-        false => None,
-    };
+    let subset = if random.chance(50) { Some(subsets::start(&session, setup.has_plane(), random)?) } else { None };
     let mut keeper = User::new(&session, random.fork(), setup.has_plane());
     for _ in 0..setup.recoveries {
         use_together(&setup, &session, random)?;
@@ -240,7 +234,7 @@ pub(crate) fn use_together(setup: &Setup, session: &LaneSession, random: &mut Ra
 
 /// Calls a function and drops its result.
 fn call(session: &LaneSession, function: &str, args: impl disco::IntoArgs) -> disco::Result<()> {
-    block_on(async { session.call(&session.function(function).await?, args).await }).map(drop)
+    block_on(async { session.call_named(function, args).await }).map(drop)
 }
 
 /// Makes a library call back the worker function that fails on `worker`.
@@ -296,18 +290,23 @@ fn fail_and_recover(setup: &Setup, session: &Arc<LaneSession>, failure: Failure,
         return Err(format!("after {failure:?} of worker {worker}, sync_all gave {told:?}"));
     }
     bystanders.join(&["on purpose"])?;
-    match setup.has_plane() {
-        true => init(session)?,
-        false => block_on(session.recover()).map_err(|error| format!("recover: {error}"))?,
-    }
+    go_on(setup, session)?;
     let count = block_on(async {
-        let count = session.call(&session.function("soak.count").await?, ()).await?;
+        let count = session.call_named("soak.count", ()).await?;
         session.get_as::<i64>(&count, WorkerId::new(0)).await
     });
     match count {
         Ok(0) => Ok(()),
         other => Err(format!("a late worker of an earlier epoch counted in this one: {other:?}")),
     }
+}
+
+/// Makes a session usable again: with communicators, if it has them.
+pub(crate) fn go_on(setup: &Setup, session: &LaneSession) -> Wrong<()> {
+    if setup.has_plane() {
+        return init(session);
+    }
+    block_on(session.recover()).map_err(|error| format!("recover: {error}"))
 }
 
 fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<()> {
@@ -340,48 +339,51 @@ fn end(setup: &Setup, session: Arc<LaneSession>, random: &mut Random) -> Wrong<(
             let dropped = thread::spawn(move || drop(session)).join();
             dropped.map_err(|_| "the drop of a session panicked".to_owned())
         }
-        End::Kill | End::Exit | End::Stop => {
-            let first = setup.first_victim();
-            let worker = first + random.below(setup.workers - first);
-            let bystanders = Bystanders::start(&session, count, random);
-            let mut user = User::new(&session, random.fork(), setup.has_plane());
-            user.submit(random.below(6));
-            let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
-            let failure = failure.into_iter().find(|(end, _)| *end == how).map_or("kill", |(_, name)| name);
-            if how != End::Exit && random.chance(60) {
-                strike(setup, &session, worker, how, random)?;
-            } else {
-                call(&session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
-            }
-            user.submit(random.below(6));
-            let told = block_on(session.sync_all());
-            let consequences = if setup.replaces_at_once { &CONSEQUENCES[..] } else { &[] };
-            bystanders.join(&[&["lost", "aborted"], consequences].concat())?;
-            match told {
-                Err(disco::Error::Lost(loss)) if loss.workers().contains(WorkerId::new(worker as u32)) => {}
-                // Another caller was told of the loss.
-                Ok(()) if setup.replaces_at_once => {}
-                Err(error) if setup.replaces_at_once && follows_from_loss(&error) => {}
-                other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
-            }
-            match random.below(3) {
-                0 => replace(setup, &session, worker, random)?,
-                1 => resize(&mut { *setup }, &session, random)?,
-                _ => {}
-            }
-            watch::step("end of a lost session");
-            if random.chance(50) {
-                _ = block_on(session.shutdown());
-            }
-            Ok(())
-        }
+        End::Kill | End::Exit | End::Stop => end_with_loss(setup, &session, count, random),
     }
+}
+
+/// Ends a session that loses a worker.
+fn end_with_loss(setup: &Setup, session: &Arc<LaneSession>, bystanders: usize, random: &mut Random) -> Wrong<()> {
+    let first = setup.first_victim();
+    let worker = first + random.below(setup.workers - first);
+    let bystanders = Bystanders::start(session, bystanders, random);
+    let mut user = User::new(session, random.fork(), setup.has_plane());
+    user.submit(random.below(6));
+    let failure = [(End::Kill, "kill"), (End::Exit, "exit"), (End::Stop, "stop")];
+    let failure = failure.into_iter().find(|(end, _)| *end == setup.end).map_or("kill", |(_, name)| name);
+    if setup.end != End::Exit && random.chance(60) {
+        strike(setup, session, worker, setup.end, random)?;
+    } else {
+        call(session, "soak.fail", (worker as i64, failure)).map_err(|error| format!("{failure}: {error}"))?;
+    }
+    user.submit(random.below(6));
+    let told = block_on(session.sync_all());
+    let consequences = if setup.replaces_at_once { &CONSEQUENCES[..] } else { &[] };
+    bystanders.join(&[&["lost", "aborted"], consequences].concat())?;
+    match told {
+        Err(disco::Error::Lost(loss)) if loss.workers().contains(WorkerId::new(worker as u32)) => {}
+        // Another caller was told of the loss.
+        Ok(()) if setup.replaces_at_once => {}
+        Err(error) if setup.replaces_at_once && follows_from_loss(&error) => {}
+        other => return Err(format!("after {failure} of worker {worker}, sync_all gave {other:?}")),
+    }
+    match random.below(3) {
+        0 => replace(setup, session, worker, random)?,
+        1 => resize(&mut { *setup }, session, random)?,
+        _ => {}
+    }
+    watch::step("end of a lost session");
+    if random.chance(50) {
+        _ = block_on(session.shutdown());
+    }
+    Ok(())
 }
 
 /// Sends a signal to a worker's process, during large all-reduces if the session has communicators.
 fn strike(setup: &Setup, session: &LaneSession, worker: usize, how: End, random: &mut Random) -> Wrong<()> {
     let pid = block_on(async {
-        let pid = session.call(&session.function("soak.pid").await?, ()).await?;
+        let pid = session.call_named("soak.pid", ()).await?;
         session.get_as::<i64>(&pid, WorkerId::new(worker as u32)).await
     });
     let pid = pid.map_err(|error| format!("soak.pid: {error}"))?;

@@ -39,9 +39,10 @@ pub(crate) fn run(subset: &LaneSession, has_plane: bool, mut random: Random) -> 
             Err(error) if error.to_string().contains("on purpose") => {}
             other => return Err(format!("after a failure in a subset, sync_all gave {other:?}")),
         }
-        match has_plane {
-            true => words(block_on(subset.init_ccl("local", &[])))?,
-            false => words(block_on(subset.recover()))?,
+        if has_plane {
+            words(block_on(subset.init_ccl("local", &[])))?
+        } else {
+            words(block_on(subset.recover()))?
         }
         user.check_all()?;
     }

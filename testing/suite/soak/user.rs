@@ -131,9 +131,10 @@ impl<'s> User<'s> {
         let Some(count) = model.count().filter(|_| !grows || model.largest() * world.size() <= MAX_GATHERED) else {
             return self.check_one();
         };
-        let (scope, plane_scope, ranks) = match self.random.chance(50) {
-            true => (Scope::World, disco::Scope::World, world.size()),
-            false => (Scope::Group, disco::Scope::Group, world.group_size()),
+        let (scope, plane_scope, ranks) = if self.random.chance(50) {
+            (Scope::World, disco::Scope::World, world.size())
+        } else {
+            (Scope::Group, disco::Scope::Group, world.group_size())
         };
         let reduction = self.random.pick(&Reduction::ALL);
         let reduction = if model.is_exact(reduction, world.size()) { reduction } else { Reduction::Max };
@@ -259,10 +260,7 @@ impl<'s> User<'s> {
         watch::step(format_args!("{size} bytes to all, back from {worker}"));
         let handle = self.call("soak.length", (Value::from(vec![7u8; size]),))?;
         let length: i64 = words(block_on(self.session.get_as(&handle, worker)))?;
-        match length == size as i64 {
-            true => Ok(()),
-            false => Err(format!("{worker} got {length} bytes in place of {size}")),
-        }
+        if length == size as i64 { Ok(()) } else { Err(format!("{worker} got {length} bytes in place of {size}")) }
     }
 
     fn meet(&mut self) -> Wrong<()> {
@@ -299,9 +297,10 @@ impl<'s> User<'s> {
         let at = self.random.below(self.known.len());
         let (handle, _) = self.known.swap_remove(at);
         watch::step("a handle is dropped");
-        match self.random.chance(50) {
-            true => drop(handle),
-            false => thread::spawn(move || drop(handle)).join().map_err(|_| "the drop of a handle panicked")?,
+        if self.random.chance(50) {
+            drop(handle)
+        } else {
+            thread::spawn(move || drop(handle)).join().map_err(|_| "the drop of a handle panicked")?
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ mod ends;
 mod failures;
 mod functions;
 mod starts;
+#[path = "../trials/mod.rs"]
+mod trials;
 mod work;
 
 use std::fs;
@@ -17,8 +19,9 @@ use std::process::ExitCode;
 use std::thread;
 
 use disco::{Builder, DRef, IntoArgs, LaneSession, SessionExt as _, SessionKind, WorkerId, block_on};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
 use tempfile::TempDir;
+pub(crate) use trials::tests_of_kinds as tests;
 
 /// The kind of a parent session, which has four workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +40,6 @@ const ALL: [Kind; 5] = [Kind::Threads, Kind::Processes, Kind::Apart, Kind::Nodes
 
 fn main() -> ExitCode {
     disco::init();
-    let mut arguments = Arguments::from_args();
-    // One test at a time, because a test counts this process's threads and descriptors.
-    arguments.test_threads = Some(1);
     let tests: [(&[Kind], Tests); 6] = [
         (&ALL, ends::tests()),
         (&ALL, failures::tests()),
@@ -52,37 +52,20 @@ fn main() -> ExitCode {
         .iter()
         .flat_map(|(kinds, tests)| tests.iter().flat_map(|test| kinds.iter().map(|kind| trial(test, *kind))));
     let together = failures::tests_that_wait().into_iter().map(|(name, test)| {
-        Trial::test(name, move || {
+        trials::trial(name, move || {
             thread::scope(|scope| ALL.iter().for_each(|kind| _ = scope.spawn(move || test(*kind))));
-            Ok(())
         })
     });
-    let trials = trials.chain(together).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    // One test at a time, because a test counts this process's threads and descriptors.
+    trials::run(trials.chain(together), Some(1))
 }
 
 fn trial(&(name, test): &(&'static str, fn(Kind)), kind: Kind) -> Trial {
-    Trial::test(format!("{name}::{kind:?}"), move || {
-        test(kind);
-        Ok(())
-    })
+    trials::trial(format!("{name}::{kind:?}"), move || test(kind))
 }
 
 /// Tests by name.
 type Tests = Vec<(&'static str, fn(Kind))>;
-
-/// Names tests after their functions.
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        crate::tests![tests: $($name),*];
-    };
-    ($list:ident: $($name:ident),* $(,)?) => {
-        pub(crate) fn $list() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn(crate::Kind))),*]
-        }
-    };
-}
-pub(crate) use tests;
 
 fn builder(kind: Kind) -> Builder {
     match kind {

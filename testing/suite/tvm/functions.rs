@@ -49,10 +49,7 @@ fn fail(_: &mut WorkerContext) -> Result<()> {
 
 /// Fails on one worker.
 fn fail_on(ctx: &mut WorkerContext, worker: i64) -> Result<()> {
-    match ctx.worker().index() as i64 == worker {
-        true => Err(Error::invalid("no luck")),
-        false => Ok(()),
-    }
+    if ctx.worker().index() as i64 == worker { Err(Error::invalid("no luck")) } else { Ok(()) }
 }
 
 fn panic(_: &mut WorkerContext) -> Result<()> {

@@ -10,40 +10,20 @@ mod functions;
 mod pipes;
 mod python;
 mod sockets;
+#[path = "../trials/mod.rs"]
+mod trials;
 mod worker;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+pub(crate) use trials::tests;
 
 fn main() -> ExitCode {
     if let Some(code) = pipes::serve() {
         return code;
     }
     disco::init();
-    let mut arguments = Arguments::from_args();
-    // A process of TVM takes a processor for two seconds to start.
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(2).min(2));
     let tests = [controller::tests(), pipes::tests(), sockets::tests(), worker::tests()];
-    let trials = tests.into_iter().flatten().map(|(name, test)| {
-        let run = move || {
-            test();
-            Ok(())
-        };
-        Trial::test(name, run)
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    // A process of TVM takes a processor for two seconds to start.
+    trials::run_named(tests.into_iter().flatten(), Some(2))
 }
-
-/// Tests by name.
-type Tests = Vec<(&'static str, fn())>;
-
-/// Names tests after their functions.
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) fn tests() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn())),*]
-        }
-    };
-}
-pub(crate) use tests;

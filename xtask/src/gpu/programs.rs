@@ -43,9 +43,10 @@ pub(crate) fn build(is_release: bool) -> Result<Vec<Program>> {
         println!("== cargo {build}");
         built.extend(built::build(&format!("{build}{release}"))?);
     }
-    match is_release {
-        true => built.push(cuda::generate()?),
-        false => built.extend(built::build(GENERATE)?),
+    if is_release {
+        built.push(cuda::generate()?)
+    } else {
+        built.extend(built::build(GENERATE)?)
     }
     let find = |(name, kind, target): (&'static str, &str, &str)| {
         let found = built.iter().find(|built| built.name == target && built.kind == kind);

@@ -75,9 +75,10 @@ impl Peers {
                 data.save()?;
             }
             if has(Part::Collectives) {
-                let operations: Vec<&str> = match self.operations.is_empty() {
-                    true => collectives::OPERATIONS.to_vec(),
-                    false => self.operations.iter().map(String::as_str).collect(),
+                let operations: Vec<&str> = if self.operations.is_empty() {
+                    collectives::OPERATIONS.to_vec()
+                } else {
+                    self.operations.iter().map(String::as_str).collect()
                 };
                 collectives::measure(&mut data, &programs, &operations, &self.ranks, self.starts(), self.quick)?;
                 data.save()?;

@@ -41,9 +41,10 @@ const PROMPT: [u32; 5] = [504, 3575, 282, 4649, 314];
 fn main() -> Result<()> {
     let args = Args::parse();
     let folder = tempfile::tempdir()?;
-    let (path, precision) = match args.file {
-        true => (args.model.clone(), Precision::File),
-        false => (folder.path().join("f32.gguf"), Precision::Dense(DType::F32)),
+    let (path, precision) = if args.file {
+        (args.model.clone(), Precision::File)
+    } else {
+        (folder.path().join("f32.gguf"), Precision::Dense(DType::F32))
     };
     if !args.file {
         dequantise(&args.model, &path)?;

@@ -11,6 +11,7 @@ mod text;
 mod threads;
 mod worker;
 
+use std::path::PathBuf;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,23 +71,9 @@ fn run(args: &Args) -> Result<()> {
         "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
         config.context
     );
-    let Args { temperature, top_p, seed, measure_waits: measures_waits, .. } = *args;
-    let ignores_interrupts = args.kind() != SessionKind::Threads;
-    let job = Job {
-        backend: args.backend.clone(),
-        devices: args.devices.clone(),
-        load: Load {
-            threads: threads::per_worker(args),
-            ignores_interrupts,
-            measures_waits,
-            print_logits: args.print_logits,
-            uses_graphs: !args.no_graph,
-            ..Load::new(path, args.dtype)
-        },
-        batch: Batch { prompts: tokens, temperature, top_p, seed },
-        most: (args.max_tokens as usize).min(config.context - longest),
-        restarts,
-    };
+    let batch = Batch { prompts: tokens, temperature: args.temperature, top_p: args.top_p, seed: args.seed };
+    let most = (args.max_tokens as usize).min(config.context - longest);
+    let job = job(args, path, batch, most, restarts);
     let stop = stop_at_interrupt()?;
     let bar = progress();
     let mut numbers = vec![Vec::new(); prompts.len()];
@@ -123,12 +110,33 @@ fn run(args: &Args) -> Result<()> {
     );
     bar.finish_and_clear();
     let outcome = outcome?;
-    match args.print_tokens {
-        true => numbers.iter().for_each(|numbers| println!("tokens {}", serde_json::json!(numbers))),
-        false => output.finish(&text)?,
+    if args.print_tokens {
+        numbers.iter().for_each(|numbers| println!("tokens {}", serde_json::json!(numbers)))
+    } else {
+        output.finish(&text)?
     }
     report::print(&outcome);
     failure.map_or(Ok(()), Err)
+}
+
+/// What the workers do: load the model, and generate at most `most` tokens for each prompt.
+fn job(args: &Args, path: PathBuf, batch: Batch, most: usize, restarts: usize) -> Job {
+    let ignores_interrupts = args.kind() != SessionKind::Threads;
+    Job {
+        backend: args.backend.clone(),
+        devices: args.devices.clone(),
+        load: Load {
+            threads: threads::per_worker(args),
+            ignores_interrupts,
+            measures_waits: args.measure_waits,
+            print_logits: args.print_logits,
+            uses_graphs: !args.no_graph,
+            ..Load::new(path, args.dtype)
+        },
+        batch,
+        most,
+        restarts,
+    }
 }
 
 fn start(args: &Args) -> disco::Result<LaneSession> {

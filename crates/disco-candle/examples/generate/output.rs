@@ -36,10 +36,7 @@ impl Output {
     /// # Errors
     /// Standard output is closed.
     pub(crate) fn begin(&mut self) -> Result<()> {
-        match std::mem::replace(&mut self.has_begun, true) {
-            true => Ok(()),
-            false => self.print_title(),
-        }
+        if std::mem::replace(&mut self.has_begun, true) { Ok(()) } else { self.print_title() }
     }
 
     /// Adds a token to a sequence.

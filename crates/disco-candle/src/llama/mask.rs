@@ -21,10 +21,8 @@ pub(super) fn mask(
     let mut mask = Vec::with_capacity(starts.len() * count * slots);
     for start in starts {
         for own in from..slots {
-            mask.extend((0..slots).map(|slot| match slot == own || (*start..own).contains(&slot) {
-                true => 0.0,
-                false => f32::NEG_INFINITY,
-            }));
+            let is_seen = |slot| slot == own || (*start..own).contains(&slot);
+            mask.extend((0..slots).map(|slot| if is_seen(slot) { 0.0 } else { f32::NEG_INFINITY }));
         }
     }
     Tensor::from_vec(mask, (starts.len(), 1, count, slots), device)?.to_dtype(dtype).map(Some)

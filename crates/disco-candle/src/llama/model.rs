@@ -279,9 +279,10 @@ impl Llama {
     /// # Errors
     /// The context has fewer than `slots` slots.
     fn check_room(&self, slots: usize) -> Result<(), LlamaError> {
-        match slots > self.config.context {
-            true => Err(LlamaError::Context { tokens: slots, context: self.config.context }),
-            false => Ok(()),
+        if slots > self.config.context {
+            Err(LlamaError::Context { tokens: slots, context: self.config.context })
+        } else {
+            Ok(())
         }
     }
 

@@ -37,41 +37,45 @@ impl Names {
 
     /// The embedding matrix.
     pub(super) fn embedding(self) -> &'static str {
-        match self {
-            Self::Gguf => "token_embd.weight",
-            Self::HuggingFace => "model.embed_tokens.weight",
-        }
+        self.of_both("token_embd.weight", "model.embed_tokens.weight")
     }
 
     /// The matrix of the logits, unless it is the embedding matrix.
     pub(super) fn logits(self) -> &'static str {
-        match self {
-            Self::Gguf => "output.weight",
-            Self::HuggingFace => "lm_head.weight",
-        }
+        self.of_both("output.weight", "lm_head.weight")
     }
 
     /// The norm after the last layer.
     pub(super) fn norm(self) -> &'static str {
-        match self {
-            Self::Gguf => "output_norm.weight",
-            Self::HuggingFace => "model.norm.weight",
-        }
+        self.of_both("output_norm.weight", "model.norm.weight")
     }
 
     /// What the names of all tensors of layers begin with.
     pub(super) fn layers(self) -> &'static str {
-        match self {
-            Self::Gguf => "blk.",
-            Self::HuggingFace => "model.layers.",
-        }
+        self.of_both("blk.", "model.layers.")
     }
 
     /// A tensor of a layer; `*` as the layer gives a pattern for all layers.
     pub(super) fn layer(self, layer: impl std::fmt::Display, role: Role) -> String {
+        let (gguf, hugging_face) = match role {
+            Role::AttentionNorm => ("attn_norm", "input_layernorm"),
+            Role::Query => ("attn_q", "self_attn.q_proj"),
+            Role::Key => ("attn_k", "self_attn.k_proj"),
+            Role::Value => ("attn_v", "self_attn.v_proj"),
+            Role::Output => ("attn_output", "self_attn.o_proj"),
+            Role::FfnNorm => ("ffn_norm", "post_attention_layernorm"),
+            Role::Gate => ("ffn_gate", "mlp.gate_proj"),
+            Role::Up => ("ffn_up", "mlp.up_proj"),
+            Role::Down => ("ffn_down", "mlp.down_proj"),
+        };
+        format!("{}{layer}.{}.weight", self.layers(), self.of_both(gguf, hugging_face))
+    }
+
+    /// The name of a tensor in this scheme.
+    fn of_both(self, gguf: &'static str, hugging_face: &'static str) -> &'static str {
         match self {
-            Self::Gguf => format!("{}{layer}.{}.weight", self.layers(), role.gguf()),
-            Self::HuggingFace => format!("{}{layer}.{}.weight", self.layers(), role.hugging_face()),
+            Self::Gguf => gguf,
+            Self::HuggingFace => hugging_face,
         }
     }
 }
@@ -88,32 +92,4 @@ impl Role {
         Self::Up,
         Self::Down,
     ];
-
-    fn gguf(self) -> &'static str {
-        match self {
-            Self::AttentionNorm => "attn_norm",
-            Self::Query => "attn_q",
-            Self::Key => "attn_k",
-            Self::Value => "attn_v",
-            Self::Output => "attn_output",
-            Self::FfnNorm => "ffn_norm",
-            Self::Gate => "ffn_gate",
-            Self::Up => "ffn_up",
-            Self::Down => "ffn_down",
-        }
-    }
-
-    fn hugging_face(self) -> &'static str {
-        match self {
-            Self::AttentionNorm => "input_layernorm",
-            Self::Query => "self_attn.q_proj",
-            Self::Key => "self_attn.k_proj",
-            Self::Value => "self_attn.v_proj",
-            Self::Output => "self_attn.o_proj",
-            Self::FfnNorm => "post_attention_layernorm",
-            Self::Gate => "mlp.gate_proj",
-            Self::Up => "mlp.up_proj",
-            Self::Down => "mlp.down_proj",
-        }
-    }
 }

@@ -99,14 +99,11 @@ pub(super) fn further_files(first: &Path, count: u64) -> Result<Vec<PathBuf>, We
         return Err(malformed(first, problem));
     };
     // A file that is missing ends the search, so that a hostile count costs nothing.
-    let path = |number: u64| first.with_file_name(format!("{prefix}-{number:05}-of-{in_name:05}.gguf"));
-    (2..=count)
-        .map(path)
-        .map(|file| match file.is_file() {
-            true => Ok(file),
-            false => Err(WeightsError::MissingFile { by: first.to_owned(), file }),
-        })
-        .collect()
+    let existing = |number: u64| {
+        let file = first.with_file_name(format!("{prefix}-{number:05}-of-{in_name:05}.gguf"));
+        if file.is_file() { Ok(file) } else { Err(WeightsError::MissingFile { by: first.to_owned(), file }) }
+    };
+    (2..=count).map(existing).collect()
 }
 
 /// A parsed index.

@@ -11,9 +11,10 @@ impl fmt::Display for Plan {
         for (pattern, split) in &self.rules {
             let bare = !pattern.is_empty()
                 && !pattern.contains(|c: char| c.is_whitespace() || c.is_control() || "\"#=".contains(c));
-            match bare {
-                true => f.write_str(pattern)?,
-                false => write!(f, "{}", serde_json::Value::from(pattern.as_str()))?,
+            if bare {
+                f.write_str(pattern)?
+            } else {
+                write!(f, "{}", serde_json::Value::from(pattern.as_str()))?
             }
             writeln!(f, " = {split}")?;
         }

@@ -71,9 +71,12 @@ impl Model {
     pub(crate) fn gguf_with(shape: Shape, seed: u64, (name, tensor): (&str, Tensor)) -> Self {
         let model = Self { folder: tempfile::tempdir().unwrap(), file: "model.gguf" };
         let rotated = [".attn_q.", ".attn_k."];
-        let order = |(name, tensor): (String, Tensor)| match rotated.iter().any(|part| name.contains(part)) {
-            true => (name, shape.interleaved(&tensor)),
-            false => (name, tensor),
+        let order = |(name, tensor): (String, Tensor)| {
+            if rotated.iter().any(|part| name.contains(part)) {
+                (name, shape.interleaved(&tensor))
+            } else {
+                (name, tensor)
+            }
         };
         let mut tensors: Vec<_> = shape.tensors(seed, &gguf_name).into_iter().map(order).collect();
         tensors.push((name.into(), tensor));

@@ -217,12 +217,11 @@ impl Communicator {
         let Some(fast_path) = &self.fast_path else { return Ok(false) };
         // User code may have made another device current.
         self.runtime.make_current()?;
-        match fast_path.launch(op)? {
-            true => {
-                take_path(DataPath::PeerToPeer);
-                self.wait_for_barrier(op).map(|()| true)
-            }
-            false => Ok(false),
+        if fast_path.launch(op)? {
+            take_path(DataPath::PeerToPeer);
+            self.wait_for_barrier(op).map(|()| true)
+        } else {
+            Ok(false)
         }
     }
 

@@ -2,35 +2,32 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_ulonglong, c_void};
+use std::ffi::{c_int, c_ulonglong, c_void};
 use std::ptr;
 
 use disco_core::Result;
-use disco_dl::Library;
 
 use crate::abi::Stream;
+use crate::driver_table::functions;
 
-/// The functions, which have the same signatures in CUDA (11.4 or later) and HIP (5.3 or later).
-#[derive(Clone, Copy, Debug)]
-pub struct GraphFunctions {
-    /// `cuStreamBeginCapture(CUstream, CUstreamCaptureMode)`
-    begin: unsafe extern "C" fn(Stream, c_int) -> c_int,
-    /// `cuStreamEndCapture(CUstream, CUgraph *)`
-    end: unsafe extern "C" fn(Stream, *mut GraphHandle) -> c_int,
-    /// `cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`
-    is_capturing: unsafe extern "C" fn(Stream, *mut c_int) -> c_int,
-    /// `cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`
-    instantiate: unsafe extern "C" fn(*mut GraphHandle, GraphHandle, c_ulonglong) -> c_int,
-    /// `cuGraphLaunch(CUgraphExec, CUstream)`
-    launch: unsafe extern "C" fn(GraphHandle, Stream) -> c_int,
-    /// `cuGraphExecDestroy(CUgraphExec)`
-    destroy_exec: unsafe extern "C" fn(GraphHandle) -> c_int,
-    /// `cuGraphDestroy(CUgraph)`
-    destroy: unsafe extern "C" fn(GraphHandle) -> c_int,
-    /// The library's names of the functions, in this order.
-    names: &'static [&'static CStr; 7],
-    /// Converts the code of a function into a result.
-    check: fn(&'static CStr, c_int) -> Result<()>,
+functions! {
+    /// The functions, which have the same signatures in CUDA (11.4 or later) and HIP (5.3 or later).
+    pub struct GraphFunctions[7] {
+        /// `cuStreamBeginCapture(CUstream, CUstreamCaptureMode)`
+        0 begin: fn(Stream, c_int);
+        /// `cuStreamEndCapture(CUstream, CUgraph *)`
+        1 end: fn(Stream, *mut GraphHandle);
+        /// `cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *)`
+        2 is_capturing: fn(Stream, *mut c_int);
+        /// `cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags)`
+        3 instantiate: fn(*mut GraphHandle, GraphHandle, c_ulonglong);
+        /// `cuGraphLaunch(CUgraphExec, CUstream)`
+        4 launch: fn(GraphHandle, Stream);
+        /// `cuGraphExecDestroy(CUgraphExec)`
+        5 destroy_exec: fn(GraphHandle);
+        /// `cuGraphDestroy(CUgraph)`
+        6 destroy: fn(GraphHandle);
+    }
 }
 
 /// `CUgraph`, `CUgraphExec`, `hipGraph_t`, `hipGraphExec_t`
@@ -49,37 +46,6 @@ unsafe impl Sync for Exec {}
 const THREAD_LOCAL: c_int = 1;
 
 impl GraphFunctions {
-    /// Resolves the functions in a library. `names` has the library's name of each field, in the order of the fields.
-    ///
-    /// # Errors
-    /// The first name that the library lacks.
-    ///
-    /// # Safety
-    /// `names` are the names of CUDA's or HIP's functions for these fields.
-    pub unsafe fn resolve(
-        library: &Library,
-        names: &'static [&'static CStr; 7],
-        check: fn(&'static CStr, c_int) -> Result<()>,
-    ) -> Result<Self, &'static CStr> {
-        macro_rules! function {
-            ($at:literal) => {
-                // SAFETY: the caller guarantees that the function of this name has the signature of the field.
-                unsafe { library.function(names[$at]) }.ok_or(names[$at])?
-            };
-        }
-        Ok(Self {
-            begin: function!(0),
-            end: function!(1),
-            is_capturing: function!(2),
-            instantiate: function!(3),
-            launch: function!(4),
-            destroy_exec: function!(5),
-            destroy: function!(6),
-            names,
-            check,
-        })
-    }
-
     /// Begins a thread-local capture of a stream, which exists.
     ///
     /// # Errors
@@ -122,9 +88,5 @@ impl GraphFunctions {
         if let Err(error) = self.check(5, unsafe { (self.destroy_exec)(exec.0) }) {
             tracing::warn!(%error, "a graph can't be destroyed and is leaked");
         }
-    }
-
-    fn check(&self, function: usize, code: c_int) -> Result<()> {
-        (self.check)(self.names[function], code)
     }
 }

@@ -2,48 +2,26 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ptr;
 use std::time::Duration;
 
 use disco_core::{Error, Result};
-use disco_dl::Library;
 
 use super::EventHandle;
+use crate::driver_table::functions;
 
-/// The functions, which have the same signatures in CUDA and HIP. Their calls are made with the device current.
-#[derive(Clone, Copy, Debug)]
-pub struct TimingFunctions {
-    /// `cuEventCreate(CUevent *, unsigned flags)`, `hipEventCreateWithFlags`
-    create: unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int,
-    /// `cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)`
-    elapsed: unsafe extern "C" fn(*mut f32, *mut c_void, *mut c_void) -> c_int,
-    /// The library's names of the functions, in this order.
-    names: &'static [&'static CStr; 2],
-    /// Converts the code of a function into a result.
-    check: fn(&'static CStr, c_int) -> Result<()>,
+functions! {
+    /// The functions, which have the same signatures in CUDA and HIP. Their calls are made with the device current.
+    pub struct TimingFunctions[2] {
+        /// `cuEventCreate(CUevent *, unsigned flags)`, `hipEventCreateWithFlags`
+        0 create: fn(*mut *mut c_void, c_uint);
+        /// `cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)`
+        1 elapsed: fn(*mut f32, *mut c_void, *mut c_void);
+    }
 }
 
 impl TimingFunctions {
-    /// Resolves the functions by the library's names.
-    ///
-    /// # Safety
-    /// The functions of these names have the signatures of the fields.
-    ///
-    /// # Errors
-    /// The first name that the library lacks.
-    pub unsafe fn resolve(
-        library: &Library,
-        names: &'static [&'static CStr; 2],
-        check: fn(&'static CStr, c_int) -> Result<()>,
-    ) -> Result<Self, &'static CStr> {
-        // SAFETY: the caller guarantees the signature.
-        let create = unsafe { library.function(names[0]) }.ok_or(names[0])?;
-        // SAFETY: the caller guarantees the signature.
-        let elapsed = unsafe { library.function(names[1]) }.ok_or(names[1])?;
-        Ok(Self { create, elapsed, names, check })
-    }
-
     /// Creates an event whose records have times.
     ///
     /// # Errors
@@ -51,7 +29,7 @@ impl TimingFunctions {
     pub(crate) fn create(&self) -> Result<EventHandle> {
         let mut event = ptr::null_mut();
         // SAFETY: `event` is a valid output; flags of 0 mean that the event has times.
-        (self.check)(self.names[0], unsafe { (self.create)(&mut event, 0) }).map(|()| EventHandle(event))
+        self.check(0, unsafe { (self.create)(&mut event, 0) }).map(|()| EventHandle(event))
     }
 
     /// The time between two events on the device. The driver rounds it to some 0.5 µs, and to a 32-bit float of
@@ -65,7 +43,7 @@ impl TimingFunctions {
     pub(crate) unsafe fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
         let mut milliseconds = 0.0;
         // SAFETY: the caller guarantees that both events exist; `milliseconds` is a valid output.
-        (self.check)(self.names[1], unsafe { (self.elapsed)(&mut milliseconds, start.0, end.0) })?;
+        self.check(1, unsafe { (self.elapsed)(&mut milliseconds, start.0, end.0) })?;
         // Within the resolution, the events may be in the wrong order.
         let known = if milliseconds > -1e-3 { milliseconds.max(0.0) } else { milliseconds };
         let elapsed = Duration::try_from_secs_f64(f64::from(known) / 1e3);

@@ -188,9 +188,10 @@ impl<'m> PatternBuffer<'m> {
 
     fn wait_idle(&self, limit: Duration) -> Result<(), String> {
         let runtime = &self.memory.runtime;
-        match polling::wait_up_to(limit, || runtime.is_idle().unwrap_or(true)) {
-            true => runtime.is_idle().map(drop).map_err(|error| error.to_string()),
-            false => Err(format!("copies between the memory of peers are not complete after {limit:?}")),
+        if polling::wait_up_to(limit, || runtime.is_idle().unwrap_or(true)) {
+            runtime.is_idle().map(drop).map_err(|error| error.to_string())
+        } else {
+            Err(format!("copies between the memory of peers are not complete after {limit:?}"))
         }
     }
 }

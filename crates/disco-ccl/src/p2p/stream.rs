@@ -114,9 +114,10 @@ impl<'w> P2pStream<'w> {
         // `track` until the side stream is done.
         unsafe { self.driver.copy(to, from, tensor.byte_len(), CopyKind::OnDevice) }?;
         // Work on the workspace's own buffers must not keep the workspace alive.
-        match self.is_side && !self.memory.contains(tensor.data()) {
-            true => self.memory.signals.track(self.driver, StreamWork::Copy { _storage: tensor.storage().clone() }),
-            false => Ok(()),
+        if self.is_side && !self.memory.contains(tensor.data()) {
+            self.memory.signals.track(self.driver, StreamWork::Copy { _storage: tensor.storage().clone() })
+        } else {
+            Ok(())
         }
     }
 

@@ -44,9 +44,10 @@ impl Mesh {
     /// The mesh of devices with these link ends. All switches count as one network: two devices have as many links
     /// through it as the device with fewer links to switches.
     pub fn new(ends: &[Ends]) -> Self {
-        let count = |from: usize, to: usize| match from == to {
-            true => 0,
-            false => {
+        let count = |from: usize, to: usize| {
+            if from == to {
+                0
+            } else {
                 let direct = ends[from].peers.iter().filter(|peer| **peer == to).count() as u32;
                 direct + ends[from].switches.min(ends[to].switches)
             }
@@ -174,9 +175,10 @@ fn full(mesh: &Mesh) -> String {
     let (least, most) = links()
         .map(|(_, links)| *links)
         .fold((u32::MAX, 0), |(least, most), links| (least.min(links), most.max(links)));
-    match least == most {
-        true => format!("each two devices have links both ways, {least} of them"),
-        false => format!("each two devices have links both ways, {least} to {most} of them"),
+    if least == most {
+        format!("each two devices have links both ways, {least} of them")
+    } else {
+        format!("each two devices have links both ways, {least} to {most} of them")
     }
 }
 

@@ -286,17 +286,14 @@ fn open(memory: &mut Memory, descriptors: &[MemoryDescriptor]) -> Result<(), Str
     let (peers, own) = (runtime.driver().peers()?, memory.rank);
     for (rank, descriptor) in descriptors.iter().enumerate().filter(|(rank, _)| *rank != own) {
         let peer = Rank::new(rank as u32);
-        let base = match descriptor.process == process() {
-            true => {
-                let words = WordTable::of_peer(&descriptor.words, descriptors.len());
-                let words = words
-                    .ok_or_else(|| format!("{peer} has sent {} addresses of signal words", descriptor.words.len()))?;
-                peers.enable_access(descriptor.ordinal).map(|()| RankMemory::direct(descriptor.address as usize, words))
-            }
-            false => {
-                let export = descriptor.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
-                peers.open(export).map(RankMemory::opened)
-            }
+        let base = if descriptor.process == process() {
+            let words = WordTable::of_peer(&descriptor.words, descriptors.len());
+            let words =
+                words.ok_or_else(|| format!("{peer} has sent {} addresses of signal words", descriptor.words.len()))?;
+            peers.enable_access(descriptor.ordinal).map(|()| RankMemory::direct(descriptor.address as usize, words))
+        } else {
+            let export = descriptor.export().map_err(|why| format!("{peer} can't share its memory: {why}"))?;
+            peers.open(export).map(RankMemory::opened)
         };
         memory.add(rank, base.map_err(|error| format!("can't open the memory of {peer}: {error}"))?);
     }

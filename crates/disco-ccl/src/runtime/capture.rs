@@ -117,9 +117,10 @@ impl Runtime {
     /// # Errors
     /// [`Error::State`] with the reason; errors of the driver.
     pub(crate) fn refuse_in_capture(&self, operation: &str, why: &str) -> Result<()> {
-        match self.is_capturing()? {
-            true => Err(Error::state(format!("{operation}: the stream is being captured; {why}"))),
-            false => Ok(()),
+        if self.is_capturing()? {
+            Err(Error::state(format!("{operation}: the stream is being captured; {why}")))
+        } else {
+            Ok(())
         }
     }
 

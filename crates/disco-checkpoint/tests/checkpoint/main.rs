@@ -13,6 +13,8 @@ mod functions;
 mod layouts;
 mod memory;
 mod snapshots;
+#[path = "../../../../testing/suite/trials/mod.rs"]
+mod trials;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,8 @@ use std::process::ExitCode;
 
 use disco::checkpoint::{Error, Folder, Layout};
 use disco::{Builder, DRef, LaneSession, Session, SessionExt, SessionKind, Tensor, WorkerId, block_on};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Trial;
+pub(crate) use trials::tests_of_kinds as tests;
 
 fn main() -> ExitCode {
     disco::init();
@@ -42,7 +45,7 @@ fn main() -> ExitCode {
     trials.push(trial(failures::OF_WORKER_0, Kind::Apart));
     let in_threads = layouts::tests().into_iter().chain(folders::tests()).chain(damage::tests_of_files());
     trials.extend(in_threads.map(|test| trial(test, Kind::Threads)));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials::run(trials, None)
 }
 
 /// Where the workers of a session run.
@@ -59,22 +62,8 @@ enum Kind {
 /// Tests by name.
 type Tests = Vec<(&'static str, fn(Kind))>;
 
-/// Names tests after their functions.
-macro_rules! tests {
-    ($list:ident: $($name:ident),* $(,)?) => {
-        pub(crate) fn $list() -> crate::Tests {
-            vec![$((stringify!($name), $name as fn(crate::Kind))),*]
-        }
-    };
-}
-pub(crate) use tests;
-
 fn trial((name, test): (&'static str, fn(Kind)), kind: Kind) -> Trial {
-    let run = move || {
-        test(kind);
-        Ok::<(), Failed>(())
-    };
-    Trial::test(format!("{name}::{kind:?}"), run)
+    trials::trial(format!("{name}::{kind:?}"), move || test(kind))
 }
 
 /// A session of four workers.

@@ -128,9 +128,10 @@ impl<'s> Program<'s> {
                 let process: i64 = self.session.get_as(&processes, worker(1)).await.unwrap();
                 kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
                 while self.session.sync_all().await.is_ok() {}
-                match replace {
-                    true => drop(self.session.replace_lost().await.unwrap()),
-                    false => drop(self.session.resize(2.max(self.session.world().size() - 1)).await.unwrap()),
+                if replace {
+                    drop(self.session.replace_lost().await.unwrap())
+                } else {
+                    drop(self.session.resize(2.max(self.session.world().size() - 1)).await.unwrap())
                 }
                 self.give_up().await;
                 self.make().await;

@@ -167,13 +167,14 @@ fn no_color_gives_no_communicator(fixture: &mut Fixture<'_>) -> Result<Vec<Optio
 fn a_color_above_the_limit_breaks_nothing(fixture: &mut Fixture<'_>) -> Result<Vec<Option<String>>> {
     let (me, size) = fixture.rank_and_size()?;
     let others: Vec<usize> = (0..size).filter(|rank| *rank != size / 2).collect();
-    let split = match me == size / 2 {
-        false => members(fixture, Some(0), 0, &others)?,
-        true => match fixture.comm()?.split(Some(1 << 31), 0) {
+    let split = if me == size / 2 {
+        match fixture.comm()?.split(Some(1 << 31), 0) {
             Err(Error::Invalid(_)) => None,
             Ok(Some(child)) if child.size() == 1 => None,
             other => Some(format!("rank {me} passed color 2^31 and got {other:?}")),
-        },
+        }
+    } else {
+        members(fixture, Some(0), 0, &others)?
     };
     // The communicator of all ranks is whole.
     fixture.comm()?.barrier()?;

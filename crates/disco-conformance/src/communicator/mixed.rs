@@ -135,10 +135,7 @@ impl<'w, 's> Walk<'w, 's> {
 
     fn enqueue(&mut self) -> Result<()> {
         let group = mem::take(&mut self.group.0);
-        match self.group.1 {
-            true => self.child.enqueue(&group),
-            false => self.fixture.comm()?.enqueue(&group),
-        }
+        if self.group.1 { self.child.enqueue(&group) } else { self.fixture.comm()?.enqueue(&group) }
     }
 
     /// Compares the results of all operations.
@@ -177,10 +174,8 @@ impl<'w, 's> Walk<'w, 's> {
 
     /// The tensors and operations of a step. None if the backend lacks the operation on all dtypes.
     fn part(&mut self, step: Step, on_child: bool) -> Result<Option<(String, DType, Part)>> {
-        let (me, size) = match on_child {
-            true => (self.child.rank().index(), self.child.size()),
-            false => self.fixture.rank_and_size()?,
-        };
+        let (me, size) =
+            if on_child { (self.child.rank().index(), self.child.size()) } else { self.fixture.rank_and_size()? };
         let capabilities = self.fixture.comm()?.capabilities();
         let supports = |dtype: DType, reduction: Option<Reduction>| match step {
             Step::Collective(kind) => {

@@ -113,13 +113,11 @@ impl Suite {
 
     fn worlds_for(&self, row: &Row) -> Vec<World> {
         let worlds = self.harness.worlds();
-        match row.is_large() {
-            false => worlds,
-            true => {
-                let middle =
-                    worlds.iter().position(|world| world.size() == 3).unwrap_or(worlds.len().saturating_sub(1));
-                worlds.into_iter().skip(middle).take(1).collect()
-            }
+        if row.is_large() {
+            let middle = worlds.iter().position(|world| world.size() == 3).unwrap_or(worlds.len().saturating_sub(1));
+            worlds.into_iter().skip(middle).take(1).collect()
+        } else {
+            worlds
         }
     }
 
@@ -143,9 +141,10 @@ impl Suite {
                 Err(reason) => return Ok(Outcome::Skipped { reason }),
             }
         }
-        match worlds.is_empty() {
-            true => Ok(Outcome::Skipped { reason: "it takes two workers".into() }),
-            false => Ok(Outcome::Passed { executed }),
+        if worlds.is_empty() {
+            Ok(Outcome::Skipped { reason: "it takes two workers".into() })
+        } else {
+            Ok(Outcome::Passed { executed })
         }
     }
 

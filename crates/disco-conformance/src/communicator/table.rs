@@ -37,10 +37,7 @@ pub(crate) fn find(name: &str) -> Option<Row> {
 
 fn collectives(kind: OpKind, dtype: DType) -> Vec<Row> {
     let reduces = matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
-    let reductions: Vec<Option<Reduction>> = match reduces {
-        true => Reduction::ALL.map(Some).to_vec(),
-        false => vec![None],
-    };
+    let reductions: Vec<Option<Reduction>> = if reduces { Reduction::ALL.map(Some).to_vec() } else { vec![None] };
     let legal = reductions.into_iter().filter(|reduction| (dtype, *reduction) != (DType::Bool, Some(Reduction::Avg)));
     let small: Vec<_> = legal.map(|reduction| Collective { kind, dtype, reduction, large: false }).collect();
     let large = (dtype == DType::F32).then(|| Collective { large: true, ..small[0] });

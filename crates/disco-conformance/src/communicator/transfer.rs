@@ -76,9 +76,10 @@ impl Pattern {
                 let sends = (0..MANY).map(|number| send(next, number));
                 let recvs = (0..MANY).map(|number| recv(previous, number));
                 // Even ranks post all sends first; odd ranks alternate receives and sends.
-                match me.is_multiple_of(2) {
-                    true => vec![sends.chain(recvs).collect()],
-                    false => vec![sends.zip(recvs).flat_map(|(send, recv)| [recv, send]).collect()],
+                if me.is_multiple_of(2) {
+                    vec![sends.chain(recvs).collect()]
+                } else {
+                    vec![sends.zip(recvs).flat_map(|(send, recv)| [recv, send]).collect()]
                 }
             }
             Self::Itself => vec![vec![send(me, 0), recv(me, 0)], vec![recv(me, 1), send(me, 1)]],
@@ -161,9 +162,10 @@ impl Transfer {
         };
         let mut part = Part::default();
         for step in steps {
-            let (content, want) = match step.is_send {
-                true => (message(me, step.peer, step.number), Want::Unchanged),
-                false => (vec![POISON; count * self.dtype.size()], Want::Bytes(message(step.peer, me, step.number))),
+            let (content, want) = if step.is_send {
+                (message(me, step.peer, step.number), Want::Unchanged)
+            } else {
+                (vec![POISON; count * self.dtype.size()], Want::Bytes(message(step.peer, me, step.number)))
             };
             let buffer = fixture.buffer(self.dtype, content, offset)?;
             part.push(step.op(&buffer), step.words(), buffer, want);
@@ -174,9 +176,10 @@ impl Transfer {
 
 impl Step {
     fn op(self, buffer: &Buffer) -> Op {
-        match self.is_send {
-            true => Op::Send { src: buffer.tensor().clone(), to: rank(self.peer) },
-            false => Op::Recv { dst: buffer.tensor().clone(), from: rank(self.peer) },
+        if self.is_send {
+            Op::Send { src: buffer.tensor().clone(), to: rank(self.peer) }
+        } else {
+            Op::Recv { dst: buffer.tensor().clone(), from: rank(self.peer) }
         }
     }
 

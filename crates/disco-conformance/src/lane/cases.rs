@@ -187,9 +187,10 @@ fn workers_are_reported_as_left_after_their_replies(harness: &dyn Harness) -> Ch
     for overtakes in [false, true] {
         let fixture = Fixture::start(harness, 2..5, Role::Enlarge)?;
         fixture.send(&small(1))?;
-        match overtakes {
-            false => fixture.send(&plain(2, Command::Shutdown))?,
-            true => to_text(fixture.lane.signal(Signal::Shutdown))?,
+        if overtakes {
+            to_text(fixture.lane.signal(Signal::Shutdown))?
+        } else {
+            fixture.send(&plain(2, Command::Shutdown))?
         }
         to_text(fixture.lane.close(fixture.timeout))?;
         let events = fixture.events.so_far();
@@ -387,10 +388,7 @@ fn a_dropped_lane_releases_its_inbox(harness: &dyn Harness) -> CheckResult<()> {
     let is_released = || (Arc::strong_count(&events) == 1).then_some(());
     waiting::poll(timeout, is_released)
         .ok_or_else(|| format!("something holds the inbox {timeout:?} after the lane was dropped"))?;
-    match lost(&events.so_far()).is_empty() {
-        true => Ok(()),
-        false => Err("the dropped lane has reported workers as lost".into()),
-    }
+    if lost(&events.so_far()).is_empty() { Ok(()) } else { Err("the dropped lane has reported workers as lost".into()) }
 }
 
 /// Sends frames until there is no room. Returns their number.

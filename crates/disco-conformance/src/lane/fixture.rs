@@ -51,9 +51,10 @@ impl Fixture {
 
     /// Waits until `enough` returns true for the events.
     pub(super) fn wait(&self, what: &str, enough: impl Fn(&[Event]) -> bool) -> CheckResult<()> {
-        match self.events.wait(self.timeout, enough) {
-            true => Ok(()),
-            false => Err(format!("{what}: not within {:?}; events so far: {}", self.timeout, self.summary())),
+        if self.events.wait(self.timeout, enough) {
+            Ok(())
+        } else {
+            Err(format!("{what}: not within {:?}; events so far: {}", self.timeout, self.summary()))
         }
     }
 
@@ -98,10 +99,7 @@ pub(super) fn to_text<T>(result: disco_core::Result<T>) -> CheckResult<T> {
 
 /// Fails unless `got` equals `expected`.
 pub(super) fn expect_equal<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> CheckResult<()> {
-    match got == expected {
-        true => Ok(()),
-        false => Err(format!("{what}: expected {expected:?}, got {got:?}")),
-    }
+    if got == expected { Ok(()) } else { Err(format!("{what}: expected {expected:?}, got {got:?}")) }
 }
 
 fn rooms(events: &[Event]) -> usize {

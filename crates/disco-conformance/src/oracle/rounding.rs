@@ -54,10 +54,7 @@ impl Format {
     pub(crate) fn decode(self, code: u64) -> f64 {
         let magnitude = code & !(1 << self.sign_bit());
         if magnitude > self.largest {
-            return match magnitude == self.largest + 1 && self.bias != 7 {
-                true => f64::INFINITY,
-                false => f64::NAN,
-            };
+            return if magnitude == self.largest + 1 && self.bias != 7 { f64::INFINITY } else { f64::NAN };
         }
         let fraction = (magnitude & ((1 << self.mantissa) - 1)) as f64;
         let exponent = (magnitude >> self.mantissa) as i32;

@@ -32,10 +32,7 @@ pub(super) fn empty(ctx: &mut WorkerContext, args: &Args<'_>) -> Result<Object, 
         let own = ctx.device();
         return Err(Error::invalid(format!("a tensor on {device}, but this worker's device is {own}")).into());
     }
-    let position = match in_group {
-        true => ctx.worker().index() % ctx.world().group_size(),
-        false => ctx.worker().index(),
-    };
+    let position = if in_group { ctx.worker().index() % ctx.world().group_size() } else { ctx.worker().index() };
     let tensor: Option<Tensor> = (!worker_0_only || position == 0).then(|| ctx.empty(dtype, shape)).transpose()?;
     Ok(tensor.into_object())
 }

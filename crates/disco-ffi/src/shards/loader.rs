@@ -121,10 +121,8 @@ impl ShardLoader {
         let is_root = ctx.worker().index() == 0;
         let root = Rank::new(0);
         let Some(last) = self.info.get(name).and_then(|steps| steps.last()) else {
-            let whole = match is_root {
-                true => self.read(ctx, parameter)?,
-                false => ctx.empty(parameter.dtype, parameter.shape.clone())?,
-            };
+            let whole =
+                if is_root { self.read(ctx, parameter)? } else { ctx.empty(parameter.dtype, parameter.shape.clone())? };
             ctx.comm()?.enqueue(&[Op::Broadcast { src: None, dst: whole.clone(), root }])?;
             return Ok(whole);
         };

@@ -46,10 +46,8 @@ pub(super) fn open(path: &Path, about: &DataFile) -> Result<File> {
 /// The file can't be read; the device has too little memory.
 pub(super) fn read(ctx: &mut WorkerContext, file: &File, path: &Path, parameter: &Parameter) -> Result<Tensor> {
     let tensor = ctx.empty(parameter.dtype, parameter.shape.clone())?;
-    let host = match ctx.device().is_host() {
-        true => tensor.clone(),
-        false => Tensor::zeros(parameter.dtype, parameter.shape.clone())?,
-    };
+    let host =
+        if ctx.device().is_host() { tensor.clone() } else { Tensor::zeros(parameter.dtype, parameter.shape.clone())? };
     fill(file, &host, parameter).map_err(|error| {
         Error::system(format!("can't read parameter `{}` from `{}`", parameter.name, path.display()), error)
     })??;

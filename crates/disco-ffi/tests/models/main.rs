@@ -117,18 +117,20 @@ fn trial(test: Test, plane: Plane) -> Trial {
             let Some(mpi) = mpi() else { return Ok(()) };
             child.env("DISCO_MPI_LIBRARY", mpi);
         }
-        let runtime = match test.name.starts_with("without_libtvm_runtime") {
-            true => Some("/nonexistent/libtvm_runtime.so".into()),
-            false => compiled::runtime(),
+        let runtime = if test.name.starts_with("without_libtvm_runtime") {
+            Some("/nonexistent/libtvm_runtime.so".into())
+        } else {
+            compiled::runtime()
         };
         child.envs(runtime.map(|file| ("DISCO_TVM_RUNTIME_LIBRARY", file)));
         // Waiting ranks spin, and would slow those of other tests down.
         let _alone = (plane == Plane::Mpi).then(|| RANKS.lock().unwrap_or_else(PoisonError::into_inner));
         let output = child.output()?;
         let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        match output.status.success() && text.contains("1 passed") {
-            true => Ok(()),
-            false => Err(Failed::from(format!("{}\n{text}\n{errors}", output.status))),
+        if output.status.success() && text.contains("1 passed") {
+            Ok(())
+        } else {
+            Err(Failed::from(format!("{}\n{text}\n{errors}", output.status)))
         }
     })
 }

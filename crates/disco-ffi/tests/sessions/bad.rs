@@ -8,7 +8,7 @@ use disco::{Object, Session as _, SessionExt as _, SessionKind, WorkerContext, W
 use disco_ffi::{Libraries as _, LibraryFile};
 
 use crate::library::{folder, library, linked};
-use crate::{failure, load, session, without_numbers};
+use crate::{failure, load, loaded, session, without_numbers};
 
 crate::tests![
     a_file_that_is_not_there_is_an_error,
@@ -131,9 +131,7 @@ fn a_compiled_library_is_an_error_without_libtvm_ffi(kind: SessionKind) {
 }
 
 fn a_function_that_is_not_there_is_an_error(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let text = failure(&session, &module, "add5", ());
     assert_eq!(
         without_numbers(&text),
@@ -142,9 +140,7 @@ fn a_function_that_is_not_there_is_an_error(kind: SessionKind) {
 }
 
 fn a_failure_without_an_error_is_an_error(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let text = failure(&session, &module, "fails_without_an_error", ());
     assert_eq!(
         without_numbers(&text),
@@ -153,9 +149,7 @@ fn a_failure_without_an_error_is_an_error(kind: SessionKind) {
 }
 
 fn invalid_results_are_errors_that_name_them(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let dtype = 2 | 32 << 8 | 4 << 16;
     for (type_index, content, found) in [
         (-1, 0, "a value of type -1, which no result has"),
@@ -183,9 +177,7 @@ fn invalid_results_are_errors_that_name_them(kind: SessionKind) {
 }
 
 fn an_argument_count_is_up_to_the_library(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let text = failure(&session, &module, "identity", (1, 2));
     assert!(text.ends_with("RuntimeError: the function failed and raised no error"), "{text}");
 }
@@ -245,17 +237,19 @@ disco_core::register_function!("ffi_tests.only_on_with", only_on_with);
 
 /// Calls a function on one worker.
 fn only_on(ctx: &mut WorkerContext, worker: u32, function: Function) -> Result<Object, BoxError> {
-    match ctx.worker() == WorkerId::new(worker) {
-        true => function.call(ctx, &Args::of_objects(&[])),
-        false => Ok(disco::Value::None.into()),
+    if ctx.worker() == WorkerId::new(worker) {
+        function.call(ctx, &Args::of_objects(&[]))
+    } else {
+        Ok(disco::Value::None.into())
     }
 }
 
 /// As [`only_on`], with an argument.
 fn only_on_with(ctx: &mut WorkerContext, worker: u32, function: Function, arg: Object) -> Result<Object, BoxError> {
-    match ctx.worker() == WorkerId::new(worker) {
-        true => function.call(ctx, &Args::of_objects(&[arg])),
-        false => Ok(disco::Value::None.into()),
+    if ctx.worker() == WorkerId::new(worker) {
+        function.call(ctx, &Args::of_objects(&[arg]))
+    } else {
+        Ok(disco::Value::None.into())
     }
 }
 

@@ -6,7 +6,7 @@ use disco_core::{Error, Object, Tensor};
 use disco_ffi::{Libraries as _, Raised};
 
 use crate::library::library;
-use crate::{call, failure, load, session, submit, without_numbers};
+use crate::{call, failure, load, loaded, session, submit, without_numbers};
 
 crate::tests![
     a_function_of_a_library_is_called_on_all_workers,
@@ -76,18 +76,14 @@ fn a_function_of_a_library_is_called_on_all_workers(kind: SessionKind) {
 }
 
 fn results_of_calls_are_arguments_of_later_calls(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let sum = submit(&session, &module, "add4", (1, 2)).unwrap();
     let worker = block_on(session.call_named("ffi_tests.whoami", ())).unwrap();
     assert_eq!(call(&session, &module, "add4", (&sum, &worker, 100)).unwrap(), Value::Int(104));
 }
 
 fn a_library_calls_a_worker_function_with_the_context_of_its_worker(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let function = block_on(session.call_named("ffi_tests.functions", ("worker",))).unwrap();
     assert_eq!(call(&session, &module, "apply", (&function, 7)).unwrap(), Value::Int(17));
     // A function of the library as an argument of itself.
@@ -97,9 +93,7 @@ fn a_library_calls_a_worker_function_with_the_context_of_its_worker(kind: Sessio
 }
 
 fn an_error_of_a_worker_function_passes_through_a_library(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let function = block_on(session.call_named("ffi_tests.functions", ("fails",))).unwrap();
     let error = call(&session, &module, "apply", (&function,)).unwrap_err();
     let text = "worker 1: libplain.so:apply: no communicator on this worker: call `init_ccl` first";
@@ -108,18 +102,14 @@ fn an_error_of_a_worker_function_passes_through_a_library(kind: SessionKind) {
 }
 
 fn a_panic_of_a_worker_function_passes_through_a_library_as_an_error(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let function = block_on(session.call_named("ffi_tests.functions", ("panics",))).unwrap();
     let text = failure(&session, &module, "apply", (&function,));
     assert_eq!(without_numbers(&text), "worker 1: libplain.so:apply: panicked: on purpose");
 }
 
 fn a_raised_error_has_its_kind_its_text_and_the_worker(kind: SessionKind) {
-    let library = library!("raises.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("raises.c"));
     assert_eq!(call(&session, &module, "add1", (41,)).unwrap(), Value::Int(42));
     let error = call(&session, &module, "raises", ()).unwrap_err();
     let text = "worker 1: libraises.so:raises: ValueError: the number is too small";
@@ -129,9 +119,7 @@ fn a_raised_error_has_its_kind_its_text_and_the_worker(kind: SessionKind) {
 }
 
 fn an_error_poisons_the_results_that_depend_on_it(kind: SessionKind) {
-    let library = library!("raises.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("raises.c"));
     let add1 = block_on(module.function(&session, "add1")).unwrap();
     let raised = submit(&session, &module, "raises", ()).unwrap();
     // The call may be refused already, since the failure of the earlier one is known.
@@ -165,18 +153,14 @@ fn function(session: &disco::LaneSession, name: &str) -> disco::DRef {
 }
 
 fn a_library_passes_pointers_as_arguments(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let moved = Value::from(vec![Value::Int(1)]);
     let values = call(&session, &module, "passes_pointers", (&function(&session, "list"), moved.clone())).unwrap();
     assert_eq!(values, Value::from(vec![Value::from("text"), Value::from(vec![1u8, 2]), moved]));
 }
 
 fn a_lent_tensor_is_used_and_not_returned(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     assert_eq!(call(&session, &module, "lends", (&function(&session, "sum"),)).unwrap(), Value::Float(6.0));
     let text = failure(&session, &module, "lends", (&function(&session, "returns"),));
     assert_eq!(
@@ -193,9 +177,7 @@ fn a_lent_tensor_that_is_kept_ends_the_process(kind: SessionKind) {
 }
 
 fn a_worker_function_is_not_called_on_another_thread(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let text = failure(&session, &module, "calls_on_a_thread", (&function(&session, "sum"),));
     // libtvm_ffi keeps raised errors by thread, so the error of the other thread does not arrive.
     let start = "worker 1: libplain.so:calls_on_a_thread: ";
@@ -218,9 +200,7 @@ fn register(_: &mut WorkerContext) -> disco::Result<()> {
 disco_core::register_function!("ffi_tests.register", register);
 
 fn a_registered_function_is_called_with_the_context_of_the_calling_worker(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     block_on(session.call_named("ffi_tests.register", ())).unwrap();
     block_on(session.sync_all()).unwrap();
     let twice = block_on(session.global_function("ffi_tests.twice")).unwrap();
@@ -230,9 +210,7 @@ fn a_registered_function_is_called_with_the_context_of_the_calling_worker(kind: 
 }
 
 fn a_call_inside_of_a_call_gets_the_context_back(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     // The callback has the context, so the library's call has none to give.
     assert_eq!(call(&session, &module, "apply", (&function(&session, "nested"),)).unwrap(), Value::None);
     assert_eq!(call(&session, &module, "apply", (&function(&session, "worker"), 1)).unwrap(), Value::Int(11));

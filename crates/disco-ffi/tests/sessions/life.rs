@@ -8,7 +8,7 @@ use disco::{Session as _, SessionExt as _, SessionKind, Value, block_on};
 use disco_ffi::LibraryFile;
 
 use crate::library::{folder, library};
-use crate::{call, load, session, submit};
+use crate::{call, load, loaded, session, submit};
 
 crate::tests![
     a_library_is_closed_with_its_last_handle_and_function,
@@ -36,9 +36,7 @@ fn closes(session: &disco::LaneSession, prefix: &str, kind: SessionKind) {
 }
 
 fn a_library_is_closed_with_its_last_handle_and_function(kind: SessionKind) {
-    let library = library!("unload.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("unload.c"));
     let prefix = folder().join("closed");
     let leave = block_on(module.function(&session, "leave")).unwrap();
     block_on(session.call(&leave, (prefix.to_str().unwrap(),))).unwrap();

@@ -101,12 +101,11 @@ fn trial(test: Test, (mode, mode_name): (Mode, &'static str), kind: SessionKind)
         child.args(["--exact", &name]).env(MODE, mode_name).env("DISCO_TVM_FFI_LIBRARY", file);
         let output = child.output()?;
         let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        match output.status.success() && text.contains("1 passed") {
-            true => {
-                errors.lines().filter(|line| line.starts_with("skipped")).for_each(|line| eprintln!("{name}: {line}"));
-                Ok(())
-            }
-            false => Err(Failed::from(format!("{}\n{text}\n{errors}", output.status))),
+        if output.status.success() && text.contains("1 passed") {
+            errors.lines().filter(|line| line.starts_with("skipped")).for_each(|line| eprintln!("{name}: {line}"));
+            Ok(())
+        } else {
+            Err(Failed::from(format!("{}\n{text}\n{errors}", output.status)))
         }
     })
 }
@@ -118,6 +117,13 @@ fn session(kind: SessionKind) -> LaneSession {
 
 fn load(session: &LaneSession, file: impl Into<disco_ffi::LibraryFile>) -> Module {
     block_on(session.load_library(file)).unwrap()
+}
+
+/// A session with a library.
+fn loaded(kind: SessionKind, file: impl Into<disco_ffi::LibraryFile>) -> (LaneSession, Module) {
+    let session = session(kind);
+    let module = load(&session, file);
+    (session, module)
 }
 
 /// Calls a function of a library and returns the result of worker 1.

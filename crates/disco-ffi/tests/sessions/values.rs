@@ -6,7 +6,7 @@ use disco::{
 };
 
 use crate::library::library;
-use crate::{call, failure, load, session, submit, without_numbers};
+use crate::{call, failure, loaded, submit, without_numbers};
 
 crate::tests![
     every_value_comes_back_as_it_was,
@@ -31,9 +31,7 @@ fn state(_: &mut WorkerContext) -> disco::Result<disco::Opaque> {
 }
 
 fn every_value_comes_back_as_it_was(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let values = [
         (Value::None, 0),
         (Value::Int(-7), 1),
@@ -62,9 +60,7 @@ fn every_value_comes_back_as_it_was(kind: SessionKind) {
 }
 
 fn a_map_needs_libtvm_ffi(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let map = Value::from(vec![(Value::from("a"), Value::Int(1))]);
     let text = failure(&session, &module, "identity", (map,));
     let start = "worker 1: libplain.so:identity: argument 0: expected a value that libraries take, got a map, which only \
@@ -73,9 +69,7 @@ fn a_map_needs_libtvm_ffi(kind: SessionKind) {
 }
 
 fn maps_come_back_as_they_were(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let inner = Value::from(vec![(Value::Int(1), Value::from("one")), (Value::Int(0), Value::None)]);
     for map in [inner.clone(), Value::from(vec![(Value::from("a"), inner)]), Value::from(Vec::<(Value, Value)>::new())]
     {
@@ -85,9 +79,7 @@ fn maps_come_back_as_they_were(kind: SessionKind) {
 }
 
 fn a_tensor_is_not_copied(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let tensor = block_on(session.empty(DType::F32, [2, 3], Placement::All)).unwrap();
     block_on(session.set_each(&tensor, |worker| {
         Tensor::from_slice(&[1f32, 2., 3., 4., 5., worker.wire() as f32], [2, 3]).unwrap()
@@ -109,9 +101,7 @@ fn a_tensor_is_not_copied(kind: SessionKind) {
 }
 
 fn objects_of_a_library_stay_on_their_worker_and_are_arguments(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let object = submit(&session, &module, "own_object", ()).unwrap();
     assert_eq!(call(&session, &module, "type_of", (&object,)).unwrap(), Value::Int(200));
     let same = submit(&session, &module, "identity", (&object,)).unwrap();
@@ -129,9 +119,7 @@ fn objects_of_a_library_stay_on_their_worker_and_are_arguments(kind: SessionKind
 }
 
 fn a_rust_value_is_no_argument(kind: SessionKind) {
-    let library = library!("plain.c");
-    let session = session(kind);
-    let module = load(&session, library);
+    let (session, module) = loaded(kind, library!("plain.c"));
     let state = block_on(session.call_named("ffi_tests.state", ())).unwrap();
     let text = failure(&session, &module, "identity", (&state,));
     assert_eq!(

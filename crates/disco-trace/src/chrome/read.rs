@@ -76,9 +76,8 @@ impl Reader {
     }
 
     fn event(&mut self, line: &[u8]) -> Result<(), String> {
-        let event: Event<'_> = serde_json::from_slice(line).map_err(|error| match self.has_head {
-            true => format!("no event: {error}"),
-            false => format!("{NOT_A_TRACE}: {error}"),
+        let event: Event<'_> = serde_json::from_slice(line).map_err(|error| {
+            if self.has_head { format!("no event: {error}") } else { format!("{NOT_A_TRACE}: {error}") }
         })?;
         let args = event.args.map_or("{}", RawValue::get);
         match (&*event.ph, &*event.name, &*event.cat) {

@@ -136,9 +136,10 @@ fn arrows_join_submissions_with_commands_and_the_calls_of_a_collective() {
         };
         assert!(events.iter().any(|it| slice(&it)), "{event}");
         let key = (event["cat"].to_string(), event["id"].as_u64().unwrap());
-        match is(event, "s") {
-            true => assert!(starts.insert(key, at).is_none(), "{event}"),
-            false => assert!(starts[&key] <= at, "{event}"),
+        if is(event, "s") {
+            assert!(starts.insert(key, at).is_none(), "{event}")
+        } else {
+            assert!(starts[&key] <= at, "{event}")
         }
     }
 }

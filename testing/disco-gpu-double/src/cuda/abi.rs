@@ -4,65 +4,52 @@
 
 use std::ffi::{c_int, c_void};
 
-/// `CUresult`
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code(pub c_int);
+use crate::codes::codes;
 
-impl Code {
-    /// `CUDA_SUCCESS`
-    pub const SUCCESS: Self = Self(0);
-    /// `CUDA_ERROR_INVALID_VALUE`
-    pub const INVALID_VALUE: Self = Self(1);
-    /// `CUDA_ERROR_OUT_OF_MEMORY`
-    pub const OUT_OF_MEMORY: Self = Self(2);
-    /// `CUDA_ERROR_NOT_INITIALIZED`
-    pub const NOT_INITIALIZED: Self = Self(3);
-    /// `CUDA_ERROR_INVALID_DEVICE`
-    pub const INVALID_DEVICE: Self = Self(101);
-    /// `CUDA_ERROR_INVALID_IMAGE`
-    pub const INVALID_IMAGE: Self = Self(200);
-    /// `CUDA_ERROR_INVALID_CONTEXT`
-    pub const INVALID_CONTEXT: Self = Self(201);
-    /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`
-    pub const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
-    /// `CUDA_ERROR_INVALID_HANDLE`
-    pub const INVALID_HANDLE: Self = Self(400);
-    /// `CUDA_ERROR_ILLEGAL_STATE`
-    pub const ILLEGAL_STATE: Self = Self(401);
-    /// `CUDA_ERROR_NOT_FOUND`
-    pub const NOT_FOUND: Self = Self(500);
-    /// `CUDA_ERROR_NOT_READY`
-    pub const NOT_READY: Self = Self(600);
-    /// `CUDA_ERROR_ILLEGAL_ADDRESS`
-    pub const ILLEGAL_ADDRESS: Self = Self(700);
-    /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`
-    pub const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
-    /// `CUDA_ERROR_PEER_ACCESS_NOT_ENABLED`
-    pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
-    /// `CUDA_ERROR_NOT_SUPPORTED`
-    pub const NOT_SUPPORTED: Self = Self(801);
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`
-    pub const STREAM_CAPTURE_UNSUPPORTED: Self = Self(900);
-    /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
-    pub const STREAM_CAPTURE_INVALIDATED: Self = Self(901);
-    /// `CUDA_ERROR_STREAM_CAPTURE_MERGE`
-    pub const STREAM_CAPTURE_MERGE: Self = Self(902);
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED`
-    pub const STREAM_CAPTURE_UNMATCHED: Self = Self(903);
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`
-    pub const STREAM_CAPTURE_UNJOINED: Self = Self(904);
-    /// `CUDA_ERROR_STREAM_CAPTURE_ISOLATION`
-    pub const STREAM_CAPTURE_ISOLATION: Self = Self(905);
-    /// `CUDA_ERROR_CAPTURED_EVENT`
-    pub const CAPTURED_EVENT: Self = Self(907);
-    /// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`
-    pub const STREAM_CAPTURE_WRONG_THREAD: Self = Self(908);
-
-    /// The return code of an export.
-    pub(crate) fn of(result: Result<(), Self>) -> Self {
-        result.err().unwrap_or(Self::SUCCESS)
-    }
+codes! {
+    /// `CUresult`
+    SUCCESS = 0, CUDA_SUCCESS, "no error";
+    INVALID_VALUE = 1, CUDA_ERROR_INVALID_VALUE, "invalid argument";
+    OUT_OF_MEMORY = 2, CUDA_ERROR_OUT_OF_MEMORY, "out of memory";
+    NOT_INITIALIZED = 3, CUDA_ERROR_NOT_INITIALIZED, "initialization error";
+    DEINITIALIZED = 4, CUDA_ERROR_DEINITIALIZED, "driver shutting down";
+    STUB_LIBRARY = 34, CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library";
+    DEVICE_UNAVAILABLE = 46, CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable";
+    NO_DEVICE = 100, CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected";
+    INVALID_DEVICE = 101, CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal";
+    INVALID_IMAGE = 200, CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid";
+    INVALID_CONTEXT = 201, CUDA_ERROR_INVALID_CONTEXT, "invalid device context";
+    PEER_ACCESS_UNSUPPORTED = 217, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        "peer access is not supported between these two devices";
+    INVALID_HANDLE = 400, CUDA_ERROR_INVALID_HANDLE, "invalid resource handle";
+    ILLEGAL_STATE = 401, CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state";
+    NOT_FOUND = 500, CUDA_ERROR_NOT_FOUND, "named symbol not found";
+    NOT_READY = 600, CUDA_ERROR_NOT_READY, "device not ready";
+    ILLEGAL_ADDRESS = 700, CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered";
+    PEER_ACCESS_ALREADY_ENABLED = 704, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled";
+    PEER_ACCESS_NOT_ENABLED = 705, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled";
+    CONTEXT_IS_DESTROYED = 709, CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed";
+    LAUNCH_FAILED = 719, CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure";
+    NOT_SUPPORTED = 801, CUDA_ERROR_NOT_SUPPORTED, "operation not supported";
+    SYSTEM_NOT_READY = 802, CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized";
+    SYSTEM_DRIVER_MISMATCH = 803, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        "system has unsupported display driver / cuda driver combination";
+    STREAM_CAPTURE_UNSUPPORTED = 900, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+        "operation not permitted when stream is capturing";
+    STREAM_CAPTURE_INVALIDATED = 901, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+        "operation failed due to a previous error during capture";
+    STREAM_CAPTURE_MERGE = 902, CUDA_ERROR_STREAM_CAPTURE_MERGE,
+        "operation would result in a merge of separate capture sequences";
+    STREAM_CAPTURE_UNMATCHED = 903, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+        "capture was not ended in the same stream as it began";
+    STREAM_CAPTURE_UNJOINED = 904, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work";
+    STREAM_CAPTURE_ISOLATION = 905, CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+        "dependency created on uncaptured work in another stream";
+    CAPTURED_EVENT = 907, CUDA_ERROR_CAPTURED_EVENT,
+        "operation not permitted on an event last recorded in a capturing stream";
+    STREAM_CAPTURE_WRONG_THREAD = 908, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+        "attempt to terminate a thread-local capture sequence from another thread";
+    UNKNOWN = 999, CUDA_ERROR_UNKNOWN, "unknown error";
 }
 
 /// `CUdevice`

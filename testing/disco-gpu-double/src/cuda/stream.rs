@@ -67,9 +67,10 @@ pub(crate) fn create(device: &'static Device, is_ordered: bool, queues: usize) -
 /// `cuStreamCreateWithPriority`: if priorities are enabled, a stream with a priority above the default, 0, has its own
 /// hardware queue.
 pub(crate) fn create_with(device: &'static Device, is_ordered: bool, priority: c_int, queues: usize) -> abi::Stream {
-    match priority < 0 && settings::read().priorities() {
-        true => STREAMS.insert(Stream::start(device, is_ordered, None)),
-        false => create(device, is_ordered, queues),
+    if priority < 0 && settings::read().priorities() {
+        STREAMS.insert(Stream::start(device, is_ordered, None))
+    } else {
+        create(device, is_ordered, queues)
     }
 }
 

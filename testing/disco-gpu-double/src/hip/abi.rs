@@ -4,38 +4,36 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::codes::codes;
 use crate::cuda;
 
-/// `hipError_t`
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code(pub c_int);
-
-impl Code {
-    /// `hipSuccess`
-    pub const SUCCESS: Self = Self(0);
-    /// `hipErrorInvalidValue`
-    pub const INVALID_VALUE: Self = Self(1);
-    /// `hipErrorOutOfMemory`
-    pub const OUT_OF_MEMORY: Self = Self(2);
-    /// `hipErrorInvalidMemcpyDirection`
-    pub const INVALID_MEMCPY_DIRECTION: Self = Self(21);
-    /// `hipErrorNoDevice`
-    pub const NO_DEVICE: Self = Self(100);
-    /// `hipErrorInvalidDevice`
-    pub const INVALID_DEVICE: Self = Self(101);
-    /// `hipErrorInvalidContext`
-    pub const INVALID_CONTEXT: Self = Self(201);
-    /// `hipErrorInvalidHandle`
-    pub const INVALID_HANDLE: Self = Self(400);
-    /// `hipErrorNotReady`
-    pub const NOT_READY: Self = Self(600);
-    /// `hipErrorIllegalAddress`
-    pub const ILLEGAL_ADDRESS: Self = Self(700);
-    /// `hipErrorPeerAccessAlreadyEnabled`
-    pub const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
-    /// `hipErrorPeerAccessNotEnabled`
-    pub const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
+codes! {
+    /// `hipError_t`
+    SUCCESS = 0, hipSuccess, "no error";
+    INVALID_VALUE = 1, hipErrorInvalidValue, "invalid argument";
+    OUT_OF_MEMORY = 2, hipErrorOutOfMemory, "out of memory";
+    NOT_INITIALIZED = 3, hipErrorNotInitialized, "initialization error";
+    DEINITIALIZED = 4, hipErrorDeinitialized, "driver shutting down";
+    INVALID_DEVICE_POINTER = 17, hipErrorInvalidDevicePointer, "invalid device pointer";
+    INVALID_MEMCPY_DIRECTION = 21, hipErrorInvalidMemcpyDirection, "invalid copy direction for memcpy";
+    INSUFFICIENT_DRIVER = 35, hipErrorInsufficientDriver, "driver version is insufficient for runtime version";
+    NO_DEVICE = 100, hipErrorNoDevice, "no ROCm-capable device is detected";
+    INVALID_DEVICE = 101, hipErrorInvalidDevice, "invalid device ordinal";
+    INVALID_CONTEXT = 201, hipErrorInvalidContext, "invalid device context";
+    PEER_ACCESS_UNSUPPORTED = 217, hipErrorPeerAccessUnsupported,
+        "peer access is not supported between these two devices";
+    INVALID_HANDLE = 400, hipErrorInvalidHandle, "invalid resource handle";
+    NOT_READY = 600, hipErrorNotReady, "device not ready";
+    ILLEGAL_ADDRESS = 700, hipErrorIllegalAddress, "an illegal memory access was encountered";
+    PEER_ACCESS_ALREADY_ENABLED = 704, hipErrorPeerAccessAlreadyEnabled, "peer access is already enabled";
+    PEER_ACCESS_NOT_ENABLED = 705, hipErrorPeerAccessNotEnabled, "peer access has not been enabled";
+    CONTEXT_IS_DESTROYED = 709, hipErrorContextIsDestroyed, "context is destroyed";
+    LAUNCH_FAILURE = 719, hipErrorLaunchFailure, "unspecified launch failure";
+    NOT_SUPPORTED = 801, hipErrorNotSupported, "operation not supported";
+    STREAM_CAPTURE_UNSUPPORTED = 900, hipErrorStreamCaptureUnsupported,
+        "operation not permitted when stream is capturing";
+    STREAM_CAPTURE_INVALIDATED = 901, hipErrorStreamCaptureInvalidated,
+        "operation failed due to a previous error during capture";
 }
 
 /// Converts a code of CUDA: the codes that the double returns have the same numbers in HIP.

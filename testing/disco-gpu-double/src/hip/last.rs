@@ -10,7 +10,7 @@ thread_local! {
 
 /// Converts a result to the return code of an export, and records errors except `hipErrorNotReady`.
 pub(crate) fn note(result: Result<(), Code>) -> Code {
-    let code = result.err().unwrap_or(Code::SUCCESS);
+    let code = Code::of(result);
     if code != Code::SUCCESS && code != Code::NOT_READY {
         LAST.set(code);
     }

@@ -4,6 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::codes::codes;
 use crate::cuda;
 
 /// `ncclComm_t`
@@ -11,33 +12,16 @@ pub type CommHandle = *mut c_void;
 /// `cudaStream_t`
 pub type Stream = *mut c_void;
 
-/// `ncclResult_t`
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code(pub c_int);
-
-impl Code {
-    /// `ncclSuccess`
-    pub const SUCCESS: Self = Self(0);
-    /// `ncclUnhandledCudaError`
-    pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
-    /// `ncclSystemError`
-    pub const SYSTEM_ERROR: Self = Self(2);
-    /// `ncclInternalError`
-    pub const INTERNAL_ERROR: Self = Self(3);
-    /// `ncclInvalidArgument`
-    pub const INVALID_ARGUMENT: Self = Self(4);
-    /// `ncclInvalidUsage`
-    pub const INVALID_USAGE: Self = Self(5);
-    /// `ncclRemoteError`
-    pub const REMOTE_ERROR: Self = Self(6);
-    /// `ncclInProgress`
-    pub const IN_PROGRESS: Self = Self(7);
-
-    /// The return code of an export.
-    pub(crate) fn of(result: Result<(), Self>) -> Self {
-        result.err().unwrap_or(Self::SUCCESS)
-    }
+codes! {
+    /// `ncclResult_t`
+    SUCCESS = 0, ncclSuccess, "no error";
+    UNHANDLED_CUDA_ERROR = 1, ncclUnhandledCudaError, "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    SYSTEM_ERROR = 2, ncclSystemError, "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    INTERNAL_ERROR = 3, ncclInternalError, "internal error - please report this issue to the NCCL developers";
+    INVALID_ARGUMENT = 4, ncclInvalidArgument, "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    INVALID_USAGE = 5, ncclInvalidUsage, "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    REMOTE_ERROR = 6, ncclRemoteError, "remote process exited or there was a network error";
+    IN_PROGRESS = 7, ncclInProgress, "NCCL operation in progress";
 }
 
 impl From<cuda::abi::Code> for Code {

@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Recv,
 }
 
-/// Arguments of a function; 0 and the sum for parameters that it does not have.
+/// Arguments of a function; those of [`Args::new`] for parameters that it does not have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Args {
     /// The function.
@@ -45,6 +45,13 @@ pub(crate) struct Args {
     pub(crate) op: RedOp,
     /// Rank of the root or of the peer.
     pub(crate) root: c_int,
+}
+
+impl Args {
+    /// Arguments without buffers: the sum, and rank 0 as the root.
+    pub(crate) fn new(kind: Kind, count: usize, dtype: DataType) -> Self {
+        Self { kind, send: 0, recv: 0, count, dtype, op: RedOp::SUM, root: 0 }
+    }
 }
 
 /// A checked call.

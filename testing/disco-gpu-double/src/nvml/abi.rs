@@ -4,27 +4,20 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// `nvmlReturn_t`
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code(pub c_int);
+use crate::codes::codes;
 
-impl Code {
-    /// `NVML_SUCCESS`
-    pub const SUCCESS: Self = Self(0);
-    /// `NVML_ERROR_UNINITIALIZED`
-    pub const UNINITIALIZED: Self = Self(1);
-    /// `NVML_ERROR_INVALID_ARGUMENT`
-    pub const INVALID_ARGUMENT: Self = Self(2);
-    /// `NVML_ERROR_NOT_SUPPORTED`
-    pub const NOT_SUPPORTED: Self = Self(3);
-    /// `NVML_ERROR_NOT_FOUND`
-    pub const NOT_FOUND: Self = Self(6);
-
-    /// The return code of an export.
-    pub(crate) fn of(result: Result<(), Self>) -> Self {
-        result.err().unwrap_or(Self::SUCCESS)
-    }
+codes! {
+    /// `nvmlReturn_t`
+    SUCCESS = 0, NVML_SUCCESS, "Success";
+    UNINITIALIZED = 1, NVML_ERROR_UNINITIALIZED, "Uninitialized";
+    INVALID_ARGUMENT = 2, NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument";
+    NOT_SUPPORTED = 3, NVML_ERROR_NOT_SUPPORTED, "Not Supported";
+    NO_PERMISSION = 4, NVML_ERROR_NO_PERMISSION, "Insufficient Permissions";
+    NOT_FOUND = 6, NVML_ERROR_NOT_FOUND, "Not Found";
+    DRIVER_NOT_LOADED = 9, NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded";
+    GPU_IS_LOST = 15, NVML_ERROR_GPU_IS_LOST, "GPU is lost";
+    LIB_RM_VERSION_MISMATCH = 18, NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Driver/library version mismatch";
+    UNKNOWN = 999, NVML_ERROR_UNKNOWN, "Unknown Error";
 }
 
 /// `nvmlDevice_t`

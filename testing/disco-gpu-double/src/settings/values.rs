@@ -13,28 +13,59 @@ use super::{Machine, faults};
 /// The settings, which are read from the environment at their first use.
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::from_env);
 
-/// The values of the variables.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    devices: AtomicU64,
-    memory: AtomicU64,
-    nccl_version: AtomicU64,
-    driver: AtomicU64,
-    hip: AtomicU64,
-    init: AtomicU64,
-    connect: AtomicU64,
-    delay_us: AtomicU64,
-    poll_us: AtomicU64,
-    remote_errors: AtomicU64,
-    /// The number of the [`Machine`].
-    nvlink: AtomicU64,
-    peer_access: AtomicU64,
-    peer_frees: AtomicU64,
-    priorities: AtomicU64,
-    cuda_queues: AtomicU64,
-    hip_queues: AtomicU64,
-    signal_memory: AtomicU64,
+/// Defines the variables that are numbers: the field, the name and the default of each.
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $field:ident: $name:literal = $default:expr;)*) => {
+        /// The values of the variables.
+        #[derive(Debug)]
+        pub(crate) struct Settings {
+            $($(#[$doc])* $field: AtomicU64,)*
+        }
+
+        /// The names of all variables.
+        const NAMES: &[&str] = &[$($name,)* FAULTS];
+
+        impl Settings {
+            fn new() -> Self {
+                Self { $($field: AtomicU64::new($default),)* }
+            }
+
+            /// The number of a variable.
+            fn number(&self, name: &str) -> Option<&AtomicU64> {
+                match name {
+                    $($name => Some(&self.$field),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
+
+numbers! {
+    devices: "GPU_DOUBLE_DEVICES" = 4;
+    memory: "GPU_DOUBLE_MEMORY" = 1 << 30;
+    nccl_version: "GPU_DOUBLE_NCCL_VERSION" = 22809;
+    driver: "GPU_DOUBLE_DRIVER" = 13000;
+    hip: "GPU_DOUBLE_HIP" = 60_342_131;
+    init: "GPU_DOUBLE_INIT" = 0;
+    connect: "GPU_DOUBLE_CONNECT" = 0;
+    delay_us: "GPU_DOUBLE_DELAY_US" = 0;
+    poll_us: "GPU_DOUBLE_POLL_US" = 0;
+    remote_errors: "GPU_DOUBLE_REMOTE_ERRORS" = 0;
+    /// The number of the [`Machine`].
+    nvlink: "GPU_DOUBLE_NVLINK" = Machine::Pcie as u64;
+    peer_access: "GPU_DOUBLE_PEER_ACCESS" = 1;
+    peer_frees: "GPU_DOUBLE_PEER_FREES" = 1;
+    priorities: "GPU_DOUBLE_PRIORITIES" = 1;
+    cuda_queues: "CUDA_DEVICE_MAX_CONNECTIONS" = 8;
+    hip_queues: "GPU_MAX_HW_QUEUES" = 4;
+    signal_memory: "GPU_STREAMOPS_CP_WAIT" = 0;
+}
+
+/// The variable with the rules of faults.
+const FAULTS: &str = "GPU_DOUBLE_FAULTS";
+/// The variable with the name of the [`Machine`].
+const NVLINK: &str = "GPU_DOUBLE_NVLINK";
 
 /// The settings.
 pub(crate) fn read() -> &'static Settings {
@@ -46,48 +77,9 @@ pub(crate) fn set(name: &str, value: &str) -> bool {
     SETTINGS.set(name, value)
 }
 
-const NAMES: [&str; 18] = [
-    "GPU_DOUBLE_DEVICES",
-    "GPU_DOUBLE_MEMORY",
-    "GPU_DOUBLE_NCCL_VERSION",
-    "GPU_DOUBLE_DRIVER",
-    "GPU_DOUBLE_HIP",
-    "GPU_DOUBLE_INIT",
-    "GPU_DOUBLE_CONNECT",
-    "GPU_DOUBLE_DELAY_US",
-    "GPU_DOUBLE_POLL_US",
-    "GPU_DOUBLE_REMOTE_ERRORS",
-    "GPU_DOUBLE_NVLINK",
-    "GPU_DOUBLE_PEER_ACCESS",
-    "GPU_DOUBLE_PEER_FREES",
-    "GPU_DOUBLE_PRIORITIES",
-    "GPU_DOUBLE_FAULTS",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "GPU_MAX_HW_QUEUES",
-    "GPU_STREAMOPS_CP_WAIT",
-];
-
 impl Settings {
     fn from_env() -> Self {
-        let settings = Self {
-            devices: AtomicU64::new(4),
-            memory: AtomicU64::new(1 << 30),
-            nccl_version: AtomicU64::new(22809),
-            driver: AtomicU64::new(13000),
-            hip: AtomicU64::new(60_342_131),
-            init: AtomicU64::new(0),
-            connect: AtomicU64::new(0),
-            delay_us: AtomicU64::new(0),
-            poll_us: AtomicU64::new(0),
-            remote_errors: AtomicU64::new(0),
-            nvlink: AtomicU64::new(Machine::Pcie as u64),
-            peer_access: AtomicU64::new(1),
-            peer_frees: AtomicU64::new(1),
-            priorities: AtomicU64::new(1),
-            cuda_queues: AtomicU64::new(8),
-            hip_queues: AtomicU64::new(4),
-            signal_memory: AtomicU64::new(0),
-        };
+        let settings = Self::new();
         for name in NAMES {
             let Ok(value) = env::var(name) else { continue };
             if !settings.set(name, &value) {
@@ -100,32 +92,15 @@ impl Settings {
     }
 
     fn set(&self, name: &str, value: &str) -> bool {
-        let at = match name {
-            "GPU_DOUBLE_DEVICES" => &self.devices,
-            "GPU_DOUBLE_MEMORY" => &self.memory,
-            "GPU_DOUBLE_NCCL_VERSION" => &self.nccl_version,
-            "GPU_DOUBLE_DRIVER" => &self.driver,
-            "GPU_DOUBLE_HIP" => &self.hip,
-            "GPU_DOUBLE_INIT" => &self.init,
-            "GPU_DOUBLE_CONNECT" => &self.connect,
-            "GPU_DOUBLE_DELAY_US" => &self.delay_us,
-            "GPU_DOUBLE_POLL_US" => &self.poll_us,
-            "GPU_DOUBLE_REMOTE_ERRORS" => &self.remote_errors,
-            "GPU_DOUBLE_NVLINK" => {
-                let machine = Machine::named(value.trim());
-                return machine.inspect(|&machine| self.nvlink.store(machine as u64, Relaxed)).is_some();
-            }
-            "GPU_DOUBLE_PEER_ACCESS" => &self.peer_access,
-            "GPU_DOUBLE_PEER_FREES" => &self.peer_frees,
-            "GPU_DOUBLE_PRIORITIES" => &self.priorities,
-            "CUDA_DEVICE_MAX_CONNECTIONS" => &self.cuda_queues,
-            "GPU_MAX_HW_QUEUES" => &self.hip_queues,
-            "GPU_STREAMOPS_CP_WAIT" => &self.signal_memory,
-            "GPU_DOUBLE_FAULTS" => return faults::set(value),
-            _ => return false,
+        let value = value.trim();
+        let number = match name {
+            FAULTS => return faults::set(value),
+            NVLINK => Machine::named(value).map(|machine| machine as u64),
+            _ => value.parse().ok(),
         };
-        let value = value.trim().parse().ok();
-        value.inspect(|&value| at.store(value, Relaxed)).is_some()
+        let (Some(at), Some(number)) = (self.number(name), number) else { return false };
+        at.store(number, Relaxed);
+        true
     }
 
     /// Number of devices.

@@ -14,13 +14,13 @@ pub(crate) mod share;
 use std::ffi::{CStr, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, ptr, thread};
 
 use disco_gpu_double::controls::gpu_double_set;
 use disco_gpu_double::cuda;
-use disco_gpu_double::cuda::abi::{DevicePointer, STREAM_NON_BLOCKING, Stream};
+use disco_gpu_double::cuda::abi::{DevicePointer, Event, STREAM_NON_BLOCKING, Stream};
 use disco_gpu_double::cuda::exports::context::{cuCtxSetCurrent, cuDevicePrimaryCtxRetain};
 use disco_gpu_double::cuda::exports::copy::{cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2};
 use disco_gpu_double::cuda::exports::device::cuInit;
@@ -36,6 +36,8 @@ use disco_gpu_double::nccl::exports::communicator::{
 use disco_gpu_double::nccl::exports::library::{ncclGetLastError, ncclGetUniqueId};
 
 use share::Share;
+
+use disco_gpu_double::cuda::exports::event::cuEventCreate;
 
 /// The success code of the driver.
 pub(crate) const OK: cuda::abi::Code = cuda::abi::Code::SUCCESS;
@@ -203,6 +205,12 @@ pub(crate) fn with_faults(rules: &CStr, test: impl FnOnce()) {
     drop(turn);
 }
 
+/// Lets one test run at a time.
+pub(crate) fn one_test_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Makes a device current on this thread, and creates a stream on it.
 pub(crate) fn use_device(device: c_int) -> Stream {
     enter(device);
@@ -237,6 +245,13 @@ pub(crate) fn new_stream() -> Stream {
     let mut stream = ptr::null_mut();
     assert_eq!(cuStreamCreate(Some(&mut stream), STREAM_NON_BLOCKING), OK);
     stream
+}
+
+/// Creates an event without times.
+pub(crate) fn new_event() -> Event {
+    let mut event = ptr::null_mut();
+    assert_eq!(cuEventCreate(Some(&mut event), 2), OK);
+    event
 }
 
 /// Allocates device memory.

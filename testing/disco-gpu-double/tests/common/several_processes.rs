@@ -1,7 +1,5 @@
 //! Helpers of tests with ranks in several processes.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use super::rank_handle::RankHandle;
 
 /// Codes as texts of replies.
@@ -11,12 +9,6 @@ pub(crate) const INVALID_ARGUMENT: &str = "4";
 pub(crate) const INVALID_USAGE: &str = "5";
 pub(crate) const REMOTE_ERROR: &str = "6";
 pub(crate) const IN_PROGRESS: &str = "7";
-
-/// Lets one test run at a time.
-pub(crate) fn one_test_at_a_time() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Creates a communicator with a unique id of the member `host`.
 pub(crate) fn begin(members: &mut [&mut RankHandle], host: usize) {

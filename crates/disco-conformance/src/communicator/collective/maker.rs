@@ -63,10 +63,8 @@ impl Maker<'_, '_, '_> {
             }
             OpKind::Gather => self.sender(input(count), |src| Op::Gather { src: Some(src), dst: None, root }),
             OpKind::Broadcast => {
-                let tensors = match at_root {
-                    true => self.mapped(input(count), count, in_place)?,
-                    false => (None, self.output(count)?),
-                };
+                let tensors =
+                    if at_root { self.mapped(input(count), count, in_place)? } else { (None, self.output(count)?) };
                 let (src, dst) = if at_root { self.passed(&tensors) } else { (None, tensors.1.tensor().clone()) };
                 Ok(both(Op::Broadcast { src, dst, root }, tensors, Want::Bytes(case.input(root_index, count))))
             }
@@ -123,9 +121,10 @@ impl Maker<'_, '_, '_> {
     /// A source, and a destination of `count` elements; in place the source alone, as the destination.
     fn mapped(&mut self, input: Vec<u8>, count: usize, in_place: bool) -> Result<Tensors> {
         let &Case { dtype, offset, .. } = self.case;
-        match in_place {
-            true => Ok((None, self.fixture.buffer(dtype, input, offset)?)),
-            false => Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(count)?)),
+        if in_place {
+            Ok((None, self.fixture.buffer(dtype, input, offset)?))
+        } else {
+            Ok((Some(self.fixture.buffer(dtype, input, offset)?), self.output(count)?))
         }
     }
 

@@ -19,9 +19,10 @@ fn stay_away(ctx: &mut WorkerContext) -> Result<()> {
         return Ok(());
     }
     ctx.comm()?.barrier()?;
-    match ctx.device().is_host() {
-        true => Err(Error::invalid("`enqueue` returned Ok, but host operations must be complete when it returns")),
-        false => Ok(()),
+    if ctx.device().is_host() {
+        Err(Error::invalid("`enqueue` returned Ok, but host operations must be complete when it returns"))
+    } else {
+        Ok(())
     }
 }
 

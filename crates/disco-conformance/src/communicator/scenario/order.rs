@@ -44,9 +44,10 @@ fn append(ctx: &mut WorkerContext, log: Rc<Log>, call: i64) -> Result<()> {
         fixture::download(ctx, &most, HostMemory::Shared)
     };
     let (least, most) = (seen(ctx, &mine, Reduction::Min)?, seen(ctx, &mine, Reduction::Max)?);
-    match least == most {
-        true => Ok(()),
-        false => Err(Error::invalid(format!("workers are in different calls; this one is in {call}"))),
+    if least == most {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!("workers are in different calls; this one is in {call}")))
     }
 }
 

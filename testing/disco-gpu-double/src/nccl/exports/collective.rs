@@ -5,132 +5,53 @@
 use std::ffi::{c_int, c_void};
 
 use super::communicate;
-use crate::nccl::abi::{Code, CommHandle, DataType, RedOp, Stream};
+use crate::nccl::abi::{CommHandle, DataType, RedOp, Stream};
 use crate::nccl::call::{Args, Kind};
 
-/// `ncclAllReduce(sendbuff, recvbuff, size_t count, datatype, op, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclAllReduce(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    op: RedOp,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    let (send, recv) = (send.addr(), recv.addr());
-    communicate(Args { kind: Kind::AllReduce, send, recv, count, dtype, op, root: 0 }, comm, stream)
+/// Defines C functions with the parameters `(sendbuff, recvbuff, size_t count, datatype, comm, stream)`, and with those of
+/// the row before the communicator.
+macro_rules! collectives {
+    ($($(#[$doc:meta])* $function:ident($($more:ident: $type:ty),*) => $kind:expr;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $function(
+            send: *const c_void,
+            recv: *mut c_void,
+            count: usize,
+            dtype: DataType,
+            $($more: $type,)*
+            comm: CommHandle,
+            stream: Stream,
+        ) -> $crate::nccl::abi::Code {
+            let args = Args { send: send.addr(), recv: recv.addr(), ..Args::new($kind, count, dtype) };
+            communicate(Args { $($more,)* ..args }, comm, stream)
+        }
+    )*};
 }
+pub(super) use collectives;
 
-/// `ncclReduce(sendbuff, recvbuff, size_t count, datatype, op, int root, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclReduce(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    op: RedOp,
-    root: c_int,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    let (send, recv) = (send.addr(), recv.addr());
-    communicate(Args { kind: Kind::Reduce, send, recv, count, dtype, op, root }, comm, stream)
-}
+collectives! {
+    /// `ncclAllReduce(sendbuff, recvbuff, size_t count, datatype, op, comm, stream)`
+    ncclAllReduce(op: RedOp) => Kind::AllReduce;
 
-/// `ncclReduceScatter(sendbuff, recvbuff, size_t recvcount, datatype, op, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclReduceScatter(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    op: RedOp,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    let (send, recv) = (send.addr(), recv.addr());
-    communicate(Args { kind: Kind::ReduceScatter, send, recv, count, dtype, op, root: 0 }, comm, stream)
-}
+    /// `ncclReduce(sendbuff, recvbuff, size_t count, datatype, op, int root, comm, stream)`
+    ncclReduce(op: RedOp, root: c_int) => Kind::Reduce;
 
-/// `ncclAllGather(sendbuff, recvbuff, size_t sendcount, datatype, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclAllGather(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    moves(Kind::AllGather, (send, recv, count), dtype, 0, comm, stream)
-}
+    /// `ncclReduceScatter(sendbuff, recvbuff, size_t recvcount, datatype, op, comm, stream)`
+    ncclReduceScatter(op: RedOp) => Kind::ReduceScatter;
 
-/// `ncclBroadcast(sendbuff, recvbuff, size_t count, datatype, int root, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclBroadcast(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    root: c_int,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    moves(Kind::Broadcast, (send, recv, count), dtype, root, comm, stream)
-}
+    /// `ncclAllGather(sendbuff, recvbuff, size_t sendcount, datatype, comm, stream)`
+    ncclAllGather() => Kind::AllGather;
 
-/// `ncclAlltoAll(sendbuff, recvbuff, size_t count, datatype, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclAlltoAll(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    moves(Kind::AlltoAll, (send, recv, count), dtype, 0, comm, stream)
-}
+    /// `ncclBroadcast(sendbuff, recvbuff, size_t count, datatype, int root, comm, stream)`
+    ncclBroadcast(root: c_int) => Kind::Broadcast;
 
-/// `ncclGather(sendbuff, recvbuff, size_t count, datatype, int root, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclGather(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    root: c_int,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    moves(Kind::Gather, (send, recv, count), dtype, root, comm, stream)
-}
+    /// `ncclAlltoAll(sendbuff, recvbuff, size_t count, datatype, comm, stream)`
+    ncclAlltoAll() => Kind::AlltoAll;
 
-/// `ncclScatter(sendbuff, recvbuff, size_t count, datatype, int root, comm, stream)`
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclScatter(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    root: c_int,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    moves(Kind::Scatter, (send, recv, count), dtype, root, comm, stream)
-}
+    /// `ncclGather(sendbuff, recvbuff, size_t count, datatype, int root, comm, stream)`
+    ncclGather(root: c_int) => Kind::Gather;
 
-/// A collective without a reduction.
-fn moves(
-    kind: Kind,
-    (send, recv, count): (*const c_void, *mut c_void, usize),
-    dtype: DataType,
-    root: c_int,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    let (send, recv) = (send.addr(), recv.addr());
-    communicate(Args { kind, send, recv, count, dtype, op: RedOp::SUM, root }, comm, stream)
+    /// `ncclScatter(sendbuff, recvbuff, size_t count, datatype, int root, comm, stream)`
+    ncclScatter(root: c_int) => Kind::Scatter;
 }

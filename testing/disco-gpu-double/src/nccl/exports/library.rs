@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "C functions")]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 
 use super::write_output;
 use crate::nccl::abi::{Code, CommHandle, UniqueId};
@@ -24,18 +24,7 @@ pub extern "C" fn ncclGetUniqueId(id: Option<&mut UniqueId>) -> Code {
 /// `const char *ncclGetErrorString(ncclResult_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetErrorString(code: Code) -> *const c_char {
-    let text: &'static CStr = match code {
-        Code::SUCCESS => c"no error",
-        Code::UNHANDLED_CUDA_ERROR => c"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
-        Code::SYSTEM_ERROR => c"unhandled system error (run with NCCL_DEBUG=INFO for details)",
-        Code::INTERNAL_ERROR => c"internal error - please report this issue to the NCCL developers",
-        Code::INVALID_ARGUMENT => c"invalid argument (run with NCCL_DEBUG=WARN for details)",
-        Code::INVALID_USAGE => c"invalid usage (run with NCCL_DEBUG=WARN for details)",
-        Code::REMOTE_ERROR => c"remote process exited or there was a network error",
-        Code::IN_PROGRESS => c"NCCL operation in progress",
-        _ => c"unknown result code",
-    };
-    text.as_ptr()
+    code.describe().map_or(c"unknown result code", |code| code.text).as_ptr()
 }
 
 /// `const char *ncclGetLastError(ncclComm_t)`: the error of the communicator, if it has one, otherwise the last error

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::communicate;
-use crate::nccl::abi::{Code, CommHandle, DataType, RedOp, Stream};
+use crate::nccl::abi::{Code, CommHandle, DataType, Stream};
 use crate::nccl::call::{Args, Kind};
 
 /// `ncclSend(sendbuff, size_t count, datatype, int peer, comm, stream)`
@@ -18,8 +18,7 @@ pub extern "C" fn ncclSend(
     comm: CommHandle,
     stream: Stream,
 ) -> Code {
-    let args = Args { kind: Kind::Send, send: send.addr(), recv: 0, count, dtype, op: RedOp::SUM, root: peer };
-    communicate(args, comm, stream)
+    communicate(Args { send: send.addr(), root: peer, ..Args::new(Kind::Send, count, dtype) }, comm, stream)
 }
 
 /// `ncclRecv(recvbuff, size_t count, datatype, int peer, comm, stream)`
@@ -32,6 +31,5 @@ pub extern "C" fn ncclRecv(
     comm: CommHandle,
     stream: Stream,
 ) -> Code {
-    let args = Args { kind: Kind::Recv, send: 0, recv: recv.addr(), count, dtype, op: RedOp::SUM, root: peer };
-    communicate(args, comm, stream)
+    communicate(Args { recv: recv.addr(), root: peer, ..Args::new(Kind::Recv, count, dtype) }, comm, stream)
 }

@@ -5,25 +5,17 @@
 use std::ffi::c_void;
 use std::slice;
 
+use super::collective::collectives;
 use super::{communicate, submit};
-use crate::nccl::abi::{Code, CommHandle, DataType, RedOp, Stream};
+use crate::nccl::abi::{Code, CommHandle, DataType, Stream};
 use crate::nccl::call::{Args, Kind};
 use crate::nccl::tally;
 use crate::nccl::{background, comm as comms, group, text};
 use crate::settings::faults::Action;
 
-/// `ncclAllToAll(sendbuff, recvbuff, size_t count, datatype, comm, stream)`: NCCL's `ncclAlltoAll`.
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclAllToAll(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: DataType,
-    comm: CommHandle,
-    stream: Stream,
-) -> Code {
-    let (send, recv) = (send.addr(), recv.addr());
-    communicate(Args { kind: Kind::AlltoAll, send, recv, count, dtype, op: RedOp::SUM, root: 0 }, comm, stream)
+collectives! {
+    /// `ncclAllToAll(sendbuff, recvbuff, size_t count, datatype, comm, stream)`: NCCL's `ncclAlltoAll`.
+    ncclAllToAll() => Kind::AlltoAll;
 }
 
 /// `ncclAllToAllv(sendbuff, const size_t sendcounts[], const size_t sdispls[], recvbuff, const size_t recvcounts[],
@@ -104,7 +96,7 @@ impl Side {
             let address = offset.checked_mul(size).and_then(|bytes| self.base.checked_add(bytes));
             let address = address.ok_or_else(|| refuse(format!("the offset of {offset} elements is too large")))?;
             let (send, recv) = if self.kind == Kind::Send { (address, 0) } else { (0, address) };
-            Ok(Args { kind: self.kind, send, recv, count, dtype, op: RedOp::SUM, root: peer })
+            Ok(Args { send, recv, root: peer, ..Args::new(self.kind, count, dtype) })
         };
         parts.map(call).collect()
     }

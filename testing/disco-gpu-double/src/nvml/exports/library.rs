@@ -23,20 +23,7 @@ pub extern "C" fn nvmlShutdown() -> Code {
 /// `const char *nvmlErrorString(nvmlReturn_t)`
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
-    let text: &'static CStr = match code.0 {
-        0 => c"Success",
-        1 => c"Uninitialized",
-        2 => c"Invalid Argument",
-        3 => c"Not Supported",
-        4 => c"Insufficient Permissions",
-        6 => c"Not Found",
-        9 => c"Driver Not Loaded",
-        15 => c"GPU is lost",
-        18 => c"Driver/library version mismatch",
-        999 => c"Unknown Error",
-        _ => c"unknown code",
-    };
-    text.as_ptr()
+    code.describe().map_or(c"unknown code", |code| code.text).as_ptr()
 }
 
 /// `nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)`
