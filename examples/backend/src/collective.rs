@@ -19,13 +19,12 @@ pub(crate) fn run(end: &mut Endpoint, group: &[Op]) -> Result<()> {
         }
         Op::Barrier => barrier(end),
         Op::Broadcast { src, dst, root } => {
-            let bytes = match root.index() == end.index() {
-                true => {
-                    let bytes = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
-                    end.post(end.peers(), &bytes);
-                    bytes
-                }
-                false => end.bytes(root.index(), dst.byte_len())?,
+            let bytes = if root.index() == end.index() {
+                let bytes = src.as_ref().unwrap_or(dst).bytes()?.to_vec();
+                end.post(end.peers(), &bytes);
+                bytes
+            } else {
+                end.bytes(root.index(), dst.byte_len())?
             };
             write(dst, 0, &bytes)
         }
