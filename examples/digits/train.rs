@@ -173,14 +173,11 @@ pub(crate) async fn train(
     let mut state = start(session, folder).await?;
     let step = session.empty(DType::F32, [PARAMETERS as i64 + 1], Placement::All).await?;
     let curve = session.empty(DType::F32, [batches as i64], Placement::All).await?;
-    let pixels =
-        scattered(session, &by_worker(&data.pixels, PIXELS, batches, workers), [batches, share, PIXELS]).await?;
-    let labels = scattered(session, &by_worker(&data.labels, 1, batches, workers), [batches, share, 1]).await?;
+    let (pixels, labels) = scatter_data(session, data, [batches, share]).await?;
     let test = Test::new(session, held_out).await?;
     let (backward, update) = (session.function("digits.backward").await?, session.function("digits.update").await?);
     let average = session.function("digits.average").await?;
     let mut in_collectives = session.call_named("digits.start_clock", ()).await?;
-
     let host_curve = Tensor::zeros(DType::F32, [batches as i64])?;
     let (mut images, mut time, mut saving) = (0, Duration::ZERO, None);
     for epoch in state.results.epochs.len()..epochs {
@@ -220,6 +217,19 @@ pub(crate) async fn train(
         time,
         time_in_collectives: Duration::from_secs_f64(seconds / workers as f64),
     })
+}
+
+/// The pixels and labels of each worker's share of every batch.
+async fn scatter_data(
+    session: &dyn Session,
+    data: &Dataset,
+    [batches, share]: [usize; 2],
+) -> Result<(DRef, DRef), Failure> {
+    let workers = session.world().size();
+    let pixels = by_worker(&data.pixels, PIXELS, batches, workers);
+    let labels = by_worker(&data.labels, 1, batches, workers);
+    let pixels = scattered(session, &pixels, [batches, share, PIXELS]).await?;
+    Ok((pixels, scattered(session, &labels, [batches, share, 1]).await?))
 }
 
 /// Whether the training has failed because workers are lost. A worker may notice the end of another one before the

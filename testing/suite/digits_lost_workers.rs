@@ -1,5 +1,6 @@
 //! The example `digits` goes on after the loss of workers: it ends with the same bits, wherever they are lost.
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -108,32 +109,42 @@ fn train_with_losses(
                 }
             });
             let _over = Over(&is_over);
-            block_on(async {
-                let mut trained = Err("the training has not begun".into());
-                let mut connected = session.init_ccl(backend, &[]).await.map_err(train::Failure::from);
-                while trained.is_err() {
-                    let train = async {
-                        connected?;
-                        let there = session.call_named("losses.process", ()).await?;
-                        *processes.lock().unwrap() = session.get_all_as(&there).await?;
-                        let report = |epoch, _: &_| {
-                            if epoch >= latest && losses.load(Ordering::Relaxed) == before {
-                                take_away(&mut of_epochs);
-                            }
-                        };
-                        train::train(&session, (&data, &held_out), EPOCHS, Some(&parts), report).await
-                    };
-                    trained = train.await;
-                    if let Err(failure) = &trained {
-                        assert!(train::is_loss(failure), "{failure}");
-                    }
-                    connected = train::replace(&session, backend, &[]).await;
+            let report = |epoch| {
+                if epoch >= latest && losses.load(Ordering::Relaxed) == before {
+                    take_away(&mut of_epochs);
                 }
-                _ = session.shutdown().await;
-            });
+            };
+            block_on(train_in_spite_of_losses(&session, backend, (&data, &held_out), &parts, &processes, report));
         });
         assert_eq!(bits(&parts), expected, "run {run}");
     }
     let losses = losses.into_inner();
     assert!(losses >= runs, "only {losses} workers were lost in {runs} runs");
+}
+
+/// Trains until all epochs are complete; `report` gets the number of each one.
+async fn train_in_spite_of_losses(
+    session: &LaneSession,
+    backend: &str,
+    data: (&data::Dataset, &data::Dataset),
+    folder: &Path,
+    processes: &Mutex<Vec<u32>>,
+    mut report: impl FnMut(usize),
+) {
+    let mut trained = Err("the training has not begun".into());
+    let mut connected = session.init_ccl(backend, &[]).await.map_err(train::Failure::from);
+    while trained.is_err() {
+        let train = async {
+            connected?;
+            let there = session.call_named("losses.process", ()).await?;
+            *processes.lock().unwrap() = session.get_all_as(&there).await?;
+            train::train(session, data, EPOCHS, Some(folder), |epoch, _| report(epoch)).await
+        };
+        trained = train.await;
+        if let Err(failure) = &trained {
+            assert!(train::is_loss(failure), "{failure}");
+        }
+        connected = train::replace(session, backend, &[]).await;
+    }
+    _ = session.shutdown().await;
 }

@@ -51,29 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let restarts = args.restarts()?;
-    let path = model::find(args.model.as_deref(), &SMOLLM2)?;
-    let weights = Weights::open(&path)?;
-    let config = Config::open(&weights)?;
-    // Also compares the tensors with the configuration, before a worker reads them.
-    let plan = plan(&config, &weights, args.workers.into())?;
-    if args.show_plan {
-        print!("{plan}");
-        return Ok(());
-    }
-    let text = Text::open(&weights)?;
-    let prompts = args.all_prompts()?;
-    let tokens = prompts.iter().map(|prompt| text.tokens(prompt, args.system.as_deref(), args.raw));
-    let tokens = tokens.collect::<Result<Vec<_>>>()?;
-    let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);
-    ensure!(
-        longest < config.context,
-        "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
-        config.context
-    );
-    let batch = Batch { prompts: tokens, temperature: args.temperature, top_p: args.top_p, seed: args.seed };
-    let most = (args.max_tokens as usize).min(config.context - longest);
-    let job = job(args, path, batch, most, restarts);
+    let Some((text, prompts, job)) = prepare(args)? else { return Ok(()) };
     let stop = stop_at_interrupt()?;
     let bar = progress();
     let mut numbers = vec![Vec::new(); prompts.len()];
@@ -117,6 +95,37 @@ fn run(args: &Args) -> Result<()> {
     }
     report::print(&outcome);
     failure.map_or(Ok(()), Err)
+}
+
+/// Reads the model and the prompts; `None` if the user wants to see the plan only.
+fn prepare(args: &Args) -> Result<Option<(Text, Vec<String>, Job)>> {
+    let restarts = args.restarts()?;
+    let path = model::find(args.model.as_deref(), &SMOLLM2)?;
+    let weights = Weights::open(&path)?;
+    let config = Config::open(&weights)?;
+    // Also compares the tensors with the configuration, before a worker reads them.
+    let plan = plan(&config, &weights, args.workers.into())?;
+    if args.show_plan {
+        print!("{plan}");
+        return Ok(None);
+    }
+    let text = Text::open(&weights)?;
+    let prompts = args.all_prompts()?;
+    let batch = batch(args, &text, &prompts)?;
+    let longest = batch.prompts.iter().map(Vec::len).max().unwrap_or(0);
+    ensure!(
+        longest < config.context,
+        "a prompt has {longest} tokens, but the context of the model has {}; shorten the prompt",
+        config.context
+    );
+    let most = (args.max_tokens as usize).min(config.context - longest);
+    Ok(Some((text, prompts, job(args, path, batch, most, restarts))))
+}
+
+fn batch(args: &Args, text: &Text, prompts: &[String]) -> Result<Batch> {
+    let tokens = prompts.iter().map(|prompt| text.tokens(prompt, args.system.as_deref(), args.raw));
+    let &Args { temperature, top_p, seed, .. } = args;
+    Ok(Batch { prompts: tokens.collect::<Result<_>>()?, temperature, top_p, seed })
 }
 
 /// What the workers do: load the model, and generate at most `most` tokens for each prompt.

@@ -75,14 +75,7 @@ impl Maker<'_, '_, '_> {
                 let blocks = (0..size).flat_map(|from| case.cut(&case.input(from, size * count), me * count, count));
                 Ok(both(Op::AllToAll { src, dst }, tensors, Want::Bytes(blocks.collect())))
             }
-            OpKind::AllGatherV => {
-                let counts: Vec<usize> = (0..size).map(|rank| uneven(7 * rank, count)).collect();
-                let tensors = self.gathered(input(counts[me]), counts[..me].iter().sum(), counts.iter().sum())?;
-                let (src, dst) = self.passed(&tensors);
-                let blocks = (0..size).flat_map(|rank| case.input(rank, counts[rank]));
-                let op = Op::AllGatherV { src, dst, counts: counts.clone().into() };
-                Ok(both(op, tensors, Want::Bytes(blocks.collect())))
-            }
+            OpKind::AllGatherV => self.all_gather_v(),
             OpKind::AllToAllV => self.all_to_all_v(in_place),
             other => Err(disco_core::Error::invalid(format!("{other} is not a collective with tensors"))),
         }
@@ -100,6 +93,17 @@ impl Maker<'_, '_, '_> {
         let tensors = (src, self.output(count)?);
         let (src, dst) = (tensors.0.as_ref().map(|src| src.tensor().clone()), tensors.1.tensor().clone());
         Ok(both(Op::Scatter { src, dst: Some(dst), root }, tensors, mine))
+    }
+
+    fn all_gather_v(&mut self) -> Result<Part> {
+        let &Case { count, size, me, .. } = self.case;
+        let case = self.case;
+        let counts: Vec<usize> = (0..size).map(|rank| uneven(7 * rank, count)).collect();
+        let tensors = self.gathered(case.input(me, counts[me]), counts[..me].iter().sum(), counts.iter().sum())?;
+        let (src, dst) = self.passed(&tensors);
+        let blocks = (0..size).flat_map(|rank| case.input(rank, counts[rank]));
+        let op = Op::AllGatherV { src, dst, counts: counts.clone().into() };
+        Ok(both(op, tensors, Want::Bytes(blocks.collect())))
     }
 
     fn all_to_all_v(&mut self, in_place: bool) -> Result<Part> {
