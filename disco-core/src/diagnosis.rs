@@ -78,7 +78,7 @@ impl Diagnosis {
     /// Compares recordings without recoveries.
     fn of_epoch(recordings: &[(WorkerId, Result<&Recording, &dyn fmt::Display>)]) -> Option<Self> {
         let known = || recordings.iter().filter_map(|(worker, it)| Some((*worker, it.ok()?)));
-        let (comm, is_transfer, number) = suspect(known().filter_map(|(_, recording)| stuck(recording)))?;
+        let Suspect { comm, is_transfer, number } = suspect(known().filter_map(|(_, recording)| stuck(recording)))?;
         // Collectives and transfers of a communicator are numbered apart.
         let is_of_comm =
             |(record, op): &(&Record, &OpDetails)| op.comm == comm && is_point_to_point(record) == is_transfer;
@@ -150,14 +150,22 @@ fn last_group(recording: &Recording) -> Option<(&Record, &OpDetails, u8)> {
     Some((record, op, last.number.saturating_sub(record.number) as u8))
 }
 
-/// The operation that most workers are inside; of several the one with the lowest number, which the others wait behind:
-/// its communicator, whether it is a transfer, and its number. Those of communicators without a name can't be compared.
-fn suspect<'a>(stuck: impl Iterator<Item = (&'a Record, &'a OpDetails)>) -> Option<(Arc<str>, bool, u64)> {
-    let mut counts: BTreeMap<(Arc<str>, bool, u64), usize> = BTreeMap::new();
-    let stuck = stuck.filter(|(_, op)| &*op.comm != UNNAMED);
-    stuck.for_each(|(record, op)| {
-        *counts.entry((op.comm.clone(), is_point_to_point(record), op.number)).or_default() += 1;
-    });
+/// An operation of a communicator. Collectives and transfers are numbered apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Suspect {
+    comm: Arc<str>,
+    is_transfer: bool,
+    number: u64,
+}
+
+/// The operation that most workers are inside; of several the one with the lowest number, which the others wait behind.
+/// Those of communicators without a name can't be compared.
+fn suspect<'a>(stuck: impl Iterator<Item = (&'a Record, &'a OpDetails)>) -> Option<Suspect> {
+    let mut counts: BTreeMap<Suspect, usize> = BTreeMap::new();
+    for (record, op) in stuck.filter(|(_, op)| &*op.comm != UNNAMED) {
+        let (comm, is_transfer, number) = (op.comm.clone(), is_point_to_point(record), op.number);
+        *counts.entry(Suspect { comm, is_transfer, number }).or_default() += 1;
+    }
     let most = counts.values().max().copied()?;
     counts.into_iter().find(|(_, count)| *count == most).map(|(op, _)| op)
 }

@@ -39,6 +39,29 @@ pub(crate) enum Destination {
     Blocks,
 }
 
+/// The elements of a reduction and the room for its result.
+#[derive(Clone, Copy)]
+struct Buffers {
+    src: Span,
+    dst: Span,
+    is_in_place: bool,
+}
+
+/// A reduction as MPI knows it.
+struct Native<H> {
+    datatype: H,
+    function: H,
+    /// Bytes of an element.
+    width: usize,
+}
+
+/// The numbers to which each element is converted.
+#[derive(Clone, Copy)]
+struct Wide {
+    dtype: DType,
+    numbers: usize,
+}
+
 impl<A: Abi> Communicator<A> {
     /// Reduces `src` to `dst`. In place, both begin at the same address. `dst` is empty if this rank gets no result.
     pub(crate) fn reduce(
@@ -58,14 +81,15 @@ impl<A: Abi> Communicator<A> {
                     Destination::All => self.alike(src, dst),
                     _ => (src, src.data == dst.data),
                 };
-                self.reduce_native(op, dtype, reduction, destination, (src, dst, is_in_place))?;
+                self.reduce_native(op, dtype, reduction, destination, Buffers { src, dst, is_in_place })?;
                 if let Some(ranks) = ranks {
                     let result = if matches!(destination, Destination::Blocks) { src.bytes / size } else { dst.bytes };
                     numbers::divide(dtype, dst.part(0, result).bytes_mut(), ranks);
                 }
             }
             Form::Wide(wide, numbers) => {
-                self.reduce_wide(op, (dtype, wide, numbers), reduction, destination, (src, dst))?
+                let wide = Wide { dtype: wide, numbers };
+                self.reduce_wide(op, dtype, wide, reduction, destination, src, dst)?
             }
         }
         Ok(())
@@ -84,15 +108,17 @@ impl<A: Abi> Communicator<A> {
         }
     }
 
-    /// Like [`Communicator::reduce`], with each element converted to `numbers` numbers of dtype `wide`, one piece after
-    /// another.
+    /// Like [`Communicator::reduce`], with each element converted to wider numbers, one piece after another.
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the operation")]
     fn reduce_wide(
         &mut self,
         op: &Op,
-        (dtype, wide, numbers): (DType, DType, usize),
+        dtype: DType,
+        Wide { dtype: wide, numbers }: Wide,
         reduction: Reduction,
         destination: Destination,
-        (src, dst): (Span, Span),
+        src: Span,
+        dst: Span,
     ) -> Result<()> {
         let size = self.ranks();
         let ranks = (reduction == Reduction::Avg).then_some(size);
@@ -110,7 +136,8 @@ impl<A: Abi> Communicator<A> {
                 let elements = src.block(block, blocks).part(index * most, piece.bytes);
                 numbers::widen(dtype, numbers, elements.bytes(), widened.block(block, blocks).bytes_mut());
             }
-            self.reduce_native(op, wide, reduction, destination, (widened, widened, true))?;
+            let buffers = Buffers { src: widened, dst: widened, is_in_place: true };
+            self.reduce_native(op, wide, reduction, destination, buffers)?;
             self.scratch.truncate(kept);
             if dst.bytes > 0 {
                 let (sums, mut result) = (widened.part(0, times(piece.bytes)), dst.part(index * most, piece.bytes));
@@ -127,7 +154,7 @@ impl<A: Abi> Communicator<A> {
         dtype: DType,
         reduction: Reduction,
         destination: Destination,
-        (src, dst, is_in_place): (Span, Span, bool),
+        Buffers { src, dst, is_in_place }: Buffers,
     ) -> Result<()> {
         let Some((number, function)) = self.mpi.constants.reduction(dtype, reduction) else {
             let operation = op.kind().to_string();
@@ -166,7 +193,7 @@ impl<A: Abi> Communicator<A> {
                 if !is_in_place {
                     sum.copy(mine);
                 }
-                self.sum_blocks(op, src, sum, (number, function, width))?;
+                self.sum_blocks(op, src, sum, &Native { datatype: number, function, width })?;
                 if is_in_place {
                     dst.part(0, mine.bytes).copy(sum);
                 }
@@ -189,7 +216,7 @@ impl<A: Abi> Communicator<A> {
         op: &Op,
         src: Span,
         sum: Span,
-        (number, function, width): (A::Handle, A::Handle, usize),
+        &Native { datatype, function, width }: &Native<A::Handle>,
     ) -> Result<()> {
         let (me, size) = (self.me(), self.ranks());
         let peers = (1..size).map(|step| (me + step) % size);
@@ -205,7 +232,7 @@ impl<A: Abi> Communicator<A> {
                 let count = (piece.bytes / width) as c_int;
                 // SAFETY: both spans have `count` elements, and belong to this rank.
                 let code =
-                    unsafe { (self.mpi.table.reduce_local)(part.read(), piece.write(), count, number, function) };
+                    unsafe { (self.mpi.table.reduce_local)(part.read(), piece.write(), count, datatype, function) };
                 self.mpi.about.check("MPI_Reduce_local", code)?;
             }
         }

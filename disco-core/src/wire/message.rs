@@ -240,6 +240,18 @@ pub struct Times {
     pub held: u64,
 }
 
+/// A reply as two packets.
+#[non_exhaustive]
+#[derive(Debug)]
+pub struct Beside {
+    /// Sent with the descriptor of `snapshot`.
+    pub first: Vec<u8>,
+    /// The reply's large tensor.
+    pub snapshot: Arc<Snapshot>,
+    /// The rest of the reply.
+    pub packet: Vec<u8>,
+}
+
 impl Message {
     /// Encodes the message as a packet.
     ///
@@ -252,15 +264,15 @@ impl Message {
         Ok(to.into_bytes())
     }
 
-    /// Encodes a reply as two packets, the first of which is sent with the descriptor of the large tensor in shared
-    /// memory. None if the reply has no large tensor, or shared memory is exhausted.
-    pub fn encode_beside(seq: u64, reply: &Reply) -> Option<(Vec<u8>, Arc<Snapshot>, Vec<u8>)> {
+    /// Encodes a reply whose large tensor is in shared memory. None if the reply has no large tensor, or shared memory is
+    /// exhausted.
+    pub fn encode_beside(seq: u64, reply: &Reply) -> Option<Beside> {
         let snapshot = snapshot(reply.as_ref().ok())?;
         let first = Message::Beside.encode().ok()?;
         let (action, args) = Message::Reply { seq, reply: reply.clone() }.parts();
         let mut to = Writer::with_memory_beside();
         write(&mut to, &[Value::Int(action)], &args).ok()?;
-        Some((first, snapshot, to.into_bytes()))
+        Some(Beside { first, snapshot, packet: to.into_bytes() })
     }
 
     /// The number of the message type, and the arguments that follow it.

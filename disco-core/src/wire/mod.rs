@@ -65,7 +65,7 @@ pub use command::{decode_frame, decode_frame_after, decode_frame_beside};
 pub use frame::Frame;
 pub(crate) use frame::{Freed, snapshot};
 pub use introduction::{Assignment, Hello, Join, RingPlace, Welcome};
-pub use message::{Message, Times, write_frame};
+pub use message::{Beside, Message, Times, write_frame};
 pub use object::ObjectEntry;
 pub use packet::Packet;
 pub use pieces::Pieces;

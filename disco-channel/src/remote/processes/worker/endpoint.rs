@@ -43,9 +43,9 @@ impl Endpoint for ProcessEndpoint {
         self.connection.wait_for_room(|| !self.commands.is_closed());
         let reply = reply::within(self.value_limit, self.worker, seq, reply);
         if self.shares_memory
-            && let Some((first, snapshot, packet)) = Message::encode_beside(seq, &reply)
+            && let Some(beside) = Message::encode_beside(seq, &reply)
         {
-            return self.connection.send_last_behind(first, snapshot, packet);
+            return self.connection.send_last_behind(beside.first, beside.snapshot, beside.packet);
         }
         let packet = reply::encode(self.worker, seq, reply, |message| message)?;
         self.connection.send_owned(packet)

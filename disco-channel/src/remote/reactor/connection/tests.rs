@@ -182,9 +182,9 @@ fn a_packet_above_the_limit_is_refused_before_its_content_comes() {
 fn a_large_reply_in_shared_memory_stays_unread_until_it_is_accepted() {
     let (a, b) = pair();
     let tensor = Tensor::from_vec(vec![7u8; CHUNK_BYTES + 1], [CHUNK_BYTES + 1]).unwrap();
-    let (first, snapshot, second) = Message::encode_beside(1, &Ok(tensor.into())).unwrap();
+    let beside = Message::encode_beside(1, &Ok(tensor.into())).unwrap();
     a.send(bye("small"), None).unwrap();
-    a.send_last_behind(first, snapshot, second).unwrap();
+    a.send_last_behind(beside.first, beside.snapshot, beside.packet).unwrap();
     a.send_last(bye("behind it")).unwrap();
     drop(a);
     let mut incoming = Incoming::new(1 << 20);
