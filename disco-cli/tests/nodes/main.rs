@@ -67,10 +67,12 @@ fn greet(ctx: &mut disco::WorkerContext) -> disco::Result<()> {
 
 disco::register_function!("nodes.greet", greet);
 
-/// `main` of a program whose workers print.
-fn say() -> ExitCode {
+/// `main` of a program whose workers print. At most `fan_out` nodes are children of one end.
+fn say(fan_out: Option<usize>) -> ExitCode {
     disco::init();
-    let said = disco::from_env().and_then(|session| {
+    let settings = disco::Settings::from_env();
+    let started = settings.and_then(|it| it.builder().node_options(|nodes| nodes.fan_out = fan_out).start());
+    let said = started.and_then(|session| {
         disco::block_on(async {
             session.call(&session.function("nodes.greet").await?, ()).await?;
             session.sync_all().await?;
@@ -102,7 +104,8 @@ fn main() -> ExitCode {
             hello::main().unwrap();
             return ExitCode::SUCCESS;
         }
-        Ok("say") => return say(),
+        Ok("say") => return say(None),
+        Ok("say-in-a-chain") => return say(Some(1)),
         Ok("stall") => return stall(),
         Ok("send") => return network::send(),
         Ok("doze") => return service::doze(),

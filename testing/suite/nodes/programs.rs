@@ -129,7 +129,8 @@ pub(crate) fn run() -> Option<ExitCode> {
         "printer" => printer("tests.print"),
         "tree-printer" => print_on(Builder::nodes(4, 1).node_options(|nodes| nodes.fan_out = Some(1)), "tests.print"),
         "painter" => printer("tests.paint"),
-        "controller" => controller(),
+        "controller" => controller(Builder::nodes(3, 2)),
+        "tree-controller" => controller(Builder::nodes(3, 2).node_options(|nodes| nodes.fan_out = Some(1))),
         "late" => late(),
         other => panic!("there is no program `{other}`"),
     }
@@ -163,13 +164,13 @@ fn late() {
     println!("{}", Builder::nodes(2, 1).start_deadline(LATE_DEADLINE).start().unwrap_err());
 }
 
-/// Silence limit of the session of the program `controller`, also on a busy machine.
+/// Silence limit of the sessions of the programs `controller` and `tree-controller`, also on a busy machine.
 const CONTROLLER_SILENCE: Duration = Duration::from_secs(2);
 
 /// Prints the process ids of its workers and of their parents, the nodes, and waits to be killed.
-fn controller() {
+fn controller(builder: Builder) {
     disco::init();
-    let session = Builder::nodes(3, 2).silence(CONTROLLER_SILENCE).start().unwrap();
+    let session = builder.silence(CONTROLLER_SILENCE).start().unwrap();
     for worker in 2..6 {
         println!("{} {}", ask(&session, "tests.pid", worker), ask(&session, "tests.parent", worker));
     }
