@@ -338,9 +338,9 @@ on_the_double!(a_buffer_size_that_is_not_a_number_is_an_error, ["DISCO_P2P_BUFFE
     assert!(error.contains("DISCO_P2P_BUFFER=much: that is no number of bytes"), "{error}");
 });
 
-on_the_double!(a_threshold_that_is_not_a_number_is_an_error, ["DISCO_P2P_TWO_SHOT" = "10M"], {
+on_the_double!(a_threshold_that_is_not_a_number_is_an_error, ["DISCO_P2P_ONE_SHOT" = "10M"], {
     let error = text(block_on(session(2).init_ccl("cuda_p2p", &[])));
-    assert!(error.contains("DISCO_P2P_TWO_SHOT=10M: that is no number of bytes"), "{error}");
+    assert!(error.contains("DISCO_P2P_ONE_SHOT=10M: that is no number of bytes"), "{error}");
 });
 
 on_the_double!(with_nine_ranks_nccl_runs_all_operations, ["GPU_DOUBLE_DEVICES" = "9"], {

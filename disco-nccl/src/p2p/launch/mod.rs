@@ -47,10 +47,10 @@ pub fn readiness() -> Result<String, String> {
     Ok(format!("NVRTC {major}.{minor} ({})", nvrtc.file()))
 }
 
-/// Checks the variables of the thresholds.
+/// Checks the variable of the thresholds.
 ///
 /// # Errors
-/// The value of a variable is not a number of bytes.
+/// The value of the variable is not a number of bytes.
 pub(super) fn check_options() -> Result<()> {
     Thresholds::from_env().map(drop)
 }
