@@ -35,11 +35,8 @@ const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "a workspace has room
 /// NVRTC. Compiles nothing.
 ///
 /// # Errors
-/// Peer-to-peer kernels are switched off, or a library or a function is missing.
+/// A library or a function is missing.
 pub fn readiness() -> Result<String, String> {
-    if p2p::is_off().map_err(|error| error.to_string())? {
-        return Err(p2p::OFF_REASON.to_owned());
-    }
     driver::require(driver::PEER_FUNCTIONS)?;
     driver::require(driver::KERNEL_FUNCTIONS)?;
     let nvrtc = kernels::nvrtc().map_err(|unavailable| unavailable.to_string())?;
