@@ -145,6 +145,14 @@ fn options_without_effect_are_rejected() {
             &["run", "--nodes", "2", "--session", "threads", "--", "echo", "started"],
             "--session threads runs on one machine, but --nodes asks for 2",
         ),
+        (
+            &["worker", "--connect", "127.0.0.1:9", "--workers-per-node", "2", "--", "echo", "started"],
+            "--workers-per-node has no effect on PROGRAM: set `JoinOptions::per_node` in the program",
+        ),
+        (
+            &["worker", "--reconnect", "--connect", "127.0.0.1:9", "--max-workers", "2", "--", "echo", "started"],
+            "--max-workers has no effect on PROGRAM: set `JoinOptions::max_workers` in the program",
+        ),
         (&["run", "--apart", "--session", "threads", "--", "echo", "started"], APART_OF_THREADS),
         (&["ping", "--apart", "--session", "threads"], APART_OF_THREADS),
     ] {

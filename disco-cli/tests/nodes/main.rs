@@ -109,6 +109,7 @@ fn main() -> ExitCode {
         Ok("stall") => return stall(),
         Ok("send") => return network::send(),
         Ok("doze") => return service::doze(),
+        Ok("limited") => return service::limited(),
         _ => {}
     }
     let tests: [(&str, fn()); 21] = [
@@ -199,7 +200,7 @@ fn nodes_join_with_the_command_that_run_prints() {
     assert_eq!(what, "disco: waiting for 2 more; on each");
     let join = join.replace("FILE", path.to_str().unwrap());
     let words: Vec<&str> = join.split(' ').collect();
-    assert_eq!([words[0], words[1], words[3], words[4]], ["worker", "--connect", "--workers-per-node", "1"], "{join}");
+    assert_eq!([words[0], words[1], words[3]], ["worker", "--connect", "--token-file"], "{join}");
     let nodes = [0, 1].map(|_| disco().args(&words).stderr(Stdio::piped()).spawn().unwrap());
     let run = run.wait_with_output().unwrap();
     assert!(run.status.success(), "{run:?}");

@@ -7,11 +7,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, thread};
 
-use disco::{Announce, Builder, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco::{Announce, Builder, JoinOptions, LaneSession, Session, SessionExt, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
+/// Name of the program of [`node_of`], before the number of workers.
+const NODE_OF: &str = "node-of-";
 
 /// The token of the sessions of these tests.
 pub(crate) const TOKEN: &str = "what only the nodes of these tests know";
@@ -39,6 +41,13 @@ pub(crate) fn node(address: impl ToString) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("DISCO_CONNECT", address.to_string()).env("DISCO_TOKEN", TOKEN);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A command that runs this executable as a node of this number of workers, which joins at `address`.
+pub(crate) fn node_of(workers: u32, address: impl ToString) -> Command {
+    let mut command = node(address);
+    command.env(PROGRAM, format!("{NODE_OF}{workers}"));
     command
 }
 
@@ -132,7 +141,10 @@ pub(crate) fn run() -> Option<ExitCode> {
         "controller" => controller(Builder::nodes(3, 2)),
         "tree-controller" => controller(Builder::nodes(3, 2).node_options(|nodes| nodes.fan_out = Some(1))),
         "late" => late(),
-        other => panic!("there is no program `{other}`"),
+        other => match other.strip_prefix(NODE_OF) {
+            Some(workers) => join(workers.parse().unwrap()),
+            None => panic!("there is no program `{other}`"),
+        },
     }
     Some(ExitCode::SUCCESS)
 }
@@ -149,6 +161,16 @@ fn print_on(builder: Builder, function: &str) {
         session.call(&session.function(function).await.unwrap(), ()).await.unwrap();
         session.shutdown().await.unwrap();
     });
+}
+
+/// Joins as a node of this number of workers. Prints the error.
+fn join(workers: u32) {
+    let mut options = JoinOptions::new(env::var("DISCO_CONNECT").unwrap(), Token::required().unwrap());
+    options.per_node = Some(workers);
+    options.is_spare = env::var_os("DISCO_SPARE").is_some();
+    let error = disco::join(&options).unwrap_err();
+    eprintln!("disco: {error}");
+    std::process::exit(1);
 }
 
 /// Time in which the nodes of the program `late` must join.
