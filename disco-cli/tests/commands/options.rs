@@ -92,7 +92,11 @@ fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() 
 fn a_worker_of_tvm_needs_its_place_or_prints_the_entry_module() {
     let printed = disco(&["tvm-worker", "--entry-module"]);
     assert!(printed.status.success());
-    assert_eq!(out(&printed), include_str!("../../python/disco_tvm.py"));
+    let module = include_str!("../../python/disco_tvm.py");
+    assert_eq!(out(&printed), module);
+    let printed = disco(&["tvm-worker", "--entry-module", "--", "/opt/t\"rain", "--fast"]);
+    let program = r#"PROGRAM = ["/opt/t\"rain","--fast"]"#;
+    assert_eq!(out(&printed), module.replace("PROGRAM = [\"disco\"]", program));
     assert!(refused(&["tvm-worker", "1", "2"]).contains("<GROUPS>"));
     assert_eq!(
         refused(&["tvm-worker", "0", "2", "1", "0", "1"]),
