@@ -14,12 +14,13 @@ use crate::{run, values};
 
 /// The module for `ProcessSession(entrypoint="disco_tvm")`.
 const ENTRY_MODULE: &str = include_str!("../python/disco_tvm.py");
+/// The module's line with the program that it runs.
+const ENTRY_PROGRAM: &str = "PROGRAM = [\"disco\"]\n";
 
 /// Serve as a worker of TVM's `ProcessSession`, or print the Python module that starts such workers
 ///
 /// TVM starts its workers with the entry module: save the output of `disco tvm-worker --entry-module` as `disco_tvm.py`
-/// where Python finds it, and write `ProcessSession(3, entrypoint="disco_tvm")`. The module runs the program in
-/// DISCO_TVM_PROGRAM, which calls `disco::init()`, or `disco`.
+/// where Python finds it, and write `ProcessSession(3, entrypoint="disco_tvm")`. The module runs PROGRAM, or `disco`.
 #[derive(Args)]
 pub(crate) struct Worker {
     /// Id of the worker, from 1

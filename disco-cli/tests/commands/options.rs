@@ -157,6 +157,10 @@ fn options_without_effect_are_rejected() {
             &["worker", "--reconnect", "--connect", "127.0.0.1:9", "--max-workers", "2", "--", "echo", "started"],
             "--max-workers has no effect on PROGRAM: set `JoinOptions::max_workers` in the program",
         ),
+        (
+            &["tvm-node", "--connect", "127.0.0.1:9", "--without-authentication", "--", "echo", "started"],
+            "--without-authentication has no effect on PROGRAM: set `tvm::JoinOptions::authentication` in the program",
+        ),
         (&["run", "--apart", "--session", "threads", "--", "echo", "started"], APART_OF_THREADS),
         (&["ping", "--apart", "--session", "threads"], APART_OF_THREADS),
     ] {
