@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 
 /// The folders of the cache with TVM and the packages that it imports.
 const FOLDERS: [&str; 5] = [
@@ -19,14 +19,8 @@ const FOLDERS: [&str; 5] = [
 
 /// The value of `PYTHONPATH` with TVM and the entry module, or `None` without TVM.
 pub(crate) fn path() -> Option<OsString> {
-    let cache = std::env::var_os("DISCO_TEST_CACHE").map(PathBuf::from);
-    let folders: Option<Vec<PathBuf>> = cache
-        .and_then(|cache| FOLDERS.iter().map(|name| Some(cache.join(name)).filter(|folder| folder.is_dir())).collect());
-    let Some(mut folders) = folders else {
-        assert!(!Required::from_env().contains("tvm"), "TVM is required: run `cargo xtask test --long`");
-        eprintln!("skipped: there is no TVM; `cargo xtask test --long` fetches it");
-        return None;
-    };
+    let folders = FOLDERS.iter().map(|name| Fetched::long(name).required_by("tvm").find());
+    let mut folders: Vec<PathBuf> = folders.collect::<Option<_>>()?;
     folders.push(entry_module().to_owned());
     Some(std::env::join_paths(folders).unwrap())
 }
