@@ -57,24 +57,16 @@ pub(crate) mod file {
     static FILES: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
 
     /// Records for a file that is written at the end.
-    ///
-    /// # Errors
-    /// `DISCO_TRACE_RECORDS` is not a number.
-    pub(crate) fn of_file(path: PathBuf) -> Result<Recorder> {
-        Ok(Recorder::new(records()?, move |timeline| write(&path, timeline)))
-    }
-
-    /// Number of records that each worker keeps for a file.
-    fn records() -> Result<usize> {
-        Ok(Variable::read("DISCO_TRACE_RECORDS").number::<u32>()?.map_or(RECORDS, |number| number as usize))
+    pub(crate) fn of_file(path: PathBuf) -> Recorder {
+        Recorder::new(RECORDS, move |timeline| write(&path, timeline))
     }
 
     /// Records for the file that `DISCO_TRACE` names. A second session of this process gets a file of its own.
     ///
     /// # Errors
-    /// As [`of_file`].
+    /// The variable is no UTF-8 text.
     pub(crate) fn of_variable() -> Result<Option<Recorder>> {
-        path("DISCO_TRACE")?.map(of_file).transpose()
+        Ok(path("DISCO_TRACE")?.map(of_file))
     }
 
     /// The path that a variable names, with a number if this process has begun such a file before.

@@ -1,6 +1,6 @@
 """Workers of Disco in sessions of TVM's Disco.
 
-As the entry point of a session, it runs the program in DISCO_TVM_PROGRAM (default: the command `disco`) as a worker:
+As the entry point of a session, it runs PROGRAM as a worker:
 
     session = ProcessSession(3, entrypoint="disco_tvm")
 
@@ -12,6 +12,8 @@ and `on_worker_0` registers more.
 import os
 import sys
 
+# The program that serves as the worker, and its arguments. It calls `disco::init()`.
+PROGRAM = ["disco"]
 # Functions that workers of Disco have and TVM's process does not.
 COLLECTIVES = [
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "broadcast_from", "scatter_from", "gather_to",
@@ -51,8 +53,7 @@ def init_ccl(session, backend="local"):
 
 if __name__ == "__main__":
     os.environ["DISCO_TVM_WORKER"] = " ".join(sys.argv[1:])
-    program = os.environ.get("DISCO_TVM_PROGRAM", "disco")
-    os.execvp(program, [program])
+    os.execvp(PROGRAM[0], PROGRAM)
 else:
     open_libraries()
     on_worker_0("disco.tvm.meet", "disco.init_ccl", *["disco." + name for name in COLLECTIVES])

@@ -22,6 +22,9 @@ use crate::{backends, bench, check, log, ping, plot, run, trace};
 #[derive(Parser)]
 #[command(version, propagate_version = true)]
 struct Cli {
+    /// Format of this command's log, messages and errors on standard error; a program that it starts has its own log
+    #[arg(long, global = true, value_enum, default_value_t = log::Format::Text, value_name = "FORMAT")]
+    log_format: log::Format,
     #[command(subcommand)]
     command: Command,
 }
@@ -57,12 +60,9 @@ enum Command {
 /// `--help`, `--version` (status 0) and an invalid command line (status 2).
 pub fn main(name: &'static str) -> ExitCode {
     take_role();
-    if let Err(error) = log::start() {
-        log::fail(name, &error.to_string());
-        return ExitCode::FAILURE;
-    }
     let matches = Cli::command().name(name).bin_name(name).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    log::start(cli.log_format);
     let mut out = io::stdout().lock();
     let ended = execute(cli.command, name, &mut out).and_then(|code| {
         out.flush()?;
@@ -84,7 +84,12 @@ pub fn main(name: &'static str) -> ExitCode {
 /// a launcher gives: `disco run` leaves it to its program, since a launcher of MPI accepts one greeting of a process.
 fn take_role() {
     const WITH_SESSIONS: [&str; 3] = ["bench", "check", "ping"];
-    let command = env::args_os().nth(1).unwrap_or_default();
+    let mut args = env::args_os().skip(1);
+    let mut command = args.next().unwrap_or_default();
+    if command.to_string_lossy().starts_with("--log-format") {
+        // The value is the next argument unless it follows `=`.
+        command = args.nth(usize::from(command == "--log-format")).unwrap_or_default();
+    }
     if !WITH_SESSIONS.iter().any(|name| command == *name) {
         return disco::internal::init_without_launcher();
     }

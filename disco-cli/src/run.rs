@@ -43,14 +43,6 @@ pub(crate) struct Run {
     /// Address where the other machines connect [default: any free port of 127.0.0.1]
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     listen: Option<String>,
-    /// Number of connections that may wait for their proof of the token; another one replaces the oldest [default: 256,
-    /// or the number of machines if that is larger]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    max_pending: Option<u32>,
-    /// Bytes that may wait until one machine reads them; above it, the machine is lost [default: 64 MiB and twice the sum
-    /// of 256 MiB and the value limit: 2.6 GiB]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
-    max_unsent: Option<u64>,
     /// Processes that are started ahead, and take the places of workers that are lost, for `--session processes` [default:
     /// DISCO_SPARES, else 0]
     #[arg(long, value_name = "PROCESSES")]
@@ -157,8 +149,6 @@ impl Run {
         if let Some(address) = &self.listen {
             command.env("DISCO_LISTEN", address);
         }
-        self.max_pending.map(|number| command.env("DISCO_MAX_PENDING", number.to_string()));
-        self.max_unsent.map(|bytes| command.env("DISCO_MAX_UNSENT", bytes.to_string()));
         self.spares.map(|number| command.env("DISCO_SPARES", number.to_string()));
         if let Some(folder) = &self.log_dir {
             command.env("DISCO_LOG_DIR", folder);
@@ -188,8 +178,6 @@ impl Run {
         }
         ensure!(self.nodes == 1, "--session {session} runs on one machine, but --nodes asks for {}", self.nodes);
         ensure!(self.token_file.is_none(), "--token-file has no effect without --nodes");
-        ensure!(self.max_pending.is_none(), "--max-pending has no effect without --nodes");
-        ensure!(self.max_unsent.is_none(), "--max-unsent has no effect without --nodes");
         // Ranks that a launcher starts on other machines connect to rank 0 at this address.
         let is_launched = self.launcher.is_some() || (self.backend == "mpi" && session == SessionKind::Processes);
         ensure!(self.listen.is_none() || is_launched, "--listen has no effect without --nodes");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use disco::{JoinOptions, Token};
 
@@ -20,11 +20,11 @@ pub(crate) struct Worker {
     /// Address where the controller listens; of several, separated by commas, one must answer
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     connect: String,
-    /// Number of workers on this machine [default: chosen by the controller]
+    /// Number of workers on this machine, without PROGRAM [default: chosen by the controller]
     #[arg(long, value_name = "K")]
     workers_per_node: Option<u32>,
-    /// Refuse a session that has more workers for this machine [default: DISCO_MAX_WORKERS, else no limit]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..), env = "DISCO_MAX_WORKERS", hide_env = true)]
+    /// Refuse a session that has more workers for this machine, without PROGRAM [default: no limit]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     max_workers: Option<u32>,
     /// Id of this node, from 1 on [default: chosen by the controller]
     #[arg(long, value_name = "ID")]
@@ -60,6 +60,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        self.check_effects()?;
         token::check(self.token_file.as_deref(), self.reconnect)?;
         if self.reconnect {
             return reconnect::serve();
@@ -82,6 +83,20 @@ impl Worker {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Rejects options that have no effect on a program.
+    fn check_effects(&self) -> anyhow::Result<()> {
+        let is_alone = self.program.is_empty();
+        ensure!(
+            is_alone || self.workers_per_node.is_none(),
+            "--workers-per-node has no effect on PROGRAM: set `JoinOptions::per_node` in the program"
+        );
+        ensure!(
+            is_alone || self.max_workers.is_none(),
+            "--max-workers has no effect on PROGRAM: set `JoinOptions::max_workers` in the program"
+        );
+        Ok(())
+    }
+
     /// Seconds to wait for the controller.
     fn wait(&self) -> u64 {
         self.wait.unwrap_or(if self.supervisor.is_some() { 24 * 60 * 60 } else { 30 })
@@ -91,14 +106,7 @@ impl Worker {
     fn become_program(&self, program: &OsStr, args: &[OsString]) -> anyhow::Result<ExitCode> {
         let mut command = Command::new(program);
         command.args(args).env("DISCO_CONNECT", &self.connect).env("DISCO_JOIN_SECONDS", self.wait().to_string());
-        let numbers = [
-            ("DISCO_NODE_ID", self.node_id),
-            ("DISCO_WORKERS_PER_NODE", self.workers_per_node),
-            ("DISCO_MAX_WORKERS", self.max_workers),
-        ];
-        for (name, number) in numbers {
-            number.map(|number| command.env(name, number.to_string()));
-        }
+        self.node_id.map(|id| command.env("DISCO_NODE_ID", id.to_string()));
         if let Some(folder) = &self.log_dir {
             command.env("DISCO_LOG_DIR", folder);
         }

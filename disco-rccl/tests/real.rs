@@ -6,20 +6,16 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::env;
-use std::path::Path;
 use std::process::Command;
 
 use disco_ccl::abi::Code;
+use disco_conformance::Fetched;
 use disco_core::{Backend as _, DType, DeviceApi as _, OpKind, Reduction};
 use disco_rccl::{BACKEND, Hip};
 
 #[test]
 fn the_real_libraries_load_and_report_that_no_gpu_exists() {
-    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("debian-rccl"));
-    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
-        eprintln!("skipped: debian-rccl is not there; `cargo xtask test --long` fetches it");
-        return;
-    };
+    let Some(folder) = Fetched::long("debian-rccl").find() else { return };
     let libraries = folder.join("usr/lib/x86_64-linux-gnu");
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(&libraries).arg(env::current_exe().unwrap());

@@ -10,7 +10,7 @@ use crate::timeline::Recorder;
 
 impl Builder {
     /// Records the activities of the controller and the workers, and writes them to a file when the session ends, as
-    /// [`Builder::timeline`] with 65536 records (`DISCO_TRACE_RECORDS`): Chrome's trace events, compressed if the name
+    /// [`Builder::timeline`] with 65536 records: Chrome's trace events, compressed if the name
     /// ends with `.gz`. Perfetto shows it. A file that can't be written is a warning.
     ///
     /// Default: the file in `DISCO_TRACE`, if it is set; a second session of the program adds `-2` to the name.
@@ -39,7 +39,7 @@ impl Builder {
         }
         #[cfg(feature = "trace")]
         return match self.trace.take() {
-            Some(path) => timeline::of_file(path).map(Some),
+            Some(path) => Ok(Some(timeline::of_file(path))),
             None => timeline::of_variable(),
         };
         #[cfg(not(feature = "trace"))]

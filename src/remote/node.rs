@@ -27,10 +27,6 @@ const CONNECT: &str = "DISCO_CONNECT";
 const NODE_ID: &str = "DISCO_NODE_ID";
 /// Environment variable with the rack of the node's machine.
 const RACK: &str = "DISCO_RACK";
-/// Environment variable with the node's number of workers.
-const WORKERS_PER_NODE: &str = "DISCO_WORKERS_PER_NODE";
-/// Environment variable with the largest number of workers that the node accepts.
-const MAX_WORKERS: &str = "DISCO_MAX_WORKERS";
 /// Environment variable with the process that has started the node.
 const STARTER: &str = "DISCO_STARTER";
 /// Environment variable that makes the node stand by.
@@ -99,9 +95,7 @@ pub(crate) fn options() -> Option<Result<JoinOptions>> {
 fn read(address: &str) -> Result<JoinOptions> {
     let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
-    (options.node, options.per_node) = (number(NODE_ID)?, number(WORKERS_PER_NODE)?);
-    options.max_workers = number(MAX_WORKERS)?;
-    options.starter = number(STARTER)?;
+    (options.node, options.starter) = (number(NODE_ID)?, number(STARTER)?);
     options.is_spare = Variable::new(SPARE, environment::take(SPARE)).flag()?.unwrap_or(false);
     options.start = join_limit()?.unwrap_or(options.start);
     environment::take(JOIN_SECONDS);

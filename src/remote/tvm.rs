@@ -4,21 +4,17 @@
 //! The guide has a chapter about them, `docs/tvm.md`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use disco_channel::threads::ThreadLane;
 pub use disco_channel::tvm::{Authentication, JoinOptions, NodeOptions, Options, Place, nodes, processes};
 use disco_channel::{environment, tvm};
 pub use disco_core::WorkerConfig;
-use disco_core::env::Variable;
 use disco_core::{Channel, Result, worker};
+
+use super::node;
 
 /// Environment variable with the address of TVM's controller; makes [`init`](crate::init) join as a node of TVM.
 pub const CONNECT: &str = "DISCO_TVM_CONNECT";
-/// Environment variable with the number of seconds to wait for TVM's controller.
-pub const JOIN_SECONDS: &str = "DISCO_TVM_JOIN_SECONDS";
-/// Environment variable that permits TVM's controllers outside of this machine.
-pub const WITHOUT_AUTHENTICATION: &str = "DISCO_TVM_WITHOUT_AUTHENTICATION";
 
 /// Serves as a worker of TVM's session of processes, until TVM's controller closes the connection. [`init`](crate::init)
 /// does the same if `DISCO_TVM_WORKER` has the place.
@@ -54,10 +50,6 @@ pub(crate) fn serve_if_asked() -> Option<Result<()>> {
 
 fn read(address: &str) -> Result<JoinOptions> {
     let mut options = JoinOptions::new(address);
-    let seconds = Variable::new(JOIN_SECONDS, environment::take(JOIN_SECONDS)).number::<u32>()?;
-    options.start = seconds.map_or(options.start, |seconds| Duration::from_secs(seconds.into()));
-    if Variable::new(WITHOUT_AUTHENTICATION, environment::take(WITHOUT_AUTHENTICATION)).flag()?.unwrap_or(false) {
-        options.authentication = Authentication::Without;
-    }
+    options.start = node::join_limit()?.unwrap_or(options.start);
     Ok(options)
 }

@@ -68,7 +68,7 @@ struct Nodes {
     /// Whether each worker has its own node. Otherwise, one node has all workers.
     one_worker_each: bool,
     /// Fan-out of the tree: largest number of nodes to which one end sends commands.
-    fan_out: Option<usize>,
+    fan_out: usize,
     /// Whether workers are processes. Otherwise, they are threads.
     processes: bool,
 }
@@ -247,12 +247,17 @@ fn main() -> ExitCode {
         .lane(Threads)
         .lane(Processes { ring: true })
         .lane(Processes { ring: false })
-        .lane(Nodes { name: "nodes", one_worker_each: false, fan_out: None, processes: false })
-        .lane(Nodes { name: "nodes-of-one", one_worker_each: true, fan_out: None, processes: false })
-        .lane(Nodes { name: "nodes-of-processes", one_worker_each: false, fan_out: None, processes: true })
-        .lane(Nodes { name: "tree-of-nodes", one_worker_each: true, fan_out: Some(2), processes: false })
-        .lane(Nodes { name: "chain-of-nodes", one_worker_each: true, fan_out: Some(1), processes: false })
-        .lane(Nodes { name: "chain-of-processes", one_worker_each: true, fan_out: Some(1), processes: true })
+        .lane(Nodes { name: "nodes", one_worker_each: false, fan_out: nodes::Options::FAN_OUT, processes: false })
+        .lane(Nodes { name: "nodes-of-one", one_worker_each: true, fan_out: nodes::Options::FAN_OUT, processes: false })
+        .lane(Nodes {
+            name: "nodes-of-processes",
+            one_worker_each: false,
+            fan_out: nodes::Options::FAN_OUT,
+            processes: true,
+        })
+        .lane(Nodes { name: "tree-of-nodes", one_worker_each: true, fan_out: 2, processes: false })
+        .lane(Nodes { name: "chain-of-nodes", one_worker_each: true, fan_out: 1, processes: false })
+        .lane(Nodes { name: "chain-of-processes", one_worker_each: true, fan_out: 1, processes: true })
         .lane(Tvm { nodes: false })
         .lane(Tvm { nodes: true })
         .executes("local", EXECUTED_BY_LOCAL)

@@ -11,9 +11,6 @@ use std::slice;
 
 use anyhow::{Context, Result, ensure};
 
-/// Environment variable with the folder of the libraries. Libraries that it already has are not fetched.
-pub(crate) const CACHE_VARIABLE: &str = "DISCO_TEST_CACHE";
-
 /// A wheel.
 pub(crate) struct Wheel {
     pub(crate) name: &'static str,
@@ -126,10 +123,9 @@ const SHARING_NCCL: Wheel = Wheel {
     is_long: true,
 };
 
-/// The folder of the libraries.
+/// The folder of the libraries. Libraries that it already has are not fetched.
 pub(crate) fn cache() -> PathBuf {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-cache");
-    env::var_os(CACHE_VARIABLE).map_or_else(default, PathBuf::from)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-cache")
 }
 
 /// Fetches missing libraries. If that fails, tests that need them are skipped, or fail if `DISCO_REQUIRE` requires

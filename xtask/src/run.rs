@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::steps::Step;
 use crate::table::{Row, print};
-use crate::{built, libraries, time_limit};
+use crate::{built, time_limit};
 
 /// Limit of a step. The longest, which runs all test programs, takes ten minutes on two cores.
 const STEP_TIMEOUT: Duration = Duration::from_secs(45 * 60);
@@ -42,7 +42,6 @@ pub(crate) fn all(steps: &[Step]) -> Result<()> {
 
 fn cargo(step: &Step) -> Command {
     let mut command = built::cargo();
-    command.env(libraries::CACHE_VARIABLE, libraries::cache());
     command.args(step.args.split_whitespace()).envs(step.env.iter().copied());
     command
 }

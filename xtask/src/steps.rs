@@ -128,7 +128,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
             .with("DISCO_SOAK_SECONDS", "600"),
         step("simulated trees of nodes, for longer", "test --quiet --package disco-engine --lib sim::tree::tests")
-            .with("DISCO_SIM_RUNS", "10000"),
+            .with("DISCO_LONG_TESTS", "1"),
         step("random deaths and replacements, for longer", "test --quiet --package disco-tests --test replacement")
             .with("DISCO_LONG_TESTS", "1"),
         step(

@@ -45,7 +45,7 @@ impl Library {
         let (rank, size, deadline) = (params.rank.index(), params.world.size(), params.connect_deadline);
         let shared_comm = SharedComm::new(self, runtime.clone());
         params.link.on_abort(&(shared_comm.clone() as Arc<dyn Abort>));
-        if !self.blocks()? && env::var_os(BLOCKING_VARIABLE).is_some_and(|value| value == "1") {
+        if !self.blocks() && env::var_os(BLOCKING_VARIABLE).is_some_and(|value| value == "1") {
             let why = "makes calls block in the library, where Disco can't interrupt them: unset it";
             return Err(Error::invalid(format!("{}: {BLOCKING_VARIABLE}=1 {why}", self.backend())));
         }

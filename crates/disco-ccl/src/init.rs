@@ -61,7 +61,7 @@ impl Init<'_> {
     fn init(self, comm_init_rank_config: CommInitRankConfig) -> Result<()> {
         const FUNCTION: &str = "ncclCommInitRankConfig";
         let (ranks, me, mut config) = (self.size as c_int, self.rank as c_int, Config::non_blocking());
-        if self.library.blocks()? {
+        if self.library.blocks() {
             config = Config::blocking();
             self.shared_comm.set_blocking(Watchdog::start(self.deadline.min(self.operation_deadline))?, self.deadline);
         }

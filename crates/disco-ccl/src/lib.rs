@@ -75,8 +75,7 @@
 //!     peer waits inside the library, and so does connecting. An abort interrupts such a call. A watchdog thread of
 //!     each communicator and its splits interrupts a call that takes longer than the deadline (`blocking.rs`): it
 //!     calls `ncclCommAbort` in a group, which sets the flags that end calls and kernels, and ends the group, which
-//!     frees the communicator, when the rank has left its call. `DISCO_CCL_BLOCKING=0` makes communicators
-//!     non-blocking.
+//!     frees the communicator, when the rank has left its call.
 //!   - From 2.14 to 2.22, communicators are non-blocking: each wait polls the communicator and the stream.
 //!   - Before 2.14, connecting waits on a thread of its own, which is left behind at the deadline. A launch that
 //!     first has to reach a peer can wait inside the library; then the controller's deadline names the rank.

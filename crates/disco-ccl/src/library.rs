@@ -70,7 +70,6 @@ const BF16_VERSION: Version = AVG_VERSION;
 const F8_VERSION: Version = Version { major: 2, minor: 24, patch: 0 };
 /// The first version that starts a thread for each launch on a non-blocking communicator.
 const THREAD_PER_LAUNCH_VERSION: Version = Version { major: 2, minor: 22, patch: 3 };
-const BLOCKING_VARIABLE: &str = "DISCO_CCL_BLOCKING";
 /// The first version that supports several ranks on one device, if its variable allows them.
 const SHARED_DEVICE_VERSION: Version = Version { major: 2, minor: 30, patch: 3 };
 const SHARED_DEVICE_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
@@ -180,14 +179,9 @@ impl Library {
         Err(Error::missing(format!("{found}, which DISCO_SHARE_DEVICES=1 allows, but {why}")))
     }
 
-    /// Whether to make blocking communicators: a launch on a non-blocking one would start a thread, and
-    /// `DISCO_CCL_BLOCKING` is not 0.
-    ///
-    /// # Errors
-    /// `DISCO_CCL_BLOCKING` is neither 0 nor 1.
-    pub(crate) fn blocks(&self) -> Result<bool> {
-        let is_wanted = Variable::read(BLOCKING_VARIABLE).flag()?.unwrap_or(true);
-        Ok(is_wanted && self.version >= THREAD_PER_LAUNCH_VERSION && self.table.comm_init_rank_config.is_some())
+    /// Whether to make blocking communicators: a launch on a non-blocking one would start a thread.
+    pub(crate) fn blocks(&self) -> bool {
+        self.version >= THREAD_PER_LAUNCH_VERSION && self.table.comm_init_rank_config.is_some()
     }
 
     /// Makes a unique id, at which the ranks of a new communicator connect.

@@ -3,60 +3,31 @@
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
 use std::{env, fs};
 
 use disco_ccl::abi::{Code, Comm};
 use disco_ccl::{Config, Library, Vendor, Version};
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 use disco_core::{DType, OpKind, Reduction};
 
 /// A Python wheel that contains NCCL.
-#[derive(Clone, Copy)]
-struct Fetched {
-    folder: &'static str,
-    /// Whether only the long tests fetch the wheel.
-    is_long: bool,
-}
-
-const NEW: Fetched = Fetched { folder: "nvidia-nccl-cu12-2.28.9", is_long: false };
+const NEW: Fetched = Fetched::new("nvidia-nccl-cu12-2.28.9").required_by("nccl");
 /// The first version with non-blocking communicators. It lacks all later functions.
-const OLD: Fetched = Fetched { folder: "nvidia-nccl-cu11-2.14.3", is_long: true };
+const OLD: Fetched = Fetched::long("nvidia-nccl-cu11-2.14.3");
 
-impl Fetched {
-    /// The folder of the wheel. If it was not fetched, prints that the test is skipped and returns None.
-    fn folder(self) -> Option<PathBuf> {
-        let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(self.folder));
-        let found = folder.filter(|folder| folder.is_dir());
-        let is_required = Required::from_env().contains("nccl") && !self.is_long;
-        assert!(found.is_some() || !is_required, "NCCL is required: run `cargo xtask test`");
-        if found.is_none() {
-            let long = if self.is_long { " --long" } else { "" };
-            eprintln!("skipped: {} is not there; `cargo xtask test{long}` fetches it", self.folder);
-        }
-        found
-    }
-
-    fn library(self) -> Option<Library> {
-        let file = self.folder()?.join("lib/libnccl.so.2").display().to_string();
-        let candidates = vec![&*file.leak()].leak();
-        let vendor = Vendor {
-            backend: "nccl",
-            library: "NCCL",
-            variable: "DISCO_NO_VARIABLE",
-            candidates,
-            wheels: &[],
-            remedy: "",
-        };
-        Some(Library::find(vendor).unwrap())
-    }
+fn library(wheel: Fetched) -> Option<Library> {
+    let file = wheel.find()?.join("lib/libnccl.so.2").display().to_string();
+    let candidates = vec![&*file.leak()].leak();
+    let vendor =
+        Vendor { backend: "nccl", library: "NCCL", variable: "DISCO_NO_VARIABLE", candidates, wheels: &[], remedy: "" };
+    Some(Library::find(vendor).unwrap())
 }
 
 #[test]
 fn nccl_2_28_is_accepted_and_has_the_functions_of_its_version() {
-    let Some(library) = NEW.library() else { return };
+    let Some(library) = library(NEW) else { return };
     assert_eq!(library.version(), Version { major: 2, minor: 28, patch: 9 });
     assert!(library.file().ends_with("lib/libnccl.so.2"), "{}", library.file());
     let table = &library.table;
@@ -67,7 +38,7 @@ fn nccl_2_28_is_accepted_and_has_the_functions_of_its_version() {
 
 #[test]
 fn nccl_2_14_lacks_the_functions_of_later_versions() {
-    let Some(library) = OLD.library() else { return };
+    let Some(library) = library(OLD) else { return };
     assert_eq!(library.version(), Version { major: 2, minor: 14, patch: 3 });
     let table = &library.table;
     assert!(table.get_last_error.is_some() && table.comm_init_rank_config.is_some() && table.comm_finalize.is_some());
@@ -81,14 +52,14 @@ fn nccl_2_14_lacks_the_functions_of_later_versions() {
 
 #[test]
 fn unique_ids_differ() {
-    for library in [NEW, OLD].into_iter().filter_map(Fetched::library) {
+    for library in [NEW, OLD].into_iter().filter_map(library) {
         assert_ne!(library.unique_id().unwrap(), library.unique_id().unwrap());
     }
 }
 
 #[test]
 fn an_empty_group_succeeds() {
-    let Some(library) = NEW.library() else { return };
+    let Some(library) = library(NEW) else { return };
     // SAFETY: the calling thread ends this group below; a group may be empty.
     assert_eq!(unsafe { (library.table.group_start)() }, Code::SUCCESS);
     // SAFETY: the calling thread has started a group.
@@ -97,7 +68,7 @@ fn an_empty_group_succeeds() {
 
 #[test]
 fn errors_contain_the_text_of_the_library() {
-    let Some(library) = NEW.library() else { return };
+    let Some(library) = library(NEW) else { return };
     let text = |code| library.check("ncclAllReduce", Code(code)).unwrap_err().to_string();
     assert!(text(4).starts_with("nccl: ncclAllReduce returned 4: invalid argument"), "{}", text(4));
     // A code that the library does not know is an error as well.
@@ -111,7 +82,7 @@ fn a_communicator_without_a_gpu_is_an_error_at_once() {
         eprintln!("skipped: this machine has a CUDA driver, so it may have a GPU");
         return;
     }
-    for library in [NEW, OLD].into_iter().filter_map(Fetched::library) {
+    for library in [NEW, OLD].into_iter().filter_map(library) {
         let (id, mut comm, mut config) =
             (library.unique_id().unwrap(), ptr::null_mut::<std::ffi::c_void>() as Comm, Config::non_blocking());
         // SAFETY: `comm` is a valid output, and `config` has the layout of its version.
@@ -124,7 +95,7 @@ fn a_communicator_without_a_gpu_is_an_error_at_once() {
 /// Compiles a C program against NCCL's header that prints the offsets of the fields of `Config`, and of the next field.
 #[test]
 fn config_has_the_layout_of_the_c_header() {
-    let Some(folder) = NEW.folder() else { return };
+    let Some(folder) = NEW.find() else { return };
     let header = fs::read_to_string(folder.join("include/nccl.h")).unwrap();
     let start = header.find("typedef struct ncclConfig_v").unwrap();
     let end = start + header[start..].find("ncclConfig_t;").unwrap() + "ncclConfig_t;".len();

@@ -41,7 +41,7 @@ mod timeout;
 pub mod waiting;
 
 pub use check::{Check, Outcome};
-pub use fetched::{libtvm_ffi, nvrtc, nvrtc_13};
+pub use fetched::{Fetched, libtvm_ffi, nvrtc, nvrtc_13};
 pub use harness::{Harness, SessionSpec};
 pub use pattern::Pattern;
 pub use require::Required;

@@ -3,13 +3,10 @@
 use std::sync::OnceLock;
 
 use disco_core::Unavailable;
-use disco_core::env::Variable;
 use disco_dl::{Candidate, Library, python};
 
 use crate::library::TvmFfi;
 
-/// Path of libtvm_runtime, in place of the search.
-const LIBRARY_VARIABLE: &str = "DISCO_TVM_RUNTIME_LIBRARY";
 /// The name that the system's loader searches.
 const NAME: &str = "libtvm_runtime.so";
 /// The library in the package `apache-tvm` of Python.
@@ -44,9 +41,6 @@ fn accept(tvm: &TvmFfi, _: &Library) -> Result<(), String> {
 }
 
 fn candidates() -> Vec<Candidate> {
-    if let Some(file) = Variable::read(LIBRARY_VARIABLE).path() {
-        return vec![Candidate::Global(file.into())];
-    }
     let packaged = python::packaged(&[WHEEL]).into_iter().map(|file| Candidate::Global(file.into()));
     std::iter::once(Candidate::Global(NAME.into())).chain(packaged).collect()
 }

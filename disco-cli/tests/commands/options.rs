@@ -92,7 +92,11 @@ fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() 
 fn a_worker_of_tvm_needs_its_place_or_prints_the_entry_module() {
     let printed = disco(&["tvm-worker", "--entry-module"]);
     assert!(printed.status.success());
-    assert_eq!(out(&printed), include_str!("../../python/disco_tvm.py"));
+    let module = include_str!("../../python/disco_tvm.py");
+    assert_eq!(out(&printed), module);
+    let printed = disco(&["tvm-worker", "--entry-module", "--", "/opt/t\"rain", "--fast"]);
+    let program = r#"PROGRAM = ["/opt/t\"rain","--fast"]"#;
+    assert_eq!(out(&printed), module.replace("PROGRAM = [\"disco\"]", program));
     assert!(refused(&["tvm-worker", "1", "2"]).contains("<GROUPS>"));
     assert_eq!(
         refused(&["tvm-worker", "0", "2", "1", "0", "1"]),
@@ -144,6 +148,18 @@ fn options_without_effect_are_rejected() {
         (
             &["run", "--nodes", "2", "--session", "threads", "--", "echo", "started"],
             "--session threads runs on one machine, but --nodes asks for 2",
+        ),
+        (
+            &["worker", "--connect", "127.0.0.1:9", "--workers-per-node", "2", "--", "echo", "started"],
+            "--workers-per-node has no effect on PROGRAM: set `JoinOptions::per_node` in the program",
+        ),
+        (
+            &["worker", "--reconnect", "--connect", "127.0.0.1:9", "--max-workers", "2", "--", "echo", "started"],
+            "--max-workers has no effect on PROGRAM: set `JoinOptions::max_workers` in the program",
+        ),
+        (
+            &["tvm-node", "--connect", "127.0.0.1:9", "--without-authentication", "--", "echo", "started"],
+            "--without-authentication has no effect on PROGRAM: set `tvm::JoinOptions::authentication` in the program",
         ),
         (&["run", "--apart", "--session", "threads", "--", "echo", "started"], APART_OF_THREADS),
         (&["ping", "--apart", "--session", "threads"], APART_OF_THREADS),

@@ -72,21 +72,29 @@ fn logs_to_a_pipe_have_no_escape_codes() {
 
 #[test]
 fn messages_and_errors_are_json_if_asked() {
-    let worker = |format: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_disco"));
-        command.args(["worker", "--connect", "127.0.0.1:1", "--wait", "1"]).env_remove("DISCO_LOG");
-        let output = command.env("DISCO_TOKEN", "0".repeat(64)).env("DISCO_LOG_FORMAT", format).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        err(&output)
-    };
-    let text = worker("json");
+    let mut worker = Command::new(env!("CARGO_BIN_EXE_disco"));
+    worker.args(["worker", "--log-format", "json", "--connect", "127.0.0.1:1", "--wait", "1"]);
+    let output = worker.env("DISCO_TOKEN", "0".repeat(64)).env_remove("DISCO_LOG").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = err(&output);
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let [first, .., last] = &lines[..] else { panic!("{text}") };
     assert_eq!((&first["level"], &last["level"]), (&"INFO".into(), &"ERROR".into()), "{text}");
     let message = |line: &serde_json::Value| line["message"].as_str().unwrap().to_owned();
     assert!(message(first).starts_with("waiting for the controller at 127.0.0.1:1"), "{text}");
     assert!(message(last).starts_with("joining the controller at 127.0.0.1:1: no end after 1s"), "{text}");
-    assert_eq!(worker("xml"), "disco: DISCO_LOG_FORMAT is `xml`, but must be `text` or `json`\n");
+}
+
+/// The command starts itself again, with its options.
+#[test]
+fn messages_of_a_restarted_program_are_json_if_asked() {
+    let output = disco(&["--log-format=json", "run", "--restart", "1", "--", "/nowhere/program"]);
+    let text = err(&output);
+    let lines: Result<Vec<serde_json::Value>, _> = text.lines().map(serde_json::from_str).collect();
+    let message = |line: serde_json::Value| line["message"].as_str().unwrap().to_owned();
+    let messages: Vec<String> = lines.expect(&text).into_iter().map(message).collect();
+    let refused = "can't run `/nowhere/program`: No such file or directory (os error 2)";
+    assert!(messages.len() == 4 && messages[0] == refused && messages[2] == refused, "{text}");
 }
 
 #[test]

@@ -83,10 +83,10 @@ fn nccl_passes_the_conformance_suite_with_delayed_completion() {
     conforms("nccl", &folder, &[("GPU_DOUBLE_DELAY_US", "300")], &[("2", "i32"), ("3", "abort::")]);
 }
 
-/// Launches on non-blocking communicators complete in the background since NCCL 2.22.3.
+/// Communicators are non-blocking before NCCL 2.22.3. Here all launches on them complete in the background.
 #[test]
 fn nccl_passes_the_conformance_suite_with_non_blocking_communicators() {
-    let variables = [("DISCO_CCL_BLOCKING", "0")];
+    let variables = [("GPU_DOUBLE_NCCL_VERSION", "22105"), ("GPU_DOUBLE_CONNECT", "2")];
     conforms("nccl", &disco_gpu_double::folder(), &variables, &[("2", "f32"), ("3", "abort::"), ("2", "split")]);
 }
 

@@ -1,11 +1,10 @@
 //! The MPI libraries that `cargo xtask test` fetches.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 
 /// A library in its own folder of the test cache.
 #[derive(Clone, Copy)]
@@ -47,18 +46,9 @@ pub(crate) const DEBIAN_OPEN_MPI: Library = Library {
 impl Library {
     /// The library's folder, or `None`, with a message, if it was not fetched. Panics if it is required and missing.
     pub(crate) fn folder(self) -> Option<PathBuf> {
-        let is_required = Required::from_env().contains("mpi");
-        let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join(self.folder));
-        let found = folder.filter(|folder| folder.is_dir());
-        assert!(found.is_some() || !is_required || self.is_long, "{} is required: run `cargo xtask test`", self.folder);
-        if found.is_none() {
-            eprintln!(
-                "skipped: {} is not there; `cargo xtask test{}` fetches it",
-                self.folder,
-                if self.is_long { " --long" } else { "" }
-            );
-        }
-        found
+        let fetched =
+            if self.is_long { Fetched::long(self.folder) } else { Fetched::new(self.folder).required_by("mpi") };
+        fetched.find()
     }
 
     /// Runs the `disco` command with this library, without a launcher.

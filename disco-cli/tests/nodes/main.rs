@@ -77,10 +77,12 @@ fn greet(ctx: &mut disco::WorkerContext) -> disco::Result<()> {
 
 disco::register_function!("nodes.greet", greet);
 
-/// `main` of a program whose workers print.
-fn say() -> ExitCode {
+/// `main` of a program whose workers print. At most `fan_out` nodes are children of one end.
+fn say(fan_out: Option<usize>) -> ExitCode {
     disco::init();
-    let said = disco::from_env().and_then(|session| {
+    let settings = disco::Settings::from_env();
+    let started = settings.and_then(|it| it.builder().node_options(|nodes| nodes.fan_out = fan_out).start());
+    let said = started.and_then(|session| {
         disco::block_on(async {
             session.call(&session.function("nodes.greet").await?, ()).await?;
             session.sync_all().await?;
@@ -125,10 +127,12 @@ fn main() -> ExitCode {
             hello::main().unwrap();
             return ExitCode::SUCCESS;
         }
-        Ok("say") => return say(),
+        Ok("say") => return say(None),
+        Ok("say-in-a-chain") => return say(Some(1)),
         Ok("stall") => return stall(),
         Ok("send") => return network::send(),
         Ok("doze") => return service::doze(),
+        Ok("limited") => return service::limited(),
         _ => {}
     }
     let tests = [tests(), service::tests(), status::tests(), network::tests(), traces::tests()];
@@ -159,7 +163,7 @@ fn nodes_join_with_the_command_that_run_prints() {
     assert_eq!(what, "disco: waiting for 2 more; on each");
     let join = join.replace("FILE", path.to_str().unwrap());
     let words: Vec<&str> = join.split(' ').collect();
-    assert_eq!([words[0], words[1], words[3], words[4]], ["worker", "--connect", "--workers-per-node", "1"], "{join}");
+    assert_eq!([words[0], words[1], words[3]], ["worker", "--connect", "--token-file"], "{join}");
     let nodes = [0, 1].map(|_| disco().args(&words).stderr(Stdio::piped()).spawn().unwrap());
     let run = run.wait_with_output().unwrap();
     assert!(run.status.success(), "{run:?}");

@@ -38,12 +38,12 @@ fn the_clocks_of_nodes_are_aligned_in_a_trace() {
         return println!("skipped: this user can't make time namespaces");
     }
     // Second time: one node relays for the other.
-    for fan_out in ["2", "1"] {
+    for program in ["say", "say-in-a-chain"] {
         let folder = Folder::new("clocks");
         let path = folder.token();
         let file = folder.0.join("trace.json");
         let mut run = disco();
-        run.env(PROGRAM, "say").env("DISCO_FAN_OUT", fan_out).args(["run", "--nodes", "3", "--token-file"]).arg(&path);
+        run.env(PROGRAM, program).args(["run", "--nodes", "3", "--token-file"]).arg(&path);
         run.arg("--trace").arg(&file).arg("--").arg(hello()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut run = run.spawn().unwrap();
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();

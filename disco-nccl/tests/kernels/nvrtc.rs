@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 use disco_core::Error;
 use disco_dl::Candidate;
 use disco_nccl::p2p::kernels::{self, Architecture, Nvrtc};
@@ -20,12 +20,7 @@ const LIBRARY_VARIABLE: &str = "DISCO_NVRTC_LIBRARY";
 const ARCHITECTURES: [Architecture; 3] = [Architecture::new(7, 0), Architecture::new(8, 0), Architecture::new(9, 0)];
 
 fn nvrtc() -> Option<Nvrtc> {
-    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("nvidia-cuda-nvrtc-cu12-12.8.93"));
-    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
-        assert!(!Required::from_env().contains("nccl"), "DISCO_REQUIRE: NVRTC is not there");
-        eprintln!("skipped: NVRTC is not there; `cargo xtask test` fetches it");
-        return None;
-    };
+    let folder = Fetched::new("nvidia-cuda-nvrtc-cu12-12.8.93").required_by("nccl").find()?;
     let nvrtc = Nvrtc::find([Candidate::file(folder.join("lib/libnvrtc.so.12"))]).unwrap();
     assert_eq!(nvrtc.version(), (12, 8));
     Some(nvrtc)

@@ -3,35 +3,28 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+
+use disco_conformance::{Fetched, Required};
 
 /// The packages that `cargo xtask test` fetches, with the version of Python for which they are.
 const PACKAGES: [&str; 3] = ["apache-tvm-ffi-0.1.15.post2", "numpy-2.4.6", "typing-extensions-4.16.0"];
 const PYTHON: &str = "python3.11";
 
-/// Folders of the packages; why they can't be used if they can't.
-fn packages() -> Result<Vec<PathBuf>, String> {
-    let cache = env::var_os("DISCO_TEST_CACHE").ok_or("DISCO_TEST_CACHE is not set")?;
-    let version = Command::new(PYTHON).arg("--version").output();
-    version.map_err(|error| format!("{PYTHON} can't be started: {error}"))?;
-    let folders = PACKAGES.map(|package| Path::new(&cache).join(package));
-    match folders.iter().find(|folder| !folder.is_dir()) {
-        Some(absent) => Err(format!("{} is not there: `cargo xtask test` fetches it", absent.display())),
-        None => Ok(folders.to_vec()),
+/// Folders of the packages. `None`, with a line on standard error, if Python or a package is not there.
+fn packages() -> Option<Vec<PathBuf>> {
+    if let Err(error) = Command::new(PYTHON).arg("--version").output() {
+        assert!(!Required::from_env().contains("ffi"), "DISCO_REQUIRE: {PYTHON} can't be started: {error}");
+        eprintln!("skipped: {PYTHON} can't be started: {error}");
+        return None;
     }
+    PACKAGES.iter().map(|package| Fetched::new(package).required_by("ffi").find()).collect()
 }
 
 #[test]
 fn python_calls_the_functions_and_gets_their_errors() {
-    let packages = match packages() {
-        Ok(packages) => packages,
-        Err(why) => {
-            let required = env::var("DISCO_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|name| name == "ffi"), "DISCO_REQUIRE: {why}");
-            return eprintln!("skipped: {why}");
-        }
-    };
+    let Some(packages) = packages() else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calls.py");
     let library = env::current_exe().unwrap().with_file_name("libdisco_ffi_library.so");
     let mut python = Command::new(PYTHON);

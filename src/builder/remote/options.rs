@@ -39,7 +39,7 @@ pub struct NodeOptions {
     /// limit, and at least 1 GiB.
     pub max_unsent: Option<usize>,
     /// Largest number of nodes to which this program and each node send commands, at least 1. A session with more other
-    /// nodes is a tree, in which nodes relay for nodes. Default: the value of `DISCO_FAN_OUT`, or 32.
+    /// nodes is a tree, in which nodes relay for nodes. Default: 32.
     pub fan_out: Option<usize>,
     /// Whether each worker joins as its own node, even if several are on one machine.
     pub(super) one_worker_each: bool,

@@ -65,7 +65,8 @@ impl Builder {
             (self.start_limit(), self.heartbeat_interval(), self.silence);
         (options.processes, options.names) = (given.workers == SessionKind::Processes, given.names.clone());
         options.listen = given.listen.clone().unwrap_or(options.listen);
-        (options.encrypts, options.fan_out) = (encrypts, given.fan_out);
+        options.encrypts = encrypts;
+        options.fan_out = given.fan_out.unwrap_or(options.fan_out);
         options.max_pending = given.max_pending.unwrap_or(options.max_pending);
         options.max_unsent = given.max_unsent;
         // Nodes that this program starts have its functions and its token.

@@ -3,21 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::ffi::c_char;
+use std::fs;
 use std::mem::offset_of;
 use std::path::Path;
-use std::{env, fs};
 
+use disco_conformance::Fetched;
 use disco_gpu_double::nccl::abi::{Code, DataType, RedOp, SCALAR_DEVICE, SCALAR_HOST_IMMEDIATE, SPLIT_NO_COLOR};
 use disco_gpu_double::nccl::config::Config;
 
 fn header() -> Option<String> {
-    let folder = env::var_os("DISCO_TEST_CACHE");
-    let file = folder.map(|cache| Path::new(&cache).join("nvidia-nccl-cu12-2.28.9/include/nccl.h"));
-    let text = file.and_then(|file| fs::read_to_string(file).ok());
-    if text.is_none() {
-        eprintln!("skipped: there is no header of NCCL in DISCO_TEST_CACHE");
-    }
-    text
+    let file = Fetched::new("nvidia-nccl-cu12-2.28.9/include/nccl.h").required_by("nccl").find()?;
+    Some(fs::read_to_string(file).unwrap())
 }
 
 /// The value of a constant in the header.

@@ -5,7 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use disco_conformance::Required;
+use disco_conformance::{Fetched, Required};
 
 use crate::{PART, text};
 
@@ -29,19 +29,20 @@ const LIBRARIES: [&str; 5] = [
 /// The folder with the Debian packages, if the long tests run and PyTorch can be imported from there. Panics if torchrun
 /// is required and does not run.
 fn debian() -> Option<PathBuf> {
-    let folder = env::var_os("DISCO_TEST_CACHE").map(|cache| Path::new(&cache).join("debian-torch"));
-    let imports =
-        |folder: &PathBuf| python(folder, &["-c", "import torch"]).output().is_ok_and(|it| it.status.success());
-    let (folder, why) = match (env::var_os("DISCO_LONG_TESTS"), folder.filter(|folder| folder.is_dir())) {
-        (None, _) => (None, "tests with torchrun run with DISCO_LONG_TESTS=1"),
-        (Some(_), None) => (None, "PyTorch is not there; `cargo xtask test --long` fetches it"),
-        (Some(_), Some(folder)) => (Some(folder).filter(imports), "Python can't import torch"),
+    let imports = |folder: &Path| python(folder, &["-c", "import torch"]).output().is_ok_and(|it| it.status.success());
+    let why = match env::var_os("DISCO_LONG_TESTS") {
+        None => "tests with torchrun run with DISCO_LONG_TESTS=1",
+        Some(_) => {
+            let folder = Fetched::long("debian-torch").required_by("torchrun").find()?;
+            if imports(&folder) {
+                return Some(folder);
+            }
+            "Python can't import torch"
+        }
     };
-    if folder.is_none() {
-        assert!(!Required::from_env().contains("torchrun"), "DISCO_REQUIRE: {why}");
-        eprintln!("skipped: {why}");
-    }
-    folder
+    assert!(!Required::from_env().contains("torchrun"), "DISCO_REQUIRE: {why}");
+    eprintln!("skipped: {why}");
+    None
 }
 
 /// The system's Python with the packages of the folder.

@@ -121,12 +121,7 @@ on_the_double!(
 
 on_the_double!(
     shared_devices_with_an_old_nccl_are_an_error_that_names_its_version,
-    [
-        "GPU_DOUBLE_NCCL_VERSION" = "22809",
-        "NCCL_MULTI_RANK_GPU_ENABLE" = "1",
-        "DISCO_SHARE_DEVICES" = "1",
-        "DISCO_P2P" = "0"
-    ],
+    ["GPU_DOUBLE_NCCL_VERSION" = "22809", "NCCL_MULTI_RANK_GPU_ENABLE" = "1", "DISCO_SHARE_DEVICES" = "1"],
     {
         let session = session(2);
         let error = text(block_on(session.init_ccl("cuda_p2p", &[0, 0])));

@@ -229,9 +229,11 @@ on_the_double!(a_call_that_waits_for_peers_ends_when_another_worker_fails, [], {
     end(&session);
 });
 
-on_the_double!(a_missing_rank_is_named_with_non_blocking_communicators, ["DISCO_CCL_BLOCKING" = "0"], {
-    assert_a_missing_rank_is_named()
-});
+on_the_double!(
+    a_missing_rank_is_named_with_non_blocking_communicators,
+    ["GPU_DOUBLE_NCCL_VERSION" = "22105", "GPU_DOUBLE_CONNECT" = "2"],
+    { assert_a_missing_rank_is_named() }
+);
 
 on_the_double!(a_missing_rank_is_named_if_launches_return_at_once, ["GPU_DOUBLE_NCCL_VERSION" = "22105"], {
     assert_a_missing_rank_is_named()
@@ -239,7 +241,7 @@ on_the_double!(a_missing_rank_is_named_if_launches_return_at_once, ["GPU_DOUBLE_
 
 on_the_double!(
     a_library_call_that_never_returns_does_not_block_the_controller,
-    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block", "DISCO_CCL_BLOCKING" = "0"],
+    ["GPU_DOUBLE_FAULTS" = "ncclAllReduce:1:1=block", "GPU_DOUBLE_NCCL_VERSION" = "22105"],
     {
         use disco::Deadlines;
         let limit = Duration::from_millis(300);
@@ -302,13 +304,13 @@ on_the_double!(a_split_that_never_completes_ends_at_the_deadline, ["GPU_DOUBLE_F
 
 on_the_double!(
     a_polled_split_that_never_completes_ends_at_the_deadline,
-    ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang", "DISCO_CCL_BLOCKING" = "0"],
+    ["GPU_DOUBLE_FAULTS" = "ncclCommSplit:*:1=hang", "GPU_DOUBLE_NCCL_VERSION" = "22105"],
     { assert_init_ccl_fails_with("split: no end after 500ms: ") }
 );
 
 on_the_double!(
     a_connect_that_never_completes_ends_at_the_deadline_with_non_blocking_communicators,
-    ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang", "DISCO_CCL_BLOCKING" = "0"],
+    ["GPU_DOUBLE_FAULTS" = "ncclCommInitRankConfig:*:1=hang", "GPU_DOUBLE_NCCL_VERSION" = "22105"],
     { assert_init_ccl_fails_with("ncclCommInitRankConfig: no end after 500ms: ") }
 );
 

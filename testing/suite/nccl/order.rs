@@ -124,7 +124,7 @@ on_the_double_or_a_gpu!(one_rank_scales_all_elements, [], {
     block_on(call(&session, "tests.nccl.scaled_alone", ())).unwrap();
 });
 
-on_the_double!(scaled_sums_work_with_non_blocking_communicators, ["DISCO_CCL_BLOCKING" = "0"], {
+on_the_double!(scaled_sums_work_with_non_blocking_communicators, ["GPU_DOUBLE_NCCL_VERSION" = "22105"], {
     assert_scaled_sums_are_right_and_run_by_nccl()
 });
 

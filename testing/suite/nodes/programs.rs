@@ -7,13 +7,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, thread};
 
-use disco::{Announce, Builder, LaneSession, SessionExt, SessionKind, Token, WorkerId, block_on};
+use disco::{Announce, Builder, JoinOptions, LaneSession, SessionExt, SessionKind, Token, WorkerId, block_on};
 use disco_conformance::waiting;
 
 use crate::with_session::with_session;
 
 /// Environment variable with the name of the program to run.
 const PROGRAM: &str = "DISCO_TEST_PROGRAM";
+/// Name of the program of [`node_of`], before the number of workers.
+const NODE_OF: &str = "node-of-";
 
 /// The token of the sessions of these tests.
 pub(crate) const TOKEN: &str = "what only the nodes of these tests know";
@@ -41,6 +43,13 @@ pub(crate) fn node(address: impl ToString) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("DISCO_CONNECT", address.to_string()).env("DISCO_TOKEN", TOKEN);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A command that runs this executable as a node of this number of workers, which joins at `address`.
+pub(crate) fn node_of(workers: u32, address: impl ToString) -> Command {
+    let mut command = node(address);
+    command.env(PROGRAM, format!("{NODE_OF}{workers}"));
     command
 }
 
@@ -131,9 +140,13 @@ pub(crate) fn run() -> Option<ExitCode> {
         "printer" => printer("tests.print"),
         "tree-printer" => print_on(Builder::nodes(4, 1).node_options(|nodes| nodes.fan_out = Some(1)), "tests.print"),
         "painter" => printer("tests.paint"),
-        "controller" => controller(),
+        "controller" => controller(Builder::nodes(3, 2)),
+        "tree-controller" => controller(Builder::nodes(3, 2).node_options(|nodes| nodes.fan_out = Some(1))),
         "late" => late(),
-        other => panic!("there is no program `{other}`"),
+        other => match other.strip_prefix(NODE_OF) {
+            Some(workers) => join(workers.parse().unwrap()),
+            None => panic!("there is no program `{other}`"),
+        },
     }
     Some(ExitCode::SUCCESS)
 }
@@ -150,6 +163,16 @@ fn print_on(builder: Builder, function: &str) {
     });
 }
 
+/// Joins as a node of this number of workers. Prints the error.
+fn join(workers: u32) {
+    let mut options = JoinOptions::new(env::var("DISCO_CONNECT").unwrap(), Token::required().unwrap());
+    options.per_node = Some(workers);
+    options.is_spare = env::var_os("DISCO_SPARE").is_some();
+    let error = disco::join(&options).unwrap_err();
+    eprintln!("disco: {error}");
+    std::process::exit(1);
+}
+
 /// Time in which the nodes of the program `late` must join.
 const LATE_DEADLINE: Duration = Duration::from_millis(500);
 
@@ -163,13 +186,13 @@ fn late() {
     println!("{}", Builder::nodes(2, 1).start_deadline(LATE_DEADLINE).start().unwrap_err());
 }
 
-/// Silence limit of the session of the program `controller`, also on a busy machine.
+/// Silence limit of the sessions of the programs `controller` and `tree-controller`, also on a busy machine.
 const CONTROLLER_SILENCE: Duration = Duration::from_secs(2);
 
 /// Prints the process ids of its workers and of their parents, the nodes, and waits to be killed.
-fn controller() {
+fn controller(builder: Builder) {
     disco::init();
-    let session = Builder::nodes(3, 2).silence(CONTROLLER_SILENCE).start().unwrap();
+    let session = builder.silence(CONTROLLER_SILENCE).start().unwrap();
     for worker in 2..6 {
         println!("{} {}", ask(&session, "tests.pid", worker), ask(&session, "tests.parent", worker));
     }

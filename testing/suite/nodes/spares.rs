@@ -1,7 +1,7 @@
 //! Nodes that stand by, and nodes that come late to a session with lost nodes.
 
 use std::net::SocketAddr;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use disco::{
 };
 use disco_conformance::waiting::wait_until;
 
-use crate::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, read_until};
+use crate::programs::{HEARTBEAT, OTHER_TOKEN, ask, builder, complaint, end, node, node_of, read_until};
 use crate::replace::{kill, replace};
 use crate::workers::{NOBODY, lost, random};
 
@@ -225,16 +225,17 @@ fn random_nodes_and_spares_are_killed_again_and_again() {
 fn spares_that_do_not_fit_are_refused_with_the_reason() {
     let host = Host::start(2, 2, ReplacementPolicy::when_asked(), false);
     let address = host.announced.lock().unwrap()[0].0;
-    let refused = |name: &str, value: &str| {
-        let mut command = node(address);
-        command.env("DISCO_SPARE", "1").env("DISCO_JOIN_SECONDS", "1").env(name, value);
+    let refused = |mut command: Command, name: &str, value: &str| {
+        command.env("DISCO_JOIN_SECONDS", "1").env(name, value);
         complaint(command.spawn().unwrap())
     };
-    let text = refused("DISCO_WORKERS_PER_NODE", "3");
+    let text = refused(node_of(3, address), "DISCO_SPARE", "1");
     assert!(text.contains("it was started with 3 workers, and nodes of this session have 2"), "{text}");
-    let text = refused("DISCO_TOKEN", OTHER_TOKEN);
+    let mut other = node(address);
+    other.env("DISCO_SPARE", "1");
+    let text = refused(other, "DISCO_TOKEN", OTHER_TOKEN);
     assert!(text.contains("token"), "{text}");
-    let text = refused("DISCO_SPARE", "perhaps");
+    let text = refused(node(address), "DISCO_SPARE", "perhaps");
     assert!(text.contains("DISCO_SPARE=`perhaps` is neither 0 nor 1"), "{text}");
     assert!(host.session.status().spares.is_empty());
     host.finish();

@@ -353,7 +353,7 @@ fn heartbeat_intervals_of_zero_or_above_half_the_silence_limit_are_rejected() {
 }
 
 fn a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_ends() {
-    let larger = |address| node(address).env("DISCO_WORKERS_PER_NODE", "3").spawn().unwrap();
+    let larger = |address| programs::node_of(3, address).spawn().unwrap();
     let why = "it was started with 3 workers, and nodes of this session have 2";
     let refusal = format!("disco: the controller lost: it refuses this node: {why}\n");
     let (session, told) =
@@ -372,12 +372,8 @@ fn a_node_with_another_number_of_workers_is_rejected_with_the_reason_on_both_end
 }
 
 fn the_start_error_lists_all_rejected_nodes() {
-    let larger = |address, workers: usize| {
-        let mut node = node(address);
-        node.env("DISCO_WORKERS_PER_NODE", workers.to_string()).spawn().unwrap()
-    };
     let (session, ()) = with(builder(2, 2).start_deadline(Duration::from_secs(3)), |address| {
-        let nodes: Vec<_> = (3..8).map(|workers| larger(address, workers)).collect();
+        let nodes: Vec<_> = (3..8).map(|workers| programs::node_of(workers, address).spawn().unwrap()).collect();
         nodes.into_iter().for_each(|node| _ = complaint(node));
     });
     let error = session.unwrap_err().to_string();

@@ -260,8 +260,8 @@ fn shutdown_names_the_worker_of_a_stopped_node_behind_other_nodes() {
 
 fn all_nodes_end_when_the_controller_of_a_tree_is_killed() {
     use std::io::{BufRead as _, BufReader};
-    let mut command = command("controller");
-    command.env("DISCO_FAN_OUT", "1").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut command = command("tree-controller");
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
     let mut controller = command.spawn().unwrap();
     let lines = BufReader::new(controller.stdout.take().unwrap()).lines();
     let lines: Vec<String> = lines.map(Result::unwrap).take_while(|line| line != "ready").collect();

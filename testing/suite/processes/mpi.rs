@@ -1,9 +1,8 @@
 //! Ranks of a session of processes over a real MPI, fetched by `cargo xtask test`, that die or exit.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 
 use crate::programs;
 
@@ -20,20 +19,12 @@ crate::tests!(
     all_ranks_end_when_the_program_exits_inside_a_collective,
 );
 
-/// The folder of the MPI library, or `None` if it was not fetched.
-fn mpich() -> Option<PathBuf> {
-    let cache = std::env::var_os("DISCO_TEST_CACHE");
-    let folder = cache.map(|cache| Path::new(&cache).join("mpich-5.0.2")).filter(|folder| folder.is_dir());
-    if folder.is_none() {
-        assert!(!Required::from_env().contains("mpi"), "MPI is required: run `cargo xtask test`");
-        eprintln!("skipped: there is no MPI; `cargo xtask test` fetches one");
-    }
-    folder
-}
+/// The folder of the MPI library.
+const MPICH: Fetched = Fetched::new("mpich-5.0.2").required_by("mpi");
 
 /// The output of the program `mpi` with argument `how`, or `None` without an MPI library.
 fn end_of(how: &str) -> Option<String> {
-    let library = mpich()?.join("lib/libmpi.so.12");
+    let library = MPICH.find()?.join("lib/libmpi.so.12");
     let output = programs::command("mpi").arg(how).env("DISCO_MPI_LIBRARY", library).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // A table of the workers' operations follows.
@@ -100,7 +91,7 @@ fn a_message_over_mpi_shorter_than_its_receive_is_an_error() {
 }
 
 fn all_ranks_end_when_the_program_exits_inside_a_collective() {
-    let Some(folder) = mpich() else { return };
+    let Some(folder) = MPICH.find() else { return };
     let program = programs::command("mpi");
     let mut launcher = Command::new(folder.join("bin/mpiexec"));
     launcher.args(["-n", "3"]).arg(program.get_program()).arg("leave");

@@ -6,7 +6,7 @@
 //! drop. Every result is compared with plain loops, no step may take
 //! longer than a minute, and no resource may be left behind.
 //!
-//! `DISCO_SOAK_SECONDS` sets the duration (default 15) and `DISCO_SOAK_SEED` the seed of the first session; each later
+//! `DISCO_SOAK_SECONDS` sets the duration (default 15) and `DISCO_SEED` the seed of the first session; each later
 //! session increments the seed. A failure prints the seed of its session, which repeats its setup and its steps.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
@@ -72,7 +72,7 @@ fn soak() -> user::Wrong<()> {
     let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seconds = number("DISCO_SOAK_SECONDS").unwrap_or(15);
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-    let first = number("DISCO_SOAK_SEED").unwrap_or_else(now);
+    let first = number("DISCO_SEED").unwrap_or_else(now);
     watch::start_watchdog();
     // Compiled now, because the compiler uses resources.
     library::path();
@@ -84,8 +84,7 @@ fn soak() -> user::Wrong<()> {
             warm = watch::resident();
         }
         let seed = first.wrapping_add(sessions);
-        run(seed)
-            .map_err(|why| format!("{why}\n{}replay: DISCO_SOAK_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
+        run(seed).map_err(|why| format!("{why}\n{}replay: DISCO_SEED={seed} DISCO_SOAK_SECONDS=0", watch::report()))?;
         sessions += 1;
     }
     library::remove();

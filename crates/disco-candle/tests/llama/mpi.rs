@@ -1,12 +1,11 @@
 //! Workers that are ranks of MPI. The library is named by the environment, so they run in a process of their own.
 
 use std::env;
-use std::path::PathBuf;
 use std::process::Command;
 
 use candle_core::quantized::GgmlDType;
 use disco::SessionKind;
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 
 use crate::random::{Model, NINE_HEADS};
 use crate::reference::Reference;
@@ -15,16 +14,7 @@ use crate::tokens::{COUNT, batch, prompt, tokens_over};
 /// Set in the process that runs the ranks.
 const RUNS_RANKS: &str = "LLAMA_OVER_MPI";
 
-/// MPICH, which `cargo xtask test` fetches.
-fn library() -> Option<PathBuf> {
-    let cache = env::var_os("DISCO_TEST_CACHE").map(PathBuf::from);
-    let library = cache.map(|cache| cache.join("mpich-5.0.2/lib/libmpi.so.12")).filter(|library| library.exists());
-    assert!(library.is_some() || !Required::from_env().contains("mpi"), "MPICH is required: run `cargo xtask test`");
-    if library.is_none() {
-        eprintln!("skipped: MPICH is not there; `cargo xtask test` fetches it");
-    }
-    library
-}
+const MPICH: Fetched = Fetched::new("mpich-5.0.2/lib/libmpi.so.12").required_by("mpi");
 
 #[test]
 fn tokens_over_mpi_are_those_of_one_process() {
@@ -37,7 +27,7 @@ fn tokens_over_mpi_are_those_of_one_process() {
         assert_eq!(found, [expected]);
         return;
     }
-    let Some(library) = library() else { return };
+    let Some(library) = MPICH.find() else { return };
     let mut ranks = Command::new(env::current_exe().unwrap());
     ranks.args(["--exact", "mpi::tokens_over_mpi_are_those_of_one_process", "--nocapture"]);
     let ended = ranks.env(RUNS_RANKS, "1").env("DISCO_MPI_LIBRARY", library).status().unwrap();

@@ -119,21 +119,14 @@ impl P2pFastPath {
         mut rendezvous: Rendezvous,
         peer_timeout: Duration,
     ) -> Result<Self> {
-        let said = (vendor.check)().and_then(|()| {
-            Ok((
-                options::bytes_of(BUFFER_VARIABLE, DEFAULT_BUFFER_BYTES)?,
-                options::shares_devices()?,
-                options::is_off()?,
-            ))
-        });
-        let (bytes, shares, is_off) = *said.as_ref().unwrap_or(&(0, false, false));
+        let said = (vendor.check)()
+            .and_then(|()| Ok((options::bytes_of(BUFFER_VARIABLE, DEFAULT_BUFFER_BYTES)?, options::shares_devices()?)));
+        let (bytes, shares) = *said.as_ref().unwrap_or(&(0, false));
         if shares {
             rendezvous = rendezvous.sharing_devices();
         }
-        match &said {
-            Err(error) => rendezvous.decline(error.to_string()),
-            Ok(_) if is_off => rendezvous.decline(options::OFF_REASON.to_owned()),
-            Ok(_) => {}
+        if let Err(error) = &said {
+            rendezvous.decline(error.to_string());
         }
         let mut prepared = Err("the ranks have not agreed on a topology".to_owned());
         let found = Workspace::meet(runtime, &rendezvous, bytes, vendor.links, |decision| {

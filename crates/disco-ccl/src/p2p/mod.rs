@@ -67,7 +67,7 @@ pub use backend::Backend;
 pub use decision::Decision;
 pub use fast_path::{Kernels, P2pFastPath, Preparation, Prepared, Unfit, Vendor};
 pub use memory::STATE_BYTES;
-pub use options::{OFF_REASON, bytes_of, is_off, shares_devices};
+pub use options::{bytes_of, shares_devices};
 pub use rendezvous::{Consensus, Introduction, Offer, Rendezvous};
 pub use signals::SLOTS;
 pub use stream::P2pStream;

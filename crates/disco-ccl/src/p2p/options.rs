@@ -3,17 +3,6 @@
 use disco_core::Result;
 use disco_core::env::Variable;
 
-/// The reason that is reported when users have turned peer-to-peer memory off.
-pub const OFF_REASON: &str = "DISCO_P2P=0";
-
-/// Whether users have turned peer-to-peer memory off.
-///
-/// # Errors
-/// `DISCO_P2P` is neither 0 nor 1.
-pub fn is_off() -> Result<bool> {
-    Ok(Variable::read("DISCO_P2P").flag()? == Some(false))
-}
-
 /// Whether several ranks may be on one device (`DISCO_SHARE_DEVICES=1`): for measurements on a machine with one GPU.
 ///
 /// # Errors

@@ -33,11 +33,10 @@ fn sessions_keep_their_rules_whatever_the_network_and_the_machines_do() {
         run(seed, true).unwrap();
         return;
     }
-    let runs = std::env::var("DISCO_SIM_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
     let start = Instant::now();
     let share = |first| {
         let (mut events, mut broken) = (0, Vec::new());
-        for seed in (first..runs).step_by(THREADS) {
+        for seed in (first..RUNS).step_by(THREADS) {
             match run(seed, false) {
                 Ok(count) => events += count,
                 Err(rule) => broken.push(rule),
@@ -54,7 +53,7 @@ fn sessions_keep_their_rules_whatever_the_network_and_the_machines_do() {
     });
     let events: u64 = shares.iter().map(|(events, _)| events).sum();
     let broken: Vec<String> = shares.into_iter().flat_map(|(_, broken)| broken).collect();
-    println!("{runs} sessions, {events} events in {:.1?}", start.elapsed());
+    println!("{RUNS} sessions, {events} events in {:.1?}", start.elapsed());
     assert!(broken.is_empty(), "sessions broke a rule:\n{}", broken.join("\n"));
 }
 
@@ -151,10 +150,10 @@ fn peak_memory() -> usize {
     peak.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// `DISCO_SIM_NODES=1000` sets the number of nodes, which get ten commands each.
+/// 100 nodes, or 1000 with `DISCO_LONG_TESTS`, get ten commands each.
 #[test]
 fn many_nodes_start_run_lose_some_of_them_and_leave() {
-    let nodes = std::env::var("DISCO_SIM_NODES").ok().and_then(|nodes| nodes.parse().ok()).unwrap_or(100);
+    let nodes = if std::env::var_os("DISCO_LONG_TESTS").is_some() { 1000 } else { 100 };
     let (commands, losses) = (10 * nodes as u64, 1 + nodes / 100);
     let (before, start) = (peak_memory(), Instant::now());
     let mut world = World::new(Plan::large(nodes, commands, losses), 1, false);

@@ -14,11 +14,11 @@ use disco::{
     DRef, DataPlane as _, Device, LaneSession, Object, Result, Session as _, SessionExt as _, Shape, Tensor, Value,
     WorkerContext, WorkerId, block_on, register_function,
 };
-use disco_conformance::Required;
+use disco_conformance::{Fetched, Required};
 use disco_ffi::{Models as _, Module, Weights};
 use serde_json::Value as Json;
 
-use crate::{Plane, fetched, library, made, without_numbers};
+use crate::{Plane, library, made, without_numbers};
 
 /// Tests with and without TVM's compiler.
 pub(crate) fn tests() -> Vec<crate::Test> {
@@ -68,8 +68,9 @@ const WHEELS: [&str; 7] = [
 /// The version for which the wheels are.
 const PYTHON: &str = "python3.11";
 
+/// The folder of libtvm_runtime.
 pub(crate) fn runtime() -> Option<PathBuf> {
-    fetched("apache-tvm-0.27.0.post1/tvm/lib/libtvm_runtime.so")
+    Fetched::long("apache-tvm-0.27.0.post1/tvm/lib").path()
 }
 
 fn prepare() -> bool {
@@ -93,12 +94,8 @@ fn compile() -> bool {
         eprintln!("skipped: {PYTHON}: {error}");
         return false;
     }
-    let folders: Option<Vec<PathBuf>> = WHEELS.iter().map(|wheel| fetched(wheel)).collect();
-    let Some(folders) = folders else {
-        assert!(!is_required, "DISCO_REQUIRE: TVM's wheels are not there");
-        eprintln!("skipped: TVM's wheels are not there: `cargo xtask test --long` fetches them");
-        return false;
-    };
+    let folders = WHEELS.iter().map(|wheel| Fetched::long(wheel).required_by("tvm").find());
+    let Some(folders) = folders.collect::<Option<Vec<PathBuf>>>() else { return false };
     let compiled = COMPILED.get_or_init(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/models.py");
         for args in [&[][..], &["--weights"]] {
@@ -369,7 +366,7 @@ fn without_libtvm_runtime_the_error_lists_what_was_tried(plane: Plane) {
     let parts = [
         "worker 0: ffi.load_vm_module: ",
         "mlp-1.so`: ",
-        "; a compiled model needs libtvm_runtime, but libtvm_runtime is not available; tried /nonexistent/libtvm_runtime.so: ",
+        "; a compiled model needs libtvm_runtime, but libtvm_runtime is not available; tried libtvm_runtime.so: ",
     ];
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(error.kind(), ErrorKind::Unavailable);

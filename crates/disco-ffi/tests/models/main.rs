@@ -21,13 +21,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use disco::{Builder, DataPlane as _, LaneSession, SessionKind, block_on};
-use disco_conformance::Required;
+use disco_conformance::Fetched;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Set in the process of one test.
 const CHILD: &str = "DISCO_MODELS_TEST";
 /// Path of the test libraries and models in the process of a test, whose parent has made them.
 const FOLDER: &str = "DISCO_MODELS_FOLDER";
+
+const MPICH: Fetched = Fetched::new("mpich-5.0.2/lib/libmpi.so.12").required_by("mpi");
 
 /// Held while a test of MPI runs.
 static RANKS: Mutex<()> = Mutex::new(());
@@ -114,15 +116,12 @@ fn trial(test: Test, plane: Plane) -> Trial {
         let mut child = Command::new(env::current_exe()?);
         child.args(["--exact", &name]).env(CHILD, "").env(FOLDER, library::folder()).env("DISCO_TVM_FFI_LIBRARY", tvm);
         if plane == Plane::Mpi {
-            let Some(mpi) = mpi() else { return Ok(()) };
+            let Some(mpi) = MPICH.find() else { return Ok(()) };
             child.env("DISCO_MPI_LIBRARY", mpi);
         }
-        let runtime = if test.name.starts_with("without_libtvm_runtime") {
-            Some("/nonexistent/libtvm_runtime.so".into())
-        } else {
-            compiled::runtime()
-        };
-        child.envs(runtime.map(|file| ("DISCO_TVM_RUNTIME_LIBRARY", file)));
+        if !test.name.starts_with("without_libtvm_runtime") {
+            child.envs(compiled::runtime().map(|folder| ("LD_LIBRARY_PATH", folder)));
+        }
         // Waiting ranks spin, and would slow those of other tests down.
         let _alone = (plane == Plane::Mpi).then(|| RANKS.lock().unwrap_or_else(PoisonError::into_inner));
         let output = child.output()?;
@@ -133,21 +132,6 @@ fn trial(test: Test, plane: Plane) -> Trial {
             Err(Failed::from(format!("{}\n{text}\n{errors}", output.status)))
         }
     })
-}
-
-fn mpi() -> Option<PathBuf> {
-    let file = fetched("mpich-5.0.2/lib/libmpi.so.12");
-    if file.is_none() {
-        assert!(!Required::from_env().contains("mpi"), "DISCO_REQUIRE: MPICH is not there: run `cargo xtask test`");
-        eprintln!("skipped: MPICH is not there: `cargo xtask test` fetches it");
-    }
-    file
-}
-
-/// A file of the libraries that `cargo xtask test` fetches.
-fn fetched(file: &str) -> Option<PathBuf> {
-    let cache = env::var_os("DISCO_TEST_CACHE")?;
-    Some(Path::new(&cache).join(file)).filter(|file| file.exists())
 }
 
 /// A file that the parent process has made.

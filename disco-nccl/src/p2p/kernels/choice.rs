@@ -36,17 +36,16 @@ impl Thresholds {
     pub const REFERENCE: Self =
         Self { one_shot: 256 << 10, one_shot_of_two: 10 << 20, two_shot: 10 << 20, hybrid_cube_mesh: 256 << 10 };
 
-    /// [`Self::REFERENCE`], overridden by `DISCO_P2P_ONE_SHOT`, `DISCO_P2P_TWO_SHOT` and `DISCO_P2P_HYBRID_CUBE_MESH`.
+    /// [`Self::REFERENCE`], with `DISCO_P2P_ONE_SHOT` in place of the thresholds of one-shot.
     ///
     /// # Errors
-    /// The value of a variable is not a number of bytes.
+    /// The value of the variable is not a number of bytes.
     pub fn from_env() -> Result<Self> {
-        let Self { one_shot, one_shot_of_two, two_shot, hybrid_cube_mesh } = Self::REFERENCE;
+        let otherwise = Self::REFERENCE;
         Ok(Self {
-            one_shot: bytes_of("DISCO_P2P_ONE_SHOT", one_shot)?,
-            one_shot_of_two: bytes_of("DISCO_P2P_ONE_SHOT", one_shot_of_two)?,
-            two_shot: bytes_of("DISCO_P2P_TWO_SHOT", two_shot)?,
-            hybrid_cube_mesh: bytes_of("DISCO_P2P_HYBRID_CUBE_MESH", hybrid_cube_mesh)?,
+            one_shot: bytes_of("DISCO_P2P_ONE_SHOT", otherwise.one_shot)?,
+            one_shot_of_two: bytes_of("DISCO_P2P_ONE_SHOT", otherwise.one_shot_of_two)?,
+            ..otherwise
         })
     }
 

@@ -35,11 +35,8 @@ const _: () = assert!(kernels::STATE_BYTES <= STATE_BYTES, "a workspace has room
 /// NVRTC. Compiles nothing.
 ///
 /// # Errors
-/// Peer-to-peer kernels are switched off, or a library or a function is missing.
+/// A library or a function is missing.
 pub fn readiness() -> Result<String, String> {
-    if p2p::is_off().map_err(|error| error.to_string())? {
-        return Err(p2p::OFF_REASON.to_owned());
-    }
     driver::require(driver::PEER_FUNCTIONS)?;
     driver::require(driver::KERNEL_FUNCTIONS)?;
     let nvrtc = kernels::nvrtc().map_err(|unavailable| unavailable.to_string())?;
@@ -47,10 +44,10 @@ pub fn readiness() -> Result<String, String> {
     Ok(format!("NVRTC {major}.{minor} ({})", nvrtc.file()))
 }
 
-/// Checks the variables of the thresholds.
+/// Checks the variable of the thresholds.
 ///
 /// # Errors
-/// The value of a variable is not a number of bytes.
+/// The value of the variable is not a number of bytes.
 pub(super) fn check_options() -> Result<()> {
     Thresholds::from_env().map(drop)
 }

@@ -18,6 +18,8 @@ use crate::fault::{self, Fault};
 
 /// Sessions of one run.
 const RUNS: u64 = 500;
+/// Sessions of one run with `DISCO_LONG_TESTS`.
+const LONG_RUNS: u64 = 10_000;
 /// Number of threads that share the sessions.
 const THREADS: usize = 2;
 /// Violations after which a thread stops.
@@ -283,7 +285,7 @@ fn trees_keep_order_and_replies_and_name_the_dead() {
     if let Some(seed) = std::env::var("DISCO_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return run(seed).unwrap();
     }
-    let runs = std::env::var("DISCO_SIM_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
+    let runs = if std::env::var_os("DISCO_LONG_TESTS").is_some() { LONG_RUNS } else { RUNS };
     let check = |seed| run(seed).err().map(|why| format!("DISCO_SEED={seed}: {why}"));
     let share = |first| (first..runs).step_by(THREADS).filter_map(check).take(SHOWN).collect::<Vec<_>>();
     let broken: Vec<String> = thread::scope(|scope| {

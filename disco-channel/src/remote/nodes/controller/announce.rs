@@ -83,11 +83,7 @@ impl Announcement {
         };
         let address = addresses::host_and_port(&host, self.address.port());
         let program: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let per_node = self.per_node;
-        format!(
-            "disco worker --connect {address} --workers-per-node {per_node} --token-file FILE -- {}",
-            program.join(" ")
-        )
+        format!("disco worker --connect {address} --token-file FILE -- {}", program.join(" "))
     }
 }
 

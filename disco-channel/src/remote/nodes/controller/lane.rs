@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use disco_core::channel::SubsetPart;
-use disco_core::env::Variable;
 use disco_core::link::Shared;
 use disco_core::wire::Assignment;
 use disco_core::worker::WorkerConfig;
@@ -47,8 +46,8 @@ pub struct Options {
     /// Whether workers are processes of their nodes, not threads.
     pub processes: bool,
     /// Largest number of nodes that one end sends commands to, at least 1. Above it, nodes relay for others, in a tree.
-    /// `None` reads `DISCO_FAN_OUT`; the default is [`FAN_OUT`](Self::FAN_OUT).
-    pub fan_out: Option<usize>,
+    /// Default: [`FAN_OUT`](Self::FAN_OUT).
+    pub fan_out: usize,
     /// Configuration of the workers.
     pub config: WorkerConfig,
     /// Timeout for nodes to join and start their workers.
@@ -99,7 +98,7 @@ impl Options {
             announce: Announce::default(),
             names: Vec::new(),
             processes: true,
-            fan_out: None,
+            fan_out: Self::FAN_OUT,
             config,
             start: Duration::from_secs(30),
             heartbeat: Duration::from_secs(1),
@@ -120,6 +119,9 @@ impl Options {
     fn check_limits(&self) -> Result<()> {
         if self.max_pending == 0 {
             return Err(Error::invalid("max_pending is 0: with less than 1 pending connection, no node can join"));
+        }
+        if self.fan_out == 0 {
+            return Err(Error::invalid("the fan-out of the tree of nodes is 0; it must be at least 1"));
         }
         let least = self.config.value_limit.saturating_add(MAX_UNREAD_BYTES as usize);
         match self.max_unsent {
@@ -160,17 +162,6 @@ impl Options {
     /// Number of workers of each node of a lane to `workers`.
     fn per_node(&self, workers: WorkerRange) -> usize {
         (workers.len() / self.nodes.max(1)).max(1)
-    }
-
-    fn most_children(&self) -> Result<usize> {
-        let fan_out = match self.fan_out {
-            Some(fan_out) => Some(fan_out),
-            None => Variable::read("DISCO_FAN_OUT").number()?,
-        };
-        match fan_out.unwrap_or(Self::FAN_OUT) {
-            0 => Err(Error::invalid("the fan-out of the tree of nodes is 0; it must be at least 1")),
-            fan_out => Ok(fan_out),
-        }
     }
 }
 
@@ -273,7 +264,7 @@ impl Peers for Options {
         let terms = NodeTerms {
             secret: Secret::new(self.token.clone(), self.encrypts)?,
             world: config.world,
-            tree: Tree::Any { first: self.first_node, nodes: *nodes, fan_out: self.most_children()? },
+            tree: Tree::Any { first: self.first_node, nodes: *nodes, fan_out: self.fan_out },
             names: names.clone(),
             per_node: count / nodes,
             silence: *silence,
