@@ -34,7 +34,6 @@ pub(crate) fn settings(workers: usize) -> Settings {
 pub(crate) fn session() -> (LaneSession, usize, SessionKind) {
     let settings = settings(4);
     let builder = match settings.session {
-        #[cfg(target_os = "linux")]
         SessionKind::Nodes => {
             Builder::new(settings.session, settings.workers).node_options(|nodes| nodes.count = settings.nodes)
         }

@@ -58,7 +58,7 @@ const UNPUBLISHED: [&str; 7] = [
 /// Features of the facade, which must build with each alone. A test compares this with the manifest, except
 /// `nccl-without-bindings`, which needs a feature of another crate.
 const FEATURES: [&str; 12] =
-    ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "metrics", "ffi", "candle", "tvm"];
+    ["checkpoint", "local", "ndarray", "mpi", "nccl", "rccl", "trace", "serde", "tvm", "metrics", "ffi", "candle"];
 
 /// Format, clippy with all features, and cycles between modules.
 pub(crate) fn lints() -> Vec<Step> {
@@ -98,6 +98,47 @@ pub(crate) fn programs() -> Vec<Step> {
 
 /// The steps that `cargo xtask test --long` adds.
 pub(crate) fn long_tests() -> Vec<Step> {
+    let long = |name, args| step(name, args).with("DISCO_LONG_TESTS", "1");
+    let mut steps = vec![
+        // `--cfg loom` compiles only the modelled parts of a crate, so no name filter is needed, which could miss a
+        // model.
+        step(
+            "loom models",
+            "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
+        )
+        .with("RUSTFLAGS", "--cfg loom"),
+        step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
+            .with("DISCO_SOAK_SECONDS", "600"),
+        long("simulated trees of nodes, for longer", "test --quiet --package disco-engine --lib sim::tree::tests"),
+        long("random deaths and replacements, for longer", "test --quiet --package disco-tests --test replacement"),
+        long(
+            "training with lost workers, 200 times",
+            "test --quiet --package disco-tests --test digits lost_workers::",
+        ),
+        long("traces of many commands", "test --quiet --package disco-tests --test kinds many_commands"),
+        long("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes"),
+        long("kernels on threads, for longer", "test --quiet --package disco-nccl --test kernels tsan::"),
+        long("models that TVM compiles", "test --quiet --package disco-ffi --test models"),
+        step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
+        long("language model on several workers", "test --quiet --package disco-candle --test llama long::"),
+        long("tasks of torchrun", "test --quiet --package disco-tests --test launchers torchrun::"),
+        long("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::"),
+        step(
+            "example generate",
+            "run --quiet --package disco-candle --example generate -- --workers 3 --max-tokens 4 Hello",
+        ),
+        step("example embed", "run --quiet --package disco-candle --example embed -- Hello Goodbye"),
+        step("packages build", &packages()),
+        step("dependencies", "run --quiet --package xtask -- deny"),
+        step("disco-candle with CUDA", "run --quiet --package xtask -- cuda"),
+        step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),
+    ];
+    steps.extend(sanitized_tests());
+    steps
+}
+
+/// Tests under AddressSanitizer.
+fn sanitized_tests() -> [Step; 3] {
     let target = format!("--target-dir target/asan --target {ARCH}-unknown-linux-gnu");
     let sanitized = |name, tests: &str, filter: &str| {
         step(name, &format!("test --quiet {tests} {target} -- {filter}"))
@@ -117,49 +158,7 @@ pub(crate) fn long_tests() -> Vec<Step> {
         "of_nccl",
     ];
     let but = but.map(|name| format!("--skip {name}")).join(" ");
-    vec![
-        // `--cfg loom` compiles only the modelled parts of a crate, so no name filter is needed, which could miss a
-        // model.
-        step(
-            "loom models",
-            "test --quiet --package disco-channel --package disco-local --release --lib --target-dir target/loom",
-        )
-        .with("RUSTFLAGS", "--cfg loom"),
-        step("random sessions, for longer", "test --quiet --package disco-tests --test soak")
-            .with("DISCO_SOAK_SECONDS", "600"),
-        step("simulated trees of nodes, for longer", "test --quiet --package disco-engine --lib sim::tree::tests")
-            .with("DISCO_LONG_TESTS", "1"),
-        step("random deaths and replacements, for longer", "test --quiet --package disco-tests --test replacement")
-            .with("DISCO_LONG_TESTS", "1"),
-        step(
-            "training with lost workers, 200 times",
-            "test --quiet --package disco-tests --test digits lost_workers::",
-        )
-        .with("DISCO_LONG_TESTS", "1"),
-        step("traces of many commands", "test --quiet --package disco-tests --test kinds many_commands")
-            .with("DISCO_LONG_TESTS", "1"),
-        step("many nodes that are processes", "test --quiet --package disco-tests --test nodes many_nodes")
-            .with("DISCO_LONG_TESTS", "1"),
-        step("kernels on threads, for longer", "test --quiet --package disco-nccl --test kernels tsan::")
-            .with("DISCO_LONG_TESTS", "1"),
-        step("models that TVM compiles", "test --quiet --package disco-ffi --test models")
-            .with("DISCO_LONG_TESTS", "1"),
-        step("models for tests", "run --quiet --package xtask -- fetch smollm2 minilm"),
-        step("language model on several workers", "test --quiet --package disco-candle --test llama long::")
-            .with("DISCO_LONG_TESTS", "1"),
-        step("tasks of torchrun", "test --quiet --package disco-tests --test launchers torchrun::")
-            .with("DISCO_LONG_TESTS", "1"),
-        step("ranks and tasks under Slurm", "test --quiet --package disco-runtime-cli --test mpi slurm::")
-            .with("DISCO_LONG_TESTS", "1"),
-        step(
-            "example generate",
-            "run --quiet --package disco-candle --example generate -- --workers 3 --max-tokens 4 Hello",
-        ),
-        step("example embed", "run --quiet --package disco-candle --example embed -- Hello Goodbye"),
-        step("packages build", &packages()),
-        step("dependencies", "run --quiet --package xtask -- deny"),
-        step("disco-candle with CUDA", "run --quiet --package xtask -- cuda"),
-        step("GPU evidence kit without a GPU", "run --quiet --package xtask -- gpu-rehearsal"),
+    [
         sanitized(
             "address sanitizer",
             "--package disco-core --package disco-engine --package disco-channel --package disco-local --lib --tests",
