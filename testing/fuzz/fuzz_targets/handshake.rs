@@ -3,11 +3,11 @@
 
 #![no_main]
 
+use disco_channel::nodes::Token;
+use disco_core::{Error, World};
 use disco_engine::handshake::{
     ANSWER_BYTES, ControllerHandshake, GREETING_BYTES, NodeHandshake, Request, Secret, VERDICT_BYTES,
 };
-use disco_channel::nodes::Token;
-use disco_core::{Error, World};
 
 disco_fuzz::target!(check, seeds);
 
