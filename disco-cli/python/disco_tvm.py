@@ -52,7 +52,7 @@ def init_ccl(session, backend="local"):
 
 
 if __name__ == "__main__":
-    os.environ["DISCO_TVM_WORKER"] = " ".join(sys.argv[1:])
+    os.environ["DISCO_WORKER"] = " ".join(["tvm", *sys.argv[1:]])
     os.execvp(PROGRAM[0], PROGRAM)
 else:
     open_libraries()

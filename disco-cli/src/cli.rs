@@ -22,7 +22,8 @@ use crate::{backends, bench, check, log, ping, plot, run, trace};
 #[derive(Parser)]
 #[command(version, propagate_version = true)]
 struct Cli {
-    /// Format of this command's log, messages and errors on standard error; a program that it starts has its own log
+    /// Format of this command's log, messages and errors on standard error, after its options are read; a program that it starts
+    /// has its own log
     #[arg(long, global = true, value_enum, default_value_t = log::Format::Text, value_name = "FORMAT")]
     log_format: log::Format,
     #[command(subcommand)]

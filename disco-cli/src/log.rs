@@ -41,7 +41,8 @@ pub(crate) fn fail(name: &str, text: &str) {
     if is_json() { tracing::error!(command = name, "{text}") } else { write(name, text) }
 }
 
-fn is_json() -> bool {
+/// Whether messages are lines of JSON.
+pub(crate) fn is_json() -> bool {
     FORMAT.get() == Some(&Format::Json)
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -220,15 +221,6 @@ impl Run {
 }
 
 /// Replaces this process by the program; returns only if that fails.
-#[cfg(unix)]
 pub(crate) fn replace(mut command: Command) -> io::Result<ExitCode> {
-    use std::os::unix::process::CommandExt as _;
     Err(command.exec())
-}
-
-/// Runs the program and returns success if it succeeds.
-#[cfg(not(unix))]
-pub(crate) fn replace(mut command: Command) -> io::Result<ExitCode> {
-    let status = command.status()?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -41,7 +41,8 @@ pub(crate) struct Worker {
     /// Print the Python module
     #[arg(long)]
     entry_module: bool,
-    /// The program and its arguments, which calls `disco::init()` [default: this command, with Disco's own functions]
+    /// The program and its arguments, which calls `disco::init()` and has the feature `tvm` of `disco-runtime` [default: this
+    /// command, with Disco's own functions]
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -93,13 +94,14 @@ pub(crate) struct Node {
     /// Address where TVM's controller listens
     #[arg(long, value_name = "HOST:PORT", value_parser = values::one_address)]
     connect: String,
-    /// Permit an address outside of this machine, without PROGRAM: any process there can run any function here
+    /// Permit an address outside of this machine, only without PROGRAM: any process there can run any function here
     #[arg(long)]
     without_authentication: bool,
     /// Seconds to wait for the controller to listen
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u64,
-    /// The program and its arguments, which calls `disco::init()` [default: this command, with Disco's own functions]
+    /// The program and its arguments, which calls `disco::init()` and has the feature `tvm` of `disco-runtime` [default: this
+    /// command, with Disco's own functions]
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -109,7 +111,8 @@ impl Node {
         if let [program, args @ ..] = &self.program[..] {
             ensure!(
                 !self.without_authentication,
-                "--without-authentication has no effect on PROGRAM: set `tvm::JoinOptions::authentication` in the program"
+                "--without-authentication has no effect on PROGRAM: start it without this command, and let it call `disco::tvm::join` with \
+                 `Authentication::Without`"
             );
             let mut command = Command::new(program);
             command.args(args).env(tvm::CONNECT, &self.connect).env("DISCO_JOIN_SECONDS", self.wait.to_string());

@@ -11,7 +11,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -21,6 +21,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::log;
 
 /// Tell the user if the program of `disco run` ends without reading the settings
 #[derive(Args)]
@@ -52,6 +54,9 @@ pub(crate) fn begin(command: &mut Command, program: &OsStr) -> io::Result<()> {
 
 fn this(process: &OsStr, program: &OsStr) -> io::Result<Command> {
     let mut command = Command::new(env::current_exe()?);
+    if log::is_json() {
+        command.args(["--log-format", "json"]);
+    }
     command.args(["watch".as_ref(), process]).arg(program);
     Ok(command)
 }
@@ -71,11 +76,10 @@ impl Watch {
         if socket.recv(&mut [0]).is_err() {
             let program = self.program.display();
             let text = format!(
-                "disco: `{program}` has ended without reading the settings of `disco run`; a program reads them with \
-                 `disco::from_env()` or `Settings::from_env()`\n"
+                "`{program}` has ended without reading the settings of `disco run`; a program reads them with \
+                 `disco::from_env()` or `Settings::from_env()`"
             );
-            // A closed standard error is no reason to fail.
-            _ = io::stderr().write_all(text.as_bytes());
+            log::tell("disco", &text);
         }
         Ok(ExitCode::SUCCESS)
     }

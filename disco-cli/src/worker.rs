@@ -20,11 +20,11 @@ pub(crate) struct Worker {
     /// Address where the controller listens; of several, separated by commas, one must answer
     #[arg(long, value_name = "HOST:PORT", value_parser = values::addresses)]
     connect: String,
-    /// Number of workers on this machine, without PROGRAM [default: chosen by the controller]
+    /// Number of workers on this machine, only without PROGRAM [default: chosen by the controller]
     #[arg(long, value_name = "K")]
     workers_per_node: Option<u32>,
-    /// Refuse a session that has more workers for this machine, without PROGRAM [default: no limit]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Refuse a session that has more workers for this machine [default: DISCO_MAX_WORKERS, else no limit]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..), env = "DISCO_MAX_WORKERS", hide_env = true)]
     max_workers: Option<u32>,
     /// Id of this node, from 1 on [default: chosen by the controller]
     #[arg(long, value_name = "ID")]
@@ -85,14 +85,10 @@ impl Worker {
 
     /// Rejects options that have no effect on a program.
     fn check_effects(&self) -> anyhow::Result<()> {
-        let is_alone = self.program.is_empty();
         ensure!(
-            is_alone || self.workers_per_node.is_none(),
-            "--workers-per-node has no effect on PROGRAM: set `JoinOptions::per_node` in the program"
-        );
-        ensure!(
-            is_alone || self.max_workers.is_none(),
-            "--max-workers has no effect on PROGRAM: set `JoinOptions::max_workers` in the program"
+            self.program.is_empty() || self.workers_per_node.is_none(),
+            "--workers-per-node has no effect on PROGRAM: the controller chooses the number; a program that calls `disco::join` itself \
+             can set `JoinOptions::per_node`"
         );
         Ok(())
     }
@@ -107,6 +103,7 @@ impl Worker {
         let mut command = Command::new(program);
         command.args(args).env("DISCO_CONNECT", &self.connect).env("DISCO_JOIN_SECONDS", self.wait().to_string());
         self.node_id.map(|id| command.env("DISCO_NODE_ID", id.to_string()));
+        self.max_workers.map(|most| command.env("DISCO_MAX_WORKERS", most.to_string()));
         if let Some(folder) = &self.log_dir {
             command.env("DISCO_LOG_DIR", folder);
         }

@@ -173,16 +173,17 @@ impl Builder {
     /// - There are no workers, or they can't be split into groups or nodes of equal size.
     /// - The heartbeat interval is 0 or more than half of the silence limit.
     /// - A thread or a process can't be started. A process ends, or does not connect in time; the error names the worker.
-    /// - `max_pending` is 0, or `max_unsent` is below its least value.
+    /// - `NodeOptions::max_pending` or `fan_out` is 0, or `NodeOptions::max_unsent` is below its least value.
     /// - A node does not join in time or runs another program; the address is in use; nodes that are not started here have no token.
     /// - A log file can't be written, or log files are set and all workers are threads.
     /// - The session needs processes, but this program has not called [`init`](crate::init).
     pub fn start(self) -> Result<LaneSession> {
         let mut this = remote::with_launcher(self)?;
-        let world = this.check_remote(World::new(this.workers, this.groups)?)?;
+        let world = this.split_into_nodes(World::new(this.workers, this.groups)?)?;
         this.check_heartbeat()?;
-        let recorder = this.recorder()?;
+        this.check_remote()?;
         let mut config = this.worker_config(world)?;
+        let recorder = this.recorder()?;
         config.recorder = recorder.as_ref().map_or(config.recorder, |recorder| recorder.config);
         let session = match this.kind {
             SessionKind::Threads => session::threads(config, this.deadlines),

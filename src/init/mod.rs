@@ -35,8 +35,8 @@ use crate::remote::role;
 /// (`srun`, `torchrun`, `mpiexec`, Kubernetes) has started this program as several tasks, task 0 returns, and the others
 /// are workers of its sessions. The guide's chapter on launching lists the launchers.
 ///
-/// With `DISCO_TVM_WORKER` or `DISCO_TVM_CONNECT` set, the process serves as a worker or a node of TVM's Disco, like
-/// `disco tvm-worker` and `disco tvm-node`.
+/// With the feature `tvm` of `disco-runtime`, a process that TVM's Disco has started (`DISCO_WORKER`, `DISCO_TVM_CONNECT`)
+/// serves as its worker or node, like `disco tvm-worker` and `disco tvm-node`.
 ///
 /// In a test of the standard harness, which has its own `main`, use [`init_test!`](crate::init_test) instead.
 ///
@@ -123,14 +123,14 @@ fn serve() {
     crate::remote::signals::get_errors_of_large_files();
     #[cfg(feature = "trace")]
     crate::remote::dump::ignore_signal();
-    let served = if let Some(invitation) = Invitation::take() {
+    let served = if let Some(served) = serve_tvm_if_asked() {
+        served
+    } else if let Some(invitation) = Invitation::take() {
         match invitation {
             // The session of a spare has ended.
             Err(Error::Closed(_)) => Ok(()),
             invitation => invitation.and_then(|invitation| role::serve(&invitation)),
         }
-    } else if let Some(served) = serve_tvm_if_asked() {
-        served
     } else if let Some(options) = crate::remote::node::options() {
         options.and_then(crate::remote::node::be_node)
     } else {
@@ -145,14 +145,17 @@ fn serve() {
 #[cfg(feature = "tvm")]
 use crate::remote::tvm::serve_if_asked as serve_tvm_if_asked;
 
-/// Refuses to be a worker of TVM. None if the environment does not say so.
+/// Refuses to be a worker or a node of TVM. `None` if the environment asks for neither.
 #[cfg(not(feature = "tvm"))]
 fn serve_tvm_if_asked() -> Option<disco_core::Result<()>> {
-    let variable =
-        ["DISCO_TVM_WORKER", "DISCO_TVM_CONNECT"].into_iter().find(|name| std::env::var_os(name).is_some())?;
-    Some(Err(Error::invalid(format!(
-        "{variable} is set, but this program is built without the feature `tvm` of disco"
-    ))))
+    let is_worker = std::env::var("DISCO_WORKER").is_ok_and(|place| place.starts_with("tvm "));
+    let is_asked = is_worker || std::env::var_os("DISCO_TVM_CONNECT").is_some();
+    is_asked.then(|| {
+        Err(Error::invalid(
+            "this program was started as a worker of TVM's Disco, but it is built without the feature `tvm` of `disco-runtime`: \
+             build it with that feature",
+        ))
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What sessions with workers outside of this process need, below the builder: processes of this machine, other machines,
+//! Parts of sessions with workers outside of this process, below the builder: processes of this machine, other machines,
 //! tasks of a launcher. They need Linux.
 
 #[cfg(feature = "trace")]

@@ -27,6 +27,8 @@ const CONNECT: &str = "DISCO_CONNECT";
 const NODE_ID: &str = "DISCO_NODE_ID";
 /// Environment variable with the rack of the node's machine.
 const RACK: &str = "DISCO_RACK";
+/// Environment variable with the largest number of workers that the node accepts.
+const MAX_WORKERS: &str = "DISCO_MAX_WORKERS";
 /// Environment variable with the process that has started the node.
 const STARTER: &str = "DISCO_STARTER";
 /// Environment variable that makes the node stand by.
@@ -96,12 +98,19 @@ fn read(address: &str) -> Result<JoinOptions> {
     let number = |name: &str| Variable::new(name, environment::take(name)).number::<u32>();
     let mut options = JoinOptions::new(address, Token::required()?);
     (options.node, options.starter) = (number(NODE_ID)?, number(STARTER)?);
+    options.max_workers = number(MAX_WORKERS)?;
     options.is_spare = Variable::new(SPARE, environment::take(SPARE)).flag()?.unwrap_or(false);
-    options.start = join_limit()?.unwrap_or(options.start);
-    environment::take(JOIN_SECONDS);
+    options.start = take_join_limit()?.unwrap_or(options.start);
     options.log_dir = Variable::read(log_files::VARIABLE).path();
     options.report = |text| _ = writeln!(io::stderr(), "disco: {text}");
     Ok(options)
+}
+
+/// As [`join_limit`], and removes the variable, so that child processes do not get it.
+pub(crate) fn take_join_limit() -> Result<Option<Duration>> {
+    let limit = join_limit();
+    environment::take(JOIN_SECONDS);
+    limit
 }
 
 /// The time limit for reaching the controller that the environment sets.

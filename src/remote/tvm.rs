@@ -17,7 +17,7 @@ use super::node;
 pub const CONNECT: &str = "DISCO_TVM_CONNECT";
 
 /// Serves as a worker of TVM's session of processes, until TVM's controller closes the connection. [`init`](crate::init)
-/// does the same if `DISCO_TVM_WORKER` has the place.
+/// does the same if `DISCO_WORKER` has the place.
 ///
 /// # Errors
 /// The place is not one of a worker of this program; a descriptor is not open; TVM's controller sends garbage.
@@ -50,6 +50,6 @@ pub(crate) fn serve_if_asked() -> Option<Result<()>> {
 
 fn read(address: &str) -> Result<JoinOptions> {
     let mut options = JoinOptions::new(address);
-    options.start = node::join_limit()?.unwrap_or(options.start);
+    options.start = node::take_join_limit()?.unwrap_or(options.start);
     Ok(options)
 }

@@ -76,7 +76,7 @@ pub struct Request {
 }
 
 /// An end's contribution to a handshake: the token, and whether it encrypts the connection after the handshake.
-#[allow(clippy::exhaustive_structs, reason = "a part of the handshake: another field is another version")]
+#[allow(clippy::exhaustive_structs, reason = "an end has to decide on both")]
 #[derive(Clone, Debug)]
 pub struct Secret {
     /// The session's token.
@@ -95,11 +95,6 @@ impl Secret {
         let encrypts =
             encrypts.map_or_else(|| Variable::read("DISCO_ENCRYPT").flag(), |encrypts| Ok(Some(encrypts)))?;
         Ok(Self { token, encrypts: encrypts.unwrap_or(true) })
-    }
-
-    /// Whether connections are encrypted.
-    pub fn encrypts(&self) -> bool {
-        self.encrypts
     }
 }
 

@@ -1,5 +1,6 @@
-//! The protocol between a controller and its worker processes and nodes, without I/O: no clock, socket, thread or lock
-//! (sans-I/O). `disco-channel` runs it over sockets and rings; the simulation runs it under a virtual clock.
+//! The protocol between a controller and its worker processes and nodes. Its state machines (`controller`, `member`) do no
+//! I/O: they have no clock, socket, thread or lock (sans-I/O). `disco-channel` runs them over sockets and rings; the
+//! simulation runs them under a virtual clock. Linux only.
 //!
 //! ```text
 //!  lane's methods ──┐  events, now   ┌──────────────┐  writes     ┌──────────────────────┐
@@ -19,29 +20,46 @@
 //! | limits of frames and bytes that are under way | [`credit`], [`limits`] |
 //! | calls of the store that wait for their answers | [`pending_requests`] |
 //! | clocks of machines, compared by heartbeats | [`clock`] |
+//! | packets of replies, as workers send them | [`reply`] |
+//! | random bytes of the system, for tokens and nonces | [`random`] |
 //!
-//! # Driving an engine
-//! The controller's end:
+//! # Driving the controller's end
+//! Any thread may call it, under one lock. One thread, here called the reactor, also carries out its actions.
 //!
 //! 1. [`Controller::new`](controller::Controller::new) with the terms of its peers.
-//! 2. For each event: [`handle`](controller::Controller::handle), with the time. For each frame of the session:
-//!    [`room`](controller::Controller::room), then [`submit_packed`](controller::Controller::submit_packed).
-//! 3. After each of these calls, under the same lock: [`next_write`](controller::Controller::next_write) until it returns
-//!    `None`. The calling thread writes these packets before it brings another event.
-//! 4. Then [`next_action`](controller::Controller::next_action) until it returns `None`. One thread carries out all
-//!    actions, in order and without the lock, and brings the events that follow from them.
-//!    [`take_wake`](controller::Controller::take_wake) says that this thread has to be woken for an earlier timeout.
-//! 5. At [`next_timeout`](controller::Controller::next_timeout): the event `Timer`. After the action `Over`, nothing follows.
+//! 2. Each thread: [`handle`](controller::Controller::handle) for an event, with its time. For a frame of the session:
+//!    [`room`](controller::Controller::room), [`check`](controller::Controller::check),
+//!    [`note_effect`](controller::Controller::note_effect), then
+//!    [`submit_packed`](controller::Controller::submit_packed), or [`post`](controller::Controller::post) if a ring carries
+//!    the small frames.
+//! 3. Each thread, before it releases the lock: [`next_write`](controller::Controller::next_write) until `None`. It writes
+//!    each packet; if a connection takes no more bytes, the event `Full` follows at once. Then
+//!    [`take_wake`](controller::Controller::take_wake): true if the reactor has to be woken, for actions or for an earlier
+//!    timeout.
+//! 4. The reactor: [`next_action`](controller::Controller::next_action) until `None`. It carries them out in order and
+//!    without the lock, and brings the events that follow. Then it waits until
+//!    [`next_timeout`](controller::Controller::next_timeout), which it reports as `Timer`, for the connections, for new ones
+//!    while [`accepts`](controller::Controller::accepts), and for the ends of processes. After the action `Over`, it ends.
+//! 5. To close: the event `Close`, then [`go_on_closing`](controller::Controller::go_on_closing) at intervals, until
+//!    [`stuck`](controller::Controller::stuck) has the workers that did not leave.
 //!
-//! The member's end is two engines. [`Joining`](member::joining::Joining) introduces it: `next_action` until `None`, then
-//! `handle` with a message or with the timeout of `next_timeout`, until the action `Taken`, `Retry` or `Refused`. Then
-//! [`Member`](member::serving::Member): `handle`, `next_action` until `None`, and so on until the action `End`.
+//! # Driving a member's end
+//! One thread drives it. `BytesReceived` comes after each read from the socket, before the messages in these bytes; `Closed`
+//! and `Failed` end it; `Timeout` comes at `next_timeout`.
+//!
+//! 1. [`Joining::new`](member::joining::Joining::new) with HELLO or JOIN. `next_action` until `None`, then `handle` the next
+//!    event, and so on until the action `Taken`, `Retry` or `Refused`.
+//! 2. [`Member::worker`](member::serving::Member::worker) or [`Member::node`](member::serving::Member::node), as the message
+//!    of `Taken` says. A node brings `Started` once its lane has started.
+//! 3. `handle`, then `next_action` until `None`, and so on until the action `End`. While
+//!    [`wants_room`](member::serving::Member::wants_room), a node brings `Room` as soon as its lane takes frames; without
+//!    [`listens`](member::serving::Member::listens), the socket is not read.
 //!
 //! # Invariants
-//! - The simulation (`sim`) runs both ends against each other: 10,000 seeds by default, each a session with freezes,
+//! - The simulation (`sim`) runs both ends against each other: 10,000 seeds, each a session with freezes,
 //!   stalls, deaths, cuts, half-open connections, garbage, connections without the token, and restarts. It checks the
 //!   order of commands and of output, credit, admission, epochs, the reports of losses and of exit statuses, and that
-//!   each wait ends. Each `fault::Fault` that tests plant makes it fail.
+//!   each wait ends. The simulation fails for each planted fault (`fault::Fault`).
 //! - At shutdown, a lane reports that a worker has left after the worker's last reply (`Inbox::left`); then waits for
 //!   replies of that worker end. Waits for a worker that was given up end when the lanes are closed. So no wait
 //!   outlives its session, and replies before the shutdown are delivered.

@@ -176,10 +176,12 @@ impl Group {
             }
             // The order matters: a rank that has left may have arrived before, so its arrival is read afterwards.
             let is_lost = |peer: &usize| self.board.has_left(*peer) && !has_arrived(*peer);
-            match next == self.size() {
-                true => Ok(Some(())),
-                false if !self.board.is_alarmed() => Ok(None),
-                false => (next..self.size()).find(is_lost).map_or(Ok(None), |peer| Err(Failure::lost(peer))),
+            if next == self.size() {
+                Ok(Some(()))
+            } else if !self.board.is_alarmed() {
+                Ok(None)
+            } else {
+                (next..self.size()).find(is_lost).map_or(Ok(None), |peer| Err(Failure::lost(peer)))
             }
         };
         self.wait(rank, timeout, ready, late)

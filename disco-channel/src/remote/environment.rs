@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::fs;
 
 /// Variables that configure a node. They are removed from the environment of worker processes.
-pub const OF_NODES: [&str; 5] = ["DISCO_CONNECT", "DISCO_NODE_ID", "DISCO_SPARE", "DISCO_JOIN_SECONDS", "DISCO_TOKEN"];
+pub const OF_NODES: [&str; 6] =
+    ["DISCO_CONNECT", "DISCO_NODE_ID", "DISCO_SPARE", "DISCO_MAX_WORKERS", "DISCO_JOIN_SECONDS", "DISCO_TOKEN"];
 
 /// Returns the value of a variable, and removes it from the environment so that children do not inherit it. The
 /// variable is only removed while the process has a single thread: another thread might read the environment meanwhile.

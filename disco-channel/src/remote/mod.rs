@@ -5,6 +5,15 @@
 //!            processes │ nodes ─▶ reactor::member          ─▶ engine                              the other end
 //!            tvm: lanes and workers of TVM's Disco, which has a protocol of its own
 //! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `session.rs` | a whole session in one call |
+//! | `output.rs`, `terminal.rs` | lines that workers print |
+//! | `process.rs`, `open_files.rs`, `environment.rs` | starting processes: their ends, descriptors and variables |
+//! | `store.rs` | the store of the session, over a connection |
+//! | `subset.rs` | lanes to workers of a parent session |
+//! | `programs/` | the activity of other programs' sessions |
 
 pub mod environment;
 #[cfg(fuzzing)]

@@ -79,10 +79,12 @@ pub fn nodes(
         1 => Shared::with_arena(arena),
         _ => Shared::default().beside_nodes(arena),
     });
-    let mut lanes = match options.processes {
-        true => lanes_to_processes(local, here, &shared),
-        false if here == 0 => Vec::new(),
-        false => vec![lane_to_threads(config, WorkerRange::new(0..here), here, &shared)],
+    let mut lanes = if options.processes {
+        lanes_to_processes(local, here, &shared)
+    } else if here == 0 {
+        Vec::new()
+    } else {
+        vec![lane_to_threads(config, WorkerRange::new(0..here), here, &shared)]
     };
     if options.nodes > 0 {
         let others = WorkerRange::new(here..config.world.size() as u32);

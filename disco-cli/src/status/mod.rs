@@ -66,12 +66,12 @@ impl Status {
             }
             (None, None) => {
                 let found = programs::list()?;
-                match self.json {
-                    true => output::json(out, &found.iter().map(as_json).collect::<Vec<_>>())?,
-                    false if found.is_empty() => {
-                        writeln!(out, "no program of this user on this machine has a session")?
-                    }
-                    false => tables::programs(out, &found)?,
+                if self.json {
+                    output::json(out, &found.iter().map(as_json).collect::<Vec<_>>())?
+                } else if found.is_empty() {
+                    writeln!(out, "no program of this user on this machine has a session")?
+                } else {
+                    tables::programs(out, &found)?
                 }
             }
         }

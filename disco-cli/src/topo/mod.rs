@@ -119,10 +119,12 @@ impl Device {
 }
 
 fn all_reduce(topology: Topology, devices: usize) -> String {
-    match topology.has_kernels() {
-        false => "NCCL alone".to_owned(),
-        true if RANKS.contains(&devices) => "kernels possible (backend cuda_p2p)".to_owned(),
-        true => format!("kernels possible (backend cuda_p2p) among {} to {} devices", RANKS.start(), RANKS.end()),
+    if !topology.has_kernels() {
+        "NCCL alone".to_owned()
+    } else if RANKS.contains(&devices) {
+        "kernels possible (backend cuda_p2p)".to_owned()
+    } else {
+        format!("kernels possible (backend cuda_p2p) among {} to {} devices", RANKS.start(), RANKS.end())
     }
 }
 

@@ -79,8 +79,8 @@ fn a_node_of_tvm_refuses_addresses_outside_of_the_loopback_and_names_the_flag() 
     assert_eq!(
         refused(&["tvm-node", "--connect", "192.0.2.1:9000"]),
         "disco: the node: 192.0.2.1:9000 is not an address of the loopback, and TVM's sessions over sockets have no \
-         authentication; if only trusted processes can reach it, say so with `--without-authentication` \
-         (`Authentication::Without`)\n"
+         authentication; if only trusted processes can reach it, say so with `--without-authentication` of `disco tvm-node`, or in a \
+         program that calls `disco::tvm::join` with `Authentication::Without`\n"
     );
     let late = refused(&["tvm-node", "--connect", "127.0.0.1:1", "--wait", "0", "--without-authentication"]);
     assert!(late.starts_with("disco: TVM's controller does not answer at 127.0.0.1:1 within 0ns: "), "{late}");
@@ -151,15 +151,13 @@ fn options_without_effect_are_rejected() {
         ),
         (
             &["worker", "--connect", "127.0.0.1:9", "--workers-per-node", "2", "--", "echo", "started"],
-            "--workers-per-node has no effect on PROGRAM: set `JoinOptions::per_node` in the program",
-        ),
-        (
-            &["worker", "--reconnect", "--connect", "127.0.0.1:9", "--max-workers", "2", "--", "echo", "started"],
-            "--max-workers has no effect on PROGRAM: set `JoinOptions::max_workers` in the program",
+            "--workers-per-node has no effect on PROGRAM: the controller chooses the number; a program that calls `disco::join` itself can set \
+             `JoinOptions::per_node`",
         ),
         (
             &["tvm-node", "--connect", "127.0.0.1:9", "--without-authentication", "--", "echo", "started"],
-            "--without-authentication has no effect on PROGRAM: set `tvm::JoinOptions::authentication` in the program",
+            "--without-authentication has no effect on PROGRAM: start it without this command, and let it call `disco::tvm::join` with \
+             `Authentication::Without`",
         ),
         (&["run", "--apart", "--session", "threads", "--", "echo", "started"], APART_OF_THREADS),
         (&["ping", "--apart", "--session", "threads"], APART_OF_THREADS),

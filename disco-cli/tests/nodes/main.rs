@@ -132,7 +132,6 @@ fn main() -> ExitCode {
         Ok("stall") => return stall(),
         Ok("send") => return network::send(),
         Ok("doze") => return service::doze(),
-        Ok("limited") => return service::limited(),
         _ => {}
     }
     let tests = [tests(), service::tests(), status::tests(), network::tests(), traces::tests()];

@@ -44,20 +44,6 @@ pub(crate) fn doze() -> ExitCode {
     std::process::exit(1)
 }
 
-/// `main` of a node that accepts one worker.
-pub(crate) fn limited() -> ExitCode {
-    let Ok(address) = std::env::var("DISCO_CONNECT") else {
-        // A worker of the node.
-        disco::init();
-        return ExitCode::FAILURE;
-    };
-    let mut options = disco::JoinOptions::new(address, disco::Token::required().unwrap());
-    options.max_workers = Some(1);
-    let Err(error) = disco::join(&options) else { return ExitCode::SUCCESS };
-    eprintln!("{error}");
-    ExitCode::FAILURE
-}
-
 /// A node that serves sessions one after another, and the address where it looks for them.
 struct Service {
     folder: Folder,
@@ -66,12 +52,12 @@ struct Service {
 }
 
 impl Service {
-    fn start(name: &str, program: &str) -> Self {
+    fn start(name: &str, args: &[&str]) -> Self {
         let folder = Folder::new(name);
         assert!(disco().arg("token").arg(folder.0.join("session.token")).status().unwrap().success());
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let mut node = disco();
-        node.env(PROGRAM, program).args(["worker", "--reconnect", "--connect", &address]);
+        node.env(PROGRAM, "doze").args(["worker", "--reconnect", "--connect", &address]).args(args);
         node.arg("--token-file").arg(folder.0.join("session.token")).arg("--").arg(hello());
         let node = node.stderr(Stdio::piped()).spawn().unwrap();
         Self { folder, address, node }
@@ -145,7 +131,7 @@ fn a_service_does_not_start_without_a_token_or_with_one_that_all_users_can_read(
 }
 
 fn a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session() {
-    let mut service = Service::start("limit", "limited");
+    let mut service = Service::start("limit", &["--max-workers", "1"]);
     let refused = service.session("hello", "4").wait_with_output().unwrap();
     let why = "the controller assigns 2 workers, and this node accepts 1 to 1";
     assert!(!refused.status.success() && err(&refused).contains(why), "{refused:?}");
@@ -156,7 +142,7 @@ fn a_node_refuses_more_workers_than_its_limit_and_serves_the_next_session() {
 }
 
 fn no_process_is_left_when_the_supervisor_is_killed() {
-    let mut service = Service::start("supervisor", "doze");
+    let mut service = Service::start("supervisor", &[]);
     let (run, processes) = service.dozing();
     service.node.kill().unwrap();
     service.node.wait().unwrap();
@@ -166,7 +152,7 @@ fn no_process_is_left_when_the_supervisor_is_killed() {
 }
 
 fn a_killed_node_leaves_no_worker_and_is_replaced() {
-    let mut service = Service::start("node", "doze");
+    let mut service = Service::start("node", &[]);
     let (run, processes) = service.dozing();
     kill(processes[0]);
     wait_for_end_of(&processes);
@@ -180,7 +166,7 @@ fn a_killed_node_leaves_no_worker_and_is_replaced() {
 }
 
 fn a_node_that_sigterm_stops_tells_the_controller_so() {
-    let service = Service::start("told", "doze");
+    let service = Service::start("told", &[]);
     let (run, processes) = service.dozing();
     kill_process(Pid::from_child(&service.node), Signal::TERM).unwrap();
     wait_for_end_of(&processes);
@@ -189,7 +175,7 @@ fn a_node_that_sigterm_stops_tells_the_controller_so() {
 }
 
 fn a_killed_controller_leaves_no_worker_and_the_node_waits_for_the_next() {
-    let service = Service::start("controller", "doze");
+    let service = Service::start("controller", &[]);
     let (mut run, processes) = service.dozing();
     let here = children(run.id() as i32);
     assert_eq!(here.len(), 1, "worker 1 is a process of the controller's machine");

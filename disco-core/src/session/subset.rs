@@ -210,10 +210,13 @@ fn subset_lanes(
     }
     let world =
         if parts.iter().any(|(lane, _)| lane.facts().spans_machines) { world.on_nodes(world.size())? } else { world };
-    let shared = match parts.iter().any(|(lane, _)| lane.facts().needs_bytes) {
-        true if world.nodes() > 1 => Shared::default().beside_nodes(Arena::new(world.per_node())?),
-        true => Shared::with_arena(Arena::new(world.per_node())?),
-        false => Shared::default(),
+    let needs_bytes = parts.iter().any(|(lane, _)| lane.facts().needs_bytes);
+    let shared = if !needs_bytes {
+        Shared::default()
+    } else if world.nodes() > 1 {
+        Shared::default().beside_nodes(Arena::new(world.per_node())?)
+    } else {
+        Shared::with_arena(Arena::new(world.per_node())?)
     };
     let (shared, mut next) = (Arc::new(shared), 0);
     let lane = |(lane, beside): (&Arc<dyn Channel>, Vec<WorkerId>)| {

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Deadlines on the controller: workers do not record times. The session has one ticker thread; at each tick, a
 //!   waiting caller checks whether the workers have made progress since its last check.
-//!   A worker inside a worker function has no deadline unless `call_deadline` is set: the wait warns every 30 s
+//!   A worker inside a worker function has no deadline unless `Deadlines::call` is set: the wait warns every 30 s
 //!   (`Deadlines::warn`). Inside a collective or `disco.init_ccl` their own deadlines apply; a wait for such a worker
 //!   also checks the workers that are inside a function of the program. After a deadline has passed, the next
 //!   shutdown waits for 3 s at most.
@@ -98,7 +98,7 @@ impl DeadlineWatch {
         let since = rounded(self.since.elapsed());
         let end = match limits.call {
             Some(limit) => format!("the limit for one call is {limit:?}"),
-            None => "no `call_deadline` is set, so that the wait has no limit".into(),
+            None => "no limit for calls (`Deadlines::call`) is set, so that the wait has no limit".into(),
         };
         (!inside.is_empty()).then(|| format!("{operation} has waited {since:?} for {}; {end}", inside.join(", ")))
     }

@@ -24,7 +24,7 @@
 //!   taken its frame, and later ones wait before their first part. If the session moves no byte for 1 s meanwhile,
 //!   they stop waiting, and their tensors are sent in the FRAME: no call depends on a future that another caller does
 //!   not poll. A transfer without progress for `Deadlines::stall` ends with an error. The other end refuses parts and
-//!   frames that break these rules (`engine/transfers.rs`).
+//!   frames that break these rules (`crates/disco-engine/src/transfers.rs`).
 //! - Large `Bytes`, `Str` and `Json`, and tensors that a node passes on to processes without shared memory, are in
 //!   the FRAME, which is sent in parts.
 //! - Large frames have credit of their own (`FrameSize`): while a worker has not taken them, small commands for other

@@ -11,7 +11,8 @@ use disco_core::env::Variable;
 use super::NodeOptions;
 use crate::{Builder, SessionKind};
 
-/// Prepares the start of a session: the tasks of a launcher become its workers.
+/// Prepares the start of a session: the tasks of a launcher become its workers. From now on, a write to a file that is too
+/// large is an error in this process.
 ///
 /// # Errors
 /// The launcher's tasks do not suffice for the session, or the environment is wrong.

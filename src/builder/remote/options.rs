@@ -20,8 +20,8 @@ pub struct NodeOptions {
     /// Makes the session wait for nodes on this `HOST:PORT` instead of starting them; port 0 takes any free port. Needs a
     /// [token](Self::token). Default address: any free port of the loopback address.
     pub listen: Option<String>,
-    /// Makes the session wait for nodes instead of starting them, and gets the address once it listens. An error of it
-    /// fails the start. Needs a [token](Self::token).
+    /// Makes the session wait for nodes instead of starting them. The callback is called with the address once the session
+    /// listens; its error fails the start. Needs a [token](Self::token).
     pub announce: Option<Announce>,
     /// The secret that nodes need to join. Default: the token in `DISCO_TOKEN` or in the file `DISCO_TOKEN_FILE`; a random
     /// one if neither is set and this program starts the nodes itself.
@@ -89,7 +89,7 @@ pub struct ProcessOptions {
     pub spares: usize,
 }
 
-/// What a builder keeps for workers outside of this process.
+/// Options of workers outside of this process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(super) nodes: NodeOptions,
@@ -146,13 +146,16 @@ impl Builder {
         self
     }
 
-    /// Splits the workers of `world` into nodes, and rejects options that do not fit the kind of the session.
-    pub(crate) fn check_remote(&self, world: World) -> Result<World> {
-        let world = if self.kind == SessionKind::Nodes { world.on_nodes(self.remote.nodes.count)? } else { world };
+    /// Splits the workers of `world` into the nodes of the session.
+    pub(crate) fn split_into_nodes(&self, world: World) -> Result<World> {
+        if self.kind == SessionKind::Nodes { world.on_nodes(self.remote.nodes.count) } else { Ok(world) }
+    }
+
+    /// Rejects options that do not fit the kind of the session.
+    pub(crate) fn check_remote(&self) -> Result<()> {
         self.check_log_dir()?;
         self.check_spares()?;
-        self.check_apart()?;
-        Ok(world)
+        self.check_apart()
     }
 
     /// Rejects sessions apart with workers that are threads of this process.

@@ -225,7 +225,7 @@ fn a_wait_without_a_limit_logs_a_warning_with_the_worker_and_its_function() {
             session.shutdown().await.unwrap();
         });
     });
-    let warning = "sync_worker has waited 200ms for worker 2 inside `tests.wait_at_barrier` for 200ms; no `call_deadline` is \
+    let warning = "sync_worker has waited 200ms for worker 2 inside `tests.wait_at_barrier` for 200ms; no limit for calls (`Deadlines::call`) is \
                    set, so that the wait has no limit\n";
     assert!(log.contains("WARN") && log.contains(warning), "{log}");
     assert!(log.matches("sync_worker has waited ").count() >= 2 && !log.contains("worker 0 inside"), "{log}");

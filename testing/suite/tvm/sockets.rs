@@ -96,7 +96,8 @@ fn our_controller_commands_nodes_of_tvm() {
 
 fn addresses_outside_of_the_loopback_need_the_flag() {
     let why = "is not an address of the loopback, and TVM's sessions over sockets have no authentication; if only trusted \
-               processes can reach it, say so with `--without-authentication` (`Authentication::Without`)";
+               processes can reach it, say so with `--without-authentication` of `disco tvm-node`, or in a program that calls \
+               `disco::tvm::join` with `Authentication::Without`";
     let refused = tvm::join(&JoinOptions::new("192.0.2.1:9000")).unwrap_err();
     assert_eq!(refused.to_string(), format!("the node: 192.0.2.1:9000 {why}"));
     let mut options = NodeOptions::new(1, WorkerConfig::new(World::new(1, 1).unwrap()));

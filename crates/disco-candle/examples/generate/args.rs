@@ -113,10 +113,12 @@ impl Dtype {
 /// A number from 0 to `most`.
 fn number(text: &str, most: f64) -> Result<f64, String> {
     let number = text.parse().map_err(|error| format!("{error}"))?;
-    match (0.0..=most).contains(&number) {
-        true => Ok(number),
-        false if most == f64::MAX => Err("it must be 0 or more".to_owned()),
-        false => Err(format!("it must be 0 to {most}")),
+    if (0.0..=most).contains(&number) {
+        Ok(number)
+    } else if most == f64::MAX {
+        Err("it must be 0 or more".to_owned())
+    } else {
+        Err(format!("it must be 0 to {most}"))
     }
 }
 

@@ -128,7 +128,7 @@ fn batch(args: &Args, text: &Text, prompts: &[String]) -> Result<Batch> {
     Ok(Batch { prompts: tokens.collect::<Result<_>>()?, temperature, top_p, seed })
 }
 
-/// What the workers do: load the model, and generate at most `most` tokens for each prompt.
+/// The job of the workers: load the model, and generate at most `most` tokens for each prompt.
 fn job(args: &Args, path: PathBuf, batch: Batch, most: usize, restarts: usize) -> Job {
     let ignores_interrupts = args.kind() != SessionKind::Threads;
     Job {

@@ -78,10 +78,12 @@ impl Llama {
         let embedding = parts.tensor(names.embedding())?;
         let device = embedding.device().clone();
         let rows: Vec<_> = even_ranges(config.vocabulary, comm.size()).collect();
-        let logits = match config.tied {
-            true if !parts.is_quantized(names.embedding())? => Matrix::dense(embedding.clone()),
-            true => parts.matrix(names.embedding())?,
-            false => parts.matrix(names.logits())?,
+        let logits = if !config.tied {
+            parts.matrix(names.logits())?
+        } else if !parts.is_quantized(names.embedding())? {
+            Matrix::dense(embedding.clone())
+        } else {
+            parts.matrix(names.embedding())?
         };
         let layers = (0..config.layers).map(|layer| {
             let name = |role| names.layer(layer, role);

@@ -80,10 +80,12 @@ fn rule(line: &str) -> Parsed<(String, Split)> {
     // No split has a `=`, which a pattern in quotes may have.
     let (pattern, text) = line.rsplit_once('=').ok_or("a rule is `pattern = split`")?;
     let pattern = pattern.trim();
-    let pattern = match pattern.starts_with('"') {
-        true => serde_json::from_str(pattern).map_err(|_| "the pattern in quotes is not a JSON string")?,
-        false if pattern.is_empty() => return Err("it has no pattern"),
-        false => pattern.to_owned(),
+    let pattern = if pattern.starts_with('"') {
+        serde_json::from_str(pattern).map_err(|_| "the pattern in quotes is not a JSON string")?
+    } else if pattern.is_empty() {
+        return Err("it has no pattern");
+    } else {
+        pattern.to_owned()
     };
     Ok((pattern, split(text.trim())?))
 }

@@ -29,7 +29,7 @@ pub struct Conn {
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Clone, Debug)]
 pub enum Origin {
@@ -44,7 +44,7 @@ pub enum Origin {
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Debug)]
 pub enum Event {
@@ -86,11 +86,7 @@ pub enum Event {
 }
 
 /// The order of a packet on its connection.
-#[allow(
-    clippy::exhaustive_enums,
-    missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
-)]
+#[allow(clippy::exhaustive_enums, reason = "engine and lane know all variants")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Ahead of frames.
@@ -129,7 +125,7 @@ pub struct Write {
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Debug)]
 pub enum Action {
@@ -151,9 +147,9 @@ pub enum Action {
     Kill(usize),
     /// The start of the lane has succeeded or failed.
     Started(Result<()>),
-    /// Replies without a value for the inbox.
+    /// Replies without a value to command `seq`, for the inbox.
     Replies { workers: WorkerRange, seq: u64 },
-    /// A reply for the inbox.
+    /// A reply to command `seq`, for the inbox.
     Reply { worker: WorkerId, seq: u64, reply: Reply },
     /// A notice for the inbox.
     Notice { worker: WorkerId, notice: Notice },
@@ -165,7 +161,7 @@ pub enum Action {
     Left(WorkerRange),
     /// Workers are lost, with the reason.
     Lost(WorkerRange, Error),
-    /// A call of the store. The answer goes over the connection.
+    /// A call of the store in an epoch. The answer, with this id, goes over the connection.
     CallStore { conn: Conn, id: u64, epoch: u64, call: StoreCall },
     /// Stores a descriptor that came with the message. The answer goes over the connection.
     Share { conn: Conn, id: u64, name: SharedFd },
@@ -175,7 +171,7 @@ pub enum Action {
     Receive { conn: Conn, id: u64, name: SharedFd },
     /// Closes all descriptors that a worker has shared.
     Forget(WorkerId),
-    /// A line that a worker has printed.
+    /// A line that a worker of a node has printed, on standard error if `is_err`.
     Output { node: u32, worker: WorkerId, is_err: bool, line: Arc<[u8]> },
     /// Retires the peer's reader of the ring.
     Retire(usize),

@@ -25,13 +25,14 @@ use crate::{Attention, Liveness};
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Debug)]
 pub enum Terms {
     /// Nodes. The engine fills in each node's number and workers.
     Nodes(NodeTerms, Assignment),
-    /// Processes with this token. The engine fills in each one's place in the ring.
+    /// Processes with this token, which get `welcome`; the engine fills in each one's place in the ring. They have `start` to
+    /// start, and are lost after `silence` without a message.
     Processes { workers: WorkerRange, token: Arc<[u8]>, welcome: Welcome, start: Duration, silence: Duration },
 }
 

@@ -66,11 +66,12 @@ impl Controller {
     }
 
     /// The state of a worker as this end knows it. The time is `None` if its progress has not changed yet.
-    pub fn known(&self, worker: WorkerId) -> Known {
+    pub fn known(&self, worker: WorkerId, now: Instant) -> Known {
         let mut known = Known::new(self.progress(worker));
         if let Some((peer, at)) = self.place(worker) {
             let peer = &self.peers[peer];
-            (known.unchanged, known.place) = (peer.changed[at].map(|changed| changed.elapsed()), peer.ids);
+            (known.unchanged, known.place) =
+                (peer.changed[at].map(|changed| now.saturating_duration_since(changed)), peer.ids);
         }
         known
     }

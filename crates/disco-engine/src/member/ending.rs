@@ -6,7 +6,7 @@ use disco_core::error::LossCause;
 use disco_core::wire::Message;
 use disco_core::{Error, Result};
 
-use super::serving::{Action, Kind, Member, Node, Phase, lost};
+use super::serving::{Action, Kind, Member, Node, Phase, controller_lost};
 
 /// Time that a worker has to end by itself after its controller is lost.
 const WORKER_GRACE: Duration = Duration::from_secs(4);
@@ -65,7 +65,7 @@ impl Member {
             _ if !stuck.is_empty() => Error::state(format!("these workers did not stop: {stuck}")),
             Kind::Node(Node { dropped_after: Some(failure), .. }) => {
                 let why = format!("its program has dropped the session after a failure: {failure}");
-                lost(LossCause::ClosedWithReason(why))
+                controller_lost(LossCause::ClosedWithReason(why))
             }
             _ => return self.end(result),
         };

@@ -7,7 +7,7 @@ use disco_core::error::LossCause;
 use disco_core::wire::{Message, Times};
 use disco_core::{Error, WorkerId};
 
-use super::serving::{Event, lost};
+use super::serving::{Event, controller_lost};
 use crate::Liveness;
 
 /// Timeout of a worker process for the controller's answer.
@@ -35,7 +35,7 @@ pub struct Joining {
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Debug)]
 pub enum Action {
@@ -85,7 +85,7 @@ impl Joining {
         match event {
             // The timeout of a worker process covers the whole answer.
             Event::BytesReceived if self.worker.is_none() => self.liveness.received(now),
-            Event::Message(message) => self.receive(message),
+            Event::Message(message) => self.receive(message, now),
             Event::Closed => self.fail(LossCause::ConnectionClosed),
             Event::Failed(error) => self.end(Action::Refused(error)),
             Event::Timeout => self.on_timer(now),
@@ -93,7 +93,10 @@ impl Joining {
         }
     }
 
-    fn receive(&mut self, message: Message) {
+    fn receive(&mut self, message: Message, now: Instant) {
+        if self.worker.is_none() {
+            self.liveness.received(now);
+        }
         let refused = match (message, self.worker) {
             (Message::Alive(_), None) => return,
             (Message::Relay { everywhere }, None) => return self.actions.push_back(Action::Listen { everywhere }),
@@ -105,9 +108,9 @@ impl Joining {
                 return self.fail(LossCause::ClosedWithReason("the session has started with all its nodes".into()));
             }
             (Message::Bye(why), Some(worker)) => Error::refused(format!("the controller refuses {worker}: {why}")),
-            (Message::Bye(why), None) => lost(LossCause::Refused(why)),
+            (Message::Bye(why), None) => controller_lost(LossCause::Refused(why)),
             (other, Some(_)) => Error::protocol(format!("the controller sent {other:?} before WELCOME")),
-            (other, None) => lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN"))),
+            (other, None) => controller_lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN"))),
         };
         self.end(Action::Refused(refused));
     }
@@ -132,7 +135,7 @@ impl Joining {
     /// Fails the attempt. A node may retry, a worker process may not.
     fn fail(&mut self, why: LossCause) {
         self.end(match self.worker {
-            Some(_) => Action::Refused(lost(why)),
+            Some(_) => Action::Refused(controller_lost(why)),
             None => Action::Retry(why),
         });
     }

@@ -101,7 +101,7 @@ pub(super) enum Phase {
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Debug)]
 pub enum Event {
@@ -135,7 +135,7 @@ pub enum Event {
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Debug)]
 pub enum Action {
@@ -293,11 +293,11 @@ impl Member {
             Event::BytesReceived => self.liveness.received(now),
             Event::Message(message) => self.receive(message, now)?,
             Event::Closed if self.is_leaving() => self.stop_quietly(),
-            Event::Closed => return Err(lost(LossCause::ConnectionClosed)),
+            Event::Closed => return Err(controller_lost(LossCause::ConnectionClosed)),
             Event::Failed(error) => return Err(error),
-            Event::Full(unread) => return Err(lost(LossCause::Unread(unread))),
+            Event::Full(unread) => return Err(controller_lost(LossCause::Unread(unread))),
             Event::Unacknowledged(_) if self.is_leaving() => self.stop_quietly(),
-            Event::Unacknowledged(bytes) => return Err(lost(LossCause::Unacknowledged(bytes))),
+            Event::Unacknowledged(bytes) => return Err(controller_lost(LossCause::Unacknowledged(bytes))),
             Event::Room(room) => self.pass_on(room),
             Event::Progress(progress) => self.report(progress, now),
             Event::WorkerRuns => self.last_change = now,
@@ -364,8 +364,8 @@ impl Member {
                 self.stop_quietly();
                 return Ok(());
             }
-            (Message::Bye(why), _) => return Err(lost(LossCause::ClosedWithReason(why))),
-            (other, _) => return Err(lost(LossCause::ProtocolViolation(format!("it sent {other}")))),
+            (Message::Bye(why), _) => return Err(controller_lost(LossCause::ClosedWithReason(why))),
+            (other, _) => return Err(controller_lost(LossCause::ProtocolViolation(format!("it sent {other}")))),
         };
         self.actions.push_back(action);
         Ok(())
@@ -440,7 +440,7 @@ impl Member {
 
     fn on_timer(&mut self, now: Instant) -> Result<()> {
         if let Some(limit) = self.liveness.is_silent(now) {
-            return Err(lost(LossCause::Silent(limit)));
+            return Err(controller_lost(LossCause::Silent(limit)));
         }
         let is_worker = matches!(self.kind, Kind::Worker { .. });
         if now.saturating_duration_since(self.last_poll) >= self.poll_interval()
@@ -457,6 +457,6 @@ impl Member {
 }
 
 /// The error that the controller is lost.
-pub fn lost(why: LossCause) -> Error {
+pub fn controller_lost(why: LossCause) -> Error {
     Error::peer_lost(LostPeer::Controller, why)
 }

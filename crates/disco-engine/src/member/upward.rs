@@ -9,11 +9,7 @@ use disco_core::{Command, Frame, Members, Value, WorkerRange, WorkerSet};
 use crate::fault::{self, Fault};
 
 /// The order of a message on the connection.
-#[allow(
-    clippy::exhaustive_enums,
-    missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
-)]
+#[allow(clippy::exhaustive_enums, reason = "engine and lane know all variants")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// Ahead of frames and of the parts of large packets.
@@ -167,7 +163,7 @@ pub fn abort_after_loss(epoch: u64, why: Error, members: Option<&Members>) -> Si
 }
 
 /// The messages that workers are lost: one for a node with those behind it, or one for each worker.
-pub fn lost(workers: WorkerRange, why: &Error) -> (Vec<Message>, Priority) {
+pub fn workers_lost(workers: WorkerRange, why: &Error) -> (Vec<Message>, Priority) {
     let (cause, whole) = match why {
         Error::Lost(loss) => (loss.cause.clone(), matches!(loss.peer, LostPeer::Node { .. })),
         other => (LossCause::Other(other.to_string()), false),

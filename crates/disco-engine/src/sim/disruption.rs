@@ -193,7 +193,7 @@ impl World {
         let id = worker.id;
         *lost = Some(id);
         self.split_replies(host);
-        let (messages, priority) = upward::lost(id.into(), &Error::invalid("its process ended"));
+        let (messages, priority) = upward::workers_lost(id.into(), &Error::invalid("its process ended"));
         messages.iter().for_each(|message| self.host_sends(host, message, priority));
         self.host_must_be_noticed(host);
         self.end_if_left(host);

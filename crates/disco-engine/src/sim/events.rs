@@ -1,4 +1,4 @@
-//! What every simulated world has: a virtual clock, scheduled events in the order of time and then of scheduling, random
+//! Parts of every simulated world: a virtual clock, scheduled events in the order of time and then of scheduling, random
 //! numbers, and the first violation of a rule.
 
 use std::cmp::{Ordering, Reverse};

@@ -9,7 +9,7 @@
 //!                        a reactor that stalls while callers go on, a suspension of all machines
 //! ```
 //!
-//! What both simulations share is in `events` (clock and queue), `phase` (the member's end) and `terms` (token, store).
+//! Both simulations share `events` (clock and queue), `phase` (the member's end) and `terms` (token, store).
 //!
 //! A [`World`](world::World) runs one session from its start until all connections and processes have ended. A run is
 //! determined by its seed: `DISCO_SEED=n` repeats one run and prints its events. Each run checks these invariants:

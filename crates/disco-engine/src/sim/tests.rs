@@ -8,7 +8,7 @@ use super::random::Random;
 use super::world::World;
 use crate::fault::{self, Fault};
 
-/// Seeds of the default tier.
+/// Number of seeds.
 const RUNS: u64 = 10_000;
 
 /// Violations after which a thread stops.

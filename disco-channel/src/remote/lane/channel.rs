@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disco_core::channel::{
     FrameSize, LaneFacts, Polled, Progress, SMALL_FRAME, SendsAhead, Signal, StartsWorkers, SubsetPart,
@@ -234,7 +234,8 @@ impl<P: Peers> Channel for RemoteLane<P> {
 
     fn describe(&self, status: &mut Status) {
         let running = self.running.get();
-        let known = |worker| running.map(|it| it.served.read(|engine| engine.known(worker))).unwrap_or_default();
+        let now = Instant::now();
+        let known = |worker| running.map(|it| it.served.read(|engine| engine.known(worker, now))).unwrap_or_default();
         status.add_workers(P::NAME, self.workers, known);
         status.nodes.extend(running.into_iter().flat_map(|it| it.served.nodes()));
         status.spares.extend(running.into_iter().flat_map(|it| it.served.spares()));

@@ -11,7 +11,7 @@ use disco_core::error::LossCause;
 use disco_core::wire::Message;
 use disco_core::{Channel, Result, channel};
 use disco_engine::member::joining::{Action, Joining};
-use disco_engine::member::serving::{self, Event, Member, lost};
+use disco_engine::member::serving::{self, Event, Member, controller_lost};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::remote::reactor::{Connection, DESCRIPTOR_RETRY_DELAY, Incoming, Poller, Waker};
@@ -151,7 +151,7 @@ fn next_event(incoming: &mut Incoming, connection: &Connection, rounds: &mut u32
 
 /// The loss of the controller, which has sent something else than messages.
 fn violation(error: &dyn fmt::Display) -> Event {
-    Event::Failed(lost(LossCause::ProtocolViolation(error.to_string())))
+    Event::Failed(controller_lost(LossCause::ProtocolViolation(error.to_string())))
 }
 
 /// Introduces a member, and waits until the controller accepts it, or sends it to a parent. `Ok(Err(why))`: the attempt

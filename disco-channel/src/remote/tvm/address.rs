@@ -26,8 +26,8 @@ pub(super) fn resolve(what: &str, address: &str, authentication: Authentication)
     match found.iter().find(|address| !address.ip().is_loopback()) {
         Some(outside) if authentication == Authentication::Required => Err(Error::refused(format!(
             "{what}: {outside} is not an address of the loopback, and TVM's sessions over sockets have no authentication; \
-             if only trusted processes can reach it, say so with `--without-authentication` \
-             (`Authentication::Without`)"
+             if only trusted processes can reach it, say so with `--without-authentication` of `disco tvm-node`, or in a program \
+             that calls `disco::tvm::join` with `Authentication::Without`"
         ))),
         _ => Ok(found),
     }
@@ -43,8 +43,8 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             "the node: 192.0.2.1:9000 is not an address of the loopback, and TVM's sessions over sockets have no \
-             authentication; if only trusted processes can reach it, say so with `--without-authentication` \
-             (`Authentication::Without`)"
+             authentication; if only trusted processes can reach it, say so with `--without-authentication` of `disco tvm-node`, or in a program \
+             that calls `disco::tvm::join` with `Authentication::Without`"
         );
         for (address, authentication) in
             [("192.0.2.1:9000", Authentication::Without), ("127.0.0.1:9000", Authentication::Required)]

@@ -124,10 +124,14 @@ impl Shared {
 impl State {
     /// Number of frames that the lane accepts now.
     pub(super) fn room(&mut self) -> usize {
-        let room = self.connections.iter().map(|connection| match connection.queued < FULL_BYTES {
-            true => FULL_PACKETS.saturating_sub(connection.unsent()),
-            false if connection.is_open() => 0,
-            false => FULL_PACKETS,
+        let room = self.connections.iter().map(|connection| {
+            if connection.queued < FULL_BYTES {
+                FULL_PACKETS.saturating_sub(connection.unsent())
+            } else if connection.is_open() {
+                0
+            } else {
+                FULL_PACKETS
+            }
         });
         let room = room.min().unwrap_or(0);
         self.is_awaited |= room == 0;

@@ -20,8 +20,7 @@ pub fn processes(options: Options, deadlines: Deadlines) -> Result<LaneSession> 
 }
 
 /// Starts a session whose workers are on nodes of TVM's Disco (`python3 -m tvm.exec.disco_remote_socket_session`), which
-/// connect to this program. Blocks until the workers
-/// have answered, for at most [`NodeOptions::start`].
+/// connect to this program. Blocks until the workers have answered, for at most [`NodeOptions::start`].
 ///
 /// # Errors
 /// The address is not permitted or in use; a node does not connect in time; the workers can't be divided into the nodes.

@@ -1,5 +1,6 @@
 //! Serving as a worker of TVM's session of processes.
 
+use std::env;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
@@ -38,19 +39,22 @@ pub struct Place {
 }
 
 impl Place {
-    /// Environment variable with a place: five numbers, separated by spaces.
-    pub const VARIABLE: &str = "DISCO_TVM_WORKER";
+    /// Environment variable with a place: `tvm` and five numbers, separated by spaces.
+    pub const VARIABLE: &str = crate::remote::processes::VARIABLE;
+    /// What a place begins with.
+    pub const PREFIX: &str = "tvm ";
 
-    /// Takes the place out of the environment, if it is there. Processes that this one starts don't get it.
+    /// Takes the place out of the environment, if the variable has one. Processes that this one starts don't get it.
     ///
     /// # Errors
-    /// The variable does not have five numbers.
+    /// The place does not have five numbers.
     pub fn take() -> Option<Result<Self>> {
-        let text = environment::take(Self::VARIABLE)?;
-        let text = text.to_string_lossy();
+        let text = env::var_os(Self::VARIABLE)?.into_string().ok()?;
+        let numbers = text.strip_prefix(Self::PREFIX)?;
+        environment::take(Self::VARIABLE);
         let refused =
-            || Error::invalid(format!("{}: `{text}` is not `ID WORKERS GROUPS INPUT OUTPUT`", Self::VARIABLE));
-        let numbers: Option<Vec<u32>> = text.split(' ').map(|number| number.parse().ok()).collect();
+            || Error::invalid(format!("{}: `{text}` is not `tvm ID WORKERS GROUPS INPUT OUTPUT`", Self::VARIABLE));
+        let numbers: Option<Vec<u32>> = numbers.split(' ').map(|number| number.parse().ok()).collect();
         Some(match numbers.as_deref() {
             Some(&[worker, workers, groups, input, output]) => Ok(Self { worker, workers, groups, input, output }),
             _ => Err(refused()),
@@ -60,7 +64,7 @@ impl Place {
     /// The text for [`VARIABLE`](Self::VARIABLE).
     pub fn text(&self) -> String {
         let Self { worker, workers, groups, input, output } = self;
-        format!("{worker} {workers} {groups} {input} {output}")
+        format!("{}{worker} {workers} {groups} {input} {output}", Self::PREFIX)
     }
 }
 

@@ -15,18 +15,18 @@
 //! # Words
 //! | word | meaning |
 //! |---|---|
-//! | **place** | what lanes and frames call a worker; it never changes. A new worker gets the place of a lost one, or from a resize a place that none has had |
-//! | **number** | what users call a worker: its index among the session's places (`Members`) |
+//! | **place** | the worker's id in lanes and frames; it never changes. A new worker gets the place of a lost one, or from a resize a place that none has had |
+//! | **number** | the id of a worker for users: its index among the session's places (`Members`) |
 //! | **spare**, **stands by** | a process or node that has started and has no place |
 //! | **lost** | ended without having been told to, or its lane has refused a frame. A fact about the session, too: it is lost with its first worker |
 //! | **left** | ended because it was told to: by a shutdown, or once a resize has dismissed it |
-//! | **dismissed** | no worker of the session any more: a resize has taken its number, or another lane owns its place. Its end concerns nobody |
+//! | **dismissed** | no worker of the session any more: a resize has taken its number, or another lane owns its place. Its end is not reported |
 //! | **ended** | lost or left, whichever it was |
 //! | **vacancy** | the place of a lost worker, for a new one |
 //! | **told** | a loss or a failure is told once a method has returned it; each is told to one caller at least |
 //! | **entrance** | the lane that nodes connect to from elsewhere; it may own no place |
 //! | **beside** | a worker of a subset runs beside a worker of the parent: in its process, on another thread |
-//! | **stuck** | running, in an operation that does not end: what a diagnosis says. It may end yet |
+//! | **stuck** | running, in an operation that does not end: what a diagnosis says. It may still end |
 
 #[cfg(test)]
 mod tests;

@@ -116,10 +116,12 @@ impl Collective {
     /// All roots in a small world with small counts; otherwise one root for each count.
     fn roots(&self, size: usize, index: usize) -> Vec<usize> {
         let rooted = matches!(self.kind, OpKind::Reduce | OpKind::Broadcast | OpKind::Gather | OpKind::Scatter);
-        match rooted {
-            true if size <= 4 && index < 3 => (0..size).collect(),
-            true => vec![(index + 1) % size],
-            false => vec![0],
+        if !rooted {
+            vec![0]
+        } else if size <= 4 && index < 3 {
+            (0..size).collect()
+        } else {
+            vec![(index + 1) % size]
         }
     }
 

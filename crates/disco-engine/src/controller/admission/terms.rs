@@ -40,7 +40,7 @@ pub struct NodeTerms {
 #[allow(
     clippy::exhaustive_enums,
     missing_docs,
-    reason = "a lane handles every variant, whose text speaks of its fields"
+    reason = "engine and lane know all variants, whose texts name the fields"
 )]
 #[derive(Debug)]
 pub enum Tree {

@@ -123,7 +123,7 @@ impl World {
     fn lose_worker(&mut self, end: usize) {
         let split = self.ends[end].replies.split();
         let why = Error::invalid("its process ended");
-        let (lost, _) = upward::lost(self.ends[end].workers.first().into(), &why);
+        let (lost, _) = upward::workers_lost(self.ends[end].workers.first().into(), &why);
         split.iter().chain(&lost).for_each(|message| self.say(end, message));
         self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, why, None));
         self.upper_acts(end);

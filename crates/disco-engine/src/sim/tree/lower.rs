@@ -163,7 +163,7 @@ impl World {
             Action::Lost(_, why) if end == 0 => self.controller_loses(why),
             Action::Lost(workers, why) => {
                 let split = self.ends[end].replies.split();
-                let (lost, _) = upward::lost(workers, &why);
+                let (lost, _) = upward::workers_lost(workers, &why);
                 split.iter().chain(&lost).for_each(|message| self.say(end, message));
                 self.abort(end, upward::abort_after_loss(self.ends[end].jobs.epoch, why, None));
             }

@@ -1,6 +1,6 @@
 //! Sessions of many nodes with measured costs: how long commands, syncs, the start and aborts take, by fan-out.
 //!
-//! Links have a latency of 20 µs. The table is that of docs/performance.md.
+//! Links have a latency of 20 µs. The table is that of docs/maintainers/performance.md.
 
 use disco_core::{Command, RegisterId};
 

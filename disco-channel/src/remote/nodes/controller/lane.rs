@@ -217,7 +217,7 @@ impl Peers for Options {
     fn of_subset(&self, part: &SubsetPart) -> Result<Self> {
         let (workers, invite, token) = (part.workers, part.invite.clone(), Token::random()?);
         let node_of = |worker: WorkerId| worker.index() as u32 + 1;
-        let encrypts = Secret::new(token.clone(), self.encrypts)?.encrypts();
+        let encrypts = Secret::new(token.clone(), self.encrypts)?.encrypts;
         let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
         let announce = {
             let token = token.clone();

@@ -16,7 +16,7 @@ use disco_engine::handshake::{
 };
 use disco_engine::limits::MAX_PACKET_BYTES;
 use disco_engine::member::joining::Joining;
-use disco_engine::member::serving::lost;
+use disco_engine::member::serving::controller_lost;
 use disco_engine::token::Token;
 use rustix::process::getppid;
 
@@ -195,7 +195,9 @@ pub(super) fn join(options: &JoinOptions, waker: &Arc<Waker>) -> Result<Option<J
             Ok(Some(Joined { listener, ..*joined }))
         }
         Told::Over => Ok(None),
-        Told::Redirected { .. } => Err(lost(LossCause::ProtocolViolation("it sends this node to a third one".into()))),
+        Told::Redirected { .. } => {
+            Err(controller_lost(LossCause::ProtocolViolation("it sends this node to a third one".into())))
+        }
     }
 }
 
@@ -273,12 +275,14 @@ fn attempt(
         }
         Ok(Message::Shutdown) => return Ok(Told::Over),
         Ok(other) => {
-            return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(format!("it sent {other} before ASSIGN")))));
+            return Err(Failed::ForGood(controller_lost(LossCause::ProtocolViolation(format!(
+                "it sent {other} before ASSIGN"
+            )))));
         }
         Err(why) => return Err(Failed::ForNow(Loss::new(LostPeer::Controller, why).why())),
     };
     if assignment.config.world != world {
-        return Err(Failed::ForGood(lost(LossCause::ProtocolViolation(
+        return Err(Failed::ForGood(controller_lost(LossCause::ProtocolViolation(
             "it assigns workers of another world than in its handshake".into(),
         ))));
     }

@@ -244,7 +244,7 @@ impl Inbox for Upstream {
         // Read before the controller knows: it may replace the workers and begin the next epoch at once.
         let epoch = self.epoch.load(Ordering::Relaxed);
         self.retire(lost);
-        let (messages, priority) = upward::lost(lost, &why);
+        let (messages, priority) = upward::workers_lost(lost, &why);
         messages.iter().for_each(|message| self.send(message, priority));
         self.abort(upward::abort_after_loss(epoch, why, self.members().as_deref()));
     }

@@ -66,7 +66,8 @@ impl Launch {
         Self(How::Program(Program { path: this_program(), name, args: args.collect(), env: Vec::new() }))
     }
 
-    /// Starts another program.
+    /// Starts another program, with these arguments. It must take its [invitation](Invitation::take) and serve with it first
+    /// (with the facade: call `disco::init`), and have the same worker functions.
     pub fn program(path: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let path = path.into();
         let args = args.into_iter().map(Into::into).collect();

@@ -21,7 +21,7 @@ use disco_core::worker::WorkerConfig;
 use disco_core::{Error, Link, Result, WorkerId, function};
 use disco_engine::limits::{MAX_PACKET_BYTES, MAX_SENT_RECORDS, packet_limit};
 use disco_engine::member::joining::Joining;
-use disco_engine::member::serving::{Member, lost};
+use disco_engine::member::serving::{Member, controller_lost};
 use rustix::net::sockopt;
 
 use self::commands::{Commands, Letterbox};
@@ -166,7 +166,7 @@ fn connect(invitation: &Invitation, waker: &Arc<Waker>) -> Result<Connection> {
     };
     connect().map_err(|error| {
         let why = format!("{} can't connect to it: {error}", invitation.worker);
-        lost(LossCause::ConnectionFailed(why))
+        controller_lost(LossCause::ConnectionFailed(why))
     })
 }
 
@@ -187,7 +187,7 @@ fn introduce(
     match member::join(&mut joining, connection, incoming, waker, || {}, |_| Ok(Vec::new()))? {
         Ok(Message::Welcome(welcome)) => Ok(welcome),
         Ok(other) => Err(Error::protocol(format!("the controller sent {other:?} before WELCOME"))),
-        Err(why) => Err(lost(why)),
+        Err(why) => Err(controller_lost(why)),
     }
 }
 

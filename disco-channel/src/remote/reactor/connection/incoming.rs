@@ -239,10 +239,11 @@ impl Incoming {
     fn map_snapshot(&mut self) -> Result<Arc<MappedSnapshot>, WireError> {
         let mapped = self.take_fd().and_then(|fd| MappedSnapshot::open(&fd, self.reused.as_ref()));
         let mapped = mapped.map_err(|error| WireError::SharedTensor(error.to_string()))?;
-        match mapped.is_reused() {
-            false => {}
-            true if self.accepts_reused => self.reused = Some(mapped.clone()),
-            true => return Err(WireError::SharedTensor("its content is not sealed".to_owned())),
+        if mapped.is_reused() {
+            if !self.accepts_reused {
+                return Err(WireError::SharedTensor("its content is not sealed".to_owned()));
+            }
+            self.reused = Some(mapped.clone());
         }
         Ok(mapped)
     }
